@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from . import testing as testing
     from .algebra import *  # noqa: F403
     from .base.caches import clear_caches as clear_caches
+    from .deploy.pack import pack as pack
+    from .deploy.packed_network import load_pack as load_pack
     from .drawing.api import draw as draw
     from .errors import ArgumentError as ArgumentError
     from .errors import ArgumentTypeError as ArgumentTypeError
@@ -83,6 +85,8 @@ _HOME = {
     "draw": "drawing.api",
     "devoxelize": "sparse.coords.interpolation",
     "execute": "ops.execute",
+    "load_pack": "deploy.packed_network",
+    "pack": "deploy.pack",
     "pack_int4": "tensors.packed_int4",
     "unpack_int4": "tensors.packed_int4",
     "reduce": "gpu.reduction_plan",

@@ -31,7 +31,7 @@ FLOORS = [
     "errors", "base", "algebra", "view", "conv", "sparse.views", "planning", "kernels.common",
     "kernels.gemm", "kernels.compile", "kernels.maps", "kernels.pointwise", "tensors",
     "sparse.coords", "sparse.maps", "sparse.stream", "sparse", "cpu", "gpu", "ops", "tuning", "nn",
-    "compat", "distributed", "drawing", "cli",
+    "compat", "distributed", "deploy", "drawing", "cli",
 ]  # fmt: skip
 MOST_LINES, MOST_OF_A_FUNCTION, MOST_PARAMETERS = 500, 60, 8
 

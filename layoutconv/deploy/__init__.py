@@ -1,0 +1,1 @@
+"""Networks as files that are served: exported programs with their weights and kernels."""

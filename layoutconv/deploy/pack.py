@@ -1,0 +1,179 @@
+"""Packs: a network, its weights, its kernels and what was chosen for it, in one file.
+
+The network is exported, and called once on what stands in for the GPU, which tells what kernels it
+asks for; those are compiled in several processes, and linked into one library.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import __version__
+from ..base.cache_folder import cache_directory
+from ..base.processes import in_processes
+from ..base.processor import flags
+from ..errors import ArgumentError, ArgumentTypeError
+from ..gpu import machines, select
+from ..gpu.measured_choices import VARIABLE
+from ..kernels.compile import linked, store
+from ..ops import sparse_operators
+from ..planning.machine import MACHINES
+from ..planning.tile_json import FORMAT, tile_to_json
+from ..tuning.precompile import precompile
+from .pack_file import write_pack
+from .program import Program, Runner, exported
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def pack(
+    net: torch.nn.Module,
+    example: Tensor | tuple[Tensor, ...],
+    path: str | Path,
+    *,
+    arch: str | None = None,
+    dynamic_shapes: Any = None,
+    processes: int | None = None,
+) -> int:
+    """Write a network to a file that is served without its source, a compiler or the CuTe DSL.
+
+    The file has the network as ``torch.export`` has it, its weights, the machine code of every
+    kernel that a call like the example asks for, linked into one library, and what was chosen for
+    them: nothing is tuned, traced or compiled where :func:`load_pack` loads it. Returns how many
+    kernels there are.
+
+    Args:
+        net: in evaluation; folded, and in the precision that is served.
+        example: what it is called with, a tensor or several. Kernels are those of calls of these
+            sizes; images and rows are mostly arguments of kernels.
+        path: of the file, which is replaced at once, or not at all.
+        arch: the GPU's, "sm_80", "sm_86", "sm_89" or "sm_90a", which need not be here; if None,
+            that of this machine, with the choices that :func:`tune` measured there.
+        dynamic_shapes: as of ``torch.export.export``, of the tensors of the example.
+        processes: that compile at once; as many as there are cores, if None.
+
+    A C compiler links, named by ``CC`` or the system's; loading needs none. Host code is for
+    processors that have the instructions of this one. A sparse network is given the features and
+    the cells of a cloud; kernels that make its maps are in the file, and want the DSL where they
+    are loaded, though nothing is compiled.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, ``FileNotFoundError``
+    without a C compiler, ``OSError`` for a file that cannot be written.
+    """
+    given = example if isinstance(example, tuple) else (example,)
+    for each in given:
+        if not isinstance(each, torch.Tensor):
+            raise ArgumentTypeError("example", "a tensor, or a tuple of tensors", type(each))
+    if arch is None and not torch.cuda.is_available():
+        known = ", ".join(sorted(MACHINES))
+        raise ArgumentError("arch", f"one of {known}, as there is no GPU here", arch)
+    with _rows_in_order():
+        program, weights = exported(net, given, dynamic_shapes)
+    device = "cuda" if arch is None else "cpu"
+    call = Call(program, weights, device)
+    given = tuple(each.detach().to(device) for each in given)
+    precompile(call, *given, arch=arch, processes=processes)
+    names, machine, choices = _asked_for(call, given, arch)
+    objects = {name: store.kept_object(name) for name in names}
+    lost = [name for name, content in objects.items() if content is None]
+    if lost:
+        raise OSError(f"{len(lost)} kernels are not kept in {cache_directory()}: packs need them")
+    toolchain, processor = store.compiled_with()
+    about = {
+        "layoutconv": __version__,
+        "torch": torch.__version__,
+        "arch": machine.arch,
+        "kernels": {name: linked.short_name(name) for name in names},
+        "host": {"machine": platform.machine(), "flags": flags()},
+        "toolchain": toolchain,
+        "processor": processor,
+        "planned_for": asdict(machine),
+        "choices": {"format": FORMAT, "measured": choices},
+    }
+    library = linked.link({name: content for name, content in objects.items() if content})
+    write_pack(path, about, program, weights, library if names else b"")
+    return len(names)
+
+
+@contextmanager
+def _rows_in_order() -> Iterator[None]:
+    """What is exported here, on a CPU, sorts rows of kernel maps by their taps, as on a GPU."""
+    operators: Any = sparse_operators
+    before = operators._rows
+    operators._rows = lambda found, none: found.sorted
+    try:
+        yield
+    finally:
+        operators._rows = before
+
+
+class Call:
+    """A program with its weights, as another process can be sent it; it is called as the network
+    is.
+    """
+
+    def __init__(self, program: Program, weights: dict[str, Tensor], device: str) -> None:
+        self.program, self.weights, self.device = program, weights, device
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        with torch.no_grad():
+            return Runner(self.program, self.weights, self.device)(*inputs)
+
+
+def _asked_for(
+    call: Call, given: tuple[Tensor, ...], arch: str | None
+) -> tuple[list[str], machines.Machine, dict[str, Any]]:
+    """Return the names of the kernels that a call asks for, the GPU that they are for, and the
+    measured choices among them.
+
+    In a process that has asked for nothing before.
+    """
+    with TemporaryDirectory(prefix="layoutconv-") as folder:
+        found = Path(folder, "found")
+        sent = pickle.dumps((call, tuple(each.cpu() for each in given)))
+        (wrong,) = in_processes(_look, [(str(found), arch, sent)], 1)
+        if wrong is not None:
+            raise wrong
+        names, machine, choices = pickle.loads(found.read_bytes())
+    return names, machine, choices
+
+
+def _look(request: tuple[str, str | None, bytes]) -> None:
+    """Run a call, on a stand-in if an architecture is named, and leave behind what it asked for."""
+    path, arch, sent = request
+    call, given = pickle.loads(sent)
+    runner = Runner(call.program, call.weights, call.device)
+    if arch is not None:
+        from ..testing import stand_in
+        from .map_kernels import OPERATORS, asker
+
+        os.environ[VARIABLE] = "0"
+        stand_in.install("compile", lambda name: None, MACHINES[arch])
+        for name in OPERATORS:
+            runner.watch(name, asker(name, MACHINES[arch]))
+    choices: dict[str, Any] = {}
+    chooser: Any = select
+    find = select.find
+
+    def noted(key: str, *rest: Any) -> Any:
+        found = find(key, *rest)
+        if found is not None:
+            choices[key] = tile_to_json(found[0]), found[1]
+        return found
+
+    chooser.find = noted
+    with torch.no_grad():
+        runner(*(each.to(call.device) for each in given))
+    machine = machines.machine_of(torch.cuda.current_device())
+    Path(path).write_bytes(pickle.dumps((store.loaded_names(), machine, choices)))

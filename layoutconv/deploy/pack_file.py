@@ -1,0 +1,98 @@
+"""The file of a pack: a zip of a manifest, a program, weights and kernels, each with its digest.
+
+Nothing is unpickled but tensors, by torch's ``weights_only`` reader. The digests find damage and
+mix-ups, they are no signature: a pack has machine code, so it is loaded from whom you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT = 1
+MANIFEST, PROGRAM, WEIGHTS, KERNELS = "manifest.json", "program.json", "weights.pt", "kernels.so"
+# What reading a file that is no pack ends in.
+UNREADABLE = (zipfile.BadZipFile, KeyError, ValueError, TypeError, NotImplementedError, EOFError)
+
+
+def write_pack(
+    path: str | Path,
+    about: Mapping[str, Any],
+    program: Any,
+    weights: Mapping[str, Tensor],
+    kernels: bytes,
+) -> None:
+    """Write a pack in place of what is there, which others see whole or not at all."""
+    saved = io.BytesIO()
+    torch.save(dict(weights), saved)
+    parts = {
+        PROGRAM: json.dumps(program).encode(),
+        WEIGHTS: saved.getvalue(),
+        KERNELS: kernels,
+    }
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+    manifest = json.dumps({"format": FORMAT, **about, "sha256": digests}, indent=1).encode()
+    place = Path(path)
+    unfinished = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
+            archive.comment = hashlib.sha256(manifest).hexdigest().encode()
+            for name, content in {MANIFEST: manifest, **parts}.items():
+                archive.writestr(zipfile.ZipInfo(name), content)
+        unfinished.replace(place)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_pack(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest of a pack, and its parts, whose digests are right.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for what is no pack, is damaged,
+    or is of another format; ``OSError`` for a file that cannot be read.
+    """
+    whole = Path(path).read_bytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+            if any(of.compress_type != zipfile.ZIP_STORED for of in archive.infolist()):
+                raise zipfile.BadZipFile("packs are not compressed")
+            parts = {of.filename: archive.read(of) for of in archive.infolist()}
+            seal = archive.comment
+        manifest = parts.pop(MANIFEST)
+        if hashlib.sha256(manifest).hexdigest().encode() != seal:
+            raise zipfile.BadZipFile("its manifest is not what was written")
+        about = json.loads(manifest)
+        form = about["format"]
+    except UNREADABLE as e:
+        raise _refused(path, "a pack that `lc.pack` wrote, whole", f"another file: {e}") from e
+    if form != FORMAT:
+        raise _refused(path, f"a pack of format {FORMAT}", f"one of format {form}")
+    for name in (PROGRAM, WEIGHTS, KERNELS):
+        digest = hashlib.sha256(parts.get(name, b"")).hexdigest()
+        if name not in parts or digest != about["sha256"].get(name):
+            raise _refused(path, "a pack that `lc.pack` wrote, whole", f"a damaged {name}")
+    return about, parts
+
+
+def weights_of(content: bytes) -> dict[str, Tensor]:
+    """The weights of a pack, on the CPU."""
+    found: dict[str, Tensor] = torch.load(
+        io.BytesIO(content), map_location="cpu", weights_only=True
+    )
+    return found
+
+
+def _refused(path: str | Path, expected: str, got: str) -> ArgumentError:
+    return ArgumentError("path", expected, f"{path}, {got}")

@@ -1,0 +1,121 @@
+"""A pack that is loaded: a network that is called with tensors, and asks for no other kernels."""
+
+from __future__ import annotations
+
+import json
+import platform
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import __version__
+from ..base.processor import missing_instructions
+from ..errors import ArgumentError, DeviceError
+from ..gpu import machines
+from ..kernels.compile import linked, store
+from ..kernels.compile.packed import PackedKernels, add_pack, remove_pack
+from ..planning.machine import Machine
+from ..planning.tile_json import tile_from_json
+from .pack_file import KERNELS, PROGRAM, WEIGHTS, read_pack, weights_of
+from .program import Program, Runner
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def load_pack(path: str | Path, device: str | torch.device | None = None) -> PackedNetwork:
+    """Load what :func:`pack` wrote, in milliseconds: a network that is called with tensors.
+
+    Args:
+        path: of the file. It holds machine code that this process runs: load packs of people whom
+            you would let run a program.
+        device: where it runs, a GPU of the pack's architecture, or "cpu", where torch convolves
+            and no kernel is loaded. If None, the GPU if there is one.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for a file that is no pack or is
+    damaged, and for a pack of another version or architecture, or of a processor with instructions
+    that this one lacks; ``OSError`` for one that cannot be read.
+    """
+    about, parts = read_pack(path)
+    if about["layoutconv"] != __version__:
+        raise _refused(path, f"a pack of layoutconv {__version__}", about["layoutconv"])
+    if store.sources_of(about["toolchain"]) != store.sources_of(store.compiled_with()[0]):
+        raise _refused(path, "a pack of this layoutconv's sources", "one of other sources")
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if where.type == "cuda":
+        _check_gpu(path, about, where)
+    runner = Runner(Program(*json.loads(parts[PROGRAM])), weights_of(parts[WEIGHTS]), where)
+    return PackedNetwork(about, runner, parts[KERNELS])
+
+
+class PackedNetwork:
+    """A network of a pack, on a device; called with tensors as the network was.
+
+    Results have no gradient. A call of other sizes than the example's may ask for a kernel that the
+    pack lacks: it is compiled as for any network, or ``DeviceError`` says so where the CuTe DSL is
+    not installed.
+
+    Attributes:
+        arch: of its kernels, such as "sm_90a".
+        kernels: the names of the kernels, as of functions of the library in the pack.
+        inputs: of each tensor its ``name``, ``dtype`` and ``shape``.
+    """
+
+    def __init__(self, about: dict[str, Any], runner: Runner, library: bytes) -> None:
+        self.arch: str = about["arch"]
+        self.kernels: tuple[str, ...] = tuple(sorted(about["kernels"].values()))
+        self.inputs: list[dict[str, Any]] = runner.inputs
+        self._runner, self._plan = runner, _plan_of(about)
+        if runner.device.type == "cuda" and library:
+            linked.share_cuda_runtime()
+            self._add(about, linked.opened(library))
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        try:
+            with torch.no_grad(), machines.planned_as(self._plan):
+                return self._runner(*inputs)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "cutlass":
+                raise
+            raise DeviceError(
+                "this call asks for a kernel that the pack lacks, and the CuTe DSL, which compiles"
+                " it, is not installed: pack the network with an example of this size, or"
+                " `pip install nvidia-cutlass-dsl`"
+            ) from error
+
+    def __repr__(self) -> str:
+        names = ", ".join(each["name"] for each in self.inputs)
+        where = self._runner.device
+        return f"PackedNetwork({names}) of {len(self.kernels)} kernels for {self.arch}, on {where}"
+
+    def _add(self, about: dict[str, Any], get: Any) -> None:
+        names = frozenset(about["kernels"])
+        kernels = PackedKernels(about["toolchain"], about["processor"], names, get)
+        add_pack(kernels)
+        weakref.finalize(self, remove_pack, kernels)
+
+
+def _plan_of(about: dict[str, Any]) -> machines.Planned:
+    form, measured = about["choices"]["format"], about["choices"]["measured"]
+    choices = {key: (tile_from_json(tile, form), parts) for key, (tile, parts) in measured.items()}
+    return machines.Planned(Machine(**about["planned_for"]), choices)
+
+
+def _check_gpu(path: str | Path, about: dict[str, Any], where: torch.device) -> None:
+    """Raise where kernels of a pack do not run on this GPU, or their host code on this machine."""
+    here = machines.present(torch.cuda.current_device() if where.index is None else where.index)
+    if here.arch != about["arch"]:
+        raise _refused(path, f"a pack for {here.arch}, which this GPU is", f"for {about['arch']}")
+    host = about["host"]
+    if host["machine"] != platform.machine():
+        raise _refused(path, f"a pack made on {platform.machine()}", f"one of {host['machine']}")
+    missing = missing_instructions(host["flags"])
+    if missing:
+        expected = "a pack made on a processor with no more instructions than this one"
+        raise _refused(path, expected, f"one that may use {', '.join(missing)}")
+
+
+def _refused(path: str | Path, expected: str, got: str) -> ArgumentError:
+    return ArgumentError("path", expected, f"{path}: {got}")

@@ -1,0 +1,165 @@
+"""The file of a pack: whole or refused, of this version, for this GPU and this processor."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import layoutconv as lc
+from layoutconv.deploy import packed_network
+from layoutconv.deploy.pack_file import KERNELS, MANIFEST, PROGRAM, WEIGHTS, read_pack, write_pack
+from layoutconv.deploy.program import exported
+from layoutconv.errors import ArgumentError
+from layoutconv.gpu import machines
+from layoutconv.kernels.compile import store
+from layoutconv.planning.machine import MACHINES
+
+NET = torch.nn.Linear(4, 3).eval()
+X = torch.ones(2, 4)
+ARCH = "sm_90a"
+
+
+def written(path: Path, **other: Any) -> Path:
+    """A pack of a network that asks for no kernel; ``other`` is of its manifest."""
+    program, weights = exported(NET, (X,))
+    toolchain, processor = store.compiled_with()
+    about = {
+        "layoutconv": lc.__version__, "arch": ARCH, "kernels": {},
+        "host": {"machine": packed_network.platform.machine(), "flags": []},
+        "toolchain": toolchain, "processor": processor, "planned_for": asdict(MACHINES[ARCH]),
+        "choices": {"format": 1, "measured": {}}, **other,
+    }  # fmt: skip
+    write_pack(path, about, program, weights, b"")
+    return path
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = written(tmp_path / "net.pack")
+    net = lc.load_pack(path, "cpu")
+    assert torch.equal(net(X), NET(X))
+    assert not net(X).requires_grad
+    assert repr(net) == "PackedNetwork(input) of 0 kernels for sm_90a, on cpu"
+    assert list(tmp_path.iterdir()) == [path]
+    if os.name == "posix":
+        mask = os.umask(0)
+        os.umask(mask)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask  # servers of other users read it
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == [MANIFEST, PROGRAM, WEIGHTS, KERNELS]
+
+
+def test_every_damaged_byte_is_seen(tmp_path: Path) -> None:
+    """One in a hundred is tried, in whatever part it is."""
+    path = written(tmp_path / "net.pack")
+    whole = path.read_bytes()
+    about, parts = read_pack(path)
+    messages = []
+    for at in range(0, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x10
+        path.write_bytes(damaged)
+        try:
+            same = read_pack(path)
+        except ArgumentError as error:
+            messages.append(str(error))
+            continue
+        assert same == (about, parts)  # a byte that says nothing: the date of a part, say
+    assert all(text.startswith("argument `path`") and str(path) in text for text in messages)
+    assert len(messages) > len(whole) // 97 * 0.8
+    for length in (0, 10, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ArgumentError, match=r"expected a pack that `lc.pack` wrote, whole"):
+            lc.load_pack(path, "cpu")
+
+
+def test_a_part_of_another_pack_is_refused(tmp_path: Path) -> None:
+    """Its own checksums are right: what tells is the digest in the manifest."""
+    path = written(tmp_path / "net.pack")
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+        comment = archive.comment
+    for name, content in ((KERNELS, b"another library"), (MANIFEST, parts[MANIFEST] + b" ")):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.comment = comment
+            for part, own in {**parts, name: content}.items():
+                archive.writestr(part, own)
+        with pytest.raises(ArgumentError, match="whole, got"):
+            lc.load_pack(path, "cpu")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.comment = comment
+        for part, own in parts.items():
+            archive.writestr(part, own)
+    with pytest.raises(ArgumentError, match="packs are not compressed"):
+        lc.load_pack(path, "cpu")
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "net.pack", layoutconv="0.0.9")
+    with pytest.raises(
+        ArgumentError, match=r"expected a pack of layoutconv 0\.1\.0, got .*0\.0\.9"
+    ):
+        lc.load_pack(path, "cpu")
+    path = written(tmp_path / "net.pack", toolchain="nvidia-cutlass-dsl 4.8.1 0123abcd")
+    with pytest.raises(
+        ArgumentError, match=r"of this layoutconv's sources, got .* of other sources"
+    ):
+        lc.load_pack(path, "cpu")
+    path = written(tmp_path / "net.pack", format=2)
+    with pytest.raises(ArgumentError, match=r"expected a pack of format 1, got .* of format 2"):
+        lc.load_pack(path, "cpu")
+
+
+def test_another_gpu_or_processor_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines, "present", lambda device: MACHINES["sm_80"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    path = written(tmp_path / "net.pack")
+    with pytest.raises(ArgumentError, match=r"a pack for sm_80, which this GPU is, .* for sm_90a"):
+        lc.load_pack(path, "cuda")
+    monkeypatch.setattr(machines, "present", lambda device: MACHINES[ARCH])
+    host = {"machine": packed_network.platform.machine(), "flags": ["avx512_of_tomorrow"]}
+    path = written(tmp_path / "net.pack", host=host)
+    with pytest.raises(ArgumentError, match="one that may use avx512_of_tomorrow"):
+        lc.load_pack(path, "cuda")
+    path = written(tmp_path / "net.pack", host={"machine": "another", "flags": []})
+    with pytest.raises(ArgumentError, match=r"expected a pack made on .* one of another"):
+        lc.load_pack(path, "cuda")
+
+
+def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    path = tmp_path / "net.pack"
+    with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .* no GPU here, got"):
+        lc.pack(NET, X, path)
+    with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .* got 'sm_70'"):
+        lc.pack(NET, X, path, arch="sm_70")
+    with pytest.raises(TypeError, match=r"`example`: expected a tensor, or a tuple of tensors"):
+        lc.pack(NET, [X], path, arch=ARCH)  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+def test_weights_are_read_without_code(tmp_path: Path) -> None:
+    """A pickle that would call something is refused, though all digests are right."""
+
+    class Calls:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "called"),)
+
+    program, weights = exported(NET, (X,))
+    path = written(tmp_path / "net.pack")
+    about, _ = read_pack(path)
+    about = {name: value for name, value in about.items() if name not in ("format", "sha256")}
+    write_pack(path, about, program, {**weights, "more": Calls()}, b"")  # type: ignore[dict-item]
+    with pytest.raises(Exception, match="Weights only load failed"):
+        lc.load_pack(path, "cpu")
+    assert not (tmp_path / "called").exists()
+    assert json.loads(zipfile.ZipFile(path).read(MANIFEST))["arch"] == ARCH

@@ -1,0 +1,183 @@
+"""A pack in another process: the same results, and no kernel that is not in it.
+
+Packs are made for a GPU that is not here; a CPU stands in for it, and runs none of the kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import layoutconv as lc
+from layoutconv.deploy.pack_file import KERNELS, read_pack
+from layoutconv.gpu import machines, select
+from layoutconv.gpu.machines import Planned, machine_of, planned_as
+from layoutconv.kernels.compile import linked
+from layoutconv.planning.machine import MACHINES
+from layoutconv.planning.tile import TileConfig
+from layoutconv.sparse.views import kernel_map_view
+
+from .networks import ROWS, cloud, dense, equal, sparse
+
+ROOT = Path(__file__).parents[2]
+ARCH = "sm_90a"
+packs = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands in for an H200"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+LOADED = """
+import sys
+
+if sys.argv[3] == "without":
+    sys.modules["cutlass"] = None  # whoever imports it is refused
+import torch
+import layoutconv as lc
+from tests.deploy.networks import equal
+
+given, expected = torch.load(sys.argv[2])
+net = lc.load_pack(sys.argv[1], "cpu")
+print(equal(net(*given), expected), *sorted({name for name in sys.modules if name == "tvm_ffi"}))
+"""
+# Kernels of the pack are looked for as on a GPU of its architecture that has fewer multiprocessors.
+ASKED = """
+import dataclasses, sys
+
+if sys.argv[3] == "without":
+    sys.modules["cutlass"] = None
+import torch
+import layoutconv as lc
+from layoutconv.deploy.pack_file import read_pack
+from layoutconv.planning.machine import MACHINES
+from layoutconv.testing import stand_in
+
+given, _ = torch.load(sys.argv[2])
+about, _ = read_pack(sys.argv[1])
+net, used, others = lc.load_pack(sys.argv[1], "cpu"), [], []
+net._add(about, lambda name: used.append(name) or stand_in.nothing)
+like = dataclasses.replace(MACHINES["sm_90a"], sm_count=78, name="another of its kind")
+stand_in.install("count", others.append, like)
+net(*given)
+print(len(used), len(set(used)), len(net.kernels), len(others))
+"""
+
+
+@pytest.fixture(scope="module")
+def dense_pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    net, image = dense()
+    with torch.no_grad():
+        return made(net, (image,), tmp_path_factory.mktemp("dense"))
+
+
+@pytest.fixture(scope="module")
+def sparse_pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    with torch.no_grad():
+        return made(sparse(), cloud(300), tmp_path_factory.mktemp("sparse"), ({0: ROWS}, {0: ROWS}))
+
+
+def made(
+    net: torch.nn.Module, given: tuple[torch.Tensor, ...], folder: Path, shapes: Any = None
+) -> tuple[Path, Path]:
+    """A pack, and a file of inputs with their results."""
+    pack, calls = folder / "net.pack", folder / "calls.pt"
+    count = lc.pack(net, given, pack, arch=ARCH, dynamic_shapes=shapes, processes=2)
+    assert count == len(lc.load_pack(pack, "cpu").kernels) > 0
+    found = lc.load_pack(pack, "cpu")(*given)
+    check_close(found, net(*given))
+    torch.save((given, found), calls)
+    return pack, calls
+
+
+def check_close(found: Any, expected: Any) -> None:
+    """Check what a program gives: rows of maps are sorted in it, and multiplied in other blocks."""
+    if isinstance(found, dict):
+        assert equal(found, expected)
+    else:
+        torch.testing.assert_close(found, expected)
+
+
+def printed(program: str, pack: tuple[Path, Path], dsl: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *map(str, pack), dsl],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+class TestDense:
+    pytestmark = packs
+
+    def test_results_are_the_same_in_a_process_without_the_dsl(self, dense_pack: Any) -> None:
+        assert printed(LOADED, dense_pack, "without") == "True"  # and no library is opened
+
+    def test_every_kernel_of_a_call_is_in_the_pack(self, dense_pack: Any) -> None:
+        """The stem's packing, the template's, the depthwise one, a sum of slices: each once."""
+        used, distinct, held, others = map(int, printed(ASKED, dense_pack, "without").split())
+        assert used == distinct == held >= 6
+        assert others == 0
+
+    def test_the_library_has_every_kernel(self, dense_pack: Any) -> None:
+        about, parts = read_pack(dense_pack[0])
+        assert about["arch"] == ARCH
+        get = linked.opened(parts[KERNELS])
+        for name in about["kernels"]:
+            with pytest.raises(TypeError, match=r"Expects [0-9]+ parameters when calling"):
+                get(name)()
+
+
+class TestSparse:
+    pytestmark = packs
+
+    def test_results_are_the_same_in_a_process_without_the_dsl(self, sparse_pack: Any) -> None:
+        assert printed(LOADED, sparse_pack, "without") == "True"
+
+    def test_every_product_of_a_call_is_in_the_pack(self, sparse_pack: Any) -> None:
+        """And as many kernels that make maps: see ``tests/kernels/test_packed_maps.py``."""
+        used, distinct, held, others = map(int, printed(ASKED, sparse_pack, "with").split())
+        assert used == distinct == 3
+        assert held - used >= 5
+        assert others == 0
+
+
+# -- what a pack was planned for -------------------------------------------------------------------
+
+
+def test_a_call_of_a_pack_plans_for_the_gpu_that_it_was_made_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = replace(MACHINES[ARCH], sm_count=78, name="here")
+    monkeypatch.setattr(machines, "present", lambda device: here)
+    with planned_as(Planned(MACHINES[ARCH], {})):
+        assert machine_of(0) == MACHINES[ARCH]
+        with planned_as(Planned(MACHINES["sm_80"], {})):
+            assert machine_of(0) == here  # its kernels do not run here
+        assert machine_of(0) == MACHINES[ARCH]
+    assert machine_of(0) == here
+
+
+def test_a_call_of_a_pack_chooses_what_was_measured_and_measures_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = kernel_map_view(torch.zeros(27, 4096, dtype=torch.int32).T, 64, 64)
+    monkeypatch.setattr(machines, "present", lambda device: MACHINES["sm_80"])
+    monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
+    monkeypatch.setattr(select.handed, "tune_at_need", lambda *_, **__: pytest.fail("measured"))
+
+    def chosen(choices: Any) -> select.Choice:
+        with planned_as(Planned(MACHINES["sm_80"], choices)):
+            return select.choose_kernel(view, torch.float16, 0)
+
+    by_model = chosen({})
+    other = TileConfig((64, 64, 32), (2, 2), 3)
+    assert by_model.spec.tile != other
+    assert chosen({by_model.key: (other, 1)}).spec.tile == other
