@@ -198,6 +198,13 @@ def kept_object(name: str) -> bytes | None:
     return None if content is None else content[: _end_of_object(content)]
 
 
+def what_is(name: str) -> str:
+    """Describe a kept kernel in a line, for people."""
+    folder = usable_folder()
+    found = None if folder is None else note(_path(folder, name))
+    return "" if found is None else f"{found['kernel']}: {found['what']}"
+
+
 def compiled_with() -> tuple[str, str]:
     """Return what the names of kernels are from besides their keys: toolchain and processor."""
     return _toolchain(), _processor()

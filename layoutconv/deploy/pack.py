@@ -95,6 +95,7 @@ def pack(
         "torch": torch.__version__,
         "arch": machine.arch,
         "kernels": {name: linked.short_name(name) for name in names},
+        "about": {linked.short_name(name): store.what_is(name) for name in names},
         "host": {"machine": platform.machine(), "flags": flags()},
         "toolchain": toolchain,
         "processor": processor,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -79,9 +80,38 @@ except TypeError as error:
     print("Expects 3 parameters" in str(error))
 """
 NUMBERS = (16, 4, 4, 0, 4, 4)
+# No Python is in this process.
+IN_CPP = """
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+namespace ffi = tvm::ffi;
+static void pack_lines(ffi::Module library, const char *name, int64_t length) {
+  int64_t step = 1;
+  DLTensor source{(void *)(1 << 20), {kDLCUDA, 0}, 1, {kDLInt, 16, 1}, &length, &step, 0};
+  DLTensor target = source;
+  target.data = (void *)(1 << 24);
+  library->GetFunction(name).value()(&source, &target, ffi::Array<int64_t>{16, 4, 4, 0, 4, 4});
+}
+int main(int count, char **given) {
+  ffi::Module library = ffi::Module::LoadFromFile(given[1]);
+  pack_lines(library, given[2], 4096);
+  pack_lines(library, given[3], 8192);
+}
+"""
 
 
-def test_they_launch_as_the_compiled_ones_do(tmp_path: Path) -> None:
+class Made(NamedTuple):
+    """A library, the stand-in for the CUDA runtime, and the launches of its kernels."""
+
+    library: Path
+    cudart: Path
+    launches: list[list[Any]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("linked")
     objects, expected = {}, []
     for name, vector, length in (("a" * 64, 4, 4096), ("b" * 64, 1, 8192)):
         with tempfile.TemporaryDirectory() as dump:
@@ -91,26 +121,50 @@ def test_they_launch_as_the_compiled_ones_do(tmp_path: Path) -> None:
             )
             launch = launch_of(parse(function.__ptx__), function, source, target, NUMBERS)
         expected.append([list(launch.grid), list(launch.block), launch.shared_bytes])
-        path = tmp_path / "kernel.o"
+        path = folder / "kernel.o"
         function.export_to_c(str(path), function_name=ENTRY)
         objects[name] = path.read_bytes()
     assert expected[0] != expected[1]
-    library = tmp_path / "library"
+    library, cudart = folder / "kernels.so", folder / "libcudart_stand_in.so"
     library.write_bytes(linked.link(objects))
-    (tmp_path / "cudart.c").write_text(CUDART)
-    cudart = tmp_path / "libcudart_stand_in.so"
-    command = ["cc", "-shared", "-fPIC", "-w", "-o", str(cudart), str(tmp_path / "cudart.c")]
+    (folder / "cudart.c").write_text(CUDART)
+    command = ["cc", "-shared", "-fPIC", "-w", "-o", str(cudart), str(folder / "cudart.c")]
     subprocess.run(command, check=True)
+    return Made(library, cudart, expected)
+
+
+def test_they_launch_as_the_compiled_ones_do(made: Made) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(cudart), str(library)],
+        [sys.executable, "-c", PROGRAM, str(made.cudart), str(made.library)],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     first, second, failing, message, checked = ran.stdout.splitlines()
-    assert [json.loads(first), json.loads(second)] == expected
-    assert json.loads(failing) == expected[0] or json.loads(failing)[1] == expected[0][1]
+    assert [json.loads(first), json.loads(second)] == made.launches
+    assert json.loads(failing)[1:] == made.launches[0][1:]
     assert message == "cudaErrorOfThisTest: the seventh"
     assert checked == "True"
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_they_launch_from_a_program_in_cpp(made: Made, tmp_path: Path) -> None:
+    import tvm_ffi
+
+    (tmp_path / "main.cpp").write_text(IN_CPP)
+    program, runtime = tmp_path / "program", Path(tvm_ffi.libinfo.find_libtvm_ffi())
+    headers = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
+    subprocess.run(
+        ["c++", "-std=c++17", "-O0", "-Wl,--no-as-needed", *(f"-I{folder}" for folder in headers), "main.cpp",
+         str(runtime), str(made.cudart), f"-Wl,-rpath,{runtime.parent}:{made.cudart.parent}",
+         "-o", str(program)],
+        cwd=tmp_path, check=True,
+    )  # fmt: skip
+    names = [linked.short_name(letter * 64) for letter in "ab"]
+    ran = subprocess.run(
+        [program, made.library, *names], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert [json.loads(line) for line in ran.stdout.splitlines()] == made.launches
 
 
 def test_no_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
