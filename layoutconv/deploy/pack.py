@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def pack(
     net: torch.nn.Module,
-    example: Tensor | tuple[Tensor, ...],
+    example: Tensor | tuple[Tensor, ...] | list[Any],
     path: str | Path,
     *,
     arch: str | None = None,
@@ -55,8 +55,8 @@ def pack(
 
     Args:
         net: in evaluation; folded, and in the precision that is served.
-        example: what it is called with, a tensor or several. Kernels are those of calls of these
-            sizes; images and rows are mostly arguments of kernels.
+        example: what it is called with, a tensor or a tuple of them; or a list of such, of sizes
+            that will come. Kernels are those of these calls; the first is exported.
         path: of the file, which is replaced at once, or not at all.
         arch: the GPU's, "sm_80", "sm_86", "sm_89" or "sm_90a", which need not be here; if None,
             that of this machine, with the choices that :func:`tune` measured there.
@@ -71,20 +71,17 @@ def pack(
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, ``FileNotFoundError``
     without a C compiler, ``OSError`` for a file that cannot be written.
     """
-    given = example if isinstance(example, tuple) else (example,)
-    for each in given:
-        if not isinstance(each, torch.Tensor):
-            raise ArgumentTypeError("example", "a tensor, or a tuple of tensors", type(each))
+    calls = [_inputs(each) for each in (example if isinstance(example, list) else [example])]
     if arch is None and not torch.cuda.is_available():
         known = ", ".join(sorted(MACHINES))
         raise ArgumentError("arch", f"one of {known}, as there is no GPU here", arch)
     with _rows_in_order():
-        program, weights = exported(net, given, dynamic_shapes)
+        program, weights = exported(net, calls[0], dynamic_shapes)
     device = "cuda" if arch is None else "cpu"
     call = Call(program, weights, device)
-    given = tuple(each.detach().to(device) for each in given)
-    precompile(call, *given, arch=arch, processes=processes)
-    names, machine, choices = _asked_for(call, given, arch)
+    calls = [tuple(each.detach().to(device) for each in given) for given in calls]
+    precompile(call, *calls, arch=arch, processes=processes)
+    names, machine, choices = _asked_for(call, calls, arch)
     objects = {name: store.kept_object(name) for name in names}
     lost = [name for name, content in objects.items() if content is None]
     if lost:
@@ -102,14 +99,22 @@ def pack(
         "planned_for": asdict(machine),
         "choices": {"format": FORMAT, "measured": choices},
     }
-    library = linked.link({name: content for name, content in objects.items() if content})
-    write_pack(path, about, program, weights, library if names else b"")
+    found = {name: content for name, content in objects.items() if content is not None}
+    write_pack(path, about, program, weights, linked.link(found) if found else b"")
     return len(names)
+
+
+def _inputs(example: Any) -> tuple[Tensor, ...]:
+    given = example if isinstance(example, tuple) else (example,)
+    for each in given:
+        if not isinstance(each, torch.Tensor):
+            raise ArgumentTypeError("example", "a tensor, or a tuple of tensors", type(each))
+    return given
 
 
 @contextmanager
 def _rows_in_order() -> Iterator[None]:
-    """What is exported here, on a CPU, sorts rows of kernel maps by their taps, as on a GPU."""
+    """Export programs that sort the rows of kernel maps by their taps, as on a GPU, from a CPU."""
     operators: Any = sparse_operators
     before = operators._rows
     operators._rows = lambda found, none: found.sorted
@@ -120,29 +125,34 @@ def _rows_in_order() -> Iterator[None]:
 
 
 class Call:
-    """A program with its weights, as another process can be sent it; it is called as the network
-    is.
+    """A program with its weights, as another process can be sent it; called with the inputs of
+    several calls of the network, it makes these.
     """
 
     def __init__(self, program: Program, weights: dict[str, Tensor], device: str) -> None:
         self.program, self.weights, self.device = program, weights, device
 
-    def __call__(self, *inputs: Tensor) -> Any:
+    def __call__(self, *calls: tuple[Tensor, ...]) -> None:
+        self.make(Runner(self.program, self.weights, self.device), calls)
+
+    def make(self, runner: Runner, calls: Iterable[tuple[Tensor, ...]]) -> None:
+        """Make the calls by a runner of this program."""
         with torch.no_grad():
-            return Runner(self.program, self.weights, self.device)(*inputs)
+            for inputs in calls:
+                runner(*(each.to(self.device) for each in inputs))
 
 
 def _asked_for(
-    call: Call, given: tuple[Tensor, ...], arch: str | None
+    call: Call, calls: list[tuple[Tensor, ...]], arch: str | None
 ) -> tuple[list[str], machines.Machine, dict[str, Any]]:
-    """Return the names of the kernels that a call asks for, the GPU that they are for, and the
+    """Return the names of the kernels that calls ask for, the GPU that they are for, and the
     measured choices among them.
 
     In a process that has asked for nothing before.
     """
     with TemporaryDirectory(prefix="layoutconv-") as folder:
         found = Path(folder, "found")
-        sent = pickle.dumps((call, tuple(each.cpu() for each in given)))
+        sent = pickle.dumps((call, [tuple(each.cpu() for each in given) for given in calls]))
         (wrong,) = in_processes(_look, [(str(found), arch, sent)], 1)
         if wrong is not None:
             raise wrong
@@ -151,9 +161,9 @@ def _asked_for(
 
 
 def _look(request: tuple[str, str | None, bytes]) -> None:
-    """Run a call, on a stand-in if an architecture is named, and leave behind what it asked for."""
+    """Run calls, on a stand-in if an architecture is named, and leave behind what it asked for."""
     path, arch, sent = request
-    call, given = pickle.loads(sent)
+    call, calls = pickle.loads(sent)
     runner = Runner(call.program, call.weights, call.device)
     if arch is not None:
         from ..testing import stand_in
@@ -174,7 +184,6 @@ def _look(request: tuple[str, str | None, bytes]) -> None:
         return found
 
     chooser.find = noted
-    with torch.no_grad():
-        runner(*(each.to(call.device) for each in given))
+    call.make(runner, calls)
     machine = machines.machine_of(torch.cuda.current_device())
     Path(path).write_bytes(pickle.dumps((store.loaded_names(), machine, choices)))

@@ -143,7 +143,7 @@ def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .* got 'sm_70'"):
         lc.pack(NET, X, path, arch="sm_70")
     with pytest.raises(TypeError, match=r"`example`: expected a tensor, or a tuple of tensors"):
-        lc.pack(NET, [X], path, arch=ARCH)  # type: ignore[arg-type]
+        lc.pack(NET, [X, 3], path, arch=ARCH)
     assert not path.exists()
 
 

@@ -154,8 +154,9 @@ def test_they_launch_from_a_program_in_cpp(made: Made, tmp_path: Path) -> None:
     program, runtime = tmp_path / "program", Path(tvm_ffi.libinfo.find_libtvm_ffi())
     headers = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
     subprocess.run(
-        ["c++", "-std=c++17", "-O0", "-Wl,--no-as-needed", *(f"-I{folder}" for folder in headers), "main.cpp",
-         str(runtime), str(made.cudart), f"-Wl,-rpath,{runtime.parent}:{made.cudart.parent}",
+        ["c++", "-std=c++17", "-O0", *(f"-I{folder}" for folder in headers),
+         "-Wl,--no-as-needed", "main.cpp", str(runtime), str(made.cudart),
+         f"-Wl,-rpath,{runtime.parent}:{made.cudart.parent}",
          "-o", str(program)],
         cwd=tmp_path, check=True,
     )  # fmt: skip
