@@ -167,8 +167,7 @@ TORCH = ("nn.", "compat.", "distributed.functional.", "distributed.modules.")
 MANY = {
     "gpu.gathered._gather_on_cpu", "gpu.gathered._kernel", "gpu.gathered._launch",
     "gpu.gathered.gather", "gpu.plan.__init__", "gpu.select.choose_kernel",
-    "kernels.gemm.grouped.__call__", "kernels.gemm.grouped_sums.__call__",
-    "kernels.gemm.implicit_gemm.__call__", "kernels.gemm.implicit_gemm.kernel",
+    "kernels.gemm.gemm_kernel.__call__", "kernels.gemm.implicit_gemm.kernel",
     "kernels.maps.pairs.write", "kernels.pointwise.gather_pool.__call__",
     "kernels.pointwise.gather_pool.kernel", "kernels.pointwise.gather_pool.step",
     "ops.execute.execute",

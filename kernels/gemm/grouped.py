@@ -25,7 +25,7 @@ from ..common.pdl import let_dependents_start, wait_for_others
 from .block_diagonal import CHUNK_BYTES, Factor, Piece, pieces_of
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.smem_store import Epilogue, Extras
-from .gemm_kernel import GemmKernel
+from .gemm_kernel import GemmKernel, Given, Start
 from .group_operands import Box, BoxOperand, Patch, SharedFilter
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
@@ -52,43 +52,11 @@ class GroupedConv(GemmKernel):
         self.tile, self.of = spec.tile, of
         self.n_tiles = -(-of.groups // self.tile.groups)
 
-    @cute.jit
-    def __call__(
-        self,
-        a: Any,
-        b: Any,
-        d: cute.Tensor,
-        index_a: Any,
-        index_b: Any,
-        index_d: Any,
-        integers: tuple,
-        numbers: Any,
-        columns: Any,
-        sources: Any,
-        statistics: Any,
-        stream: Any,
-    ):
-        _, _, *of_view = integers
-        values = self.values_of(of_view)
+    def start(self, given: Given) -> Start:
+        values = self.values_of(given.integers)
         args, boxes = Box.arguments(self.of, self.tile, values, self.dividing)
-        element = self.data.element
-        self.kernel(
-            cute.recast_ptr(a, dtype=element),
-            cute.recast_ptr(b, dtype=element),
-            cute.recast_ptr(d.iterator, dtype=self.out.element),
-            args,
-            numbers,
-            columns,
-            sources,
-        ).launch(
-            grid=[boxes * self.n_tiles, 1, 1],
-            block=[self.tile.threads, 1, 1],
-            min_blocks_per_mp=self.spec.ctas_per_sm,
-            preferred_smem_carveout=self.spec.carveout(self.spec.ctas_per_sm),
-            smem=self.spec.smem_bytes,
-            stream=stream,
-            use_pdl=self.pdl,
-        )
+        kernel = self.kernel(*given.memory, args, *given.reads)
+        return Start(kernel, [boxes * self.n_tiles, 1, 1], self.pdl)
 
     @cute.kernel
     def kernel(

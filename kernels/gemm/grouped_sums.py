@@ -23,7 +23,7 @@ from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments, Extent
 from ..common.pdl import let_dependents_start, wait_for_others
-from .gemm_kernel import GemmKernel
+from .gemm_kernel import GemmKernel, Given, Start
 from .group_operands import Box, Patch
 from .mma_atoms import load_matrices, multiply_words
 from .operand import Operand
@@ -51,42 +51,14 @@ class GroupedSums(GemmKernel):
         self.tile, self.of = spec.tile, of
         self.n_tiles = -(-of.groups // self.tile.groups)
 
-    @cute.jit
-    def __call__(
-        self,
-        a: Any,
-        b: Any,
-        d: cute.Tensor,
-        index_a: Any,
-        index_b: Any,
-        index_d: Any,
-        integers: tuple,
-        numbers: Any,
-        columns: Any,
-        sources: Any,
-        statistics: Any,
-        stream: Any,
-    ):
-        splits, split_stride, *of_view = integers
-        values = self.values_of(of_view)
+    def start(self, given: Given) -> Start:
+        values = self.values_of(given.integers)
         args, boxes = Box.arguments(self.of, self.tile, values, self.dividing)
-        share = (boxes + Int32(splits) - 1) // Int32(splits)
-        element = self.data.element
-        self.kernel(
-            cute.recast_ptr(a, dtype=element),
-            cute.recast_ptr(b, dtype=element),
-            cute.recast_ptr(d.iterator, dtype=self.out.element),
-            args,
-            (Int32(share), boxes, Int64(split_stride)),
-        ).launch(
-            grid=[self.n_tiles, Int32(splits), 1],
-            block=[self.tile.threads, 1, 1],
-            min_blocks_per_mp=self.spec.ctas_per_sm,
-            preferred_smem_carveout=self.spec.carveout(self.spec.ctas_per_sm),
-            smem=self.spec.smem_bytes,
-            stream=stream,
-            use_pdl=self.pdl,
-        )
+        splits = Int32(given.splits)
+        share = (boxes + splits - 1) // splits
+        split = Int32(share), boxes, Int64(given.split_stride)
+        kernel = self.kernel(*given.memory, args, split)
+        return Start(kernel, [self.n_tiles, splits, 1], self.pdl)
 
     @cute.kernel
     def kernel(self, y: Any, x: Any, d: Any, args: Arguments, split: tuple):

@@ -27,7 +27,7 @@ from .active_taps import active_k_tiles
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.register_store import RegisterEpilogue
 from .epilogue.smem_store import Epilogue, Extras
-from .gemm_kernel import GemmKernel
+from .gemm_kernel import GemmKernel, Given, Start
 from .k_tiles import KTiles
 from .loads import LoadKinds, Loads
 from .mainloop_sm80 import MainloopSm80
@@ -65,24 +65,9 @@ class ImplicitGemm(GemmKernel):
         self.kinds = LoadKinds(view, spec, self.data)
         self.runs = runs_of(view, spec)
 
-    @cute.jit
-    def __call__(
-        self,
-        a: Any,
-        b: Any,
-        d: cute.Tensor,
-        index_a: Any,
-        index_b: Any,
-        index_d: Any,
-        integers: tuple,
-        numbers: Any,
-        columns: Any,
-        sources: Any,
-        statistics: Any,
-        stream: Any,
-    ):
-        splits, split_stride, *of_view = integers
-        if cutlass.const_expr(self.tile.persistent):
+    def start(self, given: Given) -> Start:
+        most, of_view = None, given.integers
+        if self.tile.persistent:
             most, *of_view = of_view
         values = self.values_of(of_view)
         fast = {
@@ -95,36 +80,27 @@ class ImplicitGemm(GemmKernel):
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
         ctas = m_tiles * n_tiles
-        if cutlass.const_expr(self.tile.persistent):
+        if self.tile.persistent:
             ctas = cutlass.min(ctas, Int32(most))
-        pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
+        pointer_a, pointer_b, _ = given.memory
         atom_a = self.kinds.atom_of_a(pointer_a, args)
         atom_b, coordinates_b = self.kinds.atom_of_b(pointer_b, args)
-        self.kernel(
-            pointer_a,
-            pointer_b,
-            _pointer(d.iterator, self.out.element),
-            _pointer(index_a, Int32),
-            _pointer(index_b, Int32),
-            _pointer(index_d, Int32),
-            args,
-            (Int32(splits), Int64(split_stride)),
-            numbers,
-            columns,
-            sources,
-            statistics,
-            atom_a,
-            atom_b,
-            coordinates_b,
-        ).launch(
-            grid=[ctas, Int32(splits) * self.tile.cluster_k, groups],
-            block=[self.tile.threads, 1, 1],
-            cluster=[1, self.tile.cluster_k, 1] if self.tile.cluster_k > 1 else None,
-            min_blocks_per_mp=self.ctas_per_sm,
-            preferred_smem_carveout=self.spec.carveout(self.ctas_per_sm),
-            smem=self.spec.smem_bytes,
-            stream=stream,
-            use_pdl=self._starts_early(m_tiles * n_tiles * Int32(splits) * groups),
+        splits, cluster_k = Int32(given.splits), self.tile.cluster_k
+        return Start(
+            self.kernel(
+                *given.memory,
+                *given.indices,
+                args,
+                (splits, Int64(given.split_stride)),
+                *given.reads,
+                given.statistics,
+                atom_a,
+                atom_b,
+                coordinates_b,
+            ),
+            [ctas, splits * cluster_k, groups],
+            self._starts_early(m_tiles * n_tiles * splits * groups),
+            [1, cluster_k, 1] if cluster_k > 1 else None,
         )
 
     @cute.kernel
@@ -327,8 +303,3 @@ class ImplicitGemm(GemmKernel):
         if self.ctas_per_sm > 1:
             return ctas > CROWD * self.ctas_per_sm
         return ctas >= FEW if any(self.kinds.im2col) else True
-
-
-def _pointer(address: Any, dtype: Any) -> Any:
-    """The start of memory, read as ``dtype`` (fp32 data as tf32)."""
-    return None if address is None else cute.recast_ptr(address, dtype=dtype)
