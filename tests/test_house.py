@@ -165,7 +165,6 @@ def test_functions_take_few_parameters() -> None:
 
 TORCH = ("nn.", "compat.", "distributed.functional.", "distributed.modules.")
 MANY = {
-    "gpu.gathered._gather_on_cpu", "gpu.gathered._kernel", "gpu.gathered._launch",
     "gpu.gathered.gather", "gpu.plan.__init__", "gpu.select.choose_kernel",
     "kernels.gemm.gemm_kernel.__call__", "kernels.gemm.implicit_gemm.kernel",
     "kernels.maps.pairs.write", "kernels.pointwise.gather_pool.__call__",

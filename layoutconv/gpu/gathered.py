@@ -22,6 +22,9 @@ from . import machines
 if TYPE_CHECKING:
     from torch import Tensor
 
+    # Of a sum: ``taps``, ``rows``, ``chosen`` and ``divisor`` as ``gather`` takes them.
+    OfSum = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None, int]
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 OPERATIONS = ("sum", "mean", "max", "min")
 THREADS = 256  # of a CTA, which has at most as many vectors of a row
@@ -83,9 +86,9 @@ def gather(
     if nothing or (rows is not None and not len(rows[0])):
         return (out if nothing else out.zero_()), won
     if a.is_cuda:
-        _launch(op, a, index, out, won, taps=taps, rows=rows, chosen=chosen, divisor=divisor)
+        _launch(op, a, index, out, won, (taps, rows, chosen, divisor))
     else:
-        _gather_on_cpu(a, index, op, taps, rows, chosen, divisor, out, won)
+        _gather_on_cpu(op, a, index, out, won, (taps, rows, chosen, divisor))
     return out, won
 
 
@@ -152,17 +155,10 @@ def _exact(dtype: torch.dtype) -> torch.dtype:
 
 
 def _gather_on_cpu(
-    a: Tensor,
-    index: Tensor,
-    op: str,
-    taps: Tensor | None,
-    rows: tuple[Tensor, Tensor] | None,
-    chosen: Tensor | None,
-    divisor: int,
-    out: Tensor,
-    won: Tensor | None,
+    op: str, a: Tensor, index: Tensor, out: Tensor, won: Tensor | None, of_sum: OfSum
 ) -> None:
     """Tap by tap: one more row of A, that a tap reads where there is none, changes nothing."""
+    taps, rows, chosen, divisor = of_sum
     neutral = {"max": -torch.inf, "min": torch.inf}.get(op, 0.0)
     channels = out.shape[1]
     source = _extended(a, neutral, channels)
@@ -323,22 +319,17 @@ def _launch(
     index: Tensor | None,
     out: Tensor,
     won: Tensor | None,
+    of_sum: OfSum = (None, None, None, 0),
     *,
     bounds: Tensor | None = None,
     parts: int = 1,
-    taps: Tensor | None = None,
-    rows: tuple[Tensor, Tensor] | None = None,
-    chosen: Tensor | None = None,
-    divisor: int = 0,
 ) -> None:
     """One launch, on torch's current stream of the device that the tensors are on."""
     device, channels = a.get_device(), out.shape[1]
     if torch.cuda.current_device() != device:
         with torch.cuda.device(device):
-            return _launch(
-                op, a, index, out, won, bounds=bounds, parts=parts, taps=taps, rows=rows,
-                chosen=chosen, divisor=divisor,
-            )  # fmt: skip
+            return _launch(op, a, index, out, won, of_sum, bounds=bounds, parts=parts)
+    taps, rows, chosen, divisor = of_sum
     b, index_b = (taps, None) if rows is None else rows
     factor = "" if b is None else "taps" if rows is None else "rows"
     mean = "" if op != "mean" else "constant" if divisor else "there"
@@ -350,10 +341,13 @@ def _launch(
     if chosen is not None:
         chosen = _in_rows(chosen)
     vector = vector_of(channels, (a, repeat), (b, repeat_b), (chosen, 1))
+    dtypes = (
+        a.dtype, out.dtype, None if won is None else won.dtype,
+        None if chosen is None else chosen.dtype,
+    )  # fmt: skip
     kernel = _kernel(
-        a.dtype, out.dtype, "sum" if mean else op, source, factor, mean,
-        None if won is None else won.dtype, None if chosen is None else chosen.dtype,
-        vector, (repeat > 1, repeat_b > 1), device,
+        dtypes, "sum" if mean else op, source, factor, mean, vector,
+        (repeat > 1, repeat_b > 1), device,
     )  # fmt: skip
     integers = min(channels // vector, THREADS), parts, divisor or 1, repeat, repeat_b
     kernel(a, index, bounds, b, index_b, chosen, out, won, integers)
@@ -396,23 +390,20 @@ def _in_rows(tensor: Tensor) -> Tensor:
 
 @remembered(256)
 def _kernel(
-    dtype: torch.dtype,
-    out_dtype: torch.dtype,
+    dtypes: tuple[torch.dtype | None, ...],
     op: str,
     source: str,
     factor: str,
     mean: str,
-    winners: torch.dtype | None,
-    chosen: torch.dtype | None,
     vector: int,
     shared: tuple[bool, bool],
     device: int,
 ) -> Any:
+    """The kernel for dtypes of A, the result, the winners and the chosen taps."""
     from ..kernels.pointwise.gather_pool import GatherShape, load_gather
 
     name, out_name, won, numbers = (
-        "" if kind is None else str(kind).removeprefix("torch.")
-        for kind in (dtype, out_dtype, winners, chosen)
+        "" if kind is None else str(kind).removeprefix("torch.") for kind in dtypes
     )
     shape = GatherShape(name, out_name, op, source, factor, mean, won, numbers, vector, shared)
     return load_gather(shape, machines.machine_of(device).arch)

@@ -109,9 +109,8 @@ def subm_conv(
         kernel_map = submanifold_map(input.coordinates, taps, dilation, offsets)
     else:
         check_map(kernel_map, dilation=(dilation, 1), offsets=(offsets, None))
-    return _convolution(
-        input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
-    )
+    ending = bias, scale, residual, activation, slope, out_dtype
+    return _convolution(input, weight, kernel_map, groups, ending)
 
 
 def sparse_conv(
@@ -162,9 +161,8 @@ def sparse_conv(
             kernel_map, stride=(stride, 1), padding=(padding, 0), dilation=(dilation, 1),
             offsets=(offsets, None), outputs=(outputs, None), capacity=(capacity, None),
         )  # fmt: skip
-    return _convolution(
-        input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
-    )
+    ending = bias, scale, residual, activation, slope, out_dtype
+    return _convolution(input, weight, kernel_map, groups, ending)
 
 
 def sparse_conv_transpose(
@@ -213,9 +211,8 @@ def sparse_conv_transpose(
             output_padding=(output_padding, 0), dilation=(dilation, 1), offsets=(offsets, None),
             outputs=(outputs, None), capacity=(capacity, None),
         )  # fmt: skip
-    return _convolution(
-        input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
-    )
+    ending = bias, scale, residual, activation, slope, out_dtype
+    return _convolution(input, weight, kernel_map, groups, ending)
 
 
 def sparse_inverse_conv(
@@ -252,32 +249,23 @@ def sparse_inverse_conv(
         raise ArgumentError("kernel_map", expected, None)
     if input.coordinates is not found.outputs:
         check_cells("input", input, found.outputs, "outputs")
-    return _convolution(
-        input, weight, found.inverse, groups, bias, scale, residual, activation, slope, out_dtype
-    )
+    ending = bias, scale, residual, activation, slope, out_dtype
+    return _convolution(input, weight, found.inverse, groups, ending)
 
 
 def _convolution(
-    input: SparseTensor,
-    weight: Tensor,
-    found: KernelMap,
-    groups: int,
-    bias: Tensor | None,
-    scale: Tensor | float | None,
-    residual: SparseTensor | Tensor | None,
-    activation: str | Pointwise | None,
-    slope: float,
-    out_dtype: torch.dtype | None,
+    input: SparseTensor, weight: Tensor, found: KernelMap, groups: int, ending: tuple
 ) -> SparseTensor:
-    x, outputs = input.features, found.outputs
+    """The result; ``ending`` has the fields of :class:`EpilogueArgs`, with any residual."""
+    x, outputs, residual = input.features, found.outputs, ending[2]
     if input.coordinates is not found.inputs:
         check_cells("input", input, found.inputs, "inputs")
     if isinstance(residual, SparseTensor):
         if residual.coordinates.cells is not outputs.cells:
             expected = "a tensor on the coordinates of the result, or features"
             raise ArgumentError("residual", expected, residual.coordinates)
-        residual = residual.features
-    ending = bias, scale, residual, activation, slope, out_dtype
+        bias, scale, _, activation, slope, out_dtype = ending
+        ending = bias, scale, residual.features, activation, slope, out_dtype
     return placed(input, outputs, convolved(x, weight, found, groups, ending))
 
 

@@ -218,15 +218,6 @@ def vector(d: Any, paths: Any) -> Any:
     return tuple(found.get(p, 0) for p in paths)
 
 
-def paths_of(*strides: Any) -> Any:
-    """Every path that a stride leaf of these trees has a component at, and ()."""
-    found = {()}
-    for stride in strides:
-        for d in leaves(stride) if kind_of(stride) == "tuple" else [stride]:
-            found |= set(components(d)) if not isinstance(d, int) else set()
-    return sorted(found)
-
-
 def evaluate(shape: Any, stride: Any, n: Any, paths: Any = ((),)) -> Any:
     """The vector of a layout at any integer."""
     result = (0,) * len(paths)

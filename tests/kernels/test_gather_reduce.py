@@ -130,15 +130,17 @@ def reference(
     return out, won
 
 
-def launch(a: Tensor, index: Tensor, op: str, winners: bool = False, **more: Any) -> Any:
+def launch(
+    a: Tensor, index: Tensor, op: str, winners: bool = False, *, taps: Tensor | None = None,
+    rows: Any = None, chosen: Tensor | None = None, divisor: int = 0, channels: int | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Any:  # fmt: skip
     """One launch as the executor makes it, into memory of its own."""
-    channels = more.pop("channels", None) or a.shape[1]
-    dtype = more.pop("out_dtype", None) or a.dtype
-    out = torch.empty(len(index), channels, dtype=dtype)
+    out = torch.empty(len(index), channels or a.shape[1], dtype=out_dtype or a.dtype)
     won = None
     if winners:
         won = torch.empty(out.shape, dtype=gathered.number_type(index.shape[1]))
-    gathered._launch(op, a, index, out, won, **more)
+    gathered._launch(op, a, index, out, won, (taps, rows, chosen, divisor))
     return out, won
 
 

@@ -78,10 +78,6 @@ _NAMES = {
 
 REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
 
-_QUANTIZATION = (
-    "backend_cfg", "fake_q", "fuse_mapping", "graph", "interpreter", "intrinsic", "modules",
-    "qmapping", "quantized",
-)  # fmt: skip
 MODULES = {
     "algocore": _KERNELS,
     "build": "layoutconv is wheels only: nothing is built",

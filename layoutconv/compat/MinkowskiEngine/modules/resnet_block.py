@@ -10,26 +10,17 @@ from ..MinkowskiConvolution import MinkowskiConvolution
 from ..MinkowskiNonlinearity import MinkowskiReLU
 from ..MinkowskiNormalization import MinkowskiBatchNorm
 
+Sizes = tuple[int, int, int, int, int]
+
 
 class _Block(torch.nn.Module):
+    """Convolutions, each with a norm: ``conv1``, ``norm1``, ``conv2`` and so on, and a shortcut."""
+
     expansion = 1
-
-    def forward(self, x: Any) -> Any:
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return self.relu(self._body(x) + shortcut)
-
-    downsample: Any
-    relu: Any
-
-    def _body(self, x: Any) -> Any:
-        raise NotImplementedError
-
-    def _conv(self, inplanes: int, planes: int, size: int, **options: Any) -> MinkowskiConvolution:
-        return MinkowskiConvolution(inplanes, planes, kernel_size=size, **options)
-
-
-class BasicBlock(_Block):
-    """Two convolutions of 3 and a shortcut."""
+    conv1: Any
+    norm1: Any
+    conv2: Any
+    norm2: Any
 
     def __init__(
         self,
@@ -42,13 +33,31 @@ class BasicBlock(_Block):
         dimension: int = -1,
     ) -> None:
         super().__init__()
-        sizes = {"dilation": dilation, "dimension": dimension}
-        self.conv1 = self._conv(inplanes, planes, 3, stride=stride, **sizes)
-        self.norm1 = MinkowskiBatchNorm(planes, momentum=bn_momentum)
-        self.conv2 = self._conv(planes, planes, 3, **sizes)
-        self.norm2 = MinkowskiBatchNorm(planes, momentum=bn_momentum)
+        convs = self._convs(inplanes, planes, stride, dilation)
+        for number, (of, to, size, step, apart) in enumerate(convs, 1):
+            conv = MinkowskiConvolution(of, to, size, step, apart, dimension=dimension)
+            setattr(self, f"conv{number}", conv)
+            setattr(self, f"norm{number}", MinkowskiBatchNorm(to, momentum=bn_momentum))
         self.relu = MinkowskiReLU(inplace=True)
         self.downsample = downsample
+
+    def forward(self, x: Any) -> Any:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.relu(self._body(x) + shortcut)
+
+    def _body(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def _convs(self, inplanes: int, planes: int, stride: int, dilation: int) -> list[Sizes]:
+        """Channels in and out, extent, stride and dilation of each convolution."""
+        raise NotImplementedError
+
+
+class BasicBlock(_Block):
+    """Two convolutions of 3 and a shortcut."""
+
+    def _convs(self, inplanes: int, planes: int, stride: int, dilation: int) -> list[Sizes]:
+        return [(inplanes, planes, 3, stride, dilation), (planes, planes, 3, 1, dilation)]
 
     def _body(self, x: Any) -> Any:
         return self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
@@ -58,29 +67,15 @@ class Bottleneck(_Block):
     """Convolutions of 1, 3 and 1 and a shortcut."""
 
     expansion = 4
+    conv3: Any
+    norm3: Any
 
-    def __init__(
-        self,
-        inplanes: int,
-        planes: int,
-        stride: int = 1,
-        dilation: int = 1,
-        downsample: Any = None,
-        bn_momentum: float = 0.1,
-        dimension: int = -1,
-    ) -> None:
-        super().__init__()
-        wide = planes * self.expansion
-        self.conv1 = self._conv(inplanes, planes, 1, dimension=dimension)
-        self.norm1 = MinkowskiBatchNorm(planes, momentum=bn_momentum)
-        self.conv2 = self._conv(
-            planes, planes, 3, stride=stride, dilation=dilation, dimension=dimension
-        )
-        self.norm2 = MinkowskiBatchNorm(planes, momentum=bn_momentum)
-        self.conv3 = self._conv(planes, wide, 1, dimension=dimension)
-        self.norm3 = MinkowskiBatchNorm(wide, momentum=bn_momentum)
-        self.relu = MinkowskiReLU(inplace=True)
-        self.downsample = downsample
+    def _convs(self, inplanes: int, planes: int, stride: int, dilation: int) -> list[Sizes]:
+        return [
+            (inplanes, planes, 1, 1, 1),
+            (planes, planes, 3, stride, dilation),
+            (planes, planes * self.expansion, 1, 1, 1),
+        ]
 
     def _body(self, x: Any) -> Any:
         y = self.relu(self.norm1(self.conv1(x)))

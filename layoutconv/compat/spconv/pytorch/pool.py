@@ -73,7 +73,9 @@ class SparseAvgPool(_SparsePool):
     _function = staticmethod(sparse_avg_pool)
 
 
-class _MaxPoolNd(SparseMaxPool):
+class _OfRank(_SparsePool):
+    """The same for as many modes as the class has, with windows side by side by default."""
+
     _rank: int
 
     def __init__(
@@ -91,22 +93,12 @@ class _MaxPoolNd(SparseMaxPool):
         super().__init__(*sizes, algo, record_voxel_count, name)
 
 
-class _AvgPoolNd(SparseAvgPool):
-    _rank: int
+class _MaxPoolNd(_OfRank, SparseMaxPool):
+    pass
 
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        indice_key: Any = None,
-        algo: ConvAlgo | None = None,
-        record_voxel_count: bool = False,
-        name: str | None = None,
-    ) -> None:
-        sizes = self._rank, kernel_size, stride, padding, dilation, indice_key, False
-        super().__init__(*sizes, algo, record_voxel_count, name)
+
+class _AvgPoolNd(_OfRank, SparseAvgPool):
+    pass
 
 
 class SparseMaxPool1d(_MaxPoolNd):
