@@ -98,11 +98,8 @@ def test_nothing_outside_the_filter_is_multiplied(
     stride, taps = steps
     pads = (0, 0), (min(near, taps - 1), taps - 1)
     problem = ConvProblem((lines, 9, cells * stride, C), (K, 3, taps), (1, stride), pads)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-        memory = aligned, 16, 16
-        view = arranged_fprop(problem, LINE)
-        found = select.choose_kernel(view, torch.float16, 0, aligned=memory)
+    view, memory = arranged_fprop(problem, LINE), (aligned, 16, 16)
+    found = select.choose_kernel(view, torch.float16, MACHINES["sm_90a"], aligned=memory)
     # Channels beyond memory's are zeros in both operands.
     whole = view if has_padded_channels(found.view) else found.view
     assert runs_of(found.view, found.spec) or not leaves_bounds(whole)

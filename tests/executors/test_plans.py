@@ -319,12 +319,12 @@ def test_a_kernel_takes_the_tile_that_the_model_picks(
     """A kernel refuses tiles that a view does not suit: nobody should be given one."""
     problem = ConvProblem((images, *cells, C), (K, *taps[: len(cells)]), *numbers)
     views = arranged_fprop(problem, LINE), *arranged_dgrad(problem, MORE_COLUMNS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-        for view in views:
-            if view.k and view.m:
-                found = select.choose_kernel(view, torch.float16, 0, structure=structure)
-                ImplicitGemm(found.view, found.spec)
+    for view in views:
+        if view.k and view.m:
+            found = select.choose_kernel(
+                view, torch.float16, MACHINES["sm_90a"], structure=structure
+            )
+            ImplicitGemm(found.view, found.spec)
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3])

@@ -172,11 +172,8 @@ LARGE = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
 @pytest.mark.parametrize(
     ("problem", "taps"), [(LARGE, 2), (ConvProblem((8, 99, 256, 64), (128, 3, 3), 2, 1), 1)]
 )
-def test_a_plan_leaves_zeros_out(
-    problem: ConvProblem, taps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    chosen = select.choose_kernel(folded_fprop_view(problem), F16, 0)
+def test_a_plan_leaves_zeros_out(problem: ConvProblem, taps: int) -> None:
+    chosen = select.choose_kernel(folded_fprop_view(problem), F16, MACHINES["sm_90a"])
     assert (chosen.spec.tile.halo_taps, chosen.spec.tile.load) == (taps, Load.TMA_WARP)
     assert chosen.problem.tma_halo
     assert runs_of(chosen.view, chosen.spec)

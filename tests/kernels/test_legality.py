@@ -126,15 +126,13 @@ def test_what_the_chooser_offers_is_legal(
     views = [arranged_fprop(problem, 64 // dtype.itemsize), *arranged_dgrad(problem, MORE_COLUMNS)]
     views = views[:1] if dtype == I8 else [*views, wgrad_view(problem)]
     machine = MACHINES[arch]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("layoutconv.gpu.machines.machine_of", lambda device: machine)
-        for view in views:
-            if view.k and view.m:
-                found = select.choose_kernel(view, dtype, 0, structure=structure)
-                assert legality.reasons(found.view, found.spec, machine.smem_per_cta) == []
-                first = next(iter(ranked(found.problem, machine)))
-                assert found.spec.tile == first[0]
-                ImplicitGemm(found.view, found.spec)
+    for view in views:
+        if view.k and view.m:
+            found = select.choose_kernel(view, dtype, machine, structure=structure)
+            assert legality.reasons(found.view, found.spec, machine.smem_per_cta) == []
+            first = next(iter(ranked(found.problem, machine)))
+            assert found.spec.tile == first[0]
+            ImplicitGemm(found.view, found.spec)
 
 
 def test_the_next_best_tile_runs_where_the_first_is_refused(
@@ -148,9 +146,8 @@ def test_the_next_best_tile_runs_where_the_first_is_refused(
         asked.append(spec.tile)
         return true(view, spec, limit) if len(asked) > 2 else ["another tile"]
 
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: machine)
     monkeypatch.setattr(legality, "reasons", reasons)
-    found = select.choose_kernel(fprop_view(PLANE), F16, 0)
+    found = select.choose_kernel(fprop_view(PLANE), F16, machine)
     best = [tile for tile, _ in islice(ranked(found.problem, machine), 3)]
     assert [*asked[:2], found.spec.tile] == best
 
