@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .grid_cover import uncovered
+
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -41,7 +43,7 @@ MARKERS = {
     "compile": "compiles kernels, or runs them in the simulator",
     "gpu": "wants a GPU",
     "slow": "takes minutes; runs when asked for with -m slow",
-    "chessboard": "a grid of cases of which every other one always runs; the others are deep",
+    "chessboard": "a grid of cases of which a cover always runs; the others are deep",
     "deep": "another case of such a grid; runs when asked for with -m deep",
 }
 LAWFUL = "algebra", "conv", "cpu", "planning", "sparse", "view"  # rooms of laws
@@ -76,47 +78,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for name in _markers_of(item, config.rootpath):
             item.add_marker(name)
-    deep = list(_every_other(items))
+    deep = list(_covered(items))
     if "deep" not in _asked_for(config) and not any("[" in name for name in config.args):
         config.hook.pytest_deselected(items=deep)
         items[:] = [item for item in items if item not in set(deep)]
 
 
-def _every_other(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Mark the deep cells of grids, and return them.
-
-    Fields of the board are two cells along its longest axis. So each value of an axis meets others
-    of every axis, and the types and tiles that tests take in turn do not alternate with the fields.
-    """
+def _covered(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Mark the deep cells of grids, those that a cover does without, and return them."""
     grids: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
         if item.get_closest_marker("chessboard") and isinstance(item, pytest.Function):
             grids.setdefault((item.path, item.originalname), []).append(item)
     for cells in grids.values():
-        for cell, deep in zip(cells, fields([c.callspec.params for c in cells]), strict=True):
+        for cell, deep in zip(cells, uncovered([c.callspec.params for c in cells]), strict=True):
             if deep:
                 cell.add_marker("deep")
                 yield cell
-
-
-def fields(cells: list[dict[str, object]]) -> list[bool]:
-    """The colours of a grid's cells, given by the values of their parameters; True is deep."""
-    longest, *others = _axes(cells)
-    columns = zip(*others, strict=True)
-    return [(i // 2 + sum(rest)) % 2 == 1 for i, rest in zip(longest, columns, strict=True)]
-
-
-def _axes(cells: list[dict[str, object]]) -> list[tuple[int, ...]]:
-    """The coordinates of the cells of a grid along each of its axes, the longest first."""
-    axes: list[tuple[int, ...]] = []
-    for name in cells[0]:
-        numbers: dict[int, int] = {}
-        axes.append(tuple(numbers.setdefault(id(cell[name]), len(numbers)) for cell in cells))
-    axes.sort(key=lambda axis: -len(set(axis)))
-    return [
-        axis for place, axis in enumerate(axes)  # but for those that another one determines
-        if not any(len(set(zip(axis, a, strict=True))) == len(set(a)) for a in axes[:place])
-    ]  # fmt: skip
 
 
 def _markers_of(item: pytest.Item, root: Path) -> list[str]:

@@ -7,14 +7,14 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from .warm_process import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 _BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -99,14 +99,7 @@ def run(arguments: list[str], folder: Path) -> str:
     """Return what Python prints in ``folder``, with the checkout's files and package at hand."""
     paths = [str(ROOT / a) if (ROOT / a).is_file() else a for a in arguments]
     python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *paths],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": python_path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_python(paths, folder, {**os.environ, "PYTHONPATH": python_path})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,8 @@ from layoutconv.base import torch_internals
 from layoutconv.ops import guard
 from layoutconv.ops.guard import is_plain
 from layoutconv.sparse import submanifold_map
+
+from .warm_process import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = "layoutconv/base/torch_internals.py"
@@ -135,12 +136,7 @@ print(found, each.sum().item(), low.dtype)
 
 
 def test_results_are_the_same_without_private_names():
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", WITHOUT, how], capture_output=True, text=True, cwd=ROOT
-        )
-        for how in ("with", "without")
-    ]
+    printed = [run_python(["-c", WITHOUT, how], ROOT) for how in ("with", "without")]
     assert [p.stderr[-2000:] for p in printed if p.returncode] == []
     assert printed[0].stdout == printed[1].stdout != ""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import subprocess
-import sys
 import textwrap
 from pkgutil import iter_modules
 from typing import Any
@@ -19,17 +17,13 @@ from layoutconv.compat.spconv.pytorch.core import SparseConvTensor, scatter_nd
 from layoutconv.compat.spconv.pytorch.hash import HashTable
 from layoutconv.errors import ArgumentError
 
+from ..warm_process import run_python
 from .reference import needs_spconv, reference
 
 
 def run(program: str) -> str:
     """Run a program in a process of its own, and return what it prints."""
-    found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    found = run_python(["-c", textwrap.dedent(program)])
     assert not found.returncode, found.stderr
     return found.stdout
 

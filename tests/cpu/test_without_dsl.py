@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from ..warm_process import run_python
 
 PROGRAM = """
 import sys
@@ -32,7 +31,6 @@ print(*sorted(name for name in sys.modules if name.split(".")[0] in ("cutlass", 
 
 
 def test_networks_run_where_the_dsl_is_not() -> None:
-    command = [sys.executable, "-c", PROGRAM]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = run_python(["-c", PROGRAM])
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == ["cutlass", "tvm_ffi"]

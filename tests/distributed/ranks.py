@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from ..warm_process import WARM
+
 _PATIENCE = timedelta(minutes=3)  # on a busy machine; a rank that fails ends the others at once
 
 
@@ -23,7 +25,9 @@ def together(ranks: int, checks: dict[str, Callable[[], None]], folder: Path) ->
     first that fails on a rank is the last, as the others would wait for that rank.
     """
     with contextlib.suppress(mp.ProcessRaisedException):  # it is in the folder
-        mp.spawn(_rank, (ranks, checks, str(folder)), nprocs=ranks)
+        mp.start_processes(
+            _rank, (ranks, checks, str(folder)), ranks, start_method=WARM.get_start_method()
+        )
     found = {path.stem: path.read_text() for path in folder.glob("*.failed")}
     done = len(list(folder.glob("*.done")))
     if done < ranks and not found:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import torch
 
 from layoutconv.sparse.coords.street import street
 
+from ..warm_process import run_python
 from .conftest import EXAMPLES
 
 SMALL = ["--voxel-size", "0.8", "--width", "4", "--stages", "1", "--rate", "0.05", "--batch", "1"]
@@ -96,14 +95,12 @@ def test_what_makes_no_sense_is_one_line(labelled, scans, capsys, tmp_path):
 
 def test_two_processes_train_in_mixed_precision(scans, tmp_path):
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         str(EXAMPLES / "train_labelled.py"), str(scans), *SMALL, "--epochs", "3",
         "--amp", "bfloat16", "--checkpoint", "two.pt", "--device", "cpu",
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    run = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
-    )
+    run = run_python(command, tmp_path, environment)
     assert run.returncode == 0, run.stderr
     assert "2 x cpu, from epoch 0" in run.stdout
     assert len(re.findall(r"^  epoch", run.stdout, re.M)) == 3

@@ -8,11 +8,11 @@ of all caches are as much smaller, so that caches fill and drop as often as they
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from ..warm_process import run_python
 
 ROOT = Path(__file__).parents[2]
 WHOLE = 10_000
@@ -96,7 +96,7 @@ dtype = torch.float32 if on_cpu else torch.float16
 {TRAINED if "trained" in how else FORWARD}
 {CALLS}
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_python(["-c", code], timeout=1800)
     assert done.returncode == 0, done.stderr
     grown, too_many, too_large, left = map(float, done.stdout.split())
     print(f"{grown:.1f} MB above the start after {count} shapes, {how}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
 import tempfile
@@ -25,6 +24,8 @@ import layoutconv as lc
 from layoutconv.distributed import Slab, exchange_halo, mean_over_ranks, partition, restore
 from layoutconv.errors import ArgumentError, RankError
 from layoutconv.sparse import SparseTensor
+
+from ..warm_process import WARM
 
 RANKS = 3
 PATIENCE = timedelta(seconds=40)
@@ -303,10 +304,9 @@ def work(rank, folder, seed, first, count, seconds):
 
 def run(count, seed=0, first=0, seconds=None):
     """Run cases on three ranks: how many of each kind, and a line for each that is wrong."""
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         arguments = folder, seed, first, count, seconds
-        started = [context.Process(target=work, args=(rank, *arguments)) for rank in range(RANKS)]
+        started = [WARM.Process(target=work, args=(rank, *arguments)) for rank in range(RANKS)]
         for process in started:
             process.start()
         counts, wrong = Counter(), []

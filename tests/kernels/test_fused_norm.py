@@ -5,10 +5,9 @@ A process stands in for a machine with a GPU: calls choose, compile and bind the
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from ..warm_process import run_python
 
 pytest.importorskip("cutlass")
 
@@ -65,5 +64,5 @@ for _ in range(2):
 
 
 def test_a_network_is_launched_with_its_norms() -> None:
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    ran = run_python(["-c", SCRIPT])
     assert ran.returncode == 0, ran.stderr[-3000:]

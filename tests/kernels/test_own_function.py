@@ -5,10 +5,9 @@ A process stands in for a machine with a GPU: calls choose, compile and bind the
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from ..warm_process import run_python
 
 pytest.importorskip("cutlass")
 
@@ -71,5 +70,5 @@ torch.testing.assert_close(threshold.grad.double(), past)
 )
 def test_a_call_is_launched_with_the_tensors_of_a_function(transposed: bool, skip: str) -> None:
     script = SCRIPT.format(transposed=transposed, skip=skip)
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    ran = run_python(["-c", script])
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from inspect import signature
 
@@ -16,6 +15,7 @@ import layoutconv as lc
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import strided_map, submanifold_map, transposed_map
 
+from ..warm_process import run_python
 from .clouds import cloud, numbers
 
 KINDS = ("SubmConv", "SparseConv", "SparseConvTranspose", "SparseInverseConv")
@@ -376,13 +376,12 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2))
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), str(tmp_path / "store")],
-            env=environment, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    found = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], found
-    assert found[0][0].strip() == "equal"
+    store = str(tmp_path / "store")
+
+    def rank(number):
+        return run_python(["-c", WORKER, str(number), store], root, environment)
+
+    with ThreadPoolExecutor(2) as both:
+        found = list(both.map(rank, range(2)))
+    assert [ran.returncode for ran in found] == [0, 0], found
+    assert found[0].stdout.strip() == "equal"
