@@ -33,6 +33,8 @@ from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
 from layoutconv.sparse.maps import row_orders
 from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
 
+from .draws import draws
+
 # Of few bits: small clouds have several windows, chunks and places of each CTA.
 SIZES = Sizes(place=7, window=7, chunk=7, threads=64)
 OF_RANK = {
@@ -313,7 +315,7 @@ ROWS = st.sampled_from([0, 1, 5, 33, 70, 200])
 SEEDS = st.integers(0, 10**6)
 CTAS = st.integers(1, 3)
 few = settings(
-    max_examples=8, deadline=None,
+    max_examples=draws(5), deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -30,10 +29,10 @@ from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 
+from .draws import draws
 from .launcher import Case, check_exact, compiled_view, half_line, run_case, spec_of
 from .test_skip import kernel_map
 
-EXAMPLES = int(os.environ.get("LAYOUTCONV_CAMPAIGN", "0"))
 F16, BF16, F32, I8 = torch.float16, torch.bfloat16, torch.float32, torch.int8
 PLANE = ConvProblem((2, 5, 7, 32), (40, 3, 3), padding=1)
 VIEWS: dict[str, GemmView] = {
@@ -80,9 +79,9 @@ def tiles(draw: st.DrawFn, view: GemmView, dtype: torch.dtype, arch: str) -> Til
 
 
 @settings(
-    max_examples=EXAMPLES or 16,
+    max_examples=draws(12),
     deadline=None,
-    derandomize=not EXAMPLES,
+    derandomize=not draws(0),
     suppress_health_check=list(HealthCheck),
 )
 @given(data=st.data())
@@ -105,7 +104,7 @@ def test_what_is_legal_compiles_and_is_right(data: st.DataObject) -> None:
     check_exact(case, run_case(case, compiled_view(*of)))
 
 
-@settings(max_examples=EXAMPLES or 60, deadline=None, derandomize=not EXAMPLES)
+@settings(max_examples=draws(40), deadline=None, derandomize=not draws(0))
 @given(
     cells=st.lists(st.sampled_from((14, 28, 33, 56)), min_size=1, max_size=3),
     images=st.sampled_from((1, 8, 64)),

@@ -33,6 +33,7 @@ from .cloud_launcher import (
     table_of,
     tap_lists,
 )
+from .draws import draws
 
 
 @few
@@ -52,7 +53,7 @@ def test_search_is_a_dictionary(launches: Launches, data: Any) -> None:
     assert torch.equal(got, search(rows_of(indices, grid), centres, stride, offsets))
 
 
-@settings(few, max_examples=4)
+@settings(few, max_examples=draws(4))
 @given(st.data())
 def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     grid = data.draw(grids())

@@ -19,6 +19,7 @@ from layoutconv.kernels.maps.per_rank import PerRank, build
 from layoutconv.sparse.maps.tap_pairs import counts_of, pairs_of
 
 from .cloud_launcher import SEEDS, Launches, Work, few
+from .draws import draws
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def check(index: Tensor, chunk: int, more: int = 0) -> None:
         assert (found[chunks:] == -1).all()
 
 
-@settings(few, max_examples=10)
+@settings(few, max_examples=draws(5))
 @given(
     seed=SEEDS, rows=st.integers(1, 900), taps=st.integers(1, 6),
     share=st.sampled_from([0.0, 0.02, 0.5, 1.0]), memory=st.sampled_from(["taps", "rows"]),

@@ -10,11 +10,13 @@ from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 
+from .draws import draws
 from .launcher import DTYPES, check_view_runs, half_line
 
-# An example costs a compilation and a few CTAs, about a second: a failure is not made smaller.
+# An example costs a compilation and a few CTAs, seconds of vectors of one element: a failure is
+# not made smaller. LAYOUTCONV_CAMPAIGN=100 draws more.
 few = settings(
-    max_examples=6,
+    max_examples=draws(3),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=set(Phase) - {Phase.shrink, Phase.explain},

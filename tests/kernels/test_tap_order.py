@@ -34,6 +34,7 @@ from .cloud_launcher import (
     tap_lists,
     with_sizes,
 )
+from .draws import draws
 
 # Before the tests patch them.
 ORDER_BITS = row_orders.PLACE_BITS, row_orders.WINDOW_BITS, row_orders.KEY_BITS
@@ -74,7 +75,7 @@ def test_windows_of_more_chunks_than_threads(launches: Launches) -> None:
     assert torch.equal(got, want)
 
 
-@settings(few, max_examples=6)
+@settings(few, max_examples=draws(4))
 @given(st.data())
 def test_sorted_rows_are_those_of_the_cpu(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, data: Any
