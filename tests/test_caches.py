@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_made_every_time() -> None:
 
 def test_a_footprint_is_about_what_memory_is_taken() -> None:
     """The footprint of views, which caches keep most, is about right: each number is an object."""
-    problems = [ConvProblem((1, 500 + i, 400, 16), (16, 3, 3), padding=1) for i in range(60)]
+    problems = [ConvProblem((1, 500 + i, 400, 16), (16, 3, 3), padding=1) for i in range(20)]
     make = partial(getattr, fprop_view(problems[0]), "a")
     assert footprint(make) > footprint(make())
     clear_caches()
