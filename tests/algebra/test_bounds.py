@@ -9,6 +9,7 @@ import os
 import random
 import time
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 
@@ -189,7 +190,8 @@ def test_memory_is_bounded():
             for a in (hard, padded):
                 tracemalloc.reset_peak()
                 before = tracemalloc.get_traced_memory()[0]
-                bounded(operation, a, Layout(3, 5))
+                with suppress(LayoutError):
+                    operation(a, Layout(3, 5))
                 assert tracemalloc.get_traced_memory()[1] - before < BYTES, name
     finally:
         tracemalloc.stop()
