@@ -1,4 +1,4 @@
-"""How many examples of a law are drawn that compiles kernels, or runs them in the machine."""
+"""Numbers of examples of laws whose kernels are compiled, or run in the machine."""
 
 from __future__ import annotations
 
