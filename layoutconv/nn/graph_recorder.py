@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -40,7 +40,7 @@ class CudaGraphs:
 
     def record(self, run: Callable[[], Any]) -> Recording:
         """Capture ``run``, which has run before with other values in the same memory."""
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self._device), _own_casts():
             graph, result = _captured(run)
         pool = tuple(graph.pool())
         segments = torch.cuda.memory_snapshot()
@@ -52,6 +52,18 @@ class CudaGraphs:
             return result
 
         return Recording(replay, sum(own))
+
+
+@contextmanager
+def _own_casts() -> Iterator[None]:
+    """Weights that autocast lowers are lowered by the graph: what it has lowered before is of
+    weights as they were then, and its gradients are of another stream."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def _captured(run: Callable[[], Any]) -> tuple[Any, Any]:

@@ -156,6 +156,21 @@ def test_weights_autocast_and_streams() -> None:
     assert (graph.report().hits, graph.report().warm_ups) == (7, 2)
 
 
+def test_weights_are_cast_by_the_graph() -> None:
+    """Not by the eager call before it, whose casts autocast keeps."""
+    linear = nn.Linear(16, 8)
+    net = with_integers(lc.nn.Sequential(lc.nn.SubmConv3d(4, 16, 3), linear))
+    graph, x = lc.nn.graphed(net), on_gpu(400, 0)
+    with torch.autocast("cuda", torch.float16):
+        net(x)
+        for _ in range(2):
+            check_same(graph(x), net(x))
+    linear.weight.mul_(-1)
+    with torch.autocast("cuda", torch.float16):
+        check_same(graph(x), net(x))
+    assert graph.report().hits == 2
+
+
 def test_memory_of_buckets_is_given_back() -> None:
     net = with_integers(plain())
     graph = lc.nn.graphed(net)
