@@ -159,7 +159,7 @@ def test_weights_autocast_and_streams() -> None:
 def test_weights_are_cast_by_the_graph() -> None:
     """Not by the eager call before it, whose casts autocast keeps."""
     linear = nn.Linear(16, 8)
-    net = with_integers(lc.nn.Sequential(lc.nn.SubmConv3d(4, 16, 3), linear))
+    net = with_integers(lc.nn.Sequential(lc.nn.SubmConv3d(3, 16, 3), linear))
     graph, x = lc.nn.graphed(net), on_gpu(400, 0)
     with torch.autocast("cuda", torch.float16):
         net(x)
