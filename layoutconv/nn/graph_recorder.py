@@ -57,9 +57,10 @@ class CudaGraphs:
 @contextmanager
 def _own_casts() -> Iterator[None]:
     """Weights that autocast lowers are lowered by the graph: what it has lowered before is of
-    weights as they were then, and its gradients are of another stream."""
+    weights as they were then, and holds the ends of their gradients on another stream."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
+    torch.clear_autocast_cache()
     try:
         yield
     finally:

@@ -135,12 +135,12 @@ PERSISTENT = {
     2: [
         PersistentRow(256, 64, 8, False, False, 1.59, 3.0, 5),
         PersistentRow(256, 128, 8, False, False, 1.50, 3.0, 4),
-        PersistentRow(128, 64, 4, True, True, 1.76, 3.0, 6),
+        PersistentRow(128, 64, 4, True, True, 1.80, 3.0, 6),
         PersistentRow(128, 128, 4, True, True, 1.77, 3.0, 6),
     ],
     3: [
-        PersistentRow(256, 64, 8, False, False, 1.50, 3.0, 5),
-        PersistentRow(128, 64, 4, True, False, 1.40, 3.0, 9),
+        PersistentRow(256, 64, 8, False, False, 1.56, 3.0, 5),
+        PersistentRow(128, 64, 4, True, False, 1.52, 3.0, 9),
         PersistentRow(128, 64, 4, True, True, 1.80, 3.0, 6),
         PersistentRow(128, 32, 4, True, True, 1.20, 2.6, 5),
     ],
