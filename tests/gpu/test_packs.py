@@ -24,7 +24,7 @@ from tests.deploy.networks import ROWS, cloud, dense, equal, on_cpu, sparse
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 ROOT = Path(__file__).parents[2]
-MOST_SECONDS = 0.3  # to load, and for the first call, with torch and CUDA there
+MOST_SECONDS = 0.3  # of a processor to load, with torch and CUDA there
 COMMON = """
 import json, sys, time
 import torch
@@ -47,9 +47,9 @@ if sys.argv[3] == "without":
     + COMMON
     + """
 lc.load_pack
-start = time.perf_counter()
+start, begun = time.perf_counter(), time.process_time()
 net = lc.load_pack(sys.argv[1])
-loaded = time.perf_counter()
+loaded, busy = time.perf_counter(), time.process_time() - begun
 got = net(*given)
 torch.cuda.synchronize()
 called = time.perf_counter()
@@ -64,7 +64,7 @@ if sys.argv[3] == "without":
     torch.cuda.synchronize()
     replayed = equal(on_cpu(captured), expected)
 print(json.dumps([equal(on_cpu(got), expected), equal(on_cpu(again), expected), replayed,
-                  loaded - start, called - loaded, "cutlass._mlir" in sys.modules]))
+                  loaded - start, busy, called - loaded, "cutlass._mlir" in sys.modules]))
 """
 )
 COLD = (
@@ -112,7 +112,7 @@ def test_a_dense_network_without_the_dsl(tmp_path: Path, named: bool) -> None:
             assert equal(on_cpu(here(image.cuda())), on_cpu(found))
         torch.testing.assert_close(found["logits"], here(image.cuda())["logits"])
     answer, compiled = printed(LOADED, tmp_path, str(pack), str(calls), "without")
-    *same, loading, calling, imported = answer
+    *same, loading, busy, calling, imported = answer
     assert same == [True, True, True]
     assert not imported
     assert compiled == 0
@@ -123,7 +123,7 @@ def test_a_dense_network_without_the_dsl(tmp_path: Path, named: bool) -> None:
     )
     assert kernels >= count
     assert loading + calling < cold
-    assert loading < MOST_SECONDS
+    assert busy < MOST_SECONDS  # other tests are beside it, so not of a clock
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["this GPU", "its architecture"])
@@ -136,7 +136,7 @@ def test_a_sparse_network_compiles_nothing(tmp_path: Path, named: bool) -> None:
     with torch.no_grad():
         found = lc.load_pack(pack)(*(each.cuda() for each in given))
     torch.save((given, on_cpu(found)), calls)
-    (first, again, *_, loading, calling, _), compiled = printed(
+    (first, again, *_, loading, _, calling, _), compiled = printed(
         LOADED, tmp_path, str(pack), str(calls), "with"
     )
     print(f"loaded in {1e3 * loading:.0f} ms, first call {1e3 * calling:.0f} ms")
