@@ -58,6 +58,7 @@ def kind_of(tile: Any, splits: int) -> Hashable:
     return (
         type(tile).__name__, tile.schedule, tile.load, tile.scheduler, tile.halo_taps > 1,
         tile.cluster_k > 1, tile.b_resident > 0, tile.n <= 16, tile.stages == 1, splits > 1,
+        tile.mma_threads // 128, tile.n & (tile.n - 1) > 0,
     )  # fmt: skip
 
 
