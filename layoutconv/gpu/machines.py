@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 
+from ..base.caches import remembered
 from ..base.devices import check_driver
 from ..kernels.compile.store import architecture
 from ..planning.machine import MACHINES, Machine
@@ -75,7 +75,7 @@ def present(device: int) -> Machine:
     )
 
 
-@cache
+@remembered(64)
 def _bandwidth(device: int, name: str) -> float:
     """The bandwidth that kernels reach on a GPU; asked once, since its clock takes half a
     millisecond to be told."""

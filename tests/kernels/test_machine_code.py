@@ -90,7 +90,7 @@ MATRIX = list(
         (
             choice(shape, arch, dtype, *rest)
             for arch, dtype, *rest in product(MACHINES, DTYPES, VIEWS, CHANNELS)
-            for shape in shapes(arch, NAMES[dtype], gathered=True)
+            for shape in shapes(arch, NAMES[dtype])
         ),
     )
 )

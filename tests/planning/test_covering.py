@@ -18,4 +18,5 @@ def test_every_kind_of_tile_is_chosen_once() -> None:
     assert {t.halo_taps > 1 for t in tiles} == {t.cluster_k > 1 for t in tiles} == {False, True}
     assert {t.b_resident > 0 for t in tiles} == {t.n <= 16 for t in tiles} == {False, True}
     assert any(splits > 1 for *_, splits in found)
-    assert len(found) < 200
+    assert {t.mma_threads > 256 for t in tiles} == {False, True}
+    assert len(found) < 240
