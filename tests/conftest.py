@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,14 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for name in _markers_of(item, config.rootpath):
             item.add_marker(name)
-    deep = list(_covered(items))
+    _mark_deep(items)
+    deep = [item for item in items if item.get_closest_marker("deep")]
     if "deep" not in _asked_for(config) and not any("[" in name for name in config.args):
         config.hook.pytest_deselected(items=deep)
         items[:] = [item for item in items if item not in set(deep)]
 
 
-def _covered(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Mark the deep cells of grids, those that a cover does without, and return them."""
+def _mark_deep(items: list[pytest.Item]) -> None:
+    """Mark the deep cells of grids, those that a cover does without."""
     grids: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
         if item.get_closest_marker("chessboard") and isinstance(item, pytest.Function):
@@ -94,7 +95,6 @@ def _covered(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         for cell, deep in zip(cells, uncovered([c.callspec.params for c in cells]), strict=True):
             if deep:
                 cell.add_marker("deep")
-                yield cell
 
 
 def _markers_of(item: pytest.Item, root: Path) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -114,15 +115,36 @@ def pairs(c: Choice) -> set[tuple]:
     return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
 
 
+def values(c: Choice) -> set[tuple]:
+    """A choice's tile, architecture, dtype, view and channels, of both main loops apart."""
+    loop = c.tile.producer_threads > 0
+    tile = c.tile.m, c.tile.n, c.tile.producer_threads
+    turned = loop and c.dtype == torch.float32 and c.kind
+    return set(
+        enumerate((tile, *((loop, x) for x in (c.arch, c.dtype, c.kind, c.channels)), turned))
+    )
+
+
+def cover(of: Callable[[Choice], set[tuple]], choices: Sequence[Choice]) -> list[Choice]:
+    """Few of some choices, which have between them all that these have, chosen greedily."""
+    chosen: list[Choice] = []
+    left = set().union(*map(of, choices))
+    while left:
+        chosen.append(max(choices, key=lambda c: len(left & of(c))))
+        left -= of(chosen[-1])
+    return chosen
+
+
 @cache
 def covering() -> list[Choice]:
-    """Few kernels of the matrix in which every pair is, chosen greedily."""
-    chosen: list[Choice] = []
-    left = set().union(*map(pairs, MATRIX))
-    while left:
-        chosen.append(max(MATRIX, key=lambda c: len(left & pairs(c))))
-        left -= pairs(chosen[-1])
-    return chosen
+    """Few kernels of the matrix in which every pair is."""
+    return cover(pairs, MATRIX)
+
+
+def covered() -> list[Any]:
+    """Those, of which few that have every value always run; the others are deep."""
+    few = cover(values, covering())
+    return [c if c in few else pytest.param(c, marks=pytest.mark.deep) for c in covering()]
 
 
 def check_machine_code(c: Choice) -> None:
@@ -193,7 +215,7 @@ def check_machine_code(c: Choice) -> None:
     assert len(stores) == opcodes["STG"] == c.tile.m * c.tile.n // vector // c.tile.mma_threads
 
 
-@pytest.mark.parametrize("c", covering(), ids=str)
+@pytest.mark.parametrize("c", covered(), ids=str)
 def test_machine_code(c: Choice) -> None:
     check_machine_code(c)
 

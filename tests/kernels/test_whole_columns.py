@@ -67,6 +67,7 @@ def test_what_is_multiplied(name: str) -> None:
         ("sums", F16),  # wgmma does not turn an A of 32 bits
     ],
 )
+@pytest.mark.chessboard
 def test_192_rows(kind: str, dtype: torch.dtype) -> None:
     """Three consumer warpgroups, with rows of two tiles, and columns of two."""
     view = forward(136)
