@@ -20,9 +20,11 @@ them, without a gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from . import dense_passes, formulas
 from .epilogue_args import SCHEMA, EpilogueArgs
@@ -92,6 +94,30 @@ def _rest(
 ) -> tuple[int, EpilogueArgs]:
     """Return the groups, and what follows the sums, of arguments from the groups on."""
     return groups, EpilogueArgs(*ending, **named)
+
+
+# -- what FlopCounterMode counts: two for each product, with padding too, as of torch's own --------
+
+_PRODUCTS = (conv_fprop, conv_fprop_statistics), (conv_dgrad,), (conv_wgrad,)
+_of_fprop, _of_dgrad, _of_wgrad = (
+    register_flop_formula([operator.overloadpacket for operator in some]) for some in _PRODUCTS
+)
+
+
+@_of_fprop
+def _fprop_flops(x: Ints, w: Ints, *_: Any, out_shape: Any, **__: Any) -> int:
+    y = out_shape if isinstance(out_shape[0], int) else out_shape[0]  # with statistics, both
+    return 2 * prod(y) * prod(w[1:])
+
+
+@_of_dgrad
+def _dgrad_flops(y: Ints, w: Ints, *_: Any, **__: Any) -> int:
+    return 2 * prod(y) * prod(w[1:])
+
+
+@_of_wgrad
+def _wgrad_flops(y: Ints, x: Ints, *_: Any, out_shape: Ints, **__: Any) -> int:
+    return 2 * prod(y) * prod(out_shape[1:])
 
 
 # -- gradients: formulas over the same problem -----------------------------------------------------

@@ -142,7 +142,7 @@ def covering() -> list[Choice]:
 
 
 def covered() -> list[Any]:
-    """Those, of which few that have every value always run; the others are deep."""
+    """Return those, of which few that have every value always run; the others are deep."""
     few = cover(values, covering())
     return [c if c in few else pytest.param(c, marks=pytest.mark.deep) for c in covering()]
 
