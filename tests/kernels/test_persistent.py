@@ -134,6 +134,12 @@ def test_what_is_multiplied(name: str) -> None:
     assert ran.launch.shared_bytes == tile.smem_bytes(dtype.itemsize, dtype.itemsize)
 
 
+@pytest.mark.parametrize("name", ["teams", "teams, windows"])
+def test_results_wider_than_data(name: str) -> None:
+    view, dtype, tile, *_ = RUN[name]
+    check_view_runs(view, dtype, tile, out=F32, arch="sm_90a", most=2)
+
+
 @pytest.mark.parametrize("most", [1, 9])
 def test_as_many_ctas_as_there_are_tiles_or_room(most: int) -> None:
     view, dtype, tile, tiles, _ = RUN["windows"]
@@ -152,7 +158,10 @@ def test_steps_of_an_epilogue() -> None:
     assert torch.equal(run_case(case, compiled).out, want)
 
 
-@pytest.mark.parametrize("name", ["teams, windows", "teams of 128 rows", "teams, B held, counting"])
+COUNTED = ["teams, windows", "teams of 128 rows", "teams, B held, counting", "teams, windows, tf32"]
+
+
+@pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.parametrize("most", [1, 9])
 @pytest.mark.chessboard
 def test_statistics_of_teams(name: str, most: int) -> None:

@@ -1,0 +1,170 @@
+"""Training steps that no graph is captured of are eager, and say why; what changes is noticed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layoutconv as lc
+from layoutconv.nn.step_bucket import Step
+from layoutconv.sparse import SparseTensor
+
+from .test_graphed import cloud
+from .test_graphed_step import (
+    check_same,
+    eagerly,
+    integers,
+    normed,
+    plain,
+    squares,
+    step_of,
+)
+
+
+def mean_of_rows(y: SparseTensor) -> Tensor:
+    return y.features.square().mean()
+
+
+def number_of_rows(y: SparseTensor) -> Tensor:
+    return y.features.square().sum() / len(y)
+
+
+def of_an_item(y: SparseTensor) -> Tensor:
+    total = y.features.sum()
+    return total * 2 if total.item() > 1e9 else total
+
+
+def at_random(y: SparseTensor) -> Tensor:
+    return (y.features * torch.rand(y.features.shape)).sum()
+
+
+def of_a_mask(y: SparseTensor) -> Tensor:
+    return y.features[y.features > 0].sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (mean_of_rows, "reads rows without a cell"),
+        (number_of_rows, "or counts them"),
+        (of_an_item, "Tensor.item reads a value on the host"),
+        (of_a_mask, "test_graphed_step_eager.py"),
+        (at_random, "is random"),
+    ],
+)
+def test_what_cannot_be_captured_is_eager_and_says_why(loss: Any, why: str) -> None:
+    net = normed()
+    other = copy.deepcopy(net)
+    step = step_of(net, loss)
+    for number in range(3):
+        x = cloud(200, number)
+        torch.manual_seed(number)
+        found = step(x)
+        torch.manual_seed(number)
+        assert torch.equal(found, eagerly(other, loss, x).detach())
+        check_same(net, other, exact=True)  # nothing is left of what was tried
+        state = torch.get_rng_state()
+        torch.manual_seed(number)
+        eagerly(copy.deepcopy(other), loss, x)
+        assert torch.equal(state, torch.get_rng_state())
+    report = step.report()
+    assert (report.hits, report.warm_ups) == (0, 1)
+    (reason,) = report.eager
+    assert why in reason
+
+
+def test_hooks_are_called_at_every_step() -> None:
+    called: list[int] = []
+    for where in "forward", "backward", "parameter", "accumulated":
+        net = plain()
+        other = copy.deepcopy(net)
+        step, x = step_of(net, squares), cloud(200, 0)
+        step(x)
+        step(x)
+        first: Any = net[0]
+        if where == "forward":
+            first.register_forward_hook(lambda *_: called.append(1))
+        elif where == "backward":
+            net[1].register_full_backward_hook(lambda *_: called.append(1))
+        elif where == "parameter":
+            first.weight.register_hook(lambda _: called.append(1))
+        else:
+            first.weight.register_post_accumulate_grad_hook(lambda _: called.append(1))
+        called.clear()
+        step(x)
+        step(x)
+        assert len(called) == 2
+        assert step.report().hits == 1
+        assert "hooks" in str(step.report())
+        for _ in range(4):
+            eagerly(other, squares, x)
+        check_same(net, other, exact=True)
+
+
+@pytest.mark.parametrize("kind", [nn.SyncBatchNorm, lc.distributed.SyncBatchNorm])
+def test_ranks_that_wait_for_each_other_do_so_eagerly(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = lc.nn.SubmConv3d(3, 4, 3), nn.BatchNorm1d(4), kind(4).eval()
+    net = integers(lc.nn.Sequential(*layers))
+    step, x = step_of(net, squares), cloud(200, 0)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    step(x)
+    step(x)
+    assert step.report().hits == 1
+    monkeypatch.setattr(Step, "backward", lambda *of: torch.ones(()))  # there is no other rank
+    net.train()
+    assert [float(step(x)) for _ in range(2)] == [1, 1]
+    assert step.report().hits == 1
+    assert "SyncBatchNorm" in str(step.report())
+
+
+def test_what_changes_in_a_network_is_noticed() -> None:
+    net = plain()
+    step, x = step_of(net, squares), cloud(200, 0)
+
+    def check() -> None:
+        net.zero_grad()
+        other = copy.deepcopy(net)
+        assert torch.equal(step(x), eagerly(other, squares, x).detach())
+        check_same(net, other, exact=True)
+
+    check()
+    with torch.no_grad():
+        next(net.parameters()).mul_(2)
+    check()
+    assert step.report().hits == 1
+    net[0].weight.requires_grad_(False)
+    check()
+    check()
+    net[0].weight.requires_grad_()
+    net[2].bias = nn.Parameter(torch.ones(4))
+    check()
+    check()
+    net.eval()
+    check()
+    check()
+    report = step.report()
+    assert (report.hits, report.warm_ups) == (4, 4)
+
+
+def test_parameters_without_a_gradient_have_none() -> None:
+    net = nn.ModuleDict({"used": plain(), "idle": nn.Linear(2, 2)})
+
+    class Some(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = net
+
+        def forward(self, x: SparseTensor) -> Any:
+            return self.parts["used"](x)
+
+    step = step_of(Some(), squares)
+    for number in range(3):
+        step(cloud(200, number))
+    assert net["idle"].weight.grad is None
+    assert step.report().hits == 2
