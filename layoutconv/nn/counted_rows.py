@@ -41,7 +41,7 @@ def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
         raise ArgumentTypeError("input", "a sparse tensor", type(input).__name__)
     cells = input.coordinates
     if values.shape[:1] != cells.cells.shape[:1]:
-        expected = f"({len(cells)}, ...), a row for each of input"
+        expected = f"({len(cells.cells)}, ...), a row for each of input"
         raise ArgumentError("values", expected, tuple(values.shape))
     if reduction not in ("mean", "sum", "none"):
         raise ArgumentError("reduction", "mean, sum or none", reduction)
