@@ -69,7 +69,14 @@ def pack(
     are loaded, though nothing is compiled.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, ``FileNotFoundError``
-    without a C compiler, ``OSError`` for a file that cannot be written.
+    without a C compiler, ``OSError`` for a file that cannot be written. A whole pack is made on the
+    page about deploying; what trains is refused:
+
+    >>> try:
+    ...     pack(torch.nn.Linear(3, 2), torch.ones(1, 3), "net.pack", arch="sm_90a")
+    ... except ArgumentError as error:
+    ...     print(error)
+    argument `net`: expected a network in evaluation, net.eval(), got one in training: Linear
     """
     calls = [_inputs(each) for each in (example if isinstance(example, list) else [example])]
     if arch is None and not torch.cuda.is_available():

@@ -37,6 +37,12 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
     Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for a file that is no pack or is
     damaged, and for a pack of another version or architecture, or of a processor with instructions
     that this one lacks; ``OSError`` for one that cannot be read.
+
+    >>> try:
+    ...     load_pack(__file__)
+    ... except ArgumentError as error:
+    ...     print(str(error).split(",")[0])
+    argument `path`: expected a pack that `lc.pack` wrote
     """
     about, parts = read_pack(path)
     if about["layoutconv"] != __version__:
