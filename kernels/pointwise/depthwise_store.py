@@ -1,7 +1,8 @@
 """Stores of a thread of a depthwise kernel: steps of an epilogue, conversion, stores.
 
 A thread has vectors of channels, each at another place of D. The numbers that there are for each
-column, which is a channel, are read once for all of them.
+column, which is a channel, are read once for all of them, but where the vectors are of several
+filters of the same channels: those are other columns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from ..common.walk import TYPES, Values, Walk, at, read
 from ..gemm.epilogue.convert import converted
@@ -79,17 +80,25 @@ class Store:
         """Write vector ``t`` of ``acc`` where ``valid[t]`` and D has it; ``at_row`` are all forms
         at the first. ``steps`` are those of D and of columns between the elements of a vector.
         """
-        of_columns = self._of_columns(walk, reads, at_row, steps[1])
+        shared = self._shared(walk, tiled)
+        of_columns = self._of_columns(walk, reads, at_row, steps[1]) if const_expr(shared) else None
         for t in range_constexpr(len(valid)):
             values = walk.tile(at_row, tiled, t, 0)
             inside = walk.inside(values, 2)
             if valid[t] if inside is None else valid[t] & inside:
-                self._one(walk, target, reads, values, of_columns, acc, t, steps[0])
+                self._one(walk, target, reads, values, of_columns, acc, t, steps)
+
+    def _shared(self, walk: Walk, tiled: int) -> bool:
+        """Return whether vectors along a loop have the same columns: its step among them is 0."""
+        return not self.steps or walk.named.memories[COLUMN].outer[tiled] == 0
 
     def _one(
-        self, walk: Walk, target: Any, reads: Reads, values: Values, of_columns: Places, acc: Any,
-        t: int, step: Any,
+        self, walk: Walk, target: Any, reads: Reads, values: Values, of_columns: Places | None,
+        acc: Any, t: int, steps: Any,
     ) -> None:  # fmt: skip
+        step, between = steps
+        if of_columns is None:
+            of_columns = self._of_columns(walk, reads, values, between)
         vector = self.vector
         sums = cute.make_rmem_tensor(vector, self.accumulator)
         for j in range(vector):

@@ -289,6 +289,8 @@ def epilogue_of(view: GemmView, dtype: torch.dtype) -> Epilogue:
         (problem(24, 5, 9, padding=1), "fprop", torch.float16),
         (problem(7, 3, 30, taps=(2, 5), padding=2, stride=2, N=1), "fprop", torch.float32),
         (problem(8, 4, 6, K=16, padding=1), "fprop", torch.float16),  # no window
+        (problem(24, 4, 5, K=72, padding=1), "fprop", torch.float16),  # tiles of filters
+        (problem(10, 6, taps=1, K=20), "fprop", torch.float32),
         (problem(8, 7, 8, padding=1, stride=2), "dgrad", torch.float16),  # residues
         (problem(8, 4, 5, taps=1), "fprop", torch.bfloat16),
     ],
