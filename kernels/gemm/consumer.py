@@ -16,7 +16,7 @@ from .pipeline import PipelineConsumer, PipelineState, arrive, wait_full
 from .smem_tile import sync
 from .tma import TmaTiledLoad
 from .tma_im2col_copy import TmaIm2colLoad
-from .wgmma import KTileOperands
+from .wgmma import KTileOperands, wait_for_products
 
 if TYPE_CHECKING:
     from .mainloop_sm90 import MainloopSm90
@@ -91,7 +91,7 @@ class Consumer:
                 state = state.next()
         if const_expr(tile.pingpong):
             pipeline.end_turn(tid)
-        warpgroup.wait_group(0)
+        wait_for_products(self.acc)
         if const_expr(tile.persistent):  # the last stage as well: loads of another tile follow
             release(before, tid)
         if const_expr(not tile.pingpong):

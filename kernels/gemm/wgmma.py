@@ -11,6 +11,7 @@ from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Float32, Int32, TFloat32
+from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from layoutconv.planning.schedule import WARPGROUP
@@ -84,6 +85,32 @@ class WarpgroupMultiplier:
         layout = cute.make_layout(shape, stride=acc.layout.stride)
         before = columns.first // self.columns * acc.layout.stride[2]
         return cute.make_tensor(acc.iterator + before, layout)
+
+
+def wait_for_products(acc: Any) -> None:
+    """Wait for all ``wgmma``; what reads the accumulators ``acc`` afterwards stays behind the wait.
+
+    The wait names no registers. To the compiler, arithmetic on sums, such as their conversion to 16
+    bits, could as well stand before it: so each passes through an instruction that has to stay
+    there, and is no machine code.
+    """
+    warpgroup.wait_group(0)
+    for i in range(cute.size(acc)):
+        acc[i] = _passed(acc[i])
+
+
+def _passed(value: Any) -> Any:
+    kind = type(value)
+    found = llvm.inline_asm(
+        kind.mlir_type,
+        [value.ir_value()],
+        "",
+        "=r,0" if kind is Int32 else "=f,0",
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return kind(found)
 
 
 class KTileOperands:

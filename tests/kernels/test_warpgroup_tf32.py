@@ -120,6 +120,14 @@ def test_three_warpgroups_with_parts_of_a_sum_or_taps_left_out() -> None:
     check_exact(case, run_case(case, compiled))
 
 
+def test_sums_are_converted_behind_the_wait_for_products() -> None:
+    """The last block of the loop ends in the wait, and the epilogue's first instructions follow."""
+    view = kernel_map_view(kernel_map(5, 12, 0.4), 128, 128, kernel_size=(3, 2, 2), groups=2)
+    case = Case.of(view, torch.float32, torch.bfloat16)
+    of = torch.float32, replace(LINES, stages=4), "sm_90a", torch.bfloat16
+    check_exact(case, run_case(case, compiled_view(view, *of, skip=True)))
+
+
 def test_statistics_of_three_warpgroups() -> None:
     view = grid(ConvProblem((1, 19, 13, 32), (100, 3, 1), padding=1), True, False)
     for out in (torch.float32, torch.float16):
