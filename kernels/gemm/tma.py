@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import compact_stride
-from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.planning.schedule import WARP
 from layoutconv.planning.structural_zeros import Columns
 from layoutconv.planning.tma_tiled import Boxes
@@ -31,11 +31,17 @@ def tiled_tma_atom(found: Boxes, pointer: Any, spec: KernelSpec, data: Data) -> 
     The host makes it for every launch, of constants and ``pointer``.
     """
     memory = found.layout.outer
-    # The DSL drops a mode of the constant extent 1 from the copy's coordinates, not from the TMA
-    # descriptor. The hardware refuses such an instruction, and the process loses its GPU. An extent
-    # that is no constant is kept.
+    # The DSL drops a mode of the constant extent 1 from the copy's coordinates, and makes one of
+    # modes that continue each other in a box; not so of the TMA descriptor's. The hardware refuses
+    # such an instruction, and the process loses its GPU. What is no constant is kept.
     shape = tuple(Int32(1) if extent == 1 else extent for extent in memory.shape)
-    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=memory.stride))
+    vector = VECTOR_BYTES // data.bytes
+    next_steps = {box * step for box, step in zip(found.box[1:], memory.stride[1:], strict=True)}
+    stride = tuple(
+        cute.assume(Int64(step), divby=vector) if step in next_steps else step
+        for step in memory.stride
+    )
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
     swizzle = swizzle_of(found.box[0] * data.bytes)
     shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(found))
     op = cpasync.CopyBulkTensorTileG2SOp()

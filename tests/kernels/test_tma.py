@@ -23,6 +23,7 @@ from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_tiled import Boxes, memory_of_b
 from layoutconv.sparse import kernel_map_view
+from layoutconv.sparse.views import kernel_map_dgrad_view
 from layoutconv.view.gemm_view import GemmView, locate
 from tools.ptx_sim.boxes import elements
 from tools.ptx_sim.tensor_map import SIZE, TensorMap, decode
@@ -59,6 +60,7 @@ BESIDE = dgrad_views(
 BESIDE_IN_GROUPS = dgrad_views(
     ConvProblem((1, 5, 6, 64), (64, 3, 4), stride=2, padding=(0, 1), groups=2), side_by_side=(1,)
 )[1]
+TAPS_IN_A_BOX = kernel_map_dgrad_view(kernel_map(70, 16, 0.3), 80, 8, kernel_size=(2, 2, 2, 2))
 MAP: Any = kernel_map_view(kernel_map(100, 27, 0.1), 16, 40, kernel_size=(3, 3, 3))
 
 
@@ -255,6 +257,7 @@ RUN: dict[str, tuple[GemmView, TileConfig, dict[str, Any]]] = {
     "taps that tiles lack": (MAP, WIDE, {"skip": True}),
     "parts that are added later": (ONE_D, HALF, {"split": "partial"}),
     "a cluster for a sum": (ONE_D, replace(WIDE, cluster_k=2), {}),
+    "a box of taps that continue each other": (TAPS_IN_A_BOX, retiled(HALF, n=128, k=32), {}),
 }
 
 
