@@ -20,7 +20,7 @@ from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
 from ..view.operands import row_major
 from . import machines, select
-from .depthwise_plan import DotPlan
+from .depthwise_plan import DTYPES, DotPlan
 from .fp32_precision import multiplied_as
 from .map_views import Buffers, Kind, MapView, Over, keep_plan
 from .reduction_plan import adder, sum_partials
@@ -290,7 +290,7 @@ def plan_of(
         return plan
     if isinstance(view, MapView) and "kind" in view.__dict__ and max(view.m, view.n) > 1:
         plan = _plan_of_kind(view, key)
-    elif _is_dots(view):
+    elif _is_dots(view, dtype):
         plan = DotPlan(
             view, dtype, device, out_dtype, machines.machine_of(device),
             structure=structure, aligned=aligned,
@@ -300,13 +300,16 @@ def plan_of(
     return put_few(plans, key, plan, _FEW)
 
 
-def _is_dots(view: GemmView) -> bool:
+def _is_dots(view: GemmView, dtype: torch.dtype) -> bool:
     """Return whether a view is a batch of dot products that are not gathered, as depthwise passes
     are.
 
-    Pairs of rows of one channel each are gathered: the template runs them.
+    Pairs of rows of one channel each are gathered: the template runs them. So it does groups with
+    one filter each over one voxel, in 8 bits, which CUDA cores do not multiply.
     """
     if view.m != 1 or view.n != 1 or len(view.a.shape) != 3:
+        return False
+    if dtype not in DTYPES and not isinstance(view.a.shape[2], tuple):
         return False
     return all(index_buffer(layout) is None for layout in (view.a, view.b, view.d))
 
