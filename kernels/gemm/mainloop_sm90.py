@@ -81,17 +81,22 @@ class MainloopSm90:
             taps, blocks = spec.tile.halo_taps, spec.tile.k * data.bytes // BLOCK_BYTES
             every = Columns(0, spec.tile.n), Blocks(0, blocks)
             self.runs = (Run(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
-        # What producers round, they transpose as well: wgmma does not transpose 32 bits.
+        # wgmma does not transpose 32 bits: producers do, with the B that they round, and consumers,
+        # which read A word by word.
         self.rounds = data.element is TFloat32
-        self.along = (1, 1) if self.rounds else spec.along
+        self.along = (spec.along[0], 1) if self.rounds else spec.along
         in_registers = self.rounds and not tma[0]
         widths = {part.width for run in runs for part in run.columns}
         columns = COLUMNS if widths - {0, spec.tile.n} else spec.tile.n // spec.tile.warps[1]
         of = data, spec.tile, self.along, in_registers, columns
         self.multiplier = WarpgroupMultiplier(*of)
-        self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
+        self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, self._read)
         mbarriers = smem.allocate_array(Int64, spec.tile.mbarriers)
         self.pipeline = Pipeline(spec.tile, mbarriers)
+
+    def _read(self, along: int) -> str:
+        """Return how an operand that runs along a mode is read from shared memory."""
+        return "words" if along == 0 and self.rounds else "matrices"
 
     @property
     def storing(self) -> int:

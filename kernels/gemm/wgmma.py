@@ -65,7 +65,9 @@ class WarpgroupMultiplier:
         """A tiled MMA for one branch of the kernel, which sets its fields."""
         data, tile = self.data, self.tile
         shape = (WARPGROUP // 2, self.columns, 32 // data.bytes)
-        majors = [OperandMajorMode.K if mode == 1 else OperandMajorMode.MN for mode in self.along]
+        major = OperandMajorMode.MN, OperandMajorMode.K
+        # Registers hold an A along k, whichever way it runs along shared memory.
+        majors = major[1 if self.rounds else self.along[0]], major[self.along[1]]
         sources = warpgroup.OperandSource
         source = sources.RMEM if self.rounds else sources.SMEM
         if data.bytes > 1:

@@ -196,7 +196,9 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int)
         splittable=whole and not spec.epilogue and kind not in _WHOLE and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
         clusters=not (counts or atomic),
-        wgmma=suits_warpgroups(kind, vectors, along),
+        # Gathered operands that both are turned were not raced.
+        wgmma=suits_warpgroups(kind, vectors)
+        and not (gathered and kind == "tfloat32" and along == (0, 0)),
         tma=_has_tma(view, spec),
         zero_tiles=bool(_runs(view, spec)),
         persistent=not atomic and len(view.a.shape) == 2 and not skips,

@@ -235,20 +235,16 @@ def stores_whole_rows(view: GemmView) -> bool:
     return len(flatten(stages(view.d)[0].layout.shape[1])) == 1
 
 
-def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int]) -> bool:
+def suits_warpgroups(dtype: str, vectors: tuple[int, ...]) -> bool:
     """Return whether a warpgroup can copy A and B for others that multiply by Hopper's
     instructions.
 
-    Vectors have to be as long as cp.async moves: nothing else arrives at an mbarrier. Of tf32,
-    which those instructions do not turn, A has to run along k; B is turned by those who round it.
+    Vectors have to be as long as cp.async moves: nothing else arrives at an mbarrier.
 
-    >>> suits_warpgroups("float16", (2, 8), (1, 0)), suits_warpgroups("float16", (1, 8), (1, 0))
-    (True, False)
-    >>> suits_warpgroups("tfloat32", (1, 4), (1, 0)), suits_warpgroups("tfloat32", (4, 4), (0, 0))
+    >>> suits_warpgroups("float16", (2, 8)), suits_warpgroups("float16", (1, 8))
     (True, False)
     """
-    asynchronous = min(vectors[:2]) * BYTES[dtype] >= ASYNC_BYTES
-    return asynchronous and (dtype != "tfloat32" or along[0] == 1)
+    return min(vectors[:2]) * BYTES[dtype] >= ASYNC_BYTES
 
 
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:

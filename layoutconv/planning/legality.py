@@ -106,12 +106,9 @@ def _of_type(spec: KernelSpec) -> Iterator[str]:
         and (given := registers_given(spec.ctas_per_sm, tile.threads)) < least_registers
     ):
         yield f"{least_registers} registers a thread, got {given}, {spec.ctas_per_sm} CTAs per SM"
-    if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
+    if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors):
         vector = min(spec.vectors[:2]) * size
-        yield (
-            f"vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of tf32 an A that runs "
-            f"along k, mode 1, got {spec.dtype} along {spec.along[0]}"
-        )
+        yield f"vectors of {ASYNC_BYTES} bytes or more, got {vector}"
 
 
 def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:

@@ -59,6 +59,10 @@ COPIED = dict(
 ROUNDED = dict(
     zip(HOPPER, (0.12, 0.23, 0.95, 1.05, 1.00, 1.15, 0.80, 1.60, 0.80, 1.54), strict=True)
 )
+# Of tf32 whose operands run along M and N: producers turn B, and consumers A, word by word.
+TURNED = dict(
+    zip(HOPPER, (0.12, 0.23, 0.55, 0.68, 0.43, 0.72, 0.43, 0.86, 0.60, 0.82), strict=True)
+)
 MAPPED = dict(
     zip(HOPPER, (0.12, 0.23, 1.02, 1.10, 1.02, 1.73, 1.05, 1.73, 1.79, 2.02), strict=True)
 )

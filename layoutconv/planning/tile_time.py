@@ -25,6 +25,7 @@ from .tile_table import (
     ROUNDED_GATHERED,
     ROUNDED_WINDOWS,
     SLOW_START,
+    TURNED,
     WINDOWS,
     WORD_BY_WORD,
     Shape,
@@ -129,6 +130,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         return MAPPED[shape]
     if is_kept(problem, tile.k):
         return gathered_rows(problem)[shape][0] * half
+    if rounded and not problem.channels:
+        return TURNED[shape] * half
     return (ROUNDED[shape] if rounded else COPIED[shape]) * half
 
 

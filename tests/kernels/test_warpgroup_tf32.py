@@ -227,10 +227,21 @@ def test_what_is_not_rounded_shows(room: Any, kind: str, monkeypatch: Patch) -> 
 # -- which problems -------------------------------------------------------------------------------
 
 
-def test_an_a_along_rows_is_refused() -> None:
-    view = wgrad_view(ConvProblem((1, 9, 32), (32, 3), padding=1))
-    with pytest.raises(ValueError, match=r"an A that runs along k.* got tfloat32 along 0"):
-        compile_view(view, torch.float32, LINES, "sm_90a")
+ALONG_ROWS = {
+    "taps": (ConvProblem((2, 9, 11, 72), (72, 3, 3), stride=2, padding=1), (128, 128, 32), (8, 1)),
+    "one tap": (ConvProblem((3, 9, 11, 136), (200, 1, 1)), (128, 256, 32), (8, 1)),
+    "three warpgroups": (ConvProblem((3, 9, 11, 136), (200, 1, 1)), (192, 128, 32), (12, 1)),
+    "half lines": (ConvProblem((3, 9, 11, 136), (72, 1, 1)), (64, 64, 16), (4, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_ROWS)
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.chessboard
+def test_an_a_along_rows_is_turned_by_those_who_read_it(name: str, cluster: int) -> None:
+    problem, mma, warps = ALONG_ROWS[name]
+    tile = specialized(mma, warps, 3, cluster_k=cluster)
+    check_view_runs(wgrad_view(problem), torch.float32, tile, arch="sm_90a")
 
 
 def test_what_the_model_offers() -> None:
