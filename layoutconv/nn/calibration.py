@@ -11,6 +11,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..sparse import SparseTensor
+from .fold import is_sequence
 from .layer_kinds import LayerKind
 from .quantized_tensor import LazyTensor
 
@@ -24,13 +25,14 @@ class Seen:
     Attributes:
         input_amax, output_amax: the greatest magnitudes of its inputs and results.
         calls: how often it was called.
+        numbers: how many numbers it read.
         read_wide: whether its results were read by anything but layers that may be quantised.
         readers: names of the layers that read them.
     """
 
     def __init__(self) -> None:
         self.input_amax = self.output_amax = 0.0
-        self.calls, self.read_wide = 0, False
+        self.calls, self.numbers, self.read_wide = 0, 0, False
         self.readers: set[str] = set()
 
 
@@ -72,6 +74,7 @@ class Calibration:
         self._last: str | None = None
         self._made: dict[int, tuple[str, Any]] = {}  # dense results of a batch, by their ids
         self._fed: dict[str, set[str | None]] = {name: set() for name in layers}
+        self._passes: dict[int, int] = {}  # calls of sequences, by their ids
 
     @property
     def ends(self) -> tuple[str | None, str | None]:
@@ -109,6 +112,8 @@ class Calibration:
             handles.append(layer.register_forward_hook(partial(self._after, name, home)))
         for name, layer in self.others.items():
             handles.append(layer.register_forward_pre_hook(partial(self._met, name)))
+        for part in filter(is_sequence, self.module.modules()):
+            handles.append(part.register_forward_pre_hook(self._passed))
         try:
             yield
         finally:
@@ -118,14 +123,19 @@ class Calibration:
     def _met(self, name: str, *_: Any) -> None:
         self._first, self._last = self._first or name, name
 
+    def _passed(self, sequence: torch.nn.Module, *_: Any) -> None:
+        self._passes[id(sequence)] = self._passes.get(id(sequence), 0) + 1
+
     def _before(self, name: str, home: LayerKind, layer: Any, args: Any, named: Any) -> Any:
         self._met(name)
         input, *more = (self._opened(name, value) for value in args)
         named = {key: self._opened(name, value) for key, value in named.items()}
         seen = self.seen[name]
+        features = home.features(layer, input)
         seen.calls += 1
+        seen.numbers += features.numel()
         self._fed[name].add(self._made.get(id(input), (None,))[0])
-        amax = _amax(name, "reads", home.features(layer, input))
+        amax = _amax(name, "reads", features)
         seen.input_amax = max(seen.input_amax, amax)
         return (input, *more), named
 
@@ -145,9 +155,13 @@ class Calibration:
         self._made[id(result)] = name, result  # which lives as long as its id is looked for
         return result
 
-    def follows(self, before: str, after: str) -> bool:
-        """Return whether all that a layer read was what another made, dense tensors as they are."""
-        return self._fed[after] == {before}
+    def follows(self, before: str, after: str, sequence: torch.nn.Module) -> bool:
+        """Return whether all that a layer read was what another made, dense tensors as they are,
+        and the sequence that they are in called both: what a network makes of the modules of a
+        sequence one by one it can read itself.
+        """
+        called = self._passes.get(id(sequence), 0) == self.seen[before].calls
+        return called and self._fed[after] == {before}
 
 
 def _amax(name: str, verb: str, features: Tensor) -> float:

@@ -255,7 +255,7 @@ def _quantised(seen: Calibration, left: dict[str, str], dtype: torch.dtype, batc
 
 def _kept(seen: Calibration, keep: Collection[str] | None) -> dict[str, str]:
     """Layers that stay as they are, and why."""
-    kept = {name: "no batch reached it" for name, found in seen.seen.items() if not found.calls}
+    kept = {name: "no batch reached it" for name, found in seen.seen.items() if not found.numbers}
     if keep is None:
         for name, why in zip(seen.ends, ("the first layer", "the last layer"), strict=True):
             if name in seen.layers:
@@ -288,7 +288,7 @@ def _linked(seen: Calibration, chosen: Layers) -> set[str]:
         for before, after in pairwise(working(part)):
             dense = id(before) in names and id(after) in names and before.weight.dim() > 2
             alone = id(before) in once and id(after) in once
-            if dense and alone and seen.follows(names[id(before)], names[id(after)]):
+            if dense and alone and seen.follows(names[id(before)], names[id(after)], part):
                 linked.add(names[id(before)])
     return linked
 

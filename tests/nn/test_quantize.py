@@ -132,6 +132,39 @@ def test_dense_layers_side_by_side_stay_in_8_bits() -> None:
     assert (len(results), results["6"], results["9"]) == (7, INT8, INT8)
 
 
+class Pyramid(torch.nn.Module):
+    """The layers of a sequence, one by one, each of whose results is read beside the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(8, 8, 3, padding=1, activation="relu") for _ in range(3)]
+        self.body = torch.nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = [x]
+        for layer in self.body:
+            made.append(layer(made[-1]))
+        return torch.cat(made[1:], 1)
+
+
+def test_results_that_a_network_reads_itself_are_numbers_and_no_codes() -> None:
+    torch.manual_seed(0)
+    net, x = Pyramid().eval(), torch.randn(2, 8, 9, 9)
+    small, report = quantize(net, [x], keep=(), return_report=True)
+    assert [layer.results for layer in report.layers] == [torch.float32] * 3
+    with torch.no_grad():
+        assert error(net(x), small(x)) < 0.03
+
+
+def test_a_layer_that_read_nothing_is_left() -> None:
+    net, x = (
+        torch.nn.Sequential(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)).eval(),
+        torch.ones(0, 4, 3, 3),
+    )
+    _, report = quantize(net, [x], keep=(), return_report=True)
+    assert report.left == {"0": "no batch reached it", "1": "no batch reached it"}
+
+
 class Own(torch.nn.Module):
     """A user's module: a skip, arithmetic on features, two readers of one result, a spare layer."""
 
