@@ -31,7 +31,7 @@ def check_narrow_dtype(dtype: Any) -> None:
     layoutconv.errors.ArgumentTypeError: argument `dtype`: expected torch.int8 or\
  torch.float8_e4m3fn, got torch.float16
     """
-    if dtype not in LARGEST:
+    if not isinstance(dtype, torch.dtype) or dtype not in LARGEST:
         raise ArgumentTypeError("dtype", " or ".join(map(str, LARGEST)), str(dtype))
 
 

@@ -177,6 +177,8 @@ def quantize(
     if batches is not None and (one or not iterable):
         expected = "an iterable of batches: [x] for one"
         raise ArgumentTypeError("batches", expected, type(batches).__name__)
+    if state is not None and not isinstance(state, Mapping):
+        raise ArgumentTypeError("state", "a state_dict", type(state).__name__)
     for name, value in (("training", training), ("return_report", return_report)):
         if state is not None and value:
             raise ArgumentError(name, "False beside `state`", value)
@@ -261,7 +263,7 @@ def _kept(seen: Calibration, keep: Collection[str] | None) -> dict[str, str]:
             if name in seen.layers:
                 kept.setdefault(name, why)
         return kept
-    if isinstance(keep, str):
+    if isinstance(keep, str) or not isinstance(keep, Iterable):
         raise ArgumentTypeError("keep", "a sequence of names of modules", repr(keep))
     for name in keep:
         inside = [n for n in seen.layers if n == name or n.startswith(f"{name}.")]
@@ -350,7 +352,7 @@ def _tensor(result: Any) -> Tensor | None:
 def _with_state(module: Any, layers: Layers, state: Mapping[str, Any]) -> Any:
     """The network whose quantised layers a state has, with that state."""
     mark = "weight_scale"
-    names = [key.removesuffix(mark).rstrip(".") for key in state if key.endswith(mark)]
+    names = [key.removesuffix(mark).rstrip(".") for key in state if str(key).endswith(mark)]
     swaps = {}
     for name in names:
         if name not in layers:

@@ -107,10 +107,14 @@ class QuantizedConv(torch.nn.Module):
     def _scales(self) -> tuple[float, float]:
         """Return the scales of input and output as numbers; one device-to-host sync."""
         if self._numbers is None:
-            self._numbers = float(self.input_scale), float(self.output_scale)
-            if not self._numbers[0] > 0:
-                expected = "a scale > 0, of a calibration or a state_dict"
-                raise ArgumentError("input_scale", expected, self._numbers[0])
+            own, by = float(self.input_scale), float(self.output_scale)
+            if not 0 < own < torch.inf:
+                expected = "a finite scale > 0, of a calibration or a state_dict"
+                raise ArgumentError("input_scale", expected, own)
+            if not 0 <= by < torch.inf:
+                expected = "a finite scale > 0 of results in 8 bits, or 0 for other results"
+                raise ArgumentError("output_scale", expected, by)
+            self._numbers = own, by
         return self._numbers
 
     def _ending(self, scale: float, residual: Any) -> EpilogueArgs:

@@ -230,13 +230,22 @@ def test_inputs_that_a_layer_cannot_read() -> None:
         layer(x.double())
     with pytest.raises(ArgumentError, match=r"`residual`.*coordinates of the result"):
         layer(x, residual=features(conv, 1))
-    layer.input_scale.zero_()
-    layer._forget()
-    with pytest.raises(ArgumentError, match="`input_scale`"):
-        layer(x)
     dense = QuantizedConv(nn.Conv2d(8, 4, 1), INT8, 0.02)
     with pytest.raises(ArgumentTypeError, match=r"`input`.*a torch tensor"):
         dense(x)
+
+
+@pytest.mark.parametrize("name", ["input_scale", "output_scale"])
+@pytest.mark.parametrize("value", [0.0, -1.0, torch.nan, torch.inf])
+def test_scales_that_nothing_is_divided_by(name: str, value: float) -> None:
+    if (name, value) == ("output_scale", 0.0):
+        return  # a result that is not of 8 bits
+    conv = nn.SubmConv2d(8, 12, 3)
+    layer = QuantizedConv(conv, INT8, 0.02, 0.1)
+    layer.load_state_dict({**layer.state_dict(), name: torch.tensor(value)})
+    for _ in range(2):  # of the second call as of the first
+        with pytest.raises(ArgumentError, match=f"`{name}`: expected a finite scale > 0"):
+            layer(features(conv))
 
 
 def test_fake_quantisation_is_the_codes_forward_and_straight_through_backward() -> None:
