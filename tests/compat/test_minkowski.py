@@ -447,10 +447,35 @@ def test_what_is_refused():
         ValueError, match="`coordinates`: expected coordinates, or a coordinate_map"
     ):
         ME.SparseTensor(torch.ones(1, 1))
-    with pytest.raises(ValueError, match="`stride`: expected at most the tensor stride"):
+    with pytest.raises(ValueError, match="`stride`: expected divisors of the tensor stride"):
         ME.MinkowskiConvolutionTranspose(3, 2, 2, 2, dimension=3).double()(x)
     with pytest.raises(TypeError, match="torch's relu takes tensors, and no SparseTensor"):
         torch.relu(x)
+
+
+def test_a_transposed_layer_whose_stride_does_not_divide_the_tensors():
+    """What lies 3 apart has no cells between that lie 1.5 apart."""
+    x = ME.MinkowskiConvolution(3, 2, 3, 3, dimension=3).double()(tensor())
+    given = tensor().coordinate_map_key
+    for layer in (
+        ME.MinkowskiConvolutionTranspose(2, 3, 3, 2, dimension=3).double(),
+        ME.MinkowskiPoolingTranspose(2, 2, dimension=3),
+    ):
+        for more in ((), (given,), (tensor().C,)):
+            with pytest.raises(ValueError, match=r"`stride`: expected divisors of .* \[3, 3, 3\]"):
+                layer(x, *more)
+
+
+@pytest.mark.parametrize("far", [2**32 + 5, -(2**31) - 1, 5e9, float("nan"), float("inf")])
+def test_coordinates_that_32_bits_do_not_hold(far):
+    cells = torch.tensor([[0, far], [0, 5]])
+    refused = pytest.raises(ValueError, match="`coordinates`: expected whole numbers of 32 bits")
+    with refused:
+        ME.SparseTensor(torch.ones(2, 1), cells)
+    with refused:
+        ME.utils.sparse_quantize(cells[:, 1:])
+    with refused:
+        ME.utils.unique_coordinate_map(cells)
 
 
 def test_a_manager_that_is_shared():

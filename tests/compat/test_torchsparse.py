@@ -296,7 +296,7 @@ def test_what_is_refused():
             spnn.Conv3d(5, 2, size).double()(x)
     with pytest.raises(ValueError, match="`generative`: expected False"):
         spnn.Conv3d(3, 2, 3, transposed=True, generative=True).double()(x)
-    with pytest.raises(ValueError, match="`input`: expected a tensor whose _caches"):
+    with pytest.raises(ValueError, match="`stride`: expected a divisor of the tensor's stride"):
         spnn.Conv3d(3, 2, 3, stride=2, transposed=True).double()(x)
     with pytest.raises(ValueError, match=r"`coords`: expected \(rows, 4\)"):
         spnn.Conv3d(3, 2, 3).double()(SparseTensor(x.F, x.C[:, 1:]))

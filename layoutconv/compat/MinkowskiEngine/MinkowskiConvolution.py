@@ -11,9 +11,10 @@ from ...errors import ArgumentError
 from ...nn import sparse, sparse_depthwise
 from ...sparse import KernelMap
 from ...sparse import SparseTensor as _SparseTensor
+from ..whole_numbers import whole
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
-from .MinkowskiCoordinateManager import CoordinateMapKey, weight_of
-from .MinkowskiKernelGenerator import Ints, KernelGenerator
+from .MinkowskiCoordinateManager import CoordinateMapKey, strides_after, weight_of
+from .MinkowskiKernelGenerator import Ints, KernelGenerator, check_dimension
 from .MinkowskiSparseTensor import SparseTensor, key_of
 
 
@@ -35,8 +36,9 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
         dimension: int | None = -1,
     ) -> None:
         super().__init__()
-        if dimension is None or not 1 <= dimension <= 4:
-            raise ArgumentError("dimension", "1 to 4 spatial modes", dimension)
+        dimension = check_dimension(dimension)
+        in_channels = whole("in_channels", in_channels, 1)
+        out_channels = whole("out_channels", out_channels, 1)
         if kernel_generator is None:
             kernel_generator = KernelGenerator(kernel_size, stride, dilation, dimension=dimension)
         kernel_generator.expand_coordinates = expand_coordinates
@@ -85,8 +87,7 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
         )  # fmt: skip
         expand = region.expand_coordinates
         if coordinates is not None and not expand:
-            both = zip(input.tensor_stride, region.kernel_stride, strict=True)
-            steps = [a // b if self.is_transpose else a * b for a, b in both]
+            steps = strides_after(input.tensor_stride, region.kernel_stride, self.is_transpose)
             key = key_of(input, coordinates, steps)
         elif self.is_transpose:
             key = manager.upsampled(own, region, expand)

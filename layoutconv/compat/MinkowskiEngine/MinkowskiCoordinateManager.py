@@ -12,12 +12,30 @@ from ...sparse import Coordinates, KernelMap, downsample, strided_map, transpose
 from ...sparse import submanifold_map as subm_map
 from ...sparse.coords.arithmetic import union
 from ...sparse.coords.rows import runs_of
+from ..whole_numbers import int32_cells, whole_per_mode
 from .MinkowskiKernelGenerator import Ints, KernelGenerator, RegionType, convert_to_int_list
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Name = tuple[tuple[int, ...], str]
+
+
+def strides_after(
+    strides: Sequence[int], steps: Sequence[int], is_transpose: bool
+) -> tuple[int, ...]:
+    """The tensor stride of what a layer of a stride makes.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for a transposed one that does not divide it.
+
+    >>> strides_after([4, 2], [2, 2], False), strides_after([4, 2], [2, 2], True)
+    ((8, 4), (2, 1))
+    """
+    if not is_transpose:
+        return tuple(a * b for a, b in zip(strides, steps, strict=True))
+    if any(a % b for a, b in zip(strides, steps, strict=True)):
+        raise ArgumentError("stride", f"divisors of the tensor stride {list(strides)}", list(steps))
+    return tuple(a // b for a, b in zip(strides, steps, strict=True))
 
 
 class CoordinateMapKey:
@@ -144,8 +162,8 @@ class CoordinateManager:
     ) -> tuple[CoordinateMapKey, tuple[Tensor, Tensor]]:
         """Keep coordinates, each once: their key, the rows that were kept, the first of each, and
         where each row went."""
-        steps = convert_to_int_list(tensor_stride, self.D)
-        cells = coordinates.int()
+        steps = whole_per_mode("tensor_stride", tensor_stride, self.D, 1)
+        cells = int32_cells("coordinates", coordinates)
         if cells.ndim != 2 or cells.shape[1] != self.D + 1:
             raise ArgumentError("coordinates", f"(rows, {self.D + 1})", tuple(coordinates.shape))
         if set(steps) != {1}:
@@ -167,7 +185,7 @@ class CoordinateManager:
     def stride(self, key: CoordinateMapKey, stride: Ints, string_id: str = "") -> CoordinateMapKey:
         """The key of the cells ``floor(x / stride)``; those of its tensor stride, if there are."""
         steps, word = key.get_key()
-        factors = convert_to_int_list(stride, self.D)
+        factors = whole_per_mode("stride", stride, self.D, 1)
         name = tuple(a * b for a, b in zip(steps, factors, strict=True)), string_id or word
         if name not in self._maps:
             self._maps[name] = downsample(self.cells(key), factors)
@@ -189,11 +207,7 @@ class CoordinateManager:
     ) -> CoordinateMapKey:
         """The key of the finer cells of a transposed layer: those of that tensor stride, if there
         are and new ones are not asked for; or all cells of the region around cells."""
-        both = zip(key.get_tensor_stride(), region.kernel_stride, strict=True)
-        steps = tuple(a // b for a, b in both)
-        if min(steps) < 1:
-            expected = f"at most the tensor stride {key.get_tensor_stride()}"
-            raise ArgumentError("stride", expected, region.kernel_stride)
+        steps = strides_after(key.get_tensor_stride(), region.kernel_stride, True)
         if (steps, "") in self._maps and not expand:
             return CoordinateMapKey(steps, "")
         cells = _transposed(self.cells(key), region, None).outputs

@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError
+from ..whole_numbers import whole, whole_per_mode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,13 +30,22 @@ def convert_to_int_list(arg: Ints, dimension: int) -> list[int]:
     >>> convert_to_int_list(2, 3), convert_to_int_list((1, 2), 2)
     ([2, 2, 2], [1, 2])
     """
-    if isinstance(arg, Sequence) or getattr(arg, "ndim", False):
-        values = [int(value) for value in arg]
-    else:
-        values = [int(arg)] * dimension
-    if len(values) != dimension:
-        raise ArgumentError("sizes", f"a number, or {dimension} of them", arg)
-    return values
+    return whole_per_mode("arg", arg, dimension)
+
+
+def check_dimension(dimension: Any) -> int:
+    """The number of spatial modes, 1 to 4.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for any other.
+
+    >>> check_dimension(3)
+    3
+    """
+    expected = "1 to 4 spatial modes"
+    found = whole("dimension", -1 if dimension is None else dimension)
+    if not 1 <= found <= 4:
+        raise ArgumentError("dimension", expected, dimension)
+    return found
 
 
 def get_kernel_volume(
@@ -83,12 +93,11 @@ class KernelGenerator:
         axis_types: Any = None,
         dimension: int = -1,
     ) -> None:
-        if not 1 <= dimension <= 4:
-            raise ArgumentError("dimension", "1 to 4 spatial modes", dimension)
+        dimension = check_dimension(dimension)
         self.region_type = RegionType(region_type)
-        self.kernel_size = convert_to_int_list(kernel_size, dimension)
-        self.kernel_stride = convert_to_int_list(stride, dimension)
-        self.kernel_dilation = convert_to_int_list(dilation, dimension)
+        self.kernel_size = whole_per_mode("kernel_size", kernel_size, dimension)
+        self.kernel_stride = whole_per_mode("stride", stride, dimension, 1)
+        self.kernel_dilation = whole_per_mode("dilation", dilation, dimension, 1)
         self.region_offsets, self.axis_types, self.dimension = region_offsets, axis_types, dimension
         self.kernel_volume = get_kernel_volume(self.region_type, self.kernel_size)
         self.requires_strided_coordinates = all(step == 1 for step in self.kernel_stride)

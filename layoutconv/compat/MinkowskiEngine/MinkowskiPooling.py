@@ -13,6 +13,7 @@ from ...nn import (
     sparse_unpool,
 )
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
+from .MinkowskiCoordinateManager import strides_after
 from .MinkowskiKernelGenerator import Ints, KernelGenerator
 from .MinkowskiSparseTensor import SparseTensor, key_of
 
@@ -61,9 +62,8 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         check_input(input, self.dimension)
         region, own = self.kernel_generator, input.coordinate_map_key
         manager = input.coordinate_manager
-        both = zip(input.tensor_stride, region.kernel_stride, strict=True)
         if coordinates is not None:
-            steps = [a // b if self.is_transpose else a * b for a, b in both]
+            steps = strides_after(input.tensor_stride, region.kernel_stride, self.is_transpose)
             key = key_of(input, coordinates, steps)
         elif self.is_transpose:
             key = manager.upsampled(own, region, region.expand_coordinates)

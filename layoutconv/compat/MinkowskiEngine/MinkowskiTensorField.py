@@ -10,8 +10,9 @@ import torch
 from ...errors import ArgumentError
 from ...sparse import lookup
 from ...sparse.coords.rows import add_rows
+from ..whole_numbers import whole_per_mode
 from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
-from .MinkowskiKernelGenerator import Ints, convert_to_int_list
+from .MinkowskiKernelGenerator import Ints
 from .MinkowskiSparseTensor import SparseTensor, quantized
 from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
 from .MinkowskiTensor import Tensor, manager_for
@@ -96,7 +97,7 @@ class TensorField(Tensor):
         """The voxels that points lie in, or those of a key, with the features of their points."""
         manager, mode = self._manager, quantization_mode or self.quantization_mode
         if coordinate_map_key is None:
-            steps = convert_to_int_list(tensor_stride, self._D)
+            steps = whole_per_mode("tensor_stride", tensor_stride, self._D, 1)
             divisor = self._points.new_tensor([1, *steps])
             coords = (self._points / divisor).floor() * divisor
             coordinate_map_key, (rows, place) = manager.insert_and_map(coords, steps)

@@ -11,7 +11,8 @@ from ...errors import ArgumentError
 from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.no_tensor import NoTensor
-from .utils import make_ntuple, to_dense
+from ..whole_numbers import int32_cells
+from .utils import to_dense, triple
 from .utils.tensor_cache import cache_for
 from .version import batch_last
 
@@ -63,7 +64,7 @@ class SparseTensor(NoTensor):
         spatial_range: Sequence[int] | None = None,
     ) -> None:
         self.feats, self.coords = feats, coords
-        self.stride = make_ntuple(stride, 3)
+        self.stride = triple("stride", stride, 1)
         self.spatial_range = None if spatial_range is None else tuple(spatial_range)
         self._caches = cache_for()
 
@@ -76,7 +77,7 @@ class SparseTensor(NoTensor):
 
     @s.setter
     def s(self, stride: Ints) -> None:
-        self.stride = make_ntuple(stride, 3)
+        self.stride = triple("stride", stride, 1)
 
     @property
     def cmaps(self) -> dict[Any, Any]:
@@ -146,7 +147,7 @@ class SparseTensor(NoTensor):
         coords = self.coords
         if kept is not None and _same(kept[0], coords):
             return kept[1]
-        made = Coordinates.unbounded(batch_first(coords, self.stride).int())
+        made = Coordinates.unbounded(int32_cells("coords", batch_first(coords, self.stride)))
         if kept is None:
             self._caches.levels[self.stride] = coords, made
         return made

@@ -8,6 +8,7 @@ import torch
 
 from ....errors import ArgumentError
 from ....sparse import Coordinates
+from ...whole_numbers import int32_cells
 from ..MinkowskiCoordinateManager import first_rows
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def unique_coordinate_map(coordinates: Tensor, tensor_stride: Any = 1) -> tuple[
     >>> rows.tolist(), inverse.tolist()
     ([0, 1], [0, 1, 0])
     """
-    return first_rows(Coordinates.unbounded(coordinates.int(), repeated=True))
+    cells = int32_cells("coordinates", coordinates)
+    return first_rows(Coordinates.unbounded(cells, repeated=True))
 
 
 def sparse_quantize(
@@ -52,8 +54,11 @@ def sparse_quantize(
         raise ArgumentError("coordinates", "(points, D)", tuple(given.shape))
     if quantization_size is not None:
         size = torch.as_tensor(quantization_size)
+        if not bool((size > 0).all()):
+            raise ArgumentError("quantization_size", "numbers > 0", quantization_size)
         given = given / (size.to(given.device) if size.ndim else float(size))
-    cells = (given.floor() if given.is_floating_point() else given).int().to(device)
+    cells = given.floor() if given.is_floating_point() else given
+    cells = int32_cells("coordinates", cells).to(device)
     rows, inverse = unique_coordinate_map(torch.nn.functional.pad(cells, (1, 0)))
     if return_maps_only:
         return (rows, inverse) if return_inverse else rows

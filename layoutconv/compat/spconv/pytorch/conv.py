@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, ArgumentTypeError
 from ....nn.fused_norm import is_bare, normalised
 from ....nn.modules import weight_and_bias
 from ....nn.sparse import convolved
 from ....sparse import KernelMap, SparseTensor
 from ....tensors.epilogue_in_torch import activate
+from ...whole_numbers import whole, whole_per_mode
 from .. import constants
 from ..absent import explain
 from ..core import Activation, ConvAlgo
-from .core import SparseConvTensor, expand_nd
+from .core import SparseConvTensor
 from .indice_data import Geometry, map_back, map_for
 from .layers import GeometricLayer, check_input
 from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
@@ -89,11 +90,18 @@ class SparseConvolution(GeometricLayer):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        ksize, more = expand_nd(ndim, kernel_size), expand_nd(ndim, output_padding)
-        steps, near, apart = (expand_nd(ndim, v) for v in (stride, padding, dilation))
+        ndim = whole("ndim", ndim, 1)
+        ksize = whole_per_mode("kernel_size", kernel_size, ndim)
+        steps = whole_per_mode("stride", stride, ndim)
+        near = whole_per_mode("padding", padding, ndim)
+        apart = whole_per_mode("dilation", dilation, ndim)
+        more = whole_per_mode("output_padding", output_padding, ndim)
         geometry = Geometry(ksize, steps, near, apart, more, subm, transposed)
         if subm and set(geometry.stride) != {1}:
             warnings.warn("a submanifold convolution has no stride; it is ignored", stacklevel=3)
+        in_channels = whole("in_channels", in_channels, 1)
+        out_channels = whole("out_channels", out_channels, 1)
+        groups = whole("groups", groups, 1)
         if in_channels % groups or out_channels % groups:
             expected = f"a divisor of {in_channels} and {out_channels} channels"
             raise ArgumentError("groups", expected, groups)
@@ -153,12 +161,19 @@ class SparseConvolution(GeometricLayer):
     ) -> SparseConvTensor:
         features = self._features_of(input)
         weight, bias = weight_and_bias(self)
-        past = None if add_input is None else add_input.features
+        past = None if add_input is None else _past(add_input)
         if self.is_matrix:
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
                 y = nn.functional.linear(features, matrix, bias)
-                y = y if past is None else y + past
+                if len(y) != len(input.indices):
+                    expected = f"{len(input.indices)} rows of features, one per row of indices"
+                    raise ArgumentError("input", expected, f"features {tuple(features.shape)}")
+                if past is not None:
+                    if past.shape != y.shape:
+                        expected = f"features {tuple(y.shape)}"
+                        raise ArgumentError("add_input", expected, tuple(past.shape))
+                    y = y + past
                 if self._activation is not None:
                     y = activate(y, self._activation, self.act_alpha)
                 return input.replace_feature(y)
@@ -270,6 +285,12 @@ def _activation(act_type: Any) -> str | None:
     if name not in _ACTIVATIONS:
         raise ArgumentError("act_type", f"one of {', '.join(_ACTIVATIONS)}", act_type)
     return _ACTIVATIONS[name]
+
+
+def _past(add_input: Any) -> Tensor:
+    if not isinstance(add_input, SparseConvTensor):
+        raise ArgumentTypeError("add_input", "a SparseConvTensor", type(add_input).__name__)
+    return add_input.features
 
 
 class _SubMConv(SparseConvolution):

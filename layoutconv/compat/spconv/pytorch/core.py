@@ -12,6 +12,7 @@ from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
 from ....sparse.coords.coordinates import version_of
 from ....sparse.coords.no_tensor import NoTensor
+from ...whole_numbers import whole, whole_per_mode
 from ..absent import explain
 from ..core import ConvAlgo
 from ..tools import CUDAKernelTimer
@@ -87,7 +88,9 @@ class SparseConvTensor(NoTensor):
         if not isinstance(indices, torch.Tensor) or indices.dtype != torch.int32:
             got = indices.dtype if isinstance(indices, torch.Tensor) else type(indices).__name__
             raise ArgumentTypeError("indices", "a torch tensor of int32", got)
-        shape = [int(extent) for extent in spatial_shape]
+        if isinstance(spatial_shape, str | bytes):
+            raise ArgumentTypeError("spatial_shape", "integers", repr(spatial_shape))
+        shape = [whole("spatial_shape", extent) for extent in spatial_shape]
         if indices.dim() != 2 or indices.shape[1] != len(shape) + 1:
             expected = f"(rows, {len(shape) + 1}): the batch, and a column per extent of {shape}"
             raise ArgumentError("indices", expected, tuple(indices.shape))
@@ -97,7 +100,7 @@ class SparseConvTensor(NoTensor):
         self._features = features
         self.indices = indices
         self.spatial_shape = shape
-        self.batch_size = int(batch_size)
+        self.batch_size = whole("batch_size", batch_size)
         self.indice_dict = {} if indice_dict is None else indice_dict
         self.grid = torch.Tensor() if grid is None else grid
         self.voxel_num = voxel_num
@@ -321,7 +324,4 @@ def expand_nd(ndim: int, value: Any) -> list[int]:
     >>> expand_nd(3, 2), expand_nd(2, (1, 3))
     ([2, 2, 2], [1, 3])
     """
-    values = [int(value)] * ndim if isinstance(value, int) else [int(v) for v in value]
-    if len(values) != ndim:
-        raise ArgumentError("sizes", f"a number, or {ndim} of them", value)
-    return values
+    return whole_per_mode("value", value, ndim)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from ....nn.sparse_pool import sparse_avg_pool, sparse_global_pool, sparse_max_pool
 from ....sparse import SparseTensor
+from ...whole_numbers import whole_per_mode
 from ..absent import explain
 from ..core import ConvAlgo
-from .core import SparseConvTensor, expand_nd
+from .core import SparseConvTensor
 from .indice_data import Geometry, map_for
 from .layers import GeometricLayer, check_input
 from .modules import SparseModule
@@ -36,12 +37,12 @@ class _SparsePool(GeometricLayer):
         record_voxel_count: bool = False,
         name: str | None = None,
     ) -> None:
-        ksize = expand_nd(ndim, kernel_size)
+        ksize = whole_per_mode("kernel_size", kernel_size, ndim)
         geometry = Geometry(
             ksize,
-            list(ksize) if stride is None else expand_nd(ndim, stride),
-            expand_nd(ndim, padding),
-            expand_nd(ndim, dilation),
+            list(ksize) if stride is None else whole_per_mode("stride", stride, ndim),
+            whole_per_mode("padding", padding, ndim),
+            whole_per_mode("dilation", dilation, ndim),
             [0] * ndim,
             subm,
         )

@@ -11,7 +11,8 @@ from torch import nn
 
 from ....errors import ArgumentTypeError
 from ....nn.image_norm import per_image
-from ..utils import make_ntuple
+from ...whole_numbers import whole
+from ..utils import triple
 from ..version import batch_last
 from . import functional, utils
 from .utils import fapply
@@ -59,9 +60,11 @@ class Conv3d(nn.Module):
         super().__init__()
         given = _further(others, options)
         padding, bias = given["padding"], given["bias"]
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride = make_ntuple(kernel_size, 3), make_ntuple(stride, 3)
-        sides = zip(self.kernel_size, self.stride, make_ntuple(padding, 3), strict=True)
+        self.in_channels = in_channels = whole("in_channels", in_channels, 1)
+        self.out_channels = out_channels = whole("out_channels", out_channels, 1)
+        self.kernel_size = triple("kernel_size", kernel_size, 1)
+        self.stride = triple("stride", stride, 1)
+        sides = zip(self.kernel_size, self.stride, triple("padding", padding, 0), strict=True)
         self.padding = tuple((k - 1) // 2 if k % 2 and s == 1 else p for k, s, p in sides)
         self.dilation, self.transposed = given["dilation"], given["transposed"]
         self.generative = given["generative"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ....errors import ArgumentError
+from ...whole_numbers import whole_per_mode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,11 +22,18 @@ def make_ntuple(x: Any, ndim: int) -> tuple[int, ...]:
     >>> make_ntuple(2, 3), make_ntuple([1, 2, 3], 3)
     ((2, 2, 2), (1, 2, 3))
     """
-    several = isinstance(x, Sequence) or getattr(x, "ndim", False)
-    values = tuple(map(int, x)) if several else (int(x),) * ndim
-    if len(values) != ndim:
-        raise ArgumentError("x", f"a number, or {ndim} of them", x)
-    return values
+    return tuple(whole_per_mode("x", x, ndim))
+
+
+def triple(name: str, value: Any, least: int) -> tuple[int, ...]:
+    """An argument that is a number for each of three modes.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names it, for less than ``least`` too.
+
+    >>> triple("stride", 2, 1)
+    (2, 2, 2)
+    """
+    return tuple(whole_per_mode(name, value, 3, least))
 
 
 def make_tensor(x: Sequence[Any], dtype: torch.dtype, device: Any) -> Tensor:

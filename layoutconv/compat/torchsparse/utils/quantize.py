@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy
+import torch
 
-from . import make_ntuple
+from ....errors import ArgumentError
+from ...whole_numbers import int32_cells
 
 __all__ = ["sparse_quantize"]
 
@@ -26,8 +28,10 @@ def sparse_quantize(
     [[1, 0, -1]]
     """
     size = numpy.array(voxel_size if isinstance(voxel_size, Sequence) else (voxel_size,) * 3)
-    make_ntuple(tuple(size), 3)
-    cells = numpy.floor(coords / size).astype(numpy.int32)
+    if size.shape != (3,) or not (size > 0).all():
+        raise ArgumentError("voxel_size", "a number > 0, or 3 of them", voxel_size)
+    wide = numpy.floor(coords / size)
+    cells = int32_cells("coords", torch.from_numpy(wide)).numpy()
     found, first, inverse = numpy.unique(cells, axis=0, return_index=True, return_inverse=True)
     outputs = [found]
     if return_index:

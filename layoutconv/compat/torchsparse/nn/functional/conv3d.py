@@ -12,7 +12,7 @@ from .....nn import sparse
 from .....sparse import Coordinates, KernelMap, downsample, strided_map, submanifold_map
 from .....sparse import SparseTensor as _SparseTensor
 from ...tensor import SparseTensor, get_allow_negative_coordinates
-from ...utils import make_ntuple
+from ...utils import triple
 from ...version import batch_last
 from ..utils import fapply
 
@@ -44,8 +44,8 @@ def conv3d(
     Raises :class:`~layoutconv.errors.ArgumentError` for a dilation, which TorchSparse ignores where
     it makes a map, and for ``generative``.
     """
-    sizes, steps = make_ntuple(kernel_size, 3), make_ntuple(stride, 3)
-    if set(make_ntuple(dilation, 3)) != {1}:
+    sizes, steps = triple("kernel_size", kernel_size, 1), triple("stride", stride, 1)
+    if set(triple("dilation", dilation, 1)) != {1}:
         expected = "1: TorchSparse makes its maps without it; lc.nn.SubmConv3d has one"
         raise ArgumentError("dilation", expected, dilation)
     if generative:
@@ -59,6 +59,9 @@ def conv3d(
         return y if bias is None else y.on(y.feats + bias)
     if transposed:
         finer = tuple(a // b for a, b in zip(input.stride, steps, strict=True))
+        if any(a % b for a, b in zip(input.stride, steps, strict=True)):
+            expected = f"a divisor of the tensor's stride {input.stride}"
+            raise ArgumentError("stride", expected, steps)
         kept = input._caches.levels.get(finer)
         if kept is None:
             expected = f"a tensor whose _caches have coordinates of stride {finer}"
@@ -69,7 +72,7 @@ def conv3d(
         strides = tuple(a * b for a, b in zip(input.stride, steps, strict=True))
         cells = input.cells
         if steps != (1, 1, 1):
-            cells = _strided_cells(input, sizes, steps, make_ntuple(padding, 3), strides)
+            cells = _strided_cells(input, sizes, steps, triple("padding", padding, 0), strides)
         found = _map(input.cells, cells, sizes, steps)
     x = _SparseTensor(input.feats, found.inputs)
     feats = sparse.sparse_conv(x, weight_of(weight, sizes), bias, kernel_map=found).features

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...utils import make_ntuple
+from ...utils import triple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +34,8 @@ def get_kernel_offsets(
     >>> get_kernel_offsets(2)[:3].tolist(), get_kernel_offsets(3)[:3].tolist()
     ([[0, 0, 0], [0, 0, 1], [0, 1, 0]], [[-1, -1, -1], [0, -1, -1], [1, -1, -1]])
     """
-    sizes, steps = make_ntuple(size, 3), make_ntuple(stride, 3)
-    apart = make_ntuple(dilation, 3)
+    sizes, steps = triple("size", size, 1), triple("stride", stride, 1)
+    apart = triple("dilation", dilation, 1)
     axes = [
         [(tap - (count - 1) // 2) * step * far for tap in range(count)]
         for count, step, far in zip(sizes, steps, apart, strict=True)

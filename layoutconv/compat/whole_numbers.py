@@ -1,0 +1,89 @@
+"""Whole numbers in the arguments of other libraries' names: sizes of layers, and coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def whole(name: str, value: Any, least: int | None = None) -> int:
+    """Return an argument as an int: of an int, of NumPy's, of a tensor of one, and of 2.0.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for all else, a ``bool`` and 2.5 too, and
+    :class:`~layoutconv.errors.ArgumentError` for less than ``least``.
+
+    >>> whole("stride", 2.0)
+    2
+    >>> whole("stride", 2.5)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `stride`: expected an integer, got 2.5
+    """
+    number = value if type(value) is int else _index(value)
+    if number is None:
+        raise ArgumentTypeError(name, "an integer", repr(value))
+    if least is not None and number < least:
+        raise ArgumentError(name, f"an integer >= {least}", number)
+    return number
+
+
+def _index(value: Any) -> int | None:
+    if isinstance(value, str | bytes | bool):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        pass
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def whole_per_mode(name: str, value: Any, rank: int, least: int | None = None) -> list[int]:
+    """Return an argument that is a whole number, or as many as there are modes, as ints.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for as many as there are no modes, and for less
+    than ``least``.
+
+    >>> whole_per_mode("stride", 2, 3), whole_per_mode("stride", torch.tensor([1, 2]), 2)
+    ([2, 2, 2], [1, 2])
+    """
+    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not (several or getattr(value, "ndim", False)):
+        return [whole(name, value, least)] * rank
+    values = [whole(name, one, least) for one in value]
+    if len(values) != rank:
+        raise ArgumentError(name, f"a number, or {rank} of them", value)
+    return values
+
+
+def int32_cells(name: str, coords: Tensor) -> Tensor:
+    """Return coordinates, of any dtype, as int32.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` where one is no whole number of 32 bits: it
+    would be another cell (waits for the device, unless they are int32).
+
+    >>> int32_cells("coords", torch.tensor([[0.0, 3.0]]))
+    tensor([[0, 3]], dtype=torch.int32)
+    >>> int32_cells("coords", torch.tensor([[0, 2**32]]))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `coords`: expected whole numbers of 32 bits,\
+ got 4294967296
+    """
+    if coords.dtype == torch.int32:
+        return coords
+    cells = coords.int()
+    wide = coords.double() if coords.is_floating_point() else coords
+    other = cells.to(wide.dtype) != wide
+    if bool(other.any()):
+        raise ArgumentError(name, "whole numbers of 32 bits", coords[other][0].item())
+    return cells
