@@ -22,7 +22,7 @@ from ..errors import ArgumentError
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, PROGRAM, WEIGHTS, KERNELS = "manifest.json", "program.json", "weights.pt", "kernels.so"
 # What reading a file that is no pack ends in.
 UNREADABLE = (zipfile.BadZipFile, KeyError, ValueError, TypeError, NotImplementedError, EOFError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ from .program import Program, Runner
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_AS_IS: AbstractContextManager[None] = nullcontext()
 
 
 def load_pack(path: str | Path, device: str | torch.device | None = None) -> PackedNetwork:
@@ -59,9 +63,9 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
 class PackedNetwork:
     """A network of a pack, on a device; called with tensors as the network was.
 
-    Results have no gradient. A call of other sizes than the example's may ask for a kernel that the
-    pack lacks: it is compiled as for any network, or ``DeviceError`` says so where the CuTe DSL is
-    not installed.
+    Results have no gradient, and are of the network's own precision under autocast too. A call of
+    other sizes than the example's may ask for a kernel that the pack lacks: it is compiled as for
+    any network, or ``DeviceError`` says so where the CuTe DSL is not installed.
 
     Attributes:
         arch: of its kernels, such as "sm_90a".
@@ -80,7 +84,7 @@ class PackedNetwork:
 
     def __call__(self, *inputs: Tensor) -> Any:
         try:
-            with torch.no_grad(), machines.planned_as(self._plan):
+            with torch.no_grad(), machines.planned_as(self._plan), self._as_packed():
                 return self._runner(*inputs)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "cutlass":
@@ -95,6 +99,11 @@ class PackedNetwork:
         names = ", ".join(each["name"] for each in self.inputs)
         where = self._runner.device
         return f"PackedNetwork({names}) of {len(self.kernels)} kernels for {self.arch}, on {where}"
+
+    def _as_packed(self) -> AbstractContextManager[Any]:
+        """Leave autocast, which would ask for kernels of another dtype than those in the pack."""
+        kind = self._runner.device.type
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else _AS_IS
 
     def _add(self, about: dict[str, Any], get: Any) -> None:
         names = frozenset(about["kernels"])

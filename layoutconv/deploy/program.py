@@ -113,8 +113,25 @@ def _input_of(node: Any, ranges: Mapping[Any, Any]) -> dict[str, Any]:
             continue
         bounds = ranges.get(extent.node.expr)
         limits = [None, None] if bounds is None else [_number(bounds.lower), _number(bounds.upper)]
-        shape.append([str(extent), *limits])
+        shape.append([str(extent), *limits, *_affine(extent.node.expr)])
     return {"name": node.name, "dtype": _constant(value.dtype), "shape": shape}
+
+
+def _affine(extent: Any) -> list[Any]:
+    """Of an extent such as ``2*n + 1`` the symbol, the factor and what is added; nothing of ``n``.
+
+    >>> import sympy
+    >>> n = sympy.Symbol("n")
+    >>> _affine(2 * n + 1), _affine(n)
+    (['n', 2, 1], [])
+    """
+    symbols = list(extent.free_symbols)
+    if extent.is_Symbol or len(symbols) != 1:
+        return []
+    factor, offset = extent.coeff(symbols[0]), extent.subs(symbols[0], 0)
+    if extent != factor * symbols[0] + offset:
+        return []
+    return [str(symbols[0]), int(factor), int(offset)]
 
 
 def _number(bound: Any) -> int | None:
@@ -165,7 +182,10 @@ def _structure(value: Any) -> Any:
     if isinstance(value, int):
         return value
     if isinstance(value, dict):
-        return {"dict": {str(key): _structure(each) for key, each in value.items()}}
+        for key in value:
+            if not isinstance(key, str | int):
+                raise ArgumentError("net", "results in dicts of names or numbers", repr(key))
+        return {"dict": [[key, _structure(each)] for key, each in value.items()]}
     if type(value) in (list, tuple):
         return {type(value).__name__: [_structure(each) for each in value]}
     raise ArgumentError("net", "results in tuples, lists and dicts", type(value).__name__)
@@ -221,9 +241,13 @@ class Runner:
         sizes: dict[str, int] = {}
         for given, want in zip(inputs, self.inputs, strict=True):
             name, dtype = want["name"], getattr(torch, want["dtype"])
-            if not isinstance(given, torch.Tensor) or given.dtype is not dtype:
-                found = getattr(given, "dtype", type(given).__name__)
-                raise ArgumentTypeError(name, f"a tensor of {dtype}", found)
+            if not isinstance(given, torch.Tensor):
+                raise ArgumentTypeError(name, f"a tensor of {dtype}", type(given).__name__)
+            if given.dtype is not dtype:
+                raise ArgumentTypeError(name, f"a tensor of {dtype}", given.dtype)
+            if given.layout is not torch.strided or given.is_nested:
+                found = "a nested tensor" if given.is_nested else given.layout
+                raise ArgumentTypeError(name, "a tensor of torch.strided layout", found)
             if given.device.type != self.device.type:
                 raise ArgumentError(name, f"a tensor on {self.device}", given.device)
             fits = given.dim() == len(want["shape"]) and all(
@@ -233,6 +257,8 @@ class Runner:
             if not fits:
                 expected = ", ".join(map(_shape_word, want["shape"]))
                 raise ArgumentError(name, f"the shape ({expected})", tuple(given.shape))
+        for given, want in zip(inputs, self.inputs, strict=True):
+            _check_derived(want["name"], given.shape, want["shape"], sizes)
 
     def _decoded(self, value: Any) -> Any:
         """An argument, with values as their places and constants as they are."""
@@ -294,7 +320,7 @@ def _arranged(structure: Any, results: list[Any]) -> Any:
         return results[structure]
     ((kind, parts),) = structure.items()
     if kind == "dict":
-        return {name: _arranged(each, results) for name, each in parts.items()}
+        return {name: _arranged(each, results) for name, each in parts}
     made = [_arranged(each, results) for each in parts]
     return tuple(made) if kind == "tuple" else made
 
@@ -322,13 +348,26 @@ def target_of(name: str) -> Callable[..., Any]:
 def _fits(size: int, extent: Any, sizes: dict[str, int]) -> bool:
     if isinstance(extent, int):
         return size == extent
-    name, least, most = extent
+    name, least, most, *_ = extent
     known = sizes.setdefault(name, size)
     return known == size and (least is None or size >= least) and (most is None or size <= most)
+
+
+def _check_derived(
+    name: str, shape: Sequence[int], want: Sequence[Any], sizes: Mapping[str, int]
+) -> None:
+    """Raise where an extent such as ``2*n`` is not what the n of another input makes it."""
+    for size, extent in zip(shape, want, strict=True):
+        if isinstance(extent, int) or len(extent) == 3:
+            continue
+        word, _, _, symbol, factor, offset = extent
+        if symbol in sizes and size != sizes[symbol] * factor + offset:
+            expected = f"an extent of {word}, where {symbol} is {sizes[symbol]}"
+            raise ArgumentError(name, expected, tuple(shape))
 
 
 def _shape_word(extent: Any) -> str:
     if isinstance(extent, int):
         return str(extent)
-    name, least, most = extent
+    name, least, most, *_ = extent
     return f"{name} from {least or 0}" + ("" if most is None else f" to {most}")

@@ -56,6 +56,15 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert archive.namelist() == [MANIFEST, PROGRAM, WEIGHTS, KERNELS]
 
 
+def test_a_pack_keeps_its_precision_under_autocast(tmp_path: Path) -> None:
+    """Kernels of another dtype are not in it."""
+    net = lc.load_pack(written(tmp_path / "net.pack"), "cpu")
+    want = net(X)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(net(X), want)
+        assert NET(X).dtype == torch.bfloat16
+
+
 def test_every_damaged_byte_is_seen(tmp_path: Path) -> None:
     """One in a hundred is tried, in whatever part it is."""
     path = written(tmp_path / "net.pack")
@@ -112,8 +121,8 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         ArgumentError, match=r"of this layoutconv's sources, got .* of other sources"
     ):
         lc.load_pack(path, "cpu")
-    path = written(tmp_path / "net.pack", format=2)
-    with pytest.raises(ArgumentError, match=r"expected a pack of format 1, got .* of format 2"):
+    path = written(tmp_path / "net.pack", format=1)
+    with pytest.raises(ArgumentError, match=r"expected a pack of format 2, got .* of format 1"):
         lc.load_pack(path, "cpu")
 
 

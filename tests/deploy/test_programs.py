@@ -71,6 +71,53 @@ def test_inputs_are_checked_by_name() -> None:
         pair(features, cells[:8])
 
 
+class Doubled(torch.nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x.repeat_interleave(2, 0)[: y.shape[0]] + y
+
+
+def test_extents_that_follow_from_others_are_checked() -> None:
+    rows = torch.export.Dim("rows", min=1, max=64)
+    shapes = {"x": {0: rows}, "y": {0: 2 * rows}}
+    runner = round_trip(Doubled().eval(), (torch.ones(3, 2), torch.ones(6, 2)), shapes)
+    assert torch.equal(runner(torch.ones(4, 2), torch.ones(8, 2)), torch.full((8, 2), 2.0))
+    with pytest.raises(ArgumentError, match=r"`y`: expected an extent of 2\*.*is 4, got \(6, 2\)"):
+        runner(torch.ones(4, 2), torch.ones(6, 2))
+
+
+class Levels(torch.nn.Module):
+    def forward(self, x: Tensor) -> dict[Any, Tensor]:
+        return {2: x, "2": x + 1, 0: x + 2}
+
+
+def test_results_have_the_keys_that_a_network_gives_them() -> None:
+    made = round_trip(Levels().eval(), (torch.zeros(1),))(torch.zeros(1))
+    assert [(key, value.item()) for key, value in made.items()] == [(2, 0.0), ("2", 1.0), (0, 2.0)]
+
+    class Pairs(torch.nn.Module):
+        def forward(self, x: Tensor) -> dict[Any, Tensor]:
+            return {(0, 1): x}
+
+    with pytest.raises(
+        ArgumentError, match=r"`net`: expected results in dicts of names or numbers"
+    ):
+        exported(Pairs().eval(), (torch.zeros(1),))
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (torch.ones(2, 2).to_sparse(), "torch.sparse_coo"),
+        (torch.ones(2, 2).to_mkldnn(), "torch._mkldnn"),
+        (torch.ones(2, 2).numpy(), "ndarray"),
+    ],
+)
+def test_tensors_of_other_layouts_are_refused(given: Any, got: str) -> None:
+    runner = round_trip(torch.nn.ReLU().eval(), (torch.ones(2, 2),))
+    with pytest.raises(ArgumentTypeError, match=f"`input`: expected a tensor of .*, got {got}"):
+        runner(given)
+
+
 def test_a_network_that_trains_is_refused() -> None:
     net = torch.nn.BatchNorm2d(3).train()
     with pytest.raises(
