@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layoutconv.errors import ArgumentError, PointFileError
+from layoutconv.errors import ArgumentError, ArgumentTypeError, PointFileError
 from layoutconv.sparse import NuScenes, ScanNet, SemanticKitti, labelled_clouds
 from layoutconv.sparse.coords.labelled.scans import IGNORED
 from layoutconv.sparse.coords.labelled.semantic_kitti import LEARNED, SPLITS
@@ -145,6 +145,64 @@ def test_damaged_tables(tmp_path: Path, name: str) -> None:
     path.unlink()
     told = error_of(NuScenes, tmp_path)
     assert "lidarseg.json" in told if name == "lidarseg" else told.startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "at", "value", "told"),
+    [
+        (
+            "lidarseg",
+            "sample_data_token",
+            0,
+            "other",
+            "sample_data.json: no record of other, which",
+        ),
+        ("sample", "token", 0, "other", "sample_data.json: the scene of t0 is in no table"),
+        ("scene", "token", 1, "other", "sample_data.json: the scene of t2 is in no table"),
+        ("sample_data", "timestamp", 0, 0, "two labelled frames of one scene have the same time"),
+        ("category", "index", 1, 0, "category.json: index 0 is that of noise and vehicle.car"),
+    ],
+)
+def test_tables_that_do_not_fit_together(
+    tmp_path: Path, name: str, field: str, at: int, value: object, told: str
+) -> None:
+    """Frames would be missing, or have labels of another category, and nobody would know."""
+    make.nuscenes(tmp_path, NUSCENES)
+    path = tmp_path / "v1.0-mini" / f"{name}.json"
+    records = json.loads(path.read_text())
+    records[at][field] = value
+    path.write_text(json.dumps(records))
+    assert told in error_of(NuScenes, tmp_path)
+
+
+def test_arguments_of_readers(tmp_path: Path) -> None:
+    make.nuscenes(tmp_path, NUSCENES)
+    for options in ({"scenes": "scene-0103"}, {"scenes": 3}):
+        with pytest.raises(ArgumentTypeError, match="`scenes`: expected names of scenes"):
+            NuScenes(tmp_path, **options)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="`version`: expected the name of a folder"):
+        NuScenes(tmp_path, version=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="slice"):
+        NuScenes(tmp_path)[0:2]  # type: ignore[index]
+
+
+def test_lists_of_scenes(tmp_path: Path) -> None:
+    make.scannet(tmp_path, SCANNET)
+    listed = tmp_path / "scannetv2_train.txt"
+    listed.write_bytes(b"\xef\xbb\xbfscene0001_00\r\n")  # as an editor of Windows saves it
+    assert ScanNet(tmp_path).names == ("scene0001_00",)
+    listed.write_bytes(b"scene\xff")
+    assert error_of(ScanNet, tmp_path).startswith(f"{listed}: names of scenes expected: ")
+
+
+def test_labels_that_are_no_whole_numbers(tmp_path: Path) -> None:
+    make.scannet(tmp_path, {"scene0000_00": [1, 2, 3]})
+    path = tmp_path / "scans/scene0000_00/scene0000_00_vh_clean_2.labels.ply"
+    lines = ["ply", "format ascii 1.0", "element vertex 3"]
+    lines += [f"property float {name}" for name in ("x", "y", "z", "label")]
+    lines += ["end_header", "0 0 0 1", "0 0 0 1.5", "0 0 0 2", ""]
+    path.write_text("\n".join(lines))
+    assert error_of(ScanNet, tmp_path) == f"{path}: label 1.5 of point 1 is no whole number"
 
 
 def test_damaged_meshes(tmp_path: Path) -> None:

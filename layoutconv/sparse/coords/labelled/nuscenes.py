@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from operator import index
 from pathlib import Path
 
-from ....errors import ArgumentError, PointFileError
+from ....errors import ArgumentError, ArgumentTypeError, PointFileError
 from ..points import read_points
 from .scans import (
     IGNORED,
@@ -88,6 +89,10 @@ class NuScenes(LabelledClouds):
             raise ArgumentError("split", f"one of all, {', '.join(SPLITS)}", repr(split))
         if split != "all" and scenes is not None:
             raise ArgumentError("scenes", f"None beside the split {split!r}", scenes)
+        if isinstance(scenes, str) or not isinstance(scenes, Iterable | None):
+            raise ArgumentTypeError("scenes", "names of scenes", repr(scenes))
+        if not isinstance(version, str | None):
+            raise ArgumentTypeError("version", "the name of a folder", type(version).__name__)
         kept = SPLITS.get(split, None if scenes is None else tuple(scenes))
         tables = _tables(folder(root), version)
         self.learned = _learned(tables / "category.json")
@@ -95,7 +100,7 @@ class NuScenes(LabelledClouds):
         super().__init__(root, split, list(self._files))
 
     def __getitem__(self, at: int) -> LabelledCloud:
-        name = self.names[at]
+        name = self.names[index(at)]
         sweep, labels = (self.root / part for part in self._files[name])
         points = read_points(sweep, columns=5)
         found = read_numbers(labels, "u1", len(points), sweep)
@@ -117,7 +122,12 @@ def _tables(root: Path, version: str | None) -> Path:
 def _learned(path: Path) -> dict[int, int]:
     """The class of each index of a category."""
     records = read_json(path, name=str, index=int)
-    return {one["index"]: _CLASS.get(one["name"], IGNORED) for one in records}
+    names: dict[int, str] = {}
+    for one in records:
+        if names.setdefault(one["index"], one["name"]) != one["name"]:
+            both = f"{names[one['index']]} and {one['name']}"
+            raise PointFileError(f"{path}: index {one['index']} is that of {both}")
+    return {place: _CLASS.get(name, IGNORED) for place, name in names.items()}
 
 
 def _files(tables: Path, scenes: tuple[str, ...] | None) -> dict[str, tuple[str, str]]:
@@ -129,11 +139,21 @@ def _files(tables: Path, scenes: tuple[str, ...] | None) -> dict[str, tuple[str,
     scenes_told = read_json(tables / "scene.json", token=str, name=str)
     named = {one["token"]: one["name"] for one in scenes_told}
     samples = read_json(tables / "sample.json", token=str, scene_token=str)
-    scene_of = {one["token"]: named.get(one["scene_token"], "") for one in samples}
+    scene_of = {one["token"]: named.get(one["scene_token"]) for one in samples}
     path = tables / "sample_data.json"
     frames = []
     for one in read_json(path, token=str, sample_token=str, filename=str, timestamp=int):
-        scene = scene_of.get(one["sample_token"], "")
-        if one["token"] in labels and (scenes is None or scene in scenes):
-            frames.append((scene, one["timestamp"], one["filename"], labels[one["token"]]))
-    return {f"{scene}/{time}": (points, found) for scene, time, points, found in sorted(frames)}
+        found = labels.pop(one["token"], None)
+        scene = scene_of.get(one["sample_token"])
+        if found is None:
+            continue
+        if scene is None:
+            raise PointFileError(f"{path}: the scene of {one['token']} is in no table")
+        if scenes is None or scene in scenes:
+            frames.append((scene, one["timestamp"], one["filename"], found))
+    if labels:
+        raise PointFileError(f"{path}: no record of {min(labels)}, which lidarseg.json labels")
+    files = {f"{scene}/{time}": (points, found) for scene, time, points, found in sorted(frames)}
+    if len(files) < len(frames):
+        raise PointFileError(f"{path}: two labelled frames of one scene have the same timestamp")
+    return files

@@ -9,6 +9,7 @@ benchmark has 20 of them. Splits are lists of names, ``scannetv2_train.txt`` and
 from __future__ import annotations
 
 import os
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,13 +58,16 @@ class ScanNet(LabelledClouds):
         base = folder(root)
         listed = base / f"scannetv2_{split}.txt"
         if listed.is_file():
-            names = listed.read_text("utf-8").split()
+            try:
+                names = listed.read_text("utf-8-sig").split()
+            except UnicodeDecodeError as error:
+                raise PointFileError(f"{listed}: names of scenes expected: {error}") from None
         else:
             names = sorted(path.parent.name for path in _scans(base, split).glob(f"*/*{_POINTS}"))
         super().__init__(root, split, names)
 
     def __getitem__(self, at: int) -> LabelledCloud:
-        name = self.names[at]
+        name = self.names[index(at)]
         scene = _scans(self.root, self.split) / name
         path, beside = scene / f"{name}{_POINTS}", scene / f"{name}{_LABELS}"
         points = read_points(path, columns=6)
@@ -91,4 +95,9 @@ def _labels(path: Path) -> np.ndarray:
             raise source.error("vertices with a property label expected")
     rest = [name for name in properties if name not in ("x", "y", "z")]
     found: np.ndarray = read_points(path, dtype="float64")[:, 3 + rest.index("label")]
-    return found.astype("int64")
+    labels = found.astype("int64")
+    (other,) = (labels != found).nonzero()
+    if len(other):
+        at = int(other[0])
+        raise PointFileError(f"{path}: label {found[at]} of point {at} is no whole number")
+    return labels

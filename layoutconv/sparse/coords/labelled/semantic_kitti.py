@@ -10,6 +10,7 @@ what stands still, and some labels are left out.
 from __future__ import annotations
 
 import os
+from operator import index
 
 from ....errors import PointFileError
 from ..points import read_points
@@ -98,7 +99,7 @@ class SemanticKitti(LabelledClouds):
         super().__init__(root, split, names)
 
     def __getitem__(self, at: int) -> LabelledCloud:
-        name = self.names[at]
+        name = self.names[index(at)]
         number, sweep = name.split("/")
         within = self.root / "sequences" / number
         path = within / "velodyne" / f"{sweep}.bin"
