@@ -59,7 +59,7 @@ class Exchange:
         sizes = [[len(rows) * row for rows in side] for side in (plan.send, plan.receive)]
         to, of = ([size * held.element_size() for size in side] for side in sizes)
         wanted = [rows for rows in plan.send if rows]
-        pieces = [_cut(held, mode + 1, plan.own, rows).reshape(-1) for rows in wanted]
+        pieces = [_flat(_cut(held, mode + 1, plan.own, rows)) for rows in wanted]
         # One piece, of one volume that is cut along its first mode, is sent from where it is.
         self.sent = pieces[0] if len(pieces) == 1 else torch.cat([held.new_empty(0), *pieces])
         self.received = held.new_empty(sum(sizes[1]))
@@ -94,6 +94,12 @@ class Exchange:
 def shape_of(tensor: Tensor, axis: int, rows: int) -> list[int]:
     """The shape of ``tensor`` with so many rows."""
     return [*tensor.shape[:axis], rows, *tensor.shape[axis + 1 :]]
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The elements in a row, with a stride of 1: of one channel, ``reshape`` keeps others."""
+    flat = tensor.reshape(-1)
+    return flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
 
 
 def _cut(tensor: Tensor, axis: int, rows: range, wanted: range) -> Tensor:

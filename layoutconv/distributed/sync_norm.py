@@ -193,7 +193,8 @@ def _statistics(x: Tensor, there: Tensor | None) -> Tensor:
     """A rank's message, fp64 (2 C + 1,): sums, sums of squares, rows. Others' rows are zeros.
 
     Squares are of what a channel differs from its mean by, in ``x``'s own precision; those of the
-    mean are added in float64. So nothing is lost that a norm of one process would have.
+    mean are added in float64. So nothing is lost that a norm of one process would have of float32
+    and less; of float64, digits of the variance are, where means are 1e6 times what they vary by.
     """
     count = x.new_tensor(len(x), dtype=torch.float64) if there is None else there.sum().double()
     mean = x.sum(0, dtype=torch.float64) / count.clamp(min=1)

@@ -91,6 +91,8 @@ CASES = {
     "no halo": Case((12, 4), (2, 2), {"stride": 2}),
     "half": Case((9, 5, 6), (3, 3, 3), {"padding": 1}, dtype=torch.float16),
     "bfloat16": Case((9, 5, 6), (3, 3, 3), {"padding": 1}, dtype=torch.bfloat16),
+    "one number of halo": Case((6,), (3,), {"padding": 1}, C=1),
+    "one number of each volume": Case((6,), (3,), {"padding": 1}, C=1, N=2),
     "no volumes": Case((9, 4), (3, 3), {"padding": 1}, N=0),
 }
 
