@@ -173,6 +173,17 @@ def test_lines_that_are_rows(write):
     np.testing.assert_array_equal(read_points(path), [[1, 0.5, 3], [255, -0.5, 6]])
 
 
+@pytest.mark.parametrize("entry", ["'descr\"", "\"descr'", "'descr': '<f4\"", '"descr": "<f4\''])
+def test_an_array_whose_quotes_do_not_match(write, entry):
+    """A bit that was flipped makes one quote the other, and NumPy reads no such file either."""
+    entry = entry if ":" in entry else f"{entry}: '<f4'"
+    text = f"{{{entry}, 'fortran_order': False, 'shape': (1, 3), }}\n".encode()
+    path = write("a.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + bytes(12))
+    refused(path, "a header of an array of numbers expected")
+    good = path.read_bytes().replace(b'"', b"'")
+    np.testing.assert_array_equal(read_points(write("b.npy", good)), np.zeros((1, 3)))
+
+
 def test_long_words_are_no_hours(write):
     """Patterns that may match in two ways try all of them."""
     for word in ("1" * 100_000 + "x", "1." + "1" * 100_000 + "x", "nan" * 10_000, "1e" * 30_000):

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _MAGIC = b"\x93NUMPY"
 _LONGEST = 1 << 16  # bytes of a header
 _KINDS = re.compile(r"[<>](?:f[248]|[iu][1248])|\|[iu]1")
-_VALUE = rb"""[A-Z][a-z]+|['"][^'"]*['"]|\([^()]*\)"""
-_ENTRY = rb"""[ \t\n]*['"](descr|fortran_order|shape)['"][ \t]*:[ \t]*(%b)[ \t]*""" % _VALUE
+_VALUE = rb"""[A-Z][a-z]+|'[^'"]*'|"[^'"]*"|\([^()]*\)"""
+_NAME = rb"(?:descr|fortran_order|shape)"
+_ENTRY = rb"""[ \t\n]*('%b'|"%b")[ \t]*:[ \t]*(%b)[ \t]*""" % (_NAME, _NAME, _VALUE)
 _HEADER = re.compile(rb"\{%b,%b,%b(?:,[ \t\n]*)?\}[ \t\n]*" % (_ENTRY, _ENTRY, _ENTRY))
 _NUMBER = rb"(?:0|[1-9]\d{0,17})L?"
 _SHAPE = re.compile(rb"\( *(?:%b *, *)*(?:%b *)?\)" % (_NUMBER, _NUMBER))
@@ -70,7 +71,8 @@ def _header(source: Source) -> tuple[np.dtype, tuple[int, ...], bool, int]:
     if start > len(head):
         raise source.error(f"a header of {start} bytes expected, but there are {len(head)}")
     found = _HEADER.fullmatch(text)
-    entries = dict(zip(found.groups()[::2], found.groups()[1::2], strict=True)) if found else {}
+    both = found.groups() if found else ()
+    entries = {name[1:-1]: value for name, value in zip(both[::2], both[1::2], strict=True)}
     turned, shape = entries.get(b"fortran_order"), entries.get(b"shape", b"")
     if len(entries) != 3 or turned not in (b"True", b"False") or not _SHAPE.fullmatch(shape):
         raise source.error(f"a header of an array of numbers expected, got {shown(text.rstrip())}")
