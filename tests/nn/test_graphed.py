@@ -455,7 +455,14 @@ def test_autocast_is_part_of_what_a_graph_is_for() -> None:
 
 @pytest.mark.parametrize(
     ("options", "name"),
-    [({"factor": 0.5}, "factor"), ({"buckets": 1}, "buckets"), ({"nbytes": -1}, "nbytes")],
+    [
+        ({"factor": 0.5}, "factor"),
+        ({"factor": "2"}, "factor"),
+        ({"factor": torch.inf}, "factor"),
+        ({"buckets": 1}, "buckets"),
+        ({"nbytes": -1}, "nbytes"),
+        ({"nbytes": "1"}, "nbytes"),
+    ],  # fmt: skip
 )
 def test_bad_options_are_named(options: dict[str, Any], name: str) -> None:
     with pytest.raises(lc.ArgumentError, match=name):
