@@ -14,7 +14,7 @@ from .composed import ComposedLayout, lift, over_coordinates
 from .errors import LayoutBudgetError, LayoutError, LayoutTypeError, LayoutValueError
 from .exact import decided, mode_at
 from .f2 import integer_strides
-from .f2_compose import compose_f2, without_carry
+from .f2_compose import compose_f2, integers_for, without_carry
 from .int_tuple import IntTuple, split_and_sum
 from .layout import Layout, as_like, make, make_layout, make_plain
 from .like import is_symbolic, present, symbolically
@@ -142,6 +142,9 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
         if Arithmetic.COORDINATE in kinds:
             return ComposedLayout(a, 0, b)
         a, b = at_present(operation, a), at_present(operation, b)
+        plain = integers_for(a, b)
+        if plain is not None:
+            return compose(plain, b, operation, operands or (a, b))
         try:
             return compose_f2(a, b, operation, operands or (a, b))
         except LayoutBudgetError:

@@ -273,6 +273,25 @@ def left_inverse_f2(a: Layout) -> Layout:
     return _as_f2(from_f2(result))
 
 
+def left_inverse_of_coordinates(a: Layout) -> ComposedLayout:
+    """The left inverse of XOR strides, whatever the extents: their bits, then the positions.
+
+    The bits of the coordinates are linear in those of the offset; extents that are no powers of two
+    make positions of them that are not.
+
+    >>> print(left_inverse_of_coordinates(Layout((6, 3), (F2(1), F2(9)))))
+    (8,4):(1,6) o 0 o (8,4):(f1,f9)
+    """
+    extents = [1 << (s - 1).bit_length() for s, _ in a._leaves]
+    bits = left_inverse_f2(make(tuple(extents), tuple([d for _, d in a._leaves])))
+    places, place = [], 1
+    for s, _ in a._leaves:
+        places.append(place)
+        place *= s
+    positions = from_leaves(merge(list(zip(extents, places, strict=True))))
+    return ComposedLayout(positions, 0, bits)
+
+
 def refuse_clashing_bits(a: Layout) -> Span:
     """The span of an XOR layout without two positions of one offset; an error if there are two."""
     span = span_of(a)

@@ -14,12 +14,15 @@ from typing import Any
 
 from .budget import EVALUATIONS, Budget
 from .errors import LayoutTypeError, inexact, text
+from .f2_span import Span
 from .int_tuple import idx2crd, unflatten
 from .layout import Layout, make
 from .normal import Arithmetic, arithmetic, merge, simplified
 from .protocol import xor
 from .xor import F2, carryless
 
+_SAMPLE = 64  # coordinates all over the domain
+_STRIDE = 0x9E3779B97F4A7C15  # that lie apart
 Columns = list[int]  # the value of each bit of a coordinate
 Mode = tuple[int, int]  # an extent and the value of a stride
 
@@ -207,6 +210,10 @@ def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, 
     outer = evaluator(a)
     values = [_along(outer, b, i, budget) for i in range(len(b._leaves))]
     alone = [_alone(a, s, d) for s, d in b._leaves]
+    never = [
+        found is None and _tells_bits(a, s, d)
+        for found, (s, d) in zip(alone, b._leaves, strict=True)
+    ]
     proofs = []
     for kind, split in ((F2, factored), (int, _split_integers)):
         modes: list[list[Mode]] = []
@@ -214,8 +221,12 @@ def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, 
         for i, (value, (s, _)) in enumerate(zip(values, b._leaves, strict=True)):
             step = value(1) if s > 1 else 0
             found = alone[i]
-            if found is None or (kind is int and not all(is_carry_free(d, e) for e, d in found)):
-                found = split(value, s, budget) if kind is int or step >= 0 else None
+            if kind is int:
+                found = _multiples(a, *b._leaves[i], found) or split(value, s, budget)
+            elif never[i] or step < 0:
+                found = None
+            elif found is None:
+                found = split(value, s, budget)
             modes.append(found or [(s, step if kind is int else max(step, 0))])
             if found is None and at is None:
                 product = carryless if kind is F2 else int.__mul__
@@ -244,6 +255,65 @@ def _alone(a: Layout, s: int, d: Any) -> list[Mode] | None:
     leaf = make(s, d)
     modes = _by_bits(a, leaf) or _by_digits(a, leaf)
     return modes[0] if modes else None
+
+
+def _multiples(a: Layout, s: int, d: Any, found: list[Mode] | None) -> list[Mode] | None:
+    """The modes of one leaf of b by itself as integers, where ``found`` or ``a`` tells."""
+    if found is not None and all(is_carry_free(step, extent) for extent, step in found):
+        return found
+    form = merge(a._leaves)
+    if arithmetic(a) is Arithmetic.INTEGER and len(form) == 1 and is_carry_free(xor(d) or 0, s):
+        return [(s, form[0][1] * (xor(d) or 0))]
+    return None
+
+
+def _tells_bits(a: Layout, s: int, d: Any) -> bool:
+    """Tell if ``a`` is linear along a leaf of ``b`` and no bits of positions there are lost.
+
+    Modes of XOR strides are then those of :func:`_runs`, or there are none: an extent before the
+    last is a power of two, as ``x * e ^ y`` is ``x * e + y`` for every y below it.
+    """
+    columns = bit_columns(make(s, d))
+    if not columns:
+        return False
+    reach = 0
+    for column in columns[0]:
+        reach |= column
+    if arithmetic(a) is not Arithmetic.XOR or not is_linear_below(a, reach):
+        return False
+    return not Span(tuple([int(a(column)) for column in columns[0]])).kernel
+
+
+def integers_for(a: Layout, b: Layout) -> Layout | None:
+    """An XOR layout ``a`` as one of integers, for positions of integers that carry; or None.
+
+    Only where ``a`` moves every bit of the positions of ``b`` to a place of its own: then ``a`` of
+    ``b`` adds by XOR only where ``b`` does.
+
+    >>> print(integers_for(Layout((4, 8), (F2(2), F2(16))), Layout((3, 4), (1, 1))))
+    (4,2):(2,16)
+    """
+    if arithmetic(a) is not Arithmetic.XOR or not b._plain or bit_columns(b) is not None:
+        return None
+    a, b = simplified(a), simplified(b)
+    if arithmetic(a) is not Arithmetic.XOR or any(d < 0 for _, d in b._leaves):
+        return None
+    reach = (1 << sum((s - 1) * d for s, d in b._leaves).bit_length()) - 1
+    if not is_linear_below(a, reach):
+        return None
+    leaves, taken = [], 0
+    for i, (s, d) in enumerate(a._leaves):
+        bits = reach.bit_length() if i == len(a._leaves) - 1 else min(reach, s - 1).bit_length()
+        reach >>= bits
+        for k in range(bits):
+            column = (xor(d) or 0) << k
+            if column & (column - 1) or not column or taken & column:
+                return None
+            taken |= column
+        leaves.append((1 << bits, xor(d) or 0))
+        if not reach:
+            break
+    return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
 def _joined(modes: list[Mode]) -> list[Mode]:
@@ -307,8 +377,8 @@ def _first_difference(a: Callable[[int], int], b: Layout, result: Layout, budget
 
 
 def _corners(b: Layout, size: int) -> list[int]:
-    """The ends of the modes and pairs of bits of two of them, where most differences show."""
-    found = [size - 1]
+    """The ends of the modes, pairs of bits of two of them and a sample: most differences show."""
+    found = [size - 1, *[k * _STRIDE % size for k in range(_SAMPLE)]]
     place = 1
     bits: list[int] = []
     for s, _ in b._leaves:
@@ -365,13 +435,17 @@ def factored(value: Callable[[int], int], size: int, budget: Budget) -> list[Mod
                 return modes
         return None
 
-    return search(1) if size > 1 else [(1, 0)]
+    if size & (size - 1) == 0:  # what is linear in the bits is told by them alone
+        columns = [value(1 << k) for k in range(size.bit_length() - 1)]
+        modes = None if any(column < 0 for column in columns) else _runs(columns, size)
+        return modes if modes and _matches(value, 1, size, modes, budget) else None
+    return search(1)
 
 
 def _matches(
     value: Callable[[int], int], step: int, count: int, modes: list[Mode], budget: Budget
 ) -> bool:
-    for x in range(count):
+    for x in chain([k * _STRIDE % count for k in range(_SAMPLE)], range(count)):
         budget.spend()
         total, rest = 0, x
         for extent, stride in modes:

@@ -15,6 +15,7 @@ from .f2 import (
     integer_strides,
     is_bitwise,
     left_inverse_f2,
+    left_inverse_of_coordinates,
     nullspace_f2,
     refuse_clashing_bits,
     right_inverse_f2,
@@ -44,6 +45,7 @@ from .sums import collision, solution
 from .swizzle import Swizzle
 from .xor import F2
 
+_FEW = 1024  # positions of XOR strides, of whose inverse one layout is searched for
 Mode = tuple[Any, Any, Any]  # stride, extent, and the place: how far the mode moves the position
 
 
@@ -113,7 +115,8 @@ def left_inverse(a: Any) -> Any:
     of its parts, as in CuTe.
 
     Where strides do not divide each other, as CuTe asks of them, a layout through all points is
-    searched for.
+    searched for. XOR strides over extents that are no powers of two have an inverse in two steps
+    where no single layout is found: the bits of the coordinates, and the positions of these.
 
     Raises :class:`LayoutValueError` if none is found: two positions share an offset (the
     ``witness``), or the offsets are too irregular for one. CUTLASS: cute/layout.hpp.
@@ -122,6 +125,8 @@ def left_inverse(a: Any) -> Any:
     (5,8):(1,4) (2,4):(0,1)
     >>> print(left_inverse(Layout((2, 2), (2, 3))))
     (2,3):(1,1)
+    >>> print(left_inverse(Layout((6, 3), (F2(1), F2(9)))))
+    (8,4):(1,6) o 0 o (8,4):(f1,f9)
     """
     if type(a) is Layout and a._plain:
         return from_plain(_left(a, _sorted_placed(a)))
@@ -140,7 +145,7 @@ def _left_inverse(a: Layout) -> Layout:
     kind = arithmetic(a)
     if kind is Arithmetic.OPAQUE:
         if has_axes(a):
-            return inverse_by_axis("left_inverse", a, _left_inverse)
+            return inverse_by_axis("left_inverse", a, _left_of_axis)
         raise LayoutTypeError(
             f"left_inverse: {a} has strides that are no multiples; no layout undoes a function"
         )
@@ -149,32 +154,35 @@ def _left_inverse(a: Layout) -> Layout:
             return left_inverse_f2(a)
         integers = integer_strides(a)
         if integers is None:
-            return _left_of_table(a)
+            return _left_of_table(a) or left_inverse_of_coordinates(a)
         a = integers
     by_path = _modes_by_path("left_inverse", a)
     leaves = {path: _left(a, modes) for path, modes in by_path.items()}
     return from_leaves(leaves[()]) if () in leaves else nested_by_path(leaves)
 
 
-def _left_of_table(a: Layout) -> Layout:
-    """The left inverse of XOR strides over positions that are not their bits."""
+def _left_of_axis(a: Layout) -> Layout:
+    """The left inverse of one mode of the coordinates that a layout gives."""
+    found = _left_inverse(a)
+    if not isinstance(found, Layout):
+        raise LayoutTypeError(f"left_inverse: {a} is undone by {found}, which is no layout alone")
+    return found
+
+
+def _left_of_table(a: Layout) -> Layout | None:
+    """A layout that undoes XOR strides over positions that are not their bits, if one is found."""
     refuse_clashing_bits(a)
-    budget = Budget("left_inverse", (a,), 20_000)
     size = int(a.size())
-    budget.spend(size)
-    points: dict[int, int] = {}
+    if size > _FEW:
+        return None
     still = make(a.shape, map_leaves(lambda _, d: int(is_zero(d)), a.shape, a.stride))
-    for i in range(size):
-        if still(i):  # a mode of stride 0 comes back as 0
-            continue
-        if i != points.setdefault(int(a(i)), i):
-            why = f"its positions {points[int(a(i))]} and {i} have the same offset"
-            inexact("left_inverse", (a,), why, witness=(points[int(a(i))], i))
-    leaves = interpolate(points, budget)
-    if leaves is None:
-        why = "no layout takes every offset to its position"
-        inexact("left_inverse", (a,), why, witness=tuple(sorted(points))[:16])
-    return from_leaves(normal_form(from_leaves(leaves)))
+    # A mode of stride 0 comes back as 0.
+    points = {int(a(i)): i for i in range(size) if not still(i)}
+    try:
+        leaves = interpolate(points, Budget("left_inverse", (a,), 20_000))
+    except LayoutBudgetError:
+        return None
+    return None if leaves is None else from_leaves(normal_form(from_leaves(leaves)))
 
 
 def nullspace(a: Any) -> Any:

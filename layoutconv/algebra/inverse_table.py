@@ -47,14 +47,30 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
         if step is None:
             break
         longer = list(values)
-        while _goes_on(place, len(longer), len(longer) // done * step, values):
-            start = len(longer) // done * step
-            longer += [start + v for v in values]
+        while True:
+            count = len(longer) // done
+            more = _blocks_that_go_on(place, count, done, step, values)
+            if not more:
+                break
+            longer += [count * step + v for v in longer[: more * done]]
         if len(longer) == done:
             break
         leaves.append((len(longer) // done, step))
         values = longer
     return from_leaves(merge(leaves))
+
+
+def _blocks_that_go_on(place: Any, count: int, done: int, step: int, values: list[int]) -> int:
+    """The number of blocks of ``values`` that follow ``count`` of them as these do each other.
+
+    As many as one look tells, which doubles: the rest is looked at in turn.
+    """
+    more = count & -count
+    while more > 1:
+        if isinstance(place, XorPlaces) and place.alike(count * done, count * step, more * done):
+            return more
+        more //= 2
+    return int(_goes_on(place, count * done, count * step, values))
 
 
 def _goes_on(place: Any, offset: int, start: int, values: list[int]) -> bool:

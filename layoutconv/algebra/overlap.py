@@ -8,8 +8,9 @@ from typing import Any
 
 from .analysis import asked
 from .basis import add
-from .budget import Budget, one_operation
-from .errors import LayoutTypeError, whole
+from .bit_planes import in_span, planes_of, scattered_bits
+from .budget import TABLE, Budget, one_operation
+from .errors import LayoutBudgetError, LayoutTypeError, whole
 from .fold import folded
 from .int_tuple import is_no_integer
 from .layout import Layout
@@ -24,6 +25,7 @@ Plain = tuple[Layout, Any]  # a layout and what is added to its values
 _FEW = 4096  # values, each of which is looked for among the offsets of another layout
 _SAMPLE = 512  # of more values, which may show that some are shared
 _STEPS = 40_000
+_WIDTH = 64  # bits of values, each of which is one integer for all of them
 
 
 @one_operation()
@@ -70,13 +72,17 @@ def _sums_meet(one: Plain, two: Plain, shift: Any, budget: Budget) -> bool:
 
 
 def _told(one: Plain, two: Plain, a: Any, b: Any) -> bool | None:
-    """The answer from remainders, from images as integers, or from a sample; None without."""
+    """The answer from remainders, all values at once, images as integers or a sample; or None."""
     remainders = [_remainder(x) for x in (one, two)]
     if all(remainders):
         (m, r), (n, q) = remainders  # type: ignore[misc]
         common = gcd(m, n)
         if (r - q) % common if common else r != q:
             return False
+    for plain, other in ((one, two), (two, one)):
+        known = _among_xor(plain, other, Budget("overlaps", (a, b), _STEPS // 4))
+        if known is not None:
+            return known
     masks = [_mask(x) for x in (one, two)]
     if all(masks):
         (here, low), (there, lower) = masks  # type: ignore[misc]
@@ -90,6 +96,33 @@ def _told(one: Plain, two: Plain, a: Any, b: Any) -> bool | None:
             if any(has(other[0](i) + other[1]) for i in sample):
                 return True
     return None
+
+
+def _among_xor(plain: Plain, other: Plain, budget: Budget) -> bool | None:
+    """Tell if ``plain``, of XOR strides, has a value of ``other``: None where that is too long.
+
+    All values of ``other`` are held at once against what XORs of the columns reach. What is left,
+    the extents of ``plain`` decide.
+    """
+    (layout, constant), (values, start) = plain, other
+    if arithmetic(layout) is not Arithmetic.XOR or int(values.size()) > TABLE:
+        return None
+    image = XorImage(layout)
+    up = start - constant
+    reach = 0
+    for s, d in values._leaves:
+        reach += abs(int(d)) << (s - 1).bit_length()
+    width = max(image.bits, reach.bit_length(), abs(up).bit_length()) + 2
+    if width > _WIDTH:
+        return None
+    planes = planes_of(values, up, width)
+    try:
+        for i in scattered_bits(in_span(planes, int(values.size()), image.span)):
+            if image.first(int(values(i)) + up, budget) is not None:
+                return True
+    except LayoutBudgetError:
+        return None
+    return False
 
 
 def _remainder(plain: Plain) -> tuple[int, int] | None:

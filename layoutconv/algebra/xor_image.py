@@ -142,11 +142,11 @@ class XorPlaces:
     def alike(self, value: int, position: int, count: int) -> bool:
         """Tell if it is plain that ``count`` values from ``value`` on are placed as the first are.
 
-        So they are if nothing but one choice gives a value, if the columns of the values share none
-        with that of the first of them, and if all together are still inside the shape.
+        So they are if the columns of the values share none with those of the first of them, and if
+        all together are still inside the shape: the smallest choice for each is the first.
         """
         image = self.image
-        if count & (count - 1) or value % count or image.turns or self(value) != position:
+        if count & (count - 1) or value % count or self(value) != position:
             return False
         together = image.span.reduced(value)[1]
         for k in range(count.bit_length() - 1):

@@ -239,9 +239,16 @@ def six_modes_of_xor(rng):
     )
 
 
+def integers_that_carry(rng):
+    rank = rng.randint(1, 6)
+    shape = tuple(rng.randint(1, 1 << (20 // rank)) for _ in range(rank))
+    return Layout(shape, tuple(rng.randint(-(1 << 16), 1 << 16) for _ in range(rank)))
+
+
 ANSWERED = [
     *("is_injective", "is_bijective", "is_surjective", "vector_width", "cosize", "contiguity"),
-    *("nullspace", "right_inverse", "functionally_equal", "complement"),
+    *("nullspace", "right_inverse", "functionally_equal", "complement", "left_inverse"),
+    *("overlaps", "logical_product", "blocked_product", "logical_divide", "upcast", "layout_add"),
 ]
 
 
@@ -252,8 +259,11 @@ def test_no_xor_layout_of_six_modes_is_out_of_budget(name):
         a = six_modes_of_xor(rng)
         if name in ("vector_width", "right_inverse") and lc.cosize(a) > 1 << 22:
             continue  # docs/algebra/bounds.md
-        outcome, seconds = bounded(OPERATIONS[name], a, Layout(a.shape))
-        assert outcome != "budget", f"{name}({a})"
+        b = rng.choice([Layout(a.shape), six_modes_of_xor(rng), integers_that_carry(rng)])
+        if name in ("layout_add", "functionally_equal"):
+            b = Layout(a.shape)
+        outcome, seconds = bounded(OPERATIONS[name], a, b)
+        assert outcome != "budget", f"{name}({a}, {b})"
         assert seconds < 2 * SECONDS, f"{name}({a}): {seconds:.2f} s"
 
 

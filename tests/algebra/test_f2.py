@@ -34,7 +34,9 @@ from layoutconv.algebra import (
     to_f2,
     vector_width,
 )
+from layoutconv.algebra.bit_planes import planes_of
 from layoutconv.algebra.budget import Budget
+from layoutconv.algebra.overlap import _among_xor
 from layoutconv.algebra.xor_image import XorImage, mask_of_sums
 
 EVERY = settings(max_examples=60, deadline=None)
@@ -238,3 +240,75 @@ def test_what_is_long_is_answered_from_the_columns():
         composition(Layout(4096, F2(1)), Layout(8192, -1))
     with pytest.raises(LayoutError, match="have the same offset"):
         left_inverse(Layout((1 << 16, 15), (F2(3), F2(696))))
+
+
+def xor_and_integers(rng):
+    """A small layout of XOR strides or of integers, over extents that are most often odd."""
+    shape = tuple(rng.randint(1, 6) for _ in range(rng.randint(1, 4)))
+    if rng.random() < 0.5:
+        return Layout(shape, tuple(F2(rng.randrange(40)) for _ in shape))
+    return Layout(shape, tuple(rng.randint(-30, 40) for _ in shape))
+
+
+def test_a_left_inverse_is_found_whatever_the_extents():
+    rng = random.Random(11)
+    two_steps, met = 0, []
+    for _ in range(400):
+        shape = tuple(rng.randint(2, 7) for _ in range(rng.randint(1, 3)))
+        a = Layout(shape, tuple(F2(rng.randrange(1, 256)) for _ in shape))
+        values = table(a)
+        try:
+            inverse = left_inverse(a)
+        except LayoutError as error:
+            i, j = error.witness
+            met.append((i, j, a))
+            continue
+        assert [inverse(v) for v in values] == list(range(a.size())), a
+        two_steps += isinstance(inverse, ComposedLayout)
+    assert two_steps > 20
+    assert len(met) > 10
+    assert all(i != j and a(i) == a(j) for i, j, a in met)
+
+
+def test_all_values_at_once_tell_what_overlaps():
+    rng = random.Random(12)
+    seen = set()
+    for _ in range(500):
+        a, b, shift = xor_and_integers(rng), xor_and_integers(rng), rng.randint(-40, 40)
+        here = {int(a(i)) for i in range(a.size())}
+        there = {int(b(i)) + shift for i in range(b.size())}
+        assert overlaps(a, b, shift) == (not here.isdisjoint(there)), (a, b, shift)
+        for plain, other, up in ((a, b, shift), (b, a, -shift)):
+            known = _among_xor((plain, 0), (other, up), Budget("overlaps", (a, b)))
+            assert known in (None, not here.isdisjoint(there)), (a, b, shift)
+            seen.add(known)
+    assert seen == {None, True, False}
+
+
+def test_planes_are_the_bits_of_all_values():
+    rng = random.Random(13)
+    for _ in range(200):
+        a, up = xor_and_integers(rng), rng.randint(-50, 50)
+        planes = planes_of(a, up, 12)
+        for i in range(a.size()):
+            value = sum((plane >> i & 1) << j for j, plane in enumerate(planes))
+            assert value == (int(a(i)) + up) % 4096, (a, up, i)
+
+
+def test_bits_in_places_of_their_own_carry_as_integers_do():
+    """A complement of XOR strides is one of single bits: products of it carry, or do not."""
+    a = Layout((4, 8), (F2(2), F2(8)))
+    assert str(composition(a, Layout((3, 4), (1, 1)))) == "(3,4):(2,2)"
+    rng, refused = random.Random(14), []
+    for _ in range(300):
+        a = Layout((4, 8), (F2(1 << rng.randint(0, 2)), F2(1 << rng.randint(5, 8))))
+        b = Layout((rng.randint(1, 4), rng.randint(1, 4)), (rng.randint(0, 5), rng.randint(0, 5)))
+        values = [int(a(b(i))) for i in range(b.size())]
+        try:
+            whole = composition(a, b)
+        except LayoutError as error:
+            refused.append((error.exact, int(a(b(error.witness))), error.best(error.witness)))
+        else:
+            assert table(whole) == values
+    assert len(refused) > 20
+    assert all(exact == value != best for exact, value, best in refused)

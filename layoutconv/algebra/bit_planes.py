@@ -1,0 +1,83 @@
+"""All values of a layout at once: one integer for each bit of them, whose bit i is that of value i.
+
+A sum of 2^20 values by a constant is two operations on integers of 2^20 bits for each bit of the
+values, which is a thousand times as fast as 2^20 sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .f2_span import Span
+from .layout import Layout
+from .normal import Arithmetic, arithmetic
+
+Planes = list[int]  # entry j: bit i is bit j of value i
+_STRIDE = 0x9E3779B1  # from one byte to the next that is looked at
+
+
+def planes_of(layout: Layout, constant: int, width: int) -> Planes:
+    """The values of a layout of integers or XOR strides, and a constant, modulo ``2 ** width``.
+
+    >>> planes_of(Layout((2, 3), (1, 4)), 0, 4)
+    [42, 0, 12, 48]
+    """
+    by_xor = arithmetic(layout) is Arithmetic.XOR
+    planes, count = _moved([0] * width, 1, 0 if by_xor else constant, by_xor=False), 1
+    for s, d in layout._leaves:
+        done, step = 1, int(d)
+        while done < s:
+            more = min(done, s - done)
+            here = (1 << more * count) - 1
+            # Powers of two, whose product is no sum of others, begin at each doubling.
+            by = step * done
+            moved = _moved([p & here for p in planes], more * count, by, by_xor=by_xor)
+            planes = [p | q << done * count for p, q in zip(planes, moved, strict=True)]
+            done += more
+        count *= s
+    return _moved(planes, count, constant, by_xor=False) if by_xor else planes
+
+
+def _moved(planes: Planes, count: int, by: int, *, by_xor: bool) -> Planes:
+    """``count`` values, each with ``by`` added."""
+    ones, carry, result = (1 << count) - 1, 0, []
+    for j, plane in enumerate(planes):
+        if by >> j & 1:
+            result.append(plane ^ ones ^ carry)
+            carry = 0 if by_xor else plane | carry
+        else:
+            result.append(plane ^ carry)
+            carry &= plane
+    return result
+
+
+def in_span(planes: Planes, count: int, span: Span) -> int:
+    """Which of ``count`` values the XORs of columns reach, bit i for value i.
+
+    >>> bin(in_span(planes_of(Layout(8), 0, 4), 8, Span((3, 4))))
+    '0b10011001'
+    """
+    rest = list(planes)
+    for lead in sorted(span.rows, reverse=True):
+        row, chosen = span.rows[lead][0], rest[lead - 1]
+        for j in range(lead):
+            if row >> j & 1:
+                rest[j] ^= chosen
+    left = 0
+    for plane in rest:
+        left |= plane
+    return (1 << count) - 1 & ~left
+
+
+def scattered_bits(mask: int) -> Iterator[int]:
+    """The bits of a mask that are 1, from all over it.
+
+    >>> sorted(scattered_bits(0b1001_0000_0010))
+    [1, 8, 11]
+    """
+    length = 1 << (mask.bit_length() // 8).bit_length()
+    data, at = mask.to_bytes(length, "little"), 0
+    for _ in range(length):
+        if data[at]:
+            yield from [8 * at + k for k in range(8) if data[at] >> k & 1]
+        at = (at + _STRIDE) % length
