@@ -165,7 +165,12 @@ def concat(*xs: Any) -> Any:
 
     >>> print(concat(Layout(2, 1), Layout(3, 2)), concat((1, 2), (3,)))
     (2,3):(1,2) (1, 2, 3)
+
+    Raises :class:`LayoutTypeError` for composed layouts and tensors: :func:`append` extends one.
     """
+    composed = next((x for x in xs if isinstance(x, LayoutLike) and not isinstance(x, Layout)), None)
+    if composed is not None:
+        raise LayoutTypeError(f"concat: {composed} is no layout alone; append joins modes to it")
     entries = [entry for x in xs for entry in _entries("concat", x)]
     return make_layout(entries) if any(isinstance(x, LayoutLike) for x in xs) else tuple(entries)
 
@@ -291,7 +296,11 @@ def _joined(like: Any, entries: list[Any]) -> Any:
 def _on_domain(x: Any, operation: Callable[[Any], Any]) -> Any:
     if isinstance(x, str):
         x = as_like("", x)
-    return x.on_domain(operation) if isinstance(x, LayoutLike) else operation(x)
+    if not isinstance(x, LayoutLike):
+        return operation(x)
+    if isinstance(x, Layout):
+        return x.on_domain(operation)
+    return x.on_domain(lambda inner: _on_domain(inner, operation))  # which may be composed
 
 
 def _checked(name: str, x: Any, entries: list[Any], chosen: Sequence[int]) -> None:

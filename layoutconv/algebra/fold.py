@@ -10,7 +10,7 @@ from .composition import composition
 from .errors import LayoutError
 from .layout import Layout, make
 from .normal import Arithmetic, arithmetic, from_leaves, simplified
-from .protocol import Bounds, Stride, bounds, terms
+from .protocol import Bounds, Stride, bounds, terms, xor
 from .swizzle import Swizzle
 
 _SET = object.__setattr__
@@ -110,6 +110,8 @@ def separated(a: Any) -> tuple[Layout, Any] | None:
     inner, outer = a.inner, a.outer
     if not isinstance(inner, Layout) or arithmetic(inner) is not Arithmetic.COORDINATE:
         return None
+    if any(xor(d) for _, d in outer._leaves):
+        return None  # no sum: modes that begin elsewhere than at 0 meet in bits
     if not isinstance(outer.shape, tuple) or any(isinstance(s, tuple) for s in outer.shape):
         return None
     leaves = simplified(inner)._leaves

@@ -239,6 +239,8 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
                 f"crd2idx: the coordinate {text(crd)} does not have the profile of "
                 f"the shape {text(shape)}"
             )
+        if len(crd) < len(shape):  # zeros at the end, where a function need not be 0
+            crd = (*crd, *[0] * (len(shape) - len(crd)))
         terms = [offset_at(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
         return sum_of(terms)
     if type(crd) is not int and hasattr(crd, "as_tuple"):  # a scaled basis

@@ -212,6 +212,8 @@ class _Parser(Expressions):
         if re.fullmatch(_POINTER, self.peek()):
             self.take()
             return Pointer(self.tokens[self.next - 1][0])
+        if self.adds_by_xor():  # the offset of an XOR layout
+            return self.stride()
         shape = self.tree(self.scaled if self.alone() else self.extent)
         if self.peek() != ":":
             return shape
@@ -243,7 +245,7 @@ class _Parser(Expressions):
         return _made(operands)
 
     def as_function(self, part: Any) -> Any:
-        if isinstance(part, Pointer | Origin | ScaledBasis):
+        if isinstance(part, Pointer | Origin | ScaledBasis | F2):
             self.fail("a layout")
         return part if callable(part) else Layout(part)
 
@@ -277,7 +279,7 @@ class _Parser(Expressions):
         return tuple(modes)
 
     def stride(self) -> Any:
-        if self.peek() == "f" and re.fullmatch("_?[0-9]+", self.tokens[self.next + 1][0]):
+        if self.adds_by_xor():
             self.take()
             return F2(self.integer(0))
         terms = [self.scaled()]
@@ -291,6 +293,11 @@ class _Parser(Expressions):
         # Printed, a sum has no term that is zero, so it has none here.
         left = basis_terms(sum_of_bases(terms))
         return sum_of_bases(left) if left else 0
+
+    def adds_by_xor(self) -> bool:
+        """Is this an XOR stride, as ``f8``?"""
+        after = self.tokens[self.next + 1][0] if self.next + 1 < len(self.tokens) else ""
+        return self.peek() == "f" and bool(re.fullmatch("_?[0-9]+", after))
 
     def alone(self) -> bool:
         """Is there a scaled basis that no layout is around?"""

@@ -17,6 +17,12 @@ class Immutable:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is immutable; cannot delete {name}")
 
+    def __setstate__(self, state: Any) -> None:
+        """Set the attributes of a copy, which Python would do one by one: users' strides, too."""
+        for attributes in state if isinstance(state, tuple) else (state,):
+            for name, value in (attributes or {}).items():
+                object.__setattr__(self, name, value)
+
 
 class Shaped(Immutable):
     """A value that stands for its ``shape`` where a shape is asked for: a layout, a tensor."""
