@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .errors import LayoutTypeError
-from .protocol import Bounds, Path, Stride, Terms, is_integer, is_zero
+from .protocol import Bounds, Path, Stride, Terms, is_integer, is_zero, xor
 from .symbols import Symbolic, same
 
 _SET = object.__setattr__
@@ -163,6 +163,11 @@ def _trimmed(t: Any) -> Any:
     return tuple(parts) or 0
 
 
+def _both_xor(coordinate: Stride, basis: ScaledBasis) -> bool:
+    """Tell if a coordinate and the value of a scaled basis add by XOR: then so does the product."""
+    return xor(coordinate) is not None and xor(basis.value) is not None
+
+
 class ScaledBasis(Coordinate):
     """``value * E(*path)``: the unit vector of one (nested) mode, scaled.
 
@@ -190,7 +195,7 @@ class ScaledBasis(Coordinate):
         return ScaledBasis, (self.value, self.path)
 
     def __mul__(self, other: Any) -> Any:
-        if isinstance(other, Stride | tuple):
+        if isinstance(other, tuple) or (isinstance(other, Stride) and not _both_xor(other, self)):
             return NotImplemented
         return ScaledBasis(other * self.value, self.path)
 

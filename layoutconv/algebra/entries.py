@@ -168,7 +168,9 @@ def concat(*xs: Any) -> Any:
 
     Raises :class:`LayoutTypeError` for composed layouts and tensors: :func:`append` extends one.
     """
-    composed = next((x for x in xs if isinstance(x, LayoutLike) and not isinstance(x, Layout)), None)
+    composed = next(
+        (x for x in xs if isinstance(x, LayoutLike) and not isinstance(x, Layout)), None
+    )
     if composed is not None:
         raise LayoutTypeError(f"concat: {composed} is no layout alone; append joins modes to it")
     entries = [entry for x in xs for entry in _entries("concat", x)]

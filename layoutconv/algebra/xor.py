@@ -22,6 +22,8 @@ class F2(Stride):
     >>> row, col = F2(9), F2(1)
     >>> [int(r * row + c * col) for r in range(3) for c in range(3)]
     [0, 1, 2, 9, 8, 11, 18, 19, 16]
+    >>> F2(3) * F2(3)
+    F2(5)
     """
 
     __slots__ = ("value",)
@@ -37,6 +39,8 @@ class F2(Stride):
         return F2, (self.value,)
 
     def __mul__(self, c: Any) -> Any:
+        if isinstance(c, F2):  # a coordinate that was computed by XOR
+            c = c.value
         if isinstance(c, Stride | tuple):
             return NotImplemented
         c, d = (c, self.value) if isinstance(self.value, int) else (self.value, c)

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from layoutconv.algebra import (
     F2,
     ComposedLayout,
+    E,
     Layout,
     LayoutError,
     LayoutValueError,
+    ScaledBasis,
     Swizzle,
     coalesce,
     complement,
@@ -312,3 +314,14 @@ def test_bits_in_places_of_their_own_carry_as_integers_do():
             assert table(whole) == values
     assert len(refused) > 20
     assert all(exact == value != best for exact, value, best in refused)
+
+
+def test_a_coordinate_that_adds_by_xor_is_multiplied_without_carries():
+    axis = ScaledBasis(F2(1), (0,))
+    assert F2(3) * axis == axis * F2(3) == ScaledBasis(F2(3), (0,))
+    assert F2(3) * ScaledBasis(F2(3), (1,)) == ScaledBasis(F2(5), (1,))
+    for other in (E(0), axis):
+        with pytest.raises(TypeError, match="unsupported"):
+            other * axis
+    with pytest.raises(TypeError, match="unsupported"):
+        F2(3) * E(0)
