@@ -70,7 +70,8 @@ def int32_cells(name: str, coords: Tensor) -> Tensor:
     """Return coordinates, of any dtype, as int32.
 
     Raises :class:`~layoutconv.errors.ArgumentError` where one is no whole number of 32 bits: it
-    would be another cell (waits for the device, unless they are int32).
+    would be another cell. That waits for the device, unless they are int32, and is not asked while
+    a CUDA graph is captured.
 
     >>> int32_cells("coords", torch.tensor([[0.0, 3.0]]))
     tensor([[0, 3]], dtype=torch.int32)
@@ -82,6 +83,8 @@ def int32_cells(name: str, coords: Tensor) -> Tensor:
     if coords.dtype == torch.int32:
         return coords
     cells = coords.int()
+    if coords.is_cuda and torch.cuda.is_current_stream_capturing():
+        return cells
     wide = coords.double() if coords.is_floating_point() else coords
     other = cells.to(wide.dtype) != wide
     if bool(other.any()):
