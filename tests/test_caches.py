@@ -37,7 +37,7 @@ from layoutconv.kernels.compile import store
 ROOT = Path(__file__).parents[1]
 CONTAINERS = {
     "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "WeakKeyDictionary",
-    "WeakValueDictionary", "WeakSet", "Counter",
+    "WeakTensorKeyDictionary", "WeakValueDictionary", "WeakSet", "Counter",
 }  # fmt: skip
 
 
@@ -272,6 +272,7 @@ def test_nothing_else_remembers_without_end() -> None:
     assert found == {
         "kernels.compile.packed._packs",
         "kernels.compile.store._loaded",
+        "kernels.maps.device_tables._KEYS",
         "kernels.maps.device_tables._READ_BY_GRAPHS",
         "layoutconv.algebra.display._DRAW",
         "layoutconv.algebra.late._FOUND",

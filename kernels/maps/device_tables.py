@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from layoutconv.base.caches import remembered, unloaded_by
 
@@ -18,6 +19,7 @@ Table = tuple[tuple[int, ...], ...]
 
 _MOST_BYTES = 64 << 20  # of tables that graphs read: 100,000 of 27 taps
 _READ_BY_GRAPHS: dict[Any, torch.Tensor] = {}  # by what is in them, and where
+_KEYS = WeakTensorKeyDictionary()  # what is in each table that somebody holds, and where
 
 
 @remembered(1024, stays=True)
@@ -27,7 +29,7 @@ def device_table(table: Table | tuple[int, ...], device: torch.device) -> torch.
     found = _READ_BY_GRAPHS.get(key)
     if found is None:
         found = torch.tensor(table, dtype=torch.int32, device=device)
-        found.__dict__["table"] = key
+        _KEYS[found] = key
     return found
 
 
@@ -37,7 +39,7 @@ def keep_for_graph(tensors: Iterable[torch.Tensor]) -> None:
     Raises ``RuntimeError`` if graphs read too many already: the capture ends there.
     """
     for tensor in tensors:
-        key = tensor.__dict__.get("table")
+        key = _KEYS.get(tensor)
         if key is None or key in _READ_BY_GRAPHS:
             continue
         held = sum(kept.nbytes for kept in list(_READ_BY_GRAPHS.values()))

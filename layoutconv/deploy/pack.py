@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import platform
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,10 +22,10 @@ from ..base.cache_folder import cache_directory
 from ..base.processes import in_processes
 from ..base.processor import flags
 from ..errors import ArgumentError, ArgumentTypeError
-from ..gpu import machines, select
-from ..gpu.measured_choices import VARIABLE
+from ..gpu import machines
+from ..gpu.measured_choices import VARIABLE, noting_found
 from ..kernels.compile import linked, store
-from ..ops import sparse_operators
+from ..ops.sparse_operators import rows_as_on_gpus
 from ..planning.machine import MACHINES
 from ..planning.tile_json import FORMAT, tile_to_json
 from ..tuning.precompile import precompile
@@ -82,7 +81,7 @@ def pack(
     if arch is None and not torch.cuda.is_available():
         known = ", ".join(sorted(MACHINES))
         raise ArgumentError("arch", f"one of {known}, as there is no GPU here", arch)
-    with _rows_in_order():
+    with rows_as_on_gpus():
         program, weights = exported(net, calls[0], dynamic_shapes)
     device = "cuda" if arch is None else "cpu"
     call = Call(program, weights, device)
@@ -117,18 +116,6 @@ def _inputs(example: Any) -> tuple[Tensor, ...]:
         if not isinstance(each, torch.Tensor):
             raise ArgumentTypeError("example", "a tensor, or a tuple of tensors", type(each))
     return given
-
-
-@contextmanager
-def _rows_in_order() -> Iterator[None]:
-    """Export programs that sort the rows of kernel maps by their taps, as on a GPU, from a CPU."""
-    operators: Any = sparse_operators
-    before = operators._rows
-    operators._rows = lambda found, none: found.sorted
-    try:
-        yield
-    finally:
-        operators._rows = before
 
 
 class Call:
@@ -180,17 +167,8 @@ def _look(request: tuple[str, str | None, bytes]) -> None:
         stand_in.install("compile", lambda name: None, MACHINES[arch])
         for name in OPERATORS:
             runner.watch(name, asker(name, MACHINES[arch]))
-    choices: dict[str, Any] = {}
-    chooser: Any = select
-    find = select.find
-
-    def noted(key: str, *rest: Any) -> Any:
-        found = find(key, *rest)
-        if found is not None:
-            choices[key] = tile_to_json(found[0]), found[1]
-        return found
-
-    chooser.find = noted
-    call.make(runner, calls)
+    with noting_found() as found:
+        call.make(runner, calls)
+    choices = {key: (tile_to_json(tile), splits) for key, (tile, splits) in found.items()}
     machine = machines.machine_of(torch.cuda.current_device())
     Path(path).write_bytes(pickle.dumps((store.loaded_names(), machine, choices)))

@@ -15,6 +15,8 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -87,6 +89,20 @@ def size_class(extent: int) -> int:
     return round(log2(max(1, extent)))
 
 
+_noted: ContextVar[dict[str, tuple[TileConfig, int]] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting_found() -> Iterator[dict[str, tuple[TileConfig, int]]]:
+    """The choices that are found in this context, by their keys: a pack takes them along."""
+    noted: dict[str, tuple[TileConfig, int]] = {}
+    before = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(before)
+
+
 def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int] | None:
     """The tile and the number of parts that are remembered: on disk, or in the package's table.
 
@@ -99,8 +115,13 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int]
     choice = choice or _parse(_shipped().get(name, {}).get(key))
     if choice is None:
         return None
-    fits = suits(problem, choice.tile, choice.splits, machine)
-    return (choice.tile, choice.splits) if fits else None
+    if not suits(problem, choice.tile, choice.splits, machine):
+        return None
+    found = choice.tile, choice.splits
+    noted = _noted.get()
+    if noted is not None:
+        noted[key] = found
+    return found
 
 
 def remember(key: str, machine: Machine, choice: Choice) -> None:

@@ -15,14 +15,16 @@ the others, to any order.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ..base.caches import remembered
-from ..base.outlive import to_be_kept
+from ..base.outlive import keeping
 from ..conv.k_major_filter import turned_filter
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
@@ -103,14 +105,26 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     return maps
 
 
+_for_gpus: ContextVar[bool] = ContextVar("for_gpus", default=False)
+
+
+@contextmanager
+def rows_as_on_gpus() -> Iterator[None]:
+    """Maps in this context sort their rows by taps on a CPU, too: GPUs run what is exported."""
+    before = _for_gpus.set(True)
+    try:
+        yield
+    finally:
+        _for_gpus.reset(before)
+
+
 def forward_maps(found: KernelMap) -> Maps:
     """The tensors that a forward pass needs."""
     kept: Maps | None = found.views.get("forward")
     if kept is not None:
         return kept
     # Not ``found.index``: on a GPU that is made for those who need it.
-    with to_be_kept():
-        none = found.outputs.cells.new_empty(0)
+    none = keeping(found.outputs.cells.new_empty, 0)
     index, order = _rows(found, none)
     kept = found.views["forward"] = Maps(index, order, *[none] * 5)
     return kept
@@ -175,7 +189,10 @@ def kept_of(found: KernelMap) -> Kept:
 
 
 def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
-    return found.sorted if found.outputs.cells.is_cuda else (found.index, none)
+    on_gpu = found.outputs.cells.is_cuda
+    if not on_gpu and not torch.compiler.is_dynamo_compiling():  # which reads no ContextVar
+        on_gpu = _for_gpus.get()
+    return found.sorted if on_gpu else (found.index, none)
 
 
 def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
