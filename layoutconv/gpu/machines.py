@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..base.caches import remembered
+from ..base.contexts import setting
 from ..base.devices import check_driver
 from ..kernels.compile.store import architecture
 from ..planning.machine import MACHINES, Machine
@@ -33,14 +34,9 @@ class Planned:
 _planned: ContextVar[Planned | None] = ContextVar("planned", default=None)
 
 
-@contextmanager
-def planned_as(plan: Planned) -> Iterator[None]:
+def planned_as(plan: Planned) -> AbstractContextManager[None]:
     """Calls in this context, of this thread, choose the kernels that were chosen for a pack."""
-    before = _planned.set(plan)
-    try:
-        yield
-    finally:
-        _planned.reset(before)
+    return setting(_planned, plan)
 
 
 def planned() -> Planned | None:

@@ -26,6 +26,7 @@ from typing import Any
 
 from .. import __version__
 from ..base.cache_folder import cache_directory, make_folder, read_file, usable_folder, write_file
+from ..base.contexts import setting
 from ..errors import ArgumentError
 from ..planning.cost_model import Problem, suits
 from ..planning.kernel_key import signature
@@ -96,11 +97,8 @@ _noted: ContextVar[dict[str, tuple[TileConfig, int]] | None] = ContextVar("noted
 def noting_found() -> Iterator[dict[str, tuple[TileConfig, int]]]:
     """The choices that are found in this context, by their keys: a pack takes them along."""
     noted: dict[str, tuple[TileConfig, int]] = {}
-    before = _noted.set(noted)
-    try:
+    with setting(_noted, noted):
         yield noted
-    finally:
-        _noted.reset(before)
 
 
 def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int] | None:

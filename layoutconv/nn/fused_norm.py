@@ -13,14 +13,15 @@ somebody watches run as torch has them. :func:`unfused` has all of them do so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..base.caches import remembered
+from ..base.contexts import setting
 from ..base.torch_internals import (
     has_global_hooks,
     is_any_autocast_enabled,
@@ -60,8 +61,7 @@ _FLOATS = _HALVES | {torch.float32}
 _fuses: ContextVar[bool] = ContextVar("fuses", default=True)
 
 
-@contextmanager
-def unfused() -> Iterator[None]:
+def unfused() -> AbstractContextManager[None]:
     """Run norms and activations after convolutions one by one, as torch does, in this context.
 
     ``lc.nn.Sequential``, ``lc.nn.Residual`` and spconv's containers make them part of the
@@ -76,11 +76,7 @@ def unfused() -> Iterator[None]:
     >>> torch.allclose(y.features, net(x).features)
     True
     """
-    token = _fuses.set(False)
-    try:
-        yield
-    finally:
-        _fuses.reset(token)
+    return setting(_fuses, False)
 
 
 def may_fuse(x: Any) -> bool:

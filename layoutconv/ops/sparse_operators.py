@@ -15,8 +15,8 @@ the others, to any order.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..base.caches import remembered
+from ..base.contexts import setting
 from ..base.outlive import keeping
 from ..conv.k_major_filter import turned_filter
 from ..cpu import gathered_passes
@@ -108,14 +109,9 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
 _for_gpus: ContextVar[bool] = ContextVar("for_gpus", default=False)
 
 
-@contextmanager
-def rows_as_on_gpus() -> Iterator[None]:
+def rows_as_on_gpus() -> AbstractContextManager[None]:
     """Maps in this context sort their rows by taps on a CPU, too: GPUs run what is exported."""
-    before = _for_gpus.set(True)
-    try:
-        yield
-    finally:
-        _for_gpus.reset(before)
+    return setting(_for_gpus, True)
 
 
 def forward_maps(found: KernelMap) -> Maps:
