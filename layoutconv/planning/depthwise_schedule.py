@@ -20,7 +20,7 @@ from layoutconv.algebra.symint import is_runtime
 from ..view.gemm_view import GemmView
 from .filter_gradient_schedule import FilterGradientShape, filter_gradient_of
 from .loop_nest import Form, Nest, in_vectors, make_nest, split, together
-from .reduction_schedule import BYTES, LANES, THREADS, Launch, schedule
+from .reduction_schedule import BYTES, LANES, THREADS, Launch, Types, schedule
 from .view_rules import UnsupportedViewError
 from .window_schedule import WindowShape, window_of
 
@@ -160,7 +160,7 @@ def schedule_dot(
     epilogue after sums that are not over taps.
     """
     accumulator = "float64" if dtype == "float64" else "float32"
-    types = dtype, accumulator, out_dtype
+    types = Types(dtype, accumulator, out_dtype)
     if _static(view):
         nest = dot_nest(view, _columns(view))
         _check(nest)
@@ -179,17 +179,14 @@ def schedule_dot(
         launch = DotLaunch(gradient.shape, gradient.integers)
         if gradient.pieces < 2:
             return DotSchedule(launch, (), 0)
-        types = accumulator, accumulator, out_dtype
-        finish = schedule(gradient.finish, *types, (16, aligned[2]), multiprocessors)
+        finish = schedule(gradient.finish, *types.of_finish, (16, aligned[2]), multiprocessors)
         return DotSchedule(launch, tuple(finish), gradient.pieces * prod(nest.outer))
     launch, pieces = _one(nest, types, aligned, multiprocessors, not view.k)
     if pieces < 2:
         return DotSchedule(launch, (), 0)
     first, second = split(nest, pieces, min(1, len(nest.inner) - 1))
-    types = dtype, accumulator, accumulator
-    launch, _ = _one(first, types, (*aligned[:2], 16), multiprocessors, False)
-    types = accumulator, accumulator, out_dtype
-    finish = schedule(second, *types, (16, aligned[2]), multiprocessors)
+    launch, _ = _one(first, types.of_parts, (*aligned[:2], 16), multiprocessors, False)
+    finish = schedule(second, *types.of_finish, (16, aligned[2]), multiprocessors)
     return DotSchedule(launch, tuple(finish), prod(first.outer))
 
 
@@ -205,7 +202,7 @@ def fuses(view: GemmView) -> bool:
     if not _static(view):
         return False
     nest = dot_nest(view, _columns(view))
-    types = "float32", "float32", "float32"
+    types = Types("float32", "float32", "float32")
     return view.k <= UNROLLED or window_of(nest, types, (4, 4, 4), 1, "") is not None
 
 
@@ -228,7 +225,7 @@ def _check(nest: Nest) -> None:
 
 def _one(
     nest: Nest,
-    types: tuple[str, str, str],
+    types: Types,
     aligned: tuple[int, int, int],
     multiprocessors: int,
     short: bool,
@@ -260,9 +257,7 @@ def _one(
     staged = short and len(b_forms) == 1 and not any(b_forms[0].outer[1:])
     shape = DotShape(
         nest=tiles.structure(),
-        dtype=types[0],
-        accumulator=types[1],
-        out_dtype=types[2],
+        **types._asdict(),
         vector=vector,
         vectors=(True, b_side_by_side),
         stored=stored,

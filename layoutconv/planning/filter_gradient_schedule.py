@@ -18,7 +18,7 @@ from operator import mul
 
 from .kernel_spec import RESERVED, SHARED
 from .loop_nest import Form, Nest, in_vectors, together
-from .reduction_schedule import BYTES
+from .reduction_schedule import BYTES, Types
 from .window_schedule import (
     ACCUMULATORS,
     CTA,
@@ -102,7 +102,7 @@ class FilterGradient:
 
 def filter_gradient_of(
     nest: Nest,
-    types: tuple[str, str, str],
+    types: Types,
     aligned: tuple[int, int, int],
     multiprocessors: int,
 ) -> FilterGradient | None:
@@ -114,7 +114,7 @@ def filter_gradient_of(
     place, D's step between the elements of a vector, elements of a piece. Of one piece, these are
     written to D.
     """
-    window = _window(nest, BYTES[types[0]], aligned)
+    window = _window(nest, BYTES[types.dtype], aligned)
     if window is None:
         return None
     loop, vector, tile, run, ratio, moving = window
@@ -131,16 +131,14 @@ def filter_gradient_of(
     target, finish, room = nest, Nest((), (), ()), aligned[2]
     if pieces > 1:
         target, finish = _partial(nest, pieces)
-        types, room = (types[0], types[1], types[1]), 16
-    size, out_size = BYTES[types[0]], BYTES[types[2]]
+        types, room = types.of_parts, 16
+    size, out_size = BYTES[types.dtype], BYTES[types.out_dtype]
     stored = together(target, 2, False, vector) == vector
     stored = stored and (pieces > 1 or vector * out_size <= min(16, room))
     tiles = Nest(outer, (runs, *nest.inner[1:]), in_vectors(target, False, vector).forms)
     shape = FilterGradientShape(
         nest=tiles.structure(),
-        dtype=types[0],
-        accumulator=types[1],
-        out_dtype=types[2],
+        **types._asdict(),
         vector=vector,
         stored=stored,
         tile=tile,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import NamedTuple
 
 from .loop_nest import Nest, in_vectors, split, together
 from .view_rules import UnsupportedViewError
@@ -20,6 +21,24 @@ BYTES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
     "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
 }  # fmt: skip
+
+
+class Types(NamedTuple):
+    """The dtypes of a kernel: of its operands, of its sums, of its results."""
+
+    dtype: str
+    accumulator: str
+    out_dtype: str
+
+    @property
+    def of_parts(self) -> Types:
+        """Of the launch that leaves sums in parts."""
+        return self._replace(out_dtype=self.accumulator)
+
+    @property
+    def of_finish(self) -> Types:
+        """Of the launch that adds parts up."""
+        return self._replace(dtype=self.accumulator)
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,7 @@ def schedule(
     >>> [launch.workspace for launch in launches(64, 10**6)]  # pieces, then the sum of those
     [2112, 0]
     """
-    types = dtype, accumulator, out_dtype
+    types = Types(dtype, accumulator, out_dtype)
     launch, loads, threads = _one(nest, types, aligned, multiprocessors)
     pieces = min(THREADS * multiprocessors // threads, loads // LEAST)
     columns = launch.integers[-5]
@@ -93,12 +112,8 @@ def schedule(
     if pieces < 2:
         return [launch]
     first, second = split(nest, pieces)
-    partial, _, _ = _one(
-        first, (dtype, accumulator, accumulator), (aligned[0], 16), multiprocessors
-    )
-    finish, _, _ = _one(
-        second, (accumulator, accumulator, out_dtype), (16, aligned[1]), multiprocessors
-    )
+    partial, _, _ = _one(first, types.of_parts, (aligned[0], 16), multiprocessors)
+    finish, _, _ = _one(second, types.of_finish, (16, aligned[1]), multiprocessors)
     count = (*finish.integers[:-2], prod(nest.inner), finish.integers[-1])
     return [
         replace(partial, workspace=prod(first.outer)),
@@ -107,7 +122,7 @@ def schedule(
 
 
 def _one(
-    nest: Nest, types: tuple[str, str, str], aligned: tuple[int, int], multiprocessors: int
+    nest: Nest, types: Types, aligned: tuple[int, int], multiprocessors: int
 ) -> tuple[Launch, int, int]:
     """A reduction in one launch; how many loads a thread makes, how many threads there are."""
     size, _, out_size = (BYTES[name] for name in types)
@@ -139,9 +154,7 @@ def _one(
     loads = -(-columns >> (lanes + warps))
     shape = ReduceShape(
         nest=vectors.structure(),
-        dtype=types[0],
-        accumulator=types[1],
-        out_dtype=types[2],
+        **types._asdict(),
         inner=inner,
         vector=vector,
         stored=stored,

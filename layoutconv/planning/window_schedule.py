@@ -18,7 +18,7 @@ from math import gcd, prod
 
 from .kernel_spec import RESERVED, SHARED
 from .loop_nest import Nest, in_vectors, together
-from .reduction_schedule import BYTES
+from .reduction_schedule import BYTES, Types
 
 CTA = 256  # threads
 CTAS_PER_SM = 2  # of at most 128 registers a thread
@@ -96,7 +96,7 @@ class WindowShape:
 
 def window_of(
     nest: Nest,
-    types: tuple[str, str, str],
+    types: Types,
     aligned: tuple[int, int, int],
     multiprocessors: int,
     epilogue: str,
@@ -116,7 +116,7 @@ def window_of(
     vector = together(nest, 0, False, min(8, most))
     stored = vector * out_size <= min(16, aligned[2]) and together(nest, 2, False, vector) == vector
     whole = in_vectors(nest, False, vector)
-    lanes = _lanes(prod(nest.inner), vector, types[1])
+    lanes = _lanes(prod(nest.inner), vector, types.accumulator)
     found = _tiling(whole, vector, size, multiprocessors)
     if not lanes or found is None or taps > LONGEST:
         return None
@@ -134,9 +134,7 @@ def window_of(
         return None
     shape = WindowShape(
         nest=tiles.structure(),
-        dtype=types[0],
-        accumulator=types[1],
-        out_dtype=types[2],
+        **types._asdict(),
         vector=vector,
         stored=stored,
         tiled=tiled,
@@ -146,7 +144,7 @@ def window_of(
         unrolled=prod(nest.inner) * vector * tile <= UNROLLED,
         ratio=ratio,
         moving=moving,
-        pitch=lanes * vector + 16 // BYTES[types[1]],  # taps begin in different banks
+        pitch=lanes * vector + 16 // BYTES[types.accumulator],  # taps begin in different banks
         epilogue=epilogue,
         aligned=(vector * size, size, vector * out_size if stored else out_size),
     )
