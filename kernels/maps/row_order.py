@@ -320,14 +320,18 @@ def last_upto(firsts: Any, i: Any, count: cutlass.Constexpr):
     return found
 
 
-class Gather(OfRows, EachRow):
-    """The rows of an index, int32 (taps, rows), in an order."""
+class OfIndex(OfRows, EachRow):
+    """A part that reads an index, int32 (taps, rows), and another tensor, and writes a third."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4), ("int32", 4), ("int32", 4)
 
     def integers(self) -> int:
         return 2
+
+
+class Gather(OfIndex):
+    """The rows of an index, int32 (taps, rows), in an order."""
 
     @cute.jit
     def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):

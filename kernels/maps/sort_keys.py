@@ -14,8 +14,8 @@ from cutlass import Boolean, Int32, Int64, Uint32, Uint64, range_constexpr
 
 from ..common.cells import read_cell, vector_of
 from ..common.walk import at, put, select
-from .cooperative import Arrays, EachRow
-from .row_order import OfRows, Sizes
+from .cooperative import Arrays
+from .row_order import OfIndex, Sizes
 from .tap_blocks import Known, Neighbours, cells_from
 
 
@@ -138,14 +138,8 @@ class Keys(Neighbours):
         return Int32(cells >> Int64(bit)) & 1 != 0
 
 
-class KeysOfIndex(OfRows, EachRow):
+class KeysOfIndex(OfIndex):
     """The same of an index, int32 (taps, rows); the table has a tap and its weight in a row."""
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4), ("int32", 4), ("int32", 4)
-
-    def integers(self) -> int:
-        return 2
 
     @cute.jit
     def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):

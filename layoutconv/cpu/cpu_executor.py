@@ -6,7 +6,7 @@ Nothing here knows what a convolution is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,24 @@ _TERMS = 2 << 20  # bytes of the rows that terms of a batch are gathered in
 _SMALL = 1 << 19  # numbers read and multiplied that take less time than a call for each tap
 
 
+class _Given(NamedTuple):
+    """Operands, where their product goes, in which dtype it is summed, and what follows."""
+
+    tables: Tables
+    a: Tensor
+    b: Tensor
+    out: Tensor
+    kind: torch.dtype
+    finish: Finish
+
+    def in_place(self) -> bool:
+        """Return whether sums are stored as they are, so that D can be where they are made."""
+        if not self.finish.nothing or self.out.dtype != self.kind:
+            return False
+        a, b, out = (each.untyped_storage().data_ptr() for each in (self.a, self.b, self.out))
+        return out not in (a, b)
+
+
 @torch.no_grad()
 def execute_cpu(
     view: GemmView,
@@ -54,6 +72,7 @@ def execute_cpu(
     finish = Finish(epilogue, a.dtype, out.dtype, statistics)
     kind = accumulator_dtype(a.dtype, view.k)
     tables = Tables.of(view)
+    given = _Given(tables, a, b, out, kind, finish)
 
     def product(l: int | None = None) -> Product:
         def make() -> Product:
@@ -64,30 +83,22 @@ def execute_cpu(
         return tables.structure(key, make)
 
     if len(view.a.shape) == 2:
-        _multiply(product(), tables, a, b, out, kind, finish, _columns(view, 0))
+        _multiply(product(), given, _columns(view, 0))
     elif view.m == view.n == 1 and view.l:
-        _dot(view, tables, a, b, out, kind, finish)
+        _dot(view, given)
     else:
         batch = tables.structure(("batch", kind.itemsize), lambda: _batch(view, kind))
-        if batch.suits(tables) and _in_place(finish, kind, a, b, out):
-            _multiply_batch(batch, tables, a, b, out, kind)
+        if batch.suits(tables) and given.in_place():
+            _multiply_batch(batch, given)
             return out
         for l in range(view.l):
-            _multiply(product(l), tables, a, b, out, kind, finish, _columns(view, l))
+            _multiply(product(l), given, _columns(view, l))
     return out
 
 
-def _multiply(
-    product: Product,
-    tables: Tables,
-    a: Tensor,
-    b: Tensor,
-    out: Tensor,
-    kind: torch.dtype,
-    finish: Finish,
-    columns: Any,
-) -> None:
+def _multiply(product: Product, given: _Given, columns: Any) -> None:
     """One matrix product; ``columns`` are the numbers of its columns, as ``Finish`` takes them."""
+    tables, a, b, out, kind, finish = given
     left, right, n = product.left, product.right, product.n
     x, w, y = left.memory(a), right.memory(b), product.target.memory(out)
 
@@ -99,7 +110,7 @@ def _multiply(
     if n * product.k <= b.numel():  # else it is stored once, but read many times
         weights = product.right_places(tables, w) if kind == b.dtype else None
         weights = weights or [weight(i) for i in range(len(product.blocks))]
-    in_place = _in_place(finish, kind, a, b, out)
+    in_place = given.in_place()
     for first in product.chunks:
         place = product.target_place(tables, first)
         acc = place.view(y) if in_place else None
@@ -163,10 +174,9 @@ def _listed(
     return bags[0]
 
 
-def _multiply_batch(
-    batch: Batch, tables: Tables, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype
-) -> None:
+def _multiply_batch(batch: Batch, given: _Given) -> None:
     """All problems of a batch, whose sums are stored as they are."""
+    tables, a, b, out, kind, _ = given
     x, w, y = batch.left.memory(a), batch.right.memory(b), batch.target.memory(out)
     problems = batch.rows_of_d(tables, y).unbind()
     last = -1  # the problem that the terms before belonged to
@@ -188,24 +198,9 @@ def _batch(view: GemmView, kind: torch.dtype) -> Batch:
     return Batch(view, max(1, min(_ROWS, limit)))
 
 
-def _in_place(finish: Finish, kind: torch.dtype, a: Tensor, b: Tensor, out: Tensor) -> bool:
-    """Return whether sums are stored as they are, so that D can be where they are made."""
-    if not finish.nothing or out.dtype != kind:
-        return False
-    where = out.untyped_storage().data_ptr()
-    return where not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
-
-
-def _dot(
-    view: GemmView,
-    tables: Tables,
-    a: Tensor,
-    b: Tensor,
-    out: Tensor,
-    kind: torch.dtype,
-    finish: Finish,
-) -> None:
+def _dot(view: GemmView, given: _Given) -> None:
     """Products of one row and one column each, all problems at once: sums element by element."""
+    tables, a, b, out, kind, finish = given
     dots: Dots = tables.structure("dots", lambda: Dots(view, _COLUMNS, _WORKSPACE))
     x, w, y = dots.left.memory(a), dots.right.memory(b), dots.target.memory(out)
     for first in dots.tiles:

@@ -9,24 +9,14 @@ import torch
 from ..errors import ArgumentError
 from .causal import CausalConv3d
 from .containers import Features, Sequential
-from .layer_kinds import DenseLayers, kind_of_layer
-from .modules import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-    to_channels_last,
-)
+from .layer_kinds import DenseLayers, TransposedLayers, kind_of_layer
+from .modules import to_channels_last
 from .own_padding import OWN_PADDING
 from .padded_norm import is_hooked
 from .residual import Residual, working
 from .sparse_modules import SparseConvolution
 
-_DENSE: Any = (
-    CausalConv3d, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
-)  # fmt: skip
+_DENSE: Any = (CausalConv3d, *DenseLayers.kinds, *TransposedLayers.kinds)
 _NORMS = {
     torch.nn.BatchNorm1d,
     torch.nn.BatchNorm2d,

@@ -28,17 +28,8 @@ class GraphedStep(GraphedCalls):
 
     _takes_dense = True
 
-    def __init__(
-        self,
-        net: torch.nn.Module,
-        loss: Callable[..., Any],
-        scaler: Any = None,
-        factor: float = 1.25,
-        buckets: int = 16,
-        nbytes: int | None = None,
-    ) -> None:
-        self.module = net
-        self._step = Step(net, loss, scaler)
+    def __init__(self, step: Step, factor: float, buckets: int, nbytes: int | None) -> None:
+        self.module, self._step = step.net, step
         self._begin(factor, buckets, nbytes)
 
     def __call__(self, input: Any, *targets: Any, **options: Any) -> Any:
@@ -179,7 +170,7 @@ def graphed_step(
         raise ArgumentTypeError("loss", "a function", type(loss).__name__)
     if scaler is not None and not callable(getattr(scaler, "scale", None)):
         raise ArgumentTypeError("scaler", "a torch.amp.GradScaler", type(scaler).__name__)
-    return GraphedStep(net, loss, scaler, factor, buckets, nbytes)
+    return GraphedStep(Step(net, loss, scaler), factor, buckets, nbytes)
 
 
 def _unfit(net: torch.nn.Module) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.nn.utils.parametrize import is_parametrized
@@ -86,7 +86,7 @@ class LayerKind:
 
     def made(self, result: Any) -> Tensor:
         """Return the features of what a module made."""
-        raise NotImplementedError
+        return result.features  # type: ignore[no-any-return]
 
     def with_features(self, input: Any, features: Tensor) -> Any:
         """Return an input with other features."""
@@ -114,9 +114,6 @@ class SparseLayers(LayerKind):
         if not isinstance(input, SparseTensor):
             raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
         return input.features
-
-    def made(self, result: Any) -> Tensor:
-        return result.features  # type: ignore[no-any-return]
 
     def with_features(self, input: Any, features: Tensor) -> Any:
         return input.replace(features)
@@ -150,13 +147,13 @@ class SparseLayers(LayerKind):
 class DenseLayers(LayerKind):
     """Modules of :mod:`~layoutconv.nn.modules`, but transposed ones."""
 
-    _kinds: tuple[Any, ...] = (Conv1d, Conv2d, Conv3d)
+    kinds: ClassVar[tuple[Any, ...]] = (Conv1d, Conv2d, Conv3d)
 
     def takes(self, module: Any) -> bool:
-        return isinstance(module, self._kinds)
+        return isinstance(module, self.kinds)
 
     def why_not(self, module: Any) -> str | None:
-        if type(module).forward is not self._kinds[0].forward:
+        if type(module).forward is not self.kinds[0].forward:
             return f"{type(module).__name__} overrides forward"
         if module.padding_mode != "zeros":
             return f"its padding_mode is {module.padding_mode!r}"
@@ -188,7 +185,7 @@ class DenseLayers(LayerKind):
 class TransposedLayers(DenseLayers):
     """Transposed modules of :mod:`~layoutconv.nn.modules`, whose weight is (C, K / groups, ...)."""
 
-    _kinds = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+    kinds = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
 
     def by_output(self, module: Any, weight: Tensor) -> Tensor:
         split = weight.unflatten(0, (module.groups, -1)).transpose(1, 2)  # (g, K / g, C / g, ...)

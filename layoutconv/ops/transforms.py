@@ -75,7 +75,15 @@ class _Folds(NamedTuple):
 
 
 class _Pass(torch.autograd.Function):
-    """A pass as a function of two tensors, the operator's numbers, and the result's dtype."""
+    """A pass as a function of two tensors, the operator's numbers, and the result's dtype.
+
+    Attributes:
+        described: the formula of its operator.
+        folds: where batches of problems go.
+    """
+
+    described: Any
+    folds: _Folds
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -84,51 +92,50 @@ class _Pass(torch.autograd.Function):
         ctx.save_for_forward(a, b)
         ctx.numbers, ctx.out_dtype = tuple(numbers), output.dtype
 
+    @classmethod
+    def backward(cls, ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """Gradients, by the formula of the operator, to be transformed again."""
+        a, b = ctx.saved_tensors
+        formula, over = cls.described(a, b, *ctx.numbers)
+        needed = ctx.needs_input_grad
+        found = formula(TRANSFORMED, over, needed, convert(grad, a.dtype), a, b)
+        return *as_inputs(found, a.dtype), *[None] * (len(needed) - 2)
 
-def _gradients(described: Any, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Gradients of a pass, by the formula of its operator, to be transformed again."""
-    a, b = ctx.saved_tensors
-    formula, over = described(a, b, *ctx.numbers)
-    needed = ctx.needs_input_grad
-    found = formula(TRANSFORMED, over, needed, convert(grad, a.dtype), a, b)
-    return *as_inputs(found, a.dtype), *[None] * (len(needed) - 2)
+    @classmethod
+    def jvp(cls, ctx: Any, da: Any, db: Any, *_: Any) -> Any:  # type: ignore[override]
+        """The change of the result, for changes of the tensors."""
+        a, b = ctx.saved_tensors
+        found = None
+        for one, other in ((da, b), (a, db)):
+            if one is not None and other is not None:
+                part = cls.apply(one, other, *ctx.numbers, ctx.out_dtype)
+                found = part if found is None else found + part
+        return found
 
-
-def _tangent(function: Any, ctx: Any, da: Tensor | None, db: Tensor | None) -> Tensor | None:
-    """The change of a pass's result, for changes of its tensors."""
-    a, b = ctx.saved_tensors
-    found = None
-    for one, other in ((da, b), (a, db)):
-        if one is not None and other is not None:
-            part = function.apply(one, other, *ctx.numbers, ctx.out_dtype)
-            found = part if found is None else found + part
-    return found
-
-
-def _batched(
-    function: Any, folds: _Folds, info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]
-) -> tuple[Tensor, int]:
-    """A pass over a batch of problems, of which either tensor, or both, has its own in each."""
-    a, b, *numbers, groups, executor, out_dtype = inputs
-    size, (at_a, at_b, *_) = info.batch_size, in_dims
-    of_result = groups
-    if at_b is None:
-        of_a, place = folds.of_first
-        a = of_a.into(a, at_a, groups)
-    elif at_a is None:
-        of_b, place = folds.of_second
-        b = of_b.into(b, at_b, groups)
-    else:
-        of_a, of_b, place = folds.of_both
-        a, b = of_a.into(a, at_a, groups), of_b.into(b, at_b, groups)
-        groups = groups * size
-    y = function.apply(a, b, *numbers, groups, executor, out_dtype)
-    return place.out_of(y, size, of_result), 0
+    @classmethod
+    def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> Any:  # type: ignore[override]
+        """A batch of problems, of which either tensor, or both, has its own in each."""
+        a, b, *numbers, groups, executor, out_dtype = inputs
+        size, (at_a, at_b, *_) = info.batch_size, in_dims
+        of_result = groups
+        if at_b is None:
+            of_a, place = cls.folds.of_first
+            a = of_a.into(a, at_a, groups)
+        elif at_a is None:
+            of_b, place = cls.folds.of_second
+            b = of_b.into(b, at_b, groups)
+        else:
+            of_a, of_b, place = cls.folds.of_both
+            a, b = of_a.into(a, at_a, groups), of_b.into(b, at_b, groups)
+            groups = groups * size
+        y = cls.apply(a, b, *numbers, groups, executor, out_dtype)
+        return place.out_of(y, size, of_result), 0
 
 
 class Fprop(_Pass):
     """The forward pass, of ``x`` (N, C, ...) and ``w`` (K, C / groups, ...)."""
 
+    described = staticmethod(of_fprop)
     folds = _Folds(
         (_FIRST, _FIRST),
         (_FIRST_OF_GROUPS, _SECOND_OF_GROUPS),
@@ -140,22 +147,11 @@ class Fprop(_Pass):
         *numbers, out_dtype = rest
         return conv_fprop(x, w, *numbers, out_dtype=out_dtype)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _gradients(of_fprop, ctx, grad)
-
-    @staticmethod
-    def jvp(ctx: Any, dx: Any, dw: Any, *_: Any) -> Any:
-        return _tangent(Fprop, ctx, dx, dw)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
-        return _batched(Fprop, Fprop.folds, info, in_dims, inputs)
-
 
 class Dgrad(_Pass):
     """The gradient of ``x``, or the transposed convolution, of ``y`` (N, K, ...) and ``w``."""
 
+    described = staticmethod(of_dgrad)
     folds = _Folds(
         (_FIRST, _FIRST),
         (_SECOND, _SECOND_OF_GROUPS),
@@ -167,22 +163,11 @@ class Dgrad(_Pass):
         *numbers, out_dtype = rest
         return conv_dgrad(y, w, *numbers, out_dtype=out_dtype)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _gradients(of_dgrad, ctx, grad)
-
-    @staticmethod
-    def jvp(ctx: Any, dy: Any, dw: Any, *_: Any) -> Any:
-        return _tangent(Dgrad, ctx, dy, dw)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
-        return _batched(Dgrad, Dgrad.folds, info, in_dims, inputs)
-
 
 class Wgrad(_Pass):
     """The gradient of ``w``, of ``y`` (N, K, ...) and ``x`` (N, C, ...)."""
 
+    described = staticmethod(of_wgrad)
     folds = _Folds(
         (_SECOND_OF_GROUPS, _FIRST_OF_GROUPS),
         (_SECOND_OF_GROUPS, _SECOND),
@@ -193,18 +178,6 @@ class Wgrad(_Pass):
     def forward(y: Tensor, x: Tensor, *rest: Any) -> Tensor:  # type: ignore[override]
         *numbers, _ = rest
         return conv_wgrad(y, x, *numbers)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        return _gradients(of_wgrad, ctx, grad)
-
-    @staticmethod
-    def jvp(ctx: Any, dy: Any, dx: Any, *_: Any) -> Any:
-        return _tangent(Wgrad, ctx, dy, dx)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
-        return _batched(Wgrad, Wgrad.folds, info, in_dims, inputs)
 
 
 def _fprop(over: Arguments, x: Tensor, w: Tensor) -> Any:

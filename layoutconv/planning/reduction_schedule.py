@@ -32,12 +32,12 @@ class Types(NamedTuple):
 
     @property
     def of_parts(self) -> Types:
-        """Of the launch that leaves sums in parts."""
+        """The dtypes of the launch that leaves sums in parts."""
         return self._replace(out_dtype=self.accumulator)
 
     @property
     def of_finish(self) -> Types:
-        """Of the launch that adds parts up."""
+        """The dtypes of the launch that adds parts up."""
         return self._replace(dtype=self.accumulator)
 
 

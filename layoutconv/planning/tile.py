@@ -79,13 +79,22 @@ class TileConfig:
 
     def __str__(self) -> str:
         warps, shape = "x".join(map(str, self.warps)), "x".join(map(str, self.mma))
-        words = [shape, f"{warps} warps", f"{self.stages} stages", str(self.schedule)]
+        return ", ".join([shape, f"{warps} warps", f"{self.stages} stages", *self.traits()])
+
+    def traits(self, most_halo_taps: int | None = None) -> list[str]:
+        """Its schedule, its load and what else few tiles have, in words.
+
+        >>> persistent((128, 192, 64), (8, 1), 5).traits()
+        ['cooperative', 'TMA by a warp', 'persistent']
+        """
+        taps = min(self.halo_taps, most_halo_taps or self.halo_taps)
+        words = [str(self.schedule)]
         words += [str(self.load)] if self.producer_threads else []
         words += ["persistent"] if self.persistent else []
-        words += [f"{self.halo_taps} halo taps"] if self.halo_taps > 1 else []
+        words += [f"{taps} halo taps"] if taps > 1 else []
         words += [f"cluster of {self.cluster_k} along k"] if self.cluster_k > 1 else []
         words += ["B resident"] if self.b_resident else []
-        return ", ".join(words)
+        return words
 
     def _reasons(self) -> Iterator[str]:
         """Why no kernel has this tile: for each rule that it breaks, what is expected and what is.

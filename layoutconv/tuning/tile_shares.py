@@ -48,13 +48,8 @@ def kind_of(tile: TileConfig) -> str:
     >>> kind_of(persistent((128, 192, 64), (8, 1), 5))
     '128x192, 8x1 warps, cooperative, TMA by a warp, persistent'
     """
-    words = [f"{tile.m}x{tile.n}", f"{tile.warps[0]}x{tile.warps[1]} warps", str(tile.schedule)]
-    words += [str(tile.load)] if tile.producer_threads else []
-    words += ["persistent"] if tile.persistent else []
-    words += [f"{min(tile.halo_taps, 3)} halo taps"] if tile.halo_taps > 1 else []
-    words += [f"cluster of {tile.cluster_k}"] if tile.cluster_k > 1 else []
-    words += ["B resident"] if tile.b_resident else []
-    return ", ".join(words)
+    warps_m, warps_n = tile.warps
+    return ", ".join([f"{tile.m}x{tile.n}", f"{warps_m}x{warps_n} warps", *tile.traits(3)])
 
 
 def tile_shares(races: Iterable[tuple[Problem, Tuned]], machine: Machine) -> list[TileShare]:

@@ -59,9 +59,6 @@ class SpconvLayers(LayerKind):
     def features(self, module: Any, input: Any) -> Tensor:
         return module._features_of(input)  # type: ignore[no-any-return]
 
-    def made(self, result: Any) -> Tensor:
-        return result.features  # type: ignore[no-any-return]
-
     def with_features(self, input: Any, features: Tensor) -> Any:
         return input.replace_feature(features)
 
