@@ -165,10 +165,9 @@ def test_functions_take_few_parameters() -> None:
 
 TORCH = ("nn.", "compat.", "distributed.functional.", "distributed.modules.")
 MANY = {
-    "gpu.gathered.gather", "gpu.plan.__init__", "gpu.select.choose_kernel",
+    "gpu.gathered.gather", "gpu.select.choose_kernel",
     "kernels.gemm.gemm_kernel.__call__", "kernels.gemm.implicit_gemm.kernel",
-    "kernels.maps.pairs.write", "kernels.pointwise.gather_pool.__call__",
-    "kernels.pointwise.gather_pool.kernel", "kernels.pointwise.gather_pool.step",
+    "kernels.pointwise.gather_pool.__call__", "kernels.pointwise.gather_pool.kernel",
     "ops.execute.execute",
     "sparse.maps.kernel_map.strided_map", "sparse.maps.kernel_map.transposed_map",
     "sparse.views.kernel_map_dgrad_view", "tuning.race.tune",

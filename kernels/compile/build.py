@@ -6,7 +6,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
+from cutlass.cute.runtime import make_fake_tensor, make_ptr
 
 from layoutconv.planning.group_sums import GroupSumTile
 from layoutconv.planning.group_tile import GroupTile
@@ -14,6 +14,7 @@ from layoutconv.planning.kernel_key import index_buffer
 from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, OperandLayout, stages
 
+from ..common.compiled import compiled
 from ..gemm.gemm_kernel import GemmKernel
 from ..gemm.grouped import GroupedConv
 from ..gemm.grouped_sums import GroupedSums
@@ -34,13 +35,12 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
     Memory is an address, an int: a tensor takes 0.1 us of the host to cross over, and its extents
     are the view's. ``d`` alone is a tensor, which says what device and stream the launch goes to.
     """
-    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     # What does not change from tile to tile would be held all the time, in registers of the sums.
     sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.persistent else ""
     kernel = _kernel_of(view, spec)
     data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
     vector_a, vector_b, vector_d = spec.vectors
-    return cute.compile(
+    return compiled(
         kernel,
         _address(data.argument, vector_a),
         _address(data.argument, vector_b),
@@ -51,8 +51,9 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
         tuple(_address(OUTPUT[name].element) for name in steps.vectors) or None,
         tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,
         _address(cutlass.Float32) if steps.statistics else None,
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {spec.arch}{keep}{sparing}",
+        arch=spec.arch,
+        dump=dump,
+        options=sparing,
     )
 
 

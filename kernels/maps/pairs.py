@@ -216,7 +216,7 @@ class WritePairs(OfColumns):
         place = place + before
         past = place + own
         place = place + of_warps
-        self.write(column, row_stride, first, last, lane, place, ends, outputs, inputs)
+        self.write(column, row_stride, first, last, lane, place, ends, (outputs, inputs))
 
         if part == Int32(parts) - 1:
             self.clear(outputs, inputs, past + tid, ends)
@@ -241,9 +241,10 @@ class WritePairs(OfColumns):
     @cute.jit
     def write(
         self, column: Any, stride: Any, first: Any, last: Any, lane: Any, place: Any, ends: Any,
-        outputs: Any, inputs: Any,
+        pairs: tuple,
     ):  # fmt: skip
         """The rows of a warp that have an entry, from a place on."""
+        outputs, inputs = pairs
         below = (Int32(1) << lane) - 1
         for some in range(first, last, WARP * FLIGHT):
             entries = self.read(column, stride, some + lane, last, WARP, some)

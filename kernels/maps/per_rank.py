@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import cutlass.cute as cute
 import torch
 from cutlass import Int32, Int64
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_tensor
 
 from layoutconv.base.caches import remembered
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
+from ..common.compiled import compiled
 from ..common.walk import TYPES
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph
@@ -122,15 +123,14 @@ def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
     of by addresses: a tensor argument costs eight times as much of the host's time. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
-    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     shape, stride = ((cute.sym_int64(), cute.sym_int64()) for _ in range(2))
-    return cute.compile(
+    return compiled(
         kernel,
         make_fake_tensor(Int32, shape, stride),
         tuple(Int64(0) for _ in kernel.tensors()),
         tuple(Int64(0) for _ in range(kernel.integers())),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+        arch=arch,
+        dump=dump,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_tensor
 
 from layoutconv.planning.depthwise_schedule import CHANNELS, WARPS, DotShape
 from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
@@ -24,10 +24,12 @@ from layoutconv.planning.reduction_schedule import LANES
 from layoutconv.planning.window_schedule import WindowShape
 
 from ..common.arguments import Arguments, Extent
+from ..common.compiled import compiled
 from ..common.walk import TYPES, Values, Walk, bind, read, select
 from .depthwise_store import Reads, Store, epilogue_arguments
 from .depthwise_wgrad import FilterGradientKernel
 from .depthwise_window import Window
+from .reduce import share_of_row
 
 Shape = DotShape | WindowShape | FilterGradientShape
 THREADS = WARPS * LANES
@@ -42,19 +44,18 @@ def build(
     reads, tuples, or None for nothing. With a folder ``dump``, the function has ``__ptx__`` (str)
     and ``__cubin__`` (bytes).
     """
-    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     types = shape.dtype, shape.dtype, shape.out_dtype
     tensors = [
         make_fake_tensor(TYPES[dtype], (cute.sym_int64(),), (1,), assumed_align=aligned)
         for dtype, aligned in zip(types, shape.aligned, strict=True)
     ]
-    return cute.compile(
+    return compiled(
         KERNELS[type(shape)](shape),
         *tensors,
         tuple(Int64(0) for _ in range(shape.integers)),
         *epilogue_arguments(shape.epilogue, shape.vector if shape.stored else 1),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+        arch=arch,
+        dump=dump,
     )
 
 
@@ -209,12 +210,8 @@ class Dot:
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
         tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
+        row, part, team = share_of_row(tid, lanes, warps, THREADS)
         warp, lane = tid >> 5, tid & 31
-        team = lanes + warps
-        part = ((warp & ((1 << warps) - 1)) << lanes) + (lane & ((1 << lanes) - 1))
-        row = cta * (Int32(THREADS) >> team) + ((warp >> warps) << (5 - lanes))
-        row = row + (lane >> lanes)
         indices, at_row = self.row(walk, select(row < rows, row, rows - 1), None)
         valid = self.valid_cells(walk, indices)
         acc = cute.make_rmem_tensor((shape.vector, shape.tile), self.accumulator)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_tensor
 
+from ..common.compiled import compiled
 from ..common.walk import TYPES, read, select
 from ..compile.store import load
 
@@ -82,10 +83,9 @@ def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
     of the result a channel of A, and one of B, is read for. With a folder ``dump``, the function
     has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
-    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     of_a, of_b = (1 if shared else shape.vector for shared in shape.shared)
     listed = shape.source == "list"
-    return cute.compile(
+    return compiled(
         GatherReduce(shape),
         _matrix(shape.dtype, of_a),
         None if shape.source == "runs" else _index(1 if listed else 2),
@@ -96,9 +96,20 @@ def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
         _matrix(shape.out_dtype, shape.vector),
         _matrix(shape.winners, shape.vector) if shape.winners else None,
         tuple(Int32(0) for _ in range(5)),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+        arch=arch,
+        dump=dump,
     )
+
+
+class Reads(NamedTuple):
+    """A row of a thread: the operands, where its rows of them are, and the end of its taps."""
+
+    operands: Any
+    indices: Any
+    row: Any
+    channel: Any
+    end: Any
+    integers: Any
 
 
 class GatherReduce:
@@ -197,29 +208,17 @@ class GatherReduce:
         winner = cute.make_rmem_tensor(shape.vector, Int32)
         winner.fill(-1)
         count = Int32(0)
+        reads = Reads(operands, indices, row, channel, end, integers)
         at = cute.make_rmem_tensor((FLIGHT, 2), Int32)
         self.look_up(indices, row, begin, end, at)
         for j in range(begin, end, FLIGHT):
-            count = count + self.step(
-                operands, indices, row, channel, j, end, integers, at, acc, winner
-            )
+            count = count + self.step(reads, j, at, acc, winner)
         self.finish(acc, count, integers[2])
         self.store(results, row, channel, acc, winner)
 
-    def step(
-        self,
-        operands: Any,
-        indices: Any,
-        row: Any,
-        channel: Any,
-        first: Any,
-        end: Any,
-        integers: Any,
-        at: Any,
-        acc: Any,
-        winner: Any,
-    ) -> Any:
+    def step(self, reads: Reads, first: Any, at: Any, acc: Any, winner: Any) -> Any:
         """``FLIGHT`` more taps; how many of them there are. ``at`` moves on to the next."""
+        operands, indices, row, channel, end, integers = reads
         taken = [(at[u, 0], at[u, 1]) for u in range(FLIGHT)]
         taps = [first + u for u in range(FLIGHT)]
         vectors = [

@@ -10,8 +10,9 @@ from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, range_constexpr
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_tensor
 
+from ..common.compiled import compiled
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES
 
@@ -27,15 +28,14 @@ def build(itemsize: int, vector: int, arch: str, dump: str | None = None) -> Any
     at a multiple of 16 bytes. ``numbers`` are those of a ``LinePacking``. With a folder ``dump``,
     the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
-    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     dtype = TYPES[ELEMENTS[itemsize]]
-    return cute.compile(
+    return compiled(
         PackLines(dtype, vector, starts_early(arch)),
         make_fake_tensor(dtype, (cute.sym_int64(),), (1,)),
         make_fake_tensor(dtype, (cute.sym_int64(),), (1,), assumed_align=BYTES),
         tuple(Int64(0) for _ in range(6)),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+        arch=arch,
+        dump=dump,
     )
 
 

@@ -16,13 +16,27 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_tensor
 
 from layoutconv.planning.reduction_schedule import LANES, WARPS, ReduceShape
 
 from ..common.arguments import Arguments
+from ..common.compiled import compiled
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES, Walk, bind, read, select
+
+
+def share_of_row(tid: Any, lanes: Any, warps: Any, threads: int) -> tuple[Any, Any, Any]:
+    """A thread's row, its part of it, and the logarithm of how many parts there are.
+
+    2^lanes lanes of 2^warps warps share a row, in a CTA of so many ``threads``.
+    """
+    cta, _, _ = cute.arch.block_idx()
+    warp, lane = tid >> 5, tid & 31
+    team = lanes + warps
+    part = ((warp & ((1 << warps) - 1)) << lanes) + (lane & ((1 << lanes) - 1))
+    row = cta * (Int32(threads) >> team) + ((warp >> warps) << (5 - lanes))
+    return row + (lane >> lanes), part, team
 
 
 class Reduction:
@@ -69,13 +83,7 @@ class Reduction:
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
         tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        warp, lane = tid >> 5, tid & 31
-        # 2^lanes lanes of 2^warps warps share a row.
-        team = lanes + warps
-        part = ((warp & ((1 << warps) - 1)) << lanes) + (lane & ((1 << lanes) - 1))
-        row = cta * (Int32(WARPS * LANES) >> team) + ((warp >> warps) << (5 - lanes))
-        row = row + (lane >> lanes)
+        row, part, team = share_of_row(tid, lanes, warps, WARPS * LANES)
         at_row = walk.outer(select(row < rows, row, rows - 1))
         writes = self.writes(walk, at_row, (row < rows) & (part == 0))
         flight = const_expr(shape.flight)
@@ -198,16 +206,15 @@ def build(
     ``integers`` are those that ``schedule.schedule`` made. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
-    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     kernel = Reduction(shape, combine, neutral, mean, starts_early(arch))
     tensors = [
         make_fake_tensor(TYPES[dtype], (cute.sym_int64(),), (1,), assumed_align=aligned)
         for dtype, aligned in zip((shape.dtype, shape.out_dtype), shape.aligned, strict=True)
     ]
-    return cute.compile(
+    return compiled(
         kernel,
         *tensors,
         tuple(Int64(0) for _ in range(shape.integers)),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+        arch=arch,
+        dump=dump,
     )

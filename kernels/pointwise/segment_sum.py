@@ -15,8 +15,9 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, range_constexpr
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_tensor
 
+from ..common.compiled import compiled
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES, at, put, read, select
 from ..compile.store import load
@@ -70,16 +71,15 @@ def build(shape: SegmentShape, arch: str, dump: str | None = None) -> Any:
     past the sum of ``lengths`` belong to no tap, and are not read. With a folder ``dump``, the
     function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
-    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     extents = tuple(cute.sym_int() for _ in range(3))
     strides = cute.sym_int64(), cute.sym_int64(), 1
-    return cute.compile(
+    return compiled(
         SegmentSum(shape, starts_early(arch)),
         make_fake_tensor(TYPES[shape.dtype], extents, strides, assumed_align=BYTES),
         make_fake_tensor(Int64, (cute.sym_int(),), (1,)),
         make_fake_tensor(TYPES[shape.out_dtype], (cute.sym_int64(),), (1,)),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+        arch=arch,
+        dump=dump,
     )
 
 

@@ -13,7 +13,6 @@ from ..base.memory import maker
 from ..base.torch_internals import in_shape
 from ..kernels.compile.store import as_argument, load_kernel
 from ..planning.kernel_key import index_buffer, runtime_integers
-from ..planning.tile import TileConfig
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Epilogue
@@ -24,10 +23,11 @@ from .depthwise_plan import DTYPES, DotPlan
 from .fp32_precision import multiplied_as
 from .map_views import Buffers, Kind, MapView, Over, keep_plan
 from .reduction_plan import adder, sum_partials
-from .select import ALIGNED
+from .select import ALIGNED, Asked
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Unpack
 
 
 # What an epilogue reads when it runs: numbers, and addresses of vectors and of tensors like D.
@@ -81,24 +81,15 @@ class Plan:
         device: int,
         out_dtype: torch.dtype | None = None,
         *,
-        precision: str = "tf32",
-        atomic: bool = False,
-        structure: str = "",
-        aligned: tuple[int, int, int] = ALIGNED,
-        tile: TileConfig | None = None,
-        splits: int | None = None,
-        sizes: tuple[int, int] | None = None,
         bind: bool = True,
+        **asked: Unpack[Asked],
     ) -> None:
-        chosen = select.choose_kernel(
-            view, dtype, device, out_dtype, precision=precision, atomic=atomic,
-            structure=structure, aligned=aligned, tile=tile, splits=splits, sizes=sizes,
-            measures=bind,
-        )  # fmt: skip
+        chosen = select.choose_kernel(view, dtype, device, out_dtype, measures=bind, **asked)
         view, self.spec, self.splits, self._sums, self.machine, self.problem, self.key = chosen
         self.tile, self.device = self.spec.tile, device
         self._only_device = torch.cuda.device_count() < 2  # hence the current one
         self._kernel: Any = load_kernel(view, self.spec) if bind else None
+        atomic = asked.get("atomic", False)
         self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8
         self._only_launches = not self._in_bytes and self._only_device

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 
@@ -59,6 +59,18 @@ _ANY_TILE = TileConfig((64, 64, 16))
 _ALL_COLUMNS = TileConfig((128, 256, 16), (2, 4))  # of those that may be one run
 MOST_ROWS = 2**31
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
+
+
+class Asked(TypedDict, total=False):
+    """Options of a kernel beside its view and types, as of :func:`choose_kernel`."""
+
+    precision: str
+    atomic: bool
+    structure: str
+    aligned: tuple[int, int, int]
+    tile: TileConfig | None
+    splits: int | None
+    sizes: tuple[int, int] | None
 
 
 class Choice(NamedTuple):
