@@ -201,13 +201,11 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     table = weight.reshape(filters, -1).T
     wanted = wants_gradient(features, weight)
     inverse = kernel_map.inverse.index if wanted and features.requires_grad else None
-    out, inp, lengths = None, None, None
+    over = ops.Ways(kernel_map.index, inverse)
     if wanted and weight.requires_grad:
         pairs = kernel_map.pairs(CHUNK)
-        out, inp, lengths = pairs.outputs, pairs.inputs, pairs.lengths
-    return ops.sparse_depthwise(
-        features, table, kernel_map.index, inverse, out, inp, lengths, filters
-    )
+        over = ops.Ways(*over[:2], pairs.outputs, pairs.inputs, pairs.lengths)
+    return ops.sparse_depthwise(features, table, over, filters)
 
 
 # -- what a call comes to -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ themselves. A maximum's gradient goes to the tap that won, and that is linear, t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -48,6 +48,28 @@ for _name, _schema in _SCHEMAS.items():
 _ops: Any = torch.ops.layoutconv
 
 
+class Ways(NamedTuple):
+    """The tensors of a kernel map, of which gradients read some.
+
+    Attributes:
+        forward, backward: ``index`` and ``inverse`` as of :func:`sparse_pool`.
+        pairs_out, pairs_in, lengths: of the map's :class:`Pairs`; None where no gradient of a
+            filter is wanted.
+    """
+
+    forward: Tensor
+    backward: Maybe = None
+    pairs_out: Maybe = None
+    pairs_in: Maybe = None
+    lengths: Maybe = None
+
+    def back(self) -> Ways:
+        """The way from outputs to inputs; raises ``ArgumentError`` where it is not there."""
+        if self.backward is None:
+            raise ArgumentError("inverse", "a tensor: the gradient is taken through it", None)
+        return Ways(self.backward, self.forward, self.pairs_in, self.pairs_out, self.lengths)
+
+
 # -- what they compute ----------------------------------------------------------------------------
 
 
@@ -67,16 +89,8 @@ def _pool_chosen(y: Tensor, winners: Tensor, index: Tensor, inverse: Tensor) -> 
     return gather(y, inverse, "sum", chosen=winners)[0]
 
 
-def _depthwise(
-    x: Tensor,
-    w: Tensor,
-    index: Tensor,
-    inverse: Maybe,
-    pairs_out: Maybe,
-    pairs_in: Maybe,
-    lengths: Maybe,
-    channels: int,
-) -> Tensor:
+def _depthwise(x: Tensor, w: Tensor, *rest: Any) -> Tensor:
+    index, *_, channels = rest
     _check_filter(x, w, index, channels)
     filters = w.shape[1]
     if channels == filters:
@@ -86,16 +100,8 @@ def _depthwise(
     return y.view(len(y), channels, filters // channels).sum(2).to(x.dtype)
 
 
-def _depthwise_wgrad(
-    y: Tensor,
-    x: Tensor,
-    index: Tensor,
-    inverse: Maybe,
-    pairs_out: Tensor,
-    pairs_in: Tensor,
-    lengths: Tensor,
-    filters: int,
-) -> Tensor:
+def _depthwise_wgrad(y: Tensor, x: Tensor, *rest: Any) -> Tensor:
+    *_, pairs_out, pairs_in, lengths, filters = rest
     check_rows("x", x)
     check_rows("y", y)
     for name, tensor in (("pairs_out", pairs_out), ("pairs_in", pairs_in)):
@@ -185,48 +191,28 @@ def sparse_pool(
     return run(x, index, inverse, mode, divisor, winners)
 
 
-def sparse_depthwise(
-    x: Tensor,
-    w: Tensor,
-    index: Tensor,
-    inverse: Maybe,
-    pairs_out: Maybe,
-    pairs_in: Maybe,
-    lengths: Maybe,
-    channels: int,
-) -> Tensor:
+def sparse_depthwise(x: Tensor, w: Tensor, over: Ways, channels: int) -> Tensor:
     """``y[o, d] = sum_t x[index[o, t], k // m] * w[t, k]``, over the filters k of channel d.
 
     Args:
         x: (inputs, C); ``w``: (taps, K) of the same dtype; ``m = K / C`` filters for a channel.
-        index, inverse: as of :func:`sparse_pool`.
-        pairs_out, pairs_in, lengths: of the map's :class:`Pairs`; None where no gradient of ``w``
-            is wanted.
+        over: the tensors of a kernel map.
         channels: D, of the result (outputs, D), which divides K: K filters have a result each;
             C of them, that of K channels, which is what the gradient of ``x`` is.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
 
-    >>> index = torch.tensor([[0, 1]], dtype=torch.int32)
+    >>> over = Ways(torch.tensor([[0, 1]], dtype=torch.int32))
     >>> x, w = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0], [3.0, 30.0]])
-    >>> sparse_depthwise(x, w, index, None, None, None, None, 2).tolist()
+    >>> sparse_depthwise(x, w, over, 2).tolist()
     [[7.0, 70.0]]
     """
     refuse_transforms(x=x, w=w)
     run = _depthwise if is_plain(x, w) and not wants_gradient(x, w) else _ops.sparse_depthwise
-    return run(x, w, index, inverse, pairs_out, pairs_in, lengths, channels)
+    return run(x, w, *over, channels)
 
 
-def sparse_depthwise_wgrad(
-    y: Tensor,
-    x: Tensor,
-    index: Tensor,
-    inverse: Maybe,
-    pairs_out: Tensor,
-    pairs_in: Tensor,
-    lengths: Tensor,
-    filters: int,
-) -> Tensor:
+def sparse_depthwise_wgrad(y: Tensor, x: Tensor, over: Ways, filters: int) -> Tensor:
     """``w[t, k] = sum y[o, k // n] * x[i, k // m]`` over the pairs (o, i) of tap t: (taps, K).
 
     ``y`` is (outputs, D) and ``x`` (inputs, C); of the ``filters`` K, n = K / D share a channel of
@@ -235,13 +221,14 @@ def sparse_depthwise_wgrad(
     >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[10.0]])
     >>> index = torch.tensor([[0, 1]], dtype=torch.int32)
     >>> out, inp = torch.tensor([[0], [0]]).int(), torch.tensor([[0], [1]]).int()
-    >>> sparse_depthwise_wgrad(y, x, index, None, out, inp, torch.tensor([1, 1]), 1).tolist()
+    >>> over = Ways(index, None, out, inp, torch.tensor([1, 1]))
+    >>> sparse_depthwise_wgrad(y, x, over, 1).tolist()
     [[10.0], [20.0]]
     """
     refuse_transforms(y=y, x=x)
     plain = is_plain(y, x) and not wants_gradient(y, x)
     run = _depthwise_wgrad if plain else _ops.sparse_depthwise_wgrad
-    return run(y, x, index, inverse, pairs_out, pairs_in, lengths, filters)
+    return run(y, x, *over, filters)
 
 
 def sparse_global_pool(
@@ -288,30 +275,14 @@ def _fake_pool_chosen(y: Tensor, winners: Tensor, index: Tensor, inverse: Tensor
 
 
 @torch.library.register_fake("layoutconv::sparse_depthwise")
-def _fake_depthwise(
-    x: Tensor,
-    w: Tensor,
-    index: Tensor,
-    inverse: Maybe,
-    pairs_out: Maybe,
-    pairs_in: Maybe,
-    lengths: Maybe,
-    channels: int,
-) -> Tensor:
+def _fake_depthwise(x: Tensor, w: Tensor, *rest: Any) -> Tensor:
+    index, *_, channels = rest
     return x.new_empty((index.shape[0], channels))
 
 
 @torch.library.register_fake("layoutconv::sparse_depthwise_wgrad")
-def _fake_depthwise_wgrad(
-    y: Tensor,
-    x: Tensor,
-    index: Tensor,
-    inverse: Maybe,
-    pairs_out: Tensor,
-    pairs_in: Tensor,
-    lengths: Tensor,
-    filters: int,
-) -> Tensor:
+def _fake_depthwise_wgrad(y: Tensor, x: Tensor, *rest: Any) -> Tensor:
+    *_, lengths, filters = rest
     return x.new_empty((lengths.shape[0], filters))
 
 
@@ -380,14 +351,12 @@ def _keep_depthwise(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _depthwise_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, w, index, inverse, pairs_out, pairs_in, lengths = ctx.saved_tensors
-    dx = dw = None
+    x, w, *tensors = ctx.saved_tensors
+    dx, dw, over = None, None, Ways(*tensors)
     if ctx.needs_input_grad[0]:
-        dx = sparse_depthwise(grad, w, inverse, index, pairs_in, pairs_out, lengths, x.shape[1])
+        dx = sparse_depthwise(grad, w, over.back(), x.shape[1])
     if ctx.needs_input_grad[1]:
-        dw = sparse_depthwise_wgrad(
-            grad, x, index, inverse, pairs_out, pairs_in, lengths, w.shape[1]
-        )
+        dw = sparse_depthwise_wgrad(grad, x, over, w.shape[1])
     return dx, dw, *[None] * 6
 
 
@@ -398,12 +367,12 @@ def _keep_depthwise_wgrad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> 
 
 
 def _depthwise_wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    y, x, index, inverse, pairs_out, pairs_in, lengths = ctx.saved_tensors
-    dy = dx = None
+    y, x, *tensors = ctx.saved_tensors
+    dy, dx, over = None, None, Ways(*tensors)
     if ctx.needs_input_grad[0]:
-        dy = sparse_depthwise(x, grad, index, inverse, pairs_out, pairs_in, lengths, y.shape[1])
+        dy = sparse_depthwise(x, grad, over, y.shape[1])
     if ctx.needs_input_grad[1]:
-        dx = sparse_depthwise(y, grad, inverse, index, pairs_in, pairs_out, lengths, x.shape[1])
+        dx = sparse_depthwise(y, grad, over.back(), x.shape[1])
     return dy, dx, *[None] * 6
 
 

@@ -424,7 +424,7 @@ def test_gradients_want_what_they_are_taken_through():
         ops.sparse_pool(features, map.index, map.inverse.index, "max")
     weight = torch.zeros(9, 3, dtype=DOUBLE, requires_grad=True)
     with pytest.raises(ArgumentError, match="`pairs`: expected a tensor"):
-        ops.sparse_depthwise(features.detach(), weight, map.index, None, None, None, None, 3)
+        ops.sparse_depthwise(features.detach(), weight, ops.Ways(map.index), 3)
 
 
 def test_compiled_functions():

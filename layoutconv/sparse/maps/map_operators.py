@@ -53,16 +53,8 @@ def _reached_cells(
 
 
 @torch.library.register_fake("layoutconv::reached_cells")
-def _fake_reached_cells(
-    cells: Tensor,
-    grid: Ints,
-    checked: bool,
-    padded: bool,
-    taps: Ints,
-    outputs: Ints,
-    capacity: int | None,
-    transposed: bool,
-) -> tuple[Tensor, Tensor]:
+def _fake_reached_cells(cells: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    outputs, capacity, _ = rest[-3:]
     # Batch norms of torch ask whether there is a row: a graph ends in an error if a level has none.
     rows: Any = torch.library.get_ctx().new_dynamic_size(min=1) if capacity is None else capacity
     return cells.new_empty((rows, 1 + len(outputs))), cells.new_empty((), dtype=torch.int64)
@@ -86,15 +78,8 @@ def _neighbours(
 
 
 @torch.library.register_fake("layoutconv::neighbours")
-def _fake_neighbours(
-    cells: Tensor,
-    grid: Ints,
-    checked: bool,
-    padded: bool,
-    centres: Tensor,
-    taps: Ints,
-    mirrored: bool,
-) -> Tensor:
+def _fake_neighbours(cells: Tensor, grid: Ints, *rest: Any) -> Tensor:
+    centres, taps, _ = rest[-3:]
     return centres.new_empty((len(taps) // (len(grid) - 1) - 1, centres.shape[0])).T
 
 
