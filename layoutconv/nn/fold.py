@@ -9,6 +9,7 @@ import torch
 from ..errors import ArgumentError
 from .causal import CausalConv3d
 from .containers import Features, Sequential
+from .fused_norm import ACTIVATIONS
 from .layer_kinds import DenseLayers, TransposedLayers, kind_of_layer
 from .modules import to_channels_last
 from .own_padding import OWN_PADDING
@@ -23,14 +24,7 @@ _NORMS = {
     torch.nn.BatchNorm3d,
     torch.nn.SyncBatchNorm,
 }
-_ACTIVATIONS: dict[type, str] = {
-    torch.nn.ReLU: "relu",
-    torch.nn.LeakyReLU: "leaky_relu",
-    torch.nn.SiLU: "silu",
-    torch.nn.Sigmoid: "sigmoid",
-    torch.nn.Tanh: "tanh",
-    torch.nn.Hardswish: "hardswish",
-}
+_ACTIVATIONS = {**ACTIVATIONS, torch.nn.Hardswish: "hardswish"}
 
 # The forward passes of containers that call their modules in turn. A package above adds its own.
 SEQUENCES: set[Any] = {torch.nn.Sequential.forward, Sequential.forward}

@@ -34,6 +34,7 @@ from ..gpu.packing_choice import (
     packed_wgrad,
 )
 from ..gpu.phase_choice import arranged_dgrad, columns_for, phases_of
+from ..tensors.channels_last import channels_last_stride
 from ..tensors.epilogue_in_torch import Finish
 from ..tensors.tensor_checks import OUTPUTS, as_stored, expected
 from ..view.epilogue import Epilogue
@@ -73,11 +74,8 @@ def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Te
     (torch.Size([2, 3, 5]), (15, 1, 3), torch.int32)
     """
     first, *modes, channels = shape
-    strides, reach = [], channels
-    for extent in reversed(modes):
-        strides.append(reach)
-        reach = reach * extent
-    shape, stride = (first, channels, *modes), (reach, 1, *reversed(strides))
+    shape = first, channels, *modes
+    stride = channels_last_stride(shape)
     return like.new_empty_strided(shape, stride, dtype=dtype or OUTPUTS.get(like.dtype))
 
 
