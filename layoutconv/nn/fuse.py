@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..ops import dense_passes
-from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics
+from ..ops.dense_operators import (
+    conv_dgrad,
+    conv_fprop,
+    conv_fprop_statistics,
+    conv_transpose,
+)
 from ..ops.epilogue_args import EpilogueArgs
 from ..ops.formulas import has_gradient, linear, lower, wide_sums
 from ..ops.function_gradients import apply_function, may_be_bound, tensors_of
@@ -33,6 +38,11 @@ def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) 
     """The transposed convolution, and its ending."""
     if is_transformed():
         return _apart("dgrad", y, w, numbers, ending)
+    if torch.jit.is_tracing():  # what it records is to serve other sizes
+        spatial, stride, *rest = numbers
+        modes = zip(spatial, y.shape[2:], stride, strict=True)
+        beyond = [int(cells) - (int(extent) - 1) * step for cells, extent, step in modes]
+        return fused_or_not(conv_transpose, y, w, (beyond, stride, *rest), ending)
     return fused_or_not(conv_dgrad, y, w, numbers, ending)
 
 

@@ -3,6 +3,7 @@
     conv_fprop(x, w, ..., bias, scale, residual, activation, slope, out_dtype) -> y
     conv_dgrad(y, w, spatial, ..., bias, scale, residual, activation, slope, out_dtype) -> x
     conv_wgrad(y, x, taps, ...) -> w
+    conv_transpose(y, w, beyond, ...) -> x          as conv_dgrad, of ``torch.jit.trace``
     conv_fprop_statistics(as conv_fprop) -> y, statistics
 
 Tensors have torch's shapes, ``x`` (N, C, D, H, W), ``w`` (K, C/groups, T, R, S), ``y`` (N, K, Z, P,
@@ -42,6 +43,13 @@ _SCHEMAS = {
     "conv_dgrad": f"(Tensor y, Tensor w, SymInt[] spatial, {_NUMBERS}, {SCHEMA}) -> Tensor",
     "conv_wgrad": f"(Tensor y, Tensor x, SymInt[] taps, {_NUMBERS}) -> Tensor",
 }
+# The tracer of torch.jit keeps lists of numbers alone, not of sizes that it traces: these would be
+# constants. So a traced transposed convolution says what it adds to (extent - 1) * stride.
+_SCHEMAS["conv_transpose"] = (
+    _SCHEMAS["conv_dgrad"]
+    .replace("conv_dgrad", "conv_transpose")
+    .replace("SymInt[] spatial", "int[] beyond")
+)
 for _name, _schema in _SCHEMAS.items():
     torch.library.define(f"layoutconv::{_name}", _schema, tags=torch.Tag.pt2_compliant_tag)
 
@@ -49,12 +57,25 @@ conv_fprop = torch.ops.layoutconv.conv_fprop.default
 conv_fprop_statistics = torch.ops.layoutconv.conv_fprop_statistics.default
 conv_dgrad = torch.ops.layoutconv.conv_dgrad.default
 conv_wgrad = torch.ops.layoutconv.conv_wgrad.default
+conv_transpose = torch.ops.layoutconv.conv_transpose.default
 
 for _device in ("cpu", "cuda"):
     torch.library.impl("layoutconv::conv_fprop", _device, dense_passes.fprop)
     torch.library.impl("layoutconv::conv_fprop_statistics", _device, dense_passes.fprop_statistics)
     torch.library.impl("layoutconv::conv_dgrad", _device, dense_passes.dgrad)
     torch.library.impl("layoutconv::conv_wgrad", _device, dense_passes.wgrad)
+
+
+def _transposed(
+    y: Tensor, w: Tensor, beyond: Ints, stride: Ints, *rest: Any, **named: Any
+) -> Tensor:
+    modes = zip(y.shape[2:], stride, beyond, strict=True)
+    spatial = [(extent - 1) * step + more for extent, step, more in modes]
+    result: Tensor = conv_dgrad(y, w, spatial, stride, *rest, **named)
+    return result
+
+
+torch.library.impl("layoutconv::conv_transpose", "CompositeImplicitAutograd", _transposed)
 
 
 # -- what they would return: shapes without data ---------------------------------------------------

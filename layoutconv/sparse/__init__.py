@@ -5,6 +5,7 @@ May import ``layoutconv.algebra``, ``layoutconv.view`` and the arguments of conv
 that are made on a GPU.
 """
 
+from .coords import safe_loading
 from .coords.broadcast import broadcast
 from .coords.coordinates import Coordinates
 from .coords.grid_index import dense_index
@@ -30,6 +31,8 @@ from .maps.taps import tap_offsets
 from .maps.two_way import KernelMap
 from .stream.chunks import Chunk, Chunks
 from .views import kernel_map_view
+
+safe_loading.register()
 
 __all__ = [
     "Chunk",

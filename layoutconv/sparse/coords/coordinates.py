@@ -413,7 +413,7 @@ class Coordinates:
         return {"cells": self.cells, **grid, **flags}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        self.__init__(**state | {"valid": False})  # type: ignore[misc]  # a file is not believed
 
     def __deepcopy__(self, memo: Any) -> Coordinates:
         return self  # nothing of it changes but what is found out

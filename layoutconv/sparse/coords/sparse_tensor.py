@@ -49,13 +49,8 @@ class SparseTensor(NoTensor):
 
     Pickling and ``torch.save`` keep features and cells, not kernel maps; ``copy.deepcopy`` copies
     the features, and shares the coordinates. Tensors that are saved together and share coordinates
-    share them afterwards. ``torch.load`` reads by
-    default only classes that it knows::
-
-        with torch.serialization.safe_globals([lc.SparseTensor, lc.sparse.Coordinates]):
-            x = torch.load(path)
-
-    and ``lc.sparse.Voxels`` and ``lc.sparse.Lattice`` besides, where it is voxels that were saved.
+    share them afterwards. ``torch.load`` reads them with ``weights_only=True``, its default, once
+    ``layoutconv.sparse`` is imported; what a file says is checked as what a caller says.
 
     Raises ``ArgumentError``.
 
@@ -117,6 +112,10 @@ class SparseTensor(NoTensor):
         raise AttributeError(
             f"a {type(self).__name__} cannot be changed: replace(features) makes another"
         )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        SparseTensor.__init__(self, self.features, self.coordinates)
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a {type(self).__name__} cannot be changed")

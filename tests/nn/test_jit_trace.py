@@ -1,0 +1,36 @@
+"""``torch.jit.trace`` of layers: what is recorded serves other sizes, and has gradients."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+
+import layoutconv as lc
+
+LAYERS = [
+    (lc.nn.Conv2d, (4, 6, 3), {"stride": 2, "padding": 1}, (1, 4, 9, 8), (2, 4, 7, 11)),
+    (lc.nn.ConvTranspose1d, (4, 6, 2), {"stride": 2, "groups": 2}, (1, 4, 6), (3, 4, 9)),
+    (
+        lc.nn.ConvTranspose2d, (4, 6, 3), {"stride": 2, "padding": 1, "output_padding": 1},
+        (1, 4, 5, 6), (2, 4, 7, 3),
+    ),
+    (lc.nn.ConvTranspose3d, (4, 6, 2), {"stride": (1, 2, 3)}, (1, 4, 3, 5, 6), (3, 4, 2, 2, 8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "sizes", "numbers", "traced", "other"), LAYERS)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_serves_other_sizes(kind, sizes, numbers, traced, other):
+    layer = kind(*sizes, **numbers)
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.trace(layer, torch.randn(traced)), file)
+    file.seek(0)
+    loaded = torch.jit.load(file)
+    x = torch.randn(other)
+    assert torch.equal(loaded(x), layer(x))
+    [want] = torch.autograd.grad(layer(x).sin().sum(), layer.weight)
+    loaded(x).sin().sum().backward()
+    assert torch.equal(loaded.weight.grad, want)
