@@ -168,6 +168,21 @@ def test_a_footprint_is_about_what_memory_is_taken() -> None:
     assert footprint(torch, torch.Tensor, footprint) < 1000
 
 
+def test_a_footprint_leaves_out_the_cache_that_a_function_knows() -> None:
+    """A kept call does not own what it may ask a cache for: else each entry weighs all others."""
+    cache: BoundedCache[object, object] = BoundedCache("", entries=100, nbytes=1 << 20)
+
+    @kept_in(cache)
+    def made(number: int) -> list[int]:
+        return list(range(number, number + 500))
+
+    before = footprint(made)
+    for number in range(20):
+        made(1000 * number)
+    assert len(cache) == 20
+    assert footprint(made) == before
+
+
 def test_functions_of_a_few_bytes_are_remembered() -> None:
     calls = []
     name = f"{__name__}.test_functions_of_a_few_bytes_are_remembered.<locals>.double"

@@ -22,7 +22,12 @@ def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...]
     """``shape`` with its leaves made plain, or an error that points at the wrong one."""
     whole = shape if whole is None else whole
     if isinstance(shape, tuple):
-        return tuple([checked_shape(s, whole, (*path, i)) for i, s in enumerate(shape)])
+        return tuple(
+            [
+                s if type(s) is SymInt and s > 0 else checked_shape(s, whole, (*path, i))
+                for i, s in enumerate(shape)
+            ]
+        )
     leaf = as_integer(shape)
     if leaf is None:
         hint = "; write it as a tuple" if isinstance(shape, list) else ""
@@ -65,8 +70,14 @@ def checked_stride(
                 f"Layout: the shape and the stride have different profiles{where}: "
                 f"{text(shape)} and {text(stride)}\n" + point_at(whole, path)
             )
-        pairs = zip(stride, shape, strict=True)
-        return tuple([checked_stride(d, s, whole, (*path, i)) for i, (d, s) in enumerate(pairs)])
+        return tuple(
+            [
+                d
+                if type(d) is SymInt and not isinstance(s, tuple)
+                else checked_stride(d, s, whole, (*path, i))
+                for i, (d, s) in enumerate(zip(stride, shape, strict=True))
+            ]
+        )
     if isinstance(stride, ArithmeticTuple):
         terms = basis_terms(stride)
         return terms[0] if len(terms) == 1 else stride if terms else 0

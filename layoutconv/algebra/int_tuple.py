@@ -27,7 +27,13 @@ def flatten(t: IntTuple) -> tuple[Any, ...]:
     """
     if not isinstance(t, tuple):
         return (t,)
-    return tuple(leaf for mode in t for leaf in flatten(mode))
+    leaves: list[Any] = []
+    for mode in t:
+        if isinstance(mode, tuple):
+            leaves += flatten(mode)
+        else:
+            leaves.append(mode)
+    return tuple(leaves)
 
 
 def unflatten(leaves: Iterator[Any], profile: IntTuple) -> IntTuple:
@@ -153,9 +159,11 @@ def map_leaves(fn: Any, *ts: IntTuple) -> IntTuple:
     >>> map_leaves(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
     (4, (8, 24))
     """
-    if isinstance(ts[0], tuple):
-        return tuple(map_leaves(fn, *modes) for modes in zip(*ts, strict=True))
-    return fn(*ts)
+    if not isinstance(ts[0], tuple):
+        return fn(*ts)
+    if len(ts) == 1:
+        return tuple([map_leaves(fn, t) if isinstance(t, tuple) else fn(t) for t in ts[0]])
+    return tuple([map_leaves(fn, *modes) for modes in zip(*ts, strict=True)])
 
 
 def compact_stride(shape: IntTuple, first: Any = 1) -> IntTuple:

@@ -104,8 +104,10 @@ def _plain(x: int, value: int) -> bool:
 
 def _atom(x: int, *, tight: bool, right: bool = False) -> str:
     text = str(x)
-    loose = any(ch in text[1:] for ch in "+-") or (tight and text[0] == "-")
-    split = right and any(ch in text for ch in "*/%")
+    if text.isidentifier():  # a letter, as most are
+        return text
+    loose = "+" in text or "-" in text[1:] or (tight and text[0] == "-")
+    split = right and ("*" in text or "/" in text or "%" in text)
     return f"({text})" if (tight and loose) or split else text
 
 

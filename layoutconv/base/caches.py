@@ -230,7 +230,7 @@ def footprint(*values: Any) -> int:
 @lru_cache(maxsize=1024)
 def _looked_into(kind: type[Any]) -> str:
     """A class of objects: shared by all, or of their own, and what holds what they hold."""
-    if issubclass(kind, _SHARED):
+    if issubclass(kind, (*_SHARED, BoundedCache)):  # a call that knows a cache keeps none of it
         return "shared"
     if issubclass(kind, _LEAVES):
         return "leaf"

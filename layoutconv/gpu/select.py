@@ -43,7 +43,7 @@ from ..planning.structural_zeros import Run, leaves_bounds, runs_of
 from ..planning.tile import TileConfig, specialized
 from ..planning.tile_table import WARPGROUP_TYPES
 from ..planning.tma_im2col import is_mapped
-from ..planning.view_rules import UnsupportedViewError, check_view
+from ..planning.view_rules import UnsupportedViewError, check_bounds
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import counts_rows, is_by_row
@@ -121,7 +121,7 @@ def choose_kernel(
     vectors, along = vectors_of(view, kind, out_kind, aligned)
     if not view.k:  # sums of nothing: no operand is read
         vectors, along = (1, 1, vectors[2]), (1, 1)
-    check_view(view, along)
+    check_bounds(view, along)
     of_any_tile = KernelSpec(
         kind, out_kind, _ANY_TILE, machine.arch, vectors, along, epilogue=structure
     )

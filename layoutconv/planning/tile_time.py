@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, hypot, log2
+from typing import NamedTuple
 
 from .group_model import GroupProblem
 from .group_tile import GroupTile
@@ -171,18 +172,71 @@ def expected_times(
     """
     if isinstance(tile, GroupTile):
         return [_of_groups(problem, tile, parts, machine) for parts in splits]
-    cluster, resident = tile.cluster_k, _resident(problem, tile, machine)
-    m = ceil(problem.m * problem.halo_growth) if tile.halo_taps > 1 else problem.m
-    ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * cluster
-    sms = _sms(machine, cluster)
-    rate = rate_of(problem, tile) * machine.products
-    outputs, cost = tile.m * tile.n, COST.get(problem.dtype, 1.0)
-    more = TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0
-    copied, stored = _short_vectors(problem, tile)
-    adjoins = problem.rows_adjoin and problem.n <= tile.n and cluster == 1
-    moved = problem.moved / machine.bandwidth
-    start, narrow, persistent = start_time(tile), tile.n < WIDE, tile.persistent
-    exchange, k, halo = EXCHANGE * log2(cluster), problem.k, tile.halo_taps
+    return times_of(problem, TileTerms.of(problem, tile, machine), splits, machine)
+
+
+class TileTerms(NamedTuple):
+    """The terms of a tile's time that rows, long sums and groups leave as they are: they are
+    computed once for all sizes of a kind of problem.
+
+    Attributes:
+        m, n, columns: of its outputs, and products of a k-tile with all taps that share rows.
+        cluster, sms: CTAs that share a sum, and the SMs that such clusters find room on.
+        resident: CTAs that an SM has room for.
+        outputs, cost, more: of a CTA, the time of a product, and the taps of more rows.
+        rate: products of the machine in a microsecond.
+        copied, stored: what short vectors take, ``_short_vectors``; ``adjoins``: they are whole
+            where a sum is.
+        start, exchange: microseconds beside products; ``ahead``: k-tiles on their way in a narrow
+            tile, 0 in others.
+    """
+
+    m: int
+    n: int
+    columns: int
+    halo_taps: int
+    persistent: bool
+    cluster: int
+    sms: int
+    resident: int
+    outputs: int
+    cost: float
+    more: float
+    rate: float
+    copied: tuple[tuple[int, float, float], ...]
+    stored: float
+    adjoins: bool
+    start: float
+    exchange: float
+    ahead: int
+
+    @classmethod
+    def of(cls, problem: Problem, tile: TileConfig, machine: Machine) -> TileTerms:
+        """The terms of a tile; of the sizes, ``problem.n`` alone is asked."""
+        cluster, (copied, stored) = tile.cluster_k, _short_vectors(problem, tile)
+        return cls(
+            tile.m, tile.n, tile.k * tile.halo_taps, tile.halo_taps, tile.persistent,
+            cluster, _sms(machine, cluster), _resident(problem, tile, machine),
+            tile.m * tile.n, COST.get(problem.dtype, 1.0),
+            TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0,
+            rate_of(problem, tile) * machine.products,
+            tuple(copied), stored, problem.rows_adjoin and problem.n <= tile.n and cluster == 1,
+            start_time(tile), EXCHANGE * log2(cluster),
+            max(tile.stages - 1, 1) if tile.n < WIDE else 0,
+        )  # fmt: skip
+
+
+def times_of(
+    problem: Problem, terms: TileTerms, splits: Sequence[int], machine: Machine
+) -> list[float]:
+    """``expected_times`` of the tile that the terms are of."""
+    (
+        m, n, columns, halo, persistent, cluster, sms, resident, outputs, cost, more, rate,
+        copied, stored, adjoins, start, exchange, ahead,
+    ) = terms  # fmt: skip
+    rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
+    ctas = -(-rows // m) * -(-problem.n // n) * problem.groups * cluster
+    moved, k = problem.moved / machine.bandwidth, problem.k
     times = []
     for parts in splits:
         ctas_per_sm = -(-ctas * parts // sms)
@@ -193,8 +247,8 @@ def expected_times(
             for nbytes, vectors, copies in copied:
                 of_cta += nbytes * -(-k // (parts * cluster * halo)) * vectors / copies
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
-        if narrow:
-            time = max(time, waves * _waits(problem, tile, parts))
+        if ahead:  # the stages bring all k-tiles one after the other, if nothing takes longer
+            time = max(time, waves * (LATENCY * -(-k // (parts * cluster * columns)) / ahead))
         # Where memory is as slow as the products, neither hides the other.
         time = hypot(time, moved)
         time += start if persistent else start * waves
@@ -254,13 +308,6 @@ def start_time(tile: TileConfig) -> float:
     if tile.load is Load.TMA_WARP:
         return (MAPPED_WINDOWS if tile.halo_taps > 1 else ONE_WARP)[shape][1]
     return SLOW_START.get(shape, WAVE)
-
-
-def _waits(problem: Problem, tile: TileConfig, splits: int) -> float:
-    """Microseconds in which the stages of a CTA bring all of its k-tiles, if nothing else takes
-    longer."""
-    k_tiles = -(-problem.k // (splits * tile.cluster_k * tile.halo_taps * tile.k))
-    return LATENCY * k_tiles / max(tile.stages - 1, 1)
 
 
 def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) -> float:

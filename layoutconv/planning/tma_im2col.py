@@ -117,11 +117,18 @@ class Im2col:
         Of no pixels at all, no map is made.
         """
         sign = 1 << (BITS[len(self.modes) - 1] - 1)
-        extents = [int(mode.extent) for mode in self.modes] + [int(self.images[0])]
+        extents = [int(mode.extent) for mode in self.modes]
         strides = [int(mode.stride) for mode in self.modes] + [int(self.images[1])]
-        return not all(extents) or (
-            all(-sign <= int(mode.upper) < sign for mode in self.modes)
-            and all(0 < extent < MOST_EXTENT for extent in extents)
+        images = int(self.images[0])
+        if not images or not all(extents):
+            return True
+        uppers = [
+            replace(mode, rows=int(mode.rows), extent=extent).upper
+            for mode, extent in zip(self.modes, extents, strict=True)
+        ]
+        return (
+            all(-sign <= upper < sign for upper in uppers)
+            and all(0 < extent < MOST_EXTENT for extent in (*extents, images))
             and all(0 < stride < MOST_BYTES // 8 for stride in strides)
         )
 

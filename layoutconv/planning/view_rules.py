@@ -7,9 +7,10 @@ has to be inside by construction; that is decided here, on intervals of integers
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 from typing import Any, NoReturn
 
-from layoutconv.algebra.int_tuple import flatten, product
+from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.stride import CustomStride, ScaledBasis
 
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, operands, stages
@@ -35,13 +36,19 @@ def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
     ...     print(error)
     operand `a` of the view: expected a map to coordinates and a map to memory, got (4,8):(8,1)
     """
+    check_maps(view)
+    check_bounds(view, along)
+
+
+def check_bounds(view: GemmView, along: tuple[int, int]) -> None:
+    """``check_view`` without ``check_maps``, which the vectors of a view were found by already."""
     if view.l > MAX_GROUPS:
         _refuse("a", f"at most {MAX_GROUPS} groups", view.l)
-    check_maps(view)
     for (name, layout), columns in zip(operands(view), (*along, 1), strict=True):
         for mode in stages(layout)[0].layout.shape[:2]:
-            if product(mode) >= 2**31:
-                _refuse(name, "fewer than 2^31 rows and columns", int(product(mode)))
+            size = prod(map(int, flatten(mode)))
+            if size >= 2**31:
+                _refuse(name, "fewer than 2^31 rows and columns", size)
         left = mode_left(layout, 1 - columns)
         if left is not None:
             _refuse(name, *left)

@@ -44,7 +44,7 @@ class Stored:
     name: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    text: str
+    memory: Layout
 
     @classmethod
     def of(cls, name: str, layout: OperandLayout) -> Stored:
@@ -52,7 +52,12 @@ class Stored:
         shape, stride = flatten(memory.shape), flatten(memory.stride)
         if not all(isinstance(d, int) for d in stride):
             raise ArgumentError("view", f"integer strides in the memory of {name}", str(memory))
-        return cls(name, tuple(map(int, shape)), tuple(map(int, stride)), str(memory))
+        return cls(name, tuple(map(int, shape)), tuple(map(int, stride)), memory)
+
+    @property
+    def text(self) -> str:
+        """The letters of shape and strides."""
+        return str(self.memory)
 
 
 @dataclass(frozen=True)

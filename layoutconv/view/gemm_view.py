@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from ..algebra.budget import Budget
@@ -119,7 +120,11 @@ def _moved(crd: Any, offset: Any) -> Any:
 
 def gathers(stage: Stage) -> bool:
     """Return whether a map of the chain reads an index buffer, or applies another function."""
-    return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
+    return any(map(_is_function, flatten(stage.layout.stride)))
+
+
+def _is_function(stride: Any) -> bool:
+    return isinstance(stride, CustomStride)
 
 
 def _masked(crd: IntTuple, valid: Any) -> IntTuple:
@@ -180,22 +185,22 @@ class GemmView(Pictured):
     @cached_property
     def m(self) -> int:
         """Return how many rows the GEMM has."""
-        return int(product(self.a.shape[0]))
+        return int(_count(self.a.shape[0]))
 
     @cached_property
     def n(self) -> int:
         """Return how many columns the GEMM has."""
-        return int(product(self.b.shape[0]))
+        return int(_count(self.b.shape[0]))
 
     @cached_property
     def k(self) -> int:
         """The length of the sums."""
-        return int(product(self.a.shape[1]))
+        return int(_count(self.a.shape[1]))
 
     @cached_property
     def l(self) -> int:  # noqa: E743
         """Return how many problems there are: 1 where the layouts have no third mode."""
-        return int(product(self.a.shape[2])) if len(self.a.shape) > 2 else 1
+        return int(_count(self.a.shape[2])) if len(self.a.shape) > 2 else 1
 
     def at(self, l: int) -> GemmView:
         """Problem ``l``, a view of two modes over the same tensors.
@@ -293,6 +298,13 @@ def _check_chain(name: str, operand: Any) -> None:
         raise ArgumentTypeError(name, kinds, f"{type(operand).__name__}: {operand}")
 
 
+def _count(mode: IntTuple) -> Any:
+    """The size of a mode: a product of numbers, where they are known, without their names."""
+    leaves = flatten(mode)
+    known = all(isinstance(leaf, int) for leaf in leaves)
+    return prod(map(int, leaves)) if known else product(mode)
+
+
 def _check_extents(a: IntTuple, b: IntTuple, d: IntTuple) -> None:
     """Two modes, or three, of every operand; and sizes that belong together."""
     modes = [shape if isinstance(shape, tuple) else (shape,) for shape in (a, b, d)]
@@ -301,13 +313,14 @@ def _check_extents(a: IntTuple, b: IntTuple, d: IntTuple) -> None:
         if rank != ranks[0] or rank not in (2, 3):
             few = "2 modes, or 3, in each of a, b and d"
             raise ArgumentError(name, few, f"{ranks[0]}, {ranks[1]} and {ranks[2]} of them")
-    (m, k, *_), (n, terms, *_), (rows, columns, *_) = (map(product, shape) for shape in modes)
+    (m, k, *_), (n, terms, *_), (rows, columns, *_) = (map(_count, shape) for shape in modes)
     if terms != k:
-        raise ArgumentError("b", f"{k} columns, as in a", int(terms))
+        raise ArgumentError("b", f"{product(modes[0][1])} columns, as in a", int(terms))
     if (rows, columns) != (m, n):
+        m, n, rows, columns = map(product, (modes[0][0], modes[1][0], *modes[2][:2]))
         raise ArgumentError("d", f"{m} x {n}, the rows of a and b", f"{rows} x {columns}")
     for name, shape in zip("bd", modes[1:], strict=True):
-        if ranks[0] == 3 and product(shape[2]) != product(modes[0][2]):
+        if ranks[0] == 3 and _count(shape[2]) != _count(modes[0][2]):
             problems = f"{product(modes[0][2])} problems in mode 2, as in a"
             raise ArgumentError(name, problems, int(product(shape[2])))
 

@@ -1,0 +1,236 @@
+"""Candidates: tiles that a kind of problem may be run by, with all that its sizes do not change.
+
+Problems of one kind differ in rows, in groups, and in the length of long sums, as those of a layer
+do at another size of its input. A network has few kinds, so that what is known of them is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..base.caches import BoundedCache
+from .kernel_spec import BYTES, RESERVED, VECTOR_BYTES
+from .legality import REGISTER_STORE_BYTES, REGISTER_STORE_COLUMNS
+from .machine import Machine
+from .schedule import Load
+from .tile import LINE_BYTES, TileConfig, specialized
+from .tile_table import (
+    FAMILY,
+    HOPPER,
+    MAPPED_WINDOWS,
+    ONE_WARP,
+    PERSISTENT,
+    WHOLE_COLUMNS,
+    WINDOWS,
+    persistent_tile,
+    shapes,
+    tile_of,
+)
+from .tile_time import WIDE, Problem, TileTerms, gathered_rows, is_kept
+
+FEW_PARTS = 4  # clusters of 8 do not all find room at once: 51 us where two waves were 20
+MOST_COUNTED = 64  # columns of ping-pong consumers with statistics: for more, no registers
+MOST_OF_PINGPONG = 128  # columns: with more, every tile of them would read A once more
+LONG = 4096  # products: of longer sums, all tiles have all stages
+_NBYTES = 640  # of a candidate, about
+_CANDIDATES: BoundedCache[tuple[Problem, Machine], Candidates] = BoundedCache(
+    "tile candidates", entries=256, nbytes=8 << 20
+)
+
+
+class Candidate(NamedTuple):
+    """A tile that a machine has room for, and the terms of its time."""
+
+    tile: TileConfig
+    terms: TileTerms
+
+
+class Candidates(NamedTuple):
+    """The tiles of a kind of problem, in the order of the table.
+
+    ``clustered`` has, at the place of a tile, the same for clusters of 2 and of 4 CTAs that share
+    a sum, as far as these have rows to store.
+    """
+
+    tiles: tuple[Candidate, ...]
+    clustered: tuple[tuple[Candidate, ...], ...]
+
+
+def candidates(problem: Problem, machine: Machine) -> Candidates:
+    """The tiles of the family that a machine has room for.
+
+    >>> from .machine import MACHINES
+    >>> of = [Problem(m, 128, 1728, 64, "float16", 2) for m in (10**4, 10**6)]
+    >>> small, large = (candidates(problem, MACHINES["sm_90a"]) for problem in of)
+    >>> small is large
+    True
+    """
+    kind = kind_of(problem), machine
+    found = _CANDIDATES.get(kind)
+    if found is None:
+        found = _made(*kind)
+        count = len(found.tiles) + sum(map(len, found.clustered))
+        _CANDIDATES.put(kind, found, _NBYTES * (count + 2))
+    return found
+
+
+def kind_of(problem: Problem) -> Problem:
+    """The problem without the sizes that make no difference to its candidates.
+
+    >>> of = [Problem(m, 64, k, 0, "float16", 4) for m, k in ((9, 10**5), (99, 10**6))]
+    >>> kind_of(of[0]) == kind_of(of[1])
+    True
+    """
+    k = min(problem.k, LONG) if problem.halo_taps == 1 else problem.k
+    return replace(problem, m=1, k=k, groups=1, moved=0, halo_growth=1.0, group=None)
+
+
+def _made(problem: Problem, machine: Machine) -> Candidates:
+    size, staged = BYTES[problem.dtype], problem.staged_bytes
+
+    def of(tiles: list[TileConfig]) -> tuple[Candidate, ...]:
+        fitting = [t for t in tiles if t.smem_bytes(size, staged) <= machine.smem_per_cta]
+        return tuple(Candidate(t, TileTerms.of(problem, t, machine)) for t in fitting)
+
+    tiles = of(_tiles(problem, machine))
+    return Candidates(tiles, tuple(of(_clusters(problem, tile, machine)) for tile, _ in tiles))
+
+
+def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
+    line = LINE_BYTES // BYTES[problem.dtype]
+    k = line if problem.channels % line == 0 else line // 2
+    if problem.dtype == "float64":  # of CUDA cores
+        tiles = [TileConfig((64, 64, k))]
+    else:
+        hopper = shapes(machine.arch, problem.dtype) != list(FAMILY)
+        tiles = [tile_of(shape, k, line // 2) for shape in FAMILY]
+        if hopper and is_kept(problem, k):
+            tiles += [
+                specialized((m, n, k), (warps_m, warps_n), stages, load)
+                for (m, n, warps_m, warps_n), (_, stages, load) in gathered_rows(problem).items()
+            ]
+        elif hopper:
+            tiles += [tile_of(shape, k, line // 2) for shape in HOPPER]
+        tiles += _halo_tiles(problem, machine)
+        tiles += _tma_warp_tiles(problem, machine, k)
+        tiles += _persistent(problem, k) if hopper else []
+        if not problem.wgmma:
+            tiles = [tile for tile in tiles if not tile.warp_specialized]
+    tiles = [tile for tile in tiles if tile.n >= WIDE or _takes_narrow(problem, tile)]
+    if problem.dtype == "float32":  # twice the fragments in registers
+        tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.mma_threads]
+    return tiles
+
+
+def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[TileConfig]:
+    """The tile for clusters that share a sum, as long as each CTA has rows to store.
+
+    Only on Hopper, where the exchange was measured and what it brings.
+    """
+    other = machine.arch != "sm_90a" or problem.dtype == "float64" or tile.persistent
+    if other or not problem.clusters:
+        return []
+    vector = VECTOR_BYTES if tile.n >= WIDE else problem.access_bytes[2] // problem.stored_bytes
+    rows = max(1, tile.mma_threads * vector // tile.n)  # stored at once, at most
+    found, parts = [], 2
+    while parts <= FEW_PARTS and (tile.m // parts) % rows == 0:
+        found.append(replace(tile, cluster_k=parts))
+        parts *= 2
+    return found
+
+
+def _takes_narrow(problem: Problem, tile: TileConfig) -> bool:
+    """A tile of fewer columns than any other has all of a problem, of a B that it can read."""
+    if tile.warp_specialized:
+        reads = problem.b_along_k and (problem.dtype != "tfloat32" or problem.tma)
+    else:
+        reads = problem.b_along_k or BYTES[problem.dtype] == 2
+    return problem.n <= tile.n and reads
+
+
+def _halo_tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
+    """Tiles of A that serve several taps, of k-tiles that lie within the first of these.
+
+    Of all columns: where A is read for each of several tiles of them, nothing is gained.
+    """
+    size = BYTES[problem.dtype]
+    k = 64 // size
+    half_lines = problem.halo_taps > 1 and size > 1 and problem.k // problem.halo_taps % k == 0
+    if not half_lines or shapes(machine.arch, problem.dtype) == list(FAMILY):
+        return []
+    if problem.tma_halo:
+        return [
+            specialized(
+                (m, n, k),
+                (warps_m, warps_n),
+                stages[problem.halo_taps > 2],
+                Load.TMA_WARP,
+                halo_taps=problem.halo_taps,
+            )
+            for (m, n, warps_m, warps_n), (_, _, *stages) in MAPPED_WINDOWS.items()
+            if problem.n <= n and (size <= 2 or m == 256) and stages[problem.halo_taps > 2]
+        ]
+    tiles = []
+    for (m, n, warps_m, warps_n), (_, most) in WINDOWS.items():
+        for stages in range(most if problem.n <= n else 0, 1, -1):
+            warps = warps_m, warps_n
+            tile = specialized((m, n, k), warps, stages, halo_taps=problem.halo_taps)
+            if tile.smem_bytes(size, problem.staged_bytes) <= machine.smem_per_cta:
+                tiles.append(tile)
+                break
+    return tiles
+
+
+def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConfig]:
+    """Tiles that one warp copies, with as many stages as leave others room.
+
+    For data of 16 bits; for tf32 where all of a sum is on its way at once: more was not measured.
+    """
+    size, most = BYTES[problem.dtype], -(-problem.k // k)
+    if not (problem.tma and problem.clusters and problem.channels):
+        return []
+    tiles = []
+    for m, n, warps_m, warps_n in ONE_WARP:
+        stages = max(1, min(HOPPER[m, n, warps_m, warps_n], most))
+        while True:
+            tile = specialized((m, n, k), (warps_m, warps_n), stages, Load.TMA_WARP)
+            shared = tile.smem_bytes(size, problem.staged_bytes) + RESERVED
+            if stages < 3 or tile.ctas_per_sm * shared <= machine.smem_per_sm:
+                break
+            stages -= 1
+        if size == 2 or (size == 4 and stages >= most):
+            tiles.append(tile)
+    return tiles
+
+
+def _persistent(problem: Problem, k: int) -> list[TileConfig]:
+    """Tiles of persistent kernels; with halo reuse, of half lines and of all columns."""
+    if not problem.persistent or BYTES[problem.dtype] not in REGISTER_STORE_BYTES:
+        return []
+    tiles = []
+    if problem.tma and problem.channels:
+        for row in PERSISTENT[1]:
+            tile = persistent_tile(row, k)
+            if row.pingpong:
+                fits = row.n < 2 * problem.n and problem.n <= MOST_OF_PINGPONG
+            else:  # tiles that others pad for are for those columns alone
+                fits = row not in WHOLE_COLUMNS or problem.n % row.n == 0
+            if fits and _persistent_epilogue_fits(problem, tile):
+                tiles.append(tile)
+    half_line = 64 // BYTES[problem.dtype]
+    if problem.tma_halo and problem.k // problem.halo_taps % half_line == 0:
+        for row in PERSISTENT[min(problem.halo_taps, 3)]:
+            tile = persistent_tile(row, half_line, problem.halo_taps, problem.k_tiles)
+            if problem.n <= row.n and _persistent_epilogue_fits(problem, tile):
+                tiles.append(tile)
+    return tiles
+
+
+def _persistent_epilogue_fits(problem: Problem, tile: TileConfig) -> bool:
+    """A persistent kernel of such tiles stores what the problem asks for."""
+    if problem.statistics and not (tile.pingpong and problem.n <= tile.n <= MOST_COUNTED):
+        return False
+    if not tile.stores_registers(BYTES[problem.dtype]):
+        return True
+    return problem.register_store and tile.n % REGISTER_STORE_COLUMNS == 0
