@@ -114,6 +114,10 @@ has_global_hooks: Callable[[], bool] = private(
     "torch.nn.modules.module:_has_any_global_hook", supposed
 )
 
+# ``f(node)``, in a backward pass: whether it comes to a node of the graph. It raises RuntimeError
+# for a leaf whose gradient ``torch.autograd.grad`` is asked for.
+comes_to: Callable[[Any], bool] = private("torch._C:_will_engine_execute_node", supposed)
+
 # Of torch.func: the transform on top or None, and how many there are.
 transform_on_top: Callable[[], Any] = private(
     "torch._C._functorch:peek_interpreter_stack", supposed

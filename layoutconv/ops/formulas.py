@@ -155,16 +155,21 @@ def keep(ctx: Any, operands: tuple[Tensor, Tensor], ending: Any, result: Tensor,
 
 
 def through_epilogue(
-    ctx: Any, grad: Tensor, scale: Tensor | None, result: Tensor | None
+    ctx: Any,
+    grad: Tensor,
+    scale: Tensor | None,
+    result: Tensor | None,
+    needed: Sequence[bool] | None = None,
 ) -> tuple[Tensor, tuple[Any, ...]]:
     """The gradient of the sums, and those of ``bias``, ``scale`` and ``residual``.
 
-    ``scale`` and ``result`` are what :func:`keep` saved last. Whoever calls has unpacked what was
-    saved: under ``torch.utils.checkpoint`` that is possible once.
+    ``needed`` are fewer than ``ctx.needs_input_grad`` where it is known that others are not asked
+    for. ``scale`` and ``result`` are what :func:`keep` saved last. Whoever calls has unpacked what
+    was saved: under ``torch.utils.checkpoint`` that is possible once.
     """
     (activation, slope), (bias_dtype, residual_dtype) = ctx.activation, ctx.others
     # The dispatcher leaves out arguments at the end that are at their defaults.
-    needed = (*ctx.needs_input_grad, *[False] * (ctx.ending_at + 3))
+    needed = (*(needed or ctx.needs_input_grad), *[False] * (ctx.ending_at + 3))
     needs_bias, needs_scale, needs_residual = needed[ctx.ending_at : ctx.ending_at + 3]
     if needs_scale or not has_gradient(activation, slope):
         name, got = ("scale", "one") if needs_scale else ("activation", f"{activation} of {slope}")

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.torch_internals import comes_to
 from .formulas import Formula, as_inputs, keep, linear, through_epilogue
 from .function_gradients import tensors_of, through_function, with_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -25,6 +26,8 @@ class BoundCall:
         only_sums: whether nothing follows the sums, which have the dtype of the operands.
         ending: its activation, and the slope.
         formula: that of the operator, whose gradients these are.
+        asks: whether backward passes ask which gradients are asked for. Not once that was an error,
+            18 us, as where ``torch.autograd.grad`` is asked for those of all parameters.
         as_torch: the sums, of two tensors and a bias, as an operation of torch that autograd
             records by itself, where that is all of the call.
     """
@@ -33,6 +36,7 @@ class BoundCall:
     only_sums: bool
     ending: tuple[str | None, float]
     formula: Formula
+    asks: bool = True
     as_torch: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
     def run(
@@ -119,13 +123,45 @@ class Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         call, others = ctx.call, ()
+        needed = asked_for(ctx, call) if call.asks else ctx.needs_input_grad
         a, b, *ending = ctx.saved_tensors
         if not call.only_sums:
-            grad, others = through_epilogue(ctx, grad, *ending)
+            scale, result = ending
+            grad, others = through_epilogue(ctx, grad, scale, result, needed)
+        if not (needed[0] or needed[1]):
+            return None, None, None, None, *others
         grad = call.in_order(grad)
         run, over = call.runner(ctx.found, grad, a, b)
-        found = call.formula(run, over, ctx.needs_input_grad, grad, a, b)
+        found = call.formula(run, over, needed, grad, a, b)
         return *as_inputs(found, ctx.dtype), None, None, *others
+
+
+_BIAS = 4  # its place among the inputs of ``Recorded``
+
+
+def asked_for(ctx: Any, call: BoundCall) -> Sequence[bool]:
+    """Return which gradients a backward pass is after, of those that inputs require.
+
+    torch asks a function of Python for all of them, also where ``torch.autograd.grad`` is after
+    the input's alone, as for a saliency map or a gradient penalty: half of the products then.
+    """
+    needed: Sequence[bool] = ctx.needs_input_grad
+    of_bias = len(needed) > _BIAS and needed[_BIAS]
+    if needed[0] + needed[1] + of_bias < 2:
+        return needed
+    nodes, found = ctx.next_functions, list(needed)
+    try:
+        # Where a bias is asked for, so is what is beside it in its layer, as in training.
+        if of_bias and comes_to(nodes[2][0]):
+            return needed
+        if of_bias:
+            found[_BIAS] = False
+        if needed[0] and needed[1]:
+            found[1] = comes_to(nodes[1][0])
+    except RuntimeError:
+        call.asks = False
+        return needed
+    return found
 
 
 # Past what ``apply`` asks of transforms, which nobody who finds a bound call is inside of: a third
