@@ -462,7 +462,7 @@ def test_autocast_is_part_of_what_a_graph_is_for() -> None:
         ({"buckets": 1}, "buckets"),
         ({"nbytes": -1}, "nbytes"),
         ({"nbytes": "1"}, "nbytes"),
-    ],  # fmt: skip
+    ],
 )
 def test_bad_options_are_named(options: dict[str, Any], name: str) -> None:
     with pytest.raises(lc.ArgumentError, match=name):
