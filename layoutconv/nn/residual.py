@@ -9,6 +9,7 @@ import torch
 from .containers import Sequential, apply, in_turn
 from .fused_modules import with_following
 from .fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
+from .padded_norm import is_hooked
 from .quantized_tensor import has_features
 from .sparse_modules import SparseConvolution
 
@@ -92,10 +93,10 @@ class Residual(torch.nn.Module):
 
 
 def working(sequence: torch.nn.Sequential) -> list[Any]:
-    """The modules of a sequence that do something.
+    """The modules of a sequence that do something, a hook being something.
 
     >>> working(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Identity()))
     [ReLU()]
     """
     modules = sequence._modules.values()
-    return [module for module in modules if type(module) is not torch.nn.Identity]
+    return [m for m in modules if type(m) is not torch.nn.Identity or is_hooked(m)]

@@ -156,6 +156,22 @@ def test_results_that_a_network_reads_itself_are_numbers_and_no_codes() -> None:
         assert error(net(x), small(x)) < 0.03
 
 
+def test_a_hook_between_layers_sees_numbers_and_no_codes() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(nn.Conv2d(8, 8, 3), torch.nn.Identity(), nn.Conv2d(8, 8, 3)).eval()
+    seen: list[torch.Tensor] = []
+    net[1].register_forward_hook(lambda module, given, result: seen.append(result))
+    x = torch.randn(2, 8, 9, 9)
+    small = quantize(net, [x], keep=())
+    seen.clear()
+    with torch.no_grad():
+        net(x)
+        small(x)
+    want, got = seen
+    assert got.dtype == torch.float32
+    assert error(want, got) < 0.03
+
+
 def test_a_layer_that_read_nothing_is_left() -> None:
     net, x = (
         torch.nn.Sequential(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)).eval(),
