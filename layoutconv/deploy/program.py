@@ -118,7 +118,7 @@ def _input_of(node: Any, ranges: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _affine(extent: Any) -> list[Any]:
-    """Of an extent such as ``2*n + 1`` the symbol, the factor and what is added; nothing of ``n``.
+    """The symbol, the factor and what is added of an extent ``2*n + 1``; nothing of ``n``.
 
     >>> import sympy
     >>> n = sympy.Symbol("n")

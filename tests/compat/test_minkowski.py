@@ -454,7 +454,7 @@ def test_what_is_refused():
 
 
 def test_a_transposed_layer_whose_stride_does_not_divide_the_tensors():
-    """What lies 3 apart has no cells between that lie 1.5 apart."""
+    """Cells 3 apart have none between that lie 1.5 apart."""
     x = ME.MinkowskiConvolution(3, 2, 3, 3, dimension=3).double()(tensor())
     given = tensor().coordinate_map_key
     for layer in (

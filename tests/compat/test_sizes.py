@@ -104,7 +104,7 @@ def test_points_of_torchsparse_that_are_in_no_voxel() -> None:
 
 
 def test_a_transposed_layer_of_torchsparse_whose_stride_does_not_divide_the_tensors() -> None:
-    """What lies 3 apart has no cells between that lie 1.5 apart."""
+    """Cells 3 apart have none between that lie 1.5 apart."""
     x = torchsparse.SparseTensor(torch.ones(2, 2), torch.tensor([[0, 1, 2, 3], [0, 5, 0, 1]]).int())
     y = torchsparse_nn.Conv3d(2, 2, 3, 3)(x)
     with pytest.raises(ArgumentError, match=r"`stride`: expected a divisor of .*\(3, 3, 3\)"):

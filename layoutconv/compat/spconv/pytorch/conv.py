@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ....errors import ArgumentError, ArgumentTypeError
+from ....errors import ArgumentError
 from ....nn.fused_norm import is_bare, normalised
 from ....nn.modules import weight_and_bias
 from ....nn.sparse import convolved
@@ -21,7 +21,7 @@ from ..absent import explain
 from ..core import Activation, ConvAlgo
 from .core import SparseConvTensor
 from .indice_data import Geometry, map_back, map_for
-from .layers import GeometricLayer, check_input
+from .layers import GeometricLayer, check_input, features_added
 from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
@@ -91,17 +91,14 @@ class SparseConvolution(GeometricLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         ndim = whole("ndim", ndim, 1)
-        ksize = whole_per_mode("kernel_size", kernel_size, ndim)
-        steps = whole_per_mode("stride", stride, ndim)
-        near = whole_per_mode("padding", padding, ndim)
-        apart = whole_per_mode("dilation", dilation, ndim)
-        more = whole_per_mode("output_padding", output_padding, ndim)
+        names = "kernel_size", "stride", "padding", "dilation", "output_padding"
+        given = zip(names, (kernel_size, stride, padding, dilation, output_padding), strict=True)
+        ksize, steps, near, apart, more = (whole_per_mode(n, v, ndim) for n, v in given)
         geometry = Geometry(ksize, steps, near, apart, more, subm, transposed)
         if subm and set(geometry.stride) != {1}:
             warnings.warn("a submanifold convolution has no stride; it is ignored", stacklevel=3)
-        in_channels = whole("in_channels", in_channels, 1)
-        out_channels = whole("out_channels", out_channels, 1)
-        groups = whole("groups", groups, 1)
+        channels = ("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)
+        in_channels, out_channels, groups = (whole(n, v, 1) for n, v in channels)
         if in_channels % groups or out_channels % groups:
             expected = f"a divisor of {in_channels} and {out_channels} channels"
             raise ArgumentError("groups", expected, groups)
@@ -161,7 +158,7 @@ class SparseConvolution(GeometricLayer):
     ) -> SparseConvTensor:
         features = self._features_of(input)
         weight, bias = weight_and_bias(self)
-        past = None if add_input is None else _past(add_input)
+        past = None if add_input is None else features_added(add_input)
         if self.is_matrix:
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
@@ -285,12 +282,6 @@ def _activation(act_type: Any) -> str | None:
     if name not in _ACTIVATIONS:
         raise ArgumentError("act_type", f"one of {', '.join(_ACTIVATIONS)}", act_type)
     return _ACTIVATIONS[name]
-
-
-def _past(add_input: Any) -> Tensor:
-    if not isinstance(add_input, SparseConvTensor):
-        raise ArgumentTypeError("add_input", "a SparseConvTensor", type(add_input).__name__)
-    return add_input.features
 
 
 class _SubMConv(SparseConvolution):

@@ -69,6 +69,13 @@ class GeometricLayer(SparseModule):
         return self._sizes()
 
 
+def features_added(add_input: Any) -> torch.Tensor:
+    """Return the features that are added to a layer's sums."""
+    if not isinstance(add_input, SparseConvTensor):
+        raise ArgumentTypeError("add_input", "a SparseConvTensor", type(add_input).__name__)
+    return add_input.features
+
+
 def _check_geometry(geometry: Geometry) -> None:
     """Raises :class:`~layoutconv.errors.ArgumentError` for sizes that no layer can have."""
     sizes = (
