@@ -8,7 +8,7 @@ By table: the strides are forced, and every coordinate is compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -230,9 +230,8 @@ def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, 
             modes.append(found or [(s, step if kind is int else max(step, 0))])
             if found is None and at is None:
                 product = carryless if kind is F2 else int.__mul__
-                at = _only(
-                    b, i, next(x for x in range(s) if value(x) != product(x, modes[i][0][1]))
-                )
+                wrong = (x for x in _along_leaf(s) if value(x) != product(x, modes[i][0][1]))
+                at = _only(b, i, next(wrong))
         best = _assembled(b, modes, kind)
         if at is None:
             at = _first_difference(outer, b, best, budget)
@@ -248,6 +247,12 @@ def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, 
         exact=exact,
         best=best,
     )
+
+
+def _along_leaf(size: int) -> Iterator[int]:
+    """All coordinates of a leaf, those first that most often differ: bits, and a sample."""
+    bits = [1 << k for k in range((size - 1).bit_length())]
+    return chain(bits, [k * _STRIDE % size for k in range(_SAMPLE)], range(size))
 
 
 def _alone(a: Layout, s: int, d: Any) -> list[Mode] | None:
@@ -445,7 +450,7 @@ def factored(value: Callable[[int], int], size: int, budget: Budget) -> list[Mod
 def _matches(
     value: Callable[[int], int], step: int, count: int, modes: list[Mode], budget: Budget
 ) -> bool:
-    for x in chain([k * _STRIDE % count for k in range(_SAMPLE)], range(count)):
+    for x in _along_leaf(count):
         budget.spend()
         total, rest = 0, x
         for extent, stride in modes:
