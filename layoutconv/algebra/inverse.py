@@ -140,7 +140,7 @@ def left_inverse(a: Any) -> Any:
     return symbolically(_left_inverse, a)
 
 
-def _left_inverse(a: Layout) -> Layout:
+def _left_inverse(a: Layout) -> Layout | ComposedLayout:
     require_known("left_inverse", a)
     kind = arithmetic(a)
     if kind is Arithmetic.OPAQUE:
