@@ -236,7 +236,7 @@ def run(rng):
 
 
 def questions(x, values):
-    """What is answered wrongly of a layout with these values."""
+    """The first question that a layout with these values answers wrongly; None without."""
     if isinstance(x, lc.Tensor) or "@" in str(x) or not all(type(v) is int for v in values):
         return None
     answers = {
