@@ -128,10 +128,12 @@ def values(c: Choice) -> set[tuple]:
 def cover(of: Callable[[Choice], set[tuple]], choices: Sequence[Choice]) -> list[Choice]:
     """Few of some choices, which have between them all that these have, chosen greedily."""
     chosen: list[Choice] = []
-    left = set().union(*map(of, choices))
-    while left:
-        chosen.append(max(choices, key=lambda c: len(left & of(c))))
-        left -= of(chosen[-1])
+    missing = {c: set(of(c)) for c in choices}  # of each, what no chosen one has
+    while any(missing.values()):
+        best = max(missing, key=lambda c: len(missing[c]))
+        found = missing.pop(best)
+        chosen.append(best)
+        missing = {c: rest for c, has in missing.items() if (rest := has - found)}
     return chosen
 
 
