@@ -25,6 +25,8 @@ version = release = re.findall(
     r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.M
 )[0]
 
+FITS = 1010  # pixels: letters of 11 are 8 then, in a column of 736
+
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "source_pages"]
 html_theme = "furo"
 html_title = f"layoutconv {version}"
@@ -66,7 +68,18 @@ def _gallery(app: Any, exception: Exception | None) -> None:
         write_gallery(Path(app.outdir, "steps"))
 
 
+def _sizes(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Mark pictures whose text can be read when they are as wide as a page; others scroll."""
+    for image in doctree.findall(nodes.image):
+        path = Path(app.srcdir, image["uri"])
+        if path.suffix == ".svg" and not image["uri"].startswith("_"):
+            width = re.search(r'<svg[^>]*? width="([\d.]+)(pt)?"', path.read_text("utf-8"))
+            if width and float(width[1]) * (4 / 3 if width[2] else 1) <= FITS:
+                image["classes"].append("fits")
+
+
 def setup(app: Any) -> None:
+    app.connect("doctree-resolved", _sizes)
     app.connect("build-finished", _gallery)
     app.connect("autodoc-process-docstring", _whole, priority=600)  # after napoleon
     app.connect("warn-missing-reference", _is_elsewhere)

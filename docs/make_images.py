@@ -64,7 +64,7 @@ def pictures() -> dict[str, Figure]:
         "quad-pair": draw(mma_atom("m8n8k4.f16.nt")),
         "ldmatrix": draw(copy_atom("ldmatrix.x1.trans")),
         "tensor-memory": draw(copy_atom("tcgen05.ld.16x64b.x2")),
-        "tma-box": draw(tma_atom((32, 8), 16, swizzle="SW64")),
+        "tma-box": draw(tma_atom((16, 8), 16, swizzle="SW32")),
         "im2col-strip": draw(strip),
         "im2col-padded": draw(ComposedLayout(Layout((6,), (10,)), (-1,), strip)),
         "im2col": draw(fprop_view(problem), row=4),

@@ -143,7 +143,8 @@ def picture() -> Figure:
         ((grid_of, *_), *_) = draw(layout).grids
         assert grid_of is not None
         grids.append(replace(grid_of, title=f"{title}: {layout}"))
-    figure = Figure("A tour of the layout algebra", (tuple(grids[:2]), tuple(grids[2:])))
+    rows = (*((grid,) for grid in grids[:2]), tuple(grids[2:]))
+    figure = Figure("A tour of the layout algebra", rows)
     return on_one_scale(figure, "offset")
 
 

@@ -90,9 +90,9 @@ def _main(options: argparse.Namespace) -> bool:
 
 
 def picture() -> Figure:
-    """A small image: cells are named by their rows in memory, and one output cell reads 27."""
-    problem = ConvProblem((1, 4, 4, 4, 1), (1, 3, 3, 3))
-    rows, results = (_reversed(count, torch.device("cpu")) for count in (64, 8))
+    """A small image: cells are named by their rows in memory, and one output cell reads 18."""
+    problem = ConvProblem((1, 3, 4, 4, 1), (1, 2, 3, 3))
+    rows, results = (_reversed(count, torch.device("cpu")) for count in (48, 8))
     return draw(
         gather_fprop_view(problem, rows, results), row=5, title="Example 59: A, gathered in reverse"
     )

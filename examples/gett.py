@@ -81,7 +81,7 @@ def picture() -> Figure:
         ((grid, *_), *_) = draw(layout).grids
         assert grid is not None
         grids.append(replace(grid, title=name))
-    figure = Figure(f"{text}: offsets in memory", (tuple(grids),))
+    figure = Figure(f"{text}: offsets in memory", (tuple(grids[:2]), tuple(grids[2:])))
     return on_one_scale(figure, "offset in its own tensor")
 
 

@@ -88,7 +88,8 @@ def picture() -> Figure:
         ((grid, *_), *_) = draw(matrix).grids
         assert grid is not None
         grids.append(replace(grid, title=name))
-    figure = Figure("Offset of cell (h, w), down, and channel c, across", (tuple(grids),))
+    rows = tuple(grids[:2]), tuple(grids[2:])
+    figure = Figure("Offset of cell (h, w), down, and channel c, across", rows)
     return on_one_scale(figure, "offset in memory")
 
 

@@ -89,7 +89,7 @@ def picture(columns: int = 64) -> Figure:
         assert grid is not None
         grids.append(replace(grid, title=title))
     title = "Chunks of 16 bytes in shared memory, coloured by their banks"
-    return Figure(title, (tuple(grids),), figure.legend)
+    return Figure(title, (tuple(grids[:2]), tuple(grids[2:])), figure.legend)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -109,13 +109,20 @@ def test_links_and_pictures_lead_somewhere(page: Path) -> None:
             assert len(token.content) > 20, f"{target}: say what the picture shows"
 
 
+@pytest.mark.parametrize("picture", sorted(DOCS.rglob("images/**/*.svg")), ids=lambda p: p.stem)
+def test_pictures_are_read_at_the_width_of_a_page(picture: Path) -> None:
+    """The column of a page has 736 pixels; letters of 11 are at least 8 there."""
+    width, points = re.findall(r'<svg[^>]*? width="([\d.]+)(pt)?"', picture.read_text("utf-8"))[0]
+    assert float(width) * (4 / 3 if points else 1) <= 736 * 11 / 8
+
+
 @pytest.mark.parametrize("name", MOST_LINES)
 def test_pages_that_are_read_at_once_are_short(name: str) -> None:
     (page,) = (page for page in PAGES if page.name == name)
     assert len(page.read_text("utf-8").splitlines()) <= MOST_LINES[name]
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
 def test_a_page_opens_with_what_its_reader_can_do(page: Path) -> None:
     """But for two tables, in which one looks things up."""
     _, first = page.read_text("utf-8").split("\n\n")[:2]

@@ -36,6 +36,7 @@ from .palette import wheel
 _ALL = "#eceef1"  # of cells that all threads have
 _WARP = 32
 _RUN = 8  # values of one colour where there is one thread only
+_NARROW = 12  # columns of a block whose two sides fit beside each other
 Owners = dict[int, list[tuple[int, int]]]  # position -> the (thread, value) pairs that hold it
 Places = Callable[[int, int], int]  # (row, column) of a picture -> position in the tile
 
@@ -131,7 +132,8 @@ def tiled_copy_figure(
 def copy_figure(atom: CopyAtom, *, limit: int) -> Figure:
     """The block that is moved, in rows of its units: who reads them, and who has them afterwards.
 
-    A side that all threads see alike, as that in tensor memory, is left out.
+    A side that all threads see alike, as that in tensor memory, is left out. The sides of a wide
+    block lie one above the other, so that a page has both.
     """
     columns = atom.row_bits // atom.element_bits
     sides = (("source", atom.source), ("destination", atom.destination))
@@ -146,7 +148,9 @@ def copy_figure(atom: CopyAtom, *, limit: int) -> Figure:
         read = partial(_position_in_rows, columns)
         grids.append(_grid(title, elements, tile, read, ("", ""), limit))
     who = f"{atom.threads} thread{'s' if atom.threads > 1 else ''}"
-    return Figure(f"{atom.name}: {who}, {atom.element_bits}-bit elements", (tuple(grids),))
+    title = f"{atom.name}: {who}, {atom.element_bits}-bit elements"
+    wide = columns > _NARROW
+    return Figure(title, tuple((grid,) for grid in grids) if wide else (tuple(grids),))
 
 
 def _position_in_rows(columns: int, i: int, j: int) -> int:

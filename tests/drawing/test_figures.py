@@ -22,6 +22,7 @@ from layoutconv import (
     make_tiled_mma,
     mma_atom,
     parse,
+    tma_atom,
     universal_copy,
     wgmma_atom,
 )
@@ -211,6 +212,12 @@ def test_ldmatrix_hands_a_row_of_eight_to_four_threads() -> None:
         assert {cell.key for cell in source.cells[row]} == {f"T{row}"}
         first = 4 * (row % 8)
         assert [c.key for c in destination.cells[row]] == [f"T{first + j // 2}" for j in range(8)]
+
+
+def test_the_sides_of_a_wide_copy_lie_one_above_the_other() -> None:
+    narrow, wide = draw(copy_atom("ldmatrix.x2")), draw(tma_atom((16, 8), 16, swizzle="SW32"))
+    assert [len(row) for row in narrow.grids] == [2]
+    assert [len(row) for row in wide.grids] == [1, 1]
 
 
 def test_a_thread_value_layout_has_to_fit_its_tile() -> None:
