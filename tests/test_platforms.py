@@ -1,0 +1,61 @@
+"""Platforms other than Linux: what runs there does without POSIX and without the CuTe DSL.
+
+First-day programs are run so by ``test_packaging.py``, from a wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HIDDEN = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); "
+HIDDEN += "from without_posix import hide; hide(); "
+IMPORTS = """
+import layoutconv, pkgutil
+from importlib import import_module
+for module in pkgutil.walk_packages(layoutconv.__path__, "layoutconv."):
+    if not module.name.startswith("layoutconv.benchmarks.") and "__main__" not in module.name:
+        try:
+            import_module(module.name)
+        except ImportError as error:
+            print(module.name, error.name)
+"""
+COMMAND = "from layoutconv.cli import main; sys.argv = ['layoutconv', *sys.argv[1:]]; main()"
+
+
+def run(code: str, *arguments: str, folder: Path = ROOT) -> str:
+    """Return what ``code`` prints where there is neither POSIX nor the DSL."""
+    command = [sys.executable, "-c", HIDDEN + code, *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def test_only_kernels_want_the_dsl_and_nothing_wants_posix() -> None:
+    refused = dict(line.split() for line in run(IMPORTS).splitlines())
+    assert len(refused) > 50
+    assert all(name.startswith("layoutconv.kernels.") for name in refused)
+    assert {wanted.partition(".")[0] for wanted in refused.values()} == {"cutlass"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("draw (4,8):(8,1)", "8  9 10 11"),
+        ("draw (4,8):(8,1) -o picture.svg", ""),
+        ("draw zipped_divide((4,8):(8,1),(2,4)) --steps -o steps.html", ""),
+        ("info", "CPU ("),
+        ("cache list", "kernels"),
+    ],
+)
+def test_commands(arguments: str, said: str, tmp_path: Path) -> None:
+    told = run(COMMAND, *arguments.split(" "), folder=tmp_path)
+    assert said.split() == [word for word in said.split() if word in told]
+    if "-o" in arguments:
+        assert (tmp_path / arguments.split()[-1]).stat().st_size > 1000
