@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..kernels.compile.cubin import CubinKernel
     from ..planning.tile import TileConfig
     from ..planning.timeline import Timeline
+    from ..view.epilogue import Epilogue
     from ..view.gemm_view import GemmView
 
 ARCHITECTURES = "sm_80", "sm_86", "sm_89", "sm_90a"
@@ -32,6 +33,7 @@ examples:
   layoutconv compile --conv 8,64,64,64 --filter 64,3,3 --padding 1
   layoutconv compile --conv 2,32,64,64,64 --filter 64,3,3,3 --pass dgrad --arch sm_80
   layoutconv compile my_views.py:causal --ptx causal.ptx --sass-stats
+  layoutconv compile my_views.py:causal --epilogue my_views.py:clamp
 
 No GPU is needed. VIEW is FILE.py:NAME or MODULE:NAME, a GemmView or a function that returns one.
 """,
@@ -45,6 +47,8 @@ No GPU is needed. VIEW is FILE.py:NAME or MODULE:NAME, a GemmView or a function 
 @click.option("--groups", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--pass", "direction", type=click.Choice(PASSES), default="fprop", show_default=True)
 @click.option("--dtype", type=click.Choice(list(DTYPES)), default="float16", show_default=True)
+@click.option("--epilogue", metavar="FILE.py:NAME",
+              help="A Pointwise or another step, or an Epilogue, behind the sums.")  # fmt: skip
 @click.option("--arch", type=click.Choice(ARCHITECTURES), default="sm_90a", show_default=True)
 @click.option("--candidates", type=click.IntRange(1, 64), default=6, show_default=True,
               metavar="N", help="Tiles that the cost model ranks.")  # fmt: skip
@@ -75,6 +79,7 @@ def compile_command(
     from ..planning.timeline import timeline
 
     conv, taps = problem.pop("conv"), problem.pop("taps")
+    epilogue = _epilogue_of(problem.pop("epilogue"))
     if bool(view) == bool(conv) or bool(conv) != bool(taps):
         raise click.UsageError("Expected VIEW, or --conv and --filter.")
     name, precision = DTYPES[dtype]
@@ -83,7 +88,9 @@ def compile_command(
     found: list[dict[str, Any]] = []
     times: list[tuple[Timeline, TileConfig] | None] = []
     for one in views:
-        why = explain(one, data, arch, precision=precision or "tf32", most=candidates)
+        why = explain(
+            one, data, arch, precision=precision or "tf32", epilogue=epilogue, most=candidates
+        )
         code, kernel = _compiled(why)
         if ptx:
             suffix = "" if len(views) == 1 else f".{len(found)}"
@@ -123,6 +130,16 @@ def _view_of(target: str) -> GemmView:
         kind = type(found).__name__
         raise click.UsageError(f"Expected a GemmView or a function that returns one, got {kind}.")
     return found
+
+
+def _epilogue_of(target: str | None) -> Epilogue | None:
+    """The epilogue that a name stands for, of one step if that is what it is."""
+    from ..view.epilogue import Epilogue
+
+    if target is None:
+        return None
+    found = load_target(target)
+    return found if isinstance(found, Epilogue) else Epilogue((found,))
 
 
 def _compiled(why: Explanation) -> tuple[str, CubinKernel]:

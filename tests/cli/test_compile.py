@@ -111,6 +111,24 @@ def test_a_view_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "Expected VIEW, or --conv and --filter" in capsys.readouterr().err
 
 
+def test_an_epilogue_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step, or an epilogue of several: each has more instructions than the bare kernel."""
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import torch, layoutconv as lc\n"
+        "step = lc.Pointwise(lambda x, t: x * x - t, columns={'t': torch.zeros(24)})\n"
+        "both = lc.Epilogue((lc.Scale(torch.ones(24)), step))\n"
+        "number = 3\n"
+    )
+    counts = []
+    for more in ([], ["--epilogue", f"{script}:step"], ["--epilogue", f"{script}:both"]):
+        assert main(["compile", *SMALL, "--json", *more]) == 0
+        counts.append(json.loads(capsys.readouterr().out)[0]["instructions"])
+    assert counts == sorted(set(counts))
+    assert main(["compile", *SMALL, "--epilogue", f"{script}:number"]) == 2
+    assert "argument `epilogue`: expected steps" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arch", MACHINES)
 def test_candidates_are_ranked_and_refused_with_reasons(arch: str) -> None:
     found = explain(VIEW, torch.float16, arch, most=12)
