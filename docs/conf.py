@@ -33,7 +33,7 @@ html_title = f"layoutconv {version}"
 html_copy_source = False
 html_show_copyright = False
 html_static_path = ["static"]
-html_css_files = ["pictures.css"]
+html_css_files = ["pages.css"]
 
 myst_heading_anchors = 3
 default_role = "code"  # docstrings write `name` for code, as Markdown does
