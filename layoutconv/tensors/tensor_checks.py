@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,7 +44,7 @@ class Stored:
     name: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    memory: Layout
+    memory: Layout = field(compare=False)  # for its letters: of a kind of views, one of them
 
     @classmethod
     def of(cls, name: str, layout: OperandLayout) -> Stored:

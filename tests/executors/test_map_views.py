@@ -75,6 +75,8 @@ def test_a_view_is_what_its_layouts_say(name: str, in_order: bool) -> None:
             assert (view.m, view.n, view.k, view.l) == (plain.m, plain.n, plain.k, plain.l)
             got, want = tensor_checks.expected(view), tensor_checks.expected(plain)
             assert (got.a, got.b, got.d, got.device) == (want.a, want.b, want.d, want.device)
+            texts = [(one.a.text, one.b.text, one.d.text) for one in (got, want)]
+            assert texts[0] == texts[1]
             assert got.writes_all is want.writes_all
             for one, other in zip(got.indices, want.indices, strict=True):
                 assert (one.name, one.rows, one.written) == (other.name, other.rows, other.written)
