@@ -8,11 +8,12 @@ No operation is atomic: results are the same bits every time.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
 from ..common.walk import at, put, select
 from . import per_rank
@@ -41,16 +42,19 @@ def counts(index: Tensor) -> Tensor:
     return found
 
 
-def pairs(index: Tensor, of_taps: Tensor, chunk: int, chunks: int) -> tuple[Tensor, Tensor, Tensor]:
+def pairs(
+    index: Tensor, of_taps: Tensor, chunk: int, run: int, chunks: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """The pairs of an index, int32 (rows, taps), on a GPU, in chunks that are of one tap each.
 
     Args:
         of_taps: how many each tap has, as :func:`counts` finds.
+        run: pairs that follow each other, a power of two that divides ``chunk``.
         chunks: how many there are; or more, for pairs that nobody counted on the host.
 
-    Returns the rows of the outputs and those of the inputs, int32 (chunks, chunk), which are -1
-    behind a tap's last pair and behind the last chunk, and how many chunks each tap has, int64
-    (taps,).
+    Returns the rows of the outputs and those of the inputs, int32 (chunks, chunk), in the order
+    that ``Pairs`` describes, which are -1 behind a tap's last pair and behind the last chunk, and
+    how many chunks each tap has, int64 (taps,).
     """
     rows, taps = index.shape
     # The memory of both is one piece: asking for some costs the host 1 us.
@@ -67,7 +71,8 @@ def pairs(index: Tensor, of_taps: Tensor, chunk: int, chunks: int) -> tuple[Tens
     addresses = (
         index.data_ptr(), of_taps.data_ptr(), lengths.data_ptr(), start, start + 4 * across
     )  # fmt: skip
-    integers = rows, taps, *index.stride(), chunk, chunks * chunk, share, -(-rows // share)
+    of_map = rows, taps, *index.stride()
+    integers = *of_map, chunk, chunks * chunk, share, -(-rows // share), run.bit_length() - 1
     per_rank.launch(WRITE, tensors, addresses, integers)
     return outputs, inputs, lengths
 
@@ -175,8 +180,8 @@ class CountPairs(OfColumns):
 class WritePairs(OfColumns):
     """Pairs into the chunks of their taps: a CTA some rows of a tap, a warp some of these.
 
-    The integers that follow are a chunk, all pairs that there is room for, the rows of a CTA, and
-    how many CTAs a tap has.
+    The integers that follow are a chunk, all pairs that there is room for, the rows of a CTA, how
+    many CTAs a tap has, and the logarithm of a run.
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -184,7 +189,7 @@ class WritePairs(OfColumns):
         return ("int32", 4), ("int64", 8), ("int64", 8), rows, rows
 
     def integers(self) -> int:
-        return 8
+        return 9
 
     def ctas(self, integers: Any) -> Any:
         return integers[1] * integers[7]
@@ -192,7 +197,7 @@ class WritePairs(OfColumns):
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
         index, of_taps, lengths, outputs, inputs = pointers
-        rows, taps, row_stride, tap_stride, chunk, room, share, parts = integers
+        rows, taps, row_stride, tap_stride, chunk, room, share, parts, log_run = integers
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         tap = Int32(cta) // Int32(parts)
@@ -211,22 +216,21 @@ class WritePairs(OfColumns):
             tid, [before, own, *self.chunks(of_taps, tid, tap, taps, chunk)]
         )
         length = (at(of_taps, tap) - 1) // chunk + 1
-        place = chunks_before * chunk
-        ends = least(place + length * chunk, room)
-        place = place + before
-        past = place + own
-        place = place + of_warps
-        self.write(column, row_stride, first, last, lane, place, ends, (outputs, inputs))
+        places = Turns(chunks_before, length, chunk, log_run, room // chunk)
+        number = Uint32(before + of_warps)
+        self.write(column, row_stride, first, last, lane, number, places, (outputs, inputs))
 
         if part == Int32(parts) - 1:
-            self.clear(outputs, inputs, past + tid, ends)
+            self.clear(outputs, inputs, before + own + tid, length * chunk, places)
         if (part == 0) & (tid == 0):
             put(lengths, tap, length)
         # Nobody has the chunks behind those of the last tap; that there are, the GPU alone knows.
         used = chunks * chunk
         of_cta = (room - used) // (taps * parts) + 1
         start = used + of_cta * cta
-        self.clear(outputs, inputs, start + tid, least(start + of_cta, room))
+        self.clear(
+            outputs, inputs, start + tid, least(start + of_cta, room), partial(_as_it_is, room)
+        )
 
     @cute.jit
     def chunks(self, of_taps: Any, tid: Any, tap: Any, taps: Any, chunk: Any):
@@ -240,10 +244,10 @@ class WritePairs(OfColumns):
 
     @cute.jit
     def write(
-        self, column: Any, stride: Any, first: Any, last: Any, lane: Any, place: Any, ends: Any,
+        self, column: Any, stride: Any, first: Any, last: Any, lane: Any, number: Any, places: Any,
         pairs: tuple,
     ):  # fmt: skip
-        """The rows of a warp that have an entry, from a place on."""
+        """The rows of a warp that have an entry, from a ``number`` of the tap's pairs on."""
         outputs, inputs = pairs
         below = (Int32(1) << lane) - 1
         for some in range(first, last, WARP * FLIGHT):
@@ -251,19 +255,56 @@ class WritePairs(OfColumns):
             for u in range_constexpr(FLIGHT):
                 there = entries[u] >= 0
                 of_warp = cute.arch.vote_ballot_sync(there)
-                to = place + cute.arch.popc(of_warp & below)
+                to, inside = places(number + Uint32(cute.arch.popc(of_warp & below)))
                 # Of an index that its counts are not of, no memory of others is written.
-                if there & (to < ends):
+                if there & inside:
                     put(outputs, to, Int32(some) + u * WARP + lane)
                     put(inputs, to, entries[u])
-                place = place + cute.arch.popc(of_warp)
+                number = number + Uint32(cute.arch.popc(of_warp))
 
     @cute.jit
-    def clear(self, outputs: Any, inputs: Any, first: Any, end: Any):
+    def clear(self, outputs: Any, inputs: Any, first: Any, end: Any, places: Any):
         """-1 into some places: a thread's are as many apart as there are threads."""
-        for place in range(first, end, self.threads):
-            put(outputs, place, Int32(-1))
-            put(inputs, place, Int32(-1))
+        for number in range(first, end, self.threads):
+            to, inside = places(number)
+            if inside:
+                put(outputs, to, Int32(-1))
+                put(inputs, to, Int32(-1))
+
+
+class Turns:
+    """Places of a tap's pairs, whose runs are dealt out to its chunks in turns.
+
+    Args:
+        before: chunks of the taps before; there are ``length`` of its own, of ``chunk`` pairs each,
+            and ``most`` of all that there is room for.
+        log_run: the logarithm of the pairs of a run.
+    """
+
+    def __init__(self, before: Any, length: Any, chunk: Any, log_run: Any, most: Any) -> None:
+        self.start, self.chunk, self.log_run = before * chunk, Uint32(chunk), Uint32(log_run)
+        self.chunks = Uint32(select(length > 0, length, Int64(1)))
+        self.there = Uint32(select(before < most, least(length, most - before), Int64(0)))
+        self.end = Uint32(length * chunk)  # behind the numbers of all its places
+        self.inverse = Uint32(0xFFFFFFFF) // self.chunks
+
+    def __call__(self, number: Any) -> tuple[Any, Any]:
+        """The place of a pair by its ``number`` in the tap, and whether there is room for it."""
+        number = Uint32(number)
+        run = number >> self.log_run
+        # run // chunks, or one less: a division for every pair takes twice the registers.
+        turn = Uint32((Uint64(run) * Uint64(self.inverse)) >> Uint64(32))
+        of_turn = run - turn * self.chunks
+        past = of_turn >= self.chunks
+        turn = select(past, turn + Uint32(1), turn)
+        of_turn = select(past, of_turn - self.chunks, of_turn)
+        of_chunk = number + ((turn - run) << self.log_run)
+        to = self.start + Int64(Uint64(of_turn) * Uint64(self.chunk) + Uint64(of_chunk))
+        return to, (number < self.end) & (of_turn < self.there)
+
+
+def _as_it_is(room: Any, number: Any) -> tuple[Any, Any]:
+    return number, number < room
 
 
 COUNT = CountPairs(1024)

@@ -16,7 +16,7 @@ from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import pairs, per_rank
 from layoutconv.kernels.maps.pairs import COUNT, CTAS, WRITE, CountPairs, WritePairs
 from layoutconv.kernels.maps.per_rank import PerRank, build
-from layoutconv.sparse.maps.tap_pairs import counts_of, pairs_of
+from layoutconv.sparse.maps.tap_pairs import counts_of, pairs_of, run_of
 
 from .cloud_launcher import SEEDS, Launches, Work, few
 from .draws import draws
@@ -47,7 +47,7 @@ def check(index: Tensor, chunk: int, more: int = 0) -> None:
     counts = pairs.counts(index)
     assert torch.equal(counts, counts_of(index).there)
     chunks = len(want.outputs)
-    outputs, inputs, lengths = pairs.pairs(index, counts, chunk, chunks + more)
+    outputs, inputs, lengths = pairs.pairs(index, counts, chunk, run_of(chunk), chunks + more)
     assert torch.equal(lengths, want.lengths)
     for found, expected in ((outputs, want.outputs), (inputs, want.inputs)):
         assert found.shape == (chunks + more, chunk)
@@ -61,7 +61,8 @@ def check(index: Tensor, chunk: int, more: int = 0) -> None:
 @given(
     seed=SEEDS, rows=st.integers(1, 900), taps=st.integers(1, 6),
     share=st.sampled_from([0.0, 0.02, 0.5, 1.0]), memory=st.sampled_from(["taps", "rows"]),
-    chunk=st.integers(1, 300), more=st.integers(0, 3), ctas=st.integers(1, 9),
+    chunk=st.one_of(st.integers(1, 300), st.sampled_from([48, 128, 192, 320])),
+    more=st.integers(0, 3), ctas=st.integers(1, 9),
 )  # fmt: skip
 def test_pairs_are_those_of_the_cpu(
     launches: Launches, seed: int, rows: int, taps: int, share: float, memory: str, chunk: int,
@@ -81,7 +82,7 @@ def test_any_number_of_rows_and_taps(launches: Launches, rows: int, taps: int) -
         index = torch.empty(taps, rows, dtype=torch.int32).T
         counts = pairs.counts(index)
         assert counts.tolist() == [0] * taps
-        outputs, inputs, lengths = pairs.pairs(index, counts, chunk, 0)
+        outputs, inputs, lengths = pairs.pairs(index, counts, chunk, run_of(chunk), 0)
         assert (outputs.shape, inputs.shape) == ((0, chunk), (0, chunk))
         assert lengths.tolist() == [0] * taps
 
@@ -91,7 +92,7 @@ def test_the_same_bits_whatever_the_order_of_threads(launches: Launches) -> None
     counts = pairs.counts(index)
     for seed in range(3):
         launches.seed, launches.ctas = seed, 1 + 3 * seed
-        parts = pairs.pairs(index, counts, 64, 20)
+        parts = pairs.pairs(index, counts, 64, 16, 20)
         found.add(tuple(part.numpy().tobytes() for part in parts))
     assert len(found) == 1
 
@@ -102,7 +103,7 @@ def test_pairs_of_other_counts_stay_in_their_memory(launches: Launches) -> None:
     index, full = indices(1, 700, 3, 0.1), indices(2, 700, 3, 1.0)
     counts = pairs.counts(index)
     chunks = sum(-(-count // 32) for count in counts.tolist())
-    outputs, _, _ = pairs.pairs(full, counts, 32, chunks)  # the machine checks every address
+    outputs, _, _ = pairs.pairs(full, counts, 32, 32, chunks)  # the machine checks every address
     assert outputs[0].tolist() == list(range(32))
 
 
@@ -123,7 +124,7 @@ def test_what_a_call_costs(launches: Launches) -> None:
     of_taps = pairs.counts(index)
     for run, kind, work in (
         (lambda: pairs.counts(index), CountPairs, ["new_empty"]),
-        (lambda: pairs.pairs(index, of_taps, 8, 12), WritePairs,
+        (lambda: pairs.pairs(index, of_taps, 8, 4, 12), WritePairs,
          ["new_empty", "as_strided", "as_strided", "new_empty"]),
     ):  # fmt: skip
         launches.kinds.clear()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.sparse.maps import tap_pairs, two_way
-from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
+from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of, run_of
 
 from .clouds import clouds
 
@@ -19,7 +19,7 @@ examples = settings(max_examples=80, deadline=None)
 
 @st.composite
 def indices(draw):
-    rows, taps = draw(st.integers(0, 20)), draw(st.integers(1, 9))
+    rows, taps = draw(st.integers(0, 30)), draw(st.integers(1, 9))
     entry = st.one_of(st.just(-1), st.integers(0, 99))
     entries = draw(st.lists(entry, min_size=rows * taps, max_size=rows * taps))
     index = torch.tensor(entries, dtype=torch.int32).view(taps, rows)
@@ -37,9 +37,18 @@ def test_pairs_of_a_tap_are_its_entries_in_the_order_of_the_outputs(index, chunk
     assert found.outputs.shape == found.inputs.shape == (int(found.lengths.sum()), chunk)
     first = 0
     for tap, length in enumerate(found.lengths.tolist()):
-        # The chunks of a tap are filled from the front; only its last has room left.
-        outputs = found.outputs[first : first + length].flatten().tolist()
-        inputs = found.inputs[first : first + length].flatten().tolist()
+        # Runs of a tap's pairs are dealt out to its chunks in turns, which are filled so.
+        run = run_of(chunk)
+        assert chunk % run == 0
+        outputs, inputs = (
+            [
+                entry
+                for at in range(0, chunk, run)
+                for part in rows[first : first + length, at : at + run].tolist()
+                for entry in part
+            ]
+            for rows in (found.outputs, found.inputs)
+        )
         column = index[:, tap].tolist()
         expected = [(row, entry) for row, entry in enumerate(column) if entry >= 0]
         assert length == -(-len(expected) // chunk)

@@ -18,19 +18,33 @@ class Pairs:
     """Pairs of an output's row and an input's, in chunks that belong to one tap each.
 
     Args:
-        outputs, inputs: int32 (chunks, chunk), the rows of each pair; -1 where a chunk, the last
-            of its tap, has no more pairs.
+        outputs, inputs: int32 (chunks, chunk), the rows of each pair; -1 where a chunk has no more
+            pairs.
         lengths: int64 (taps,), how many chunks a tap has. Their sum may be below the number of
             chunks: those past it have no pair.
         chunk: pairs of a chunk.
 
-    Taps follow each other in order, and the pairs of a tap in the order of the outputs' rows.
+    Taps follow each other in order. The pairs of a tap, in the order of the outputs' rows, are
+    dealt out to its chunks in turns, a run of them at a time (:func:`run_of`): CTAs that sum over
+    chunks at the same time then read the same rows of the cloud, from L2, whatever their taps.
     """
 
     outputs: Tensor
     inputs: Tensor
     lengths: Tensor
     chunk: int
+
+
+MOST_IN_A_RUN = 64  # pairs: a k-tile of 16 bits, two of tf32
+
+
+def run_of(chunk: int) -> int:
+    """Return how many pairs of a tap follow each other in a chunk: a power of two that divides it.
+
+    >>> run_of(512), run_of(2560), run_of(48), run_of(25)
+    (64, 64, 16, 1)
+    """
+    return min(MOST_IN_A_RUN, chunk & -chunk)
 
 
 class Counts:
@@ -118,7 +132,7 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
     if index.is_cuda:
         from ...kernels.maps import pairs as on_gpu
 
-        outputs, inputs, lengths = on_gpu.pairs(index, counts.there, chunk, chunks)
+        outputs, inputs, lengths = on_gpu.pairs(index, counts.there, chunk, run_of(chunk), chunks)
         return Pairs(outputs, inputs, lengths, chunk)
     lengths = (counts.there + (chunk - 1)) // chunk
     outputs, inputs = _tap_by_tap(index, lengths, chunks * chunk, chunk)
@@ -130,10 +144,14 @@ def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> tuple[
     import torch
 
     found = torch.full((2, size), -1, dtype=torch.int32)
-    start = 0
+    start, run = 0, run_of(chunk)
     for tap, length in enumerate(lengths.tolist()):
         own = (index[:, tap] >= 0).nonzero()[:, 0]
-        found[0, start : start + len(own)] = own
-        found[1, start : start + len(own)] = index[:, tap].index_select(0, own)
-        start += length * chunk
+        of_tap = torch.full((2, length * chunk), -1, dtype=torch.int32)
+        of_tap[0, : len(own)] = own
+        of_tap[1, : len(own)] = index[:, tap].index_select(0, own)
+        end = start + length * chunk
+        in_turns = of_tap.view(2, chunk // run, length, run).transpose(1, 2)
+        found[:, start:end] = in_turns.reshape(2, -1)
+        start = end
     return found[0], found[1]
