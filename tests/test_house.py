@@ -255,7 +255,7 @@ def test_four_classes_hold_an_index_buffer(monkeypatch: pytest.MonkeyPatch) -> N
         return holders(call, buffers)
 
     def pairs_of(x: lc.SparseTensor) -> Iterable[torch.Tensor]:
-        pairs = sparse_operators.pairs_for(submanifold_map(x.coordinates), (8, 8))
+        pairs = sparse_operators.pairs_for(submanifold_map(x.coordinates), (8, 8), torch.float32)
         return pairs.outputs, pairs.inputs
 
     road = {"Maps", "Over", "IndexedGather"}

@@ -116,7 +116,7 @@ def choose_kernel(
     """
     view = through_coordinates(view)
     machine = device if isinstance(device, Machine) else machines.machine_of(device)
-    kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
+    kind, out_kind = kernel_type(dtype, precision), _name(out_dtype or dtype)
     _check_machine(kind, machine)
     vectors, along = vectors_of(view, kind, out_kind, aligned)
     if not view.k:  # sums of nothing: no operand is read
@@ -287,7 +287,7 @@ def _tunes() -> bool:
     return machines.planned() is None and wanted() and not torch.cuda.is_current_stream_capturing()
 
 
-def _kernel_type(dtype: torch.dtype, precision: str) -> str:
+def kernel_type(dtype: torch.dtype, precision: str) -> str:
     """The kernel's name of data: fp32 is multiplied as tf32, or as three of them."""
     kinds = {(torch.float32, "tf32"): "tfloat32", (torch.int8, INT4): INT4}
     return kinds.get((dtype, precision), _name(dtype))

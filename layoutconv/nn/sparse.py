@@ -355,7 +355,8 @@ def _checked(
     if depthwise:
         return after(sparse_depthwise(x, weight, found), ending)
     gradients = wants_gradient(x, weight, bias, column, residual)
-    maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
+    channels = x.shape[1], weight.shape[0]
+    maps = executor.tables(found, channels, gradients=gradients, dtype=x.dtype)
     numbers = *maps, found.outputs.rows, groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, numbers, ending)

@@ -156,7 +156,7 @@ class Kind:
         self.wanted = wants_gradient(x, weight, *columns, residual, *named)
         self.only_sums = not ending.ends and out_dtype is x.dtype
         self.filter, self.device = tuple(weight.shape), x.device
-        self.K, self.C = weight.shape[0], x.shape[1]
+        self.K, self.C, self.dtype = weight.shape[0], x.shape[1], x.dtype
         # Of any number of rows, though a single one may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
         like = [t for t in (residual, *(function.like_d if function else ())) if t is not None]
@@ -251,7 +251,7 @@ class Call(BoundCall):
         """The gradient of the filter."""
         kind = self.kind
         if self._wgrad is None:
-            pairs = operators.pairs_for(found, (kind.C, kind.K))
+            pairs = operators.pairs_for(found, (kind.C, kind.K), x.dtype)
             K, C = kind.K, kind.filter[-1]
             over = pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
             of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
@@ -273,7 +273,8 @@ class Call(BoundCall):
 
     def _passes(self, found: KernelMap) -> Arguments:
         kind = self.kind
-        maps = operators.tables(found, (kind.C, kind.K), gradients=True)
+        channels = kind.C, kind.K
+        maps = operators.tables(found, channels, gradients=True, dtype=kind.dtype)
         of_map = kind.filter[1:-1], kind.groups, found.mirrored
         return operators.over(maps, self.in_rows, self.out_rows, of_map)
 

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from math import isqrt, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,8 +31,12 @@ from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu import machines
 from ..gpu.filter_choice import reads_turned, worth_turning
+from ..gpu.fp32_precision import multiplied_as
 from ..gpu.map_passes import conv_over, pairs_over, turned_over
 from ..gpu.map_views import map_view
+from ..gpu.select import kernel_type
+from ..planning.machine import Machine
+from ..planning.pair_chunks import chunk_for, slots
 from ..sparse.maps import pairs_operator
 from ..sparse.maps.kernel_map import KernelMap, reversed_index
 from ..sparse.maps.tap_pairs import Pairs
@@ -58,8 +62,7 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 
-_PRODUCTS = 528  # that a filter's gradient is cut into, or up to twice: 4 to 8 a multiprocessor
-_LEAST_CHUNK = 512
+_LEAST_CHUNK = 512  # in graphs of torch.compile
 _FEWEST = 32  # pairs of a chunk, of clouds that are smaller
 _MOST_ON_CPU = 16384
 
@@ -81,17 +84,23 @@ class Maps(NamedTuple):
     pair_chunks: Tensor
 
 
-def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> Maps:
+def tables(
+    found: KernelMap,
+    channels: tuple[int, int],
+    *,
+    gradients: bool,
+    dtype: torch.dtype = torch.float16,
+) -> Maps:
     """The tensors of a map; with ``gradients`` those that its gradients need, too.
 
-    ``channels`` are C and K. Rows are sorted by their taps on a GPU, where tiles of neighbouring
-    rows share what they leave out.
+    ``channels`` are C and K, ``dtype`` is that of the features. Rows are sorted by their taps on a
+    GPU, where tiles of neighbouring rows share what they leave out.
     """
     compiling = torch.compiler.is_compiling()
     if not gradients or (_on_cpu(found.outputs.cells) and not compiling):
         maps = forward_maps(found)  # on a CPU its pairs, found once, serve all passes
     else:
-        pairs = pairs_for(found, channels)
+        pairs = pairs_for(found, channels, dtype)
         ways = both_ways(found)
         # Not _replace, which torch 2.8 does not compile.
         maps = Maps(
@@ -140,13 +149,15 @@ def both_ways(found: KernelMap) -> Maps:
     return kept
 
 
-def pairs_for(found: KernelMap, channels: tuple[int, int]) -> Pairs:
-    """The pairs that the gradient of a filter of C and K ``channels`` sums over."""
+def pairs_for(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) -> Pairs:
+    """The pairs that the gradient of a filter of C and K ``channels`` sums over, of features of a
+    ``dtype``.
+    """
     forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
     if torch.compiler.is_compiling() and found.outputs.cells.is_cuda and not found.ways.traced:
         # Their chunks are of a length that depends on how many there are, which no graph knows.
         return found.pairs_made()
-    return found.pairs(chunk_of(found, channels))
+    return found.pairs(chunk_of(found, channels, dtype))
 
 
 def _keep_with(found: KernelMap, owner: Tensor) -> None:
@@ -191,42 +202,29 @@ def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
     return found.sorted if on_gpu else (found.index, none)
 
 
-def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
-    """Return how many pairs of a tap one product of the filter's gradient sums over, a power of
-    two.
+def chunk_of(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) -> int:
+    """Return how many pairs of a tap one product of the filter's gradient sums over.
 
-    On a CPU about a quarter of the rows: more of them leave more of the last one empty. On a GPU,
-    :func:`chunk_for` the pairs of each tap; while a CUDA graph is captured that are not counted,
-    for as many as there could be.
+    On a CPU about a quarter of the rows, a power of two: more of them leave more of the last one
+    empty. On a GPU as many as fill it, :func:`~layoutconv.planning.pair_chunks.chunk_for` the pairs
+    of each tap; so that another GPU sums in another order, and its parts take other memory. While
+    a CUDA graph is captured pairs are not counted: a quarter of those that there could be.
     """
     if found.ways.traced:
         return _LEAST_CHUNK
-    rows = len(found.outputs)
-    if not found.outputs.cells.is_cuda:
+    rows, cells = len(found.outputs), found.outputs.cells
+    if not cells.is_cuda:
         return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
     counts = found.counts
     known = None if counts is None else counts.here
-    return chunk_for(known or (rows,) * prod(found.taps), channels)
+    kind = kernel_type(dtype, multiplied_as(dtype) or "")
+    of_tiles = _slots(channels, kind, machines.machine_of(cells.get_device()))
+    return chunk_for(known or (-(-rows // 4),) * prod(found.taps), *of_tiles)
 
 
-def chunk_for(counts: Ints, channels: tuple[int, int]) -> int:
-    """Return how many pairs a product sums over on a GPU, of taps that have ``counts`` pairs.
-
-    Few where the filter is small, so that there are products enough for a GPU; many where it is
-    large: each writes a result of its own. ``channels`` are C and K.
-
-    >>> street = [15_800] * 13 + [89_500] + [15_800] * 13
-    >>> [chunk_for(street, (C, C)) for C in (16, 128, 256, 512)]
-    [512, 512, 2048, 4096]
-    """
-    pairs, most = sum(counts), max(counts, default=0)
-    tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
-    mean = pairs // max(len(counts), 1)
-    # Of a tap's last chunk half is empty, and multiplied; of short chunks there are more results to
-    # write and read. Both cost the same about here (4 TB/s, 330 TFLOP/s), with any channels.
-    balanced = isqrt(1024 * mean)
-    chunk = max(min(_LEAST_CHUNK, mean), min(pairs * tiles // _PRODUCTS, most, balanced), _FEWEST)
-    return 1 << (chunk.bit_length() - 1)
+@remembered(256)
+def _slots(channels: tuple[int, int], dtype: str, machine: Machine) -> tuple[int, int]:
+    return slots(channels, dtype, machine)
 
 
 def _view(owner: Tensor, key: Any, make: Any) -> GemmView:

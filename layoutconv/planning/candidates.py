@@ -17,17 +17,19 @@ from .schedule import Load
 from .tile import LINE_BYTES, TileConfig, specialized
 from .tile_table import (
     FAMILY,
+    GATHERED_SUMS,
     HOPPER,
     MAPPED_WINDOWS,
     ONE_WARP,
     PERSISTENT,
     WHOLE_COLUMNS,
     WINDOWS,
+    Shape,
     persistent_tile,
     shapes,
     tile_of,
 )
-from .tile_time import WIDE, Problem, TileTerms, gathered_rows, is_kept
+from .tile_time import WIDE, Problem, TileTerms, gathered_rows, is_kept, sums_pairs
 
 FEW_PARTS = 4  # clusters of 8 do not all find room at once: 51 us where two waves were 20
 MOST_COUNTED = 64  # columns of ping-pong consumers with statistics: for more, no registers
@@ -105,11 +107,11 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
     else:
         hopper = shapes(machine.arch, problem.dtype) != list(FAMILY)
         tiles = [tile_of(shape, k, line // 2) for shape in FAMILY]
-        if hopper and is_kept(problem, k):
-            tiles += [
-                specialized((m, n, k), (warps_m, warps_n), stages, load)
-                for (m, n, warps_m, warps_n), (_, stages, load) in gathered_rows(problem).items()
-            ]
+        if hopper and problem.wgmma and sums_pairs(problem):
+            # Others of mma.sync are never faster; narrow ones were not raced, and stay.
+            tiles = [tile for tile in tiles if tile.n < WIDE] + _of_table(GATHERED_SUMS, k)
+        elif hopper and is_kept(problem, k):
+            tiles += _of_table(gathered_rows(problem), k)
         elif hopper:
             tiles += [tile_of(shape, k, line // 2) for shape in HOPPER]
         tiles += _halo_tiles(problem, machine)
@@ -121,6 +123,14 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
     if problem.dtype == "float32":  # twice the fragments in registers
         tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.mma_threads]
     return tiles
+
+
+def _of_table(rows: dict[Shape, tuple[float, int, Load]], k: int) -> list[TileConfig]:
+    """The tiles of gathered rows in a table, with k-tiles of ``k``."""
+    return [
+        specialized((m, n, k), (warps_m, warps_n), stages, load)
+        for (m, n, warps_m, warps_n), (_, stages, load) in rows.items()
+    ]
 
 
 def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[TileConfig]:

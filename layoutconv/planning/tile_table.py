@@ -190,6 +190,20 @@ ROUNDED_GATHERED = {
     (64, 256, 4, 2): (1.15, 5, Load.CP_ASYNC_WARPGROUP),
     (128, 256, 8, 1): (1.40, 4, Load.CP_ASYNC_WARPGROUP),
 }
+# Of sums over pairs of rows, both gathered, of 16 bits, in chunks of about a wave (a race of 480
+# trials on an H100): rates are bounded by the rows that a product takes from L2, of which large
+# tiles read fewer, and by the CTAs that wait for them, of which small ones are more: 128x128 with
+# five stages, alone on an SM, has 0.67. Those of 128x64, 64x128 and 192x128 are estimates from
+# this. ``mma.sync`` reaches 0.51 with 64x64 and 0.83 with 128x128: never faster.
+GATHERED_SUMS = {
+    (64, 64, 4, 1): (0.56, 3, Load.CP_ASYNC_WARPGROUP),
+    (128, 64, 4, 1): (0.68, 4, Load.CP_ASYNC_WARPGROUP),
+    (64, 128, 4, 1): (0.68, 4, Load.CP_ASYNC_WARPGROUP),
+    (128, 128, 8, 1): (0.91, 3, Load.CP_ASYNC_HALF_WARPGROUP),
+    (192, 128, 12, 1): (0.91, 4, Load.CP_ASYNC_WARPGROUP),
+    (256, 128, 8, 1): (1.08, 4, Load.CP_ASYNC_WARPGROUP),
+    (128, 256, 8, 1): (1.10, 4, Load.CP_ASYNC_WARPGROUP),
+}
 
 
 def shapes(arch: str, dtype: str) -> list[Shape]:

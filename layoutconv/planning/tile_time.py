@@ -17,6 +17,7 @@ from .tile_table import (
     COPIED,
     FAMILY,
     GATHERED,
+    GATHERED_SUMS,
     HALF_LINE_RATE,
     MANY_PRODUCTS,
     MAPPED,
@@ -129,6 +130,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.tma:
         return MAPPED[shape]
+    if sums_pairs(problem) and shape in GATHERED_SUMS:
+        return GATHERED_SUMS[shape][0]
     if is_kept(problem, tile.k):
         return gathered_rows(problem)[shape][0] * half
     if rounded and not problem.channels:
@@ -139,6 +142,11 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
 def is_kept(problem: Problem, k: int) -> bool:
     """Return whether tiles keep their part of an index buffer: k-tiles lie within a tap."""
     return problem.skips_taps and problem.channels > 0 and problem.channels % k == 0
+
+
+def sums_pairs(problem: Problem) -> bool:
+    """Return whether sums run over gathered rows, across memory: a filter's gradient over pairs."""
+    return problem.gathered and not problem.channels and problem.dtype != "tfloat32"
 
 
 def gathered_rows(problem: Problem) -> dict[Shape, tuple[float, int, Load]]:
@@ -216,7 +224,7 @@ class TileTerms(NamedTuple):
         cluster, (copied, stored) = tile.cluster_k, _short_vectors(problem, tile)
         return cls(
             tile.m, tile.n, tile.k * tile.halo_taps, tile.halo_taps, tile.persistent,
-            cluster, _sms(machine, cluster), _resident(problem, tile, machine),
+            cluster, _sms(machine, cluster), resident(problem, tile, machine),
             tile.m * tile.n, COST.get(problem.dtype, 1.0),
             TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0,
             rate_of(problem, tile) * machine.products,
@@ -231,7 +239,7 @@ def times_of(
 ) -> list[float]:
     """``expected_times`` of the tile that the terms are of."""
     (
-        m, n, columns, halo, persistent, cluster, sms, resident, outputs, cost, more, rate,
+        m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
         copied, stored, adjoins, start, exchange, ahead,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
@@ -240,7 +248,7 @@ def times_of(
     times = []
     for parts in splits:
         ctas_per_sm = -(-ctas * parts // sms)
-        waves = -(-ctas_per_sm // resident)
+        waves = -(-ctas_per_sm // at_once)
         time = outputs * -(-k // (parts * cluster)) * cost * more * ctas_per_sm / rate
         if copied or stored:
             of_cta = 0.0
@@ -274,7 +282,7 @@ def _of_groups(problem: Problem, tile: GroupTile, splits: int, machine: Machine)
     return _with_parts(problem, WAVE + time, splits, machine)
 
 
-def _resident(problem: Problem, tile: TileConfig, machine: Machine) -> int:
+def resident(problem: Problem, tile: TileConfig, machine: Machine) -> int:
     """CTAs that an SM has room for."""
     shared = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes) + RESERVED
     return max(1, min(machine.smem_per_sm // shared, tile.ctas_per_sm))

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from layoutconv.planning.kernel_spec import can_skip
+from layoutconv.planning.tile import specialized
+from layoutconv.planning.tile_table import GATHERED_SUMS
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
 from layoutconv.sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from layoutconv.view.gemm_view import GemmView
@@ -91,3 +93,26 @@ def test_a_mirrored_map_is_its_own_inverse() -> None:
         index, 16, 32, kernel_size=found.taps, mirrored=True, scatter_index=order
     )
     check(view, KINDS[0], 0, torch.float16)
+
+
+# Rows of a line are copied by whole lines: those of 64 channels by tiles as wide.
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [
+        ((64, 64, 4, 1), (64, 128)),
+        ((64, 64, 4, 1), (40, 64)),
+        ((128, 64, 4, 1), (64, 128)),
+        ((128, 128, 8, 1), (128, 128)),
+    ],
+    ids=str,
+)
+def test_tiles_of_sums_over_pairs(shape: tuple[int, ...], channels: tuple[int, int]) -> None:
+    (m, n, *warps), (_, stages, load) = shape, GATHERED_SUMS[shape]
+    tile = specialized((m, n, 64), tuple(warps), stages, load)
+    found, (C, K) = submanifold_map(cloud(2, 90, 9)), channels
+    rows = {"in_rows": len(found.inputs), "out_rows": len(found.outputs)}
+    view = pairs_wgrad_view(found.pairs(320), C, K, **rows)
+    assert found.pairs(320).outputs.shape == (9, 320)  # of 5 k-tiles, more than stages
+    case = Case.of(view, torch.float16, torch.float32)
+    of = view, torch.float16, tile, "sm_90a", torch.float32
+    check_exact(case, run_case(case, compiled_view(*of)))
