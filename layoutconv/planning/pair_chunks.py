@@ -38,9 +38,10 @@ def slots(channels: tuple[int, int], dtype: str, machine: Machine) -> tuple[int,
     C, K = channels
     vector = VECTOR_BYTES // BYTES[dtype]
     vectors = gcd(K, vector), gcd(C, vector)
+    wgmma = dtype != "tfloat32" and suits_warpgroups(dtype, vectors)
     problem = Problem(
         K, C, 4096, 0, dtype, 8 if dtype == "float64" else 4, groups=1 << 16, gathered=True,
-        wgmma=dtype != "tfloat32" and suits_warpgroups(dtype, vectors), stored_bytes=4, b_along_k=False,
+        wgmma=wgmma, stored_bytes=4, b_along_k=False,
     )  # fmt: skip
     tile, _ = choose(problem, machine)
     at_once = resident(problem, tile, machine) * machine.sm_count
