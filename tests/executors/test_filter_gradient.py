@@ -60,7 +60,7 @@ def test_taps_without_pairs_are_zero():
 
 
 def map_on_a_gpu(rows: int, counts: tuple[int, ...] | None) -> Any:
-    """What of a kernel map, on a GPU that is not there, is asked."""
+    """A stand-in for a kernel map on a GPU that is not there."""
     cells = SimpleNamespace(is_cuda=True, get_device=lambda: 0)
     outputs = MagicMock(cells=cells, __len__=lambda _: rows)
     counts_of_map = None if counts is None else SimpleNamespace(here=counts)
