@@ -146,8 +146,7 @@ def is_kept(problem: Problem, k: int) -> bool:
 
 def sums_pairs(problem: Problem) -> bool:
     """Return whether sums run over gathered rows, across memory: a filter's gradient over pairs."""
-    across = problem.gathered and not (problem.channels or problem.tma)
-    return across and problem.dtype != "tfloat32"
+    return problem.gathered and not problem.channels and problem.dtype != "tfloat32"
 
 
 def gathered_rows(problem: Problem) -> dict[Shape, tuple[float, int, Load]]:
