@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from .basis import basis_terms
@@ -13,6 +14,7 @@ from .stride import finished
 from .table import steps_of
 from .xor_image import XorPlaces
 
+Leaf = tuple[int, int]  # extent, stride
 Table = list[Any]  # what a leaf adds to the offset at each of its coordinates
 
 
@@ -40,28 +42,22 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
     if first and not relative:
         raise LayoutValueError(f"{name}: position 0 of {a} is at {first}, not at 0", witness=0)
     place = _finder(a, first, budget)
-    leaves: list[tuple[int, int]] = []
-    values = [0]
-    while True:
-        done, step = len(values), place(len(values))
-        if step is None:
+    leaves: list[Leaf] = []
+    done = 1
+    while (step := place(done)) is not None:
+        count = 1
+        while more := _blocks_that_go_on(place, count, done, step, leaves):
+            count += more
+        if count == 1:
             break
-        longer = list(values)
-        while True:
-            count = len(longer) // done
-            more = _blocks_that_go_on(place, count, done, step, values)
-            if not more:
-                break
-            longer += [count * step + v for v in longer[: more * done]]
-        if len(longer) == done:
-            break
-        leaves.append((len(longer) // done, step))
-        values = longer
+        leaves.append((count, step))
+        done *= count
     return from_leaves(merge(leaves))
 
 
-def _blocks_that_go_on(place: Any, count: int, done: int, step: int, values: list[int]) -> int:
-    """The number of blocks of ``values`` that follow ``count`` of them as these do each other.
+def _blocks_that_go_on(place: Any, count: int, done: int, step: int, leaves: list[Leaf]) -> int:
+    """The number of blocks of ``done`` positions that follow ``count`` of them as these do each
+    other.
 
     As many as one look tells, which doubles: the rest is looked at in turn.
     """
@@ -70,14 +66,25 @@ def _blocks_that_go_on(place: Any, count: int, done: int, step: int, values: lis
         if isinstance(place, XorPlaces) and place.alike(count * done, count * step, more * done):
             return more
         more //= 2
-    return int(_goes_on(place, count * done, count * step, values))
+    return int(_goes_on(place, count * done, count * step, done, leaves))
 
 
-def _goes_on(place: Any, offset: int, start: int, values: list[int]) -> bool:
+def _goes_on(place: Any, offset: int, start: int, done: int, leaves: list[Leaf]) -> bool:
     """Tell if the offsets from ``offset`` on are at ``start``, moved as the first ones are."""
-    if isinstance(place, XorPlaces) and place.alike(offset, start, len(values)):
+    if isinstance(place, XorPlaces) and place.alike(offset, start, done):
         return True
-    return all(place(offset + k) == start + v for k, v in enumerate(values))
+    return all(place(offset + k) == start + v for k, v in enumerate(_positions(leaves)))
+
+
+def _positions(leaves: list[Leaf]) -> Iterator[int]:
+    """Yield the positions of a layout, one by one: there may be millions."""
+    if not leaves:
+        yield 0
+        return
+    *faster, (count, step) = leaves
+    for i in range(count):
+        for position in _positions(faster):
+            yield i * step + position
 
 
 def _finder(a: Any, first: int, budget: Budget) -> Any:

@@ -275,11 +275,11 @@ def check_options(net: Any, factor: float, buckets: int, nbytes: int | None) -> 
     """Raise for options of graphs that are none."""
     if not isinstance(net, torch.nn.Module):
         raise ArgumentTypeError("net", "a torch.nn.Module", type(net).__name__)
-    if not isinstance(factor, int | float) or not 1 <= factor < torch.inf:
+    if not isinstance(factor, (int, float)) or not 1 <= factor < torch.inf:
         raise ArgumentError("factor", "a finite number >= 1", factor)
     if not isinstance(buckets, int) or buckets < 2:
         raise ArgumentError("buckets", "an int >= 2", buckets)
-    if nbytes is not None and not (isinstance(nbytes, int | float) and nbytes > 0):
+    if nbytes is not None and not (isinstance(nbytes, (int, float)) and nbytes > 0):
         raise ArgumentError("nbytes", "bytes > 0, or None", nbytes)
 
 

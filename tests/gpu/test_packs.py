@@ -24,7 +24,7 @@ from tests.deploy.networks import ROWS, cloud, dense, equal, on_cpu, sparse
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 ROOT = Path(__file__).parents[2]
-MOST_SECONDS = 0.5  # of a processor to load, with torch and CUDA there; 0.30 on an H100
+MOST_SECONDS = 0.8  # of a processor to load: on an H100 0.30, beside fourteen others 0.51
 COMMON = """
 import json, sys, time
 import torch

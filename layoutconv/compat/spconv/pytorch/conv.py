@@ -27,6 +27,20 @@ from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
 
 
+def _check_rows(input: SparseConvTensor, y: Tensor, past: Tensor | None) -> None:
+    """Refuse features of other rows than the cells, and a residual that would be broadcast.
+
+    Of sizes that are traced nothing is asked: the graph is to serve others.
+    """
+    if torch.compiler.is_compiling():
+        return
+    if len(y) != len(input.indices):
+        expected = f"{len(input.indices)} rows of features, one per row of indices"
+        raise ArgumentError("input", expected, f"{len(y)} rows")
+    if past is not None and past.shape != y.shape:
+        raise ArgumentError("add_input", f"features {tuple(y.shape)}", tuple(past.shape))
+
+
 class SparseConvolution(GeometricLayer):
     """Every sparse convolution, for ``ndim`` spatial modes; the classes below say which.
 
@@ -163,13 +177,8 @@ class SparseConvolution(GeometricLayer):
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
                 y = nn.functional.linear(features, matrix, bias)
-                if len(y) != len(input.indices):
-                    expected = f"{len(input.indices)} rows of features, one per row of indices"
-                    raise ArgumentError("input", expected, f"features {tuple(features.shape)}")
+                _check_rows(input, y, past)
                 if past is not None:
-                    if past.shape != y.shape:
-                        expected = f"features {tuple(y.shape)}"
-                        raise ArgumentError("add_input", expected, tuple(past.shape))
                     y = y + past
                 if self._activation is not None:
                     y = activate(y, self._activation, self.act_alpha)
