@@ -21,24 +21,10 @@ from ..absent import explain
 from ..core import Activation, ConvAlgo
 from .core import SparseConvTensor
 from .indice_data import Geometry, map_back, map_for
-from .layers import GeometricLayer, check_input, features_added
+from .layers import GeometricLayer, check_input, check_rows, features_added
 from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
-
-
-def _check_rows(input: SparseConvTensor, y: Tensor, past: Tensor | None) -> None:
-    """Refuse features of other rows than the cells, and a residual that would be broadcast.
-
-    Of sizes that are traced nothing is asked: the graph is to serve others.
-    """
-    if torch.compiler.is_compiling():
-        return
-    if len(y) != len(input.indices):
-        expected = f"{len(input.indices)} rows of features, one per row of indices"
-        raise ArgumentError("input", expected, f"{len(y)} rows")
-    if past is not None and past.shape != y.shape:
-        raise ArgumentError("add_input", f"features {tuple(y.shape)}", tuple(past.shape))
 
 
 class SparseConvolution(GeometricLayer):
@@ -177,7 +163,7 @@ class SparseConvolution(GeometricLayer):
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
                 y = nn.functional.linear(features, matrix, bias)
-                _check_rows(input, y, past)
+                check_rows(input, y, past)
                 if past is not None:
                     y = y + past
                 if self._activation is not None:

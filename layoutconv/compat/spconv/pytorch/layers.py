@@ -97,3 +97,18 @@ def check_input(input: Any, ndim: int | None = None) -> None:
     if ndim is not None and len(input.spatial_shape) != ndim:
         got = f"spatial_shape {input.spatial_shape}"
         raise ArgumentError("input", f"{ndim} spatial modes, as the layer has", got)
+
+
+def check_rows(input: SparseConvTensor, y: torch.Tensor, past: torch.Tensor | None) -> None:
+    """Refuse features of other rows than the cells, and a residual that would be broadcast.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for either. Of sizes that are traced nothing
+    is asked: the graph is to serve others.
+    """
+    if torch.compiler.is_compiling():
+        return
+    if len(y) != len(input.indices):
+        expected = f"{len(input.indices)} rows of features, one per row of indices"
+        raise ArgumentError("input", expected, f"{len(y)} rows")
+    if past is not None and past.shape != y.shape:
+        raise ArgumentError("add_input", f"features {tuple(y.shape)}", tuple(past.shape))
