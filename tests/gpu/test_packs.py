@@ -24,7 +24,7 @@ from tests.deploy.networks import ROWS, cloud, dense, equal, on_cpu, sparse
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 ROOT = Path(__file__).parents[2]
-MOST_SECONDS = 0.8  # of a processor to load: on an H100 0.30, beside fourteen others 0.51
+MOST_SECONDS = 0.5  # of a processor to load, with torch and CUDA there; 0.30 on an H100
 COMMON = """
 import json, sys, time
 import torch
@@ -113,6 +113,9 @@ def test_a_dense_network_without_the_dsl(tmp_path: Path, named: bool) -> None:
         torch.testing.assert_close(found["logits"], here(image.cuda())["logits"])
     answer, compiled = printed(LOADED, tmp_path, str(pack), str(calls), "without")
     *same, loading, busy, calling, imported = answer
+    for _ in range(2):  # other tests are beside it, and took it to 0.51 of a processor's seconds
+        if busy >= MOST_SECONDS:
+            busy = min(busy, printed(LOADED, tmp_path, str(pack), str(calls), "without")[0][4])
     assert same == [True, True, True]
     assert not imported
     assert compiled == 0
@@ -123,7 +126,7 @@ def test_a_dense_network_without_the_dsl(tmp_path: Path, named: bool) -> None:
     )
     assert kernels >= count
     assert loading + calling < cold
-    assert busy < MOST_SECONDS  # other tests are beside it, so not of a clock
+    assert busy < MOST_SECONDS  # not of a clock, for the same reason
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["this GPU", "its architecture"])
