@@ -276,7 +276,7 @@ def check_options(net: Any, factor: float, buckets: int, nbytes: int | None) -> 
     if not isinstance(net, torch.nn.Module):
         raise ArgumentTypeError("net", "a torch.nn.Module", type(net).__name__)
     if not isinstance(factor, (int, float)) or not 1 <= factor < torch.inf:
-        raise ArgumentError("factor", "a finite number >= 1", factor)
+        raise ArgumentError("factor", "a finite number >= 1", repr(factor))
     if not isinstance(buckets, int) or buckets < 2:
         raise ArgumentError("buckets", "an int >= 2", buckets)
     if nbytes is not None and not (isinstance(nbytes, (int, float)) and nbytes > 0):
