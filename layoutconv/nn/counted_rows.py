@@ -14,8 +14,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..gpu.row_norm import Norm
 from ..sparse.coords.no_tensor import NoTensor
-from .padded_norm import follow, normalised_rows
+from .row_norm import batch_norm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,11 +134,8 @@ def _norm(
             input, running_mean, running_var, weight, bias, training, momentum, eps
         )
         return found
-    y, *statistics = normalised_rows(input, there[:, None], weight, bias, eps)
-    if running_mean is not None:
-        with torch.no_grad():
-            follow((running_mean, running_var), momentum, *statistics)
-    return y
+    running = None if running_mean is None else (running_mean, running_var)
+    return batch_norm(input, Norm(weight, bias, running, momentum, eps, there))
 
 
 def _of_classes(

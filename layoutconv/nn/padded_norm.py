@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..gpu.row_norm import Norm
 from ..sparse.coords.rows import spread
+from .row_norm import batch_norm, follow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +46,7 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
     """
     there = input.coords[:, 0] >= 0
     if type(module).forward is _BatchNorm.forward and not is_hooked(module):
-        return _batch_norm(module, input.features, there[:, None])
+        return _batch_norm(module, input.features, there)
     of_rows = getattr(module, "of_rows", None)  # of those that take clouds, which stand above
     if of_rows is not None and not is_hooked(module):
         found: Tensor = of_rows(input.features, there)
@@ -63,37 +65,22 @@ def is_hooked(module: Any) -> bool:
 
 
 def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:
-    """torch's batch norm of the rows that are ``there``, bool (rows, 1), in fp32 or more."""
+    """torch's batch norm of the rows that are ``there``, bool (rows,), in fp32 or more."""
     module._check_input_dim(features)
     weight, bias = (module.weight, module.bias) if module.affine else (None, None)
-    y, *statistics = normalised_rows(features, there, weight, bias, module.eps)
+    running, momentum = None, module.momentum
     if module.training and module.running_mean is not None:
-        with torch.no_grad():
-            remember(module, *statistics)
-    return y
+        running = module.running_mean, module.running_var
+        momentum = _momentum(module)
+    return batch_norm(features, Norm(weight, bias, running, momentum, module.eps, there))
 
 
-def normalised_rows(
-    features: Tensor, there: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Features (rows, C) normalised over the rows that are ``there``, bool (rows, 1), zeros in the
-    others; the mean and the variance (C,), biased; and how many rows these are of.
-
-    >>> x, there = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([[True], [True], [False]])
-    >>> y, mean, variance, count = normalised_rows(x, there, None, None, 0)
-    >>> y.T, mean, variance, count
-    (tensor([[-1.,  1.,  0.]]), tensor([2.]), tensor([1.]), tensor(2))
-    """
-    exact = torch.promote_types(features.dtype, torch.float32)
-    count = there.sum()
-    x = features.to(exact).where(there, 0)
-    mean = x.sum(0) / count.clamp(min=1)
-    centred = (x - mean).where(there, 0)
-    variance = centred.square().sum(0) / count.clamp(min=1)
-    y = centred * (variance + eps).rsqrt()
-    y = y if weight is None else y * weight
-    y = y if bias is None else (y + bias).where(there, 0)
-    return y.to(features.dtype), mean, variance, count
+def _momentum(module: Any) -> Any:
+    """The share of a batch in running statistics, after one more has been counted."""
+    module.num_batches_tracked.add_(1)
+    if module.momentum is None:  # a mean over all batches
+        return 1 / module.num_batches_tracked.double()
+    return module.momentum
 
 
 def remember(module: Any, mean: Tensor, variance: Tensor, count: Tensor) -> None:
@@ -106,24 +93,5 @@ def remember(module: Any, mean: Tensor, variance: Tensor, count: Tensor) -> None
     >>> norm.running_mean, norm.running_var
     (tensor([0.4000]), tensor([1.1000]))
     """
-    module.num_batches_tracked.add_(1)
-    momentum = module.momentum
-    if momentum is None:  # a mean over all batches
-        momentum = 1 / module.num_batches_tracked.to(mean.dtype)
+    momentum = _momentum(module)
     follow((module.running_mean, module.running_var), momentum, mean, variance, count)
-
-
-def follow(
-    running: tuple[Tensor, Tensor], momentum: Any, mean: Tensor, variance: Tensor, count: Tensor
-) -> None:
-    """Move a running mean and a running variance by a share, towards those of ``count`` rows.
-
-    >>> running = torch.zeros(1), torch.ones(1)
-    >>> follow(running, 0.5, torch.tensor([4.0]), torch.tensor([1.0]), torch.tensor(2))
-    >>> running
-    (tensor([2.]), tensor([1.5000]))
-    """
-    share = momentum * (count > 1).to(mean.dtype)
-    unbiased = variance * count / (count - 1).clamp(min=1)
-    for memory, now in zip(running, (mean, unbiased), strict=True):
-        memory.copy_(memory + share * (now - memory))

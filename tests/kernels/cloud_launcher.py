@@ -30,6 +30,7 @@ from layoutconv.kernels.maps.per_rank import Chain, PerRank, build
 from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
+from layoutconv.kernels.pointwise.row_norm import Gradient, Normalise, Statistics, Sums
 from layoutconv.sparse.maps import row_orders
 from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
 
@@ -52,12 +53,13 @@ KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (0, 2), Settle: (3,), Count: (2,), Reach: (1,), Mark: (1,),
-    CountBits: (2,),
+    CountBits: (2,), Normalise: (9, 10),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
     Windows: (3,), Search: (5,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
-    WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,),
+    WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2, 3), Normalise: (7, 8),
+    Sums: (5,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -124,7 +126,7 @@ class Launches:
         updates, writes = touched(kernel, integers)
         for i, (piece, (_, aligned)) in enumerate(zip(pieces, kernel.tensors(), strict=True)):
             if i in writes and kind is not Reach:
-                piece.view(np.int32)[...] = POISON
+                piece[...] = POISON & 0xFF
             # Whoever writes what others wrote before, in a phase before, is no output's writer.
             one = writes.get(i) == 1 and i not in updates
             changes = i in writes or i in updates
@@ -134,7 +136,9 @@ class Launches:
         asked = launch_of(program, function, of, tuple(addresses), integers)
         assert asked.cooperative == isinstance(kernel, Together)
         random = np.random.default_rng(self.seed)
-        ctas = [(int(i), 0, 0) for i in random.permutation(asked.grid[0])]
+        across, down, _ = asked.grid
+        order = random.permutation(across * down)
+        ctas = [(int(i) % across, int(i) // across, 0) for i in order]
         # CTAs that wait for each other run at the same time, as those of a cluster do.
         run(
             program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas,
@@ -173,6 +177,8 @@ def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[
         return {2}, {}
     if isinstance(kernel, Fill) and integers[0] > kernel.behind and not integers[1]:
         return {1, 2}, {}  # one piece of memory
+    if isinstance(kernel, Gradient):
+        return set(), dict.fromkeys((7, 8, 9) if kernel.shape.added else (7, 9), 1)
     if isinstance(kernel, Fill):  # a table, or a barrier's word alone
         return set(), dict.fromkeys((0, 1, 2) if integers[1] else (2,), 1)
     updates, writes = set(), Counter[int]()

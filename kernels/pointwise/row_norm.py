@@ -1,0 +1,520 @@
+"""Batch norms of rows in training, with what follows: two launches forward, two backward.
+
+A row is a voxel or a point, a column a channel. Rows of a padded cloud that have no cell do not
+count, whatever is in them, and get zeros. Of both passes the first launch leaves partial sums, and
+the second begins by merging those of its own columns: nobody waits for a last CTA, and no operation
+is atomic, so that results are the same in every run.
+
+::
+
+    statistics   rows of a part -> count, mean, squares about it
+    normalise    all parts -> mean, inverse deviation; y = act((x - mean) * inverse * w + b + past)
+    sums         rows of a part -> sums of g and of g * x^, g being the gradient in front of act
+    gradient     all parts -> dw, db; dx = w * inverse * (g - sum(g) / n - x^ * sum(g * x^) / n)
+
+A thread sums what values differ from its first one by; threads, then parts, are merged as Chan,
+Golub and LeVeque do, "Updating formulae and a pairwise algorithm for computing sample variances"
+(1979): a mean that is large beside the deviation costs no digits.
+
+A CTA has a part of the rows and a block of columns, a vector to a thread, so that neighbours read
+neighbours. Each row of its threads takes every so many-th row, several loads in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, range_constexpr
+
+from layoutconv.planning.norm_schedule import FLIGHT, LOG_THREADS, NormShape
+
+from ..common.walk import TYPES, at, put, read, select
+from ..maps.cooperative import least
+from ..maps.per_rank import Chain, PerRank
+
+THREADS = 1 << LOG_THREADS
+_math: Any = cute.math
+
+
+class Place(NamedTuple):
+    """A thread among those of its launch."""
+
+    tid: Any
+    row: Any  # among those of its CTA that have its columns, ``step`` of them
+    step: Any
+    log_step: Any
+    log_across: Any
+    column: Any  # the first of its vector, or 0 past the last
+    is_column: Any
+    part: Any
+    first: Any  # row of the part
+    end: Any
+    single: Any  # the one of the block's columns that it has where parts are merged, or 0
+    is_single: Any
+    log_wide: Any  # the logarithm of the columns of a block
+
+
+class OfRows(PerRank):
+    """A kernel whose CTAs have a part of the rows and a block of columns.
+
+    Its first integers are those of a ``Schedule``.
+    """
+
+    threads = THREADS
+    more = 0  # integers behind these
+
+    def __init__(self, shape: NormShape) -> None:
+        super().__init__(0)
+        self.shape, self.vector = shape, shape.vector
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return type(self).__name__, self.shape
+
+    def integers(self) -> int:
+        return 5 + self.more
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        _, columns, log_across, _, parts = integers[:5]
+        wide = Int64(self.vector) << log_across
+        self.kernel(pointers, integers).launch(
+            grid=[Int32((columns + wide - 1) // wide), Int32(parts), 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+        )
+
+    def of_features(self) -> tuple[str, int]:
+        """A tensor of features, as an address has it."""
+        return self.shape.dtype, self.vector * TYPES[self.shape.dtype].width // 8
+
+    def place(self, integers: Any) -> Place:
+        """Where a thread is."""
+        rows, columns, log_across, share, _ = integers[:5]
+        tid, _, _ = cute.arch.thread_idx()
+        block, part, _ = cute.arch.block_idx()
+        log_across = Int32(log_across)
+        log_step = Int32(LOG_THREADS) - log_across
+        log_wide = log_across + (self.vector.bit_length() - 1)
+        start = Int64(block) << log_wide
+        column = start + (tid & ((Int32(1) << log_across) - 1)) * self.vector
+        single = start + (tid & ((Int32(1) << log_wide) - 1))
+        first = Int64(part) * share
+        return Place(
+            tid=tid,
+            row=tid >> log_across,
+            step=Int64(1) << log_step,
+            log_step=log_step,
+            log_across=log_across,
+            column=select(column < columns, column, Int64(0)),
+            is_column=column < columns,
+            part=part,
+            first=first,
+            end=least(first + share, rows),
+            single=select(single < columns, single, Int64(0)),
+            is_single=(single < columns) & ((tid >> log_wide) == 0),
+            log_wide=log_wide,
+        )
+
+    def turns(self, place: Place) -> Any:
+        """How often a thread reads ``FLIGHT`` rows."""
+        step = place.step * FLIGHT
+        return Int32((place.end - place.first - place.row + step - 1) // step)
+
+    def rows(self, place: Place, turn: Any, there: Any) -> list[tuple[Any, Any, Any]]:
+        """The rows of a turn, whether each is inside the part, its first in place of it, and
+        whether it counts.
+        """
+        found = []
+        for u in range(FLIGHT):
+            row = place.first + place.row + (Int64(turn) * FLIGHT + u) * place.step
+            inside = row < place.end
+            row = select(inside, row, place.first)
+            valid = inside & (at(there, row) != 0) if self.shape.masked else inside
+            found.append((row, inside, valid))
+        return found
+
+    def pointer(self, base: Any, place: Place, row: Any, columns: Any) -> Any:
+        """The columns of a thread in a row."""
+        offset = row * columns + place.column
+        return base + (cute.assume(offset, divby=self.vector) if self.vector > 1 else offset)
+
+    def read(self, base: Any, place: Place, row: Any, columns: Any) -> list[Any]:
+        """The columns of a thread in a row, in float32."""
+        found = read(self.pointer(base, place, row, columns), base.dtype, self.vector)
+        return [Float32(found[j]) for j in range(self.vector)]
+
+    @cute.jit
+    def write(
+        self, base: Any, place: cutlass.Constexpr, row: Any, inside: Any, columns: Any, values: list
+    ):  # fmt: skip
+        """The columns of a thread in a row, rounded once."""
+        if inside & place.is_column:
+            result = cute.make_rmem_tensor(self.vector, base.dtype)
+            for j in range_constexpr(self.vector):
+                result[j] = base.dtype(values[j])
+            pointer = self.pointer(base, place, row, columns)
+            cute.autovec_copy(result, cute.make_tensor(pointer, cute.make_layout(self.vector)))
+
+    def registers(self, count: int) -> list[Any]:
+        """So many vectors of zeros."""
+        found = [cute.make_rmem_tensor(self.vector, Float32) for _ in range(count)]
+        for one in found:
+            one.fill(0.0)
+        return found
+
+    def shared(self, count: int, vector: int = 1) -> list[Any]:
+        """So many arrays of a vector to a thread, in shared memory."""
+        smem = cutlass.memory.SmemAllocator()
+        layout = cute.make_layout((vector, THREADS))
+        return [smem.allocate_tensor(Float32, layout, byte_alignment=16) for _ in range(count)]
+
+    @cute.jit
+    def add_up(self, arrays: list, merge: cutlass.Constexpr, tid: Any, log_each: Any, log_all: Any):
+        """Merge what threads have in shared memory, of every ``1 << log_each``-th into the first.
+
+        ``merge(arrays, to, of)`` is of two threads; there are ``1 << log_all`` to merge.
+        """
+        for level in range(log_all):
+            cute.arch.sync_threads()
+            half = Int32(1) << (log_all - 1 - level)
+            if (tid >> log_each) < half:
+                merge(arrays, tid, tid + (half << log_each))
+        cute.arch.sync_threads()
+
+
+def of_moments(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Count, mean and squares about it, of two samples together."""
+    (n, mean, squares), (more, its, those) = one, other
+    both = n + more
+    weight = more / select(both > 0.0, both, Float32(1.0))
+    away = its - mean
+    return both, mean + away * weight, squares + those + away * away * n * weight
+
+
+def merge_moments(arrays: list[Any], to: Any, of: Any) -> None:
+    """Merge the moments of a thread's columns with those of another's."""
+    counts, means, squares = arrays
+    one, other = counts[0, to], counts[0, of]
+    for j in range(cute.size(means.shape[0])):
+        first, second = (
+            (n[0], n[1], n[2])
+            for n in ((one, means[j, to], squares[j, to]), (other, means[j, of], squares[j, of]))
+        )
+        both, means[j, to], squares[j, to] = of_moments(first, second)
+    counts[0, to] = both
+
+
+def merge_sums(arrays: list[Any], to: Any, of: Any) -> None:
+    """Add the sums of another thread's columns to a thread's."""
+    for array in arrays:
+        for j in range(cute.size(array.shape[0])):
+            array[j, to] = array[j, to] + array[j, of]
+
+
+class Statistics(OfRows):
+    """Count, mean and squares about it of the rows of a part, by columns.
+
+    Tensors: features, which rows there are, means and squares (parts, 2, C), counts (parts,).
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return self.of_features(), ("uint8", 1), ("float32", 4), ("float32", 4)
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        x, there, moments, counts = pointers
+        place, columns = self.place(integers), integers[1]
+        count = cute.make_rmem_tensor(1, Float32)
+        count.fill(0.0)
+        shift, sums, squares = self.registers(3)
+        for turn in range(self.turns(place)):
+            self.take(x, there, place, turn, columns, count, (shift, sums, squares))
+        arrays = [*self.shared(1), *self.shared(2, self.vector)]
+        n = count[0]
+        share = select(n > 0.0, 1.0 / n, Float32(0.0))
+        arrays[0][0, place.tid] = n
+        for j in range_constexpr(self.vector):
+            arrays[1][j, place.tid] = shift[j] + sums[j] * share
+            arrays[2][j, place.tid] = squares[j] - sums[j] * sums[j] * share
+        self.add_up(arrays, merge_moments, place.tid, place.log_across, place.log_step)
+        own = (Int64(place.part) * 2) * columns
+        if (place.row == 0) & place.is_column:
+            for j in range_constexpr(self.vector):
+                put(moments, own + place.column + j, arrays[1][j, place.tid])
+                put(moments, own + columns + place.column + j, arrays[2][j, place.tid])
+            if place.column == 0:
+                put(counts, place.part, arrays[0][0, place.tid])
+
+    def take(
+        self, x: Any, there: Any, place: Place, turn: Any, columns: Any, count: Any, held: Any
+    ) -> None:
+        """The rows of a turn; the first that counts says what all are taken relative to."""
+        shift, sums, squares = held
+        rows = self.rows(place, turn, there)
+        values = [self.read(x, place, row, columns) for row, *_ in rows]
+        for value, (*_, valid) in zip(values, rows, strict=True):
+            begins = valid & (count[0] == 0.0)
+            count[0] = count[0] + select(valid, Float32(1.0), Float32(0.0))
+            for j in range(self.vector):
+                shift[j] = select(begins, value[j], shift[j])
+                away = select(valid, value[j] - shift[j], Float32(0.0))
+                sums[j] = sums[j] + away
+                squares[j] = squares[j] + away * away
+
+
+class Normalise(OfRows):
+    """Features after the norm, and what follows it.
+
+    Tensors: features, which rows there are, moments and counts of the parts, weight, bias, what is
+    added, the result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; and
+    both running statistics. Integers: the bits of eps and of the momentum, as float32.
+    """
+
+    more = 2
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        shape, floats = self.shape, ("float32", 4)
+        parameter, running = (_aligned(t or "float32") for t in (shape.parameters, shape.running))
+        features = self.of_features()
+        return (
+            features, ("uint8", 1), floats, floats, parameter, parameter, features, features,
+            floats, running, running,
+        )  # fmt: skip
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        x, there, moments, counts, weight, bias, past, out, kept, mean_run, variance_run = pointers
+        place, columns, parts = self.place(integers), integers[1], Int32(integers[4])
+        eps, momentum = (_float(bits) for bits in integers[5:7])
+        arrays = self.shared(3)
+        n, mean, squares = self.merged(moments, counts, place, columns, parts)
+        for array, own in zip(arrays, (n, mean, squares), strict=True):
+            array[0, place.tid] = own
+        self.add_up(
+            arrays, merge_moments, place.tid, place.log_wide, Int32(LOG_THREADS) - place.log_wide
+        )
+        if place.is_single:
+            n, mean, squares = (array[0, place.tid] for array in arrays)
+            column = place.single
+            variance = squares * select(n > 0.0, 1.0 / n, Float32(0.0))
+            inverse = _math.rsqrt(variance + eps)
+            if place.part == 0:
+                put(kept, column, mean)
+                put(kept, columns + column, inverse)
+                if column == 0:
+                    put(kept, 2 * columns, n)
+                if cutlass.const_expr(self.shape.running):
+                    self.follow(mean_run, column, momentum, n, mean)
+                    unbiased = squares * select(n > 1.0, 1.0 / (n - 1.0), Float32(0.0))
+                    self.follow(variance_run, column, momentum, n, unbiased)
+            scale, offset = inverse, Float32(0.0)
+            if cutlass.const_expr(self.shape.parameters):
+                scale, offset = inverse * Float32(at(weight, column)), Float32(at(bias, column))
+            arrays[0][0, place.tid] = scale
+            arrays[2][0, place.tid] = offset
+        cute.arch.sync_threads()
+        first = (place.tid & ((Int32(1) << place.log_across) - 1)) * self.vector
+        lists = [[array[0, first + j] for j in range(self.vector)] for array in arrays]
+        for turn in range(self.turns(place)):
+            self.rows_of(x, there, past, out, place, turn, columns, *lists)
+
+    @cute.jit
+    def merged(
+        self, moments: Any, counts: Any, place: cutlass.Constexpr, columns: Any, parts: Any
+    ) -> Any:
+        """The moments of a column, of every so many-th part."""
+        n, mean, squares = Float32(0.0), Float32(0.0), Float32(0.0)
+        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
+            own = Int64(part) * 2 * columns + place.single
+            found = at(counts, part), at(moments, own), at(moments, own + columns)
+            n, mean, squares = of_moments((n, mean, squares), found)
+        return n, mean, squares
+
+    def follow(self, running: Any, column: Any, momentum: Any, n: Any, now: Any) -> None:
+        """A running statistic, of which fewer than two rows change nothing."""
+        before = Float32(at(running, column))
+        moved = before + momentum * (now - before)
+        put(running, column, TYPES[self.shape.running](select(n > 1.0, moved, before)))
+
+    def rows_of(
+        self, x: Any, there: Any, past: Any, out: Any, place: Any, turn: Any, columns: Any,
+        scale: list[Any], mean: list[Any], offset: list[Any],
+    ) -> None:  # fmt: skip
+        """The results of a turn."""
+        rows = self.rows(place, turn, there)
+        values = [self.read(x, place, row, columns) for row, *_ in rows]
+        if self.shape.added:
+            added = [self.read(past, place, row, columns) for row, *_ in rows]
+        for u, (row, inside, valid) in enumerate(rows):
+            result = []
+            for j in range(self.vector):
+                y = (values[u][j] - mean[j]) * scale[j] + offset[j]
+                y = y + added[u][j] if self.shape.added else y
+                y = select(y > 0.0, y, Float32(0.0)) if self.shape.relu else y
+                result.append(select(valid, y, Float32(0.0)))
+            self.write(out, place, row, inside, columns, result)
+
+
+class Sums(OfRows):
+    """Sums of the gradient, and of it times what was normalised, of the rows of a part.
+
+    Tensors: features, which rows there are, the result, its gradient, what the forward pass left,
+    and the sums (parts, 2, C).
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        features, floats = self.of_features(), ("float32", 4)
+        return features, ("uint8", 1), features, features, floats, floats
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        x, there, out, grad, kept, found = pointers
+        place, columns = self.place(integers), integers[1]
+        mean, inverse = self.kept(kept, place, columns)
+        held = self.registers(2)
+        for turn in range(self.turns(place)):
+            for value, own, _, _ in self.gradients(x, there, out, grad, place, turn, columns):
+                for j in range_constexpr(self.vector):
+                    held[0][j] = held[0][j] + own[j]
+                    held[1][j] = held[1][j] + own[j] * ((value[j] - mean[j]) * inverse[j])
+        arrays = self.shared(2, self.vector)
+        for array, own in zip(arrays, held, strict=True):
+            for j in range_constexpr(self.vector):
+                array[j, place.tid] = own[j]
+        self.add_up(arrays, merge_sums, place.tid, place.log_across, place.log_step)
+        start = (Int64(place.part) * 2) * columns + place.column
+        if (place.row == 0) & place.is_column:
+            for number in range_constexpr(2):
+                for j in range_constexpr(self.vector):
+                    put(found, start + number * columns + j, arrays[number][j, place.tid])
+
+    def kept(self, kept: Any, place: Place, columns: Any) -> tuple[list[Any], list[Any]]:
+        """Mean and inverse deviation of a thread's columns."""
+        mean, inverse = (
+            [at(kept, start + place.column + j) for j in range(self.vector)]
+            for start in (0, columns)
+        )
+        return mean, inverse
+
+    def gradients(
+        self, x: Any, there: Any, out: Any, grad: Any, place: Any, turn: Any, columns: Any
+    ) -> list[tuple[Any, Any, Any, Any]]:
+        """Features, the gradient of the norm's result, the row and whether it is inside."""
+        rows = self.rows(place, turn, there)
+        values, grads = (
+            [self.read(base, place, row, columns) for row, *_ in rows] for base in (x, grad)
+        )
+        found = []
+        if self.shape.relu:
+            results = [self.read(out, place, row, columns) for row, *_ in rows]
+        for u, (row, inside, valid) in enumerate(rows):
+            own, value = [], []
+            for j in range(self.vector):
+                passes = valid & (results[u][j] > 0.0) if self.shape.relu else valid
+                own.append(select(passes, grads[u][j], Float32(0.0)))
+                value.append(select(valid, values[u][j], Float32(0.0)))
+            found.append((value, own, row, inside))
+        return found
+
+
+class Gradient(Sums):
+    """Gradients of features, of parameters, and of what was added.
+
+    Tensors: features, which rows there are, the result, its gradient, what the forward pass left,
+    sums of the parts, weight, the gradients of features and of what was added, and of weight and
+    bias (2, C).
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        features, floats = self.of_features(), ("float32", 4)
+        parameter = _aligned(self.shape.parameters or "float32")
+        return (*super().tensors(), parameter, features, features, floats)
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        x, there, out, grad, kept, found, weight, dx, dpast, of_parameters = pointers
+        place, columns, parts = self.place(integers), integers[1], Int32(integers[4])
+        arrays = self.shared(2)
+        for array, own in zip(arrays, self.merged(found, place, columns, parts), strict=True):
+            array[0, place.tid] = own
+        self.add_up(
+            arrays, merge_sums, place.tid, place.log_wide, Int32(LOG_THREADS) - place.log_wide
+        )
+        n = at(kept, 2 * columns)
+        if place.is_single:
+            for number in range_constexpr(2):
+                total = arrays[number][0, place.tid]
+                if place.part == 0:
+                    put(of_parameters, (1 - number) * columns + place.single, total)
+                arrays[number][0, place.tid] = total * select(n > 0.0, 1.0 / n, Float32(0.0))
+        cute.arch.sync_threads()
+        first = (place.tid & ((Int32(1) << place.log_across) - 1)) * self.vector
+        grads, products = ([array[0, first + j] for j in range(self.vector)] for array in arrays)
+        mean, inverse = self.kept(kept, place, columns)
+        scale = inverse
+        if cutlass.const_expr(self.shape.parameters):
+            scale = [inverse[j] * Float32(at(weight, place.column + j)) for j in range(self.vector)]
+        slope = [scale[j] * inverse[j] * products[j] for j in range(self.vector)]
+        level = [scale[j] * grads[j] for j in range(self.vector)]
+        for turn in range(self.turns(place)):
+            self.rows_of(
+                (x, there, out, grad), (dx, dpast), place, turn, columns,
+                (mean, scale, slope, level),
+            )  # fmt: skip
+
+    def rows_of(
+        self, read: Any, written: Any, place: Any, turn: Any, columns: Any, held: Any
+    ) -> None:
+        """The gradients of a turn."""
+        mean, scale, slope, level = held
+        x, there, out, grad = read
+        valid = [valid for *_, valid in self.rows(place, turn, there)]
+        found = self.gradients(x, there, out, grad, place, turn, columns)
+        for of_row, (value, own, row, inside) in zip(valid, found, strict=True):
+            result = []
+            for j in range(self.vector):
+                one = scale[j] * own[j] - level[j] - slope[j] * (value[j] - mean[j])
+                result.append(select(of_row, one, Float32(0.0)))
+            self.write(written[0], place, row, inside, columns, result)
+            if self.shape.added:
+                self.write(written[1], place, row, inside, columns, own)
+
+    @cute.jit
+    def merged(self, found: Any, place: cutlass.Constexpr, columns: Any, parts: Any) -> Any:
+        """Both sums of a column, of every so many-th part."""
+        grads, products = Float32(0.0), Float32(0.0)
+        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
+            own = Int64(part) * 2 * columns + place.single
+            grads = grads + at(found, own)
+            products = products + at(found, own + columns)
+        return grads, products
+
+
+def forward(shape: NormShape) -> Chain:
+    """The launches forward. Its tensors and integers are those of ``Normalise``."""
+    ints = tuple(range(5))
+    return Chain(
+        (
+            (Statistics(shape), (0, 1, 2, 3), ints),
+            (Normalise(shape), tuple(range(11)), (*ints, 5, 6)),
+        )
+    )
+
+
+def backward(shape: NormShape) -> Chain:
+    """The launches backward. Its tensors and integers are those of ``Gradient``."""
+    ints = tuple(range(5))
+    return Chain(((Sums(shape), tuple(range(6)), ints), (Gradient(shape), tuple(range(10)), ints)))
+
+
+def _aligned(dtype: str) -> tuple[str, int]:
+    return dtype, TYPES[dtype].width // 8
+
+
+def _float(bits: Any) -> Any:
+    """The float32 that has these bits."""
+    held = cute.make_rmem_tensor(1, Int32)
+    held[0] = Int32(bits)
+    return cute.recast_tensor(held, Float32)[0]

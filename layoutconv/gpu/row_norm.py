@@ -1,0 +1,160 @@
+"""Launches of batch norms over rows, in training, of ``kernels/pointwise/row_norm.py``."""
+
+from __future__ import annotations
+
+from struct import pack, unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..base.caches import remembered
+from ..planning.norm_schedule import BYTES, NormShape, Schedule, schedule, vector_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..kernels.maps.per_rank import Chain
+
+TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
+
+
+class Norm(NamedTuple):
+    """A batch norm in training, as kernels take it.
+
+    Attributes:
+        weight, bias: (C,), or None, both or neither.
+        running: mean and variance (C,), which move by ``momentum``, or None.
+        there: which rows count, bool (rows,); None if all do.
+        past: what is added to the result, like the features, or None.
+        relu: whether max(x, 0) follows.
+    """
+
+    weight: Tensor | None
+    bias: Tensor | None
+    running: tuple[Tensor, Tensor] | None
+    momentum: float
+    eps: float
+    there: Tensor | None = None
+    past: Tensor | None = None
+    relu: bool = False
+
+
+def takes(x: Tensor, norm: Norm) -> bool:
+    """Return whether kernels compute a norm of features ``x``, as far as dtypes and shapes say."""
+    if x.dim() != 2 or not x.numel() or x.dtype not in TYPES or len(x) >= 1 << 31:
+        return False
+    C, device = x.shape[1], x.device
+    pairs = (norm.weight, norm.bias), norm.running or (None, None)
+    for one, other in pairs:
+        if (one is None) is not (other is None):
+            return False
+        for tensor in (one, other):
+            if tensor is not None and (
+                tensor.dtype not in TYPES
+                or tensor.dtype is not one.dtype  # type: ignore[union-attr]
+                or tensor.shape != (C,)
+                or not tensor.is_contiguous()
+                or tensor.device != device
+            ):
+                return False
+    past = norm.past
+    return past is None or (past.dtype is x.dtype and past.shape == x.shape)
+
+
+def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+    """The result, like features ``x`` (rows, C) on a GPU, which are ``takes``'s, and what the
+    backward pass needs: mean and inverse deviation of every column, and how many rows counted,
+    float32 (2 C + 1,). Running statistics move.
+    """
+    rows, C = x.shape
+    x, past = _whole(x), None if norm.past is None else _whole(norm.past)
+    shape = _shape(x, norm)
+    plan = schedule(rows, C, shape.vector)
+    out, kept = torch.empty_like(x), x.new_empty(2 * C + 1, dtype=torch.float32)
+    moments = _workspace(x, plan, 2 * C + 1)
+    start = moments.data_ptr()
+    running = norm.running or (None, None)
+    tensors = (
+        x, norm.there, moments, moments, norm.weight, norm.bias, past, out, kept, *running
+    )  # fmt: skip
+    addresses = [start if tensor is None else tensor.data_ptr() for tensor in tensors]
+    addresses[3] += 8 * C * plan.parts
+    bits = _bits(norm.eps), _bits(norm.momentum)
+    _launch(_chain(shape, forward=True), moments, tensors, addresses, (*plan.integers, *bits))
+    for tensor in norm.running or ():
+        torch.autograd.graph.increment_version(tensor)
+    return out, kept
+
+
+def gradients(
+    x: Tensor, norm: Norm, out: Tensor | None, kept: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The gradients of features and of what was added, like these, and of weight and bias, float32
+    (2, C), from that of the result; ``out`` is the result, where ``norm.relu``.
+    """
+    rows, C = x.shape
+    x, grad = _whole(x), _whole(grad)
+    shape = _shape(x, norm)
+    plan = schedule(rows, C, shape.vector)
+    dx, dpast = torch.empty_like(x), torch.empty_like(x) if shape.added else None
+    of_parameters = x.new_empty((2, C), dtype=torch.float32)
+    sums = _workspace(x, plan, 2 * C)
+    start = sums.data_ptr()
+    tensors = x, norm.there, out, grad, kept, sums, norm.weight, dx, dpast, of_parameters
+    addresses = [start if tensor is None else tensor.data_ptr() for tensor in tensors]
+    _launch(_chain(shape, forward=False), sums, tensors, addresses, plan.integers)
+    return dx, dpast, of_parameters
+
+
+def _whole(x: Tensor) -> Tensor:
+    """Features side by side, from where vectors may start."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() & (BYTES - 1) else x
+
+
+def _workspace(x: Tensor, plan: Schedule, words: int) -> Tensor:
+    """So many words for each part; int32 (1, words), as launches want their first tensor."""
+    return x.new_empty((1, plan.parts * words), dtype=torch.int32)
+
+
+def _launch(
+    chain: Chain, workspace: Tensor, tensors: Any, addresses: list[int], integers: tuple[int, ...]
+) -> None:
+    from ..kernels.maps import per_rank
+
+    there = [tensor for tensor in tensors if tensor is not None]
+    per_rank.launch(chain, (workspace, *there), tuple(addresses), integers)
+
+
+def _shape(x: Tensor, norm: Norm) -> NormShape:
+    of_parameters = None if norm.weight is None else norm.weight.dtype
+    of_running = None if norm.running is None else norm.running[0].dtype
+    options = norm.there is not None, norm.relu, norm.past is not None
+    return _shape_of(x.dtype, x.shape[1], of_parameters, of_running, *options)
+
+
+@remembered(256)
+def _shape_of(
+    dtype: torch.dtype, C: int, parameters: Any, running: Any, masked: bool, relu: bool, added: bool
+) -> NormShape:
+    names = (
+        "" if kind is None else str(kind).removeprefix("torch.")
+        for kind in (dtype, parameters, running)
+    )  # fmt: skip
+    name, of_parameters, of_running = names
+    vector = vector_of(C, dtype.itemsize)
+    return NormShape(name, vector, of_parameters, of_running, masked, relu, added)
+
+
+@remembered(64)
+def _chain(shape: NormShape, *, forward: bool) -> Chain:
+    from ..kernels.pointwise import row_norm as kernels
+
+    return kernels.forward(shape) if forward else kernels.backward(shape)
+
+
+@remembered(64)
+def _bits(number: float) -> int:
+    """The bits of a number as float32, an integer that kernels take."""
+    found: int = unpack("<i", pack("<f", number))[0]
+    return found

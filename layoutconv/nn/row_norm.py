@@ -1,0 +1,130 @@
+"""Batch norms over rows, in training: kernels on a GPU, operations of torch elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..base.torch_internals import is_tracing, transform_on_top
+from ..gpu import row_norm
+from ..gpu.row_norm import Norm
+from ..ops.guard import PLAIN, is_watched_unseen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def batch_norm(x: Tensor, norm: Norm) -> Tensor:
+    """Features ``x`` (rows, C) normalised over the rows that count, and what follows; zeros in
+    other rows. Running statistics move as torch's, but of fewer than two rows, which torch refuses,
+    they do not.
+
+    >>> x, there = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([True, True, False])
+    >>> running = torch.zeros(1), torch.ones(1)
+    >>> batch_norm(x, Norm(None, None, running, 0.5, 0.0, there)).T, running
+    (tensor([[-1.,  1.,  0.]]), (tensor([1.]), tensor([1.5000])))
+    """
+    if _on_kernels(x, norm):
+        found: Tensor = _OnKernels.apply(x, norm.weight, norm.bias, norm.past, norm)
+        return found
+    there = x.new_ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
+    y, *statistics = normalised_rows(x, there[:, None], norm.weight, norm.bias, norm.eps)
+    if norm.running is not None:
+        with torch.no_grad():
+            follow(norm.running, norm.momentum, *statistics)
+    y = y if norm.past is None else (y + norm.past).where(there[:, None], 0)
+    return y.relu() if norm.relu else y
+
+
+def normalised_rows(
+    features: Tensor, there: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Features (rows, C) normalised over the rows that are ``there``, bool (rows, 1), zeros in the
+    others; the mean and the variance (C,), biased; and how many rows these are of.
+
+    >>> x, there = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([[True], [True], [False]])
+    >>> y, mean, variance, count = normalised_rows(x, there, None, None, 0)
+    >>> y.T, mean, variance, count
+    (tensor([[-1.,  1.,  0.]]), tensor([2.]), tensor([1.]), tensor(2))
+    """
+    exact = torch.promote_types(features.dtype, torch.float32)
+    count = there.sum()
+    x = features.to(exact).where(there, 0)
+    mean = x.sum(0) / count.clamp(min=1)
+    centred = (x - mean).where(there, 0)
+    variance = centred.square().sum(0) / count.clamp(min=1)
+    y = centred * (variance + eps).rsqrt()
+    y = y if weight is None else y * weight
+    y = y if bias is None else (y + bias).where(there, 0)
+    return y.to(features.dtype), mean, variance, count
+
+
+def follow(
+    running: tuple[Tensor, Tensor], momentum: Any, mean: Tensor, variance: Tensor, count: Tensor
+) -> None:
+    """Move a running mean and a running variance by a share, towards those of ``count`` rows.
+
+    >>> running = torch.zeros(1), torch.ones(1)
+    >>> follow(running, 0.5, torch.tensor([4.0]), torch.tensor([1.0]), torch.tensor(2))
+    >>> running
+    (tensor([2.]), tensor([1.5000]))
+    """
+    share = momentum * (count > 1).to(mean.dtype)
+    unbiased = variance * count / (count - 1).clamp(min=1)
+    for memory, now in zip(running, (mean, unbiased), strict=True):
+        memory.copy_(memory + share * (now - memory))
+
+
+def _on_kernels(x: Tensor, norm: Norm) -> bool:
+    return (
+        type(x) in PLAIN
+        and x.is_cuda
+        and isinstance(norm.momentum, float)
+        and not is_watched_unseen()
+        and not is_tracing()
+        and transform_on_top() is None
+        and row_norm.takes(x, norm)
+    )
+
+
+class _OnKernels(torch.autograd.Function):
+    """The norm by kernels, its gradients too; second derivatives by operations of torch."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Any, bias: Any, past: Any, norm: Norm
+    ) -> Tensor:
+        out, kept = row_norm.normalised(x, norm)
+        ctx.save_for_backward(x, weight, bias, norm.there, kept, out if norm.relu else None)
+        ctx.norm = norm._replace(weight=None, bias=None, running=None, there=None, past=None)
+        ctx.added = past is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        x, weight, bias, there, kept, out = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_gradients(ctx, grad), None
+        norm = ctx.norm._replace(
+            weight=weight, bias=bias, there=there, past=x if ctx.added else None
+        )
+        dx, dpast, of_parameters = row_norm.gradients(x, norm, out, kept, grad)
+        dw, db = (
+            None if one is None else found.to(one.dtype)
+            for one, found in zip((weight, bias), of_parameters, strict=True)
+        )
+        return dx, dw, db, dpast, None
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients, of which autograd takes others."""
+    x, weight, bias, there, _, out = ctx.saved_tensors
+    there = x.new_ones(len(x), dtype=torch.bool) if there is None else there
+    own = grad.where(there[:, None] if out is None else there[:, None] & (out > 0), 0)
+    y, *_ = normalised_rows(x, there[:, None], weight, bias, ctx.norm.eps)
+    leaves = x, weight, bias
+    wanted = [t for t in leaves if t is not None and t.requires_grad]
+    found = iter(torch.autograd.grad(y, wanted, own, create_graph=True))
+    grads = [next(found) if t is not None and t.requires_grad else None for t in leaves]
+    return *grads, own if ctx.added else None

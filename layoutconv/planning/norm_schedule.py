@@ -1,0 +1,81 @@
+"""Cut batch norms of rows into CTAs: parts of the rows, and blocks of columns."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+LOG_THREADS = 8  # of a CTA
+LOG_COLUMNS = 6  # of a block, at most
+FLIGHT = 4  # rows that a thread reads before it waits for one
+PARTS, CTAS = 128, 256  # at most: of the rows, and of a launch
+BYTES = 16  # of a vector
+
+
+@dataclass(frozen=True)
+class NormShape:
+    """The structure that kernels are compiled for.
+
+    Args:
+        dtype: of features and results, "float16", "bfloat16" or "float32"; sums are in float32.
+        vector: columns of a thread, which divide the columns that there are: ``vector_of``.
+        parameters: the dtype of weight and bias; "" without.
+        running: the dtype of running statistics; "" without.
+        masked: whether rows may have no cell.
+        relu: whether max(x, 0) follows.
+        added: whether a tensor is added in front of that.
+    """
+
+    dtype: str
+    vector: int
+    parameters: str = ""
+    running: str = ""
+    masked: bool = False
+    relu: bool = False
+    added: bool = False
+
+
+def vector_of(columns: int, itemsize: int) -> int:
+    """Columns that a thread reads at once: 16 bytes, or what divides a row.
+
+    >>> vector_of(64, 2), vector_of(20, 2), vector_of(64, 4), vector_of(5, 2)
+    (8, 4, 4, 1)
+    """
+    return min(BYTES // itemsize, columns & -columns)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a launch is cut, of which kernels are told.
+
+    Args:
+        rows, columns: of the features.
+        log_across: the logarithm of the threads that have a row of a block.
+        share: rows of a part.
+        parts: how many there are.
+    """
+
+    rows: int
+    columns: int
+    log_across: int
+    share: int
+    parts: int
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        """These, as kernels take them."""
+        return astuple(self)
+
+
+def schedule(rows: int, columns: int, vector: int) -> Schedule:
+    """Cut rows into parts, each of at least a load of every thread.
+
+    >>> schedule(48_743, 64, 8).integers, schedule(100, 5, 1).integers
+    ((48743, 64, 3, 381, 128), (100, 5, 3, 100, 1))
+    """
+    vectors = columns // vector
+    log_across = min((vectors - 1).bit_length(), LOG_COLUMNS - (vector.bit_length() - 1))
+    blocks = -(-vectors >> log_across)
+    at_once = FLIGHT << (LOG_THREADS - log_across)
+    parts = max(1, min(PARTS, CTAS // blocks, rows // at_once))
+    share = -(-rows // parts)
+    return Schedule(rows, columns, log_across, share, -(-rows // share))

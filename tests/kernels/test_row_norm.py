@@ -1,0 +1,197 @@
+"""Batch norms of rows in the machine, as the executor launches them, beside float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from layoutconv.gpu import row_norm
+from layoutconv.gpu.row_norm import Norm
+from layoutconv.kernels.compile.cubin import read_cubin
+from layoutconv.kernels.maps import per_rank
+from layoutconv.kernels.maps.per_rank import build
+from layoutconv.kernels.pointwise.row_norm import (
+    THREADS,
+    Gradient,
+    Normalise,
+    OfRows,
+    Statistics,
+    Sums,
+)
+from layoutconv.planning import norm_schedule
+from layoutconv.planning.norm_schedule import NormShape
+
+from .cloud_launcher import SEEDS, Launches, few
+from .draws import draws
+
+EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a result's own size
+
+
+@pytest.fixture(scope="module")
+def launches() -> Iterator[Launches]:
+    patch = pytest.MonkeyPatch()
+    patched = Launches()
+    patch.setattr(per_rank, "launch", patched)
+    yield patched
+    patch.undo()
+
+
+def definition(
+    x: Tensor, norm: Norm, grad: Tensor
+) -> tuple[Tensor, list[Tensor | None], Tensor, Tensor]:
+    """The result, gradients of x, past, weight and bias, mean and variance, in float64."""
+    there = torch.ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
+    leaves = [
+        None if t is None else t[there].double().requires_grad_() if t.dim() == 2
+        else t.double().requires_grad_()
+        for t in (x, norm.past, norm.weight, norm.bias)
+    ]  # fmt: skip
+    own, past, weight, bias = leaves
+    assert own is not None
+    y = torch.nn.functional.batch_norm(own, None, None, weight, bias, True, 0.0, norm.eps)
+    y = y if past is None else y + past
+    y = y.relu() if norm.relu else y
+    wanted = [leaf for leaf in leaves if leaf is not None]
+    found = iter(torch.autograd.grad(y, wanted, grad[there].double()))
+    grads = [None if leaf is None else next(found) for leaf in leaves]
+    return y, grads, own.mean(0), own.var(0, unbiased=False)
+
+
+def check(x: Tensor, norm: Norm, grad: Tensor) -> None:
+    there = torch.ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
+    before = None if norm.running is None else [one.double() for one in norm.running]
+    y, (dx, dpast, dw, db), mean, variance = definition(x, norm, grad)
+    assert row_norm.takes(x, norm)
+    out, kept = row_norm.normalised(x, norm)
+    C, close = x.shape[1], EPS[x.dtype]
+    of_inverse = (variance.detach() + norm.eps).rsqrt()
+    of_mean = 2.0**-23 * (mean.detach().abs() * of_inverse).max().item()  # which is a float32
+
+    def same(found: Tensor, expected: Tensor, more: float = 1.0) -> None:
+        scale = expected.abs().max().clamp(min=1e-3).item()
+        limit = more * (close * scale + of_mean)
+        torch.testing.assert_close(found.double(), expected.detach(), rtol=0, atol=limit)
+
+    same(out[there], y)
+    assert not out[~there].any()
+    assert kept[-1] == there.sum()
+    torch.testing.assert_close(kept[:C].double(), mean.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(kept[C:-1].double(), of_inverse, rtol=1e-5, atol=1e-5)
+    if norm.running is not None and before is not None:
+        n = int(there.sum())
+        for one, past, now in zip(
+            norm.running, before, (mean, variance * n / max(n - 1, 1)), strict=True
+        ):
+            moved = past + norm.momentum * (now.detach() - past)
+            torch.testing.assert_close(one.double(), moved, rtol=EPS[one.dtype], atol=1e-6)
+    of_x, of_past, of_parameters = row_norm.gradients(
+        x, norm, out if norm.relu else None, kept, grad
+    )
+    assert dx is not None
+    same(of_x[there], dx, 4)
+    assert not of_x[~there].any()
+    if dpast is not None:
+        assert of_past is not None
+        same(of_past[there], dpast)
+        assert not of_past[~there].any()
+    for found, expected in zip(of_parameters, (dw, db), strict=True):
+        if expected is not None:
+            torch.testing.assert_close(
+                found.double(), expected.detach(), rtol=0,
+                atol=4e-6 * grad.float().abs().sum(0).max().item() * 8,
+            )  # fmt: skip
+
+
+def features(seed: int, rows: int, C: int, dtype: torch.dtype, mean: float = 0.0) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    return (torch.randn(rows, C, generator=random) + mean).to(dtype)
+
+
+@settings(few, max_examples=draws(12))
+@given(
+    seed=SEEDS, rows=st.integers(2, 700), C=st.sampled_from([1, 3, 8, 16, 20, 64, 72, 136]),
+    kind=st.sampled_from([
+        (torch.float16, True, True, True, True), (torch.float32, False, False, True, False),
+        (torch.bfloat16, True, False, False, False), (torch.float32, True, True, True, False),
+    ]),
+    empty=st.sampled_from([0.0, 0.3, 0.9]), mean=st.sampled_from([0.0, 30.0]),
+)  # fmt: skip
+def test_it_is_the_norm_of_the_rows_that_are_there(
+    launches: Launches, seed: int, rows: int, C: int, kind: Any, empty: float, mean: float
+) -> None:
+    dtype, masked, relu, affine, added = kind
+    launches.seed = seed
+    random = torch.Generator().manual_seed(seed)
+    there = torch.rand(rows, generator=random) >= empty if masked else None
+    if there is not None:
+        there[:2] = True
+    x, grad = features(seed, rows, C, dtype, mean), features(seed + 1, rows, C, dtype)
+    if there is not None:  # nothing of these comes out
+        x[~there], grad[~there] = torch.nan, torch.inf
+    weight, bias = (features(seed + 2 + i, 1, C, torch.float32)[0] for i in range(2))
+    running = torch.zeros(C), torch.ones(C)
+    check(x, Norm(
+        weight if affine else None, bias if affine else None, running if affine else None, 0.25,
+        1e-3, there, features(seed + 4, rows, C, dtype) if added else None, relu,
+    ), grad)  # fmt: skip
+
+
+def test_a_mean_beside_which_the_deviation_is_small(launches: Launches) -> None:
+    """Sums of squares in float32 would have no digit of the variance."""
+    x = features(0, 600, 8, torch.float32) + 3000
+    check(x, Norm(None, None, None, 0.1, 1e-5), features(1, 600, 8, torch.float32))
+
+
+def test_rows_without_a_cell_alone(launches: Launches) -> None:
+    x, nothing = torch.full((40, 4), torch.nan), torch.zeros(40, dtype=torch.bool)
+    running = torch.zeros(4), torch.ones(4)
+    out, kept = row_norm.normalised(x, Norm(None, None, running, 0.5, 1e-5, nothing))
+    assert not out.any()
+    assert kept[-1] == 0
+    assert (running[0].tolist(), running[1].tolist()) == ([0.0] * 4, [1.0] * 4)
+
+
+def test_one_row_changes_no_running_statistic(launches: Launches) -> None:
+    x, there = torch.randn(9, 4), torch.arange(9) == 5
+    running = torch.zeros(4), torch.ones(4)
+    out, _ = row_norm.normalised(x, Norm(None, None, running, 0.5, 1e-5, there))
+    assert not out.any()
+    assert (running[0].tolist(), running[1].tolist()) == ([0.0] * 4, [1.0] * 4)
+
+
+def test_the_same_bits_whatever_the_order_of_threads(launches: Launches) -> None:
+    x, grad, found = features(0, 700, 72, torch.float16), features(1, 700, 72, torch.float16), set()
+    for seed in range(3):
+        launches.seed = seed
+        norm = Norm(None, None, None, 0.1, 1e-5)
+        out, kept = row_norm.normalised(x, norm)
+        parts = out, kept, row_norm.gradients(x, norm, None, kept, grad)[0]
+        found.add(tuple(part.numpy().tobytes() for part in parts))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("columns", [1, 5, 16, 64, 96, 257, 1024])
+def test_schedules_have_every_row_and_column_once(columns: int) -> None:
+    vector = norm_schedule.vector_of(columns, 2)
+    for rows in (1, 31, 128, 4_000, 48_743, 1_000_000):
+        plan = norm_schedule.schedule(rows, columns, vector)
+        assert (plan.parts - 1) * plan.share < rows <= plan.parts * plan.share
+        assert vector << plan.log_across <= THREADS
+        blocks = -(-columns // (vector << plan.log_across))
+        assert blocks * plan.parts <= max(blocks, norm_schedule.CTAS)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("kind", [Statistics, Normalise, Sums, Gradient])
+def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any) -> None:
+    shape = NormShape("float16", 8, "float32", "float32", True, True, True)
+    built = build(kind(shape), arch, dump=str(tmp_path))
+    (found,) = read_cubin(built.__cubin__).values()
+    assert found.stack == 0
+    assert found.registers * THREADS <= 32_768  # two CTAs to a multiprocessor
