@@ -130,7 +130,7 @@ class ImplicitGemm(GemmKernel):
             epilogue_smem = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
         tid, _, _ = cute.arch.thread_idx()
-        last_first = spec.skip and index_a is not None
+        last_first = spec.skip and spec.along[0] == 1 and index_a is not None
         single = SingleTile(tile, self.view.n, last_first=last_first)
         group = single.group
         of_a, of_b = self._operands(args, (a, b), (index_a, index_b), group)
@@ -181,7 +181,9 @@ class ImplicitGemm(GemmKernel):
         k_tiles, rows = self._k_tiles(*loads.operands), None
         load_a, load_b = loads(single.m0, single.n0)
         wait_for_others(self.pdl)  # no memory is touched before
-        if spec.skip:
+        if spec.skip and spec.along[0] == 0:
+            k_tiles = k_tiles.of_sum(loads.operands[0])
+        elif spec.skip:
             if spec.kept:
                 rows = keep_index(spec, smem, load_a, d, single.m0, loads.tid)
             k_tiles = active_k_tiles(mainloop, k_tiles, load_a, single.m0, loads.tid)

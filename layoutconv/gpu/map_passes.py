@@ -102,7 +102,7 @@ def pairs_over(
     buffers: Buffers | None = None
     if outputs.shape == inputs.shape and outputs.device == inputs.device:
         buffers = outputs.reshape(-1), inputs.reshape(-1), None
-    key = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype
+    key = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype, made.bound
     make = partial(
         pairs_wgrad_view, in_channels=C, out_channels=K, groups=groups,
         in_rows=in_rows, out_rows=out_rows,

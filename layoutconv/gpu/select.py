@@ -33,6 +33,7 @@ from ..planning.kernel_spec import (
     can_skip,
     kept_entries,
     run_of,
+    skips_sums,
     staged_bytes,
     stores_whole_rows,
     suits_warpgroups,
@@ -273,7 +274,8 @@ def _kernel_of(
     if split:
         vectors = (*spec.vectors[:2], min(spec.vectors[2], 16 // BYTES[sums]))
         spec = replace(spec, out_dtype=sums, vectors=vectors)
-    skip = not split and tile.halo_taps == 1 and can_skip(view, spec.along, tile)
+    skip = can_skip(view, spec.along, tile) or skips_sums(view, spec.along)
+    skip = skip and not split and tile.halo_taps == 1
     skip = skip and not isinstance(tile, GroupTile)
     spec = replace(spec, split=split, skip=skip)
     kept, run = kept_entries(view, spec), run_of(view, spec, aligned)

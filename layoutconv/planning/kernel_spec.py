@@ -50,7 +50,7 @@ class KernelSpec:
         epilogue: ``layoutconv.view.epilogue.Epilogue.structure``.
         split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
             of each, "atomic" where they add to one.
-        skip: whether a tile leaves out the taps that none of its rows has.
+        skip: whether a tile leaves out the taps that none of its rows has, or a sum of nothing.
         kept: entries of index buffers that a CTA keeps in shared memory: of A's, all taps of its
             rows, and its rows of D's, if D has one.
         run: elements of D that are written at once where its rows adjoin in memory: a tile of all
@@ -164,6 +164,22 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
     return fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
 
 
+def skips_sums(view: GemmView, along: tuple[int, int]) -> bool:
+    """Return whether tiles should leave out sums of nothing, whose first element A does not have.
+
+    >>> import torch
+    >>> from layoutconv.sparse.maps.tap_pairs import Pairs
+    >>> from layoutconv.sparse.views import pairs_wgrad_view
+    >>> rows, lengths = torch.zeros(4, 64, dtype=torch.int32), torch.ones(4, dtype=torch.int64)
+    >>> def of(bound):
+    ...     pairs = Pairs(rows, rows, lengths, 64, bound)
+    ...     return pairs_wgrad_view(pairs, 8, 8, in_rows=9, out_rows=9)
+    >>> skips_sums(of(True), (0, 0)), skips_sums(of(False), (0, 0))
+    (True, False)
+    """
+    return view.empty_sums and along[0] == 0 and any(map(gathers, stages(view.a)))
+
+
 def kept_entries(view: GemmView, spec: KernelSpec) -> int:
     """Return how many entries of index buffers a CTA keeps: those of its rows, or none.
 
@@ -182,7 +198,7 @@ def kept_entries(view: GemmView, spec: KernelSpec) -> int:
     >>> of(64, 64, 64, 64, 7)  # beside these stages there is no room for two CTAs
     0
     """
-    if not spec.skip or not any(map(gathers, stages(view.a))):
+    if not spec.skip or spec.along[0] == 0 or not any(map(gathers, stages(view.a))):
         return 0
     channels, *taps = flatten(view.a.shape[1])
     if int(channels) % spec.tile.k or spec.vectors[0] == 1:

@@ -187,7 +187,8 @@ def pairs_wgrad_view(
     b = gathered(pairs.inputs, "in_rows", in_rows, C, Cg)
     modes = (L, E(0)) if groups == 1 else ((static(groups, "G"), L), (Kg * E(1), E(0)))
     inner = Layout((Kg, Cg, modes[0]), (E(1), E(2), modes[1]))
-    return GemmView(a, b, ComposedLayout(row_major((L, K, Cg)), 0, inner))
+    d = ComposedLayout(row_major((L, K, Cg)), 0, inner)
+    return GemmView(a, b, d, empty_sums=pairs.bound)
 
 
 def _gathered(

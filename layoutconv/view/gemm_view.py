@@ -155,6 +155,10 @@ class GemmView(Pictured):
     ``n`` of a problem side by side. Where several columns are one channel, as residues side by
     side are, it has strides of 0.
 
+    ``empty_sums`` says that sums of a gathered ``a`` may be of nothing, and that this shows: where
+    its index buffer lacks the first element of a sum, it lacks all of them. Kernels then leave such
+    a sum out, which is zero.
+
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
     and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, for a
     ``d`` that writes several results to one place, and for ``columns`` of others.
@@ -172,6 +176,7 @@ class GemmView(Pictured):
     b: OperandLayout
     d: OperandLayout
     columns: Layout | None = field(default=None, kw_only=True)
+    empty_sums: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("a", "b", "d"):

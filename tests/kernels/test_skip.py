@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, gather_fprop_view
-from layoutconv.planning.kernel_spec import can_skip
-from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.kernel_spec import can_skip, skips_sums
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view, tile_taps
+from layoutconv.sparse.maps.tap_pairs import Pairs, pairs_of
+from layoutconv.sparse.views import pairs_wgrad_view
 from layoutconv.view.gemm_view import GemmView
 
 from .launcher import Case, Ran, check_exact, compiled_view, half_line, run_case
@@ -112,3 +114,38 @@ def test_a_grid_that_is_gathered_has_its_taps() -> None:
 def test_more_taps_than_bits_are_all_multiplied() -> None:
     view = kernel_map_view(kernel_map(9, 512, 0.5), 32, 32, kernel_size=8)
     assert not can_skip(view, (1, 1), TileConfig((64, 64, 32)))
+
+
+@pytest.mark.parametrize(
+    ("tile", "arch"),
+    [
+        (TileConfig((32, 64, 32), (1, 2)), "sm_80"),
+        (specialized((64, 64, 64), (4, 1), 3), "sm_90a"),
+    ],
+    ids=["cp.async", "wgmma"],
+)
+def test_sums_of_nothing_are_left_out(tile: TileConfig, arch: str) -> None:
+    """Of a graph's pairs, of which there are as many chunks as there could be."""
+    random = torch.Generator().manual_seed(0)
+    index = torch.randint(-3, 40, (300, 2), generator=random, dtype=torch.int32).clamp(min=-1)
+    found = pairs_of(index, 192)
+    nothing = torch.full((3, 192), -1, dtype=torch.int32)
+    rows = [torch.cat([rows, nothing]) for rows in (found.outputs, found.inputs)]
+    made: list[Ran] = []
+    for bound in (False, True):
+        pairs = Pairs(*rows, found.lengths, 192, bound)
+        view = pairs_wgrad_view(pairs, 64, 64, in_rows=40, out_rows=300)
+        assert skips_sums(view, (0, 0)) == bound
+        case = Case.of(view, torch.float16, torch.float32)
+        skip = {"skip": skips_sums(view, (0, 0))}
+        ran = run_case(case, compiled_view(view, torch.float16, tile, arch, torch.float32, **skip))
+        check_exact(case, ran)
+        made.append(ran)
+    instructions = [
+        sum(n for name, n in ran.stats.opcodes.items() if name.startswith(("mma", "wgmma.mma")))
+        for ran in made
+    ]
+    chunks, empty, k_tiles = len(rows[0]), 3, 192 // tile.k
+    assert instructions[1] * chunks * k_tiles == instructions[0] * (
+        (chunks - empty) * k_tiles + empty
+    )

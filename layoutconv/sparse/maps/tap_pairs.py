@@ -23,6 +23,7 @@ class Pairs:
         lengths: int64 (taps,), how many chunks a tap has. Their sum may be below the number of
             chunks: those past it have no pair.
         chunk: pairs of a chunk.
+        bound: whether there are as many chunks as there could be, so that many have no pair.
 
     Taps follow each other in order. The pairs of a tap, in the order of the outputs' rows, are
     dealt out to its chunks in turns, a run of them at a time (:func:`run_of`): CTAs that sum over
@@ -33,6 +34,7 @@ class Pairs:
     inputs: Tensor
     lengths: Tensor
     chunk: int
+    bound: bool = False
 
 
 MOST_IN_A_RUN = 64  # pairs: a k-tile of 16 bits, two of tf32
@@ -133,7 +135,7 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
         from ...kernels.maps import pairs as on_gpu
 
         outputs, inputs, lengths = on_gpu.pairs(index, counts.there, chunk, run_of(chunk), chunks)
-        return Pairs(outputs, inputs, lengths, chunk)
+        return Pairs(outputs, inputs, lengths, chunk, bound=counts.here is None)
     lengths = (counts.there + (chunk - 1)) // chunk
     outputs, inputs = _tap_by_tap(index, lengths, chunks * chunk, chunk)
     return Pairs(outputs.view(chunks, chunk), inputs.view(chunks, chunk), lengths, chunk)
