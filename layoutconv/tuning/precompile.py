@@ -7,8 +7,6 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
-from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,15 +16,11 @@ import torch
 from ..base.processes import Tick, in_processes
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
-from ..gpu import plan as gpu_plan
+from ..gpu.dry_run import Need, dry, dumped, loaded
 from ..gpu.measured_choices import wanted
-from ..kernels.compile.store import KernelKey, is_kept, load_kernel
+from ..kernels.compile.store import KernelKey, is_kept
 from ..planning.kernel_key import signature
-from ..planning.kernel_spec import KernelSpec
 from ..planning.machine import MACHINES
-from ..view.gemm_view import GemmView
-
-Need = tuple[GemmView, KernelSpec]
 
 
 def precompile(
@@ -90,17 +84,9 @@ def missing_kernels(function: Callable[..., object], *arguments: Any) -> list[by
     called
     []
     """
-    dry = _Dry()
-    before = gpu_plan.load_kernel
-    gpu_plan.load_kernel = dry.load
-    try:
+    with dry() as needs:
         function(*arguments)
-    finally:
-        gpu_plan.load_kernel = before
-        dry.over = True
-    missing = _missing(dry.needs)
-    dry.needs.clear()  # plans are kept, and with them this; index buffers are not
-    return missing
+    return _missing(needs)
 
 
 def _asked_for(
@@ -171,7 +157,7 @@ def _missing(needs: Iterable[Need]) -> list[bytes]:
     found: dict[KernelKey, Need] = {}
     for view, spec in needs:
         found.setdefault(KernelKey(signature(view, spec.along, spec.epilogue), spec), (view, spec))
-    return [_dump(need) for need in found.values() if not is_kept(*need)]
+    return [dumped(need) for need in found.values() if not is_kept(*need)]
 
 
 def _compile_all(
@@ -181,62 +167,4 @@ def _compile_all(
         return
     count = processes or os.cpu_count() or 1
     with suppress(BrokenExecutor):  # a process was killed, for want of memory, say
-        in_processes(_compile, requests, count, tick)
-
-
-class _Dry:
-    """A stand-in that is loaded instead of kernels, and what would have been."""
-
-    def __init__(self) -> None:
-        self.needs: list[Need] = []
-        self.over = False
-
-    def load(self, view: GemmView, spec: KernelSpec) -> Callable[..., None]:
-        self.needs.append((view, spec))
-        return _Later(self, _dump((view, spec)))
-
-
-class _Later:
-    """A kernel that writes zeros while a call is dry, and is loaded when it is launched after that.
-
-    Plans that were made in the dry call are kept, and go on with it.
-    """
-
-    def __init__(self, dry: _Dry, request: bytes) -> None:
-        self.dry, self.request = dry, request
-        self.kernel: Callable[..., None] | None = None
-
-    def __call__(self, a: Any, b: Any, out: Any, *rest: Any) -> None:
-        if self.kernel is None:
-            if not self.dry.over:
-                out.zero_()
-                return
-            self.kernel = _load(self.request)
-        self.kernel(a, b, out, *rest)
-
-
-def _compile(request: bytes) -> None:
-    _load(request)
-
-
-def _load(request: bytes) -> Callable[..., None]:
-    return load_kernel(*_Unpickler(BytesIO(request)).load())
-
-
-def _dump(request: Need) -> bytes:
-    view, spec = request
-    stream = BytesIO()
-    _Pickler(stream).dump((replace(view), spec))  # without its plans
-    return stream.getvalue()
-
-
-class _Pickler(pickle.Pickler):
-    """Views travel without what is in their index buffers: no kernel depends on it."""
-
-    def persistent_id(self, obj: Any) -> str | None:
-        return "index" if isinstance(obj, torch.Tensor) else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: str) -> torch.Tensor:
-        return torch.empty(0, dtype=torch.int32)
+        in_processes(loaded, requests, count, tick)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import layoutconv as lc
 from layoutconv.compat.spconv import pytorch as spconv
+from layoutconv.gpu import plan
 from layoutconv.nn.graph_bucket import OVERFLOW
 from layoutconv.nn.graph_recorder import Recording
 from layoutconv.nn.graphed_network import Graphed
@@ -469,3 +470,23 @@ def test_bad_options_are_named(options: dict[str, Any], name: str) -> None:
         lc.nn.graphed(plain(), **options)
     with pytest.raises(lc.ArgumentTypeError, match="net"):
         lc.nn.graphed(plain)  # type: ignore[arg-type]
+
+
+def test_who_looks_for_reads_has_no_kernels_compiled() -> None:
+    """With a mode that looks on, fused layers run apart: those kernels nobody replays."""
+    kinds: list[bool] = []
+    real = plan.load_kernel
+
+    class Looks(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if isinstance(x, SparseTensor):
+                kinds.append(plan.load_kernel is real)
+            return x
+
+    net = captured(lc.nn.Sequential(lc.nn.SubmConv3d(3, 8, 3), Looks()).eval())
+    with torch.no_grad():
+        net(cloud(40, 0))
+        net(cloud(44, 1))
+    assert kinds[:2] == [True, False]
+    assert all(kinds[2:])
+    assert net.report().hits == 1

@@ -20,6 +20,7 @@ from layoutconv.base.processes import in_processes
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.gpu import dry_run
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu.line_packing import pack_lines
 from layoutconv.ops.execute import execute_cpu
@@ -44,7 +45,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
     monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr(precompile, "load_kernel", on_cpu)
+    monkeypatch.setattr(dry_run, "load_kernel", on_cpu)
     monkeypatch.setattr(
         precompile, "in_processes", lambda f, items, *rest: calls.append(list(items))
     )
@@ -122,7 +123,7 @@ def test_what_is_kept_holds_no_cloud() -> None:
     lc.precompile(call)
     gc.collect()
     assert memory[0]() is None
-    assert kernels[0].dry.over
+    assert kernels[0].run.over
 
 
 def test_what_cannot_be_compiled_for_another_gpu() -> None:

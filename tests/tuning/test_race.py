@@ -15,7 +15,7 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.gpu import measured_choices, select
+from layoutconv.gpu import dry_run, measured_choices, select
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning import cost_model
@@ -252,7 +252,7 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
         store.KernelSpec.of(sparse, "float16", "float16", TileConfig((m, 32, 32), (4, 1)), "sm_80")
         for m in (64, 128)
     ]
-    request = precompile._dump((sparse, specs[0]))
+    request = dry_run.dumped((sparse, specs[0]))
     assert len(request) < 6000 < index.numel()
     ticks: list[tuple[int, int]] = []
     needs = [(sparse, spec) for spec in specs]

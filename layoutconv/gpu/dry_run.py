@@ -1,0 +1,98 @@
+"""Calls that run dry: what they would launch is noted, and results are zeros.
+
+Kernels of tensor cores alone. Those of kernel maps do run: what a network does depends on them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import torch
+
+from ..kernels.compile.store import load_kernel
+from ..planning.kernel_spec import KernelSpec
+from ..view.gemm_view import GemmView
+from . import plan
+
+Need = tuple[GemmView, KernelSpec]
+
+
+@contextmanager
+def dry() -> Iterator[list[Need]]:
+    """Launch none of the kernels that calls in this context plan for; what these are is listed
+    until it ends. Nothing else may convolve meanwhile.
+
+    >>> with dry() as needs:
+    ...     print(needs)
+    []
+    """
+    run = _Dry()
+    before = plan.load_kernel
+    plan.load_kernel = run.load
+    try:
+        yield run.needs
+    finally:
+        plan.load_kernel = before
+        run.over = True
+        run.needs = []  # plans are kept, and with them the run; index buffers are not
+
+
+class _Dry:
+    """A stand-in that is loaded instead of kernels, and what would have been."""
+
+    def __init__(self) -> None:
+        self.needs: list[Need] = []
+        self.over = False
+
+    def load(self, view: GemmView, spec: KernelSpec) -> Callable[..., None]:
+        self.needs.append((view, spec))
+        return _Later(self, dumped((view, spec)))
+
+
+class _Later:
+    """A kernel that writes zeros while a call is dry, and is loaded when it is launched after that.
+
+    Plans that were made in the dry call are kept, and go on with it.
+    """
+
+    def __init__(self, run: _Dry, request: bytes) -> None:
+        self.run, self.request = run, request
+        self.kernel: Callable[..., None] | None = None
+
+    def __call__(self, a: Any, b: Any, out: Any, *rest: Any) -> None:
+        if self.kernel is None:
+            if not self.run.over:
+                out.zero_()
+                return
+            self.kernel = loaded(self.request)
+        self.kernel(a, b, out, *rest)
+
+
+def loaded(request: bytes) -> Callable[..., None]:
+    """The kernel that was :func:`dumped`: from disk, or compiled now."""
+    return load_kernel(*_Unpickler(BytesIO(request)).load())
+
+
+def dumped(need: Need) -> bytes:
+    """A kernel's view and spec as they travel to another process."""
+    view, spec = need
+    stream = BytesIO()
+    _Pickler(stream).dump((replace(view), spec))  # without its plans
+    return stream.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Views travel without what is in their index buffers: no kernel depends on it."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "index" if isinstance(obj, torch.Tensor) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: str) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.int32)
