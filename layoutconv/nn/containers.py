@@ -14,6 +14,7 @@ from .image_norm import FORWARDS, counts_images, per_image, with_hooks
 from .padded_norm import counts_rows, is_hooked, on_cells
 from .quantized_tensor import has_features
 from .sparse_modules import SparseConvolution
+from .trained_norm import trained_features
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,6 +92,12 @@ def in_turn(modules: list[Any], input: Any) -> Any:
             made = with_following(module, input, norm, last) if count else None
             if made is not None:
                 input, at = made, at + count
+                continue
+            if norm is not None and norm.training:
+                input = apply(module, input)
+                made = trained_features(input, norm, last)
+                if made is not None:
+                    input, at = made, at + count
                 continue
         input = apply(module, input)
     return input

@@ -12,6 +12,7 @@ from .fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
 from .padded_norm import is_hooked
 from .quantized_tensor import has_features
 from .sparse_modules import SparseConvolution
+from .trained_norm import trained_features
 
 
 class Residual(torch.nn.Module):
@@ -88,6 +89,10 @@ class Residual(torch.nn.Module):
         made = with_following(conv, x, norm, last, past)
         if made is not None:
             return made
+        if norm is not None and norm.training:
+            y = apply(conv, x)
+            made = trained_features(y, norm, last, past)
+            return apply(self.activation, apply(norm, y) + past) if made is None else made
         y = in_turn([conv, norm] if normed else [conv], x) + past
         return apply(self.activation, y)
 

@@ -25,7 +25,7 @@ def batch_norm(x: Tensor, norm: Norm) -> Tensor:
     >>> batch_norm(x, Norm(None, None, running, 0.5, 0.0, there)).T, running
     (tensor([[-1.,  1.,  0.]]), (tensor([1.]), tensor([1.5000])))
     """
-    if _on_kernels(x, norm):
+    if on_kernels(x, norm):
         found: Tensor = _OnKernels.apply(x, norm.weight, norm.bias, norm.past, norm)
         return found
     there = x.new_ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
@@ -76,7 +76,12 @@ def follow(
         memory.copy_(memory + share * (now - memory))
 
 
-def _on_kernels(x: Tensor, norm: Norm) -> bool:
+def on_kernels(x: Tensor, norm: Norm) -> bool:
+    """Return whether kernels compute a norm: of plain tensors on a GPU, where nobody looks on.
+
+    >>> on_kernels(torch.ones(2, 3), Norm(None, None, None, 0.1, 1e-5))
+    False
+    """
     return (
         type(x) in PLAIN
         and x.is_cuda

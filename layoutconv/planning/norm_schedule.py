@@ -45,7 +45,7 @@ def vector_of(columns: int, itemsize: int) -> int:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a launch is cut, of which kernels are told.
+    """The parts and blocks that a launch is cut into, of which kernels are told.
 
     Args:
         rows, columns: of the features.

@@ -125,7 +125,7 @@ def test_more_taps_than_bits_are_all_multiplied() -> None:
     ids=["cp.async", "wgmma"],
 )
 def test_sums_of_nothing_are_left_out(tile: TileConfig, arch: str) -> None:
-    """Of a graph's pairs, of which there are as many chunks as there could be."""
+    """As the pairs of a graph, of which there are as many chunks as there could be."""
     random = torch.Generator().manual_seed(0)
     index = torch.randint(-3, 40, (300, 2), generator=random, dtype=torch.int32).clamp(min=-1)
     found = pairs_of(index, 192)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....base.caches import BoundedCache, footprint
 from ....nn.fused_norm import ACTIVATIONS, NORMS, following, is_bare
+from ....nn.trained_norm import trained
 from .block_trace import CLASS, MODULE, OWN, Guard, Operation, Trace, traced
 
 if TYPE_CHECKING:
@@ -103,10 +104,14 @@ def run_fused(
     """
     if module._convolves:
         norm, last, count = following(modules, at)
+        if norm is not None and norm.training:
+            y = module(x)
+            features = trained(y.features, norm, last)
+            return (y, 0) if features is None else (y.replace_feature(features), count)
         made = module.with_following(x, norm, last) if count else None
         if made is not None:
             return made, count
-    elif not module.training and is_bare(module):
+    elif is_bare(module):
         plan = plan_of(module)
         if plan is not None:
             return plan.run(module, x), 0
@@ -163,12 +168,16 @@ def _called(
     if norm is past is last is None:
         return module(x)  # type: ignore[no-any-return]
     known = (norm is None or type(norm) in NORMS) and (last is None or type(last) in ACTIVATIONS)
-    if known and getattr(module, "_convolves", False):
+    training = norm is not None and norm.training
+    if known and not training and getattr(module, "_convolves", False):
         made = module.with_following(x, norm, last, past)
         if made is not None:
             return made  # type: ignore[no-any-return]
     made = module(x)
     features = made.features
+    together = trained(features, norm, last, past) if known and training else None
+    if together is not None:
+        return made.replace_feature(together)  # type: ignore[no-any-return]
     if norm is not None:
         features = norm(features)
     if past is not None:

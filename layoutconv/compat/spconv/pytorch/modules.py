@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ....errors import ArgumentError
+from ....nn import trained_norm
 from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
 from .blocks import run_fused
 from .core import SparseConvTensor
@@ -134,6 +135,7 @@ class SparseSyncBatchNorm(nn.SyncBatchNorm):
 
 
 NORMS.update((SparseBatchNorm, SparseSyncBatchNorm))  # as torch's, of features
+trained_norm.NORMS.add(SparseBatchNorm)
 
 
 class SparseReLU(nn.ReLU):

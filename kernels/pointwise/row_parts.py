@@ -1,0 +1,196 @@
+"""CTAs that have some rows and columns of features each, and merge what their threads find.
+
+A thread has a vector of a row, so that neighbours read neighbours; each row of a CTA's threads has
+every so many-th row, several loads in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, range_constexpr
+
+from layoutconv.planning.norm_schedule import FLIGHT, LOG_THREADS, NormShape
+
+from ..common.walk import TYPES, at, read, select
+from ..maps.cooperative import least
+from ..maps.per_rank import PerRank
+
+THREADS = 1 << LOG_THREADS
+
+
+class Place(NamedTuple):
+    """A thread among those of its launch."""
+
+    tid: Any
+    row: Any  # among those of its CTA that have its columns, ``step`` of them
+    step: Any
+    log_step: Any
+    log_across: Any
+    column: Any  # the first of its vector, or 0 past the last
+    is_column: Any
+    part: Any
+    first: Any  # row of the part
+    end: Any
+    single: Any  # the one of the block's columns that it has where parts are merged, or 0
+    is_single: Any
+    log_wide: Any  # the logarithm of the columns of a block
+
+
+class OfRows(PerRank):
+    """A kernel whose CTAs have a part of the rows and a block of columns.
+
+    Its first integers are those of a ``Schedule``.
+    """
+
+    threads = THREADS
+    more = 0  # integers behind these
+
+    def __init__(self, shape: NormShape) -> None:
+        super().__init__(0)
+        self.shape, self.vector = shape, shape.vector
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return type(self).__name__, self.shape
+
+    def integers(self) -> int:
+        return 5 + self.more
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        _, columns, log_across, _, parts = integers[:5]
+        wide = Int64(self.vector) << log_across
+        self.kernel(pointers, integers).launch(
+            grid=[Int32((columns + wide - 1) // wide), Int32(parts), 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+        )
+
+    def of_features(self) -> tuple[str, int]:
+        """A tensor of features, as an address has it."""
+        return self.shape.dtype, self.vector * TYPES[self.shape.dtype].width // 8
+
+    def place(self, integers: Any) -> Place:
+        """The place of a thread."""
+        rows, columns, log_across, share, _ = integers[:5]
+        tid, _, _ = cute.arch.thread_idx()
+        block, part, _ = cute.arch.block_idx()
+        log_across = Int32(log_across)
+        log_step = Int32(LOG_THREADS) - log_across
+        log_wide = log_across + (self.vector.bit_length() - 1)
+        start = Int64(block) << log_wide
+        column = start + (tid & ((Int32(1) << log_across) - 1)) * self.vector
+        single = start + (tid & ((Int32(1) << log_wide) - 1))
+        first = Int64(part) * share
+        return Place(
+            tid=tid,
+            row=tid >> log_across,
+            step=Int64(1) << log_step,
+            log_step=log_step,
+            log_across=log_across,
+            column=select(column < columns, column, Int64(0)),
+            is_column=column < columns,
+            part=part,
+            first=first,
+            end=least(first + share, rows),
+            single=select(single < columns, single, Int64(0)),
+            is_single=(single < columns) & ((tid >> log_wide) == 0),
+            log_wide=log_wide,
+        )
+
+    def turns(self, place: Place) -> Any:
+        """The turns of a thread, which reads ``FLIGHT`` rows in each."""
+        step = place.step * FLIGHT
+        return Int32((place.end - place.first - place.row + step - 1) // step)
+
+    def rows(self, place: Place, turn: Any, there: Any) -> list[tuple[Any, Any, Any]]:
+        """The rows of a turn, whether each is inside the part, its first in place of it, and
+        whether it counts.
+        """
+        found = []
+        for u in range(FLIGHT):
+            row = place.first + place.row + (Int64(turn) * FLIGHT + u) * place.step
+            inside = row < place.end
+            row = select(inside, row, place.first)
+            valid = inside & (at(there, row) != 0) if self.shape.masked else inside
+            found.append((row, inside, valid))
+        return found
+
+    def pointer(self, base: Any, place: Place, row: Any, columns: Any) -> Any:
+        """The columns of a thread in a row."""
+        offset = row * columns + place.column
+        return base + (cute.assume(offset, divby=self.vector) if self.vector > 1 else offset)
+
+    def read(self, base: Any, place: Place, row: Any, columns: Any) -> list[Any]:
+        """The columns of a thread in a row, in float32."""
+        found = read(self.pointer(base, place, row, columns), base.dtype, self.vector)
+        return [Float32(found[j]) for j in range(self.vector)]
+
+    @cute.jit
+    def write(
+        self, base: Any, place: cutlass.Constexpr, row: Any, inside: Any, columns: Any, values: list
+    ):  # fmt: skip
+        """The columns of a thread in a row, rounded once."""
+        if inside & place.is_column:
+            result = cute.make_rmem_tensor(self.vector, base.dtype)
+            for j in range_constexpr(self.vector):
+                result[j] = base.dtype(values[j])
+            pointer = self.pointer(base, place, row, columns)
+            cute.autovec_copy(result, cute.make_tensor(pointer, cute.make_layout(self.vector)))
+
+    def registers(self, count: int) -> list[Any]:
+        """So many vectors of zeros."""
+        found = [cute.make_rmem_tensor(self.vector, Float32) for _ in range(count)]
+        for one in found:
+            one.fill(0.0)
+        return found
+
+    def shared(self, count: int, vector: int = 1) -> list[Any]:
+        """So many arrays of a vector to a thread, in shared memory."""
+        smem = cutlass.memory.SmemAllocator()
+        layout = cute.make_layout((vector, THREADS))
+        return [smem.allocate_tensor(Float32, layout, byte_alignment=16) for _ in range(count)]
+
+    @cute.jit
+    def add_up(self, arrays: list, merge: cutlass.Constexpr, tid: Any, log_each: Any, log_all: Any):
+        """Merge what threads have in shared memory, of every ``1 << log_each``-th into the first.
+
+        ``merge(arrays, to, of)`` is of two threads; there are ``1 << log_all`` to merge.
+        """
+        for level in range(log_all):
+            cute.arch.sync_threads()
+            half = Int32(1) << (log_all - 1 - level)
+            if (tid >> log_each) < half:
+                merge(arrays, tid, tid + (half << log_each))
+        cute.arch.sync_threads()
+
+
+def of_moments(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Count, mean and squares about it, of two samples together."""
+    (n, mean, squares), (more, its, those) = one, other
+    both = n + more
+    weight = more / select(both > 0.0, both, Float32(1.0))
+    away = its - mean
+    return both, mean + away * weight, squares + those + away * away * n * weight
+
+
+def merge_moments(arrays: list[Any], to: Any, of: Any) -> None:
+    """Merge the moments of a thread's columns with those of another's."""
+    counts, means, squares = arrays
+    one, other = counts[0, to], counts[0, of]
+    for j in range(cute.size(means.shape[0])):
+        first, second = (
+            (n[0], n[1], n[2])
+            for n in ((one, means[j, to], squares[j, to]), (other, means[j, of], squares[j, of]))
+        )
+        both, means[j, to], squares[j, to] = of_moments(first, second)
+    counts[0, to] = both
+
+
+def merge_sums(arrays: list[Any], to: Any, of: Any) -> None:
+    """Add the sums of another thread's columns to a thread's."""
+    for array in arrays:
+        for j in range(cute.size(array.shape[0])):
+            array[j, to] = array[j, to] + array[j, of]

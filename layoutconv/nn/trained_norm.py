@@ -1,0 +1,69 @@
+"""Batch norms in training with the sum and the activation after them: one pass of kernels each way.
+
+As of :mod:`.fused_norm` nothing is changed in a module, and what has hooks, or is of a kind that is
+not known here, runs as torch has it. :func:`~layoutconv.nn.fused_norm.unfused` has all of them do
+so. Statistics move, and batches are counted, as by torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..gpu.row_norm import Norm
+from ..sparse import SparseTensor
+from .fused_norm import is_bare
+from .row_norm import batch_norm, on_kernels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# spconv's names add theirs.
+NORMS: set[type] = {torch.nn.BatchNorm1d}
+
+
+def trained_features(x: Any, norm: Any, last: Any, past: Any = None) -> SparseTensor | None:
+    """The same of sparse tensors; None also where rows have no cell, or those of both are others.
+
+    >>> x = SparseTensor.from_dense(torch.ones(1, 2, 2))
+    >>> trained_features(x, torch.nn.BatchNorm1d(2), None) is None
+    True
+    """
+    if not isinstance(x, SparseTensor) or x.coordinates.padded:
+        return None
+    added = None
+    if past is not None:
+        if not isinstance(past, SparseTensor) or past.coordinates is not x.coordinates:
+            return None
+        added = past.features
+    features = trained(x.features, norm, last, added)
+    return None if features is None else x.replace(features)
+
+
+def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) -> Tensor | None:
+    """Features ``last(norm(x) + past)``, of which ``last`` and ``past`` may be None.
+
+    Returns None, and has done nothing, where no kernel computes it: the caller then runs module
+    after module. ``x`` (rows, C) is one that :func:`~layoutconv.nn.fused_norm.may_fuse`.
+
+    >>> trained(torch.ones(3, 2), torch.nn.BatchNorm1d(2)) is None
+    True
+    """
+    if type(norm) not in NORMS or not norm.training or not is_bare(norm) or len(x) < 2:
+        return None
+    if last is not None and (type(last) is not torch.nn.ReLU or not is_bare(last)):
+        return None
+    held, learnt = norm._buffers, norm._parameters
+    mean, variance = held.get("running_mean"), held.get("running_var")
+    running = None if mean is None or variance is None else (mean, variance)
+    weight, bias = learnt.get("weight"), learnt.get("bias")
+    if (weight is None) is norm.affine or (running is None) is norm.track_running_stats:
+        return None  # held otherwise: of a replica, or sharded
+    momentum, relu = norm.momentum, last is not None
+    told = Norm(weight, bias, running, momentum, norm.eps, None, past, relu)
+    if not on_kernels(x, told):
+        return None
+    if running is not None:
+        norm.num_batches_tracked.add_(1)
+    return batch_norm(x, told)

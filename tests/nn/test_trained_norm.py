@@ -1,0 +1,127 @@
+"""Norms, sums and activations in training as one pass; operations of torch stand in for kernels."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layoutconv as lc
+import layoutconv.compat.spconv.pytorch as spconv
+from layoutconv.gpu.row_norm import Norm
+from layoutconv.nn import Residual, Sequential, fused_norm, trained_norm, unfused
+from layoutconv.sparse import SparseTensor
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+C = 8
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[Norm]:
+    """The passes that there were."""
+    found: list[Norm] = []
+    real = trained_norm.batch_norm
+
+    def noted(x: Tensor, norm: Norm) -> Tensor:
+        found.append(norm)
+        return real(x, norm)
+
+    monkeypatch.setattr(fused_norm, "runs_kernels", lambda x: True)
+    monkeypatch.setattr(trained_norm, "on_kernels", lambda _, n: isinstance(n.momentum, float))
+    monkeypatch.setattr(trained_norm, "batch_norm", noted)
+    return found
+
+
+@pytest.fixture
+def networks() -> Iterator[Any]:
+    sys.path.insert(0, str(BENCHMARKS))
+    yield import_module("spconv_networks")
+    sys.path.remove(str(BENCHMARKS))
+    sys.modules.pop("spconv_networks", None)
+
+
+def cloud(seed: int = 0) -> SparseTensor:
+    random = torch.Generator().manual_seed(seed)
+    grid = torch.randn(2, 6, 6, 6, C, generator=random)
+    grid[torch.rand(2, 6, 6, 6, generator=random) < 0.6] = 0
+    return SparseTensor.from_dense(grid)
+
+
+def step(net: nn.Module, features: Tensor, of: Callable[[Tensor], Any]) -> list[Tensor]:
+    """The result, gradients of features and parameters, and buffers after it."""
+    features = features.clone().requires_grad_()
+    y = net(of(features)).features
+    wanted = [features, *net.parameters()]
+    grads = torch.autograd.grad((y * torch.linspace(-1, 2, y.shape[1])).sum(), wanted)
+    return [y.detach(), *grads, *(buffer.double() for buffer in net.buffers())]
+
+
+def check(net: nn.Module, features: Tensor, of: Callable[[Tensor], Any]) -> None:
+    """In float64, as gradients of a bias before a norm are zero."""
+    net, features = net.train().double(), features.double()
+    with unfused():
+        want = step(copy.deepcopy(net), features, of)
+    for got, expected in zip(step(copy.deepcopy(net), features, of), want, strict=True):
+        limit = 1e-9 * float(expected.abs().max().clamp(min=1))
+        torch.testing.assert_close(got, expected, rtol=0, atol=limit)
+
+
+def test_sequences_and_residual_blocks(passes: list[Norm]) -> None:
+    torch.manual_seed(0)
+    conv = lc.nn.SubmConv3d
+    body = Sequential(conv(C, C, 3), nn.BatchNorm1d(C), nn.ReLU(), conv(C, C, 3), nn.BatchNorm1d(C))
+    net = Sequential(
+        conv(C, C, 3), nn.BatchNorm1d(C, momentum=0.3), nn.ReLU(), Residual(body),
+        lc.nn.SparseConv3d(C, 12, 2, 2), nn.BatchNorm1d(12, affine=False), nn.ReLU(),
+    )  # fmt: skip
+    x = cloud()
+    check(net, x.features, x.replace)
+    assert [(norm.relu, norm.past is not None) for norm in passes] == [
+        (True, False), (True, False), (True, True), (True, False)
+    ]  # fmt: skip
+
+
+def test_a_network_in_spconvs_names(passes: list[Norm], networks: Any) -> None:
+    torch.manual_seed(0)
+    net = networks.residual_backbone(spconv, 4, width=0.25)
+    random = torch.Generator().manual_seed(0)
+    cells = (torch.rand(3000, 4, generator=random) * torch.tensor([2, 41, 40, 40])).int()
+    cells = cells.unique(dim=0)
+    features = torch.randn(len(cells), 4, generator=random)
+    check(net, features, lambda f: spconv.SparseConvTensor(f, cells, [41, 40, 40], 2))
+    norms = sum(isinstance(module, nn.BatchNorm1d) for module in net.modules())
+    assert len(passes) == norms == 21
+    assert sum(norm.past is not None for norm in passes) == 8
+    assert all(norm.relu for norm in passes)
+
+
+@pytest.mark.parametrize("why", ["hooks", "evaluation", "momentum", "rows", "activation", "padded"])
+def test_what_runs_as_torch_has_it(why: str, passes: list[Norm]) -> None:
+    norm, last, x = nn.BatchNorm1d(C), nn.ReLU(), cloud()
+    net = Sequential(lc.nn.SubmConv3d(C, C, 3), norm, last).train()
+    if why == "hooks":
+        norm.register_forward_hook(lambda *of: None)
+    elif why == "evaluation":
+        norm.eval()
+    elif why == "activation":
+        net[2] = nn.Softmax(1)
+    elif why == "padded":
+        x = x.padded(300)
+    elif why == "rows":
+        dense = torch.zeros(1, 3, 3, 3, C)
+        dense[0, 1, 1, 1] = 1
+        x = SparseTensor.from_dense(dense)
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            net(x)
+        return
+    elif why == "momentum":  # a mean over all batches, of which torch computes the share
+        norm.momentum = None
+    net(x)
+    assert [one.relu for one in passes] == ([False] if why == "activation" else [])
