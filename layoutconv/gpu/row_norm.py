@@ -57,7 +57,11 @@ def takes(x: Tensor, norm: Norm) -> bool:
                 or tensor.device != device
             ):
                 return False
-    past = norm.past
+    past, there = norm.past, norm.there
+    if there is not None:
+        known = there.dtype is torch.bool and there.shape == x.shape[:1] and there.device == device
+        if not (known and there.is_contiguous()):
+            return False
     return past is None or (past.dtype is x.dtype and past.shape == x.shape)
 
 
@@ -82,7 +86,8 @@ def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     bits = _bits(norm.eps), _bits(norm.momentum)
     _launch(_chain(shape, forward=True), moments, tensors, addresses, (*plan.integers, *bits))
     for tensor in norm.running or ():
-        torch.autograd.graph.increment_version(tensor)
+        if not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)
     return out, kept
 
 

@@ -170,7 +170,8 @@ class StepBucket(Bucket):
         self._trained.before.restore()
 
     def _call(self, args: Any, kwargs: Any, plan: FixedRows) -> tuple[Any, Any]:
-        saved = [buffer.clone() for buffer in self._buffers]
+        saved = list(map(torch.empty_like, self._buffers))
+        copy_all(saved, self._buffers)
         random = self._rehearsing and self._trained.random
         dropout = WithoutDropout() if random else nullcontext()
         with CountedRows(plan.there), dropout:

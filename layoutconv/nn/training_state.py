@@ -94,9 +94,20 @@ class Gradients:
 
 
 def copy_all(tensors: list[Tensor], values: list[Tensor]) -> None:
-    """Copy values into tensors, as few launches."""
-    if tensors:
-        copy_to_each(tensors, values)
+    """Copy values into tensors: a launch or two for all of a dtype, as torch has them.
+
+    >>> memory = [torch.zeros(1), torch.zeros((), dtype=torch.int64)]
+    >>> copy_all(memory, [torch.ones(1), torch.tensor(3)])
+    >>> memory
+    [tensor([1.]), tensor(3)]
+    """
+    alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for tensor, value in zip(tensors, values, strict=True):
+        to, of = alike.setdefault((tensor.dtype, value.dtype), ([], []))
+        to.append(tensor)
+        of.append(value)
+    for to, of in alike.values():
+        copy_to_each(to, of)
 
 
 def _alike(memory: Any, parameter: Tensor) -> bool:
