@@ -6,9 +6,10 @@ A cloud's rows go into a table once, ``HashTable``; then a filter's taps are loo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from layoutconv.base.caches import remembered
 from layoutconv.base.memory import maker
@@ -24,9 +25,6 @@ from .probe import Search
 from .row_order import Sizes
 from .sort_keys import Keys
 from .tap_blocks import NEAREST, Known, box_of, geometry, kind_of, packed_offset
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MOST_KNOWN = 64  # taps
 WORD_BITS = 64  # a line of them is a word's

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass.cute as cute
 import torch
 from cutlass import Int32, Int64
 from cutlass.cute.runtime import make_fake_tensor
+from torch import Tensor
 
 from layoutconv.base.caches import remembered
 from layoutconv.errors import ArgumentError, ArgumentTypeError
@@ -22,9 +23,6 @@ from ..common.compiled import compiled
 from ..common.walk import TYPES
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 multiprocessors.
 THREADS = 128

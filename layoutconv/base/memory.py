@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from .caches import remembered
 from .torch_internals import empty_strided_on
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def allocator(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def whole(name: str, value: Any, least: int | None = None) -> int:

@@ -6,9 +6,10 @@ Nothing here knows what a convolution is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..algebra.int_tuple import flatten
 from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
@@ -18,9 +19,6 @@ from ..view.gemm_view import GemmView
 from .panels import Operand, Place
 from .products import Batch, Dots, Listed, Product, Tile
 from .view_tables import Tables
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _WORKSPACE = 64 << 20  # bytes, about: what all temporary tensors take together
 _PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache when it does

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..tensors.epilogue_in_torch import Finish
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _ROWS = 1 << 13  # of sums that are finished at once: their temporaries stay in a cache
 

@@ -13,14 +13,12 @@ of the map is planned by its layouts in tens of them (:mod:`~layoutconv.cpu.cpu_
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _NARROW = 32  # columns, up to which products are listed and summed by row: index_add_ takes longer
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
 from .finished_rows import finish_rows
 from .gather_products import GatherPlan
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..view.epilogue import Epilogue
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

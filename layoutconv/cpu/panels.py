@@ -8,9 +8,10 @@ rows, and only bounds that a sum can cross are looked at.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..algebra.int_tuple import IntTuple, flatten, map_leaves, rank
 from ..algebra.layout import Layout
@@ -18,9 +19,6 @@ from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, Scale
 from ..tensors.epilogue_in_torch import FP8
 from ..view.gemm_view import OperandLayout, Stage, both, follow, gathers, inside
 from ..view.vectors import recast
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

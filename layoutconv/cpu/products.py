@@ -13,6 +13,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..algebra.composed import ComposedLayout
 from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
@@ -23,8 +24,6 @@ from ..view.vectors import vector_extent
 from .panels import Operand, Panel, Part, Place
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .view_tables import Tables
 
 _APART = 256  # terms of a problem, above which it is read by itself

@@ -12,18 +12,15 @@ No layout is evaluated here: :mod:`~layoutconv.cpu.cpu_executor` does that, of a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..conv.problem import ConvProblem
 from ..tensors.channels_last import channels_last_stride, in_channels_last, with_packed_strides
 from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
 from ..view.epilogue import Bias, Epilogue
 from .finished_rows import finish_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
 _CONTIGUOUS = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -11,17 +11,15 @@ have changed, in whatever way, everything is derived again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..base.caches import BoundedCache, footprint
 from ..tensors.tensor_checks import expected
 from ..view.gemm_view import GemmView
 from .panels import Place
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BYTES = 16 << 20  # of the tables that are kept with a view that has an index
 PLAIN_BYTES = 256 << 10  # with one that has none

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import __version__
 from ..base.cache_folder import cache_directory
@@ -31,9 +32,6 @@ from ..planning.tile_json import FORMAT, tile_to_json
 from ..tuning.precompile import precompile
 from .pack_file import write_pack
 from .program import Program, Runner, exported
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def pack(

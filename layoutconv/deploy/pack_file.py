@@ -13,14 +13,12 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FORMAT = 2
 MANIFEST, PROGRAM, WEIGHTS, KERNELS = "manifest.json", "program.json", "weights.pt", "kernels.so"

@@ -7,9 +7,10 @@ import platform
 import weakref
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import __version__
 from ..base.processor import missing_instructions
@@ -21,10 +22,6 @@ from ..planning.machine import Machine
 from ..planning.tile_json import tile_from_json
 from .pack_file import KERNELS, PROGRAM, WEIGHTS, read_pack, weights_of
 from .program import Program, Runner
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 _AS_IS: AbstractContextManager[None] = nullcontext()
 

@@ -10,14 +10,12 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 OPERATOR = type(torch.ops.aten.relu.default)
 NAMESPACES = ("aten", "prims", "layoutconv")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..base.outlive import to_be_kept
 from ..sparse import Coordinates, KernelMap, submanifold_map
@@ -13,8 +14,6 @@ from ..sparse.maps.taps import Ints, Taps
 from .route import Route, all_to_all, counts_from
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .cloud import Cloud
 
 

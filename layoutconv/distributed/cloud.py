@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse import Coordinates, SparseTensor
@@ -16,8 +17,6 @@ from .group import place_in
 from .route import Route, all_to_all, carry, counts_from
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .border import Border
 
 _SAMPLES = 4096  # of a rank's keys, from which the ranges are chosen: within 0.1% of even for 4

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..conv import ConvProblem, wgrad_view
 from ..conv.depthwise_views import depthwise_wgrad_view
@@ -30,8 +31,6 @@ from .halo import Part, dgrad_plan, fprop_plan
 from .slab import Slab
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
 
 

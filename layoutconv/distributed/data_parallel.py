@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..errors import ArgumentTypeError
 from .agreement import Agreement
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def mean_over_ranks(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:

@@ -8,15 +8,13 @@ is set up, and slabs thinner than a halo are nothing special.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from .halo import Part, Plan
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Rows(NamedTuple):

@@ -7,9 +7,10 @@ the same on every rank; so are their gradients, which are sums over all ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..conv import ConvProblem
 from ..conv.problem import Padding, per_mode
@@ -21,9 +22,6 @@ from .convolution import SplitConv
 from .exchange import Exchange
 from .halo import fprop_plan, output_bounds
 from .slab import Slab, checked_slab
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Ints = int | Sequence[int]
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..errors import ArgumentError
 from .agreement import Agreement, tensor_term
 from .group import place_in
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Route(NamedTuple):

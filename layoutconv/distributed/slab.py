@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import index as as_int
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ..conv import ConvProblem
 from ..errors import ArgumentError, ArgumentTypeError
 from .agreement import Agreement, tensor_term
 from .group import place_in
 from .halo import output_bounds
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Slab:

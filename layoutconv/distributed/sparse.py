@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import nn
 from ..errors import ArgumentError, ArgumentTypeError
@@ -20,9 +21,6 @@ from .agreement import Agreement, tensor_term
 from .border import border_of
 from .cloud import Cloud, cloud_of
 from .route import SumOfRanks, arrive, depart
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Ints = int | Sequence[int]
 

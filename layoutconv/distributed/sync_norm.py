@@ -7,10 +7,11 @@ stay on the device: with NCCL the host waits for nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -18,9 +19,6 @@ from ..nn.fused_norm import NORMS
 from ..nn.padded_norm import remember
 from ..sparse import SparseTensor
 from .group import place_in
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class SyncBatchNorm(_BatchNorm):

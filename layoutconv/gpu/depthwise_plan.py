@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentTypeError
 from ..planning.depthwise_schedule import fuses
@@ -17,9 +18,6 @@ from ..tensors.epilogue_in_torch import apply_steps, column_statistics, convert
 from ..tensors.tensor_checks import columns_of, expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NO_READS = (None, None, None)  # numbers, and addresses of vectors and of tensors like D
 STATISTICS = "statistics"

@@ -14,14 +14,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..base.caches import remembered
 from ..errors import ArgumentError, ArgumentTypeError
 from . import machines
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     # Of a sum: ``taps``, ``rows``, ``chosen`` and ``divisor`` as ``gather`` takes them.
     OfSum = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None, int]
 

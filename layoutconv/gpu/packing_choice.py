@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.k_major_filter import turned, turned_filter
@@ -26,9 +27,6 @@ from . import machines
 from .fp32_precision import multiplied_as
 from .line_packing import pack_lines
 from .select import choose_kernel
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 VECTOR_BYTES, HALF_LINE, ASYNC_BYTES = 16, 64, 4
 FEW = 16  # output channels of a filter's gradient that is summed over cells of the activation

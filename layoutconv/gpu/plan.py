@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..base.caches import put_few
 from ..base.memory import maker
@@ -26,7 +27,6 @@ from .reduction_plan import adder, sum_partials
 from .select import ALIGNED, Asked
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from typing_extensions import Unpack
 
 

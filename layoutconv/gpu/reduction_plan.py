@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..algebra.int_tuple import flatten
 from ..algebra.layout import Layout
@@ -21,9 +22,6 @@ from ..view.gemm_view import OperandLayout, follow, stages
 from ..view.reduction_view import ReductionView
 from . import machines
 from .user_functions import function_key
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Function = Callable[[Any, Any], Any]
 

@@ -8,6 +8,7 @@ from operator import index as as_int
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
@@ -15,8 +16,6 @@ from ..tensors.tensor_checks import PAIRS
 from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..ops.epilogue_args import EpilogueArgs
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})

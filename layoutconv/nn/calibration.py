@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentError
 from ..sparse import SparseTensor
 from .fold import is_sequence
 from .layer_kinds import LayerKind
 from .quantized_tensor import LazyTensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Seen:

@@ -8,19 +8,17 @@ last, and nothing is joined. What writes the frames, a norm or an activation, ma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import torch
+from torch import Tensor
 
 from ..conv.problem import per_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from . import functional
 from .modules import Conv3d, weight_and_bias
 from .own_padding import after_frames
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FRAMES = 16  # that a cache has room for, before those that it keeps are moved to its beginning
 

@@ -8,14 +8,12 @@ convolution of twice the channels has the four products of a complex one.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .arguments import AUTOCAST
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def real_channels(tensor: Tensor) -> Tensor:

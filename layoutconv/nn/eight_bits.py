@@ -8,15 +8,13 @@ lies beyond the range saturates.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentTypeError
 from ..tensors.epilogue_in_torch import convert
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The largest code of each type: of int8, that which has a negative.
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import has_torch_function
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
@@ -39,9 +40,6 @@ from .batches import batch, like, of_batch
 from .complex import complex_channels, real_channels, real_filter, without_autocast
 from .overrides import overridden, tensors_given
 from .own_function import known, with_function
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Ints = int | Sequence[int]
 

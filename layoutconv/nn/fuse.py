@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..ops import dense_passes
 from ..ops.dense_operators import (
@@ -22,9 +23,6 @@ from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, conver
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.epilogue import Pointwise
 from .arguments import AUTOCAST
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..errors import ArgumentError
 from ..ops import gathered_operators as ops
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..sparse import SparseTensor
 
 KINDS = (torch.nn.GroupNorm, _InstanceNorm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -25,8 +26,6 @@ from .sparse_checks import LOWERED
 from .sparse_modules import InverseOf, SparseConvolution
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..ops.epilogue_args import EpilogueArgs
 
 

@@ -6,16 +6,14 @@ Weights have torch's shapes and lie in ``channels_last`` memory, as kernels read
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentError
 from . import functional
 from .arguments import check_activation, near_and_far
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class _ChannelsLast:

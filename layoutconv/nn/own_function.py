@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..ops import dense_calls
 from ..ops.epilogue_args import EpilogueArgs
@@ -14,9 +15,6 @@ from ..view.epilogue import Pointwise
 from . import fuse
 from .arguments import AUTOCAST
 from .batches import batch, like, of_batch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def known(

@@ -13,18 +13,15 @@ import operator
 from copy import copy
 from inspect import Parameter, signature, unwrap
 from types import new_class
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.nn.functional import pad
 
 from ..errors import ArgumentError
 from .arguments import near_and_far
 from .modules import weight_and_bias
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Pairs = tuple[tuple[int, int], ...]
 

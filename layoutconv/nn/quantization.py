@@ -7,9 +7,10 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
+from torch import Tensor
 from torch.nn.modules.conv import _ConvNd
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -21,9 +22,6 @@ from .layer_kinds import LayerKind, kind_of_layer
 from .quantization_aware import QuantizationAware
 from .quantized_conv import QuantizedConv
 from .residual import working
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 Layers = dict[str, tuple[Any, LayerKind]]

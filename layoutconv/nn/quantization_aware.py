@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.func import functional_call
 
 from .eight_bits import fake_quantized, scale_of
 from .layer_kinds import kind_of_layer
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _SHARE = 0.1  # of a batch's greatest magnitude in the running one
 

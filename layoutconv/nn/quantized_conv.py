@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import pointwise as pw
 from ..errors import ArgumentError, ArgumentTypeError
@@ -18,9 +19,6 @@ from .eight_bits import scale_of, to_codes
 from .layer_kinds import LayerKind, kind_of_layer
 from .quantized_tensor import QuantizedTensor
 from .sparse_checks import LOWERED
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _FEW = 16  # endings of a layer: scales of its inputs and residuals
 _GELU, _GELU_TANH = 0.7071067811865476, (0.7978845608028654, 0.044715)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..base.caches import remembered
 from ..sparse import SparseTensor
 from .eight_bits import of_codes
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from typing_extensions import Self
 
     from ..sparse import Coordinates

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch import Tensor
 
 from ..sparse.maps.repeated_maps import evened
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..sparse import KernelMap
 
 

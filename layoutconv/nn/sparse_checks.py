@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops.guard import wants_gradient
@@ -12,8 +13,6 @@ from ..view.epilogue import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Set
-
-    from torch import Tensor
 
     from ..ops.epilogue_args import EpilogueArgs
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
@@ -20,8 +21,6 @@ from .arguments import check_activation
 from .modules import weight_and_bias
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..sparse import Coordinates, KernelMap, SparseTensor
 
 Ints = int | Sequence[int]

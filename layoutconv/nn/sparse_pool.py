@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
@@ -20,9 +21,6 @@ from ..ops.guard import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
 from .repeated import pooled, through
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Ints = int | Sequence[int]
 

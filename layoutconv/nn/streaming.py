@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
@@ -16,7 +17,6 @@ from .sparse_modules import SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from torch import Tensor
 
 _LAYERS = (SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d)
 

@@ -6,9 +6,10 @@ This is the definition that kernels are held against; it works on tensors of any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -25,9 +26,6 @@ from ..view.epilogue import (
     counts_rows,
 )
 from .traced_in_torch import run_program
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FP8 = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
 _SATURATED = FP8 | {torch.int8, torch.int32}

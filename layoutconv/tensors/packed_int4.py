@@ -8,18 +8,15 @@ or offsets are is that of bytes.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..algebra.composed import ComposedLayout
 from ..errors import ArgumentError, ArgumentTypeError
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.vectors import contiguous_extent, recast
 from .tensor_checks import Stored
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 INT4 = "int4"
 _WIDE = (torch.int8, torch.int16, torch.int32, torch.int64)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..algebra.int_tuple import flatten, paired_leaves, product
 from ..algebra.layout import Layout
@@ -14,9 +15,6 @@ from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, Scale
 from ..errors import ArgumentError, ArgumentTypeError
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The dtypes of operands, and what D has where nobody says.
 OUTPUTS = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..view.traced import Program
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _OPERATIONS: dict[str, Any] = {
     "add": torch.add,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..base.devices import why_no_gpu
 from ..base.processes import Tick
@@ -28,8 +29,6 @@ from ..view.gemm_view import GemmView
 from .precompile import Need, compile_kernels
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..tensors.tensor_checks import Stored
 
 Measure = Callable[[Plan], float]

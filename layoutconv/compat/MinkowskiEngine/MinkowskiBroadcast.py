@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ...sparse import broadcast
 from .MinkowskiCommon import MinkowskiModuleBase
 from .MinkowskiSparseTensor import SparseTensor
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class BroadcastMode(Enum):

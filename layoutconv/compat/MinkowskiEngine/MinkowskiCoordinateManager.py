@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 from ...sparse import Coordinates, KernelMap, downsample, strided_map, transposed_map
@@ -14,9 +15,6 @@ from ...sparse.coords.arithmetic import union
 from ...sparse.coords.rows import runs_of
 from ..whole_numbers import int32_cells, whole_per_mode
 from .MinkowskiKernelGenerator import Ints, KernelGenerator, RegionType, convert_to_int_list
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Name = tuple[tuple[int, ...], str]
 

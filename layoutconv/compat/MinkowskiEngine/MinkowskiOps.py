@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError, ArgumentTypeError
 from .MinkowskiCommon import MinkowskiModuleBase
 from .MinkowskiSparseTensor import SparseTensor
 from .MinkowskiTensorField import TensorField
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class MinkowskiLinear(torch.nn.Module):

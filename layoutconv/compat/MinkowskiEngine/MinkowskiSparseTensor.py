@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor as TorchTensor
 
 from ...errors import ArgumentError, ArgumentTypeError
 from ...sparse import SparseTensor as _SparseTensor
@@ -18,8 +19,6 @@ from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
 from .MinkowskiTensor import Tensor, manager_for
 
 if TYPE_CHECKING:
-    from torch import Tensor as TorchTensor
-
     from ...sparse import Coordinates
 
 

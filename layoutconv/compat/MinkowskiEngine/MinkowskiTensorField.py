@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor as TorchTensor
 
 from ...errors import ArgumentError
 from ...sparse import lookup
@@ -16,9 +17,6 @@ from .MinkowskiKernelGenerator import Ints
 from .MinkowskiSparseTensor import SparseTensor, quantized
 from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
 from .MinkowskiTensor import Tensor, manager_for
-
-if TYPE_CHECKING:
-    from torch import Tensor as TorchTensor
 
 
 class TensorField(Tensor):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 from ...sparse import Coordinates, lookup
 from .nn.utils import get_kernel_offsets
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["GPUHashTable"]
 

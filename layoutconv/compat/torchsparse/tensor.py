@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 from ...sparse import Coordinates
@@ -17,7 +18,6 @@ from .utils.tensor_cache import cache_for
 from .version import batch_last
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from typing_extensions import Self
 
 Ints = int | Sequence[int]

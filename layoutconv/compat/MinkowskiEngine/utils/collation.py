@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ....errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def batched_coordinates(

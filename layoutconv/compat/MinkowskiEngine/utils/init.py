@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ....errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def kaiming_normal_(

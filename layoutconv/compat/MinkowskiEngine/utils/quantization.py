@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ....errors import ArgumentError
 from ....sparse import Coordinates
 from ...whole_numbers import int32_cells
 from ..MinkowskiCoordinateManager import first_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def unique_coordinate_map(coordinates: Tensor, tensor_stride: Any = 1) -> tuple[Tensor, Tensor]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ....errors import ArgumentError
 from ....nn import sparse
 from ....sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = [
     "Algorithm",

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ....errors import ArgumentTypeError
 from ....nn.image_norm import per_image
@@ -18,8 +18,6 @@ from . import functional, utils
 from .utils import fapply
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..tensor import SparseTensor
 
 __all__ = [

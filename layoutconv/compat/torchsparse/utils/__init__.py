@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...whole_numbers import whole_per_mode
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["make_divisible", "make_ntuple", "make_tensor", "to_dense"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .....errors import ArgumentError
 from .....nn import sparse
@@ -15,9 +16,6 @@ from ...tensor import SparseTensor, get_allow_negative_coordinates
 from ...utils import triple
 from ...version import batch_last
 from ..utils import fapply
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Triple = tuple[int, ...]
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from .....sparse.coords.rows import take
 from ...version import batch_last
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def calc_ti_weights(coords: Tensor, idx_query: Tensor, scale: float = 1) -> Tensor:

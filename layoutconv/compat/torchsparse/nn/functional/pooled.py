@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.nn import functional
 
 from .....nn import sparse_global_pool
 from ..utils import fapply
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ...tensor import SparseTensor
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from .....errors import ArgumentError
 from .....sparse.coords.rows import add_rows
 from ...version import batch_last
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _BASIS, _PRIME = -3750763034362895579, 1099511628211  # of FNV-1a in 64 bits
 

@@ -7,12 +7,11 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ...utils import triple
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ...tensor import SparseTensor
 
 __all__ = ["fapply", "get_kernel_offsets"]
