@@ -33,8 +33,7 @@ class Arguments:
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.leaves: list[Any] = []
-        self.structure = taken_apart((args, kwargs), self.leaves)
+        self.structure, self.leaves = taken_apart((args, kwargs))
         self.cells: list[Coordinates] = []  # of each group of sparse tensors
         self.kinds = tuple(map(self._kind, self.leaves))
         self.form = self.structure, self.kinds
@@ -64,7 +63,7 @@ class Arguments:
 
     def rebuilt(self) -> Any:
         """``(args, kwargs)`` in tuples, lists and dicts of its own, which a call may write to."""
-        return put_together(self.structure, iter(self.leaves).__next__)
+        return put_together(self.structure, iter(self.leaves))
 
     def group_of(self, cells: Coordinates) -> int:
         """The number of a group of sparse tensors; of a new one that which it would have."""
@@ -201,7 +200,7 @@ class Memory:
                 made.append(at_cells(leaf, memory, clouds[group]))
             else:
                 made.append(leaf if memory is None else memory)
-        return put_together(self._call.structure, iter(made).__next__), clouds
+        return put_together(self._call.structure, iter(made)), clouds
 
 
 def versions(*tensors: Tensor) -> list[int]:

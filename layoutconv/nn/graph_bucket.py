@@ -89,26 +89,31 @@ class Bucket:
 
         Raises what keeps it from being captured.
         """
-        self._refuse()
-        self._memory.load(call, rows)
-        self._rehearse()
-        # Who looks on keeps fused layers apart: their kernels, which no replay launches, are not
-        # worth compiling.
-        with HostReads(device.type), dry():
-            self._run(device, self._poison)
-        self._rehearse()
-        outcome = self._run(device, self._poison)
-        if outcome.structure != eager.structure:
-            raise RuntimeError("the result is nested in another way with fixed rows")
-        every = *self.groups, *self.levels
-        self._results = Results(call, eager.leaves, outcome.returned, rows, every)
-        self._checked(outcome, call, rows, eager)
-        del outcome
-        self._begin(call, rows)
-        recording = recorder.record(lambda: self._run(device))
-        self._replay, self.nbytes = recording.replay, self._memory.nbytes + recording.nbytes
-        self._begin(call, rows)
-        self.difference = self._checked(self._replay(), call, rows, eager)
+        with self._left_by(eager, device):
+            self._refuse()
+            self._memory.load(call, rows)
+            self._rehearse()
+            # Who looks on keeps fused layers apart: their kernels, which no replay launches, are
+            # not worth compiling.
+            with HostReads(device.type), dry():
+                self._run(device, self._poison)
+            self._rehearse()
+            outcome = self._run(device, self._poison)
+            if outcome.structure != eager.structure:
+                raise RuntimeError("the result is nested in another way with fixed rows")
+            every = *self.groups, *self.levels
+            self._results = Results(call, eager.leaves, outcome.returned, rows, every)
+            self._checked(outcome, call, rows, eager)
+            del outcome
+            self._begin(call, rows)
+            recording = recorder.record(lambda: self._run(device))
+            self._replay, self.nbytes = recording.replay, self._memory.nbytes + recording.nbytes
+            self._begin(call, rows)
+            self.difference = self._checked(self._replay(), call, rows, eager)
+
+    def _left_by(self, eager: Eager, device: torch.device) -> AbstractContextManager[None]:
+        """Have the state of the network be, in the end, what the eager call left."""
+        return nullcontext()
 
     def _refuse(self) -> None:
         """Raise for a network that no graph is captured of."""
@@ -154,7 +159,7 @@ class Bucket:
             return Answer(None, every)
         self._commit(outcome)
         self.hits += 1
-        return Answer(put_together(outcome.structure, iter(found(every, call)).__next__))
+        return Answer(put_together(outcome.structure, iter(found(every, call))))
 
     def _commit(self, outcome: Outcome) -> None:
         """Let a call that was replayed have its effect."""
@@ -183,8 +188,7 @@ class Bucket:
         with torch.inference_mode(False), lowered, plan.in_effect():
             (args, kwargs), clouds = self._memory.arguments(plan.start)
             result, effects = self._call(args, kwargs, plan)
-            leaves: list[Any] = []
-            structure = taken_apart(result, leaves)
+            structure, leaves = taken_apart(result)
             returned, verdict = Returned(leaves, clouds), plan.verdict()
         if len(plan.levels) != len(self.levels):
             raise RuntimeError("with fixed rows, fewer kernel maps are made than before")

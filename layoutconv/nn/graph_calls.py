@@ -309,8 +309,7 @@ def _mode(call: Arguments) -> Hashable:
 
 def _returned(result: Any, call: Arguments, args: Any, kwargs: Any) -> int | str | None:
     """Which argument a network returns, as those do that add to a dict; None for none of them."""
-    after: list[Any] = []
-    structure = taken_apart((args, kwargs), after)
+    structure, after = taken_apart((args, kwargs))
     same = structure == call.structure and all(
         one is other for one, other in zip(after, call.leaves, strict=True)
     )

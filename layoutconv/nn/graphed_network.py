@@ -67,8 +67,7 @@ class Graphed(GraphedCalls, torch.nn.Module):
     def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
         before = self._versions(call)
         result = self.module(*args, **kwargs)
-        leaves: list[Any] = []
-        structure = taken_apart(result, leaves)
+        structure, leaves = taken_apart(result)
         same = before == self._versions(call)
         why = "" if same else "it writes to its arguments, its parameters or its buffers"
         return Eager(result, structure, leaves, why)

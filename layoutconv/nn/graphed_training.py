@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -64,8 +65,7 @@ class GraphedStep(GraphedCalls):
         parameters = self._step.parameters()
         self._gradients.keep_only(parameters)
         self._gradients.add([parameters[number] for number in found.used], found.gradients)
-        leaves: list[Any] = []
-        structure = taken_apart(found.result, leaves)
+        structure, leaves = taken_apart(found.result)
         after, why = Moment(self.module, device), ""
         if any(gradient.layout is not torch.strided for gradient in found.gradients):
             why = "a gradient is sparse"
@@ -81,11 +81,10 @@ class GraphedStep(GraphedCalls):
 
     def _without_dropout(self, call: Arguments, after: Moment) -> Any:
         """The step once more: a run with fixed rows would draw other random numbers."""
-        leaves: list[Any] = []
         try:
             with RowCount().in_effect(), WithoutDropout():
                 found = self._step.run(*call.rebuilt())
-            taken_apart(found.result, leaves)
+            _, leaves = taken_apart(found.result)
             return leaves, found, [buffer.clone() for buffer in after.buffers]
         finally:
             after.restore()
@@ -188,11 +187,10 @@ def _unfit(net: torch.nn.Module) -> str:
 def _filling(call: Arguments) -> Callable[[int, Tensor], float]:
     """The padding of arguments: plain tensors of the network may be cells, which minus one
     makes none; a target of zero is a class, whatever is looked up with it."""
-    counted: list[int] = []
     structure: Any = call.structure
-    positional = structure[1][0]
-    put_together(positional[1][0], lambda: counted.append(0))
-    plain = [isinstance(leaf, Tensor) for leaf in call.leaves[: len(counted)]]
+    positional, counted = structure[1][0], count()
+    put_together(positional[1][0], counted)
+    plain = [isinstance(leaf, Tensor) for leaf in call.leaves[: next(counted)]]
 
     def fill(leaf: int, memory: Tensor) -> float:
         return filler(memory) if leaf < len(plain) and plain[leaf] else 0

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 Structure = Hashable
 
 
-def taken_apart(value: Any, leaves: list[Any]) -> Structure:
-    """Append the leaves of tuples, lists and dicts to ``leaves``; return how they are nested.
+def taken_apart(value: Any) -> tuple[Structure, list[Any]]:
+    """Return how tuples, lists and dicts are nested in each other, and the leaves in them.
 
-    >>> leaves = []
-    >>> structure = taken_apart({"x": 1, "y": [2, (3,)]}, leaves)
-    >>> leaves, put_together(structure, [10, 20, 30].__iter__().__next__)
+    >>> structure, leaves = taken_apart({"x": 1, "y": [2, (3,)]})
+    >>> leaves, put_together(structure, iter([10, 20, 30]))
     ([1, 2, 3], {'x': 10, 'y': [20, (30,)]})
     """
-    kind = type(value)
-    if isinstance(value, dict):
-        return kind, tuple((name, taken_apart(one, leaves)) for name, one in value.items())
-    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return kind, tuple(taken_apart(one, leaves) for one in value)
-    leaves.append(value)
-    return None
+    leaves: list[Any] = []
+    return _structure(value, leaves), leaves
 
 
-def put_together(structure: Any, following: Callable[[], Any]) -> Any:
+def put_together(structure: Any, leaves: Iterator[Any]) -> Any:
     """The opposite of :func:`taken_apart`, of leaves that follow each other."""
     if structure is None:
-        return following()
+        return next(leaves)
     kind, parts = structure
     if issubclass(kind, dict):
         made = kind()
-        made.update((name, put_together(part, following)) for name, part in parts)
+        made.update((name, put_together(part, leaves)) for name, part in parts)
         return made
-    values = [put_together(part, following) for part in parts]
+    values = [put_together(part, leaves) for part in parts]
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def with_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a value nested alike, whose leaves are what a function makes of each.
+
+    >>> with_leaves({"x": 1, "y": [2, (3,)]}, lambda leaf: 10 * leaf)
+    {'x': 10, 'y': [20, (30,)]}
+    """
+    structure, leaves = taken_apart(value)
+    return put_together(structure, map(function, leaves))
+
+
+def _structure(value: Any, leaves: list[Any]) -> Structure:
+    kind = type(value)
+    if isinstance(value, dict):
+        return kind, tuple((name, _structure(one, leaves)) for name, one in value.items())
+    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return kind, tuple(_structure(one, leaves) for one in value)
+    leaves.append(value)
+    return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from operator import attrgetter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +18,8 @@ from ..sparse.coords.row_plan import FixedRows
 from .counted_rows import CountedRows, WithoutDropout, gradients_of_cells
 from .graph_arguments import Arguments, Memory, at_cells
 from .graph_bucket import Bucket, Eager, Outcome, State
-from .graph_recorder import Recorder
 from .graph_results import close, difference
-from .nested import put_together, taken_apart
+from .nested import with_leaves
 from .training_state import Gradients, Moment, copy_all
 
 FEW = "a level has fewer than two rows"
@@ -138,20 +138,14 @@ class StepBucket(Bucket):
         self._step, self._gradients = step, gradients
         self._parameters, self._buffers = step.parameters(), list(step.net.buffers())
 
-    def record(
-        self,
-        recorder: Recorder,
-        call: Arguments,
-        rows: Sequence[int],
-        eager: Eager,
-        device: torch.device,
-    ) -> None:
+    @contextmanager
+    def _left_by(self, eager: Eager, device: torch.device) -> Iterator[None]:
         """Also have buffers and random numbers be what the eager step left."""
         after = Moment(self._step.net, device)
         self._trained: Trained = eager.effects
         self._rehearsing = True
         try:
-            super().record(recorder, call, rows, eager, device)
+            yield
         finally:
             after.restore()
             del self._trained
@@ -214,24 +208,20 @@ class StepBucket(Bucket):
 
 def detached(result: Any) -> Any:
     """A result whose tensors have no history."""
-    leaves: list[Any] = []
-    structure = taken_apart(result, leaves)
-    return put_together(structure, iter([_on_features(leaf, _detach) for leaf in leaves]).__next__)
+    return with_leaves(result, partial(_on_features, methodcaller("detach")))
 
 
 def _guarded(result: Any, plan: FixedRows) -> Any:
     """The result of a network, which takes no gradient of rows without a cell."""
-    leaves: list[Any] = []
-    structure = taken_apart(result, leaves)
 
     def guard(features: Tensor) -> Tensor:
         there = plan.there(features.shape[0]) if features.dim() else None
         return gradients_of_cells(features, there)
 
-    return put_together(structure, iter([_on_features(leaf, guard) for leaf in leaves]).__next__)
+    return with_leaves(result, partial(_on_features, guard))
 
 
-def _on_features(leaf: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def _on_features(function: Callable[[Tensor], Tensor], leaf: Any) -> Any:
     """A tensor, or a sparse tensor, after a function of its features; else what it was."""
     if isinstance(leaf, Tensor):
         return function(leaf)
@@ -240,10 +230,6 @@ def _on_features(leaf: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(leaf, NoTensor):
         return at_cells(leaf, function(leaf.features), leaf.coordinates)
     return leaf
-
-
-def _detach(features: Tensor) -> Tensor:
-    return features.detach()
 
 
 def _lowers_nothing(tensor: Tensor) -> AbstractContextManager[Any]:

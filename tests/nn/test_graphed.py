@@ -111,9 +111,7 @@ class Levels(nn.Module):
 
 
 def leaves_of(result: Any) -> list[Any]:
-    leaves: list[Any] = []
-    taken_apart(result, leaves)
-    return leaves
+    return taken_apart(result)[1]
 
 
 def check_same(found: Any, expected: Any) -> None:
