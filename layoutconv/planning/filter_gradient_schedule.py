@@ -16,7 +16,7 @@ from itertools import accumulate
 from math import prod
 from operator import mul
 
-from .kernel_spec import RESERVED, SHARED
+from .kernel_spec import carveout
 from .loop_nest import Form, Nest, in_vectors, together
 from .reduction_schedule import BYTES, Types
 from .window_schedule import (
@@ -26,8 +26,9 @@ from .window_schedule import (
     LOADED,
     ROW,
     WIDE,
+    Places,
     Ratio,
-    places_of,
+    meetings,
     ratio_of,
 )
 
@@ -35,8 +36,6 @@ LANES = 16  # vectors of channels of a CTA, at most
 RUN = 8  # outputs of a thread at once, at most
 LEAST = 4  # rows of outputs that a thread takes at least, for a piece to pay
 RAGGED = 1.3  # time of products that are asked whether they are there
-
-Places = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,8 @@ class FilterGradientShape:
     @property
     def places(self) -> Places:
         """The places of B that a run meets, each with the (tap, output) that meet there."""
-        along, down = self.ratio
-        found: dict[int, list[tuple[int, int]]] = {}
-        for q in range(self.run):
-            for u in range(self.tile):
-                found.setdefault(along * u + down * q, []).append((u, q))
-        return tuple((place, tuple(found[place])) for place in sorted(found))
+        found = meetings(self.ratio[::-1], self.run, self.tile)
+        return tuple((place, tuple(pair[::-1] for pair in pairs)) for place, pairs in found)
 
     @property
     def smem_bytes(self) -> int:
@@ -87,7 +82,7 @@ class FilterGradientShape:
     @property
     def carveout(self) -> int:
         """The share of an SM's shared memory that its CTAs take, in percent: the rest is L1."""
-        return min(100, -(-100 * CTAS_PER_SM * (self.smem_bytes + RESERVED) // SHARED))
+        return carveout(CTAS_PER_SM, self.smem_bytes)
 
 
 @dataclass(frozen=True)
@@ -210,7 +205,7 @@ def _run(nest: Nest, tile: int, vector: int, size: int) -> tuple[float, int, Rat
     if ratio is None:
         return None
     for run in range(2, min(RUN, outputs) + 1):
-        loads = len(places_of(ratio, tile, run)) + run
+        loads = len(meetings(ratio, tile, run)) + run
         if run == 2 or loads * vector * size <= LOADED:
             products = tile * run * vector * (RAGGED if outputs % run else 1)
             cost = products + loads * (vector + 4) + ROW

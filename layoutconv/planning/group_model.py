@@ -25,7 +25,7 @@ from .group_tile import (
     make_group_tile,
 )
 from .group_view import GroupView
-from .kernel_spec import BYTES, RESERVED, VECTOR_BYTES
+from .kernel_spec import BYTES, VECTOR_BYTES, ctas_within
 from .machine import Machine
 from .schedule import WARP
 from .tile import MOST_REGISTERS
@@ -220,5 +220,5 @@ class GroupProblem:
         return max(time * OVERLAP, work.ctas * work.read / (L2_SPEED * machine.bandwidth))
 
     def _ctas_per_sm(self, tile: GroupTile, machine: Machine) -> int:
-        shared = tile.smem_bytes(BYTES[self.dtype], self.staged_bytes) + RESERVED
-        return max(1, min(machine.smem_per_sm // shared, tile.ctas_per_sm))
+        shared = tile.smem_bytes(BYTES[self.dtype], self.staged_bytes)
+        return ctas_within(machine.smem_per_sm, tile, shared)

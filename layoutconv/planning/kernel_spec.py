@@ -112,7 +112,7 @@ class KernelSpec:
         """
         if self.dtype in ("float32", "float64"):
             return 1
-        return max(1, min(self.tile.ctas_per_sm, SHARED // (self.smem_bytes + RESERVED)))
+        return ctas_within(SHARED, self.tile, self.smem_bytes)
 
     def carveout(self, resident: int) -> int:
         """The share of an SM's shared memory that so many CTAs take, in percent.
@@ -121,7 +121,7 @@ class KernelSpec:
         """
         if self.dtype in ("float32", "float64"):
             return 100
-        return min(100, -(-100 * resident * (self.smem_bytes + RESERVED) // SHARED))
+        return carveout(resident, self.smem_bytes)
 
     def rows_of_sums(self, m: int, most: int) -> int:
         """Return how many rows of partial sums statistics of ``m`` rows have: one of each tile;
@@ -136,6 +136,20 @@ class KernelSpec:
     @property
     def staged_bytes(self) -> int:
         return staged_bytes(self.dtype, self.out_dtype, self.epilogue)
+
+
+def ctas_within(room: int, tile: TileConfig, smem_bytes: int) -> int:
+    """Return how many CTAs of a tile an SM with ``room`` bytes of shared memory holds, or one."""
+    return max(1, min(tile.ctas_per_sm, room // (smem_bytes + RESERVED)))
+
+
+def carveout(ctas: int, smem_bytes: int) -> int:
+    """Return the percentage of an SM's shared memory that CTAs take: the rest is its L1.
+
+    >>> carveout(2, 48 << 10)
+    43
+    """
+    return min(100, -(-100 * ctas * (smem_bytes + RESERVED) // SHARED))
 
 
 def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:

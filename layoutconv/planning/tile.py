@@ -334,8 +334,7 @@ def specialized(
     warp-specialized
     cooperative
     """
-    several = WARP * warps[0] * warps[1] > WARPGROUP
-    schedule = KernelSchedule.COOPERATIVE if several else KernelSchedule.WARP_SPECIALIZED
+    schedule = _schedule_of(warps)
     return TileConfig(mma, warps, stages, schedule, load, halo_taps=halo_taps, cluster_k=cluster_k)
 
 
@@ -353,18 +352,21 @@ def persistent(
     >>> persistent((128, 128, 64), (4, 1), 6, pingpong=True).consumer_threads
     256
     """
-    several = WARP * warps[0] * warps[1] > WARPGROUP
-    schedule = KernelSchedule.COOPERATIVE if several else KernelSchedule.WARP_SPECIALIZED
     return TileConfig(
         mma,
         warps,
         stages,
-        KernelSchedule.PINGPONG if pingpong else schedule,
+        KernelSchedule.PINGPONG if pingpong else _schedule_of(warps),
         Load.TMA_WARP,
         TileScheduler.STATIC_PERSISTENT,
         halo_taps,
         b_resident=b_resident,
     )
+
+
+def _schedule_of(warps: tuple[int, int]) -> KernelSchedule:
+    several = WARP * warps[0] * warps[1] > WARPGROUP
+    return KernelSchedule.COOPERATIVE if several else KernelSchedule.WARP_SPECIALIZED
 
 
 def line_bytes(row_bytes: int) -> int:

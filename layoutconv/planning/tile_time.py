@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .group_model import GroupProblem
 from .group_tile import GroupTile
-from .kernel_spec import ASYNC_BYTES, BYTES, RESERVED, VECTOR_BYTES
+from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, ctas_within
 from .machine import Machine
 from .schedule import WARP, Load
 from .tile import TileConfig
@@ -284,8 +284,8 @@ def _of_groups(problem: Problem, tile: GroupTile, splits: int, machine: Machine)
 
 def resident(problem: Problem, tile: TileConfig, machine: Machine) -> int:
     """CTAs that an SM has room for."""
-    shared = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes) + RESERVED
-    return max(1, min(machine.smem_per_sm // shared, tile.ctas_per_sm))
+    shared = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes)
+    return ctas_within(machine.smem_per_sm, tile, shared)
 
 
 def _short_vectors(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log2
 
 from .group_tile import GroupTile
-from .kernel_spec import BYTES, RESERVED, VECTOR_BYTES
+from .kernel_spec import BYTES, VECTOR_BYTES
 from .machine import Machine
 from .tile import TileConfig
 from .tile_time import (
@@ -23,6 +23,7 @@ from .tile_time import (
     STORES,
     Problem,
     rate_of,
+    resident,
     start_time,
 )
 
@@ -101,11 +102,9 @@ def timeline(problem: Problem, tile: TileConfig, splits: int, machine: Machine) 
     if isinstance(tile, GroupTile):
         return None
     size = BYTES[problem.dtype]
-    shared = tile.smem_bytes(size, problem.staged_bytes) + RESERVED
-    resident = max(1, min(machine.smem_per_sm // shared, tile.ctas_per_sm))
     tiles = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups
     ctas = tiles * splits * tile.cluster_k
-    at_once = min(ctas, machine.sm_count * resident)
+    at_once = min(ctas, machine.sm_count * resident(problem, tile, machine))
     together = -(-at_once // machine.sm_count)
     whole = -(-problem.k // (splits * tile.cluster_k * tile.halo_taps * tile.k))
     if not ctas * whole:

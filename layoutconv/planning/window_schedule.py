@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import gcd, prod
 
-from .kernel_spec import RESERVED, SHARED
+from .kernel_spec import carveout
 from .loop_nest import Nest, in_vectors, together
 from .reduction_schedule import BYTES, Types
 
@@ -35,6 +36,7 @@ ROW = 20  # instructions of a row of taps besides those of its places and produc
 STAGING = 0.3  # time to copy a filter, in blocks of outputs
 
 Ratio = tuple[int, int]
+Places = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,9 @@ class WindowShape:
         return len(self.nest.arguments()) + 8
 
     @cached_property
-    def places(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+    def places(self) -> Places:
         """The places of A that a row of taps reads, each with the (output, tap) that want it."""
-        along, down = self.ratio
-        found: dict[int, list[tuple[int, int]]] = {}
-        for t in range(self.tile):
-            for u in range(self.sums[0]):
-                found.setdefault(along * t + down * u, []).append((t, u))
-        return tuple((place, tuple(found[place])) for place in sorted(found))
+        return meetings(self.ratio, self.tile, self.sums[0])
 
     @property
     def smem_bytes(self) -> int:
@@ -91,7 +88,7 @@ class WindowShape:
     @property
     def carveout(self) -> int:
         """The share of an SM's shared memory that its CTAs take, in percent: the rest is L1."""
-        return min(100, -(-100 * CTAS_PER_SM * (self.smem_bytes + RESERVED) // SHARED))
+        return carveout(CTAS_PER_SM, self.smem_bytes)
 
 
 def window_of(
@@ -182,7 +179,7 @@ def _tiling(
             ratio = ratio_of(nest, 0, loop)
             if ratio is None:
                 continue
-            held = len(places_of(ratio, tile, min(taps, CHUNK)))
+            held = len(meetings(ratio, tile, min(taps, CHUNK)))
             if tile == 2 or held * vector * size <= LOADED:
                 cost = _instructions(taps, ratio, tile, vector) * -(-nest.outer[loop] // tile)
                 found.append((cost / nest.outer[loop], loop, tile, ratio))
@@ -191,13 +188,20 @@ def _tiling(
 
 def _instructions(taps: int, ratio: Ratio, tile: int, vector: int) -> int:
     """Return what a row of taps costs: products, for a place a load and its conversion, its own."""
-    places = len(places_of(ratio, tile, taps))
+    places = len(meetings(ratio, tile, taps))
     return tile * taps * vector + places * (vector + 4) + taps + ROW
 
 
-def places_of(ratio: Ratio, tile: int, depth: int) -> set[int]:
-    """The places in which elements of two loops meet."""
-    return {ratio[0] * t + ratio[1] * u for t in range(tile) for u in range(depth)}
+def meetings(ratio: Ratio, tile: int, depth: int) -> Places:
+    """The places in which elements of two loops meet, each with the pairs that meet there.
+
+    >>> meetings((1, 1), 2, 2)
+    ((0, ((0, 0),)), (1, ((0, 1), (1, 0))), (2, ((1, 1),)))
+    """
+    found: dict[int, list[tuple[int, int]]] = {}
+    for t, u in product(range(tile), range(depth)):
+        found.setdefault(ratio[0] * t + ratio[1] * u, []).append((t, u))
+    return tuple((place, tuple(found[place])) for place in sorted(found))
 
 
 def ratio_of(nest: Nest, operand: int, loop: int) -> Ratio | None:
