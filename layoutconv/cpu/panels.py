@@ -17,6 +17,7 @@ from ..algebra.int_tuple import IntTuple, flatten, map_leaves, rank
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
 from ..tensors.epilogue_in_torch import FP8
+from ..tensors.spans import span
 from ..view.gemm_view import OperandLayout, Stage, both, follow, gathers, inside
 from ..view.vectors import recast
 
@@ -81,9 +82,8 @@ class Operand:
         """Return what a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
         if tensor.dtype in FP8:  # which torch does not index on a CPU
             tensor = tensor.view(torch.uint8)
-        reach = sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
-        span = reach + 1 if tensor.numel() else 0
-        return tensor.as_strided((span // self.vector, self.vector), (self.vector, 1))
+        size = span(tensor) // self.vector, self.vector
+        return tensor.as_strided(size, (self.vector, 1))
 
 
 class Place:

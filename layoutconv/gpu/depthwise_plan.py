@@ -15,6 +15,7 @@ from ..planning.loop_nest import Form, linear_forms
 from ..planning.machine import Machine
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.epilogue_in_torch import apply_steps, column_statistics, convert
+from ..tensors.spans import flat_memory, span
 from ..tensors.tensor_checks import columns_of, expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
@@ -95,7 +96,7 @@ class DotPlan:
         self, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
     ) -> None:
         # At D's strides, which zeros_like() would not keep where D is a part of a memory.
-        sums = torch.zeros(_flat(out).numel(), dtype=self.sums, device=out.device)
+        sums = torch.zeros(span(out), dtype=self.sums, device=out.device)
         sums = sums.as_strided(out.shape, out.stride())
         self._launch(a, b, sums)
         written = self.place.of(sums)
@@ -122,7 +123,7 @@ class DotPlan:
 
     def _launch(self, a: Tensor, b: Tensor, out: Tensor, reads: Any = NO_READS) -> None:
         if a.numel() and b.numel():
-            self._run(_flat(a), _flat(b), _flat(out), reads)
+            self._run(flat_memory(a), flat_memory(b), flat_memory(out), reads)
         else:  # sums of nothing, of memories that have no address
             out.zero_()
 
@@ -199,10 +200,3 @@ def _clip(extents: list[int], first: list[int], end: list[int], bound: Form) -> 
     for loop, step in steps:
         first[loop] = min(extents[loop], max(first[loop], -(bound.offset // step)))
         end[loop] = max(0, min(end[loop], -((bound.offset - bound.bound) // step)))
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """The memory that a tensor spans."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    span = sum((extent - 1) * stride for extent, stride in pairs) + 1 if tensor.numel() else 0
-    return tensor.as_strided((span,), (1,))

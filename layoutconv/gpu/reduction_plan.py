@@ -17,6 +17,7 @@ from ..base.caches import put_few, remembered
 from ..errors import ArgumentError, ArgumentTypeError
 from ..planning.loop_nest import Nest, make_nest
 from ..planning.view_rules import UnsupportedViewError
+from ..tensors.spans import flat_memory, span
 from ..tensors.tensor_checks import Stored
 from ..view.gemm_view import OperandLayout, follow, stages
 from ..view.reduction_view import ReductionView
@@ -194,26 +195,14 @@ def _check_covers(name: str, layout: OperandLayout, tensor: Tensor) -> None:
         return
     ends = [(int(extent) - 1) * int(d) for extent, d in leaves]
     low, high = sum(min(e, 0) for e in ends), sum(max(e, 0) for e in ends)
-    if low < 0 or high >= _span(tensor):
+    if low < 0 or high >= span(tensor):
         raise ArgumentError(
-            name, f"memory of {layout}, offsets {low} to {high}", f"{_span(tensor)} elements"
+            name, f"memory of {layout}, offsets {low} to {high}", f"{span(tensor)} elements"
         )
-
-
-def _span(tensor: Tensor) -> int:
-    """Return how many elements lie from a tensor's first to its last."""
-    if not tensor.numel():
-        return 0
-    return 1 + sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _nest(view: ReductionView) -> Nest:
     return make_nest([("source", view.source, 1), ("target", view.target, None)])
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """The memory that a tensor spans."""
-    return tensor.as_strided((_span(tensor),), (1,))
 
 
 # -- on the CPU -----------------------------------------------------------------------------------
@@ -222,7 +211,7 @@ def _flat(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def _reduce_cpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -> None:
     """By one call of torch where strides are all there is; else in chunks of rows and columns."""
-    memory, target = _flat(x), _flat(out)
+    memory, target = flat_memory(x), flat_memory(out)
     nest = _strided(view) if what.function is None and len(memory) and view.s else None
     if nest is not None:
         reads, writes = nest.forms
@@ -355,7 +344,7 @@ def _reduce_gpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -
         aligned = _alignment(at[0]), _alignment(at[1])
         plan = _Plan(nest, what, name, types, x.get_device(), aligned)
         put_few(plans, key, plan, _FEW)
-    plan(_flat(x), _flat(out))
+    plan(flat_memory(x), flat_memory(out))
 
 
 @remembered(512)

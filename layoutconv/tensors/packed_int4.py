@@ -16,6 +16,7 @@ from ..algebra.composed import ComposedLayout
 from ..errors import ArgumentError, ArgumentTypeError
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.vectors import contiguous_extent, recast
+from .spans import flat_memory
 from .tensor_checks import Stored
 
 INT4 = "int4"
@@ -87,9 +88,7 @@ def unpacked(layout: OperandLayout, packed: Tensor) -> Tensor:
     stored = Stored.of("operand", layout)
     if not packed.numel():
         return packed.new_empty(stored.shape)
-    pairs = zip(packed.shape, packed.stride(), strict=True)
-    span = 1 + sum((extent - 1) * stride for extent, stride in pairs)
-    return unpack_int4(packed.as_strided((span,), (1,))).as_strided(stored.shape, stored.stride)
+    return unpack_int4(flat_memory(packed)).as_strided(stored.shape, stored.stride)
 
 
 def _in_pairs(name: str, layout: OperandLayout) -> OperandLayout:
