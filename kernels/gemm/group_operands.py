@@ -12,15 +12,34 @@ from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.planning.group_tile import GroupTile, pitch
 from layoutconv.planning.group_view import GroupView
-from layoutconv.planning.kernel_spec import VECTOR_BYTES
-from layoutconv.view.gemm_view import stages
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
+from layoutconv.view.gemm_view import GemmView, stages
 
 from ..common.arguments import Arguments, Extent
+from .gemm_kernel import GemmKernel, Given
 from .mma_atoms import load_matrices
 from .operand import Column, Operand, Row
 
 # Where a vector is: its offset in shared memory, that in memory, and whether it is there.
 Place = tuple[Any, Any, Any]
+
+
+class GroupKernel(GemmKernel):
+    """The common base of kernels whose CTA has several groups, and boxes of rows or of voxels."""
+
+    views: type[GroupView] = GroupView  # how the kernel reads a view
+
+    def __init__(self, view: GemmView, spec: KernelSpec) -> None:
+        super().__init__(view, spec)
+        of = self.views.of(view)
+        assert isinstance(spec.tile, GroupTile)
+        assert of is not None  # legality
+        self.tile, self.of = spec.tile, of
+        self.n_tiles = -(-of.groups // self.tile.groups)
+
+    def boxes(self, given: Given) -> tuple[Arguments, Any]:
+        """Return the arguments of a launch, and how many boxes there are; traced on the host."""
+        return Box.arguments(self.of, self.tile, self.values_of(given.integers), self.dividing)
 
 
 class SharedCopy:

@@ -16,17 +16,14 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, TFloat32, const_expr
 
 from layoutconv.planning.group_tile import BLOCK, GroupTile, cells_between_atoms
-from layoutconv.planning.group_view import GroupView
-from layoutconv.planning.kernel_spec import KernelSpec
-from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
 from ..common.pdl import let_dependents_start, wait_for_others
 from .block_diagonal import CHUNK_BYTES, Factor, Piece, pieces_of
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.smem_store import Epilogue, Extras
-from .gemm_kernel import GemmKernel, Given, Start
-from .group_operands import Box, BoxOperand, Patch, SharedFilter
+from .gemm_kernel import Given, Start
+from .group_operands import Box, BoxOperand, GroupKernel, Patch, SharedFilter
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
 
@@ -34,7 +31,7 @@ WARP_ROWS = 16
 Place = tuple[int, int]  # of an atom's rows: of those that are known, which, and bytes from there
 
 
-class GroupedConv(GemmKernel):
+class GroupedConv(GroupKernel):
     """The kernel of one kind of view with groups, and a spec whose tile is a ``GroupTile``.
 
     Warp roles: all warps load, multiply and store. Timeline of a CTA::
@@ -44,17 +41,8 @@ class GroupedConv(GemmKernel):
     Constraints: ``planning/group_tile.py``.
     """
 
-    def __init__(self, view: GemmView, spec: KernelSpec) -> None:
-        super().__init__(view, spec)
-        of = GroupView.of(view)
-        assert isinstance(spec.tile, GroupTile)
-        assert of is not None  # legality
-        self.tile, self.of = spec.tile, of
-        self.n_tiles = -(-of.groups // self.tile.groups)
-
     def start(self, given: Given) -> Start:
-        values = self.values_of(given.integers)
-        args, boxes = Box.arguments(self.of, self.tile, values, self.dividing)
+        args, boxes = self.boxes(given)
         kernel = self.kernel(*given.memory, args, *given.reads)
         return Start(kernel, [boxes * self.n_tiles, 1, 1], self.pdl)
 

@@ -18,13 +18,12 @@ from cutlass import Boolean, Float32, Int32, Int64, const_expr, range_constexpr
 
 from layoutconv.planning.group_sums import JOB, PAIR, GroupSumTile, GroupSumView, jobs_of
 from layoutconv.planning.group_tile import pitch
-from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
-from layoutconv.view.gemm_view import GemmView
+from layoutconv.planning.kernel_spec import VECTOR_BYTES
 
 from ..common.arguments import Arguments, Extent
 from ..common.pdl import let_dependents_start, wait_for_others
-from .gemm_kernel import GemmKernel, Given, Start
-from .group_operands import Box, Patch
+from .gemm_kernel import Given, Start
+from .group_operands import Box, GroupKernel, Patch
 from .mma_atoms import load_matrices, multiply_words
 from .operand import Operand
 
@@ -32,7 +31,7 @@ BLOCKS = 2  # of 8 channels of X in a job
 BYTE, SIGNS = 8, 0x80
 
 
-class GroupedSums(GemmKernel):
+class GroupedSums(GroupKernel):
     """The kernel of one kind of sums of groups, and a spec whose tile is a ``GroupSumTile``.
 
     Warp roles: all warps load, multiply and store. Timeline of a CTA::
@@ -43,17 +42,12 @@ class GroupedSums(GemmKernel):
     ``planning/group_sums.py``.
     """
 
-    def __init__(self, view: GemmView, spec: KernelSpec) -> None:
-        super().__init__(view, spec)
-        of = GroupSumView.of(view)
-        assert isinstance(spec.tile, GroupSumTile)
-        assert of is not None  # legality
-        self.tile, self.of = spec.tile, of
-        self.n_tiles = -(-of.groups // self.tile.groups)
+    views = GroupSumView
+    of: GroupSumView
+    tile: GroupSumTile
 
     def start(self, given: Given) -> Start:
-        values = self.values_of(given.integers)
-        args, boxes = Box.arguments(self.of, self.tile, values, self.dividing)
+        args, boxes = self.boxes(given)
         splits = Int32(given.splits)
         share = (boxes + splits - 1) // splits
         split = Int32(share), boxes, Int64(given.split_stride)
