@@ -13,7 +13,7 @@ from ...sparse import KernelMap
 from ...sparse import SparseTensor as _SparseTensor
 from ..whole_numbers import whole
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
-from .MinkowskiCoordinateManager import CoordinateMapKey, strides_after, weight_of
+from .MinkowskiCoordinateManager import CoordinateMapKey, weight_of
 from .MinkowskiKernelGenerator import Ints, KernelGenerator, check_dimension
 from .MinkowskiSparseTensor import SparseTensor, key_of
 
@@ -86,15 +86,10 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
             input.coordinate_manager, self.kernel_generator, input.coordinate_map_key,
         )  # fmt: skip
         expand = region.expand_coordinates
-        if coordinates is not None and not expand:
-            steps = strides_after(input.tensor_stride, region.kernel_stride, self.is_transpose)
-            key = key_of(input, coordinates, steps)
-        elif self.is_transpose:
-            key = manager.upsampled(own, region, expand)
-        elif expand:
+        if expand and not self.is_transpose:
             key = manager.expanded(own, region)
         else:
-            key = manager.stride(own, region.kernel_stride)
+            key = key_of(input, None if expand else coordinates, region, self.is_transpose)
         return key, manager.map_of(own, key, region, is_transpose=self.is_transpose)
 
     def __repr__(self) -> str:

@@ -13,7 +13,6 @@ from ...nn import (
     sparse_unpool,
 )
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
-from .MinkowskiCoordinateManager import strides_after
 from .MinkowskiKernelGenerator import Ints, KernelGenerator
 from .MinkowskiSparseTensor import SparseTensor, key_of
 
@@ -60,16 +59,10 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
         """The pooling; ``coordinates`` are those to compute."""
         check_input(input, self.dimension)
-        region, own = self.kernel_generator, input.coordinate_map_key
-        manager = input.coordinate_manager
-        if coordinates is not None:
-            steps = strides_after(input.tensor_stride, region.kernel_stride, self.is_transpose)
-            key = key_of(input, coordinates, steps)
-        elif self.is_transpose:
-            key = manager.upsampled(own, region, region.expand_coordinates)
-        else:
-            key = manager.stride(own, region.kernel_stride)
-        found = manager.map_of(own, key, region, is_transpose=self.is_transpose, is_pool=True)
+        region, manager = self.kernel_generator, input.coordinate_manager
+        key = key_of(input, coordinates, region, self.is_transpose)
+        ends = input.coordinate_map_key, key
+        found = manager.map_of(*ends, region, is_transpose=self.is_transpose, is_pool=True)
         if self.is_transpose:
             y = sparse_unpool(input.to_layoutconv(), found.inverse)
         else:

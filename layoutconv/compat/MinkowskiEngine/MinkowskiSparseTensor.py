@@ -13,8 +13,8 @@ from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.arithmetic import union
 from ...sparse.coords.interpolation import around
 from ...sparse.coords.rows import Runs, reduce_runs, runs_of, spread, take
-from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
-from .MinkowskiKernelGenerator import Ints, convert_to_int_list
+from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey, strides_after
+from .MinkowskiKernelGenerator import Ints, KernelGenerator, convert_to_int_list
 from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
 from .MinkowskiTensor import Tensor, manager_for
 
@@ -284,8 +284,16 @@ def quantized(
     return reduce_runs(features, runs, kinds[mode])  # type: ignore[arg-type]
 
 
-def key_of(input: SparseTensor, coordinates: Any, tensor_stride: Sequence[int]) -> CoordinateMapKey:
-    """The key of the coordinates that a layer is told to compute."""
+def key_of(
+    input: SparseTensor, coordinates: Any, region: KernelGenerator, is_transpose: bool
+) -> CoordinateMapKey:
+    """The key of the coordinates that a layer computes: those it is told to, or its own."""
+    manager, own = input.coordinate_manager, input.coordinate_map_key
+    if coordinates is None:
+        if is_transpose:
+            return manager.upsampled(own, region, region.expand_coordinates)
+        return manager.stride(own, region.kernel_stride)
+    tensor_stride = strides_after(input.tensor_stride, region.kernel_stride, is_transpose)
     if isinstance(coordinates, CoordinateMapKey):
         return coordinates
     if isinstance(coordinates, SparseTensor):
@@ -294,4 +302,4 @@ def key_of(input: SparseTensor, coordinates: Any, tensor_stride: Sequence[int]) 
         expected = "a tensor, a SparseTensor or a CoordinateMapKey"
         raise ArgumentTypeError("coordinates", expected, type(coordinates).__name__)
     steps = convert_to_int_list(list(tensor_stride), input.D)
-    return input.coordinate_manager.insert_and_map(coordinates, steps)[0]
+    return manager.insert_and_map(coordinates, steps)[0]
