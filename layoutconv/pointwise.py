@@ -11,19 +11,7 @@ tensor([[1.3133],
         [0.0000]])
 """
 
-from .view.traced import (
-    erf,
-    exp,
-    floor,
-    log,
-    maximum,
-    minimum,
-    rsqrt,
-    sigmoid,
-    sqrt,
-    tanh,
-    where,
-)
+from .view.traced import erf, exp, floor, log, maximum, minimum, rsqrt, sigmoid, sqrt, tanh, where
 
 __all__ = ["erf", "exp", "floor", "log", "maximum", "minimum", "rsqrt", "sigmoid", "sqrt",
            "tanh", "where"]  # fmt: skip

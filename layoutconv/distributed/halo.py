@@ -10,6 +10,7 @@ dilation, padding and the residues of a strided gradient need no rule of their o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -152,10 +153,7 @@ def fprop_plan(
     """
     windows = fprop_reads(problem, mode)
     found = windows.inside(problem.spatial[mode])
-
-    def part(rows: range) -> Part:
-        return _fprop_part(problem, mode, rows, windows, found)
-
+    part = partial(_fprop_part, problem, mode, windows, found)
     return _plan(found, activation, output, rank, part)
 
 
@@ -175,11 +173,7 @@ def dgrad_plan(
     """
     extent = problem.output_spatial[mode]
     found = reads(dgrad_views(problem), mode, problem.spatial[mode]).inside(extent)
-
-    def part(rows: range) -> Part:
-        return _dgrad_part(problem, mode, rows, found)
-
-    return _plan(found, output, activation, rank, part)
+    return _plan(found, output, activation, rank, partial(_dgrad_part, problem, mode, found))
 
 
 @remembered(256)
@@ -254,7 +248,7 @@ def _common(slab: range, *sides: range) -> range:
     return _NONE
 
 
-def _fprop_part(problem: ConvProblem, mode: int, rows: range, windows: Reads, found: Reads) -> Part:
+def _fprop_part(problem: ConvProblem, mode: int, windows: Reads, found: Reads, rows: range) -> Part:
     """``rows`` of the output: what they read, all else in their windows being padding."""
     (low, high), (start, stop) = windows.of(rows), found.of(rows)
     if start >= stop:  # padding alone
@@ -263,7 +257,7 @@ def _fprop_part(problem: ConvProblem, mode: int, rows: range, windows: Reads, fo
     return Part(rows, range(start, stop), 0, _with(problem, mode, *numbers))
 
 
-def _dgrad_part(problem: ConvProblem, mode: int, rows: range, found: Reads) -> Part:
+def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> Part:
     """``rows`` of the activation as one of its own, whose output are the voxels that reach it.
 
     Its first cell is ``near`` behind the begin of the first voxel's window. Where the first cells

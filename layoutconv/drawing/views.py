@@ -21,14 +21,7 @@ from ..errors import ArgumentError
 from ..view.gemm_view import GemmView, follow, inside, stages
 from .axis import Axis, make_axis, mode_axis
 from .figure import MOST_CELLS, Cell, Figure, Grid, Kind, label, make_grid, plain
-from .layouts import (
-    LEGEND,
-    composed_figure,
-    covers,
-    layout_figure,
-    legend_of,
-    maps_coordinates,
-)
+from .layouts import LEGEND, composed_figure, covers, layout_figure, legend_of, maps_coordinates
 from .palette import ramp
 
 _PLANES = 5  # planes of a three-dimensional grid that are shown

@@ -12,12 +12,7 @@ from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.k_major_filter import turned, turned_filter
-from ..conv.packed_channels import (
-    LinePacking,
-    PackedProblem,
-    exchanged,
-    packings,
-)
+from ..conv.packed_channels import LinePacking, PackedProblem, exchanged, packings
 from ..planning.machine import Machine
 from ..planning.tile_time import LAUNCH, expected_time
 from ..planning.view_rules import UnsupportedViewError

@@ -12,14 +12,7 @@ from .fold import fold_batch_norms
 from .fused_norm import unfused
 from .graphed_network import Graphed, graphed
 from .graphed_training import GraphedStep, graphed_step
-from .modules import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
+from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .onnx_export import onnx_translations
 from .quantization import QuantizationReport, quantize
 from .residual import Residual

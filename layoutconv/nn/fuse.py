@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from ..ops import dense_passes
-from ..ops.dense_operators import (
-    conv_dgrad,
-    conv_fprop,
-    conv_fprop_statistics,
-    conv_transpose,
-)
+from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, conv_transpose
 from ..ops.epilogue_args import EpilogueArgs
 from ..ops.formulas import has_gradient, linear, lower, wide_sums
 from ..ops.function_gradients import apply_function, may_be_bound, tensors_of

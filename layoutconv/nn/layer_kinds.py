@@ -12,14 +12,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse import SparseTensor
 from .fused_modules import MAPS
 from .given_maps import check_cells, check_map
-from .modules import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
+from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .padded_norm import is_hooked
 from .sparse import convolved, placed
 from .sparse_checks import LOWERED

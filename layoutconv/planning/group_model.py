@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from itertools import product as pairs_of
 from math import gcd, prod
 
-from .group_sums import (
-    MOST_DIGIT,
-    SUM_TYPES,
-    GroupSumTile,
-    GroupSumView,
-    make_sum_tile,
-    sum_counts,
-)
+from .group_sums import MOST_DIGIT, SUM_TYPES, GroupSumTile, GroupSumView, make_sum_tile, sum_counts
 from .group_tile import (
     ATOM_ROWS,
     BLOCK,

@@ -22,11 +22,7 @@ from .MinkowskiBroadcast import (
     MinkowskiBroadcastConcatenation,
     MinkowskiBroadcastMultiplication,
 )
-from .MinkowskiCommon import (
-    MinkowskiModuleBase,
-    MinkowskiNetwork,
-    convert_to_int_list,
-)
+from .MinkowskiCommon import MinkowskiModuleBase, MinkowskiNetwork, convert_to_int_list
 from .MinkowskiConvolution import (
     MinkowskiChannelwiseConvolution,
     MinkowskiConvolution,
@@ -34,16 +30,9 @@ from .MinkowskiConvolution import (
     MinkowskiConvolutionTranspose,
     MinkowskiGenerativeConvolutionTranspose,
 )
-from .MinkowskiCoordinateManager import (
-    CoordinateManager,
-    CoordinateMapKey,
-)
+from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
 from .MinkowskiCoordinateManager import CoordinateManager as CoordsManager
-from .MinkowskiKernelGenerator import (
-    KernelGenerator,
-    RegionType,
-    get_kernel_volume,
-)
+from .MinkowskiKernelGenerator import KernelGenerator, RegionType, get_kernel_volume
 from .MinkowskiNonlinearity import (
     MinkowskiAlphaDropout,
     MinkowskiCELU,
@@ -113,9 +102,7 @@ from .MinkowskiPooling import (
     MinkowskiSumPooling,
     PoolingMode,
 )
-from .MinkowskiSparseTensor import (
-    SparseTensor,
-)
+from .MinkowskiSparseTensor import SparseTensor
 from .MinkowskiTensor import (
     MinkowskiAlgorithm,
     SparseTensorOperationMode,
@@ -127,9 +114,7 @@ from .MinkowskiTensor import (
     set_sparse_tensor_operation_mode,
     sparse_tensor_operation_mode,
 )
-from .MinkowskiTensorField import (
-    TensorField,
-)
+from .MinkowskiTensorField import TensorField
 
 __version__ = "0.5.4"  # of the interface
 
