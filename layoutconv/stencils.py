@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from .errors import ArgumentError
 from .sparse.maps.taps import tap_offsets
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .sparse.coords.voxels import Voxels
 
 SIGNALS = 2  # occupancy, and brightness about its middle
@@ -28,8 +29,6 @@ def lift(voxels: Voxels, channels: int) -> Tensor:
     Brightness is column 3 of the points (an intensity, a red), its spread brought to [-1/2, 1/2];
     height where there is no such column.
     """
-    import torch
-
     columns = voxels.features.float()
     brightness = columns[:, min(3, columns.shape[1] - 1)]
     dark, bright = torch.quantile(brightness, brightness.new_tensor([0.02, 0.98]))
@@ -47,8 +46,6 @@ def stencil_weight(channels: int) -> Tensor:
     >>> tuple(weight.shape), round(float(weight[..., 1, 1, 1, :].abs().max()), 6)
     ((8, 3, 3, 3, 8), 0.0)
     """
-    import torch
-
     if channels < RESPONSES:
         raise ArgumentError("channels", f"{RESPONSES} or more", channels)
     dz, dy, dx = torch.tensor(tap_offsets(3), dtype=torch.float64).T
@@ -65,8 +62,6 @@ def stencil_weight(channels: int) -> Tensor:
 
 def _orthonormal(rows: int, columns: int) -> Tensor:
     """The first columns of the discrete cosine transform (DCT-II), float64 (rows, columns)."""
-    import torch
-
     row = torch.arange(rows, dtype=torch.float64)[:, None] + 0.5
     column = torch.arange(columns, dtype=torch.float64)
     basis = torch.cos(torch.pi * row * column / rows)

@@ -18,6 +18,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+import torch
 from cutlass import Int32, Int64
 
 from layoutconv.base.caches import remembered
@@ -245,6 +246,4 @@ def _elements(shape: tuple[int, ...]) -> int:
 @remembered(64)
 def multiprocessors(device: int) -> int:
     """Count the SMs of a GPU."""
-    import torch
-
     return torch.cuda.get_device_properties(device).multi_processor_count

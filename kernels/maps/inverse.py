@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
+from torch import Tensor
 
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill
 from .per_rank import Chain, PerRank
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FLIGHT = 4  # entries of a thread that are read at once
 VECTOR = 4  # Int32 that are filled at once

@@ -8,11 +8,13 @@ more than ten launches of torch, and more work for the GPU.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+import torch
 from cutlass import Int32, Int64, Uint64
+from torch import Tensor
 
 from layoutconv.base.caches import remembered
 
@@ -24,9 +26,6 @@ from .cooperative import WARP, least
 from .per_rank import Chain, PerRank
 from .scan import sum_upto
 from .tap_meeting import Meet, MetTaps
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BLOCK = 256  # words of 64 cells, each of which a thread has: those of a CTA
 MOST_CELLS = 1 << 28  # of 32 MB; every block reads how many cells all blocks before it have
@@ -45,8 +44,6 @@ def cells_of_bits(
     indices: Tensor, taps: MetTaps, grid: tuple[int, ...], capacity: int | None
 ) -> tuple[Tensor, Tensor]:
     """Return what ``reached`` returns, where there is a cell, a tap and a cell of the grid."""
-    import torch
-
     rank, blocks = len(grid) - 1, -(-prod(grid) // (64 * BLOCK))
     words = blocks * BLOCK
     room = indices.new_empty(2 * words + blocks)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass.cute as cute
+import torch
 from cutlass import Int32, Int64, Uint32
+from torch import Tensor
 
 from layoutconv.base.caches import remembered
 from layoutconv.errors import ArgumentError
@@ -23,9 +25,6 @@ from .hash_table import EMPTY, bits_for, insert
 from .occupancy_bitmap import cells_of_bits, suits
 from .per_rank import PerRank, check_cells, check_grid, check_per_axis, check_table
 from .tap_meeting import Meet, MetTaps
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NO_KEY = 2**63 - 1  # sorts behind every key
 ROUND = 32  # taps between two counts: bits of a mask
@@ -61,8 +60,6 @@ def reached(
     Raises ``ArgumentError`` for another type or shape of ``indices``, and for a grid of 2^63 cells
     or more.
     """
-    import torch
-
     grid = check_grid(spatial_shape, batch_size)
     rank = len(grid) - 1
     indices = check_cells("indices", indices, rank)

@@ -9,20 +9,19 @@ No operation is atomic: results are the same bits every time.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+import torch
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
+from torch import Tensor
 
 from ..common.walk import at, put, select
 from . import per_rank
 from .cooperative import WARP, least, multiprocessors
 from .per_rank import PerRank
 from .scan import sum_upto
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FLIGHT = 8  # entries of a thread that are read at once
 CTAS = 2  # of a multiprocessor, about, that write pairs
@@ -31,8 +30,6 @@ VECTOR = 4  # int32 of 16 bytes: rows of pairs start where vectors do
 
 def counts(index: Tensor) -> Tensor:
     """Count the pairs of each tap, int64 (taps,), of an index, int32 (rows, taps), on a GPU."""
-    import torch
-
     rows, taps = index.shape
     if not rows or not taps:
         return index.new_zeros(taps, dtype=torch.int64)

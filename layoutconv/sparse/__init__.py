@@ -1,7 +1,7 @@
 """Point clouds: readers, voxels, kernel maps, and the GEMM views that gather through them.
 
 May import ``layoutconv.algebra``, ``layoutconv.view`` and the arguments of convolutions from
-``layoutconv.conv.problem``; torch is imported where it is used, and ``layoutconv.kernels`` for maps
+``layoutconv.conv.problem``; ``layoutconv.kernels`` is imported where it is used, for maps
 that are made on a GPU.
 """
 

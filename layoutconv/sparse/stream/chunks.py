@@ -6,6 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from ...base.outlive import to_be_kept
 from ...errors import ArgumentError
 from ..coords.coordinates import Coordinates
@@ -19,8 +22,6 @@ from .sorted_cells import SortedCells, check_inside, sorted_cells
 from .staging import staging
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .staging import Arriving
 
 
@@ -83,8 +84,6 @@ class Chunks:
         max_rows: int = 1 << 22,
         device: Any = "cpu",
     ) -> None:
-        import torch
-
         self.curve = Curve(spatial_shape, batch_size)
         if not isinstance(max_rows, int) or isinstance(max_rows, bool) or not 0 < max_rows < 2**31:
             raise ArgumentError("max_rows", "a number of rows from 1 to 2**31 - 1", max_rows)
@@ -160,8 +159,6 @@ class Chunks:
         return [move.bring(array, part) for array in arrays if array is not None]
 
     def _chunk(self, rows: range, coming: list[Arriving], filter: tuple[Any, ...]) -> Chunk:
-        import torch
-
         shape, images = self.curve.shape, self.curve.batch_size
         if not isinstance(self._cells, SortedCells):
             none = torch.empty(0, dtype=torch.int64)

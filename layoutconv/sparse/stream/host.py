@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ...errors import ArgumentError, ArgumentTypeError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 _LINE = 64  # bytes of a cache line: a row of 32 halves then is one
 
 
 def on_host(name: str, array: Any) -> Tensor:
     """A tensor on the CPU, over the memory of what is given: that, a NumPy array or a memmap."""
-    import warnings
-
-    import numpy as np
-    import torch
 
     if isinstance(array, np.ndarray):
         with warnings.catch_warnings():
@@ -42,9 +39,6 @@ def new_on_host(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     tensor([[0., 0., 0.],
             [0., 0., 0.]], dtype=torch.float16)
     """
-    import numpy as np
-    import torch
-
     size = math.prod(shape) * dtype.itemsize
     room = np.empty(size + _LINE, np.uint8)
     first = -room.ctypes.data % _LINE

@@ -5,6 +5,10 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from ...errors import ArgumentError
 from ..coords.cell_errors import repeated
 from .host import new_on_host
@@ -12,8 +16,6 @@ from .staging import finish
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-    from torch import Tensor
 
     from ..coords.morton import Curve
     from .staging import Staging
@@ -38,9 +40,6 @@ class SortedCells(NamedTuple):
 def sorted_cells(cells: Tensor, curve: Curve, length: int, move: Staging) -> SortedCells:
     """Cells, int32 (rows, 1 + rank), in chunks of ``length`` rows; what is wrong with them is an
     error."""
-    import numpy as np
-    import torch
-
     rows, most = len(cells), _SORTED_AT_ONCE * length
     runs = [slice(first, min(first + most, rows)) for first in range(0, rows, most)]
     chunks = [slice(first, min(first + length, rows)) for first in range(0, rows, length)]
@@ -91,8 +90,6 @@ def check_inside(cells: Tensor, curve: Curve, first: int = 0) -> None:
 
 def _keys(cells: Tensor, run: slice, curve: Curve, length: int, move: Staging) -> Tensor:
     """The keys of a run of cells, on the device, where not all of these need be at once."""
-    import torch
-
     keys = torch.empty(run.stop - run.start, dtype=torch.int64, device=move.device)
     parts = [
         slice(first, min(first + length, run.stop)) for first in range(run.start, run.stop, length)
@@ -115,8 +112,6 @@ def _as_given(
     Rows that rise are gathered and scattered in half the time that those of a curve take, or less:
     what is near along a curve are many runs of rows.
     """
-    import torch
-
     given, along = which.sort()
     numbers = torch.arange(len(which), dtype=torch.int32, device=which.device)
     where = torch.empty_like(numbers).scatter_(0, along, numbers)

@@ -17,13 +17,14 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from ...base.caches import remembered
 from ...base.outlive import to_be_kept
 
 if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
     Rows = Tensor | slice  # int32 or int64 (rows,) on the host, or a range of them
 
 # What streaming was tuned by. Threads: a bus is full long before 64 cores are. Bytes of a piece: as
@@ -36,8 +37,6 @@ PIECES_OF_WORKER = 2  # one under way while the other one is filled
 
 def staging(device: Any) -> Staging:
     """That of a device, kept with its threads and its memory, 256 MB pinned at most by default."""
-    import torch
-
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -63,8 +62,6 @@ class Staging:
     """
 
     def __init__(self, device: Any, workers: int, *, staged: bool | None = None) -> None:
-        import torch
-
         self.device, self.workers = torch.device(device), workers
         on_gpu = self.device.type == "cuda"
         self.staged = on_gpu if staged is None else staged
@@ -76,8 +73,6 @@ class Staging:
 
     def bring(self, array: Tensor, part: Rows) -> Arriving:
         """Begin to bring rows (rows, ...) of an array on the host to the device."""
-        import torch
-
         shape = _count(part), *array.shape[1:]
         with to_be_kept():  # a thread, which knows nothing of the caller's mode, writes to it
             with _on(self._inward):
@@ -94,8 +89,6 @@ class Staging:
 
     def to_host(self, made: Tensor, array: Tensor, part: Rows) -> list[Future[None]]:
         """Write rows of the device to rows of an array on the host: tasks, to :func:`finish`."""
-        import torch
-
         made, target = made.contiguous(), as_rows(array)
         if self._outward is not None:
             self._outward.wait_stream(torch.cuda.current_stream(self.device))
@@ -119,8 +112,6 @@ class Staging:
     def _cut(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Even pieces of rows and their memory, uint8: one or more for each worker, if they are
         worth a task."""
-        import torch
-
         row = rows.element_size() * math.prod(rows.shape[1:])
         if not row or not len(rows):
             return
@@ -163,8 +154,6 @@ class Arriving:
         """The rows: the device's current stream waits for those that are still under way."""
         finish(self.tasks)
         if self.stream is not None:
-            import torch
-
             current = torch.cuda.current_stream(self.there.device)
             current.wait_stream(self.stream)
             self.there.record_stream(current)
@@ -205,16 +194,12 @@ class Piece:
     """Some memory, and whether a GPU is still at it."""
 
     def __init__(self, pinned: bool) -> None:
-        import torch
-
         self.pinned = pinned
         self.memory = torch.empty(0, dtype=torch.uint8)
         self._event: Any = torch.cuda.Event() if pinned else None
 
     def room(self, size: int) -> Tensor:
         """Memory of this piece: uint8 (size,)."""
-        import torch
-
         if self.memory.numel() < size:
             whole = 1 << (size - 1).bit_length()
             self.memory = torch.empty(whole, dtype=torch.uint8, pin_memory=self.pinned)
@@ -245,8 +230,6 @@ def as_rows(tensor: Tensor) -> np.ndarray:
     ``index_copy_`` of 32 halves takes 27. And NumPy starts no team of OpenMP threads in each of
     ours, as torch does, in 50 ms.
     """
-    import torch
-
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     array = tensor.view(integers[tensor.element_size()]).numpy()
     if array.ndim != 2 or not array.size or array.strides[1] != array.itemsize:
@@ -283,7 +266,5 @@ def _on(stream: Any) -> Iterator[None]:
     if stream is None:
         yield
         return
-    import torch
-
     with torch.cuda.stream(stream):
         yield
