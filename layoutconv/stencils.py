@@ -8,16 +8,12 @@ while every channel of every tap takes part in the product.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from .errors import ArgumentError
+from .sparse.coords.voxels import Voxels
 from .sparse.maps.taps import tap_offsets
-
-if TYPE_CHECKING:
-    from .sparse.coords.voxels import Voxels
 
 SIGNALS = 2  # occupancy, and brightness about its middle
 RESPONSES = 4  # what stands on or under something; the slope of the brightness along x, y, z

@@ -7,17 +7,15 @@ say, by :mod:`~layoutconv.cpu.cpu_executor`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
+from ..view.epilogue import Epilogue
 from .finished_rows import finish_rows
 from .gather_products import GatherPlan
-
-if TYPE_CHECKING:
-    from ..view.epilogue import Epilogue
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 

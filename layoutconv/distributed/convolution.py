@@ -12,7 +12,7 @@ the cell is, in the order of the unsplit pass.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,8 +30,7 @@ from .exchange import Exchange, Rows
 from .halo import Part, dgrad_plan, fprop_plan
 from .slab import Slab
 
-if TYPE_CHECKING:
-    Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
+Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
 
 
 class SplitConv(torch.autograd.Function):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from .. import nn
 from ..conv.problem import per_mode
@@ -10,10 +13,6 @@ from ..errors import ArgumentError
 from ..nn.arguments import near_and_far
 from . import functional
 from .slab import Slab, checked_slab
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 class _Split:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view
 from ..conv.patches import patches_of
 from ..conv.stride_folding import folded_fprop_view, folded_taps, folds
 from ..view.gemm_view import GemmView
 from . import machines
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 LINE = 64  # numbers of 16 bits that Hopper's kernels copy of a row at most; k-tiles are half or all
 CHANNELS = 64  # more are enough to multiply for what is read

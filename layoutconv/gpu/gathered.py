@@ -11,7 +11,7 @@ gradient: ``gathered_ops`` has the operators.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +20,8 @@ from ..base.caches import remembered
 from ..errors import ArgumentError, ArgumentTypeError
 from . import machines
 
-if TYPE_CHECKING:
-    # Of a sum: ``taps``, ``rows``, ``chosen`` and ``divisor`` as ``gather`` takes them.
-    OfSum = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None, int]
+# Of a sum: ``taps``, ``rows``, ``chosen`` and ``divisor`` as ``gather`` takes them.
+OfSum = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None, int]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 OPERATIONS = ("sum", "mean", "max", "min")

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from math import floor, log2, prod
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from ..algebra.int_tuple import flatten
 from ..algebra.stride import IndexedGather
@@ -22,10 +24,7 @@ from ..planning.view_rules import MAX_GROUPS
 from ..tensors.tensor_checks import Expected, Index, expected
 from ..view.gemm_view import GemmView, operands, stages
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Buffers = tuple["Tensor | None", "Tensor | None", "Tensor | None"]  # of A, B and D
+Buffers = tuple[Tensor | None, Tensor | None, Tensor | None]  # of A, B and D
 Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
 
 CLASSES = 8  # of sizes, to an octave

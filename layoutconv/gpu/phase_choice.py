@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from ..algebra import Layout
 from ..conv import ConvProblem, dgrad_views
@@ -15,10 +18,6 @@ from ..conv.patches import patches_of
 from ..planning.group_tile import GRANULE
 from ..view.gemm_view import GemmView
 from . import machines
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 COLUMNS = 64  # of a tile: wider, what is multiplied with zeros costs more than it saves
 # Where Hopper's kernels leave those zeros out (``planning/structural_zeros.py``): of whole k-tiles,

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import index as as_int
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ops.epilogue_args import EpilogueArgs
 from ..tensors.tensor_checks import PAIRS
 from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
-
-if TYPE_CHECKING:
-    from ..ops.epilogue_args import EpilogueArgs
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _OWN = frozenset({torch.float64, torch.complex64, torch.complex128})

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
-    from ..ops.epilogue_args import EpilogueArgs
+from ..ops.epilogue_args import EpilogueArgs
 
 
 def batch(tensor: Tensor, rank: int) -> Tensor:

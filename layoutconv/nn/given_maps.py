@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..sparse import KernelMap
-
-if TYPE_CHECKING:
-    from ..sparse import Coordinates, SparseTensor
+from ..sparse import Coordinates, KernelMap, SparseTensor
 
 
 def check_map(kernel_map: Any, **beside: tuple[Any, Any]) -> KernelMap:

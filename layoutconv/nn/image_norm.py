@@ -7,7 +7,7 @@ group of channels, as of a dense image whose other voxels take no part.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..errors import ArgumentError
 from ..ops import gathered_operators as ops
-
-if TYPE_CHECKING:
-    from ..sparse import SparseTensor
+from ..sparse import SparseTensor
 
 KINDS = (torch.nn.GroupNorm, _InstanceNorm)
 # Of modules that may be such norms, or have one: others are told by one look, at every call.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ops.epilogue_args import EpilogueArgs
 from ..sparse import SparseTensor
 from .fused_modules import MAPS
 from .given_maps import check_cells, check_map
@@ -17,9 +18,6 @@ from .padded_norm import is_hooked
 from .sparse import convolved, placed
 from .sparse_checks import LOWERED
 from .sparse_modules import InverseOf, SparseConvolution
-
-if TYPE_CHECKING:
-    from ..ops.epilogue_args import EpilogueArgs
 
 
 class Call:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.overrides import handle_torch_function
 
+from ..ops.epilogue_args import EpilogueArgs
 from ..ops.function_gradients import tensors_of
 from ..view.epilogue import Pointwise
-
-if TYPE_CHECKING:
-    from ..ops.epilogue_args import EpilogueArgs
 
 
 def tensors_given(operands: tuple[Any, Any], ending: EpilogueArgs) -> tuple[Any, ...]:

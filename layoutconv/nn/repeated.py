@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..sparse import KernelMap
 from ..sparse.maps.repeated_maps import evened
-
-if TYPE_CHECKING:
-    from ..sparse import KernelMap
 
 
 def through(

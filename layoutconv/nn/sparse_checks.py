@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Set
 
 import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ops.epilogue_args import EpilogueArgs
 from ..ops.guard import wants_gradient
 from ..view.epilogue import is_number
-
-if TYPE_CHECKING:
-    from collections.abc import Set
-
-    from ..ops.epilogue_args import EpilogueArgs
 
 _EXACT = torch.float64
 LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})  # by autocast

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
+from ..sparse import Coordinates, KernelMap, SparseTensor
 from ..sparse.maps.taps import Taps, per_axis
 from . import sparse
 from .arguments import check_activation
 from .modules import weight_and_bias
-
-if TYPE_CHECKING:
-    from ..sparse import Coordinates, KernelMap, SparseTensor
 
 Ints = int | Sequence[int]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +14,6 @@ from ..sparse import Chunks, SparseTensor
 from ..sparse.stream.host import new_on_host, on_host
 from ..sparse.stream.staging import Staging, finish, staging
 from .sparse_modules import SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
 
 _LAYERS = (SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d)
 

@@ -6,7 +6,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +24,9 @@ from ..ops import dense_calls, dense_passes
 from ..planning.cost_model import shortlist
 from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
-from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, expected
+from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, Stored, expected
 from ..view.gemm_view import GemmView
 from .precompile import Need, compile_kernels
-
-if TYPE_CHECKING:
-    from ..tensors.tensor_checks import Stored
 
 Measure = Callable[[Plan], float]
 MARGIN = 0.98  # of the model's time: what wins by less is noise, and the model's pick stays

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from ...errors import ArgumentError
 from ..whole_numbers import whole, whole_per_mode
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Ints = Any  # an int, or a sequence, array or tensor of as many as there are modes
 

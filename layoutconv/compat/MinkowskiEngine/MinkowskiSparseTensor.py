@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor as TorchTensor
 
 from ...errors import ArgumentError, ArgumentTypeError
+from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.arithmetic import union
 from ...sparse.coords.interpolation import around
@@ -17,9 +18,6 @@ from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey, str
 from .MinkowskiKernelGenerator import Ints, KernelGenerator, convert_to_int_list
 from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
 from .MinkowskiTensor import Tensor, manager_for
-
-if TYPE_CHECKING:
-    from ...sparse import Coordinates
 
 
 class SparseTensor(Tensor):

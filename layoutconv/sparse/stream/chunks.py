@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +19,7 @@ from ..maps.taps import Ints, Taps
 from ..maps.two_way import KernelMap
 from .host import on_host
 from .sorted_cells import SortedCells, check_inside, sorted_cells
-from .staging import staging
-
-if TYPE_CHECKING:
-    from .staging import Arriving
+from .staging import Arriving, staging
 
 
 class Chunk(NamedTuple):

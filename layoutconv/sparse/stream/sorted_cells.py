@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,14 +12,9 @@ from torch import Tensor
 
 from ...errors import ArgumentError
 from ..coords.cell_errors import repeated
+from ..coords.morton import Curve
 from .host import new_on_host
-from .staging import finish
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from ..coords.morton import Curve
-    from .staging import Staging
+from .staging import Staging, finish
 
 _SORTED_AT_ONCE = 12  # rows of keys that are sorted in the memory of a row of a chunk, about
 

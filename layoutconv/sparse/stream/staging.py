@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ from torch import Tensor
 from ...base.caches import remembered
 from ...base.outlive import to_be_kept
 
-if TYPE_CHECKING:
-    Rows = Tensor | slice  # int32 or int64 (rows,) on the host, or a range of them
+Rows = Tensor | slice  # int32 or int64 (rows,) on the host, or a range of them
 
 # What streaming was tuned by. Threads: a bus is full long before 64 cores are. Bytes of a piece: as
 # few as are worth a task, 30 us of the interpreter that all threads share; as many as a cache

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from torch import Tensor
 
 from ....errors import ArgumentError
 from ....sparse import SparseTensor, devoxelize
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["grid_sample_3d", "grid_sample_3d_torch", "set_hashmap_ratio"]
 

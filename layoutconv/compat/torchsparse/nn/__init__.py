@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from ....errors import ArgumentTypeError
 from ....nn.image_norm import per_image
 from ...whole_numbers import whole
+from ..tensor import SparseTensor
 from ..utils import triple
 from ..version import batch_last
 from . import functional, utils
 from .utils import fapply
-
-if TYPE_CHECKING:
-    from ..tensor import SparseTensor
 
 __all__ = [
     "BatchNorm",

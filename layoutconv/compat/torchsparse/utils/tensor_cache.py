@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from ....errors import ArgumentTypeError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ....sparse import Coordinates
+from ....sparse import Coordinates
 
 
 class TensorCacheMode(Enum):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
 
 from .....nn import sparse_global_pool
+from ...tensor import SparseTensor
 from ..utils import fapply
-
-if TYPE_CHECKING:
-    from ...tensor import SparseTensor
 
 
 def global_avg_pool(inputs: SparseTensor) -> Tensor:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...tensor import SparseTensor
 from ...utils import triple
-
-if TYPE_CHECKING:
-    from ...tensor import SparseTensor
 
 __all__ = ["fapply", "get_kernel_offsets"]
 
