@@ -16,7 +16,7 @@ from ..algebra import ComposedLayout, E, Layout, SymInt
 from ..algebra.int_tuple import flatten, product
 from ..errors import ArgumentError, ArgumentTypeError
 from ..view.gemm_view import OperandLayout
-from ..view.operands import row_major, runtime
+from ..view.operands import row_major, runtime, with_mode
 
 _SHAPES = {
     "activation_layout": "(N, *spatial, C)",
@@ -159,10 +159,7 @@ class Channels(NamedTuple):
 
 def in_groups(operand: ComposedLayout, groups: Channels) -> ComposedLayout:
     """An operand with the group as its third mode."""
-    (rows, columns), (row, column) = operand.inner.shape, operand.inner.stride
-    shape, step = groups.mode
-    batched = Layout((rows, columns, shape), (row, column, step))
-    return ComposedLayout(operand.outer, operand.offset, batched)
+    return with_mode(operand, *groups.mode)
 
 
 def interleaved(shape: Sequence[int], width: int) -> Layout:

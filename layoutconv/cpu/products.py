@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..algebra.composed import ComposedLayout
 from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
-from ..algebra.layout import Layout, compact_stride
+from ..algebra.layout import compact_stride
 from ..tensors.tensor_checks import columns_of
 from ..view.gemm_view import GemmView, OperandLayout
+from ..view.operands import arranged
 from ..view.vectors import vector_extent
 from .panels import Operand, Panel, Part, Place
 
@@ -256,9 +256,10 @@ class Batch:
     def __init__(self, view: GemmView, limit: int) -> None:
         self.limit = limit
         self.m, self.n, self.k, self.l = view.m, view.n, view.k, view.l
-        a, b = (_problems_in_sums(layout) for layout in (view.a, view.b))
+        # (m, (k, l)), (n, (k, l)) and ((m, l), n): one list of terms, one of rows.
+        a, b = (arranged(x, lambda m, k, l: (m, (k, l))) for x in (view.a, view.b))
         self.left, self.right = (Operand(o, *along_memory(o)) for o in (a, b))
-        d = _problems_in_rows(view.d)
+        d = arranged(view.d, lambda m, n, l: ((m, l), n))
         self.target = Operand(d, 1, vector_extent(d, 1))
 
     def suits(self, tables: Tables) -> bool:
@@ -318,22 +319,6 @@ class Batch:
             done = last
 
 
-def _problems_in_sums(layout: OperandLayout) -> OperandLayout:
-    """``(m, (k, l))`` of an operand of three modes."""
-    if isinstance(layout, ComposedLayout):
-        return ComposedLayout(layout.outer, layout.offset, _problems_in_sums(layout.inner))
-    (m, k, l), (m_step, k_step, l_step) = layout.shape, layout.stride
-    return Layout((m, (k, l)), (m_step, (k_step, l_step)))
-
-
-def _problems_in_rows(layout: OperandLayout) -> OperandLayout:
-    """``((m, l), n)`` of an operand of three modes."""
-    if isinstance(layout, ComposedLayout):
-        return ComposedLayout(layout.outer, layout.offset, _problems_in_rows(layout.inner))
-    (m, n, l), (m_step, n_step, l_step) = layout.shape, layout.stride
-    return Layout(((m, l), n), ((m_step, l_step), n_step))
-
-
 class Dots:
     """Products of one row and one column each, all problems side by side.
 
@@ -342,7 +327,8 @@ class Dots:
     """
 
     def __init__(self, view: GemmView, depth: int, workspace: int) -> None:
-        a, b, d = (_problems_by_row(layout) for layout in (view.a, view.b, view.d))
+        # Their rows are one: (l, k), a row for every problem.
+        a, b, d = (arranged(x, lambda _, k, l: (l, k)) for x in (view.a, view.b, view.d))
         vector = gcd(vector_extent(a, 0), vector_extent(d, 0))
         self.left, self.target = Operand(a, 0, vector), Operand(d, 0, vector)
         self.right = Operand(b, 0, gcd(vector, vector_extent(b, 0)))
@@ -380,14 +366,6 @@ class Dots:
         return operand.columns(
             torch.arange(first // vector, min(first + self.width, self.l) // vector)
         )
-
-
-def _problems_by_row(layout: OperandLayout) -> OperandLayout:
-    """``(l, k)`` of an operand whose rows are one: the matrix with a row for every problem."""
-    if isinstance(layout, ComposedLayout):
-        return ComposedLayout(layout.outer, layout.offset, _problems_by_row(layout.inner))
-    (_, shape, problems), (_, stride, step) = layout.shape, layout.stride
-    return Layout((problems, shape), (step, stride))
 
 
 def along_memory(layout: OperandLayout, columns: int = 0) -> tuple[int, int]:

@@ -14,8 +14,9 @@ from math import gcd, prod
 
 from ..algebra.int_tuple import flatten
 from ..view.gemm_view import GemmView
+from ..view.operands import transposed
 from .group_tile import BLOCK, GRANULE, GroupTile, pitch
-from .group_view import Digit, GroupView, are_plain, modes_of, nested, side_by_side, turned
+from .group_view import Digit, GroupView, are_plain, modes_of, nested, side_by_side
 from .kernel_spec import ASYNC_BYTES, BYTES, KernelSpec, vector_along
 from .tile import registers_given
 
@@ -53,7 +54,7 @@ class GroupSumView(GroupView):
         """
         if not are_plain(view) or len(flatten(view.a.shape[0])) != 1:
             return None
-        of_x, of_y = turned(view.b), turned(view.a)
+        of_x, of_y = transposed(view.b), transposed(view.a)
         x, y = side_by_side(of_x), side_by_side(of_y)
         modes, voxels = modes_of(of_x), modes_of(of_y)
         if x is None or y is None or modes is None or voxels is None:

@@ -16,6 +16,7 @@ from ..algebra.int_tuple import flatten
 from ..algebra.stride import ScaledBasis
 from ..algebra.symint import is_runtime
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
+from ..view.operands import arranged
 
 MOST_TAPS = 32  # a kernel is unrolled over them
 
@@ -163,24 +164,11 @@ def side_by_side(layout: OperandLayout) -> OperandLayout | None:
     shape, stride = flatten(domain.shape[1]), flatten(domain.stride[1])
     every = (int(first.extent) * int(group.extent), *shape[1:])
     mode = (every, tuple(stride)) if len(every) > 1 else (every[0], stride[0])
-    return _with_modes(layout, (domain.shape[0], mode[0]), (domain.stride[0], mode[1]))
+    assert isinstance(layout, ComposedLayout)
+    inner = Layout((domain.shape[0], mode[0]), (domain.stride[0], mode[1]))
+    return ComposedLayout(layout.outer, layout.offset, inner)
 
 
 def nested(layout: OperandLayout) -> OperandLayout:
     """An operand with the group as slowest digit of its rows."""
-    domain = stages(layout)[0].layout
-    rows = (*flatten(domain.shape[0]), *flatten(domain.shape[2]))
-    steps = (*flatten(domain.stride[0]), *flatten(domain.stride[2]))
-    return _with_modes(layout, (rows, domain.shape[1]), (steps, domain.stride[1]))
-
-
-def turned(layout: OperandLayout) -> OperandLayout:
-    """An operand with its first two modes in each other's place."""
-    domain = stages(layout)[0].layout
-    (m, n, *shape), (row, column, *stride) = domain.shape, domain.stride
-    return _with_modes(layout, (n, m, *shape), (column, row, *stride))
-
-
-def _with_modes(layout: OperandLayout, shape: Any, stride: Any) -> OperandLayout:
-    assert isinstance(layout, ComposedLayout)
-    return ComposedLayout(layout.outer, layout.offset, Layout(shape, stride))
+    return arranged(layout, lambda n, k, g: ((*flatten(n), *flatten(g)), k))

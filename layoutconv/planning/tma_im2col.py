@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layoutconv.algebra.composed import ComposedLayout
 from layoutconv.algebra.int_tuple import crd2idx, flatten, product
-from layoutconv.algebra.layout import Layout
 from layoutconv.algebra.stride import ArithmeticTuple, E, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
+from ..view.operands import transposed
 from .halo_reuse import halo_of
 from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
@@ -207,7 +206,7 @@ def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im
     [(32,), (64, 3, 3)]
     """
     if along == (0, 0):
-        return im2col(_turned(view.a)), im2col(_turned(view.b))
+        return im2col(transposed(view.a)), im2col(transposed(view.b))
     return im2col(view.a) if along[0] == 1 else None, None
 
 
@@ -285,22 +284,6 @@ def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
     whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
     return found if whole and found.fits else None
-
-
-def _turned(layout: OperandLayout) -> OperandLayout:
-    """An operand with its first two modes exchanged."""
-    inner = layout.inner if isinstance(layout, ComposedLayout) else layout
-    if not isinstance(inner, Layout):
-        return layout
-    turned = Layout(_exchanged(inner.shape), _exchanged(inner.stride))
-    if isinstance(layout, ComposedLayout):
-        return ComposedLayout(layout.outer, layout.offset, turned)
-    return turned
-
-
-def _exchanged(modes: Any) -> tuple[Any, ...]:
-    rows, columns, *rest = modes
-    return (columns, rows, *rest)
 
 
 def _leaves(shape: Any, stride: Any, mode: int) -> list[tuple[Any, Any]]:

@@ -23,6 +23,7 @@ from ..view.operands import (
     row_major,
     runtime,
     static,
+    with_mode,
 )
 
 if TYPE_CHECKING:
@@ -213,13 +214,7 @@ def _in_groups(groups: int, *operands: tuple[Any, Any]) -> GemmView:
     """The view of operands of two modes, each with what a group adds to its coordinate."""
     if groups == 1:
         return GemmView(*(operand for operand, _ in operands))
-
-    def batched(operand: Any, step: Any) -> Any:
-        shape = (*operand.inner.shape, static(groups, "G"))
-        inner = Layout(shape, (*operand.inner.stride, step))
-        return ComposedLayout(operand.outer, operand.offset, inner)
-
-    return GemmView(*(batched(operand, step) for operand, step in operands))
+    return GemmView(*(with_mode(of, static(groups, "G"), step) for of, step in operands))
 
 
 def _described(kernel_map: Tensor) -> tuple[Any, Any, Any, Tensor]:

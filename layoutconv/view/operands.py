@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..algebra import ComposedLayout, CustomStride, E, IndexedGather, Layout, SymInt
 from ..algebra.int_tuple import product
 from ..errors import ArgumentError, ArgumentTypeError
+from .gemm_view import OperandLayout
 
 
 def runtime(value: int, letter: str) -> SymInt:
@@ -30,6 +31,32 @@ def row_major(shape: Sequence[Any]) -> Layout:
     for extent in reversed(shape[1:]):
         strides.append(extent * strides[-1])
     return Layout(tuple(shape), tuple(reversed(strides)))
+
+
+def arranged(operand: OperandLayout, modes: Callable[..., tuple[Any, ...]]) -> OperandLayout:
+    """An operand whose modes ``modes`` puts together otherwise, extents and steps alike.
+
+    >>> print(arranged(Layout((4, 3, 2), (6, 2, 1)), lambda m, k, l: (m, (k, l))))
+    (4,(3,2)):(6,(2,1))
+    """
+    if isinstance(operand, ComposedLayout):
+        return ComposedLayout(operand.outer, operand.offset, arranged(operand.inner, modes))
+    return Layout(modes(*operand.shape), modes(*operand.stride))
+
+
+def transposed(operand: OperandLayout) -> OperandLayout:
+    """An operand with its first two modes in each other's place.
+
+    >>> print(transposed(Layout((4, 3), (3, 1))))
+    (3,4):(1,3)
+    """
+    return arranged(operand, lambda rows, columns, *rest: (columns, rows, *rest))
+
+
+def with_mode(operand: ComposedLayout, extent: Any, step: Any) -> ComposedLayout:
+    """An operand with one mode more, the last, and what that adds to the first coordinate."""
+    inner = Layout((*operand.inner.shape, extent), (*operand.inner.stride, step))
+    return ComposedLayout(operand.outer, operand.offset, inner)
 
 
 def indexed_rows(index: Any, length: Any, rows: Any, channels: Any) -> ComposedLayout:
