@@ -27,7 +27,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 
-from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
+from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, paired_leaves, product
 from layoutconv.algebra.layout import Layout, compact_stride
 from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
@@ -164,9 +164,8 @@ class Operand:
 
         Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
         """
-        leaves = zip(flatten(self.row_shape), flatten(self.row_stride), strict=True)
         extents: dict[int, list[str]] = {mode: [] for mode in self.by_row}
-        for extent, d in leaves:
+        for extent, d in paired_leaves(self.row_shape, self.row_stride):
             if d.path[0] in extents:
                 extents[d.path[0]].append(str(extent) if d.value == 1 else "")
         if self.group is not None:

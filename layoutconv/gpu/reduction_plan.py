@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..algebra.int_tuple import flatten
+from ..algebra.int_tuple import paired_leaves
 from ..algebra.layout import Layout
 from ..base.caches import put_few, remembered
 from ..errors import ArgumentError, ArgumentTypeError
@@ -188,7 +188,7 @@ def _check_covers(name: str, layout: OperandLayout, tensor: Tensor) -> None:
             if tensor.numel() or tuple(tensor.shape) != want.shape:
                 raise ArgumentError(name, expected, got)
         return
-    leaves = list(zip(flatten(layout.shape), flatten(layout.stride), strict=True))
+    leaves = paired_leaves(layout.shape, layout.stride)
     if not all(isinstance(d, int) for _, d in leaves):
         raise ArgumentError("view", f"integer strides in the memory of {name}", str(layout))
     if any(extent == 0 for extent, _ in leaves):

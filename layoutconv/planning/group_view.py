@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from ..algebra import ComposedLayout, Layout
-from ..algebra.int_tuple import flatten
+from ..algebra.int_tuple import flatten, paired_leaves
 from ..algebra.stride import ScaledBasis
 from ..algebra.symint import is_runtime
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
@@ -144,8 +144,7 @@ def digits_of(layout: OperandLayout, mode: int) -> list[Digit]:
     not."""
     domain = stages(layout)[0].layout
     found = []
-    pairs = zip(flatten(domain.shape[mode]), flatten(domain.stride[mode]), strict=True)
-    for extent, step in pairs:
+    for extent, step in paired_leaves(domain.shape[mode], domain.stride[mode]):
         if not isinstance(step, ScaledBasis) or is_runtime(step.value):
             return []
         found.append(Digit(extent, step.path[0], int(step.value)))

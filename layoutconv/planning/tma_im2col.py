@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layoutconv.algebra.int_tuple import crd2idx, flatten, product
+from layoutconv.algebra.int_tuple import crd2idx, flatten, paired_leaves, product
 from layoutconv.algebra.stride import ArithmeticTuple, E, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 
@@ -154,7 +154,8 @@ def im2col(layout: OperandLayout) -> Im2col | None:
         return None
     domain, storage = chain[0], chain[1].layout
     shape, stride = domain.layout.shape, domain.layout.stride
-    rows, columns, groups = (_leaves(shape, stride, mode) for mode in range(3))
+    modes_of_gemm = zip(shape, stride, strict=True)
+    rows, columns, groups, *_ = (*(paired_leaves(*mode) for mode in modes_of_gemm), [])
     if not _are_coordinates([d for _, d in (*rows, *columns, *groups)], domain):
         return None
     *spatial, (_, image) = rows
@@ -284,12 +285,6 @@ def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
     whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
     return found if whole and found.fits else None
-
-
-def _leaves(shape: Any, stride: Any, mode: int) -> list[tuple[Any, Any]]:
-    if mode >= len(shape):
-        return []
-    return list(zip(flatten(shape[mode]), flatten(stride[mode]), strict=True))
 
 
 def _are_coordinates(steps: list[Any], domain: Stage) -> bool:

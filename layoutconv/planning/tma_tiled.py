@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from layoutconv.algebra.composed import ComposedLayout
-from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves
+from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, paired_leaves
 from layoutconv.algebra.layout import Layout
 from layoutconv.algebra.stride import ArithmeticTuple, E
 from layoutconv.algebra.symint import is_runtime
@@ -148,7 +148,7 @@ class _Digits(NamedTuple):
         sides = [
             [
                 _Digit(int(extent), d.path[0], int(d.value))
-                for extent, d in zip(flatten(shape), flatten(stride), strict=True)
+                for extent, d in paired_leaves(shape, stride)
             ]
             for shape, stride in modes
         ]

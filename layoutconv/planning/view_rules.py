@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, NoReturn
 
-from layoutconv.algebra.int_tuple import flatten
+from layoutconv.algebra.int_tuple import flatten, paired_leaves
 from layoutconv.algebra.stride import CustomStride, ScaledBasis
 
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, operands, stages
@@ -125,7 +125,7 @@ def mode_left(layout: OperandLayout, row_mode: int) -> tuple[str, Interval] | No
     """
     chain = stages(layout)
     domain = chain[0].layout
-    leaves = list(zip(flatten(domain.shape), flatten(domain.stride), strict=True))
+    leaves = paired_leaves(domain.shape, domain.stride)
     rows = {d.path[0] for d in flatten(domain.stride[row_mode])}
     intervals = _images(
         [((0, max(int(s) - 1, 0)), d) for s, d in leaves], chain[0].offset, chain[1]

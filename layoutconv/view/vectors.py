@@ -7,7 +7,7 @@ from itertools import count, pairwise
 from math import gcd
 from typing import Any
 
-from ..algebra.int_tuple import IntTuple, flatten
+from ..algebra.int_tuple import IntTuple, flatten, paired_leaves
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
 from .gemm_view import OperandLayout, Stage, gathers, stages
@@ -87,8 +87,7 @@ def rows_adjoin(layout: OperandLayout) -> bool:
         return False
     reach: Any = 1
     for mode in (1, 0):
-        leaves = zip(flatten(domain.shape[mode]), flatten(domain.stride[mode]), strict=True)
-        for extent, step in leaves:
+        for extent, step in paired_leaves(domain.shape[mode], domain.stride[mode]):
             if not isinstance(step, ScaledBasis) or step.value != 1:
                 return False
             there = str(_at(memory.shape, step.path)), str(_at(memory.stride, step.path))
