@@ -158,7 +158,7 @@ def _figure(
         return (i, j, *panel) if len(modes) > 1 else (j,)[: len(modes)]
 
     outer = tuple(int(product(mode)) for mode in modes[2:])
-    panels = [p if p is None else _digits(p, outer) for p in shown(product(outer), _PANELS)]
+    panels = [p if p is None else idx2crd(p, outer) for p in shown(product(outer), _PANELS)]
     check_cells(rows, columns, len(panels))
     readings = {
         (panel, i, j): read(coordinate(i, j, panel))
@@ -269,14 +269,6 @@ def _all_layouts(chain: Any) -> bool:
     if isinstance(chain, ComposedLayout):
         return _all_layouts(chain.outer) and _all_layouts(chain.inner)
     return isinstance(chain, Layout)
-
-
-def _digits(index: int, extents: tuple[int, ...]) -> tuple[int, ...]:
-    digits = []
-    for extent in extents:
-        index, digit = divmod(index, extent)
-        digits.append(digit)
-    return tuple(digits)
 
 
 def _check_extents(layout: Any) -> None:
