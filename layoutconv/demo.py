@@ -10,19 +10,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from .base.devices import driver_is_too_old, why_no_gpu
+import numpy as np
+import torch
+from torch import Tensor
+
+from .base.devices import choose_device
 from .base.progress import Progress
-from .errors import ArgumentError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-
-    from .reference import Reference
-    from .sparse.coords.voxels import Voxels
+from .conv import ConvProblem, fprop_view
+from .ops.execute import execute
+from .reference import Reference, dense_reference, sparse_reference
+from .sparse.coords.coordinates import Coordinates
+from .sparse.coords.grid_index import dense_index
+from .sparse.coords.points import read_points
+from .sparse.coords.street import street
+from .sparse.coords.voxels import Voxels, voxelize
+from .sparse.maps.kernel_map import submanifold_map
+from .sparse.views import kernel_map_view
+from .stencils import lift, stencil_weight
 
 _CROP = (32, 64, 64)  # (D, H, W) of the dense grid: 150,000 cells with its rim, a second on a CPU
 _BIN_COLUMNS = 4  # x, y, z, intensity
@@ -48,12 +54,6 @@ def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
 
     Raises ``ValueError`` for points or options that make no sense.
     """
-    import torch
-
-    from .sparse.coords.coordinates import Coordinates
-    from .sparse.coords.voxels import voxelize
-    from .sparse.maps.kernel_map import submanifold_map
-    from .stencils import lift, stencil_weight
 
     report, progress = _Report(stream or sys.stdout), Progress()
     device, executor = choose_device(options.device)
@@ -95,26 +95,6 @@ def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
     return report.passed
 
 
-def choose_device(name: str) -> tuple[torch.device, str]:
-    """The device ``auto``, ``cpu`` or ``cuda`` stands for, and what its executor is called."""
-    import torch
-
-    usable = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
-    usable = usable and not driver_is_too_old()
-    if name not in ("auto", "cpu", "cuda"):
-        raise ArgumentError("device", "auto, cpu or cuda", name)
-    if name == "cuda" and not usable:
-        found = f"none: {why_no_gpu()}; or say cpu"
-        if torch.cuda.is_available():
-            old = "with a driver that" if driver_is_too_old() else "which"
-            found = f"{torch.cuda.get_device_name()}, {old} is too old; say cpu"
-        raise ArgumentError("device", "a GPU of compute capability 8.0 or more for cuda", found)
-    if name != "cpu" and usable:
-        major, minor = torch.cuda.get_device_capability()
-        return torch.device("cuda"), f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
-    return torch.device("cpu"), f"CPU ({torch.get_num_threads()} threads)"
-
-
 @dataclass
 class _Task:
     """The two convolutions of one cloud, and what they are checked against."""
@@ -129,9 +109,6 @@ class _Task:
 
     def sparse(self) -> Tensor:
         """Every voxel, gathered through the kernel map: (rows, K)."""
-        from .ops.execute import execute
-        from .reference import sparse_reference
-        from .sparse.views import kernel_map_view
 
         view = kernel_map_view(self.kernel_map, self.features.shape[1], len(self.weight))
         with self.progress.step("Convolving voxels"):
@@ -146,12 +123,6 @@ class _Task:
 
     def dense(self) -> None:
         """The fullest part of the grid, stored densely with a rim of one cell: (1, D, H, W, K)."""
-        import torch
-
-        from .conv import ConvProblem, fprop_view
-        from .ops.execute import execute
-        from .reference import dense_reference
-        from .sparse.coords.grid_index import dense_index
 
         low, high = _fullest_box(self.voxels)
         rim = [c - 1 for c in low], [c + 1 for c in high]
@@ -230,7 +201,6 @@ class _Time:
 
 def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, _Time]:
     """Return what ``work`` returns, and how long it takes: once, and again while patience lasts."""
-    import torch
 
     def once() -> tuple[Tensor, float]:
         start = time.perf_counter()
@@ -259,10 +229,7 @@ def _shape(tensor: Tensor) -> str:
 
 def _points(options: DemoOptions) -> tuple[str, np.ndarray]:
     if options.points is None:
-        from .sparse.coords.street import street
-
         return f"a synthetic street (seed {options.seed})", street(options.seed)
-    from .sparse.coords.points import read_points
 
     columns = _BIN_COLUMNS if _assumed(options) else options.columns
     return os.path.basename(options.points), read_points(options.points, columns)
@@ -278,7 +245,6 @@ def _assumed(options: DemoOptions) -> str:
 
 def _fullest_box(voxels: Voxels) -> tuple[list[int], list[int]]:
     """First cell and cell past the last of the crop-sized block of the grid with most voxels."""
-    import torch
 
     block = voxels.coords.new_tensor(_CROP)
     blocks, counts = torch.unique(voxels.coords[:, 1:] // block, dim=0, return_counts=True)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 Ticker = Callable[[int, int], object]  # told (taps done, of how many)
 
@@ -34,8 +32,6 @@ class Reference:
         instead of rounding. Tensor cores take float32 rounded to tf32, off by 2^-11 of itself at
         most, for both factors. The result is rounded once more, to ``dtype``.
         """
-        import torch
-
         rounding = torch.finfo(dtype).eps / 2
         factor = 2.0**-11 if tensor_cores and dtype == torch.float32 else 0.0
         unit = self.length * (2.0**-23 if tensor_cores else 2.0**-24)
@@ -72,8 +68,6 @@ def dense_reference(grid: Tensor, weight: Tensor, tick: Ticker | None = None) ->
     Args:
         grid: (N, D, H, W, C). weight: (K, T, R, S, C) with T, R, S odd.
     """
-    import torch
-
     x, w = grid.double(), weight.double()
     D, H, W = x.shape[1:-1]
     T, R, S = w.shape[1:-1]

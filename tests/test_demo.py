@@ -65,7 +65,7 @@ def test_a_wrong_result_fails_the_demo(small_cloud, tmp_path, capsys, monkeypatc
         y.view(-1)[y.numel() // 2] += 0.5
         return y
 
-    monkeypatch.setattr(layoutconv.ops.execute, "execute", wrong)
+    monkeypatch.setattr(demo, "execute", wrong)
     command = ["demo", str(small_cloud), "--channels", "8", "--device", "cpu"]
     assert main([*command, "--output", str(tmp_path / "out.png")]) == 1
     assert "FAILED" in capsys.readouterr().out

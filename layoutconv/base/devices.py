@@ -5,8 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
+from typing import TYPE_CHECKING
 
-from ..errors import DeviceError
+from ..errors import ArgumentError, DeviceError
+
+if TYPE_CHECKING:
+    import torch
 
 ON_THE_CPU = "tensors on the CPU run there"
 # Kernels are machine code for CUDA 12, which every driver for CUDA 12 or newer loads.
@@ -69,6 +73,26 @@ def check_driver() -> None:
             f"one for CUDA {version_text(DRIVER)}: update it to {LEAST_RELEASE} or newer; "
             f"{ON_THE_CPU}"
         )
+
+
+def choose_device(name: str) -> tuple[torch.device, str]:
+    """The device ``auto``, ``cpu`` or ``cuda`` stands for, and what its executor is called."""
+    import torch
+
+    usable = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+    usable = usable and not driver_is_too_old()
+    if name not in ("auto", "cpu", "cuda"):
+        raise ArgumentError("device", "auto, cpu or cuda", name)
+    if name == "cuda" and not usable:
+        found = f"none: {why_no_gpu()}; or say cpu"
+        if torch.cuda.is_available():
+            old = "with a driver that" if driver_is_too_old() else "which"
+            found = f"{torch.cuda.get_device_name()}, {old} is too old; say cpu"
+        raise ArgumentError("device", "a GPU of compute capability 8.0 or more for cuda", found)
+    if name != "cpu" and usable:
+        major, minor = torch.cuda.get_device_capability()
+        return torch.device("cuda"), f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
+    return torch.device("cpu"), f"CPU ({torch.get_num_threads()} threads)"
 
 
 def _number(version: str) -> int:

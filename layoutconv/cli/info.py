@@ -61,8 +61,7 @@ def facts() -> dict[str, Any]:
     """All that ``info`` prints, by name."""
     import torch
 
-    from ..base.devices import why_no_gpu
-    from ..demo import choose_device
+    from ..base.devices import choose_device, why_no_gpu
     from ..gpu import measured_choices
 
     gpus = [_gpu(torch.cuda.get_device_properties(at)) for at in range(torch.cuda.device_count())]

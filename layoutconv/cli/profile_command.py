@@ -40,7 +40,7 @@ def profile(
     """
     import torch
 
-    from ..demo import choose_device
+    from ..base.devices import choose_device
     from ..nn import profiling
 
     target = load_target(model)
