@@ -46,6 +46,16 @@ def vector_of(rank: int) -> int:
     return 1 + rank if rank in (1, 3) else 1
 
 
+def per_axis(integers: Any, rank: int, lists: int) -> tuple[Any, ...]:
+    """``lists`` lists of a number for each axis, and all integers behind them.
+
+    >>> per_axis([1, 2, 3, 4, 9, 8, 7], 2, 2)
+    ([1, 2], [3, 4], [9, 8, 7])
+    """
+    starts = range(0, lists * rank, rank)
+    return (*(integers[i : i + rank] for i in starts), integers[lists * rank :])
+
+
 def inside(cell: Cell, grid: Cell) -> Any:
     """Return whether a cell is one of a grid's; one test of a sign for all axes."""
     sign = Int64(0)

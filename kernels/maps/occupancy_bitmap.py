@@ -18,7 +18,7 @@ from torch import Tensor
 
 from layoutconv.base.caches import remembered
 
-from ..common.cells import cell_of, key_of, read_cell, vector_of, write_cell
+from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill
@@ -102,7 +102,7 @@ class Mark(Meet):
         cells, bits, table = pointers
         rows, taps, *rest = integers
         rank = self.rank
-        times, over, grid = rest[:rank], rest[rank : 2 * rank], rest[2 * rank :]
+        times, over, grid = per_axis(rest, rank, 2)
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         row = Int64(cta) * self.per_cta + tid

@@ -8,7 +8,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
-from ..common.cells import Cell, read_cell, vector_of
+from ..common.cells import Cell, per_axis, read_cell, vector_of
 from ..common.walk import at, put, select
 from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
@@ -46,8 +46,7 @@ class Search(Neighbours):
         slots, values, centres, table, order, index = pointers
         rows, bits, taps, ordered, *rest = integers
         rank = self.rank
-        stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
-        grid = rest[3 * rank :]
+        stride, low, span, grid = per_axis(rest, rank, 3)
         words: Any
         places: Any
         words, places = arrays if self.near else (None, None)

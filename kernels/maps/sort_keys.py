@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32, Uint64, range_constexpr
 
-from ..common.cells import read_cell, vector_of
+from ..common.cells import per_axis, read_cell, vector_of
 from ..common.walk import at, put, select
 from .cooperative import Arrays
 from .row_order import OfIndex, Sizes
@@ -73,8 +73,7 @@ class Keys(Neighbours):
         centres, slots, table, keys = pointers
         _, bits, taps, *rest = integers
         rank = self.rank
-        stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
-        grid = rest[3 * rank :]
+        stride, low, span, grid = per_axis(rest, rank, 3)
         words: Any = arrays[0] if self.near and not self.fits else None
         cell = read_cell(centres, row, rank)
         start = self.start_of(cell, stride, low)
