@@ -102,8 +102,7 @@ class _OnKernels(torch.autograd.Function):
     ) -> Tensor:
         out, kept = row_norm.normalised(x, norm)
         ctx.save_for_backward(x, weight, bias, norm.there, kept, out if norm.relu else None)
-        ctx.norm = norm._replace(weight=None, bias=None, running=None, there=None, past=None)
-        ctx.added = past is not None
+        ctx.eps, ctx.relu, ctx.added = norm.eps, norm.relu, past is not None
         return out
 
     @staticmethod
@@ -111,9 +110,8 @@ class _OnKernels(torch.autograd.Function):
         x, weight, bias, there, kept, out = ctx.saved_tensors
         if torch.is_grad_enabled():
             return *_gradients(ctx, grad), None
-        norm = ctx.norm._replace(
-            weight=weight, bias=bias, there=there, past=x if ctx.added else None
-        )
+        past = x if ctx.added else None  # whatever it was: its gradient is one like it
+        norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.relu)
         dx, dpast, of_parameters = row_norm.gradients(x, norm, out, kept, grad)
         dw, db = (
             None if one is None else found.to(one.dtype)
@@ -127,7 +125,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, bias, there, _, out = ctx.saved_tensors
     there = x.new_ones(len(x), dtype=torch.bool) if there is None else there
     own = grad.where(there[:, None] if out is None else there[:, None] & (out > 0), 0)
-    y, *_ = normalised_rows(x, there[:, None], weight, bias, ctx.norm.eps)
+    y, *_ = normalised_rows(x, there[:, None], weight, bias, ctx.eps)
     leaves = x, weight, bias
     wanted = [t for t in leaves if t is not None and t.requires_grad]
     found = iter(torch.autograd.grad(y, wanted, own, create_graph=True))
