@@ -175,7 +175,7 @@ class Normalise(OfRows):
             for j in range(self.vector):
                 y = (values[u][j] - mean[j]) * scale[j] + offset[j]
                 y = y + added[u][j] if self.shape.added else y
-                y = select(y > 0.0, y, Float32(0.0)) if self.shape.relu else y
+                y = select(y < 0.0, Float32(0.0), y) if self.shape.relu else y  # NaN stays NaN
                 result.append(select(valid, y, Float32(0.0)))
             self.write(out, place, row, inside, columns, result)
 
@@ -235,8 +235,10 @@ class Sums(OfRows):
         for u, (row, inside, valid) in enumerate(rows):
             own, value = [], []
             for j in range(self.vector):
-                passes = valid & (results[u][j] > 0.0) if self.shape.relu else valid
-                own.append(select(passes, grads[u][j], Float32(0.0)))
+                passes = select(valid, grads[u][j], Float32(0.0))
+                if self.shape.relu:
+                    passes = select(results[u][j] <= 0.0, Float32(0.0), passes)
+                own.append(passes)
                 value.append(select(valid, values[u][j], Float32(0.0)))
             found.append((value, own, row, inside))
         return found

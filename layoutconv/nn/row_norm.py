@@ -124,7 +124,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients, of which autograd takes others."""
     x, weight, bias, there, _, out = ctx.saved_tensors
     there = x.new_ones(len(x), dtype=torch.bool) if there is None else there
-    own = grad.where(there[:, None] if out is None else there[:, None] & (out > 0), 0)
+    own = grad.where(there[:, None] if out is None else there[:, None] & ~(out <= 0), 0)
     y, *_ = normalised_rows(x, there[:, None], weight, bias, ctx.eps)
     leaves = x, weight, bias
     wanted = [t for t in leaves if t is not None and t.requires_grad]

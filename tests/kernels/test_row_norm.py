@@ -165,6 +165,18 @@ def test_one_row_changes_no_running_statistic(launches: Launches) -> None:
     assert (running[0].tolist(), running[1].tolist()) == ([0.0] * 4, [1.0] * 4)
 
 
+def test_what_is_not_a_number_stays_none(launches: Launches) -> None:
+    """As torch's ReLU has it: a network that diverges has to show it."""
+    x, grad = features(0, 40, 4, torch.float32), torch.ones(40, 4)
+    x[7, 2] = torch.nan
+    norm = Norm(None, None, None, 0.1, 1e-5, relu=True)
+    out, kept = row_norm.normalised(x, norm)
+    dx, _, _ = row_norm.gradients(x, norm, out, kept, grad)
+    for found in (out, dx):
+        assert found[:, 2].isnan().all()
+        assert not found[:, [0, 1, 3]].isnan().any()
+
+
 def test_the_same_bits_whatever_the_order_of_threads(launches: Launches) -> None:
     x, grad, found = features(0, 700, 72, torch.float16), features(1, 700, 72, torch.float16), set()
     for seed in range(3):
