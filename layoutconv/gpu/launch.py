@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base.memory import allocator
+from ..base.memory import maker
 from ..conv.k_major_filter import turned, turned_filter
 from ..kernels.compile.store import as_argument
 from ..view.epilogue import Epilogue, Pointwise
@@ -49,7 +49,10 @@ class Launch:
     shows anew.
     """
 
-    _at_once: Any = None  # what ``_bare`` has, where nothing but where memory starts is to be asked
+    # What ``_bare`` has, where nothing but where memory starts is to be asked; and the same of one
+    # launch that something follows.
+    _at_once: Any = None
+    _then: Any = None
     _empty = False
 
     def __init__(
@@ -97,6 +100,31 @@ class Launch:
             self.run(a, b, out, bias, scale, residual, function)
         return out
 
+    def followed(
+        self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Return what :meth:`result` does, where something follows the sums.
+
+        ``columns`` are scale, bias, and those of a function; ``sources`` a residual, and those.
+        """
+        out: Tensor = self.allocate()
+        if self._then is None:
+            if not self._empty:
+                self._launch(a, b, out, columns, sources)
+            return out
+        at_a, at_b, added = a.data_ptr(), b.data_ptr(), None
+        starts = at_a | at_b
+        if sources:
+            added = (*map(_address, sources),)
+            starts = reduce(or_, added, starts | self._differs)
+        if starts & 15:
+            self._launch(a, b, out, columns, sources)
+            return out
+        kernel, given = self._then
+        reads = self.numbers, (*map(_address, columns),) or None, added
+        kernel(at_a, at_b, out, *given, *reads, None)
+        return out
+
     def run(
         self,
         a: Tensor,
@@ -112,6 +140,25 @@ class Launch:
         ``out`` is memory of its own, which starts at a multiple of 16 bytes. ``function`` is the
         last step, of the structure and the numbers that the epilogue's had.
         """
+        columns: tuple[Tensor, ...] = ()
+        sources = () if residual is None else (residual,)
+        if scale is not None and isinstance(scale, torch.Tensor):
+            columns = (scale,)
+        if bias is not None:
+            columns = *columns, bias
+        if function is not None:
+            columns = *columns, *function.columns.values()
+            sources = *sources, *function.sources.values()
+        self._launch(a, b, out, columns, sources)
+
+    def _launch(
+        self,
+        a: Tensor,
+        b: Tensor,
+        out: Tensor,
+        columns: tuple[Tensor, ...],
+        sources: tuple[Tensor, ...],
+    ) -> None:
         at_a, at_b = a.data_ptr(), b.data_ptr()
         starts = at_a | at_b
         precision = multiplied_now() if self.dtype is torch.float32 else None
@@ -123,42 +170,44 @@ class Launch:
             b = turned_filter(b, self.filter)
             at_b = b.data_ptr()
         reads = NOTHING
-        sources: tuple[Tensor, ...] = ()
         if self.structure:
-            columns: tuple[int, ...] | None = None
-            if scale is not None and isinstance(scale, torch.Tensor):
-                columns = (scale.data_ptr(),)
-            if bias is not None:
-                columns = (bias.data_ptr(),) if columns is None else (*columns, bias.data_ptr())
             added: tuple[int, ...] | None = None
-            if residual is not None:
-                sources, added = (residual,), (residual.data_ptr(),)
-                starts |= added[0] | self._differs
-            if function is not None:
-                columns = *(columns or ()), *map(_address, function.columns.values())
-                if function.sources:
-                    sources = *sources, *function.sources.values()
-                    added = (*map(_address, sources),)
-                    starts |= reduce(or_, added, self._differs)
-            reads = self.numbers, columns or None, added
+            if sources:
+                added = (*map(_address, sources),)
+                starts = reduce(or_, added, starts | self._differs)
+            reads = self.numbers, (*map(_address, columns),) or None, added
         aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
         key = precision, aligned
         launchers = self._launchers.get(key)
         if launchers is None:
-            launchers = self._bind(self._of(precision, aligned))
+            launchers = self._bind(
+                (
+                    self.dtype, self.device, self.out_dtype, precision, False, self.structure,
+                    aligned,
+                )
+            )  # fmt: skip
             if len(self._launchers) >= _FEW:
                 self._launchers.clear()
             self._launchers[key] = launchers
-            bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
-            turns = self.filter and precision is not None
-            if None not in bare and aligned == ALIGNED and not turns:
-                self._bare[precision] = bare
-                if precision is None:
-                    self._at_once = bare
+            if aligned == ALIGNED and not (self.filter and precision is not None):
+                self._keep_bare(precision, launchers)
         for launch in launchers:
             launch(a, b, out, at_a, at_b, reads)
 
+    def _keep_bare(self, precision: str | None, launchers: tuple[Launcher, ...]) -> None:
+        """Keep kernels, where all launches of aligned memory are nothing else."""
+        bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
+        if None in bare:
+            return
+        if not self.structure:
+            self._bare[precision] = bare
+            if precision is None:
+                self._at_once = bare
+        elif precision is None and len(bare) == 1:
+            (self._then,) = bare
+
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
+        """Return launches of plans that are kept for ``of``."""
         views = self.views()
         if self._turns.get(of[3]):
             views = tuple(map(turned, views))
@@ -170,10 +219,6 @@ class Launch:
         if found is None:
             found = self._turns[precision] = reads_turned(a, precision)
         return found
-
-    def _of(self, precision: str | None, aligned: tuple[int, int, int]) -> tuple[Any, ...]:
-        """Return what plans are kept for."""
-        return self.dtype, self.device, self.out_dtype, precision, False, self.structure, aligned
 
 
 class OverMap(Launch):
@@ -196,11 +241,12 @@ class OverMap(Launch):
     ) -> None:
         self.__dict__.update(of.__dict__)
         self._launchers, self._over, self._kind = {}, over, kind_over(over)
-        self._turns, self._bare, self._at_once = {}, {}, None
-        rows, channels = shape[0], shape[-1]
-        if of.filter and not worth_turning(rows, of.filter, channels // of.filter[-1]):
-            self.filter = ()
-        self.allocate = allocator(shape, stride, self.out_dtype, device)
+        self._turns, self._bare = {}, {}
+        if of.filter:
+            rows, channels = shape[0], shape[-1]
+            if not worth_turning(rows, of.filter, channels // of.filter[-1]):
+                self.filter = ()
+        self.allocate = partial(maker(device), shape, stride, of.out_dtype)
         self._empty = 0 in shape
         if self._kind is None:
             self.views = partial(_alone, over)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 
+_new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
+
 
 def conv_over(
     index: Tensor,
@@ -42,20 +44,13 @@ def conv_over(
     ordered = order.numel() > 0
     key = "conv", transposed, mirrored, tuple(w), groups, ordered, index.dtype, order.dtype
     make = partial(_make_conv_view, count, w, groups, transposed, mirrored)
-    buffers = _conv_buffers(index, order) if width == prod(w[1:-1]) else None
-    return Over(key, make, (index, order), numbers, buffers)
-
-
-def _conv_buffers(index: Tensor, order: Tensor) -> Buffers | None:
-    """The memory of both; None of what does not lie as maps have it."""
-    own, width = index.shape
-    if index.stride() != (1, own) or not order.is_contiguous():
-        return None
-    if not order.numel():
-        return index.as_strided((own * width,), (1,)), None, None
-    if order.shape != (own,) or order.device != index.device:
-        return None
-    return index.as_strided((own * width,), (1,)), None, order
+    buffers: Buffers | None = None  # of what does not lie as maps have it
+    if width == prod(w[1:-1]) and index.stride() == (1, own) and order.is_contiguous():
+        if not ordered:
+            buffers = index, None, None
+        elif order.shape == (own,) and order.device == index.device:
+            buffers = index, None, order
+    return _new(Over, (key, make, (index, order), numbers, buffers))  # type: ignore[no-any-return]
 
 
 def _make_conv_view(
@@ -101,10 +96,10 @@ def pairs_over(
     numbers.update(in_rows=in_rows, out_rows=out_rows)
     buffers: Buffers | None = None
     if outputs.shape == inputs.shape and outputs.device == inputs.device:
-        buffers = outputs.reshape(-1), inputs.reshape(-1), None
+        buffers = outputs.contiguous(), inputs.contiguous(), None
     key = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype, made.bound
     make = partial(
         pairs_wgrad_view, in_channels=C, out_channels=K, groups=groups,
         in_rows=in_rows, out_rows=out_rows,
     )  # fmt: skip
-    return Over(key, make, (made,), numbers, buffers)
+    return _new(Over, (key, make, (made,), numbers, buffers))  # type: ignore[no-any-return]

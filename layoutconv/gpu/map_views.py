@@ -30,6 +30,7 @@ Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
 CLASSES = 8  # of sizes, to an octave
 PLANS = 64  # of a kind: eight octaves of sizes
 _LAST = 2**31 - 1  # what numbers of a kernel are below
+_new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 
 # False where views are of no kind.
 _kinds: BoundedCache[Hashable, Kind | bool] = BoundedCache(
@@ -45,8 +46,9 @@ class Over(NamedTuple):
         make: makes its view of ``tables``.
         tables: the index and its order, or pairs.
         numbers: which kernels take as arguments.
-        buffers: the index buffers of A, B and D, each all entries of it and each once; None where
-            memory is not as maps have it, so that its kind is no other's.
+        buffers: the index buffers of A, B and D, each all entries of it and each once, one behind
+            the other from where it starts; None where memory is not as maps have it, so that its
+            kind is no other's.
     """
 
     key: Hashable
@@ -118,7 +120,9 @@ class Kind:
         ]
         indices = []
         for place, of in zip(self.places, self.indices, strict=True):
-            gather = IndexedGather(buffers[place])
+            buffer = buffers[place]
+            assert buffer is not None
+            gather = IndexedGather(buffer.as_strided((buffer.numel(),), (1,)))
             indices.append(_like(of, gather=gather, rows=stored[place].shape[0]))
         found = object.__new__(MapView)
         found.__dict__.update(
@@ -130,7 +134,7 @@ class Kind:
         )  # fmt: skip
         return found
 
-    def sizes(self, view: MapView | Sizes) -> tuple[int, int]:
+    def sizes(self, view: MapView) -> tuple[int, int]:
         """The rows and the problems of a view that its tile is chosen for: those that differ from
         cloud to cloud as the middle of their class, those of the filter as they are.
         """
@@ -147,11 +151,13 @@ class Kind:
         found: tuple[int, ...] = self._integers(numbers)
         return found
 
-    def sizes_of(self, numbers: Numbers) -> Sizes:
-        """Return those of the view of these numbers, which nobody has made."""
+    def sizes_of(self, numbers: Numbers) -> tuple[Sizes, tuple[int, int], tuple[int, ...]]:
+        """Return those of the view of these numbers, which nobody has made; with them ``sizes`` of
+        it, and ``integers``.
+        """
         (m, m_names), (n, n_names), _, (l, l_names) = self.extents
         stored, (rows, row_names) = self.stored[2]
-        # Not by ``_value``: calls are half of what this takes.
+        # Not by ``_value`` and the like: calls are half of what this takes.
         for name in m_names:
             m *= numbers[name]
         for name in n_names:
@@ -160,7 +166,10 @@ class Kind:
             l *= numbers[name]
         for name in row_names:
             rows *= numbers[name]
-        return Sizes(m, n, l, (rows, *stored.shape[1:]))
+        of_class = representative(m) if m_names else m, representative(l) if l_names else l
+        found: Sizes = _new(Sizes, (m, n, l, (rows, *stored.shape[1:])))
+        given = self._integers
+        return found, of_class, self.integers(numbers) if given is None else given(numbers)
 
 
 def map_view(over: Over) -> GemmView:
@@ -186,7 +195,10 @@ def kind_over(over: Over) -> Kind | None:
         _kinds.put(key, kind, footprint(key, kind))
     if isinstance(kind, bool):
         return None
-    return kind if _value(kind.extents[3], numbers) <= MAX_GROUPS else None
+    problems, names = kind.extents[3]
+    for name in names:
+        problems *= numbers[name]
+    return kind if problems <= MAX_GROUPS else None
 
 
 def keep_plan(kind: Kind, key: Hashable, plan: Any) -> None:

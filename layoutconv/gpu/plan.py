@@ -147,32 +147,41 @@ class Plan:
         """``over(...).launcher()``, past the plan in between."""
         if self._parts or not self._only_launches:
             return self.over(over, m, shape, integers).launcher()
-        numbers = self.splits, prod(shape), *integers
-        return self._launcher((*_addresses(over.buffers), numbers), over)
+        a, b, d = over.buffers or (None, None, None)
+        given = (
+            None if a is None else a.data_ptr(),
+            None if b is None else b.data_ptr(),
+            None if d is None else d.data_ptr(),
+            (self.splits, prod(shape), *integers),
+        )
+        return self._launcher(given, over)
 
     def _launcher(self, given: tuple[Any, ...], owner: Any) -> Launcher:
         """One that keeps the owner of index buffers.
 
-        If nothing follows the sums, its ``bare`` is the kernel and what that gets after operands;
-        of sums in parts, which nothing follows, both launches are one such kernel.
+        Its ``bare`` is the kernel and what that gets after operands, and before what it reads if
+        something follows the sums; of sums in parts, which nothing follows, both launches are one
+        such kernel.
         """
-        kernel, in_parts = self._kernel, self._run_in_parts
+        if self._parts:
+            in_parts = self._run_in_parts
+
+            def launch_both(
+                a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads
+            ) -> None:
+                in_parts(at_a, at_b, out)
+
+            launch_both.__dict__["bare"] = in_parts, ()
+            return launch_both
+        kernel = self._kernel
 
         def launch(
             a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads, _: Any = owner
         ) -> None:
             kernel(at_a, at_b, out, *given, *reads, None)
 
-        def launch_both(
-            a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads
-        ) -> None:
-            in_parts(at_a, at_b, out)
-
-        if self._parts:
-            launch_both.__dict__["bare"] = in_parts, ()
-            return launch_both
-        if not self.spec.epilogue:
-            launch.__dict__["bare"] = kernel, (*given, *NOTHING, None)
+        rest = given if self.spec.epilogue else (*given, *NOTHING, None)
+        launch.__dict__["bare"] = kernel, rest
         return launch
 
     def __call__(
@@ -323,11 +332,11 @@ def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
     size.
     """
     numbers = over.numbers
-    view = kind.sizes_of(numbers)
-    if view.m > 1 or view.n > 1:
-        plan: Plan | None = kind.plans.get((key, kind.sizes(view)))
+    (m, n, _, stored), of_class, integers = kind.sizes_of(numbers)
+    if m > 1 or n > 1:
+        plan: Plan | None = kind.plans.get((key, of_class))
         if plan is not None:
-            return plan.launcher_over(over, view.m, view.stored, kind.integers(numbers))
+            return plan.launcher_over(over, m, stored, integers)
     return launcher_of(plan_of(kind.view(over), *key))
 
 

@@ -206,14 +206,19 @@ def normalised(
     if columns is None:
         return None
     kind = _after(len(columns) == 4, past is not None, activation, float(norm.eps), slope)
-    function = kind.with_tensors(columns, (), () if past is None else (past,))
-    ending: Any = bias, None, None, function, slope, None  # fields, which take less to make
-    call = sparse_calls.find_function(found, groups, (x, weight), ending)
-    if call is not None:  # as one that was looked at below
+    sources = () if past is None else (past,)
+    call = sparse_calls.find_followed(
+        found, groups, kind.key, (x, weight), bias, columns, sources
+    )
+    if call is not None and call.followed is not None:  # as one that was looked at below
+        every = columns if bias is None else (bias, *columns)
+        return call.followed(x, weight, every, sources)
+    function = kind.with_tensors(columns, (), sources)
+    if call is not None:
         return call.run_function(function, x, weight, bias, None, None, found)
     if not _may_follow(tensors, found, groups, columns) or wants_gradient(*tensors, *columns):
         return None
-    return convolved(x, weight, found, groups, ending)
+    return convolved(x, weight, found, groups, (bias, None, None, function, slope, None))
 
 
 def _columns(norm: Any) -> tuple[Tensor, ...] | None:

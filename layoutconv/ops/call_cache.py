@@ -82,8 +82,13 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         columns: Any = ()
         apart = residual
         if named or not (bias is scale is residual is out_dtype is None):
-            numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
-            columns = *columns, *named
+            if scale is residual is out_dtype is None:  # as ``_apart`` has it
+                columns = named
+                if bias is not None:
+                    numbers, columns = (numbers, None, False, False, True, None), (bias, *named)
+            else:
+                numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+                columns = *columns, *named
             for column in columns:
                 if type(column) not in PLAIN or column.is_nested:
                     return None

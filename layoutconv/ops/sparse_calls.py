@@ -86,6 +86,37 @@ def find_function(
     return call
 
 
+def find_followed(
+    found: KernelMap,
+    groups: int,
+    key: tuple[Any, ...],
+    operands: tuple[Tensor, Tensor],
+    bias: Tensor | None,
+    columns: tuple[Tensor, ...],
+    sources: tuple[Tensor, ...],
+) -> Call | None:
+    """Return what :func:`find_function` does for a function of ``key`` of these columns and these
+    tensors like the result, which nobody has made yet.
+    """
+    x, weight = operands
+    numbers = found.taps, found.mirrored, groups, *key
+    kind: Kind | None = sparse.find(
+        numbers, None, x, weight, bias, None, None, *columns, *sources
+    )
+    if kind is None:
+        return None
+    calls = found.views.get(_CALLS)
+    call: Call | None = None if calls is None else calls.get(kind)
+    if call is None:
+        call = _over(kind, found)
+    if call is None or x.shape[0] != call.in_rows:
+        return None
+    for like in sources:
+        if like.shape[0] != call.out_rows:
+            return None
+    return call
+
+
 def _over(kind: Kind, found: KernelMap) -> Call | None:
     """The call of a kind over a map; None if there is none."""
     calls = found.views.get(_CALLS)
@@ -175,9 +206,9 @@ class Kind:
         """Return whether calls over a map are as this says, once their tensors are of its
         signature.
         """
-        if found.extended is not None:  # its index is of other rows
+        if found.ways.extended is not None:  # its index is of other rows
             return False
-        inputs, outputs = len(found.inputs), len(found.outputs)
+        inputs, outputs = found.inputs.cells.shape[0], found.outputs.cells.shape[0]
         # One element of each group is a dot product, whose launch finishes no sums (``dot``).
         finished = outputs == 1 and self.groups == self.K and not self.only_sums
         return (
@@ -197,19 +228,25 @@ class Call(BoundCall):
     """
 
     formula = staticmethod(fprop_gradients)
+    # ``f(x, weight, columns, sources)``, where that is nothing but a launch.
+    followed: Callable[..., Tensor] | None = None
 
     def __init__(self, kind: Kind, found: KernelMap) -> None:
         self.kind = kind
         self.wanted, self.only_sums, self.ending = kind.wanted, kind.only_sums, kind.ending
-        self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
-        rows = operators.rows_of(found)
+        self.in_rows = found.inputs.cells.shape[0]
+        self.out_rows = found.outputs.cells.shape[0]
+        maps = found.views.get("forward") or operators.forward_maps(found)
         if kind.wanted:
             found.start_counting()
-        over = conv_over(*rows, self.in_rows, kind.filter, kind.groups)
+        over = conv_over(maps[0], maps[1], self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
-        self._fprop = kind.fprop(over, shape, stride, kind.device).result
+        fprop = kind.fprop(over, shape, stride, kind.device)
+        self._fprop = fprop.result
         if kind.contiguous:
-            self.forward = self._fprop  # type: ignore[method-assign,assignment]
+            self.forward = fprop.result  # type: ignore[method-assign,assignment]
+            if not kind.wanted and isinstance(fprop, OverMap):
+                self.followed = fprop.followed
         self._dgrad: _Bound | None = None
         self._wgrad: tuple[_Bound, Tensor] | None = None
 

@@ -13,7 +13,7 @@ from ...errors import ArgumentError
 from . import row_plan
 from .bounds import box_of, check_corner, moved
 from .cell_errors import overflow, repeated
-from .graphs import is_compiling
+from .graphs import is_compiling, is_dynamo_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .repeats import Repeats, repeats_of
 from .table import Table, table_of
@@ -441,7 +441,7 @@ def _are_many(rows: int) -> bool:
 
 def version_of(cells: Tensor) -> int:
     """Return how often a tensor was written to; of one of inference mode nobody counts."""
-    if is_compiling():
+    if is_dynamo_compiling():
         return 0  # nobody writes to what is traced
     return -1 if cells.is_inference() else cells._version
 
@@ -482,7 +482,7 @@ class _Known:
 
     def written(self) -> bool:
         """Return whether somebody wrote to the cells since this was first asked."""
-        if is_compiling():
+        if is_dynamo_compiling():
             return False
         now = version_of(self.cells)
         if self.version is None:

@@ -16,6 +16,9 @@ REFUSED = (
 
 
 is_compiling = torch.compiler.is_compiling  # whether ``torch.compile`` is tracing
+# Whether it reads this code in place of running it, in a third of the time: where what is asked of
+# tensors is not more than their attributes, as exporters without it may ask, too.
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 def refuse_in_graphs(tensor: Tensor) -> None:

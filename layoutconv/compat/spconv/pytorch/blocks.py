@@ -89,10 +89,13 @@ class BlockPlan(NamedTuple):
             elif step.operation == "features":
                 values[step.made[0]] = modules[step.name](values[of[0]])
             else:
-                given = _with(sparse[of[0]], values[of[1]])
+                given, features = sparse[of[0]], values[of[1]]
+                if given._features is not features:
+                    given = given.replace_feature(features)
                 made = _called(step, modules, given, values)
-                sparse[step.made[0]], values[step.made[1]] = made, made.features
-        return _with(sparse[self.result[0]], values[self.result[1]])
+                sparse[step.made[0]], values[step.made[1]] = made, made._features
+        found, features = sparse[self.result[0]], values[self.result[1]]
+        return found if found._features is features else found.replace_feature(features)
 
 
 def run_fused(
@@ -151,10 +154,6 @@ def plan_of(block: Any) -> BlockPlan | None:
     plans = () if found is None else (*(plans or ()), found)
     _plans.put(kind, plans, footprint(plans), max(1, len(plans)))
     return found
-
-
-def _with(x: SparseConvTensor, features: Tensor) -> SparseConvTensor:
-    return x if x._features is features else x.replace_feature(features)
 
 
 def _called(

@@ -202,7 +202,8 @@ class SparseConvolution(GeometricLayer):
 
     def _features_of(self, input: SparseConvTensor) -> Tensor:
         """Return its features, if this layer takes them."""
-        check_input(input, self.ndim)
+        if not isinstance(input, SparseConvTensor) or len(input.spatial_shape) != self.ndim:
+            check_input(input, self.ndim)
         features = input._features
         if features.shape[1] != self.in_channels:
             got = f"features {tuple(features.shape)}"
@@ -217,9 +218,10 @@ class SparseConvolution(GeometricLayer):
         else:
             data, known = map_for(input, self.geometry, self.indice_key, self.algo)
             found, version = data.map, data.out_version
-        traces = torch.compiler.is_compiling()  # which compares no numbers that are not known yet
-        if traces or input._features.shape[0] != found.inputs.cells.shape[0]:
-            SparseTensor(input._features, found.inputs)  # which says what does not fit
+        rows, own = input._features.shape[0], found.inputs.cells.shape[0]
+        # A tracer compares no numbers that are not known yet: this says what does not fit.
+        if torch.compiler.is_dynamo_compiling() or type(own) is not int or rows != own:
+            SparseTensor(input._features, found.inputs)
         return found, known, version
 
     def extra_repr(self) -> str:
