@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn.functional import conv3d
 
 import layoutconv as lc
-from layoutconv.ops.sparse_operators import conv_view, sum_chunks, tables, wgrad_view
+from layoutconv.ops.chunk_sums import sum_chunks
+from layoutconv.ops.sparse_operators import conv_view, tables, wgrad_view
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.sparse.coords.street import street
 

@@ -30,7 +30,9 @@ from .scan import sums_before
 # The binary logarithms of the extents of a block: of 64 cells.
 EDGES = {1: (6,), 2: (3, 3), 3: (2, 2, 2), 4: (1, 1, 2, 2)}
 MOST_BITS = 31  # of a slot's number
-TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
+# What is behind the rows of cells: the two numbers of the status, places taken less one, and one
+# for who looks at the cells.
+TAIL = 4
 FLIGHT = 4  # rows of a thread that are read at once
 # What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
 MADE = -1

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from layoutconv.base.caches import remembered
 from layoutconv.base.memory import maker
+from layoutconv.base.torch_internals import in_shape
 
 from . import map_stages, per_rank
 from .block_table import TAIL, table_bits
@@ -111,6 +112,15 @@ class HashTable:
         """
         last = 4 * self.memory.of_slots + self._rows
         return self.memory.whole[last : last + 2] + 1
+
+    def verdict(self) -> tuple[int, int, bool]:
+        """Return the two of ``status``, and whether there is padding, on the host, which waits."""
+        memory, rows = self.memory, self._rows
+        last = 4 * memory.of_slots + rows
+        batches = in_shape(self.indices, (rows,), (1 + self.rank,))
+        torch.amin(batches, 0, out=in_shape(memory.whole, (), (), last + 3))
+        repeated, outside, _, least = in_shape(memory.whole, (4,), (1,), last).tolist()
+        return repeated + 1, outside + 1, least < 0
 
     def search(
         self, centres: Tensor, stride: Sequence[int], offsets: Sequence[Sequence[int]]
@@ -237,11 +247,14 @@ class Memory:
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     """An index, int32 (rows, V), with its rows sorted by their taps, and their order."""
     rows, taps = index.shape
-    across = index.T.contiguous()
-    found, places = across.new_empty((taps, rows)), across.new_empty(rows)
+    across, make = index.T.contiguous(), maker(index.device)
+    found, places = (
+        make((rows, taps), (1, rows or 1), torch.int32),
+        make((rows,), (1,), torch.int32),
+    )
     ctas = multiprocessors(index.get_device())
     sorting = RoomToSort(rows, order.window(rows), ctas)
-    room = across.new_empty(sorting.size)
+    room = make((sorting.size,), (1,), torch.int32)
     word = room.data_ptr()
     pairs = tuple(zip(order.visits, order.weights, strict=True))
     table = device_table(pairs, index.device)
@@ -252,7 +265,7 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
     integers = rows, taps, *sorting.integers, ctas, sorting.vectors, 0
     per_rank.launch(sorted_index(map_stages.SIZES), tensors, addresses, integers)
-    return found.T, places
+    return found, places
 
 
 @remembered(128)

@@ -8,6 +8,9 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 from torch import Tensor
 
+from layoutconv.base.memory import maker
+from layoutconv.base.torch_internals import in_shape
+
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill
@@ -26,7 +29,7 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
     """
     count, taps = index.shape
     vectors = -(-rows * taps // VECTOR)
-    found = index.new_empty(VECTOR * vectors)
+    found = maker(index.device)((VECTOR * vectors,), (1,), index.dtype)
     if count and vectors:
         own = index if order is None else order.contiguous()
         addresses = index.data_ptr(), own.data_ptr(), found.data_ptr()
@@ -34,7 +37,7 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
         per_rank.launch(REVERSED, (index, own, found), addresses, integers)
     else:
         found.fill_(-1)
-    return found.as_strided((rows, taps), (1, max(rows, 1)))
+    return in_shape(found, (rows, taps), (1, rows or 1))
 
 
 class Scatter(PerRank):

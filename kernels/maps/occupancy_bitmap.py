@@ -17,6 +17,8 @@ from cutlass import Int32, Int64, Uint64
 from torch import Tensor
 
 from layoutconv.base.caches import remembered
+from layoutconv.base.memory import maker
+from layoutconv.base.torch_internals import in_shape
 
 from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
 from ..common.walk import at, put, select
@@ -45,20 +47,20 @@ def cells_of_bits(
 ) -> tuple[Tensor, Tensor]:
     """Return what ``reached`` returns, where there is a cell, a tap and a cell of the grid."""
     rank, blocks = len(grid) - 1, -(-prod(grid) // (64 * BLOCK))
-    words = blocks * BLOCK
-    room = indices.new_empty(2 * words + blocks)
-    counter = indices.new_empty(2, dtype=torch.int64)
+    words, make = blocks * BLOCK, maker(indices.device)
+    room = make((2 * words + blocks,), (1,), torch.int32)
+    counter = make((2,), (1,), torch.int64)  # which outlives the room
     bits = room.data_ptr()
     of_bits = bits, bits + 8 * words, counter.data_ptr()
     tensors = indices, room, counter, taps.table
     addresses = *of_bits, indices.data_ptr(), taps.address
     integers = words, words // 2 + 1, 0, indices.shape[0], taps.count, *taps.steps, *grid
     count, write, both = kernels_of(rank)
-    total = counter[0]
+    total = in_shape(counter, (), ())
     if not capacity:  # of no rows there is no address either
         per_rank.launch(count, tensors, addresses, integers)
     rows = int(total) if capacity is None else capacity
-    found = indices.new_empty((rows, 1 + rank))
+    found = make((rows, 1 + rank), (1 + rank, 1), torch.int32)
     if capacity:
         per_rank.launch(
             both, (*tensors, found), (*addresses, found.data_ptr()), (*integers, capacity)

@@ -17,6 +17,9 @@ import torch
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 from torch import Tensor
 
+from layoutconv.base.memory import maker
+from layoutconv.base.torch_internals import in_shape
+
 from ..common.walk import at, put, select
 from . import per_rank
 from .cooperative import WARP, least, multiprocessors
@@ -33,7 +36,7 @@ def counts(index: Tensor) -> Tensor:
     rows, taps = index.shape
     if not rows or not taps:
         return index.new_zeros(taps, dtype=torch.int64)
-    found = index.new_empty(taps, dtype=torch.int64)
+    found: Tensor = maker(index.device)((taps,), (1,), torch.int64)
     addresses = index.data_ptr(), found.data_ptr()
     per_rank.launch(COUNT, (index, found), addresses, (rows, taps, *index.stride()))
     return found
@@ -56,11 +59,13 @@ def pairs(
     rows, taps = index.shape
     # The memory of both is one piece: asking for some costs the host 1 us.
     across = -(-chunks * chunk // VECTOR) * VECTOR
-    both = index.new_empty(2 * across)
-    outputs, inputs = (both.as_strided((chunks, chunk), (chunk, 1), start) for start in (0, across))
+    make = maker(index.device)
+    both = make((2 * across,), (1,), index.dtype)
+    shape = (chunks, chunk), (chunk, 1)
+    outputs, inputs = in_shape(both, *shape), in_shape(both, *shape, across)
     if not chunks:
         return outputs, inputs, of_taps.new_zeros(taps)
-    lengths = of_taps.new_empty(taps)
+    lengths = make((taps,), (1,), of_taps.dtype)
     parts = max(1, CTAS * multiprocessors(index.get_device()) // taps)
     share = -(-rows // (parts * WRITE.threads)) * WRITE.threads
     tensors = index, of_taps, lengths, both

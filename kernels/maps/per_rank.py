@@ -17,6 +17,7 @@ from cutlass.cute.runtime import make_fake_tensor
 from torch import Tensor
 
 from layoutconv.base.caches import remembered
+from layoutconv.base.torch_internals import is_capturing
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from ..common.compiled import compiled
@@ -165,7 +166,7 @@ def launch(
     function = kernel.functions.get(device)
     if function is None:
         function = kernel.functions[device] = load_per_rank(kernel, _arch(device))
-    if device >= 0 and torch.cuda.is_current_stream_capturing():
+    if device >= 0 and is_capturing():
         keep_for_graph(tensors)
     function(tensors[0], addresses, integers)
 

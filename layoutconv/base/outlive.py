@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
-is_compiling = torch.compiler.is_compiling
+# Who exports without it traces these contexts as they are.
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 is_inference_mode_enabled = torch.is_inference_mode_enabled
 Made = TypeVar("Made")
 
@@ -23,7 +24,7 @@ def to_be_kept() -> AbstractContextManager[Any]:
     ...     torch.ones(2).is_inference()
     False
     """
-    if is_compiling():
+    if is_dynamo_compiling():
         return nullcontext()
     return torch.inference_mode(False) if is_inference_mode_enabled() else _NO_CONTEXT
 
@@ -36,7 +37,7 @@ def keeping(make: Callable[..., Made], *of: Any) -> Made:
     ...     keeping(torch.ones, 2).is_inference()
     False
     """
-    if is_compiling() or not is_inference_mode_enabled():
+    if is_dynamo_compiling() or not is_inference_mode_enabled():
         return make(*of)
     with torch.inference_mode(False):
         return make(*of)

@@ -155,6 +155,11 @@ is_batch_of_transform: Callable[[Any], bool] = private(
 )
 unwrapped: Callable[[Any], Any] = private("torch._C._functorch:get_unwrapped", itself)
 
+# ``f()``: whether a CUDA graph is captured on the current stream: each launch over a map asks.
+is_capturing: Callable[[], bool] = private(
+    "torch._C:_cuda_isCurrentStreamCapturing", lambda: torch.cuda.is_current_stream_capturing()
+)
+
 # ``f(device, pool)``: no stream allocates from a pool any more; nobody needs it.
 end_of_pool: Callable[..., None] = private(
     "torch._C:_cuda_endAllocateToPool",

@@ -88,22 +88,22 @@ class Launch:
         function: Pointwise | None = None,
     ) -> Tensor:
         """Return what calls come to, in new memory; tensors are as :meth:`run` has them."""
-        out: Tensor = self.allocate()
         bare = self._at_once
         if bare is not None:
             at_a, at_b = a.data_ptr(), b.data_ptr()
             if not (at_a | at_b) & 15:
+                out: Tensor = self.allocate()
                 for kernel, rest in bare:
                     kernel(at_a, at_b, out, *rest)
                 return out
-        if not self._empty:
-            self.run(a, b, out, bias, scale, residual, function)
-        return out
+        if scale is residual is function is None:  # as ``_reads`` has it
+            return self.followed(a, b, () if bias is None else (bias,), ())
+        return self.followed(a, b, *_reads(bias, scale, residual, function))
 
     def followed(
         self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return what :meth:`result` does, where something follows the sums.
+        """Return what :meth:`result` does, of what follows the sums in the order of kernels.
 
         ``columns`` are scale, bias, and those of a function; ``sources`` a residual, and those.
         """
@@ -140,16 +140,7 @@ class Launch:
         ``out`` is memory of its own, which starts at a multiple of 16 bytes. ``function`` is the
         last step, of the structure and the numbers that the epilogue's had.
         """
-        columns: tuple[Tensor, ...] = ()
-        sources = () if residual is None else (residual,)
-        if scale is not None and isinstance(scale, torch.Tensor):
-            columns = (scale,)
-        if bias is not None:
-            columns = *columns, bias
-        if function is not None:
-            columns = *columns, *function.columns.values()
-            sources = *sources, *function.sources.values()
-        self._launch(a, b, out, columns, sources)
+        self._launch(a, b, out, *_reads(bias, scale, residual, function))
 
     def _launch(
         self,
@@ -219,6 +210,25 @@ class Launch:
         if found is None:
             found = self._turns[precision] = reads_turned(a, precision)
         return found
+
+
+def _reads(
+    bias: Tensor | None,
+    scale: Tensor | float | None,
+    residual: Tensor | None,
+    function: Pointwise | None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The columns and the sources that a kernel reads, in its order."""
+    columns: tuple[Tensor, ...] = ()
+    sources = () if residual is None else (residual,)
+    if scale is not None and isinstance(scale, torch.Tensor):
+        columns = (scale,)
+    if bias is not None:
+        columns = *columns, bias
+    if function is not None:
+        columns = *columns, *function.columns.values()
+        sources = *sources, *function.sources.values()
+    return columns, sources
 
 
 class OverMap(Launch):

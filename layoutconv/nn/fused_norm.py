@@ -207,9 +207,7 @@ def normalised(
         return None
     kind = _after(len(columns) == 4, past is not None, activation, float(norm.eps), slope)
     sources = () if past is None else (past,)
-    call = sparse_calls.find_followed(
-        found, groups, kind.key, (x, weight), bias, columns, sources
-    )
+    call = sparse_calls.find_followed(found, groups, kind.key, (x, weight), bias, columns, sources)
     if call is not None and call.followed is not None:  # as one that was looked at below
         every = columns if bias is None else (bias, *columns)
         return call.followed(x, weight, every, sources)

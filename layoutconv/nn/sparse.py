@@ -284,7 +284,10 @@ def convolved(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: 
     else:
         given = groups, last, slope
         call = sparse_calls.find(found, given, out_dtype, x, weight, bias, scale, residual)
-        if call is not None:
+        lowers = None if call is None else call.lowers
+        if call is not None and (
+            lowers is None or lowers is torch.get_autocast_dtype(x.device.type)
+        ):
             return call.run(x, weight, bias, scale, residual, found)
         ending = EpilogueArgs(*ending)
     if found.ways.extended is not None:
@@ -292,13 +295,33 @@ def convolved(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: 
     low = None if torch.compiler.is_compiling() else _lowered(x, weight)
     if low is None:
         return _checked(x, weight, found, groups, ending)
+    if x.dtype is not low:
+        return convolved(x.to(low), weight, found, groups, ending)
+    return _below_autocast(x, weight, found, groups, ending)
+
+
+def _below_autocast(
+    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
+) -> Tensor:
+    """The same of features that autocast has lowered: it lowers the filter.
+
+    What is found out of the call is kept for calls with autocast on, which lower the filter in the
+    one function that autograd records.
+    """
+    bias, scale, residual, last, slope, out_dtype = ending
+    given, others = (groups, last, slope), (bias, scale, residual)
+    known, lowered, kind = None, weight.to(x.dtype), x.device.type
     # As torch.autocast(kind, enabled=False) does it, in a fifth of the time.
-    kind = x.device.type
     torch.set_autocast_enabled(kind, False)
     try:
-        return convolved(x.to(low), weight.to(low), found, groups, ending)
+        y = convolved(x, lowered, found, groups, ending)
+        if not isinstance(last, Pointwise):
+            known = sparse_calls.kind_of(found, given, out_dtype, x, lowered, *others)
     finally:
         torch.set_autocast_enabled(kind, True)
+    if known is not None:
+        sparse_calls.keep_lowering(known, found, given, out_dtype, x, weight, *others)
+    return y
 
 
 def _over_repeated(

@@ -115,13 +115,17 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
         *named: Tensor,
+        lowered: bool = False,
     ) -> None:
-        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
+        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made.
+
+        ``lowered``: autocast is on, and the call known not to be seen by anything else.
+        """
         numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
         together = input, weight, *columns, *named
         # Apart from the input, which it may be: a guard of torch's has no tensor twice.
         alone = () if residual is None else (residual,)
-        if not is_plain(*together, *alone):
+        if not (lowered or is_plain(*together, *alone)):
             return
         try:
             key = self._key(numbers, input, weight)

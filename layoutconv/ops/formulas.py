@@ -171,7 +171,7 @@ def through_epilogue(
     # The dispatcher leaves out arguments at the end that are at their defaults.
     needed = (*(needed or ctx.needs_input_grad), *[False] * (ctx.ending_at + 3))
     needs_bias, needs_scale, needs_residual = needed[ctx.ending_at : ctx.ending_at + 3]
-    if needs_scale or not has_gradient(activation, slope):
+    if needs_scale or not (activation is None or has_gradient(activation, slope)):
         name, got = ("scale", "one") if needs_scale else ("activation", f"{activation} of {slope}")
         expected = "None, or without a gradient: it is no function of the result"
         raise ArgumentError(name, expected, got)

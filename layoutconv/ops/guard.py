@@ -26,7 +26,7 @@ from ..errors import ArgumentError
 if TYPE_CHECKING:
     from torch import Tensor
 
-is_compiling = torch.compiler.is_compiling
+is_compiling, is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
 
 Guard = Callable[..., bool]
@@ -62,8 +62,13 @@ def is_watched() -> bool:
     ...     is_watched()
     True
     """
+    # What is_watched_unseen asks comes first: backward passes ask of each layer, and a function
+    # takes as long as its answers. Other tracers than torch.compile are modes.
     return bool(
-        is_watched_unseen()
+        is_dynamo_compiling()
+        or functions_that_look()
+        or operators_that_look()
+        or levels._current_level >= 0
         or is_tracing()
         or transform_on_top() is not None
         or is_any_autocast_enabled()

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.torch_internals import comes_to
-from .formulas import Formula, as_inputs, keep, linear, through_epilogue
+from .formulas import FP8, Formula, as_inputs, keep, linear, through_epilogue
 from .function_gradients import tensors_of, through_function, with_all
+
+is_grad_enabled = torch.is_grad_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +32,8 @@ class BoundCall:
             18 us, as where ``torch.autograd.grad`` is asked for those of all parameters.
         as_torch: the sums, of two tensors and a bias, as an operation of torch that autograd
             records by itself, where that is all of the call.
+        lowers: the dtype that autocast gives the second tensor, of a call that does so itself: one
+            function is recorded, not two.
     """
 
     wanted: bool
@@ -38,6 +42,7 @@ class BoundCall:
     formula: Formula
     asks: bool = True
     as_torch: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
+    lowers: torch.dtype | None = None
 
     def run(
         self,
@@ -56,6 +61,8 @@ class BoundCall:
             ending = () if self.only_sums else (bias, scale, residual)
             recorded: Tensor = _record(a, b, self, found, *ending)
             return recorded
+        if self.lowers is not None:
+            b = b.to(self.lowers)
         return self.forward(a, b, bias, scale, residual)
 
     def run_function(
@@ -110,8 +117,11 @@ class Recorded(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, a: Tensor, b: Tensor, call: BoundCall, found: Any, *ending: Any
     ) -> Tensor:
-        out = call.forward(a, b, *ending)
         ctx.call, ctx.found = call, found
+        if call.lowers is not None:
+            ctx.given = (b, b._version) if ctx.needs_input_grad[1] else None
+            b = b.to(call.lowers)
+        out = call.forward(a, b, *ending)
         if call.only_sums:
             needed = ctx.needs_input_grad
             ctx.save_for_backward(a if needed[1] else None, b if needed[0] else None)
@@ -130,10 +140,27 @@ class Recorded(torch.autograd.Function):
             grad, others = through_epilogue(ctx, grad, scale, result, needed)
         if not (needed[0] or needed[1]):
             return None, None, None, None, *others
+        if call.lowers is not None and b is not None and is_grad_enabled() and ctx.given:
+            b = lowered_again(ctx)
         grad = call.in_order(grad)
         run, over = call.runner(ctx.found, grad, a, b)
+        # The engine gives gradients the dtypes of inputs, which autocast may have lowered.
         found = call.formula(run, over, needed, grad, a, b)
-        return *as_inputs(found, ctx.dtype), None, None, *others
+        if ctx.dtype in FP8:
+            found = as_inputs(found, ctx.dtype)
+        return *found, None, None, *others
+
+
+def lowered_again(ctx: Any) -> Tensor:
+    """The second tensor as the call lowered it, where gradients of gradients go back to it.
+
+    Raises ``RuntimeError`` if somebody wrote to it since.
+    """
+    b, version = ctx.given
+    if b._version != version:
+        raise RuntimeError("the filter was written to, and gradients of its gradients want it")
+    lowered: Tensor = b.to(ctx.call.lowers)
+    return lowered
 
 
 _BIAS = 4  # its place among the inputs of ``Recorded``

@@ -25,11 +25,12 @@ from ..tensors.tensor_checks import OUTPUTS, check_indices
 from ..view.epilogue import Pointwise
 from . import sparse_operators as operators
 from .call_cache import sparse
+from .chunk_sums import summing
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
 from .execute import execute_cpu
 from .formulas import Arguments, Gradients, fprop_gradients, wide_sums
 from .function_gradients import may_be_bound, tensors_of
-from .guard import is_plain, wants_gradient
+from .guard import PLAIN, is_batched, is_plain, wants_gradient
 from .recorded import BoundCall
 
 is_grad_enabled = torch.is_grad_enabled
@@ -68,6 +69,35 @@ def find(
     return call if residual is None or residual.size(0) == call.out_rows else None
 
 
+def kind_of(
+    found: KernelMap,
+    numbers: tuple[Any, ...],
+    out_dtype: torch.dtype | None,
+    *tensors: Any,
+) -> Kind | None:
+    """Return what is known of such calls over any map; arguments are as of :func:`find`."""
+    kind: Kind | None = sparse.find((found.taps, found.mirrored, *numbers), out_dtype, *tensors)
+    return kind
+
+
+def keep_lowering(
+    kind: Kind,
+    found: KernelMap,
+    numbers: tuple[Any, ...],
+    out_dtype: torch.dtype | None,
+    *tensors: Any,
+) -> None:
+    """Keep a call for which autocast, which is on, lowers the filter, for :func:`find`.
+
+    ``kind`` is what is known of the call below autocast, the features and others of ``tensors``
+    being the same. Who finds it compares what it ``lowers`` to with what autocast does then.
+    """
+    weight = tensors[1]
+    if type(weight) in PLAIN and not (weight.is_neg() or is_batched(weight)):
+        numbers = found.taps, found.mirrored, *numbers
+        sparse.keep(kind.lowering, numbers, out_dtype, *tensors, lowered=True)
+
+
 def find_function(
     found: KernelMap, groups: int, operands: tuple[Tensor, Tensor], ending: EpilogueArgs
 ) -> Call | None:
@@ -100,9 +130,7 @@ def find_followed(
     """
     x, weight = operands
     numbers = found.taps, found.mirrored, groups, *key
-    kind: Kind | None = sparse.find(
-        numbers, None, x, weight, bias, None, None, *columns, *sources
-    )
+    kind: Kind | None = sparse.find(numbers, None, x, weight, bias, None, None, *columns, *sources)
     if kind is None:
         return None
     calls = found.views.get(_CALLS)
@@ -171,6 +199,8 @@ def remember(
 class Kind:
     """The common part of sparse convolutions of one signature. It holds no tensor."""
 
+    lowers: torch.dtype | None = None
+
     def __init__(
         self,
         operands: tuple[Tensor, Tensor],
@@ -202,6 +232,13 @@ class Kind:
             self.dgrad = partial(OverMap, Launch(tuple, x, x.dtype, None, self.filter))
             self.wgrad = partial(OverMap, Launch(tuple, x, exact, None))
 
+    def lowering(self) -> Kind:
+        """The same, where autocast lowers the filter, and the call does so itself."""
+        made = object.__new__(Kind)
+        made.__dict__.update(self.__dict__)
+        made.lowers = self.dtype
+        return made
+
     def fits(self, found: KernelMap) -> bool:
         """Return whether calls over a map are as this says, once their tensors are of its
         signature.
@@ -227,13 +264,13 @@ class Call(BoundCall):
     The map keeps it, so that it does not hold the map: what goes backward is given it.
     """
 
-    formula = staticmethod(fprop_gradients)
     # ``f(x, weight, columns, sources)``, where that is nothing but a launch.
     followed: Callable[..., Tensor] | None = None
 
     def __init__(self, kind: Kind, found: KernelMap) -> None:
         self.kind = kind
         self.wanted, self.only_sums, self.ending = kind.wanted, kind.only_sums, kind.ending
+        self.lowers = kind.lowers
         self.in_rows = found.inputs.cells.shape[0]
         self.out_rows = found.outputs.cells.shape[0]
         maps = found.views.get("forward") or operators.forward_maps(found)
@@ -248,7 +285,8 @@ class Call(BoundCall):
             if not kind.wanted and isinstance(fprop, OverMap):
                 self.followed = fprop.followed
         self._dgrad: _Bound | None = None
-        self._wgrad: tuple[_Bound, Tensor] | None = None
+        self._wgrad: _Bound | None = None
+        self._summed: Any = None  # of the chunks of the filter's gradient
 
     def forward(
         self,
@@ -272,34 +310,42 @@ class Call(BoundCall):
         passes = passes._replace(fprop=(*passes.fprop, *wide_sums(x.dtype)))
         return operators.OPERATORS.fprop(passes, x, weight)
 
-    def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of the features."""
-        kind, rows = self.kind, self.in_rows
-        bound = self._dgrad
-        if bound is None:
-            index, order = operators.rows_of(found, backward=True)
-            of_map = kind.groups, True, found.mirrored
-            over = conv_over(index, order, self.out_rows, kind.filter, *of_map)
-            found_pass = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
-            bound = self._dgrad = found_pass.result
-        return bound(grad, weight.contiguous())
+    @staticmethod
+    def formula(  # type: ignore[override]
+        run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
+    ) -> Gradients:
+        """Return the gradients: of a call that has run backward before, by launches alone."""
+        if not isinstance(run, Call):
+            return fprop_gradients(run, over, needed, grad, x, w)
+        dx = dw = None
+        plain = run.kind.contiguous
+        if needed[0]:
+            bound = run._dgrad or run._bind_dgrad(over)
+            dx = bound(grad, w if plain else w.contiguous())
+        if needed[1]:
+            bound = run._wgrad or run._bind_wgrad(over)
+            dw = run._summed(bound(grad, x if plain else x.contiguous()))
+        return dx, dw
 
-    def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
-        """The gradient of the filter."""
+    def _bind_dgrad(self, found: KernelMap) -> _Bound:
         kind = self.kind
-        if self._wgrad is None:
-            pairs = operators.pairs_for(found, (kind.C, kind.K), x.dtype)
-            K, C = kind.K, kind.filter[-1]
-            over = pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
-            of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
-            self._wgrad = kind.wgrad(over, *of).result, pairs.lengths
-        bound, lengths = self._wgrad
-        parts = bound(grad, x.contiguous())
-        return operators.sum_chunks(parts, lengths, kind.filter[1:-1], x.dtype)
+        index, order = operators.rows_of(found, backward=True)
+        of_map = kind.groups, True, found.mirrored
+        over = conv_over(index, order, self.out_rows, kind.filter, *of_map)
+        shape, stride = (self.in_rows, kind.C), (kind.C, 1)
+        bound = self._dgrad = kind.dgrad(over, shape, stride, kind.device).result
+        return bound
 
-    def in_order(self, grad: Tensor) -> Tensor:
-        """The gradient, contiguous."""
-        return grad.contiguous()
+    def _bind_wgrad(self, found: KernelMap) -> _Bound:
+        kind, K, C = self.kind, self.kind.K, self.kind.filter[-1]
+        pairs = operators.pairs_for(found, (kind.C, K), kind.dtype)
+        over = pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
+        parts = pairs.outputs.shape[0], K, C
+        self._summed = summing(parts, pairs.lengths, kind.filter[1:-1], kind.dtype)
+        bound = self._wgrad = kind.wgrad(over, parts, (K * C, C, 1), kind.device).result
+        return bound
+
+    in_order = staticmethod(torch.Tensor.contiguous)  # type: ignore[assignment]
 
     def runner(self, found: KernelMap, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
         """Return this call, over the map; where torch has to see gradients, the operators."""
@@ -322,6 +368,7 @@ class GatheredCall(Call):
     def __init__(self, kind: Kind, found: KernelMap) -> None:
         self.kind = kind
         self.wanted, self.only_sums, self.ending = kind.wanted, kind.only_sums, kind.ending
+        self.lowers = kind.lowers
         self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
         self._index = operators.forward_maps(found).forward
         plan_of(self._index, self.in_rows)  # raises here for entries of rows that there are not

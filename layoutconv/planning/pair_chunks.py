@@ -77,7 +77,7 @@ def chunk_for(counts: Sequence[int], at_once: int, across: int) -> int:
 
 def _shortest(counts: Sequence[int], pairs: int, most: int) -> int:
     """The shortest chunks, within 2%, of which there are at most so many; 0 if taps are more."""
-    taps = sum(count > 0 for count in counts)
+    taps = len(counts) - counts.count(0)
     if most < taps:
         return 0
     # In k-tiles: too few, perhaps, and enough, as a tap's last chunk is all that is not full.

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.ops import sparse_operators
-from layoutconv.ops.sparse_operators import Maps, chunk_of, sum_chunks, wgrad
+from layoutconv.ops.chunk_sums import sum_chunks
+from layoutconv.ops.sparse_operators import Maps, chunk_of, wgrad
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.pair_chunks import chunk_for, slots
 from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of

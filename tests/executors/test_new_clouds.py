@@ -117,6 +117,52 @@ def test_under_autocast_a_call_is_known_too(convolution, monkeypatch):
         assert torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.parametrize("convolution", CONVOLUTIONS)
+def test_under_autocast_gradients_of_gradients_are_known_too(convolution):
+    """They go back to the filter itself, which the call lowered where autograd saw none of it."""
+
+    def lowered(x: SparseTensor) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return results(convolution, x, 2)
+
+    want = lowered(cloud(61, 2))
+    sparse_calls.forget()
+    lowered(cloud(40, 1))
+    got = lowered(cloud(61, 2))
+    assert all(map(torch.equal, got, want))
+    assert got[-2].abs().sum() > 0
+
+
+def test_a_call_that_is_known_lowers_to_what_autocast_does_now():
+    x, w = cloud(40, 1), FILTER.clone().requires_grad_()
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        for _ in range(3):
+            with torch.autocast("cpu", dtype):
+                # Features that are low already: nothing but the dtype of autocast says to what.
+                y = subm_conv(x.replace(x.features.bfloat16()), w).features
+            assert y.dtype is dtype
+            (grad,) = torch.autograd.grad(y.float().sum(), w)
+            assert grad.dtype is torch.float32
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        assert subm_conv(x, w).features.dtype is torch.float32
+
+
+def test_a_filter_that_was_written_to_gives_no_gradients_of_gradients():
+    """As autograd has it; the gradients themselves are of what the call lowered."""
+    x, w = cloud(40, 1), FILTER.clone().requires_grad_()
+    features = x.features.clone().requires_grad_()
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = subm_conv(x.replace(features), w).features
+    want = torch.autograd.grad(y.float().sum(), features, retain_graph=True)[0]
+    with torch.no_grad():
+        w.add_(1)
+    got = torch.autograd.grad(y.float().sum(), features, retain_graph=True)[0]
+    assert torch.equal(got, want)
+    with pytest.raises(RuntimeError, match="written to"):
+        torch.autograd.grad(y.float().sum(), (features, w), create_graph=True)
+
+
 def test_what_is_kept_for_all_clouds_holds_none_of_them():
     x = cloud(30, 1)
     alive = [weakref.ref(x.features), weakref.ref(x.coordinates.cells)]

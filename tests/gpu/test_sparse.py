@@ -10,6 +10,7 @@ import torch
 import layoutconv as lc
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
 from layoutconv.ops import sparse_operators as executor
+from layoutconv.ops.chunk_sums import sum_chunks
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 from layoutconv.sparse.coords.street import street
 
@@ -116,7 +117,7 @@ def test_chunks_of_taps_are_added_up(K, C, dtype):
     want = torch.stack([t.double().sum(0) for t in parts.split([*lengths, rest])[:-1]], 1)
     parts[sum(lengths) :] = torch.nan
     on_gpu = torch.tensor(lengths, device="cuda")
-    got, again = (executor.sum_chunks(parts, on_gpu, (3, 3), dtype) for _ in range(2))
+    got, again = (sum_chunks(parts, on_gpu, (3, 3), dtype) for _ in range(2))
     assert (got.shape, got.dtype) == ((K, 3, 3, C), dtype)
     close(got.view(K, 9, C), want, dtype)
     assert torch.equal(got, again)

@@ -119,16 +119,15 @@ def test_kernels_fit_into_every_gpu(kernel: PerRank, arch: str, tmp_path: Any) -
 
 
 def test_what_a_call_costs(launches: Launches) -> None:
-    """A launch each; of torch memory, and views of it. A dozen of small ones were 0.3 ms."""
+    """A launch each, and memory past torch's dispatcher. A dozen of small ones were 0.3 ms."""
     index = indices(0, 50, 3, 0.5)
     of_taps = pairs.counts(index)
-    for run, kind, work in (
-        (lambda: pairs.counts(index), CountPairs, ["new_empty"]),
-        (lambda: pairs.pairs(index, of_taps, 8, 4, 12), WritePairs,
-         ["new_empty", "as_strided", "as_strided", "new_empty"]),
-    ):  # fmt: skip
+    for run, kind in (
+        (lambda: pairs.counts(index), CountPairs),
+        (lambda: pairs.pairs(index, of_taps, 8, 4, 12), WritePairs),
+    ):
         launches.kinds.clear()
         with Work() as noted:
             run()
         assert launches.kinds == [kind]
-        assert noted.names == work
+        assert noted.names == []

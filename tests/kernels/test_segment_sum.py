@@ -15,7 +15,7 @@ from torch import Tensor
 
 from layoutconv.kernels.pointwise import segment_sum as kernels
 from layoutconv.kernels.pointwise.segment_sum import FLIGHT, THREADS, SegmentShape, build
-from layoutconv.ops import sparse_operators
+from layoutconv.ops import chunk_sums
 from layoutconv.ops.execute import execute
 from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
@@ -71,9 +71,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     machine = type("", (), {"arch": ""})
     monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda _: machine)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    sparse_operators._segment_sum.cache_clear()
+    chunk_sums._segment_sum.cache_clear()
     yield found
-    sparse_operators._segment_sum.cache_clear()
+    chunk_sums._segment_sum.cache_clear()
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -86,7 +86,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def summed(parts: Tensor, lengths: list[int], dtype: torch.dtype) -> Tensor:
     """Return the sums that the kernel makes of ``parts``: (K, taps, C)."""
     out = torch.empty(parts.shape[1], len(lengths), parts.shape[2], dtype=dtype)
-    sparse_operators._sum_on_gpu(parts, torch.tensor(lengths), out)
+    chunk_sums._sum_on_gpu(parts, torch.tensor(lengths), out)
     return out
 
 
@@ -174,6 +174,6 @@ def test_filter_gradients_of_any_chunk(machine: Machine, chunk: int) -> None:
         view = pairs_wgrad_view(pairs, 4, 6, in_rows=9, out_rows=12, groups=groups)
         parts = execute(view, g, x)
         assert torch.equal(summed(parts, pairs.lengths.tolist(), torch.float32), want)
-        on_cpu = sparse_operators.sum_chunks(parts, pairs.lengths, (5,), torch.float32)
+        on_cpu = chunk_sums.sum_chunks(parts, pairs.lengths, (5,), torch.float32)
         assert torch.equal(on_cpu, want)
     assert len(parts) == 5 * -(-12 // chunk) >= int(pairs.lengths.sum())

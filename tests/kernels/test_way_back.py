@@ -67,14 +67,14 @@ def test_entries_beyond_the_rows_are_written_nowhere(launches: Launches) -> None
 
 
 def test_what_a_call_costs(launches: Launches) -> None:
-    """Two launches of one call; of torch memory, and a view of it. It was nine launches."""
+    """Two launches of one call, and memory past torch's dispatcher. It was nine launches."""
     index, order = random_index(0, 40, 30, 3, 0.5), torch.randperm(40).int()
     for given_order in (None, order):
         launches.kinds.clear()
         with Work() as noted:
             reversed_index(index, 30, given_order)
         assert launches.kinds == [Fill, Scatter]
-        assert noted.names == ["new_empty", "as_strided"]
+        assert noted.names == []
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -270,7 +270,8 @@ class Coordinates:
 
     def kept(self, key: Hashable, outputs: Coordinates | None = None) -> KernelMap | None:
         """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
-        self._refuse_written()
+        if self._known.written():
+            self._refuse_written()
         if outputs is not None:
             outputs._refuse_written()
             given = self._known.given
@@ -329,8 +330,10 @@ class Coordinates:
         layoutconv.errors.ArgumentError: argument `coords`: expected column 1 in [0, 4), got [0, 7]\
  in row 0 (1 rows are outside)
         """
-        self._refuse_written()
-        if self._known.valid or is_compiling() or not len(self):
+        known = self._known
+        if known.written():
+            self._refuse_written()
+        if known.valid or is_compiling() or not len(self):
             return self  # to a tracer there are no values: operators look at them
         if self.device.type not in ("cpu", "cuda"):
             raise ArgumentError("coords", "cells on a CPU or a GPU", str(self.device))
@@ -339,21 +342,18 @@ class Coordinates:
                 expected = "cells that check() looked at before the graph was captured"
                 raise ArgumentError("coords", f"{expected}: some may be repeated", self)
             return self
-        status = self.table.status
-        absent = status.new_zeros(1) if self.padded else (self.cells[:, :1] < 0).any(0)
-        repeated, outside, absent_rows = torch.cat([status, absent]).tolist()
-        if absent_rows:
+        repeated, outside, absent = self.table.verdict()
+        if absent and not self.padded:
             self._refuse_outside(int((self.cells[:, 0] < 0).nonzero()[0]))
         if outside:
             self._refuse_outside(outside - 1)
         if repeated and not self.repeated:
             self._refuse_repeated(repeated - 1)
         if repeated:
-            own = [(0,) * self.rank]
             with to_be_kept():
-                first = self.table.search(self.cells, (1,) * self.rank, own)[:, 0]
-                self._known.repeats = repeats_of(self, first)
-        self._known.valid = True
+                first = self.table.search(self.cells, (1,) * self.rank, [(0,) * self.rank])[:, 0]
+                known.repeats = repeats_of(self, first)
+        known.valid = True
         return self
 
     def check_distinct(self) -> Coordinates:
@@ -408,9 +408,8 @@ class Coordinates:
         included.
         """
         grid = {"spatial_shape": self.spatial_shape, "batch_size": self.batch_size}
-        grid["corner"] = self.corner
         flags = {"padded": self.padded, "repeated": self.repeated, "valid": self.valid}
-        return {"cells": self.cells, **grid, **flags}
+        return {"cells": self.cells, "corner": self.corner, **grid, **flags}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state | {"valid": False})  # type: ignore[misc]  # a file is not believed
@@ -484,7 +483,8 @@ class _Known:
         """Return whether somebody wrote to the cells since this was first asked."""
         if is_dynamo_compiling():
             return False
-        now = version_of(self.cells)
+        cells = self.cells
+        now = -1 if cells.is_inference() else cells._version  # as ``version_of`` has it
         if self.version is None:
             self.version = now
         return now != self.version

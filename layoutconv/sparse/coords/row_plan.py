@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .graphs import is_compiling
+from .graphs import is_dynamo_compiling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ _anywhere: list[Any] = []  # rows that are fixed in some thread
 
 def current() -> RowCount | FixedRows | None:
     """Return what is in effect in this thread."""
-    return None if is_compiling() else _of_thread.plan
+    return None if is_dynamo_compiling() else _of_thread.plan
 
 
 def fixed() -> FixedRows | None:
@@ -41,7 +41,7 @@ def fixed() -> FixedRows | None:
     >>> fixed() is None
     True
     """
-    found = current()
+    found = None if is_dynamo_compiling() else _of_thread.plan  # as ``current`` has it
     return found if isinstance(found, FixedRows) else None
 
 

@@ -29,6 +29,9 @@ class Table(Protocol):
         """int32 (2,): 1 + the first row whose cell an earlier row has, or 0; and 1 + the first row
         outside the grid, or 0."""
 
+    def verdict(self) -> tuple[int, int, bool]:
+        """Both, and whether a row's batch is negative, of some rows; waits for the device."""
+
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
         """int32 (len(centres), taps), strides (1, len(centres)): the row of the cell at
         ``centre * stride + offset``, -1 where no row has it. A centre of a negative batch has no
@@ -82,6 +85,9 @@ class SortedTable:
         again[1:] = keys[1:] == keys[:-1]
         self.status = torch.stack([_first(rows[again]), _first(outside)])
         self.rows = rows[~again]  # of the cells that there are, in the order of their keys
+
+    def verdict(self) -> tuple[int, int, bool]:
+        return *self.status.tolist(), bool((self.cells[:, 0] < 0).any())
 
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
         import torch

@@ -134,9 +134,11 @@ def strided_map(
             -(-e // s) for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True)
         )
     else:
-        shape = _strided_shape(
-            coordinates.spatial_shape, taps, frozen(padding), per_axis("dilation", dilation, rank)
-        )
+        steps = per_axis("dilation", dilation, rank)
+        try:
+            shape = _strided_shape(coordinates.spatial_shape, taps, padding, steps)
+        except TypeError:  # lists cannot be kept under
+            shape = _strided_shape(coordinates.spatial_shape, taps, frozen(padding), steps)
     grid = shape or spatial_shape
     return _map_between(coordinates, taps, grid, outputs, capacity, transposed=False)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
 from ..coords import row_plan
 from ..coords.cell_errors import overflow
 from ..coords.coordinates import Coordinates
-from ..coords.keys import key_strides, unpack
+from ..coords.keys import MAX_KEY, key_strides, unpack
 from .taps import Taps
 
 if TYPE_CHECKING:
@@ -42,11 +43,10 @@ def reached(
     import torch
 
     batch_size = coordinates.batch_size
-    key_strides(spatial_shape, batch_size)  # raises for a grid that is too great
+    if batch_size * prod(spatial_shape) > MAX_KEY:
+        key_strides(spatial_shape, batch_size)  # raises for a grid that is too great
     if coordinates.cells.is_cuda:
-        from ...kernels.maps import output_coords as on_gpu
-
-        cells, total = on_gpu.reached(
+        cells, total = _on_gpu()(
             coordinates.cells, taps.stride, taps.offsets, spatial_shape, batch_size, capacity,
             transposed=transposed,
         )  # fmt: skip
@@ -69,6 +69,14 @@ def reached(
         cells = torch.nn.functional.pad(cells, (0, 0, 0, capacity - kept))
         cells[kept:, 0] = -1
     return _found(cells, spatial_shape, batch_size, capacity, total)
+
+
+@cache
+def _on_gpu() -> Callable[..., tuple[Tensor, Tensor]]:
+    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    from ...kernels.maps import output_coords
+
+    return output_coords.reached
 
 
 def _found(

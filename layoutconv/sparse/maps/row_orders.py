@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -88,9 +88,7 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     order = tap_order(tuple(map(int, taps)))
     if index.is_cuda and index.numel():
         refuse_in_graphs(index)
-        from ...kernels.maps.build_map import sort_index
-
-        return sort_index(index, order)
+        return _on_gpu()(index, order)
     rows, count = index.shape
     keys = order.keys(index)
     found = torch.sort(keys >> (KEY_BITS - PLACE_BITS), stable=True).indices
@@ -98,6 +96,14 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     within = torch.sort(sorted_by, stable=True).indices
     found = found.index_select(0, within)
     return index.T.gather(1, found.expand(count, rows)).T, found.int()
+
+
+@cache
+def _on_gpu() -> Callable[..., tuple[Tensor, Tensor]]:
+    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    from ...kernels.maps.build_map import sort_index
+
+    return sort_index
 
 
 def _in_windows(keys: Tensor, rows: int) -> Tensor:

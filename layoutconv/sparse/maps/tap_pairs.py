@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError
@@ -92,15 +93,21 @@ def counts_of(index: Tensor) -> Counts:
         there = (index.T >= 0).sum(1)
         return Counts(there, tuple(there.tolist()))
     refuse_in_graphs(index)
-    from ...kernels.maps import pairs as on_gpu
-
-    there = on_gpu.counts(index)
+    there = _on_gpu().counts(index)
     if is_captured(index):
         return Counts(there)
     copy = there.to("cpu", non_blocking=True)  # to memory that is pinned
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(index.device))
     return Counts(there, coming=(copy, event))
+
+
+@cache
+def _on_gpu() -> Any:
+    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    from ...kernels.maps import pairs
+
+    return pairs
 
 
 def is_captured(index: Tensor) -> bool:
@@ -130,11 +137,10 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
         raise ArgumentError("chunk", "a number of pairs >= 1", chunk)
     rows, taps = index.shape
     counts = counts_of(index) if counts is None else counts
-    chunks = sum(-(-count // chunk) for count in counts.here or (rows,) * taps)
+    chunks = sum([-(-count // chunk) for count in counts.here or (rows,) * taps])
     if index.is_cuda:
-        from ...kernels.maps import pairs as on_gpu
-
-        outputs, inputs, lengths = on_gpu.pairs(index, counts.there, chunk, run_of(chunk), chunks)
+        of_taps = counts.there
+        outputs, inputs, lengths = _on_gpu().pairs(index, of_taps, chunk, run_of(chunk), chunks)
         return Pairs(outputs, inputs, lengths, chunk, bound=counts.here is None)
     lengths = (counts.there + (chunk - 1)) // chunk
     outputs, inputs = _tap_by_tap(index, lengths, chunks * chunk, chunk)

@@ -17,6 +17,8 @@ from .row_orders import TapOrder, tap_order
 
 Ints = int | Sequence[int]
 
+_PLAIN = {int}
+
 MAX_TAPS = 4096
 MAX_OFFSET = 2**31 - 1  # of cells that are int32
 
@@ -49,9 +51,14 @@ def _offsets(
 
 def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ...]:
     """``value`` for every spatial mode; raises ``ArgumentError`` for fewer or smaller numbers."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
-    if len(values) != rank or not all(
-        isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values
+    if type(value) is tuple:
+        values = value
+    else:
+        values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
+    # Not one by one where all are plain: layers of a network ask at every call.
+    plain = {*map(type, values)} == _PLAIN and min(values) >= least
+    if len(values) != rank or not (
+        plain or all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values)
     ):
         raise ArgumentError(name, f"an integer >= {least}, or {rank} of them", value)
     if max(values) > MAX_OFFSET:

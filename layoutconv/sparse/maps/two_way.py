@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 
 from ...base.outlive import keeping, to_be_kept
 from ...errors import ArgumentError, ArgumentTypeError
-from ..coords.graphs import REFUSED, is_compiling, refuse_in_graphs
+from ..coords.graphs import REFUSED, is_compiling, is_dynamo_compiling, refuse_in_graphs
 from . import pairs_operator
 from .row_orders import by_taps
 from .tap_pairs import Counts, Pairs, counts_of, is_captured
@@ -140,7 +141,7 @@ class KernelMap:
         self.own = ways.ways[way] or ways.way(way, outputs.rows)
         # What is kept for extended rows is for them alone.
         self.views = self.own.views if ways.extended is None else {}
-        if not is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
+        if not is_dynamo_compiling():  # whose graphs make none for the next call, before torch 2.8
             ways.handles[way] = weakref.ref(self)
 
     def __repr__(self) -> str:
@@ -341,7 +342,7 @@ class _Sought(_OneWay):
     """
 
     def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
-        _OneWay.__init__(self, taps.extents)
+        self.taps, self._index, self.views, self._pairs = taps.extents, None, {}, {}
         self._asked = table, centres, taps, mirrored
 
     def _find_index(self) -> Tensor:
@@ -374,9 +375,8 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
     """
     if index.is_cuda:
         refuse_in_graphs(index)
-        from ...kernels.maps import inverse
-
-        return inverse.reversed_index(index, rows, order)
+        found: Tensor = _on_gpu()(index, rows, order)
+        return found
     count, taps = index.shape
     # One past the end there is room for what no row feeds. Tap by tap, so that caches hold a tap: a
     # third of the time (89k rows, 27 taps).
@@ -389,6 +389,14 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
         place = torch.where(fed >= 0, fed.long() + rows * tap, taps * rows)
         found.scatter_(0, place, own)
     return found[: taps * rows].view(taps, rows).T
+
+
+@cache
+def _on_gpu() -> Callable[..., Tensor]:
+    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    from ...kernels.maps import inverse
+
+    return inverse.reversed_index
 
 
 # -- the same as operators, for graphs of torch.compile and torch.export ---------------------------

@@ -76,8 +76,10 @@ class IndiceData:
     def __init__(self, map: KernelMap, geometry: Geometry, algo: Any = None) -> None:
         self.map, self.geometry = map, geometry
         self.algo = ConvAlgo.MaskImplicitGemm if algo is None else algo
-        self.in_version = version_of(map.inputs.cells)
-        self.out_version = version_of(map.outputs.cells)
+        inputs, outputs = map.inputs, map.outputs
+        self.in_version = version_of(inputs.cells)
+        same = outputs is inputs
+        self.out_version = self.in_version if same else version_of(outputs.cells)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: of versions how far behind they are, 0 if nobody wrote to the
