@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 from ...base.caches import remembered
-from ...base.outlive import keeping, to_be_kept
+from ...base.outlive import keeping
 from ...conv.problem import Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords import row_plan
@@ -223,9 +224,8 @@ def _map_between(
         key = *key, capacity
     found = coordinates.kept(key, outputs)
     if found is None:
-        with to_be_kept():
-            ends = coordinates, outputs, spatial_shape, capacity, corner
-            found = _made_between(taps, *ends, transposed=transposed)
+        ends = coordinates, outputs, spatial_shape, capacity, corner
+        found = keeping(partial(_made_between, transposed=transposed), taps, *ends)
         found = coordinates.keep(key, found, given=outputs is not None)
     if plan is not None:
         plan.lead(coordinates, asked, found.outputs)

@@ -317,15 +317,14 @@ class _OneWay:
             # Of rows in any order: an index that nobody needs is not looked for.
             index = self.index if self._sorted is None else self._sorted[0]
             if not is_captured(index):
-                with to_be_kept():
-                    self._counts = counts_of(index)
+                self._counts = keeping(counts_of, index)
         return self._counts
 
     def pairs(self, chunk: int) -> Pairs:
         if chunk not in self._pairs:
-            with to_be_kept():
-                counts = None if is_compiling() else self.counts
-                self._pairs[chunk] = pairs_operator.compiled_or_not(self.index, chunk, counts)
+            counts = None if is_compiling() else self.counts
+            of = self.index, chunk, counts
+            self._pairs[chunk] = keeping(pairs_operator.compiled_or_not, *of)
         return self._pairs[chunk]
 
     def pairs_made(self) -> Pairs:

@@ -1,0 +1,149 @@
+"""The calls of Python that a network takes on a GPU's host, by a process that has no GPU.
+
+    python host_network.py [evaluation] [training]
+
+Kernels are stood in for: those of convolutions by a function that does nothing, those of maps by
+what the host reads of them, numbers of cells and pairs. Everything before a launch is real. The
+process is good for nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from spconv_networks import residual_backbone  # noqa: E402
+
+import layoutconv.compat.spconv.pytorch as spconv  # noqa: E402
+from layoutconv.gpu import machines  # noqa: E402
+from layoutconv.gpu import plan as gpu_plan  # noqa: E402
+from layoutconv.kernels.maps import build_map, map_stages, pairs, per_rank  # noqa: E402
+from layoutconv.kernels.maps.build_map import HashTable  # noqa: E402
+from layoutconv.kernels.pointwise import segment_sum  # noqa: E402
+from layoutconv.ops import sparse_calls, sparse_operators  # noqa: E402
+from layoutconv.planning.machine import MACHINES  # noqa: E402
+
+ROWS, SHAPE = 200, [41, 200, 176]
+ROOMS = "layoutconv", "kernels"
+
+
+class Event:
+    """What comes from a GPU has come."""
+
+    def record(self, stream: Any = None) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+def stand_in() -> None:
+    """Have tensors on a GPU of which kernels take no notice."""
+    every: Any = torch.Tensor
+    every.is_cuda, every.is_cpu = True, False
+    cuda: Any = torch.cuda
+    cuda.current_device, cuda.device_count = lambda: -1, lambda: 1
+    cuda.is_current_stream_capturing, cuda.current_stream = lambda: False, lambda *_: None
+    cuda.Event = Event
+    own: Any = machines
+    own.machine_of = lambda device: MACHINES["sm_90a"]
+    for module in (build_map, map_stages, pairs):
+        if hasattr(module, "multiprocessors"):
+            module.__dict__["multiprocessors"] = lambda device: 132
+    for module, name in ((gpu_plan, "load_kernel"), (segment_sum, "load_segment_sum")):
+        module.__dict__[name] = lambda *_: nothing
+    rank: Any = per_rank
+    rank.load_per_rank, rank._arch = map_kernel, lambda device: "sm_90a"
+    calls: Any = sparse_calls
+    calls._takes_memory = lambda tensor: True
+    operators: Any = sparse_operators
+    operators._on_cpu = lambda tensor: False
+    table: Any = HashTable
+    table.verdict = lambda found: (0, 0, found.memory is None)
+
+
+def nothing(*_: Any) -> None: ...
+
+
+def map_kernel(kernel: Any, arch: str) -> Callable[..., None]:
+    """A kernel of maps, which writes what the host reads."""
+    names = [type(part).__name__ for part, *_ in getattr(kernel, "parts", [(kernel,)])]
+
+    def write(address: int, number: int) -> None:
+        ctypes.c_int64.from_address(address).value = number
+
+    def counts(of: Any, addresses: Any, integers: Any) -> None:
+        for tap in range(integers[1]):
+            write(addresses[1] + 8 * tap, max(1, integers[0] // 3))
+
+    def cells(of: Any, addresses: Any, integers: Any) -> None:
+        write(addresses[2], integers[3] * 4 // 5 + 1)
+
+    return counts if names == ["CountPairs"] else cells if "CountBits" in names else nothing
+
+
+def clouds(count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features and cells, each cloud's its own."""
+    random = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        keys = torch.randperm(20 * 150 * 150, generator=random)[:ROWS]
+        columns = (
+            torch.zeros(ROWS, dtype=torch.int64),
+            keys // 22_500,
+            keys // 150 % 150,
+            keys % 150,
+        )
+        yield torch.randn(ROWS, 5, generator=random), torch.stack(columns, 1).int().contiguous()
+
+
+def network(training: bool) -> Callable[[Tensor, Tensor], Any]:
+    """A call of VoxelResBackBone8x, or a step of its training under autocast, on a cloud."""
+    net = residual_backbone(spconv, 5, width=0.5).train(training)
+    if not training:
+        net.half()
+
+    @torch.no_grad()
+    def evaluate(features: Tensor, cells: Tensor) -> Tensor:
+        found: Tensor = net(spconv.SparseConvTensor(features.half(), cells, SHAPE, 1)).features
+        return found
+
+    def step(features: Tensor, cells: Tensor) -> None:
+        with torch.autocast("cpu", torch.float16):
+            found = net(spconv.SparseConvTensor(features, cells, SHAPE, 1)).features
+        found.float().square().mean().backward()
+
+    return step if training else evaluate
+
+
+def rooms_of(call: Callable[[Tensor, Tensor], Any]) -> Counter[str]:
+    """How many calls of Python each room of the library takes, on a cloud that is new."""
+    *others, last = clouds(6)
+    for given in others:
+        call(*given)
+    found: Counter[str] = Counter()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        parts = Path(frame.f_code.co_filename).parts
+        at = next((i + 1 for i, part in enumerate(parts) if part in ROOMS), 0)
+        if event == "call" and at and at < len(parts) and "benchmarks" not in parts:
+            found[parts[at]] += 1
+
+    sys.setprofile(note)
+    try:
+        call(*last)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+if __name__ == "__main__":
+    stand_in()
+    print(json.dumps([rooms_of(network(training=name == "training")) for name in sys.argv[1:]]))
