@@ -115,20 +115,39 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
         *named: Tensor,
-        lowered: bool = False,
     ) -> None:
-        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made.
-
-        ``lowered``: autocast is on, and the call known not to be seen by anything else.
-        """
+        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
         numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
         together = input, weight, *columns, *named
         # Apart from the input, which it may be: a guard of torch's has no tensor twice.
         alone = () if residual is None else (residual,)
-        if not (lowered or is_plain(*together, *alone)):
-            return
+        if is_plain(*together, *alone):
+            self._keep(make, numbers, together, alone)
+
+    def keep_lowered(
+        self,
+        make: Callable[[], Any],
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        *tensors: Any,
+    ) -> None:
+        """Keep a call with autocast on, which nothing else is known to see: ``tensors`` are those
+        of :meth:`keep`, without names.
+        """
+        input, weight, bias, scale, residual = tensors
+        numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+        alone = () if residual is None else (residual,)
+        self._keep(make, numbers, (input, weight, *columns), alone)
+
+    def _keep(
+        self,
+        make: Callable[[], Any],
+        numbers: tuple[Any, ...],
+        together: tuple[Tensor, ...],
+        alone: tuple[Tensor, ...],
+    ) -> None:
         try:
-            key = self._key(numbers, input, weight)
+            key = self._key(numbers, together[0], together[1])
         except (ValueError, IndexError):  # no numbers, no modes
             return
         apart_alike = guard_of(*alone, rows=self.rows) if alone else None

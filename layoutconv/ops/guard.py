@@ -26,7 +26,7 @@ from ..errors import ArgumentError
 if TYPE_CHECKING:
     from torch import Tensor
 
-is_compiling, is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
 
 Guard = Callable[..., bool]
@@ -85,8 +85,9 @@ def is_watched_unseen() -> bool:
     ...     is_watched_unseen()
     True
     """
+    # Of tracers, torch.compile alone has to be asked for: others are modes, or have own tensors.
     return bool(
-        is_compiling()
+        is_dynamo_compiling()
         or functions_that_look()
         or operators_that_look()
         or levels._current_level >= 0

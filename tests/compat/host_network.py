@@ -39,7 +39,7 @@ ROOMS = "layoutconv", "kernels"
 
 
 class Event:
-    """What comes from a GPU has come."""
+    """An event that has come."""
 
     def record(self, stream: Any = None) -> None: ...
     def synchronize(self) -> None: ...
@@ -124,7 +124,7 @@ def network(training: bool) -> Callable[[Tensor, Tensor], Any]:
 
 
 def rooms_of(call: Callable[[Tensor, Tensor], Any]) -> Counter[str]:
-    """How many calls of Python each room of the library takes, on a cloud that is new."""
+    """The calls of Python that each room of the library takes, on a cloud that is new."""
     *others, last = clouds(6)
     for given in others:
         call(*given)

@@ -1,4 +1,4 @@
-"""How little Python a network of spconv's names takes before its launches, on a cloud that is new.
+"""The Python that a network of spconv's names takes before its launches, on a cloud that is new.
 
 Microseconds differ from machine to machine: calls of Python, about 1 us each with what they do
 there, are counted in their place.
