@@ -96,6 +96,7 @@ class Kind:
     def __init__(self, key: Hashable, view: GemmView, names: tuple[str, ...]) -> None:
         self.key, self.names, self.plans = key, names, dict[Hashable, Any]()
         self._integers = itemgetter(*names) if len(names) > 1 else None
+        self.empty_sums = view.empty_sums
         self.extents = [_product(view.a.shape[0]), _product(view.b.shape[0])]
         self.extents += [_product(mode) for mode in (view.a.shape[1], view.a.shape[2:])]
         want = expected(view)
@@ -126,7 +127,7 @@ class Kind:
             indices.append(_like(of, gather=gather, rows=stored[place].shape[0]))
         found = object.__new__(MapView)
         found.__dict__.update(
-            kind=self, over=over, m=m, n=n, k=k, l=l,
+            kind=self, over=over, m=m, n=n, k=k, l=l, empty_sums=self.empty_sums,
             _expected=_like(
                 self.expected, a=a, b=b, d=d, indices=tuple(indices),
                 device=indices[0].buffer.device,

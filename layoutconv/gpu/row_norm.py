@@ -70,21 +70,20 @@ def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     backward pass needs: mean and inverse deviation of every column, and how many rows counted,
     float32 (2 C + 1,). Running statistics move.
     """
-    rows, C = x.shape
-    x, past = _whole(x), None if norm.past is None else _whole(norm.past)
-    shape = _shape(x, norm)
-    plan = schedule(rows, C, shape.vector)
+    x, past, running = _whole(x), norm.past, norm.running or (None, None)
+    past = None if past is None else _whole(past)
+    shape, plan = _planned(x, norm)
+    C, parts = plan.columns, plan.parts
     out, kept = torch.empty_like(x), x.new_empty(2 * C + 1, dtype=torch.float32)
-    moments = _workspace(x, plan, 2 * C + 1)
+    # Words, as launches want their first tensor: moments of each part, and counts behind them.
+    moments = x.new_empty((1, parts * (2 * C + 1)), dtype=torch.int32)
     start = moments.data_ptr()
-    running = norm.running or (None, None)
-    tensors = (
-        x, norm.there, moments, moments, norm.weight, norm.bias, past, out, kept, *running
-    )  # fmt: skip
-    addresses = [start if tensor is None else tensor.data_ptr() for tensor in tensors]
-    addresses[3] += 8 * C * plan.parts
-    bits = _bits(norm.eps), _bits(norm.momentum)
-    _launch(_chain(shape, forward=True), moments, tensors, addresses, (*plan.integers, *bits))
+    there = [x, norm.there, norm.weight, norm.bias, past, out, kept, *running]
+    rows, valid, *rest = [start if t is None else t.data_ptr() for t in there]
+    addresses = rows, valid, start, start + 8 * C * parts, *rest
+    chain = _chain(shape, forward=True)
+    tensors = moments, *[t for t in there if t is not None]
+    _per_rank().launch(chain, tensors, addresses, (*plan, _bits(norm.eps), _bits(norm.momentum)))
     for tensor in norm.running or ():
         if not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
@@ -97,17 +96,17 @@ def gradients(
     """The gradients of features and of what was added, like these, and of weight and bias, float32
     (2, C), from that of the result; ``out`` is the result, where ``norm.relu``.
     """
-    rows, C = x.shape
     x, grad = _whole(x), _whole(grad)
-    shape = _shape(x, norm)
-    plan = schedule(rows, C, shape.vector)
+    shape, plan = _planned(x, norm)
+    C = plan.columns
     dx, dpast = torch.empty_like(x), torch.empty_like(x) if shape.added else None
     of_parameters = x.new_empty((2, C), dtype=torch.float32)
-    sums = _workspace(x, plan, 2 * C)
+    sums = x.new_empty((1, plan.parts * 2 * C), dtype=torch.int32)
+    there = [x, norm.there, out, grad, kept, sums, norm.weight, dx, dpast, of_parameters]
     start = sums.data_ptr()
-    tensors = x, norm.there, out, grad, kept, sums, norm.weight, dx, dpast, of_parameters
-    addresses = [start if tensor is None else tensor.data_ptr() for tensor in tensors]
-    _launch(_chain(shape, forward=False), sums, tensors, addresses, plan.integers)
+    addresses = tuple([start if t is None else t.data_ptr() for t in there])
+    tensors = sums, *[t for t in there if t is not None]
+    _per_rank().launch(_chain(shape, forward=False), tensors, addresses, tuple(plan))
     return dx, dpast, of_parameters
 
 
@@ -117,25 +116,15 @@ def _whole(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() & (BYTES - 1) else x
 
 
-def _workspace(x: Tensor, plan: Schedule, words: int) -> Tensor:
-    """So many words for each part; int32 (1, words), as launches want their first tensor."""
-    return x.new_empty((1, plan.parts * words), dtype=torch.int32)
-
-
-def _launch(
-    chain: Chain, workspace: Tensor, tensors: Any, addresses: list[int], integers: tuple[int, ...]
-) -> None:
-    from ..kernels.maps import per_rank
-
-    there = [tensor for tensor in tensors if tensor is not None]
-    per_rank.launch(chain, (workspace, *there), tuple(addresses), integers)
-
-
-def _shape(x: Tensor, norm: Norm) -> NormShape:
-    of_parameters = None if norm.weight is None else norm.weight.dtype
-    of_running = None if norm.running is None else norm.running[0].dtype
+def _planned(x: Tensor, norm: Norm) -> tuple[NormShape, Schedule]:
+    """The kernels of a norm, and how they are launched."""
+    weight, running = norm.weight, norm.running
+    of_parameters = None if weight is None else weight.dtype
+    of_running = None if running is None else running[0].dtype
     options = norm.there is not None, norm.relu, norm.past is not None
-    return _shape_of(x.dtype, x.shape[1], of_parameters, of_running, *options)
+    rows, C = x.shape
+    shape = _shape_of(x.dtype, C, of_parameters, of_running, *options)
+    return shape, schedule(rows, C, shape.vector)
 
 
 @remembered(256)
@@ -163,3 +152,11 @@ def _bits(number: float) -> int:
     """The bits of a number as float32, an integer that kernels take."""
     found: int = unpack("<i", pack("<f", number))[0]
     return found
+
+
+@remembered(1)
+def _per_rank() -> Any:
+    """What launches, which imports the DSL."""
+    from ..kernels.maps import per_rank
+
+    return per_rank

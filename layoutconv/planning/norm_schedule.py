@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..base.caches import remembered
 
 LOG_THREADS = 8  # of a CTA
 LOG_COLUMNS = 6  # of a block, at most
@@ -43,11 +46,10 @@ def vector_of(columns: int, itemsize: int) -> int:
     return min(BYTES // itemsize, columns & -columns)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The parts and blocks that a launch is cut into, of which kernels are told.
+class Schedule(NamedTuple):
+    """The parts and blocks that a launch is cut into, as kernels take them.
 
-    Args:
+    Attributes:
         rows, columns: of the features.
         log_across: the logarithm of the threads that have a row of a block.
         share: rows of a part.
@@ -60,16 +62,12 @@ class Schedule:
     share: int
     parts: int
 
-    @property
-    def integers(self) -> tuple[int, ...]:
-        """These, as kernels take them."""
-        return astuple(self)
 
-
+@remembered(256)
 def schedule(rows: int, columns: int, vector: int) -> Schedule:
     """Cut rows into parts, each of at least a load of every thread.
 
-    >>> schedule(48_743, 64, 8).integers, schedule(100, 5, 1).integers
+    >>> tuple(schedule(48_743, 64, 8)), tuple(schedule(100, 5, 1))
     ((48743, 64, 3, 381, 128), (100, 5, 3, 100, 1))
     """
     vectors = columns // vector

@@ -12,8 +12,9 @@ from pathlib import Path
 from ..warm_process import run_python
 
 SCRIPT = Path(__file__).with_name("host_network.py")
-# Of 21 convolutions over 8 new kernel maps. They were 1558 and, of the rooms below, 2825.
-OF_EVALUATION, OF_TRAINING = 1140, 1910
+# Of 21 convolutions over 8 new kernel maps. They were 1558 and, of the rooms below, 2825. In training
+# 225 of them are those of 21 norms with what follows, in place of torch's modules and operators.
+OF_EVALUATION, OF_TRAINING = 1140, 1910 + 225
 BELOW = "base", "gpu", "kernels", "ops", "planning", "sparse"
 
 
@@ -23,6 +24,6 @@ def test_calls_of_python_of_a_network() -> None:
     evaluation, training = json.loads(done.stdout)
     print(evaluation, training)
     assert sum(evaluation.values()) <= OF_EVALUATION, evaluation
-    # Norms and the modules of training are no part of this.
+    # The modules of training are no part of this.
     assert sum(training.get(room, 0) for room in BELOW) <= OF_TRAINING, training
     assert min(training["sparse"], evaluation["gpu"], training["ops"]) > 100  # they were counted

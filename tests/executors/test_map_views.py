@@ -12,12 +12,14 @@ from torch import Tensor
 
 from layoutconv.gpu import map_views, select
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.map_views import MapView, Over, representative
+from layoutconv.gpu.map_passes import pairs_over
+from layoutconv.gpu.map_views import MapView, Over, map_view, representative
 from layoutconv.gpu.measured_choices import size_class
 from layoutconv.ops import sparse_operators as executor
 from layoutconv.planning.kernel_key import index_buffer, signature
 from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
+from layoutconv.sparse.maps.tap_pairs import Pairs
 from layoutconv.tensors import tensor_checks
 from layoutconv.view.gemm_view import GemmView
 
@@ -181,3 +183,11 @@ def test_sizes_of_one_class_are_of_one_power_of_two() -> None:
         assert abs(middle / size - 1) < 0.05 + 0.5 / size
         if middle > 8:  # of smaller ones the middle is rounded far
             assert size_class(middle) == size_class(size)
+
+
+def test_sums_that_may_be_empty_are_so_in_views_of_a_kind() -> None:
+    rows, lengths = torch.zeros(4, 64, dtype=torch.int32), torch.ones(4, dtype=torch.int64)
+    for bound in (False, True):
+        over = pairs_over(Pairs(rows, rows, lengths, 64, bound), 9, 9, 16, 16)
+        for _ in range(2):  # the second is made of the first one's kind
+            assert map_view(over).empty_sums == bound == over.view().empty_sums
