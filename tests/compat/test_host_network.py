@@ -12,8 +12,8 @@ from pathlib import Path
 from ..warm_process import run_python
 
 SCRIPT = Path(__file__).with_name("host_network.py")
-# Of 21 convolutions over 8 new kernel maps. They were 1558 and, of the rooms below, 2825. In training
-# 225 of them are those of 21 norms with what follows, in place of torch's modules and operators.
+# Of 21 convolutions over 8 new kernel maps. They were 1558 and, of the rooms below, 2825. Training
+# has 225 for 21 norms with what follows, in place of torch's modules and operators.
 OF_EVALUATION, OF_TRAINING = 1140, 1910 + 225
 BELOW = "base", "gpu", "kernels", "ops", "planning", "sparse"
 
