@@ -33,8 +33,11 @@ from .sums import Mode, collision, interval, within
 from .swizzle import Swizzle
 from .symbols import Symbolic, same
 from .table import all_values, steps_of
+from .values_at_once import counted, values_at_once
 from .xor import F2
 from .xor_image import MASK_BITS, XorImage, common_block, mask_of_sums
+
+_LOOKS = 32  # values, of which it is asked if a run begins or ends there
 
 
 def asked(name: str, x: Any) -> Any:
@@ -80,6 +83,9 @@ def is_injective(layout: Any) -> bool:
         known_outer = low + a.offset >= 0 and arithmetic(a.outer) is Arithmetic.INTEGER
         if known_outer and is_injective(lengthened(a.outer, high + a.offset)):
             return is_injective(a.inner)
+    found = values_at_once(a)
+    if found is not None:
+        return found.differ(Budget("is_injective", (layout,)))
     values = all_values("is_injective", a)
     return len(set(values)) == len(values)
 
@@ -127,6 +133,13 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
         raise LayoutTypeError(f"is_surjective: {layout} gives coordinates; say which shape")
     if isinstance(a, Layout) and arithmetic(a) is Arithmetic.XOR:
         return _covers_by_xor(a, bound)
+    found = values_at_once(a)
+    if found is not None:
+        low, high = (0, bound - 1) if bound is not None else found.extremes()
+        budget = Budget("is_surjective", (layout,))
+        if found.count == high - low + 1 and bound is None:
+            return is_injective(a)
+        return found.count > high - low and found.cover(range(low, high + 1), budget)
     if bound is None and _swizzles_integers(a) and is_injective(a.inner):
         return bool(cosize(a) == a.size())
     values = values_of_image("is_surjective", a)
@@ -209,6 +222,9 @@ def contiguity(layout: Any) -> Any:
         start, moved = _run(a.inner), _swizzled_run(a.outer, a.offset)
         if moved < start:
             return moved
+    values = values_at_once(a)
+    if values is not None:
+        return counted(values, a(0))
     budget = Budget("contiguity", (layout,))
     n, size, first, price = start, whole("contiguity", a.size()), a(0), steps_of(a)
     while n < size and a(n) == first + n:
@@ -340,8 +356,7 @@ def _aligned_block(layout: Layout) -> int:
     if kind is Arithmetic.XOR:
         return _block_of_xors(layout)
     if kind is not Arithmetic.INTEGER:
-        values = values_of_image("vector_width", layout)
-        return _common(sorted(values)) if all(isinstance(x, int) for x in values) else 1
+        return _block_of_values(layout, 1)
     if is_symbolic(layout):
         return 1 if not any(known(d == 1) for _, d in layout._leaves) else _symbolic_block(layout)
     return _block_of_sums(layout)
@@ -355,7 +370,30 @@ def _block_of_xors(layout: Layout) -> int:
         return block  # the first run ends there
     if image.bits <= MASK_BITS:
         return common_block(image.mask(), block)
-    return _common(sorted(values_of_image("vector_width", layout)))
+    return _block_of_values(layout, block)
+
+
+def _block_of_values(layout: Layout, block: int) -> int:
+    """The same of a set of values, where ``block`` is known to divide it: most often it is that.
+
+    So the ends of some runs are looked for, and all of them only if these say more.
+    """
+    values = values_at_once(layout)
+    if values is not None:
+        low, high = values.extremes()
+        found = gcd(low, high + 1)
+        corners, place = [0], 1  # where coordinates end, most runs do
+        for s, _ in layout._leaves:
+            corners += [i + (s - 1) * place for i in corners] if s > 1 else []
+            place *= s
+        for i in corners[:_LOOKS]:
+            v = values.at(i)
+            found = gcd(found, v if values.place_of(v - 1) is None else 0)
+            found = gcd(found, v + 1 if values.place_of(v + 1) is None else 0)
+            if found == block:
+                return block
+    image = values_of_image("vector_width", layout)
+    return _common(sorted(image)) if all(isinstance(x, int) for x in image) else 1
 
 
 def _symbolic_block(layout: Layout) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import LayoutBudgetError, text, whole
 
@@ -21,6 +21,7 @@ PROOF = 1_000  # terms that are looked at to prove one inequality; one takes 1 t
 PROOFS = 10_000  # of all proofs of an operation, in the time of a search
 RESERVE = 0.25  # of an operation, for a search at present values once proofs have taken the rest
 TABLE = 1 << 20  # entries of a table that somebody asks for
+SET = 1 << 19  # values whose set is made in the time of an operation
 
 
 class Pool:
@@ -78,12 +79,16 @@ class Budget:
             if self.pool.left < 0:
                 self.left = -1
         if self.left < 0:
-            shown = ", ".join(map(text, self.operands))
-            raise LayoutBudgetError(
-                f"{self.operation}({shown}): no answer in {self.steps} steps",
-                operation=self.operation,
-                operands=self.operands,
-            )
+            self.give_up()
+
+    def give_up(self) -> NoReturn:
+        """Raise :class:`LayoutBudgetError`: what is left to do would take more than there is."""
+        shown = ", ".join(map(text, self.operands))
+        raise LayoutBudgetError(
+            f"{self.operation}({shown}): no answer in {self.steps} steps",
+            operation=self.operation,
+            operands=self.operands,
+        )
 
 
 class Effort:

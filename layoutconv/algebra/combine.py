@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import gcd, lcm
 from typing import Any
 
-from .budget import EVALUATIONS, Budget
+from .budget import Budget
 from .carry import Carry, carries_of, clash, split
 from .composition import at_present
 from .errors import LayoutTypeError, LayoutValueError, inexact
-from .f2_compose import bit_columns, evaluator, factored
+from .f2_compose import factored
+from .f2_linear import bit_columns
 from .int_tuple import IntTuple, flatten, idx2crd, shape_of, unflatten
 from .layout import Layout, Leaf, as_layout, make
 from .like import is_symbolic, present, symbolically
@@ -28,6 +29,7 @@ from .packing import Packing
 from .protocol import plus, scale
 from .relations import known
 from .symbols import same
+from .values_at_once import values_at_once
 from .xor import F2
 
 
@@ -180,25 +182,25 @@ def _refined(a: Layout, b: Layout) -> list[tuple[Any, Any, Any]] | None:
 
 def _by_table(a: Layout, b: Layout) -> Layout:
     """The sum by XOR where extents do not divide: forced strides, compared everywhere."""
-    size, budget = int(a.size()), Budget("layout_add", (a, b), EVALUATIONS)
+    size = int(a.size())
     if not {Arithmetic.XOR} >= {arithmetic(x) for x in (a, b) if any(x._leaves) and not _zero(x)}:
         raise LayoutTypeError(f"layout_add: {a} and {b} do not add up: make both F2, or neither")
-    one, two = evaluator(a), evaluator(b)
-    values: dict[int, int] = {}
-
-    def value(i: int) -> int:
-        if i not in values:
-            budget.spend()
-            values[i] = one(i) ^ two(i)
-        return values[i]
-
-    modes = factored(value, size, budget)
+    budget = Budget("layout_add", (a, b))
+    one, two = values_at_once(a), values_at_once(b)
+    if one is None or two is None:
+        budget.give_up()
+    values = one.xor(two)
+    modes = factored(values, budget)
     if modes is not None:
         return from_leaves([(s, F2(d)) for s, d in modes])
-    best = make(size, F2(value(1)))
-    at = next(i for i in range(size) if best(i) != value(i))
-    why = f"at {at} the sum is {value(at)}, the best layout {best(at)}"
-    inexact("layout_add", (a, b), why, witness=at, exact=value(at), best=best)
+    best = make(size, F2(values.at(1)))
+    others = values_at_once(best)
+    at = None if others is None else values.first_difference(others)
+    if at is None:
+        budget.give_up()
+    exact = values.at(at)
+    why = f"at {at} the sum is {exact}, the best layout {best(at)}"
+    inexact("layout_add", (a, b), why, witness=at, exact=exact, best=best)
 
 
 def _zero(a: Layout) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from .budget import Budget, one_operation
@@ -12,7 +12,7 @@ from .errors import LayoutTypeError, LayoutValueError
 from .fold import folded
 from .inverse import is_identity, longest, right_inverse
 from .inverse_composed import kept_below
-from .inverse_table import right_inverse_of_table
+from .inverse_table import identical, inside, right_inverse_of_table
 from .layout import Layout, as_like
 from .like import is_symbolic, symbolically
 from .normal import Arithmetic, arithmetic, from_leaves, merge, normal_form
@@ -170,6 +170,10 @@ def _longest(a: Any, done: list[tuple[int, Any]], stride: Any, most: Any, size: 
         candidate = from_leaves([*done, (most, stride)])
         return most if is_identity(a, candidate) else 1
     first = a(0)
+    prefix = prod([s for s, _ in done])
+    found = identical(a, from_leaves([*done, (min(most, inside(done, stride, size)), stride)]))
+    if found is not None:
+        return max(1, found // prefix)
     low, high = 1, int(most)
     budget, price = Budget("max_common_layout", (a,)), 2 + steps_of(a)
     while low < high:

@@ -14,7 +14,8 @@ from .composed import ComposedLayout, lift, over_coordinates
 from .errors import LayoutBudgetError, LayoutError, LayoutTypeError, LayoutValueError
 from .exact import decided, mode_at
 from .f2 import integer_strides
-from .f2_compose import compose_f2, integers_for, without_carry
+from .f2_compose import compose_f2
+from .f2_linear import integers_for, without_carry
 from .int_tuple import IntTuple, split_and_sum
 from .layout import Layout, as_like, make, make_layout, make_plain
 from .like import is_symbolic, present, symbolically

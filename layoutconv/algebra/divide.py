@@ -8,7 +8,7 @@ from .complement import ascending, by_path, complement, first_lost, gaps, sorted
 from .composed import ComposedLayout, over_coordinates
 from .composition import compose
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact
-from .f2_compose import without_carry
+from .f2_linear import without_carry
 from .layout import Layout, as_layout, as_like, make, make_all_plain, make_layout, make_plain
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_mode, from_plain, modes_for

@@ -11,7 +11,7 @@ from .budget import Budget
 from .composed import ComposedLayout
 from .entries import Mode, get
 from .errors import LayoutTypeError, whole
-from .f2_compose import bit_columns
+from .f2_linear import bit_columns
 from .f2_span import Span
 from .fold import folded, separated
 from .int_tuple import IntTuple, at_mode, map_leaves, product, shape_of
@@ -22,6 +22,7 @@ from .protocol import Bounds, Path, bounds
 from .sums import within
 from .swizzle import Swizzle
 from .table import all_values
+from .values_at_once import values_at_once
 
 
 def size(layout: Any, mode: Mode = None) -> Any:
@@ -194,6 +195,9 @@ def _of_swizzle(name: str, a: ComposedLayout) -> tuple[int, int]:
     kind = arithmetic(a.inner)
     if kind is Arithmetic.XOR and a.offset == 0:
         return 0, _largest_xor(name, a.inner, a.outer)
+    at_once = values_at_once(a)
+    if at_once is not None:
+        return at_once.extremes()
     if kind is not Arithmetic.INTEGER:
         return _of_values(name, a)[()]
     inner, swizzle = simplified(a.inner), a.outer
@@ -215,6 +219,9 @@ def _of_swizzle(name: str, a: ComposedLayout) -> tuple[int, int]:
 
 def _of_values(name: str, a: Any) -> Bounds:
     """The extremes of all values, one after the other."""
+    at_once = values_at_once(a)
+    if at_once is not None:
+        return {(): at_once.extremes()}
     found: dict[Path, tuple[Any, Any]] = {}
     values = all_values(name, a)
     if all(type(value) is int for value in values):

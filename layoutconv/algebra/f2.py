@@ -12,7 +12,7 @@ from typing import Any
 from .budget import Budget
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
-from .f2_compose import bit_columns, is_linear_below
+from .f2_linear import bit_columns, is_linear_below
 from .f2_span import Columns, Span, apply_columns
 from .int_tuple import IntTuple, flatten, product, unflatten
 from .layout import Layout, as_like, make
@@ -20,6 +20,7 @@ from .like import values_of
 from .normal import Arithmetic, arithmetic, from_leaves, merge, simplified
 from .protocol import xor
 from .swizzle import Swizzle
+from .values_at_once import values_at_once
 from .xor import F2
 
 
@@ -48,9 +49,7 @@ def to_f2(layout: Any) -> Columns:
     if not isinstance(first, int):
         raise LayoutTypeError(f"to_f2: {layout} gives {first}, not integers")
     found = tuple([int(layout(1 << i)) for i in range(size.bit_length() - 1)])
-    budget = Budget("to_f2", (layout,))
-    for x, y in _pairs(size):
-        budget.spend(4)
+    for x, y in _pairs(layout, found, size):
         at = layout(x ^ y)
         if at != apply_columns(found, x ^ y):
             inexact(
@@ -91,14 +90,26 @@ def _adds(layout: Layout) -> bool:
     return arithmetic(layout) in (Arithmetic.INTEGER, Arithmetic.XOR)
 
 
-def _pairs(size: int) -> Any:
-    """Pairs of positions: bits first, where integers show that they carry, then all the rest."""
+def _pairs(layout: Any, columns: Columns, size: int) -> Any:
+    """Pairs of positions: bits first, where integers show that they carry, then all the rest.
+
+    Of the rest only the first that is not linear, where all values are known at once.
+    """
     yield 0, 0
     bits = [1 << i for i in range(size.bit_length() - 1)]
     for i, x in enumerate(bits):
         for y in bits[:i]:
             yield x, y
-    for i in range(1, size):
+    values = values_at_once(layout)
+    rest: Any = range(1, size)
+    if values is not None and min(columns, default=0) >= 0:
+        shape = (2,) * len(columns)
+        linear = values_at_once(make(shape, tuple(map(F2, columns))))
+        at = None if linear is None else values.first_difference(linear)
+        rest = () if at is None else (at,)
+    budget = Budget("to_f2", (layout,))
+    for i in rest:
+        budget.spend(4)
         yield i & -i, i & (i - 1)
 
 

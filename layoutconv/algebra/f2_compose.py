@@ -1,30 +1,36 @@
 """Composition where a side adds by XOR.
 
-Three ways, from the general to the slow. By bits: where both sides are linear in the bits of their
-coordinates the result is, and its columns are those of the product of two matrices. By digits:
-where no mode of ``b`` leaves its digit of ``a`` and no sum carries, each mode is scaled by itself.
-By table: the strides are forced, and every coordinate is compared.
+Three ways, from the general to the slow. By bits and by digits (:mod:`.f2_linear`), where these
+tell the modes of the result. By table: the strides are forced, and all values are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable
 from typing import Any
 
-from .budget import EVALUATIONS, Budget
-from .errors import LayoutTypeError, inexact, text
-from .f2_span import Span
+from .budget import TABLE, Budget
+from .errors import LayoutTypeError, LayoutValueError, inexact, text
+from .exact import decided
+from .f2_linear import (
+    Mode,
+    by_bits,
+    by_digits,
+    is_carry_free,
+    runs,
+    tells_bits,
+)
 from .int_tuple import idx2crd, unflatten
 from .layout import Layout, make
-from .normal import Arithmetic, arithmetic, merge, simplified
+from .normal import Arithmetic, arithmetic, from_leaves, merge, normal_form, simplified
 from .protocol import xor
+from .values_at_once import Values, through, values_at_once
 from .xor import F2, carryless
 
 _SAMPLE = 64  # coordinates all over the domain
 _STRIDE = 0x9E3779B97F4A7C15  # that lie apart
-Columns = list[int]  # the value of each bit of a coordinate
-Mode = tuple[int, int]  # an extent and the value of a stride
+_SPREAD = 1 << 16  # of too many coordinates, twice as many as are compared
+_PART = 1 << 9  # values that are compared at once in a step
 
 
 def compose_f2(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) -> Layout:
@@ -35,9 +41,7 @@ def compose_f2(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) 
     (4,4):(f2,f18)
     """
     a, b = simplified(a), simplified(b)
-    leaves = _by_bits(a, b)
-    if leaves is None:
-        leaves = _by_digits(a, b)
+    leaves = _by_one_stride(a, b) or by_bits(a, b) or by_digits(a, b)
     if leaves is not None and all(modes is not None for modes in leaves):
         return _assembled(b, [modes or [] for modes in leaves], F2)
     lowest = sum(0 if isinstance(d, F2) else (s - 1) * min(d, 0) for s, d in b._leaves)
@@ -46,195 +50,43 @@ def compose_f2(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) 
         raise LayoutTypeError(
             f"{operation}({shown}): expected positions >= 0, for XOR strides, got {lowest}"
         )
-    budget = Budget(operation, operands, EVALUATIONS)
-    return _by_table(a, b, budget, (operation, operands))
+    return _by_table(a, b, (operation, operands))
 
 
-def bit_columns(layout: Layout) -> list[Columns] | None:
-    """The columns of each leaf where the layout is linear in the bits of its coordinates.
-
-    None where it is not: integers whose sums carry, of negative strides.
-
-    >>> bit_columns(Layout((4, 2), (1, 8))), bit_columns(Layout((4, 2), (1, 2)))
-    ([[1, 2], [8]], None)
-    """
-    by_xor = arithmetic(layout) is Arithmetic.XOR
-    taken = 0
-    result = []
-    for s, d in layout._leaves:
-        value: Any = xor(d) if by_xor else d
-        bits = (s - 1).bit_length()
-        columns = [value << k for k in range(bits)]
-        if not by_xor and value:
-            mask = 0
-            for column in columns:
-                mask |= column
-            if value < 0 or not is_carry_free(value, s) or taken & mask:
-                return None
-            taken |= mask
-        result.append(columns)
-    return result
-
-
-def without_carry(layout: Any) -> Any:
-    """``layout``, made mode by mode from one of XOR strides, if its modes still add by XOR."""
-    if not isinstance(layout, Layout) or arithmetic(layout) is Arithmetic.XOR:
-        return layout
-    if arithmetic(layout) is not Arithmetic.INTEGER or bit_columns(simplified(layout)) is None:
-        raise LayoutTypeError(f"the modes of {layout} add with carries")
-    return layout
-
-
-def is_carry_free(d: int, extent: int) -> bool:
-    """Tell if ``c * d`` is the carry-less product for every ``c < extent``.
-
-    The smallest number that overlaps with itself when it is moved by g bits is ``1 + 2^g``.
-
-    >>> is_carry_free(8, 100), is_carry_free(5, 4), is_carry_free(5, 6)
-    (True, True, False)
-    """
-    while d:
-        low = d & -d
-        d ^= low
-        if d and extent > (d & -d) // low + 1:
-            return False
-    return True
-
-
-def _by_bits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
-    """The modes of each leaf of b, None for a leaf that has none; None if this way is closed."""
-    columns = bit_columns(b)
-    if columns is None:
+def _by_one_stride(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
+    """The modes of each leaf of b, of XOR strides, after one mode that adds by XOR as well."""
+    form = normal_form(a)
+    if arithmetic(b) is not Arithmetic.XOR or len(form) != 1:
         return None
-    reach = 0
-    for leaf in columns:
-        for column in leaf:
-            reach |= column
-    if not is_linear_below(a, reach):
+    value = xor(form[0][1])
+    if value is None and type(form[0][1]) is int and is_carry_free(form[0][1], 1 << 128):
+        value = form[0][1]  # a power of two
+    if value is None or value < 0:
         return None
-    return [
-        _runs([int(a(column)) for column in leaf], s)
-        for leaf, (s, _) in zip(columns, b._leaves, strict=True)
-    ]
+    return [[(s, carryless(xor(d) or 0, value))] for s, d in b._leaves]
 
 
-def is_linear_below(a: Layout, reach: int) -> bool:
-    """Tell if ``a`` is linear in the bits of all positions whose bits are in ``reach``."""
-    used: list[tuple[Any, Any]] = []
-    for i, (s, d) in enumerate(a._leaves):
-        if reach < s or i == len(a._leaves) - 1:
-            used.append((reach + 1, d))
-            break
-        if s & (s - 1):
-            return False
-        used.append((s, d))
-        reach >>= s.bit_length() - 1
-    shape, stride = tuple([s for s, _ in used]), tuple([d for _, d in used])
-    return bit_columns(make(shape, stride)) is not None
-
-
-def _runs(columns: Columns, extent: int) -> list[Mode] | None:
-    """The modes of a leaf whose bits have these columns, or None: only the last may be odd.
-
-    A mode goes on while each column is twice the one before.
-    """
-    modes: list[Mode] = []
-    at = 0
-    while at < len(columns):
-        end = at + 1
-        while end < len(columns) and columns[end] == 2 * columns[end - 1]:
-            end += 1
-        if end == len(columns):
-            return [*modes, (extent, columns[at])]
-        if extent % (1 << (end - at)):
-            return None
-        modes.append((1 << (end - at), columns[at]))
-        extent >>= end - at
-        at = end
-    return modes or [(extent, 0)]
-
-
-def _by_digits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
-    """The modes of each leaf of b, each within one digit of ``a``; None if this way is closed."""
-    if arithmetic(a) is not Arithmetic.XOR or arithmetic(b) is Arithmetic.XOR or not a._leaves:
-        return None
-    extents = [s for s, _ in a._leaves]
-    values = [xor(d) or 0 for _, d in a._leaves]
-    taken = [0] * len(extents)
-    used = [0] * len(extents)
-    result: list[list[Mode] | None] = []
-    for s, d in b._leaves:
-        steps = _steps(extents, s, d)
-        if steps is None:
-            return None
-        modes = []
-        for digit, extent, step in steps:
-            mask = 0
-            for k in range((extent - 1).bit_length()):
-                mask |= step << k
-            used[digit] += (extent - 1) * step
-            if digit < len(extents) - 1 and used[digit] >= extents[digit]:
-                return None
-            if values[digit] and (not is_carry_free(step, extent) or taken[digit] & mask):
-                return None
-            taken[digit] |= mask
-            modes.append((extent, carryless(step, values[digit])))
-        result.append(modes)
-    return result
-
-
-def _steps(extents: list[int], s: int, d: int) -> list[tuple[int, int, int]] | None:
-    """The digits that ``s:d`` moves in: which, how often, in which steps."""
-    if d < 0:
-        return None
-    if d == 0 or s == 1:
-        return [(0, s, 0)] if d == 0 else None
-    steps: list[tuple[int, int, int]] = []
-    for i, extent in enumerate(extents):
-        if i == len(extents) - 1 or (s - 1) * d < extent:
-            return [*steps, (i, s, d)]
-        if d >= extent:
-            if d % extent:
-                return None
-            d //= extent
-            continue
-        if extent % d or s % (extent // d):
-            return None
-        steps.append((i, extent // d, d))
-        s, d = s // (extent // d), 1
-    return steps
-
-
-def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, ...]]) -> Layout:
+def _by_table(a: Layout, b: Layout, said: tuple[str, tuple[Any, ...]]) -> Layout:
     """The layout whose strides are forced, compared with the function everywhere."""
-    outer = evaluator(a)
-    values = [_along(outer, b, i, budget) for i in range(len(b._leaves))]
+    table = _Table(a, b, Budget(*said))
     alone = [_alone(a, s, d) for s, d in b._leaves]
-    never = [
-        found is None and _tells_bits(a, s, d)
-        for found, (s, d) in zip(alone, b._leaves, strict=True)
-    ]
     proofs = []
-    for kind, split in ((F2, factored), (int, _split_integers)):
+    for kind in (F2, int):
         modes: list[list[Mode]] = []
         at: Any = None
-        for i, (value, (s, _)) in enumerate(zip(values, b._leaves, strict=True)):
-            step = value(1) if s > 1 else 0
+        for i, (s, d) in enumerate(b._leaves):
+            step = table.value(i, 1) if s > 1 else 0
             found = alone[i]
             if kind is int:
-                found = _multiples(a, *b._leaves[i], found) or split(value, s, budget)
-            elif never[i] or step < 0:
-                found = None
-            elif found is None:
-                found = split(value, s, budget)
+                found = _as_integers(table, i, found)
+            elif found is None and step >= 0 and not tells_bits(a, s, d):
+                found = table.split(i, factored)
             modes.append(found or [(s, step if kind is int else max(step, 0))])
             if found is None and at is None:
-                product = carryless if kind is F2 else int.__mul__
-                wrong = (x for x in _along_leaf(s) if value(x) != product(x, modes[i][0][1]))
-                at = _only(b, i, next(wrong))
+                at = table.differs_along(i, make(s, kind(modes[i][0][1])))
         best = _assembled(b, modes, kind)
         if at is None:
-            at = _first_difference(outer, b, best, budget)
+            at = table.differs(best)
         if at is None:
             return best
         proofs.append((best, at))
@@ -249,76 +101,110 @@ def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, 
     )
 
 
-def _along_leaf(size: int) -> Iterator[int]:
-    """All coordinates of a leaf, those first that most often differ: bits, and a sample."""
-    bits = [1 << k for k in range((size - 1).bit_length())]
-    return chain(bits, [k * _STRIDE % size for k in range(_SAMPLE)], range(size))
+class _Table:
+    """The values of ``a o b``, of each leaf of b alone and of all, computed when asked for."""
+
+    def __init__(self, a: Layout, b: Layout, budget: Budget) -> None:
+        self.a, self.b, self.budget = a, b, budget
+        self.outer = evaluator(a)
+        self.known: dict[int, Values] = {}
+
+    def value(self, leaf: int, x: int) -> int:
+        """The value at coordinate x of a leaf, the others at 0."""
+        s, d = self.b._leaves[leaf]
+        return self.outer(int(make(s, d)(x)))
+
+    def values(self, layout: Layout, *, inner: bool) -> Values:
+        """All values of a layout, or of ``a`` after it; they cost the budget of the operation."""
+        self.budget.spend(1 + int(layout.size()) // _PART)
+        found = values_at_once(layout)
+        found = through(self.a, found) if found is not None and inner else found
+        if found is None:
+            self.budget.give_up()
+        return found
+
+    def along(self, leaf: int) -> Values:
+        """The values along a leaf."""
+        if leaf not in self.known:
+            self.known[leaf] = self.values(make(*self.b._leaves[leaf]), inner=True)
+        return self.known[leaf]
+
+    def split(
+        self, leaf: int, way: Callable[[Values, Budget], list[Mode] | None]
+    ) -> list[Mode] | None:
+        """The modes of a leaf alone, in one of two ways; None if there are none."""
+        size = self.b._leaves[leaf][0]
+        if way is factored and size > TABLE and size & (size - 1) == 0:
+            # Too long to be compared everywhere, but bits leave one choice: a sample may refute it.
+            columns = [self.value(leaf, 1 << k) for k in range(size.bit_length() - 1)]
+            modes = runs(columns, size) if min(columns) >= 0 else None
+            if modes is None or self._differs_near(
+                leaf, from_leaves([(e, F2(v)) for e, v in modes])
+            ):
+                return None
+        return way(self.along(leaf), self.budget)
+
+    def _differs_near(self, leaf: int, best: Layout) -> int | None:
+        """A bit of a leaf, or a coordinate of a sample, at which ``best`` is another function."""
+        size, inner = int(best.size()), evaluator(best)
+        near = [1 << k for k in range((size - 1).bit_length())] + _sample(size)
+        return next((x for x in near if self.value(leaf, x) != inner(x)), None)
+
+    def differs_along(self, leaf: int, best: Layout) -> Any:
+        """A coordinate of a leaf, the others at 0, at which ``best`` is another function."""
+        at = self._differs_near(leaf, best)
+        if at is None:
+            at = self.along(leaf).first_difference(self.values(best, inner=False))
+        digits = [at if i == leaf else 0 for i in range(len(self.b._leaves))]
+        return unflatten(iter(digits), self.b.shape)
+
+    def differs(self, best: Layout) -> Any:
+        """A coordinate of b at which ``best`` is another function, or None."""
+        inner, whole = evaluator(self.b), evaluator(best)
+        near = _corners(self.b, int(self.b.size()))
+        at = next((i for i in near if whole(i) != self.outer(inner(i))), None)
+        if at is None and self.b.size() > TABLE:
+            at = self._differs_somewhere(best)
+        if at is None:
+            if -1 not in self.known:
+                self.known[-1] = self.values(self.b, inner=True)
+            at = self.known[-1].first_difference(self.values(best, inner=False))
+        return None if at is None else idx2crd(at, self.b.shape)
+
+    def _differs_somewhere(self, best: Layout) -> int | None:
+        """The same of positions all over b, of which there are too many; or None."""
+        step = int(self.b.size()) // _SPREAD | 1
+        places = values_at_once(Layout(_SPREAD // 2, step))
+        inner = places and through(self.b, places)
+        here = inner and through(self.a, inner)
+        there = places and through(best, places)
+        at = here.first_difference(there) if here and there else None
+        return None if at is None else at * step
 
 
 def _alone(a: Layout, s: int, d: Any) -> list[Mode] | None:
     """The modes of one leaf of b by itself, where bits or digits tell."""
     leaf = make(s, d)
-    modes = _by_bits(a, leaf) or _by_digits(a, leaf)
+    modes = by_bits(a, leaf) or by_digits(a, leaf)
     return modes[0] if modes else None
 
 
-def _multiples(a: Layout, s: int, d: Any, found: list[Mode] | None) -> list[Mode] | None:
-    """The modes of one leaf of b by itself as integers, where ``found`` or ``a`` tells."""
+def _as_integers(table: _Table, leaf: int, found: list[Mode] | None) -> list[Mode] | None:
+    """The modes of one leaf of b by itself as integers, most often told by ``found`` or ``a``."""
     if found is not None and all(is_carry_free(step, extent) for extent, step in found):
         return found
-    form = merge(a._leaves)
-    if arithmetic(a) is Arithmetic.INTEGER and len(form) == 1 and is_carry_free(xor(d) or 0, s):
-        return [(s, form[0][1] * (xor(d) or 0))]
-    return None
-
-
-def _tells_bits(a: Layout, s: int, d: Any) -> bool:
-    """Tell if ``a`` is linear along a leaf of ``b`` and no bits of positions there are lost.
-
-    Modes of XOR strides are then those of :func:`_runs`, or there are none: an extent before the
-    last is a power of two, as ``x * e ^ y`` is ``x * e + y`` for every y below it.
-    """
-    columns = bit_columns(make(s, d))
-    if not columns:
-        return False
-    reach = 0
-    for column in columns[0]:
-        reach |= column
-    if arithmetic(a) is not Arithmetic.XOR or not is_linear_below(a, reach):
-        return False
-    return not Span(tuple([int(a(column)) for column in columns[0]])).kernel
-
-
-def integers_for(a: Layout, b: Layout) -> Layout | None:
-    """An XOR layout ``a`` as one of integers, for positions of integers that carry; or None.
-
-    Only where ``a`` moves every bit of the positions of ``b`` to a place of its own: then ``a`` of
-    ``b`` adds by XOR only where ``b`` does.
-
-    >>> print(integers_for(Layout((4, 8), (F2(2), F2(16))), Layout((3, 4), (1, 1))))
-    (4,2):(2,16)
-    """
-    if arithmetic(a) is not Arithmetic.XOR or not b._plain or bit_columns(b) is not None:
+    s, d = table.b._leaves[leaf]
+    value = xor(d)
+    if (
+        value is None
+        or arithmetic(table.a) is not Arithmetic.INTEGER
+        or not is_carry_free(value, s)
+    ):
+        return table.split(leaf, integer_modes)
+    try:  # the leaf gives integers
+        return decided(table.a, make(s, value), "composition", (table.a, table.b))._leaves
+    except LayoutValueError:
         return None
-    a, b = simplified(a), simplified(b)
-    if arithmetic(a) is not Arithmetic.XOR or any(d < 0 for _, d in b._leaves):
-        return None
-    reach = (1 << sum((s - 1) * d for s, d in b._leaves).bit_length()) - 1
-    if not is_linear_below(a, reach):
-        return None
-    leaves, taken = [], 0
-    for i, (s, d) in enumerate(a._leaves):
-        bits = reach.bit_length() if i == len(a._leaves) - 1 else min(reach, s - 1).bit_length()
-        reach >>= bits
-        for k in range(bits):
-            column = (xor(d) or 0) << k
-            if column & (column - 1) or not column or taken & column:
-                return None
-            taken |= column
-        leaves.append((1 << bits, xor(d) or 0))
-        if not reach:
-            break
-    return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
 def _joined(modes: list[Mode]) -> list[Mode]:
@@ -330,11 +216,6 @@ def _joined(modes: list[Mode]) -> list[Mode]:
     if len(modes) < 2:
         return modes
     return [(s, xor(d) or 0) for s, d in merge([(s, F2(d)) for s, d in modes])] or [(1, 0)]
-
-
-def _only(b: Layout, leaf: int, x: int) -> Any:
-    digits = [x if i == leaf else 0 for i in range(len(b._leaves))]
-    return unflatten(iter(digits), b.shape)
 
 
 def evaluator(layout: Layout) -> Callable[[int], int]:
@@ -357,33 +238,13 @@ def evaluator(layout: Layout) -> Callable[[int], int]:
     return at
 
 
-def _along(a: Callable[[int], int], b: Layout, leaf: int, budget: Budget) -> Callable[[int], int]:
-    """``a o b`` along one leaf of b, each value computed once."""
-    known: dict[int, int] = {}
-    along = evaluator(make(*b._leaves[leaf]))
-
-    def value(x: int) -> int:
-        if x not in known:
-            budget.spend()
-            known[x] = a(along(x))
-        return known[x]
-
-    return value
-
-
-def _first_difference(a: Callable[[int], int], b: Layout, result: Layout, budget: Budget) -> Any:
-    size = int(b.size())
-    inner, whole = evaluator(b), evaluator(result)
-    for i in chain(_corners(b, size), range(size)):
-        budget.spend(2)
-        if whole(i) != a(inner(i)):
-            return idx2crd(i, b.shape)
-    return None
+def _sample(size: int) -> list[int]:
+    return [k * _STRIDE % size for k in range(_SAMPLE)]
 
 
 def _corners(b: Layout, size: int) -> list[int]:
     """The ends of the modes, pairs of bits of two of them and a sample: most differences show."""
-    found = [size - 1, *[k * _STRIDE % size for k in range(_SAMPLE)]]
+    found = [size - 1, *_sample(size)]
     place = 1
     bits: list[int] = []
     for s, _ in b._leaves:
@@ -395,70 +256,69 @@ def _corners(b: Layout, size: int) -> list[int]:
     return found
 
 
-def _split_integers(value: Callable[[int], int], size: int, budget: Budget) -> list[Mode] | None:
-    """Modes with integer strides along a leaf, if there are any."""
+def integer_modes(values: Values, budget: Budget) -> list[Mode] | None:
+    """Modes with integer strides for a table, if there are any: each goes on as far as it can.
+
+    >>> integer_modes(values_at_once(Layout((2, 3), (5, 1))), Budget("composition", ()))
+    [(2, 5), (3, 1)]
+    """
     modes: list[Mode] = []
-    place = 1
+    place, size = 1, values.count
     while place < size:
-        step = value(place)
-        extent = 1
-        while extent * place < size and value(extent * place) == extent * step:
-            budget.spend()
-            extent += 1
-        if (size // place) % extent:
+        modes.append((size // place, values.at(place)))
+        end = _differ(values, modes, int, budget)
+        if end is None:
+            return modes
+        if end % place or size % end:
             return None
-        modes.append((extent, step))
-        place *= extent
+        modes[-1] = (end // place, modes[-1][1])
+        place = end
     return modes or [(size, 0)]
 
 
-def factored(value: Callable[[int], int], size: int, budget: Budget) -> list[Mode] | None:
+def factored(values: Values, budget: Budget) -> list[Mode] | None:
     """Modes with XOR strides for a table, if there are any.
 
-    >>> factored([0, 1, 5, 4].__getitem__, 4, Budget("composition", ()))
+    >>> table = values_at_once(Layout((2, 2), (F2(1), F2(5))))
+    >>> factored(table, Budget("composition", ()))
     [(2, 1), (2, 5)]
     """
 
-    def search(step: int) -> list[Mode] | None:
-        """Modes from place ``step`` on."""
-        rest = size // step
-        if rest == 1:
-            return []
-        stride = value(step)
-        if stride < 0:
+    def search(modes: list[Mode], place: int) -> list[Mode] | None:
+        """All modes, of which those up to ``place`` are known."""
+        rest, step = values.count // place, values.at(place)
+        if step < 0:
             return None
-        good = 1
-        while good < rest and value(good * step) == carryless(good, stride):
-            budget.spend()
-            good += 1
-        for extent in range(good, 1, -1):
-            if rest % extent:
-                continue
-            outer = search(step * extent)
-            modes = [(extent, stride), *(outer or [])]
-            if outer is not None and _matches(value, step, rest, modes, budget):
-                return modes
+        end = _differ(values, [*modes, (rest, step)], F2, budget)
+        if end is None:
+            return [*modes, (rest, step)]
+        if end % place:
+            return None
+        for extent in range(end // place, 1, -1):
+            if rest % extent == 0 and extent < rest:
+                found = search([*modes, (extent, step)], place * extent)
+                if found is not None:
+                    return found
         return None
 
+    size = values.count
+    if size == 1:
+        return []
     if size & (size - 1) == 0:  # what is linear in the bits is told by them alone
-        columns = [value(1 << k) for k in range(size.bit_length() - 1)]
-        modes = None if any(column < 0 for column in columns) else _runs(columns, size)
-        return modes if modes and _matches(value, 1, size, modes, budget) else None
-    return search(1)
+        columns = [values.at(1 << k) for k in range(size.bit_length() - 1)]
+        modes = None if any(column < 0 for column in columns) else runs(columns, size)
+        return modes if modes and _differ(values, modes, F2, budget) is None else None
+    return search([], 1)
 
 
-def _matches(
-    value: Callable[[int], int], step: int, count: int, modes: list[Mode], budget: Budget
-) -> bool:
-    for x in _along_leaf(count):
-        budget.spend()
-        total, rest = 0, x
-        for extent, stride in modes:
-            total ^= carryless(rest % extent, stride)
-            rest //= extent
-        if total != value(x * step):
-            return False
-    return True
+def _differ(values: Values, modes: list[Mode], kind: Any, budget: Budget) -> int | None:
+    """The first place at which a table differs from what these modes give; None if nowhere."""
+    budget.spend(1 + values.count // _PART)
+    layout = make(tuple([s for s, _ in modes]), tuple([kind(d) for _, d in modes]))
+    found = values_at_once(layout)
+    if found is None:
+        budget.give_up()
+    return values.first_difference(found)
 
 
 def _assembled(b: Layout, leaves: list[list[Mode]], kind: Any) -> Layout:

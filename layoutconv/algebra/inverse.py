@@ -24,7 +24,7 @@ from .int_tuple import map_leaves
 from .interpolate import interpolate
 from .inverse_axes import inverse_by_axis, refuse_clashes
 from .inverse_composed import left_inverse_of_composed, right_inverse_of_composed
-from .inverse_table import right_inverse_of_table
+from .inverse_table import identical, inside, right_inverse_of_table
 from .layout import Layout, as_like, make
 from .like import present, symbolically
 from .normal import (
@@ -353,6 +353,11 @@ def _alone(a: Layout, modes: list[Mode]) -> Layout:
 
 def longest(a: Layout, done: list[tuple[int, Any]], stride: Any, most: int, size: int) -> int:
     """The largest n for which ``a`` composed with ``done`` and ``n:stride`` is the identity."""
+    if arithmetic(a) is Arithmetic.XOR:
+        most = min(most, inside(done, stride, size))
+        found = identical(a, from_leaves([*done, (most, stride)]))
+        if found is not None:
+            return max(1, found // prod([s for s, _ in done]))
     low, high = 1, most  # the identity on a beginning is one on every shorter beginning
     middle = most  # which is the answer most of the time
     while low < high:

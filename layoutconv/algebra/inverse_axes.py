@@ -8,7 +8,7 @@ from typing import Any
 from .axes import axes
 from .errors import LayoutTypeError
 from .f2 import integer_strides
-from .f2_compose import bit_columns
+from .f2_linear import bit_columns
 from .int_tuple import unflatten
 from .layout import Layout, make
 from .normal import Arithmetic, arithmetic, nested_by_path, simplified

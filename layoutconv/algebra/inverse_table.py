@@ -12,8 +12,10 @@ from .layout import Layout
 from .normal import Arithmetic, arithmetic, from_leaves, merge
 from .stride import finished
 from .table import steps_of
+from .values_at_once import Values, counted, through, values_at_once
 from .xor_image import XorPlaces
 
+_NEAR = 33  # coordinates, most of which show where an identity ends
 Leaf = tuple[int, int]  # extent, stride
 Table = list[Any]  # what a leaf adds to the offset at each of its coordinates
 
@@ -31,7 +33,6 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
     >>> print(right_inverse_of_table("", Layout((4, 2), (CustomStride(IndexedGather([0, 2, 1, 3])), 8))))
     (2,2):(2,1)
     """  # noqa: E501
-    budget = Budget(name, (a,))
     first = a(0)
     if not isinstance(first, int):
         if basis_terms(first) or isinstance(first, tuple):
@@ -41,7 +42,10 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
         raise LayoutTypeError(f"{name}: {a} gives {first!r}, no integer")
     if first and not relative:
         raise LayoutValueError(f"{name}: position 0 of {a} is at {first}, not at 0", witness=0)
-    place = _finder(a, first, budget)
+    values = values_at_once(a)
+    if values is not None:
+        return _found_at_once(a, values, first)
+    place = _finder(a, first, Budget(name, (a,)))
     leaves: list[Leaf] = []
     done = 1
     while (step := place(done)) is not None:
@@ -52,6 +56,20 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
             break
         leaves.append((count, step))
         done *= count
+    return from_leaves(merge(leaves))
+
+
+def _found_at_once(a: Any, values: Values, first: int) -> Layout:
+    """The same, where all values are known at once."""
+    leaves: list[Leaf] = []
+    done = 1
+    while (step := values.place_of(first + done)) is not None:
+        whole = from_leaves([*leaves, (inside(leaves, step, values.count), step)])
+        found = identical(a, whole)
+        if found is None or found < 2 * done:
+            break
+        leaves.append((found // done, step))
+        done *= found // done
     return from_leaves(merge(leaves))
 
 
@@ -85,6 +103,27 @@ def _positions(leaves: list[Leaf]) -> Iterator[int]:
     for i in range(count):
         for position in _positions(faster):
             yield i * step + position
+
+
+def inside(done: list[tuple[int, Any]], stride: Any, size: int) -> int:
+    """The largest extent of one more mode with which positions stay below ``size``."""
+    left = size - 1 - sum([(s - 1) * int(d) for s, d in done])
+    return max(1, left // int(stride) + 1) if int(stride) > 0 else size
+
+
+def identical(a: Any, candidate: Layout) -> int | None:
+    """The number of coordinates from 0 on that ``a`` after a layout counts, from ``a(0)`` on.
+
+    None where the values are not known at once.
+    """
+    first = a(0)
+    size = int(candidate.size())
+    near = next((i for i in range(1, min(size, _NEAR)) if a(candidate(i)) - first != i), None)
+    if near is not None:
+        return near
+    inner = values_at_once(candidate)
+    found = None if inner is None else through(a, inner)
+    return None if found is None else counted(found, first)
 
 
 def _finder(a: Any, first: int, budget: Budget) -> Any:

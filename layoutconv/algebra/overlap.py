@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from math import gcd
 from typing import Any
 
 from .analysis import asked
 from .basis import add
 from .bit_planes import in_span, planes_of, scattered_bits
-from .budget import TABLE, Budget, one_operation
+from .budget import SET, TABLE, Budget, one_operation
 from .errors import LayoutBudgetError, LayoutTypeError, whole
 from .fold import folded
 from .int_tuple import is_no_integer
@@ -19,11 +20,13 @@ from .packing import Packing
 from .reached import values_of_image
 from .sums import solution
 from .symbols import Symbolic
+from .values_at_once import Values, values_at_once
 from .xor_image import MASK_BITS, XorImage, mask_of_sums
 
 Plain = tuple[Layout, Any]  # a layout and what is added to its values
 _FEW = 4096  # values, each of which is looked for among the offsets of another layout
 _SAMPLE = 512  # of more values, which may show that some are shared
+_LOOKS = 24  # of them that are looked for among all values of another layout
 _STEPS = 40_000
 _WIDTH = 64  # bits of values, each of which is one integer for all of them
 
@@ -43,7 +46,15 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
     if one is not None and two is not None:
         additive = (Arithmetic.INTEGER, Arithmetic.COORDINATE)
         if arithmetic(one[0]) in additive and arithmetic(two[0]) in additive:
-            return _sums_meet(one, two, shift, Budget("overlaps", (a, b), _STEPS))
+            sides = _sides(both, (one, two), shift)
+            budget = Budget("overlaps", (a, b), _STEPS)
+            budget.left //= 2 if sides else 1
+            try:
+                return _sums_meet(one, two, shift, budget)
+            except LayoutBudgetError:
+                if not sides:
+                    raise
+                return _values_meet(sides, budget)
         if all(type(x) is int for x in (one[1], two[1], shift)):
             known = _told(one, (two[0], two[1] + shift), a, b)
             if known is not None:
@@ -54,10 +65,46 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
             has = _member(plain, Budget("overlaps", (a, b), _STEPS))
             if has is not None and all(type(x) is int for x in (*values, shift)):
                 return any(has(x + (shift if i == 0 else -shift)) for x in values)
+    if sides := _sides(both, (one, two), shift):
+        return _values_meet(sides, Budget("overlaps", (a, b)))
     here, there = (values_of_image("overlaps", x) for x in both)
     if shift != 0:
         there = {x + shift if type(x) is int else add(x, shift) for x in there}
     return not there.isdisjoint(here)
+
+
+def _sides(both: list[Any], plains: Any, shift: Any) -> list[tuple[Values, Plain | None]]:
+    """All values of two layouts, the second moved, and what these are sums of; or nothing."""
+    values = [values_at_once(x) for x in both]
+    if values[0] is None or values[1] is None or type(shift) is not int:
+        return []
+    one, two = plains
+    moved = two and (two[0], two[1] + shift if type(two[1]) is int else None)
+    return [(values[0], one), (values[1].moved(shift), moved)]
+
+
+def _values_meet(sides: list[tuple[Values, Plain | None]], budget: Budget) -> bool:
+    """Tell if two runs of values share one: of those that may be shared a sample, then all.
+
+    Shared are values between the ends of the other side that leave what all of that do.
+    """
+    masks = []
+    for (values, _), (others, plain) in zip(sides, sides[::-1], strict=True):
+        low, high = others.extremes()
+        mask = values.at_least(low) & ~values.at_least(high + 1)
+        modulus, remainder = (plain and _remainder(plain)) or (1, 0)
+        masks.append(mask & values.multiples(modulus, remainder) if modulus != 1 else mask)
+    (few, _), (many, _) = sides
+    if masks[0].bit_count() > masks[1].bit_count():
+        few, many = many, few
+        masks.reverse()
+    if not masks[0]:
+        return False
+    if any(many.place_of(few.at(i)) is not None for i in islice(scattered_bits(masks[0]), _LOOKS)):
+        return True
+    if masks[0].bit_count() > SET:
+        budget.give_up()
+    return not set(few.among(masks[0])).isdisjoint(many.among(masks[1]))
 
 
 def _sums_meet(one: Plain, two: Plain, shift: Any, budget: Budget) -> bool:
@@ -106,6 +153,8 @@ def _among_xor(plain: Plain, other: Plain, budget: Budget) -> bool | None:
     """
     (layout, constant), (values, start) = plain, other
     if arithmetic(layout) is not Arithmetic.XOR or int(values.size()) > TABLE:
+        return None
+    if not values._plain and arithmetic(values) is not Arithmetic.XOR:
         return None
     image = XorImage(layout)
     up = start - constant

@@ -14,12 +14,13 @@ from .extent import extremes
 from .int_tuple import IntTuple, idx2crd
 from .inverse_composed import gives_integers
 from .layout import Layout, as_like
-from .like import is_symbolic
+from .like import is_symbolic, values_of
 from .normal import Arithmetic, arithmetic, normal_form
 from .relations import known
 from .slices import slice_and_offset
 from .symbols import Symbolic, same
 from .table import all_values, flat_table
+from .values_at_once import values_at_once
 
 
 def image(layout: Any) -> list[Any]:
@@ -125,6 +126,9 @@ def functionally_equal(a: Any, b: Any) -> bool:
         ends = [1 << i for i in range(int(a.size()).bit_length())]
         if any(_without_zeros(a(i - 1)) != _without_zeros(b(i - 1)) for i in ends):
             return False  # which spares most of the tables
+    first, second = (values_at_once(values_of(x)) for x in (a, b))
+    if first is not None and second is not None:
+        return first.first_difference(second) is None
     here, there = (all_values("functionally_equal", x) for x in (a, b))
     return here == there or list(map(_without_zeros, here)) == list(map(_without_zeros, there))
 
@@ -145,6 +149,9 @@ def is_bijective(layout: Any) -> bool:
     size = a.size()
     if isinstance(size, Symbolic):
         return is_injective(a) and is_surjective(a, size)  # type: ignore[arg-type]
+    values = values_at_once(values_of(a))
+    if values is not None:
+        return values.extremes() == (0, values.count - 1) and is_injective(a)
     if not is_injective(a):
         return False
     if gives_integers(a) and not is_symbolic(
@@ -162,6 +169,10 @@ def is_contiguous(layout: Any) -> bool:
     (True, False)
     """
     a = _asked("is_contiguous", layout)
+    values = values_at_once(values_of(a))
+    if values is not None:
+        low, high = values.extremes()
+        return high - low + 1 == values.count and is_injective(a)
     return is_injective(a) and is_surjective(a)
 
 

@@ -47,10 +47,10 @@ def _logical_product(a: Layout, tiler: Any) -> Layout:
         return by_mode(logical_product, "logical_product", a, tiler)
     tile = as_tile("logical_product", tiler)
     copies = compose(_starts(a, tile, (a, tiler)), tile, "logical_product", (a, tiler))
-    if a._plain and copies._plain:
-        return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
     if not isinstance(copies, Layout):
         raise LayoutTypeError(f"logical_product: {tiler} is no layout of copies")
+    if a._plain and copies._plain:
+        return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
     return make((a.shape, copies.shape), (a.stride, copies.stride))
 
 

@@ -14,6 +14,7 @@ from .packing import Packing
 from .protocol import terms
 from .stride import finished
 from .table import all_values
+from .values_at_once import values_at_once
 
 
 def values_of_image(name: str, a: Any) -> set[Any]:
@@ -26,8 +27,10 @@ def values_of_image(name: str, a: Any) -> set[Any]:
     plain = separated(a)
     if plain is None or arithmetic(plain[0]) is Arithmetic.XOR or not isinstance(plain[1], int):
         return set(map(_hashable, all_values(name, a)))
-    budget = Budget(name, (a,), EVALUATIONS)
     layout, constant = plain
+    if values_at_once(layout) is not None:
+        return {x + constant for x in all_values(name, layout)}
+    budget = Budget(name, (a,), EVALUATIONS)
     sums: set[Any] = {constant}
     for extent, d in layout._leaves:
         s = whole(name, extent)
@@ -66,6 +69,9 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
                 tables.pop(i)
                 changed = True
                 break
+    at_once = values_at_once(layout)
+    if at_once is not None:
+        return at_once.differ(budget)
     sums = {0}
     count = 1
     for table in tables:

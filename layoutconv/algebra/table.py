@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any
 
-from .budget import EVALUATIONS, Budget, table_size
+from .budget import EVALUATIONS, SET, Budget, table_size
 from .composed import ComposedLayout
 from .errors import whole
 from .f2_compose import evaluator
@@ -15,6 +15,10 @@ from .normal import Arithmetic, arithmetic, merge, simplified
 from .protocol import xor
 from .stride import finished, shifted
 from .swizzle import Swizzle
+from .values_at_once import values_at_once
+
+_FEW = 256  # values, which take no longer one by one
+_LISTED = SET // EVALUATIONS + 1  # values that are put in a set in the time of an evaluation
 
 
 def table_of(layout: Layout) -> Any:
@@ -43,8 +47,10 @@ def flat_table(layout: Any) -> list[Any]:
     return _values(values_of(layout), size)
 
 
-def all_values(name: str, layout: Any) -> list[Any]:
+def all_values(name: str, layout: Any) -> list[Any] | memoryview:
     """The same for an operation that nothing but the values helps: as many as its time allows.
+
+    They are computed at once where that can be.
 
     Raises :class:`LayoutBudgetError` for more.
 
@@ -53,7 +59,11 @@ def all_values(name: str, layout: Any) -> list[Any]:
     """
     size = whole(name, layout.size())
     f = values_of(layout)
-    Budget(name, (layout,), EVALUATIONS).spend(_price(f, size))
+    at_once = values_at_once(f) if size > _FEW else None
+    budget = Budget(name, (layout,), EVALUATIONS)
+    budget.spend(size // _LISTED if at_once is not None else _price(f, size))
+    if at_once is not None:
+        return at_once.listed()
     return _values(f, size)
 
 

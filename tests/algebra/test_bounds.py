@@ -44,6 +44,7 @@ OPERATIONS = {
     "upcast": lambda a, b: lc.upcast(a, 4),
     "downcast": lambda a, b: lc.downcast(a, 4),
     "layout_add": lc.layout_add,
+    "tiles of integers": lambda a, b: lc.logical_divide(Layout(b.shape), a),
     "greatest_common_domain": lc.greatest_common_domain,
     "to_f2": lambda a, b: lc.to_f2(a),
 }
@@ -246,6 +247,7 @@ def integers_that_carry(rng):
 
 
 ANSWERED = [
+    *("composition", "tiles of integers", "max_common_layout"),
     *("is_injective", "is_bijective", "is_surjective", "vector_width", "cosize", "contiguity"),
     *("nullspace", "right_inverse", "functionally_equal", "complement", "left_inverse"),
     *("overlaps", "logical_product", "blocked_product", "logical_divide", "upcast", "layout_add"),
@@ -257,13 +259,51 @@ def test_no_xor_layout_of_six_modes_is_out_of_budget(name):
     rng = random.Random(name)
     for _ in range(CASES):
         a = six_modes_of_xor(rng)
-        if name in ("vector_width", "right_inverse") and lc.cosize(a) > 1 << 22:
+        if name == "vector_width" and lc.cosize(a) > 1 << 22:
             continue  # docs/algebra/bounds.md
         b = rng.choice([Layout(a.shape), six_modes_of_xor(rng), integers_that_carry(rng)])
         if name in ("layout_add", "functionally_equal"):
             b = Layout(a.shape)
         outcome, seconds = bounded(OPERATIONS[name], a, b)
         assert outcome != "budget", f"{name}({a}, {b})"
+        assert seconds < 2 * SECONDS, f"{name}({a}): {seconds:.2f} s"
+
+
+def of_short_functions(rng):
+    a = integers_that_carry(rng)
+    steps = [
+        Cyclic(rng.randint(1, 999), d) if s < 2000 and rng.random() < 0.5 else d
+        for s, d in zip(a.shape, a.stride, strict=True)
+    ]
+    return Layout(a.shape, tuple(steps))
+
+
+def swizzled_of_six_modes(rng):
+    bits = rng.randint(0, 4)
+    swizzle = Swizzle(bits, rng.randint(0, 6), rng.choice([1, -1]) * rng.randint(bits, 10))
+    inner = rng.choice([six_modes_of_xor, integers_that_carry])(rng)
+    return ComposedLayout(swizzle, rng.choice([0, 5, 64]), inner)
+
+
+COMPOSED = {
+    "functions": of_short_functions,
+    "swizzled": swizzled_of_six_modes,
+    "offset": lambda rng: ComposedLayout(
+        integers_that_carry(rng), rng.choice([0, 3, -2]), integers_that_carry(rng)
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["functionally_equal", "cosize", "contiguity", "right_inverse", "max_common_layout"]
+)
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_no_composed_layout_of_six_modes_is_out_of_budget(kind, name):
+    rng = random.Random(f"{kind} {name}")
+    for _ in range(max(4, CASES // 10)):
+        a = COMPOSED[kind](rng)
+        outcome, seconds = bounded(OPERATIONS[name], a, Layout(a.shape))
+        assert outcome != "budget", f"{name}({a})"
         assert seconds < 2 * SECONDS, f"{name}({a}): {seconds:.2f} s"
 
 
