@@ -65,8 +65,9 @@ def _upcast_composed(layout: ComposedLayout, n: int) -> Any:
                 inexact("upcast", (layout, n), f"it is moved by {plain[1]}", witness=0)
             whole = upcast(plain[0], n)
             return ComposedLayout(IDENTITY, plain[1] // n, whole) if plain[1] else whole
-        (size, step), *rest = normal_form(outer) or [(1, 1)]
-        if step != 1 or (rest and size % n) or any(d % n for _, d in rest):
+        by_xor = _by_xor("upcast", outer)
+        (size, step), *rest = normal_form(simplified(outer)) or [(1, 1)]
+        if by_xor or step != 1 or (rest and size % n) or any(d % n for _, d in rest):
             inexact("upcast", (layout, n), f"{outer} does not keep units together", witness=0)
     return ComposedLayout(upcast(outer, n), _divided(layout, n), upcast(layout.inner, n))
 

@@ -309,6 +309,28 @@ def test_an_offset_of_xor_is_read_back():
             lc.parse(text)
 
 
+@pytest.mark.parametrize("step", [Square(2), gather(random.Random(0))], ids=["user", "gather"])
+def test_units_of_a_function_after_positions_are_refused(step):
+    behind = ComposedLayout(Layout((2, 5), (1, step)), 0, Layout(5))
+    with pytest.raises(lc.LayoutTypeError, match="upcast: expected integer strides"):
+        lc.upcast(behind, 2)
+    thrice = ComposedLayout(Layout((4, 5), (1, CustomStride(lc.StridedGather(3), 4))), 4, Layout(8))
+    units = lc.upcast(thrice, 2)
+    assert [units(i) for i in range(4)] == [thrice(2 * i) // 2 for i in range(4)]
+
+
+def test_copies_that_a_function_places_are_refused():
+    with pytest.raises(lc.LayoutTypeError, match="no layout of copies"):
+        lc.logical_product(Layout((6, 4)), Layout((6, 4), (1, Square(2))))
+
+
+def test_a_function_and_xor_strides_overlap_as_their_values_do():
+    squares, xors = Layout((4, 3), (Square(2), 100)), Layout((8, 4), (F2(3), F2(40)))
+    meets = not {squares(i) for i in range(12)}.isdisjoint(xors(i) + 1 for i in range(32))
+    assert lc.overlaps(squares, xors, 1) is meets
+    assert lc.overlaps(xors, squares, -1) is meets
+
+
 def test_a_stride_of_a_users_own_is_copied():
     x = Layout((3, 2), (Square(2), Square(1)))
     assert copy.deepcopy(x) == x
