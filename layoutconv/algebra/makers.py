@@ -17,29 +17,7 @@ from .protocol import is_zero
 from .relations import known
 from .swizzle import Swizzle
 from .symbols import Symbolic, ceil_div
-from .tensor import Tensor
-
-
-class Coordinates:
-    """The engine of a tensor of coordinates: at each place there is the place itself.
-
-    >>> Coordinates()[1, 2]
-    (1, 2)
-    """
-
-    __slots__ = ()
-
-    def __getitem__(self, place: Any) -> Any:
-        return place
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Coordinates)
-
-    def __hash__(self) -> int:
-        return hash(Coordinates)
-
-
-COORDINATES = Coordinates()
+from .tensor import Coordinates, Tensor
 
 
 def make_tensor(engine: Any, layout: Any) -> Tensor:
@@ -58,8 +36,11 @@ def make_identity_tensor(shape: IntTuple) -> Tensor:
 
     >>> make_identity_tensor((4, 8))[1, 2]
     (1, 2)
+    >>> make_identity_tensor((4, 8))[:, 0](3)
+    (3, 0)
     """
-    return Tensor(COORDINATES, make_identity_layout(shape))
+    layout = make_identity_layout(shape)
+    return Tensor(Coordinates(layout.shape), layout)
 
 
 def tiler_to_layout(tiler: Any) -> Layout:

@@ -9,11 +9,10 @@ from .composed import ComposedLayout
 from .errors import LayoutValueError
 from .int_tuple import IntTuple
 from .layout import Layout
-from .makers import COORDINATES
 from .packing import sum_of_bases
 from .stride import ScaledBasis
 from .swizzle import Swizzle
-from .tensor import Tensor
+from .tensor import Coordinates, Tensor
 
 # Types of C++ that are tuples, and the swizzle, the end of which may be followed by `{}`.
 _TYPED = re.compile(r"(?:Shape|Stride|Coord|Tile|Step|Layout)<|<|>")
@@ -51,7 +50,7 @@ class Origin:
         """The tensor of coordinates that begins here."""
         if not isinstance(self.at, tuple) or not isinstance(layout, Layout):
             raise LayoutValueError(f"parse: {self.at} and {layout} are no tensor of coordinates")
-        return Tensor(COORDINATES, layout, sum_of_bases(_bases(self.at)))
+        return Tensor(Coordinates(self.at), layout, sum_of_bases(_bases(self.at)))
 
 
 def _bases(crd: IntTuple, path: tuple[int, ...] = ()) -> list[Any]:

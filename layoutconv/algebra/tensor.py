@@ -7,7 +7,7 @@ from typing import Any
 
 from .composed import ComposedLayout, moved_slice
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple, has_none
+from .int_tuple import IntTuple, has_none, map_leaves
 from .layout import Layout, as_like
 from .like import LayoutLike
 from .protocol import map_integers
@@ -16,6 +16,44 @@ from .stride import add, shifted
 from .symbols import same
 
 _SET = object.__setattr__
+
+
+class Coordinates:
+    """The engine of a tensor of coordinates: at each place there is the place itself.
+
+    It has an entry for each mode of a shape: those that a layout never moves in are 0.
+
+    >>> engine = Coordinates((4, (8, 2)))
+    >>> engine[1, (2, 1)], engine[(3,)]
+    ((1, (2, 1)), (3, (0, 0)))
+    """
+
+    __slots__ = ("origin",)
+
+    def __init__(self, shape: IntTuple) -> None:
+        self.origin = map_leaves(lambda _: 0, shape)
+
+    def __getitem__(self, place: Any) -> Any:
+        return _filled(place, self.origin)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Coordinates) and self.origin == other.origin
+
+    def __hash__(self) -> int:
+        return hash((Coordinates, self.origin))
+
+
+def _filled(place: Any, origin: IntTuple) -> Any:
+    """A coordinate with the entries of ``origin`` where it has none."""
+    if not isinstance(origin, tuple) or not (isinstance(place, tuple) or _is_origin(place)):
+        return place
+    given = place if isinstance(place, tuple) else ()
+    filled = [_filled(x, zero) for x, zero in zip(given, origin)]  # noqa: B905
+    return (*filled, *given[len(origin) :], *origin[len(given) :])
+
+
+def _is_origin(place: Any) -> bool:
+    return type(place) is int and place == 0
 
 
 class Tensor(LayoutLike):
@@ -131,12 +169,18 @@ class Tensor(LayoutLike):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tensor):
             return NotImplemented
-        if self.engine is not other.engine or not same(self.offset, other.offset):
+        if not self._same_engine(other) or not same(self.offset, other.offset):
             return False
         return bool(self.layout == other.layout)
 
+    def _same_engine(self, other: Tensor) -> bool:
+        """Tell if both hold the same: one engine, or coordinates, which are no memory."""
+        mine, theirs = self.engine, other.engine
+        return mine is theirs or (isinstance(mine, Coordinates) and mine == theirs)
+
     def __hash__(self) -> int:
-        return hash((id(self.engine), self.layout, self.offset))
+        held = self.engine if isinstance(self.engine, Coordinates) else id(self.engine)
+        return hash((held, self.layout, self.offset))
 
     def __repr__(self) -> str:
         return f"Tensor({self.engine!r}, {self.layout!r}, {self.offset!r})"

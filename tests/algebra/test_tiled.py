@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import pytest
@@ -209,3 +210,21 @@ def test_an_atom_in_bits_is_refused_by_name():
     for make in (lc.make_tiled_copy, lc.make_cotiled_copy):
         with pytest.raises(lc.LayoutTypeError, match=r"expected a CopyUnit, .*, got CopyAtom"):
             make(atom, tv, (16, 16))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_coordinates_have_an_entry_for_each_mode_that_nobody_moves_in(rows):
+    whole = lc.make_identity_tensor((8, 1))
+    copy = lc.make_tiled_copy_tv(lc.universal_copy(1), Layout((rows, 1)), Layout((1, 1)))
+    for thread in range(rows):
+        part = copy.get_slice(thread).partition_S(whole)
+        assert elements(part) == [(m, 0) for m in range(thread, 8, rows)]
+    alone = lc.make_identity_tensor((1, (1, 4)))[None, (0, 2)]
+    assert elements(alone) == [(0, (0, 2))]
+    assert lc.make_identity_tensor((8, 1)) == whole != lc.make_identity_tensor((8, (1, 1)))
+    assert hash(lc.make_identity_tensor((8, 1))) == hash(whole)
+    assert copy_of(whole) == whole
+
+
+def copy_of(tensor):
+    return pickle.loads(pickle.dumps(tensor))
