@@ -37,6 +37,19 @@ def products(ran: Ran) -> int:
     return sum(count for name, count in ran.stats.opcodes.items() if name.startswith("mma"))
 
 
+def of_a_k_tile(tile: TileConfig, dtype: torch.dtype) -> int:
+    """The products of warps, 16 x 8 x 32 bytes each, that a CTA multiplies a k-tile by."""
+    return tile.m // 16 * (tile.n // 8) * (tile.k * dtype.itemsize // 32)
+
+
+def test_who_leaves_nothing_out_multiplies_every_k_tile() -> None:
+    index, dtype = kernel_map(70, 9, 0.3), torch.float16
+    view = kernel_map_view(index, 32, 72, kernel_size=(3, 3))
+    tile = TileConfig((32, 32, 32), (2, 2), 2)
+    ran = ran_with(view, tile, dtype, skip=False)
+    assert products(ran) == 3 * 3 * 9 * of_a_k_tile(tile, dtype)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.chessboard
@@ -47,7 +60,8 @@ def test_taps_that_no_row_has_are_not_multiplied(name: str, dtype: torch.dtype) 
             continue
         skipping = ran_with(view, tile, dtype, skip=True)
         if can_skip(view, (1, 0), tile) and name in ("a small output", "three modes"):
-            assert products(skipping) < products(ran_with(view, tile, dtype, skip=False))
+            k_tiles = -(-view.m // tile.m) * -(-view.n // tile.n) * -(-view.k // tile.k)
+            assert products(skipping) < k_tiles * of_a_k_tile(tile, dtype)
 
 
 def test_where_tiles_skip() -> None:
@@ -95,14 +109,13 @@ def test_taps_that_a_kernel_map_lacks_are_not_multiplied(name: str) -> None:
     view = kernel_map_view(index, channels, 32, kernel_size=taps)
     assert can_skip(view, (1, 1), tile) == (name != "odd channels" or lcm(5, 32) < view.k)
     skipping = ran_with(view, tile, torch.float16, skip=True)
-    everything = ran_with(view, tile, torch.float16, skip=False)
     unit = lcm(channels, tile.k) // channels
     there = tile_taps(index, tile.m)
     there = torch.nn.functional.pad(there, (0, -prod(taps) % unit))
     there = there.view(len(there), -1, unit).any(2)
     units = there.sum(1).clamp(min=1)  # a tile of no tap has one, of zeros
-    whole = products(everything) / (len(there) * -(-view.k // tile.k))
-    assert products(skipping) == int(units.sum()) * whole * lcm(channels, tile.k) // tile.k
+    k_tiles = int(units.sum()) * lcm(channels, tile.k) // tile.k
+    assert products(skipping) == k_tiles * of_a_k_tile(tile, torch.float16)
 
 
 def test_a_grid_that_is_gathered_has_its_taps() -> None:

@@ -194,6 +194,7 @@ WILD = torch.tensor([-1, -2, -(2**31), 2**31 - 1, 2**30, -(2**30), 10, 11], dtyp
 
 @each_dtype
 @pytest.mark.parametrize("in_rows", [10, 0])
+@pytest.mark.chessboard
 def test_rows_that_do_not_exist_read_as_zeros_and_are_not_written(
     in_rows: int, dtype: torch.dtype
 ) -> None:
@@ -227,7 +228,7 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
 def test_copies_before_fragments(dtype: torch.dtype) -> None:
     """A tile that fills a thread's registers, with masks of three digits."""
     half = half_line(dtype)
-    problem = ConvProblem((1, 5, 6, 7, half), (72, 3, 5, 5), padding=(1, 2, 2))
+    problem = ConvProblem((1, 5, 6, 7, half), (40, 3, 5, 5), padding=(1, 2, 2))
     check_view_runs(fprop_view(problem), dtype, TileConfig((256, 64, half), (4, 1), 4))
 
 

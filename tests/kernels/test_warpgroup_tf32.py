@@ -96,6 +96,7 @@ ROWS_192 = specialized((192, 128, 32), (12, 1), 4)
 
 @pytest.mark.parametrize("C", [32, 24], ids=["lines", "k-tiles of two taps"])
 @pytest.mark.parametrize("maps", [True, False], ids=["B by maps", "B by threads"])
+@pytest.mark.chessboard
 def test_three_warpgroups_multiply_gathered_rows(C: int, maps: bool, monkeypatch: Patch) -> None:
     """Two tiles of rows and of columns, the last of them not full; results are scattered."""
     monkeypatch.setattr(tma_tiled, "MAPS_ROUND", maps)
