@@ -6,11 +6,11 @@ First-day programs are run so by ``test_packaging.py``, from a wheel.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .warm_process import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 HIDDEN = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); "
@@ -30,9 +30,8 @@ COMMAND = "from layoutconv.cli import main; sys.argv = ['layoutconv', *sys.argv[
 
 def run(code: str, *arguments: str, folder: Path = ROOT) -> str:
     """Return what ``code`` prints where there is neither POSIX nor the DSL."""
-    command = [sys.executable, "-c", HIDDEN + code, *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    said = run_python(["-c", HIDDEN + code, *arguments], folder, environment)
     assert said.returncode == 0, said.stderr
     return said.stdout
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse.views import kernel_map_view
 
+from ..warm_process import run_python
 from .networks import IMAGES, ROWS, cloud, dense, equal, sparse
 
 ROOT = Path(__file__).parents[2]
@@ -89,9 +89,10 @@ def sparse_pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def made(
     net: torch.nn.Module, examples: list[tuple[torch.Tensor, ...]], folder: Path, shapes: Any
 ) -> tuple[Path, Path]:
-    """A pack, and a file of inputs with their results."""
+    """A pack, and a file of inputs with their results. One process compiles what is a second's work
+    of several, whose imports take ten."""
     pack, calls = folder / "net.pack", folder / "calls.pt"
-    count = lc.pack(net, list(examples), pack, arch=ARCH, dynamic_shapes=shapes, processes=2)
+    count = lc.pack(net, list(examples), pack, arch=ARCH, dynamic_shapes=shapes, processes=1)
     packed = lc.load_pack(pack, "cpu")
     assert count == len(packed.kernels) > 0
     found = [(given, packed(*given)) for given in examples]
@@ -111,10 +112,7 @@ def check_close(found: Any, expected: Any) -> None:
 
 def printed(program: str, pack: tuple[Path, Path], dsl: str) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run(
-        [sys.executable, "-c", program, *map(str, pack), dsl],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    ran = run_python(["-c", program, *map(str, pack), dsl], ROOT, environment)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 

@@ -33,7 +33,13 @@ def kind_of(name: str, first: int) -> Kind:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_parts_add_up_to_the_sum(name: str) -> None:
+@pytest.mark.parametrize("split", ["partial", "atomic"])
+@pytest.mark.chessboard
+def test_every_pass_in_parts(name: str, split: str) -> None:
+    (parts_add_up_to_the_sum if split == "partial" else parts_are_added_to_what_is_there)(name)
+
+
+def parts_add_up_to_the_sum(name: str) -> None:
     view, kind, number = VIEWS[name], kind_of(name, 0), list(VIEWS).index(name)
     tile = tile_of(number, kind)
     compiled = compiled_view(
@@ -61,8 +67,7 @@ def test_no_part_is_empty(k: int, splits: int, lines: int) -> None:
     assert (parts - 1) * share < k_tiles <= parts * share
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_parts_are_added_to_what_is_there(name: str) -> None:
+def parts_are_added_to_what_is_there(name: str) -> None:
     view, kind = VIEWS[name], kind_of(name, 3)
     tile = tile_of(list(VIEWS).index(name) + 1, kind)
     compiled = compiled_view(
@@ -78,7 +83,7 @@ def test_parts_are_added_to_what_is_there(name: str) -> None:
 
 
 def test_parts_of_fp64() -> None:
-    view = wgrad_view(PROBLEM)
+    view = wgrad_view(ConvProblem((1, 5, 7, 8), (16, 3, 2), padding=1))
     kind = KINDS[4]
     for split in ("partial", "atomic"):
         compiled = compiled_view(

@@ -6,8 +6,6 @@ import ast
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +28,7 @@ from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 from tools.ptx_sim import DeviceTensor, HostLaunch, host
 
+from ..warm_process import run_python
 from .launcher import compiled_view, storage
 from .tiles import retiled
 
@@ -231,16 +230,12 @@ def processes(folder: Path) -> Callable[[int], list[tuple[int, float]]]:
     """Starts processes that load the kernel: how often did each compile, and how long it took."""
 
     def start(count: int) -> list[tuple[int, float]]:
-        command = [sys.executable, "-c", LOAD]
-        running = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for _ in range(count)
-        ]
+        with ThreadPoolExecutor(count) as pool:
+            running = list(pool.map(run_python, [["-c", LOAD]] * count))
         results = []
         for process in running:
-            out, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors
-            compiled, seconds = out.split()[-2:]
+            assert process.returncode == 0, process.stderr
+            compiled, seconds = process.stdout.split()[-2:]
             results.append((int(compiled), float(seconds)))
         return results
 
@@ -258,7 +253,7 @@ def test_another_process_compiles_nothing(kept: Path, folder: Path, processes: A
 def test_processes_that_compile_at_once_leave_one_intact_file(
     folder: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processes(3)
+    processes(2)
     assert files(folder) == [f"{digest()}.o"]
     forbid_compiling(monkeypatch)
     assert launch_of_loaded(load_kernel(*ARGUMENTS)).grid == (2, 1, 1)

@@ -34,6 +34,7 @@ SPREAD = TileConfig((256, 128, 64), (4, 2))  # whose copies are spread over k-bl
 
 @pytest.mark.parametrize("tile", [TileConfig((64, 64, 32)), SPREAD], ids=str)
 @pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.chessboard
 def test_it_loads_nothing_and_does_the_rest(no_loads, gathered, tile):
     problem = ConvProblem((2, 8, 8, 64), (64, 3, 3), padding=1)
     index = torch.arange(128, dtype=torch.int32)
