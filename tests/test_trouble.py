@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,8 @@ from layoutconv.kernels.compile import store
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
+
+from .warm_process import run_python
 
 Start = Callable[..., "subprocess.Popen[str]"]
 ROOT = Path(__file__).parents[1]
@@ -391,7 +394,7 @@ if __name__ == "__main__":
     until(lambda: not alive(process.pid), 20)
 
 
-def test_two_processes_that_tune_at_once(start: Start, folder: Path) -> None:
+def test_two_processes_that_tune_at_once(folder: Path, tmp_path: Path) -> None:
     """Both write the same choices over and over; who reads meanwhile finds a whole one."""
     code = f"""
 gpu_plan.load_kernel = lambda view, spec: spec
@@ -401,16 +404,18 @@ if __name__ == "__main__":
     for _ in range(20):
         assert main({TUNE!r}) == 0
 """
-    both = [start(code), start(code)]
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + code)
     seen = 0
-    while any(process.poll() is None for process in both):
-        for path in folder.glob("tuned/*/*/*.json"):
-            assert json.loads(path.read_text())["microseconds"] == 1.0
-            seen += 1
-        time.sleep(0.002)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(run_python, [str(script)]) for _ in range(2)]
+        while not all(process.done() for process in both):
+            for path in folder.glob("tuned/*/*/*.json"):
+                assert json.loads(path.read_text())["microseconds"] == 1.0
+                seen += 1
+            time.sleep(0.002)
     for process in both:
-        _, error = process.communicate()
-        assert process.returncode == 0, error
+        assert process.result().returncode == 0, process.result().stderr
     assert seen
     assert len(list(measured_choices.kept())) == len(everything(folder)) == 1
 
