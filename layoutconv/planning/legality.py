@@ -136,8 +136,10 @@ def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
         yield f"a power of two for columns of a tile that is not persistent, got n = {tile.n}"
     at_once = tile.mma_threads * vector // tile.n
     by_rows = not spec.run and not by_registers
-    if by_rows and (vector > tile.n or not at_once or tile.m % at_once):
-        yield f"a multiple of {max(at_once, 1)} rows, that are stored at once, got {tile.m}"
+    if by_rows and not at_once:
+        yield f"{tile.n // vector} threads or more, that store a row, got {tile.mma_threads}"
+    elif by_rows and (vector > tile.n or tile.m % at_once):
+        yield f"a multiple of {at_once} rows, that are stored at once, got {tile.m}"
     sums = STATISTICS_BYTES * tile.mma_threads * vector
     if "statistics" in spec.epilogue.split() and tile.n < NARROW_SUMS and spec.own_bytes < sums:
         yield f"{sums} bytes of shared memory for sums of columns, got {spec.own_bytes}"

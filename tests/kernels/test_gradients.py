@@ -17,7 +17,7 @@ kinds = st.sampled_from(KINDS)
 @given(data=st.data(), kind=kinds, vector=st.sampled_from([1, 2, 8]))
 def test_of_the_filter(data: st.DataObject, kind: Kind, vector: int) -> None:
     problem = data.draw(problems(vector))
-    ran = check_kind_runs(wgrad_view(problem), kind, data.draw(tiles(kind.dtype, 32)))
+    ran = check_kind_runs(wgrad_view(problem), kind, data.draw(tiles(kind.dtype, 32, vector)))
     assert ran.written.all()
 
 
@@ -26,7 +26,9 @@ def test_of_the_filter(data: st.DataObject, kind: Kind, vector: int) -> None:
 def test_of_the_activation(data: st.DataObject, kind: Kind, vector: int) -> None:
     views = [view for view in dgrad_views(data.draw(problems(vector))) if view.k]
     assume(views)
-    check_kind_runs(data.draw(st.sampled_from(views)), kind, data.draw(tiles(kind.dtype, 32)))
+    check_kind_runs(
+        data.draw(st.sampled_from(views)), kind, data.draw(tiles(kind.dtype, 32, vector))
+    )
 
 
 ODD = {
