@@ -96,9 +96,18 @@ class Launch:
                 for kernel, rest in bare:
                     kernel(at_a, at_b, out, *rest)
                 return out
+        columns: tuple[Tensor, ...]
+        sources: tuple[Tensor, ...] = ()
         if scale is residual is function is None:  # as ``_reads`` has it
-            return self.followed(a, b, () if bias is None else (bias,), ())
-        return self.followed(a, b, *_reads(bias, scale, residual, function))
+            columns = () if bias is None else (bias,)
+        else:
+            columns, sources = _reads(bias, scale, residual, function)
+        if self._then is not None:
+            return self.followed(a, b, columns, sources)
+        out = self.allocate()
+        if not self._empty:
+            self._launch(a, b, out, columns, sources)
+        return out
 
     def followed(
         self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]

@@ -156,7 +156,7 @@ def _bits(number: float) -> int:
 
 @remembered(1)
 def _per_rank() -> Any:
-    """What launches, which imports the DSL."""
+    """The launching module, which imports the DSL."""
     from ..kernels.maps import per_rank
 
     return per_rank

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A GPU that launches nothing, and says whether it captures."""
     state = SimpleNamespace(captures=False)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.captures)
+    monkeypatch.setattr(per_rank, "is_capturing", lambda: state.captures)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     lc.clear_caches(kernels=True)
     yield state
