@@ -6,6 +6,7 @@ Kernels of tensor cores alone. Those of kernel maps do run: what a network does 
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,34 +23,48 @@ from . import plan
 Need = tuple[GemmView, KernelSpec]
 
 
+_one_at_a_time = threading.RLock()
+
+
 @contextmanager
-def dry() -> Iterator[list[Need]]:
+def dry(*, others: bool = True) -> Iterator[list[Need]]:
     """Launch none of the kernels that calls in this context plan for; what these are is listed
-    until it ends. Nothing else may convolve meanwhile.
+    until it ends.
+
+    With ``others`` that is so of all threads, as torch has some of its own for backward passes on a
+    GPU: nothing else may convolve meanwhile. Without, other threads load and launch as ever.
 
     >>> with dry() as needs:
     ...     print(needs)
     []
     """
-    run = _Dry()
-    before = plan.load_kernel
-    plan.load_kernel = run.load
-    try:
-        yield run.needs
-    finally:
-        plan.load_kernel = before
-        run.over = True
-        run.needs = []  # plans are kept, and with them the run; index buffers are not
+    with _one_at_a_time:
+        before = plan.load_kernel
+        run = _Dry(before, None if others else threading.get_ident())
+        plan.load_kernel = run.load
+        try:
+            yield run.needs
+        finally:
+            plan.load_kernel = before
+            run.over = True
+            run.needs = []  # plans are kept, and with them the run; index buffers are not
 
 
 class _Dry:
     """A stand-in that is loaded instead of kernels, and what would have been."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Callable[..., Any], thread: int | None) -> None:
         self.needs: list[Need] = []
-        self.over = False
+        self.over, self._load, self._thread = False, load, thread
+
+    def is_on(self) -> bool:
+        """Return whether it is still on, for this thread."""
+        return not self.over and self._thread in (None, threading.get_ident())
 
     def load(self, view: GemmView, spec: KernelSpec) -> Callable[..., None]:
+        if not self.is_on():
+            found: Callable[..., None] = self._load(view, spec)
+            return found
         self.needs.append((view, spec))
         return _Later(self, dumped((view, spec)))
 
@@ -66,7 +81,7 @@ class _Later:
 
     def __call__(self, a: Any, b: Any, out: Any, *rest: Any) -> None:
         if self.kernel is None:
-            if not self.run.over:
+            if self.run.is_on():
                 out.zero_()
                 return
             self.kernel = loaded(self.request)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..kernels.maps.per_rank import Chain
 
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
+# Numbers as float32 has them: of an eps of 0, torch gives a constant column zeros.
+_LEAST, _MOST = 1e-30, 1e30
 
 
 class Norm(NamedTuple):
@@ -43,6 +45,8 @@ def takes(x: Tensor, norm: Norm) -> bool:
     """Return whether kernels compute a norm of features ``x``, as far as dtypes and shapes say."""
     if x.dim() != 2 or not x.numel() or x.dtype not in TYPES or len(x) >= 1 << 31:
         return False
+    if not (_LEAST < norm.eps < _MOST and abs(norm.momentum) < _MOST):
+        return False
     C, device = x.shape[1], x.device
     pairs = (norm.weight, norm.bias), norm.running or (None, None)
     for one, other in pairs:
@@ -62,7 +66,9 @@ def takes(x: Tensor, norm: Norm) -> bool:
         known = there.dtype is torch.bool and there.shape == x.shape[:1] and there.device == device
         if not (known and there.is_contiguous()):
             return False
-    return past is None or (past.dtype is x.dtype and past.shape == x.shape)
+    return past is None or (
+        past.dtype is x.dtype and past.shape == x.shape and past.device == device
+    )
 
 
 def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:

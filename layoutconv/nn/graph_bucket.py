@@ -95,7 +95,7 @@ class Bucket:
             self._rehearse()
             # Who looks on keeps fused layers apart: their kernels, which no replay launches, are
             # not worth compiling.
-            with HostReads(device.type), dry():
+            with HostReads(device.type), dry(others=False):
                 self._run(device, self._poison)
             self._rehearse()
             outcome = self._run(device, self._poison)

@@ -14,6 +14,8 @@ from ..ops.guard import PLAIN, is_watched_unseen
 if TYPE_CHECKING:
     from torch import Tensor
 
+_PLAIN_OR_NONE = PLAIN | {type(None)}
+
 
 def batch_norm(x: Tensor, norm: Norm) -> Tensor:
     """Features ``x`` (rows, C) normalised over the rows that count, and what follows; zeros in
@@ -82,9 +84,11 @@ def on_kernels(x: Tensor, norm: Norm) -> bool:
     >>> on_kernels(torch.ones(2, 3), Norm(None, None, None, 0.1, 1e-5))
     False
     """
+    others = norm.weight, norm.bias, norm.there, norm.past, *(norm.running or ())
     return (
         type(x) in PLAIN
         and x.is_cuda
+        and _PLAIN_OR_NONE.issuperset(map(type, others))
         and isinstance(norm.momentum, float)
         and not is_watched_unseen()
         and not is_tracing()

@@ -207,3 +207,20 @@ def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any
     (found,) = read_cubin(built.__cubin__).values()
     assert found.stack == 0
     assert found.registers * THREADS <= 32_768  # two CTAs to a multiprocessor
+
+
+@pytest.mark.parametrize("why", ["eps", "large eps", "momentum", "past", "there", "weight", "rows"])
+def test_what_kernels_do_not_take(why: str) -> None:
+    x, C = torch.ones(6, 4), 4
+    norm = Norm(torch.ones(C), torch.ones(C), None, 0.1, 1e-5, torch.ones(6) > 0, torch.ones(6, C))
+    assert row_norm.takes(x, norm)
+    changed = {
+        "eps": {"eps": 0.0},
+        "large eps": {"eps": 1e300},
+        "momentum": {"momentum": 1e300},
+        "past": {"past": torch.ones(6, C, device="meta")},
+        "there": {"there": torch.ones(5) > 0},
+        "weight": {"weight": torch.ones(C + 1)},
+        "rows": {"past": torch.ones(5, C)},
+    }
+    assert not row_norm.takes(x, norm._replace(**changed[why]))

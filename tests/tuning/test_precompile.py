@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,25 @@ def test_what_is_kept_holds_no_cloud() -> None:
     gc.collect()
     assert memory[0]() is None
     assert kernels[0].run.over
+
+
+def test_other_threads_go_on_launching_where_they_are_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while a network is captured: theirs are results, not zeros."""
+    monkeypatch.setattr(gpu_plan, "load_kernel", on_cpu)
+    seen: dict[str, bool] = {}
+
+    def call(name: str, rows: int) -> None:
+        index = torch.zeros(27, rows, dtype=torch.int32).T
+        kernel: Any = gpu_plan.Plan(kernel_map_view(index, 16, 16), torch.float32, -1)._kernel
+        seen[name] = isinstance(kernel, dry_run._Later)
+
+    for others, expected in ((False, False), (True, True)):
+        with dry_run.dry(others=others):
+            call("own", 40)
+            thread = threading.Thread(target=call, args=("other", 40))
+            thread.start()
+            thread.join()
+        assert seen == {"own": True, "other": expected}
 
 
 def test_what_cannot_be_compiled_for_another_gpu() -> None:
