@@ -49,6 +49,8 @@ class KTiles:
         """
         for operand in (a, b):
             if operand.hoist_rows:
+                if operand.is_open:
+                    return cls(operand.col_count, 0, step)
                 total, channels = operand.col_count // taps, operand.vector_extent
                 return cls(total, channels if channels % step == 0 else total, step)
         return cls(a.row_count, 0, step)

@@ -175,7 +175,8 @@ class MainloopSm90:
         of = atom, found, args, shared, tid - self.tile.consumer_threads
         if self.along == (0, 0):
             return TmaSumLoad(*of, self.tile.k, first, group)
-        return TmaRowsLoad(*of, self.tile.m, first, group)
+        rows = self.tile.n if shared is self.s_b else self.tile.m
+        return TmaRowsLoad(*of, rows, first, group)
 
     @cute.jit
     def __call__(

@@ -32,6 +32,7 @@ from layoutconv.algebra.layout import Layout, compact_stride
 from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 from layoutconv.view.gemm_view import OperandLayout, gathers, stages
+from layoutconv.view.vectors import is_open_run
 
 from ..common.arguments import Arguments, Extent
 
@@ -104,10 +105,15 @@ class Operand:
         self.row_count = _count(self.row_shape, args)
         self.col_shape = map_leaves(int, columns)
         self.col_count = product(self.col_shape)
+        self.is_open = self.hoist_rows and is_open_run(layout, along)
+        whole = self.col_count
+        if self.is_open:
+            last, whole = flatten(columns)[-1], product(flatten(self.col_shape)[:-1])
+            self.col_count = whole * args.integer(last, Int32)
         self.vector_extent = flatten(self.col_shape)[0]
         self.vector_layout = cute.make_layout(((vector, 1),))
         self.col_linear = self._column_strides()
-        self.ragged = self.col_count % column_tile != 0
+        self.ragged = whole % column_tile != 0
         self.fields, self.by_row, self.live = self._checks()
         self.mask_bits = sum(field.extent for field in self.fields) or 1
         self.strays = self._strays()

@@ -130,3 +130,17 @@ def load_packing(itemsize: int, vector: int, arch: str) -> Callable[..., None]:
         return build(*of)
 
     return load(("pack lines", *of), compile)
+
+
+def load_voxel_rows(arch: str) -> Callable[..., None]:
+    """The kernel that makes rows over voxels: from memory, from disk, or compiled now.
+
+    It is called as ``build`` says, and launches on torch's current stream. No GPU is needed.
+    """
+
+    def compile() -> Any:
+        from .voxel_rows import build
+
+        return build(arch)
+
+    return load(("voxel rows", arch), compile)

@@ -164,6 +164,7 @@ def _made(
 
     from ..gpu.filter_choice import reads_along_sums
     from ..gpu.folding_choice import line_of
+    from ..gpu.machines import machine_of
     from ..gpu.phase_choice import COLUMNS, columns_of
     from ..tuning.race import Race
     from ..tuning.tuned_problems import views_of
@@ -174,7 +175,7 @@ def _made(
         name, precision = DTYPES[dtype]
         data: torch.dtype = getattr(torch, name)
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
-        turns = device is not None and reads_along_sums(data, precision, device)
+        turns = device is not None and reads_along_sums(data, precision, machine_of(device))
         columns = COLUMNS if device is None else columns_of(data, device)
         line = 0 if device is None else line_of(data, device)
         for view in views_of(problem, direction, along_sums=turns, columns=columns, line=line):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..conv.k_major_filter import turned, turned_filter
+from ..planning.machine import Machine
 from ..view.gemm_view import GemmView
 from . import machines
 from .fp32_precision import multiplied_as
@@ -40,16 +41,16 @@ def reads_turned(a: Tensor, precision: str | None = None) -> bool:
 
     ``precision`` is as of ``execute``.
     """
-    return _runs_kernels(a) and reads_along_sums(a.dtype, precision, a.get_device())
+    if not _runs_kernels(a) or a.dtype is not torch.float32:
+        return False
+    return reads_along_sums(a.dtype, precision, machines.machine_of(a.get_device()))
 
 
-def reads_along_sums(dtype: torch.dtype, precision: str | None, device: int) -> bool:
-    """The same of data of ``dtype`` on the GPU of a number."""
+def reads_along_sums(dtype: torch.dtype, precision: str | None, machine: Machine) -> bool:
+    """The same of data of ``dtype`` on a machine."""
     if dtype is not torch.float32:
         return False
-    return (
-        multiplied_as(dtype, precision) == "tf32" and machines.machine_of(device).arch == "sm_90a"
-    )
+    return multiplied_as(dtype, precision) == "tf32" and machine.arch == "sm_90a"
 
 
 def as_read(

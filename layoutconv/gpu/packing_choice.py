@@ -12,16 +12,19 @@ from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.k_major_filter import turned, turned_filter
+from ..conv.k_major_wgrad import VoxelRows, k_major_wgrads
 from ..conv.packed_channels import LinePacking, PackedProblem, exchanged, packings
 from ..planning.machine import Machine
 from ..planning.tile_time import LAUNCH, expected_time
 from ..planning.view_rules import UnsupportedViewError
-from ..tensors.tensor_checks import OUTPUTS
+from ..tensors.tensor_checks import OUTPUTS, Stored, expected
 from ..view.gemm_view import GemmView
 from . import machines
+from .filter_choice import reads_along_sums
 from .fp32_precision import multiplied_as
 from .line_packing import pack_lines
 from .select import choose_kernel
+from .voxel_rows import voxel_rows
 
 VECTOR_BYTES, HALF_LINE, ASYNC_BYTES = 16, 64, 4
 FEW = 16  # output channels of a filter's gradient that is summed over cells of the activation
@@ -29,6 +32,7 @@ FEW = 16  # output channels of a filter's gradient that is summed over cells of 
 # of the host, which launches two kernels more.
 GAIN, HOST = 0.85, 8.0
 MOST = 1 << 31  # elements of a copy
+WORKSPACE = 1 << 30  # bytes of K-major copies, of both operands
 MOST_VIEWS = 8  # of a pass: more take seconds to be chosen for
 
 
@@ -67,12 +71,9 @@ class Multiplied(NamedTuple):
             time += max(of_view, found.problem.moved / self.machine.bandwidth)
         return time
 
-    def copied(self, packing: LinePacking | None, read: int) -> float:
-        """Return the same of a copy of so many elements."""
-        if packing is None:
-            return 0.0
-        nbytes = self.dtype.itemsize * (read + packing.elements(read))
-        return LAUNCH + nbytes / self.machine.bandwidth
+    def copied(self, read: int, written: int) -> float:
+        """Return the same of a copy of so many elements to so many."""
+        return LAUNCH + self.dtype.itemsize * (read + written) / self.machine.bandwidth
 
 
 def multiplied_for(a: Tensor) -> Multiplied | None:
@@ -98,7 +99,8 @@ class Packed:
     Args:
         views: of the packed operands.
         shapes: of A, of B and of what the views write, in the order of memory.
-        a, b: how lines of the operands are packed; None: memory as it is.
+        a, b: how lines of the operands are packed, or copied to rows over voxels; None: memory as
+            it is.
         turned: B is a filter, which is copied so that K is contiguous.
         exchanged: the operands change places, and what the views write is the filter's gradient
             with its taps reversed, (C, T, R, S, K).
@@ -107,8 +109,8 @@ class Packed:
 
     views: tuple[GemmView, ...]
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    a: LinePacking | None = None
-    b: LinePacking | None = None
+    a: LinePacking | VoxelRows | None = None
+    b: LinePacking | VoxelRows | None = None
     turned: bool = False
     exchanged: bool = False
     unpacked: LinePacking | None = None
@@ -117,9 +119,12 @@ class Packed:
         """The operands of the views, of those of the pass, contiguous in the order of memory."""
         if self.exchanged:
             a, b = b, a
+        want = expected(self.views[0])
         a, b = (
-            (t if how is None else pack_lines(t, how)).view(shape)
-            for t, how, shape in zip((a, b), (self.a, self.b), self.shapes, strict=False)
+            _copied(t, how, shape, stored)
+            for t, how, shape, stored in zip(
+                (a, b), (self.a, self.b), self.shapes, (want.a, want.b), strict=False
+            )
         )
         return a, turned_filter(b) if self.turned else b
 
@@ -186,6 +191,12 @@ def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
     """Yield what :func:`packed_wgrad` chooses from."""
     for found in of.packings(problem):
         yield _wgrad(found, exchanges=False)
+    if reads_along_sums(of.dtype, of.precision, of.machine):
+        for each in k_major_wgrads(problem):
+            fits = of.dtype.itemsize * (each.a.size + each.b.size) <= WORKSPACE
+            if fits and max(each.a.size, each.b.size) < MOST:
+                shapes = each.a.shape, each.b.shape, expected(each.view).d.shape
+                yield Packed((each.view,), shapes, each.a, each.b)
     other = exchanged(problem) if problem.K <= FEW and problem.K < problem.C else None
     if other is not None:
         for found in (PackedProblem(other), *of.packings(other)):
@@ -267,12 +278,23 @@ def _best(
     return found[times.index(min(times))] if min(times) < most else None
 
 
+def _copied(
+    t: Tensor, how: LinePacking | VoxelRows | None, shape: tuple[int, ...], stored: Stored
+) -> Tensor:
+    """An operand of the views, contiguous of a shape; of rows over voxels, as it is stored."""
+    if isinstance(how, VoxelRows):
+        return voxel_rows(t, how).as_strided(stored.shape, stored.stride)
+    return (t if how is None else pack_lines(t, how)).view(shape)
+
+
 def _time(packed: Packed, of: Multiplied) -> float:
     """Microseconds that the cost model expects of views, and of the copies around them."""
     time = of.expected(packed.views)
     for packing, shape in zip((packed.a, packed.b), packed.shapes, strict=False):
-        if packing is not None:
+        if isinstance(packing, VoxelRows):
+            time += of.copied(prod(packing.source), packing.size)
+        elif packing is not None:
             lines = prod(shape) // (packing.positions * packing.width)
-            time += of.copied(packing, lines * packing.length)
+            time += of.copied(lines * packing.length, prod(shape))
     launches = packed.turned + (packed.unpacked is not None) + 2 * packed.exchanged
     return time + LAUNCH * launches

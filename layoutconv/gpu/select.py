@@ -46,7 +46,7 @@ from ..planning.tile_table import WARPGROUP_TYPES
 from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_bounds
 from ..tensors.packed_int4 import INT4
-from ..tensors.tensor_checks import expected
+from ..tensors.tensor_checks import Stored, expected
 from ..view.epilogue import counts_rows, is_by_row
 from ..view.gemm_view import GemmView, locate, stages, through_coordinates
 from . import handed, machines
@@ -370,9 +370,15 @@ def _moved(view: GemmView, kind: str, out_kind: str) -> int:
     if index_buffer(view.a) is not None:
         return 0
     want, groups = expected(view), view.l
-    a = min(prod(want.a.shape), view.m * view.k * groups)
-    b = min(prod(want.b.shape), view.n * view.k * groups)
+    a = min(_elements(want.a), view.m * view.k * groups)
+    b = min(_elements(want.b), view.n * view.k * groups)
     return (a + b) * BYTES[kind] + view.m * view.n * groups * BYTES[out_kind]
+
+
+def _elements(stored: Stored) -> int:
+    """The elements of a tensor, whose modes may overlap."""
+    spans = zip(stored.shape, stored.stride, strict=True)
+    return min(prod(stored.shape), 1 + sum((extent - 1) * step for extent, step in spans))
 
 
 def _channels(view: GemmView, along: tuple[int, int]) -> int:

@@ -9,6 +9,7 @@ from layoutconv.algebra.stride import CustomStride, ScaledBasis
 from layoutconv.algebra.symint import SymInt, is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, operands, stages
+from ..view.vectors import is_open_run
 from .tma_im2col import pixels_of
 
 
@@ -17,7 +18,8 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "
 
     Static integers appear by value, runtime ones by name. What a kernel is unrolled over appears by
     value always: columns of D, rows of B and, where they run along memory (``along`` is the mode of
-    A and of B that does), rows of A; k too, unless it runs across memory in both. The view's
+    A and of B that does), rows of A; k too, unless it runs across memory in both, or is one run of
+    which only an argument says how long it is. The view's
     ``columns`` matter where an ``epilogue``, its structure, follows the sums.
 
     >>> from layoutconv.algebra import Layout, SymInt
@@ -26,7 +28,8 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "
     >>> signature(GemmView(plain, plain, Layout((M, M), (M, 1)))).splitlines()[0]
     'a [M,4]:[4,1]+0'
     """
-    static_k = along != (0, 0)
+    runs = along == (1, 1) and is_open_run(view.a, 1) and is_open_run(view.b, 1)
+    static_k = along != (0, 0) and not runs
     by_value = {"a": (along[0] == 0, static_k), "b": (True, static_k), "d": (False, True)}
     lines = []
     for name, layout in operands(view):

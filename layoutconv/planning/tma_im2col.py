@@ -159,7 +159,7 @@ def im2col(layout: OperandLayout) -> Im2col | None:
     if not _are_coordinates([d for _, d in (*rows, *columns, *groups)], domain):
         return None
     *spatial, (_, image) = rows
-    (_, channel), *taps = columns
+    (channels, channel), *taps = _joined(columns)
     modes = [d.path[0] for _, d in spatial]
     # Every mode of memory is moved by one mode of the rows, or by the channels.
     every = sorted([*modes, image.path[0], channel.path[0]])
@@ -190,7 +190,7 @@ def im2col(layout: OperandLayout) -> Im2col | None:
         ),
         (storage.shape[image.path[0]], storage.stride[image.path[0]]),
         (storage.shape[channel.path[0]], 1),
-        tuple(int(extent) for extent, _ in columns),
+        (int(channels), *(int(extent) for extent, _ in taps)),
         tuple(steps),
         tuple(start),
         int(groups[0][1].value) if groups else 0,
@@ -208,7 +208,11 @@ def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im
     """
     if along == (0, 0):
         return im2col(transposed(view.a)), im2col(transposed(view.b))
-    return im2col(view.a) if along[0] == 1 else None, None
+    a, b = (
+        im2col(layout) if side == 1 else None
+        for layout, side in zip((view.a, view.b), along, strict=True)
+    )
+    return a, b
 
 
 def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
@@ -228,26 +232,16 @@ def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
     >>> example(64, 3), example(96, 3), example(96, 1), example(96, 1, groups=2)
     (True, False, True, False)
     """
-    tile = spec.tile
     if not _copies(spec, 0) or spec.skip:
         return None
-    if spec.along == (0, 0):
-        return _of_a_sum(view, spec, 0)
-    if tile.m > MOST_PIXELS or not (found := pixels_of(view, spec.along)[0]):
-        return None
-    if tile.halo_taps > 1:
-        found = found.of_first_tap(halo_of(view, tile).halo)
-    channels, *taps = found.columns
-    stored = found.channels[0]
-    ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
-    whole = channels % tile.k == 0 or (ends and product(tuple(taps)) == 1)
-    return found if whole and found.fits else None
+    return _of_a_sum(view, spec, 0) if spec.along == (0, 0) else _of_rows(view, spec, 0)
 
 
 def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
-    """B as an im2col matrix, where it runs across the sum; None where no map describes it.
+    """B as an im2col matrix; None where no map describes it.
 
-    A line of a tile lies within one tap, or there is one.
+    Where it runs across the sum, a line of a tile lies within one tap, or there is one. Its rows
+    may be pixels, too: of K-major copies, channels and taps are.
 
     >>> from layoutconv.conv import ConvProblem, wgrad_view
     >>> from .tile import specialized
@@ -259,7 +253,11 @@ def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
     >>> example(64, 3), example(96, 3), example(96, 1)
     (True, False, True)
     """
-    return _of_a_sum(view, spec, 1) if spec.along == (0, 0) and _copies(spec, 1) else None
+    if not _copies(spec, 1) or spec.skip:
+        return None
+    if spec.along == (0, 0):
+        return _of_a_sum(view, spec, 1)
+    return _of_rows(view, spec, 1) if spec.tile.halo_taps == 1 else None
 
 
 def is_mapped(view: GemmView, spec: KernelSpec) -> bool:
@@ -274,6 +272,20 @@ def _copies(spec: KernelSpec, operand: int) -> bool:
     return bool(spec.tile.warp_specialized and vector == VECTOR_BYTES and has_map(spec.dtype))
 
 
+def _of_rows(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
+    """The operand, whose rows are pixels, of which every k-tile lies within one tap."""
+    tile, found = spec.tile, pixels_of(view, spec.along)[operand]
+    if (tile.m, tile.n)[operand] > MOST_PIXELS or not found:
+        return None
+    if tile.halo_taps > 1:
+        found = found.of_first_tap(halo_of(view, tile).halo)
+    channels, *taps = found.columns
+    stored = found.channels[0]
+    ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
+    whole = channels % tile.k == 0 or (ends and product(tuple(taps)) == 1)
+    return found if whole and found.fits else None
+
+
 def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     """The operand, of sums over pixels, of which every line of a tile lies within one tap.
 
@@ -285,6 +297,14 @@ def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
     whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
     return found if whole and found.fits else None
+
+
+def _joined(columns: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Columns whose first modes are one run of channels, as one mode."""
+    (extent, step), *taps = columns
+    while taps and (taps[0][1].path, taps[0][1].value) == (step.path, extent * step.value):
+        extent, taps = extent * taps[0][0], taps[1:]
+    return [(extent, step), *taps]
 
 
 def _are_coordinates(steps: list[Any], domain: Stage) -> bool:

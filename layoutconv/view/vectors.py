@@ -10,6 +10,7 @@ from typing import Any
 from ..algebra.int_tuple import IntTuple, flatten, paired_leaves
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
+from ..algebra.symint import is_runtime
 from .gemm_view import OperandLayout, Stage, gathers, stages
 
 _LONGEST = 2048  # elements of a vector: a row of a matrix product that the caches still hold
@@ -66,6 +67,33 @@ def contiguous_extent(layout: OperandLayout, mode: int) -> int:
     if others is None or _at(memory.layout.stride, path) != 1:
         return 1
     return gcd(*divisors, *(step for _, step in others))
+
+
+def is_open_run(layout: OperandLayout, mode: int) -> bool:
+    """Return whether a mode is one run of a coordinate, as long as its last leaf says, an argument.
+
+    A kernel is not unrolled over it then: no coordinate is divided by its length, and none is
+    compared with a bound.
+
+    >>> from ..algebra import ComposedLayout, E, SymInt
+    >>> J = SymInt(5, "J")
+    >>> memory, run = Layout((4, 8 * J), (8 * J, 1)), Layout((4, (8, J)), (E(0), (E(1), 8 * E(1))))
+    >>> is_open_run(ComposedLayout(memory, 0, run), 1), is_open_run(memory, 0)
+    (True, False)
+    """
+    first, *others = stages(layout)
+    if not others or any(map(gathers, (first, *others))):
+        return False
+    shape, stride = first.layout.shape, first.layout.stride
+    *leaves, (last, step) = paired_leaves(shape[mode], stride[mode])
+    reach, moved = 1, [*flatten(stride[:mode]), *flatten(stride[mode + 1 :])]
+    for extent, unit in (*leaves, (last, step)):
+        if not isinstance(unit, ScaledBasis) or unit.path != step.path or unit.value != reach:
+            return False
+        if unit is not step and is_runtime(extent):
+            return False
+        reach *= int(extent)
+    return bool(leaves) and is_runtime(last) and all(d.path != step.path for d in moved)
 
 
 def rows_adjoin(layout: OperandLayout) -> bool:

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.k_major_wgrad import VoxelRows
 from layoutconv.conv.packed_channels import exchanged
+from layoutconv.gpu import packing_choice
 from layoutconv.gpu.packing_choice import (
+    Multiplied,
     Packed,
     dgrad_packings,
     fprop_packings,
@@ -30,6 +33,7 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.view.gemm_view import GemmView
 
 HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])  # whose vectors are of 8 elements
+TF32 = Multiplied(torch.float32, MACHINES["sm_90a"], "tf32")
 
 
 @st.composite
@@ -60,29 +64,31 @@ def as_torch(tensor: Tensor) -> Tensor:
     return tensor.movedim(-1, 1)
 
 
-def every_pass(problem: ConvProblem) -> Iterator[tuple[Pass, Iterator[Packed], Tensor, Tensor]]:
+def every_pass(
+    problem: ConvProblem, of: Multiplied = HALF
+) -> Iterator[tuple[Pass, Iterator[Packed], Tensor, Tensor]]:
     x, w, y = (
         integers(*shape, seed=i)
         for i, shape in enumerate((problem.activation, problem.stored_filter, problem.output))
     )
     views: Any = (fprop_view(problem),)
-    yield Pass(views, problem.output), fprop_packings(problem, HALF), x, w
+    yield Pass(views, problem.output), fprop_packings(problem, of), x, w
     views = dgrad_views(problem, empty=False)
 
     def views_of(K: int) -> tuple[GemmView, ...]:
         return dgrad_views(replace(problem, filter=(K, *problem.taps)), empty=False)
 
-    found = dgrad_packings(problem, views, views_of, HALF)
+    found = dgrad_packings(problem, views, views_of, of)
     yield Pass(views, problem.activation, zeroed=True), found, y, w
     views = (wgrad_view(problem),)
-    yield Pass(views, problem.stored_filter), wgrad_packings(problem, HALF), y, x
+    yield Pass(views, problem.stored_filter), wgrad_packings(problem, of), y, x
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=problems())
-def test_every_packing_computes_the_same(problem: ConvProblem) -> None:
+@given(problem=problems(), of=st.sampled_from([HALF, TF32]))
+def test_every_packing_computes_the_same(problem: ConvProblem, of: Multiplied) -> None:
     """Sums of small integers are exact in any order."""
-    for direct, packings, a, b in every_pass(problem):
+    for direct, packings, a, b in every_pass(problem, of):
         a, b = as_torch(a), as_torch(b)
         want, _ = direct.compute(a, b, EpilogueArgs())
         for packed in packings:
@@ -119,6 +125,22 @@ def test_what_follows_the_sums_is_as_before() -> None:
         result, found_sums = found.compute(as_torch(x), as_torch(w), ending, statistics=True)
         assert torch.equal(result, want)
         assert torch.equal(found_sums, sums)  # type: ignore[arg-type]
+
+
+def test_sums_of_many_channels_are_k_major_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many, few = (ConvProblem((n, 64, 64, 512), (512, 3, 3), padding=1) for n in (2, 64))
+    found = packed_wgrad(many, [wgrad_view(many)], TF32)
+    assert found is not None
+    assert isinstance(found.a, VoxelRows)
+    assert packed_wgrad(many, [wgrad_view(many)], HALF) is None  # wgmma reads 16 bits either way
+    # Of one tap, copies take what they save; of many images, too much memory.
+    taps = ConvProblem((2, 64, 64, 512), (512, 1, 1))
+    assert packed_wgrad(taps, [wgrad_view(taps)], TF32) is None
+    assert packed_wgrad(few, [wgrad_view(few)], TF32) is None
+    monkeypatch.setattr(packing_choice, "WORKSPACE", 1 << 40)
+    assert packed_wgrad(few, [wgrad_view(few)], TF32) is not None
 
 
 def of_width(problem: ConvProblem) -> Callable[[int], tuple[GemmView, ...]]:

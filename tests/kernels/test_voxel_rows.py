@@ -1,0 +1,54 @@
+"""The kernel that makes rows over voxels, in the machine, against torch."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from layoutconv.conv import ConvProblem
+from layoutconv.conv.k_major_wgrad import KMajorWgrad, VoxelRows, k_major_wgrads
+from layoutconv.gpu.voxel_rows import voxel_rows
+from layoutconv.kernels.pointwise.voxel_rows import SIDE, build
+from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
+
+PROBLEMS = [
+    ConvProblem((2, 9, 20), (8, 3), padding=1),
+    ConvProblem((3, 5, 7, 68), (132, 3, 2), stride=(1, 2), padding=((1, 0), 2), dilation=(1, 2)),
+    ConvProblem((1, 4, 3, 6, 4), (72, 2, 3, 3), padding=1),
+    ConvProblem((2, 3, 5, 4, 12), (4, 1, 3, 1), stride=(2, 1, 1)),
+]
+
+
+@cache
+def compiled() -> tuple[Any, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        function = build("sm_80", dump=folder)
+        return function, parse(function.__ptx__)
+
+
+def every() -> list[VoxelRows]:
+    found: list[KMajorWgrad] = [each for p in PROBLEMS for each in k_major_wgrads(p)]
+    return list(dict.fromkeys(rows for each in found for rows in (each.a, each.b)))
+
+
+@pytest.mark.parametrize("rows", every(), ids=lambda r: f"{r.source}-{r.taps}-{r.length}")
+@pytest.mark.chessboard
+def test_rows_are_those_of_torch(rows: VoxelRows) -> None:
+    function, program = compiled()
+    x = torch.arange(1.0, 1 + torch.Size(rows.source).numel()).view(rows.source)
+    want = voxel_rows(x, rows)
+    memory, out, ready = Memory(), torch.full_like(want, 77), []
+    for tensor, written in ((x, False), (out, True)):
+        own = {"writable": written, "output": written}
+        address = memory.add(tensor.view(-1).numpy(), "d" if written else "x", **own)
+        ready.append(DeviceTensor(address, (tensor.numel(),), "float32"))
+    launch = launch_of(program, function, *ready, rows.numbers)
+    C, taps, length = rows.shape
+    assert launch.grid == (-(-length // SIDE) * taps, -(-C // SIDE), 1)
+    run(program, memory, launch.arguments, launch.grid, shared_bytes=launch.shared_bytes)
+    assert memory.written(memory.find("d")).all()
+    assert torch.equal(out, want)
