@@ -22,6 +22,7 @@ from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
+from ..common.leaving import leave_if
 from ..common.pdl import let_dependents_start, wait_for_others
 from .active_taps import active_k_tiles
 from .epilogue.column_entries import ColumnEntries
@@ -182,7 +183,7 @@ class ImplicitGemm(GemmKernel):
         load_a, load_b = loads(single.m0, single.n0)
         wait_for_others(self.pdl)  # no memory is touched before
         if spec.skip and spec.along[0] == 0:
-            k_tiles = k_tiles.of_sum(loads.operands[0])
+            leave_if(loads.operands[0].lacks_first)
         elif spec.skip:
             if spec.kept:
                 rows = keep_index(spec, smem, load_a, d, single.m0, loads.tid)

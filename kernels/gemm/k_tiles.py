@@ -61,13 +61,6 @@ class KTiles:
     ) -> KTiles:
         return cls(a.col_count, a.vector_extent, step, present, own or [])
 
-    def of_sum(self, a: Operand) -> KTiles:
-        """One of them alone, of zeros, if A's index buffer lacks the first element of the sum: it
-        lacks all, by ``GemmView.empty_sums``.
-        """
-        entry = a.load_index(a.row(Int32(0)), a.column(0), written=True)
-        return replace(self, total=cutlass.select_(entry < 0, Int32(self.step), Int32(self.total)))
-
     @property
     def unit(self) -> int:
         """Columns of a unit."""

@@ -361,6 +361,11 @@ class Operand:
         named = self._memory((index, *(0 for _ in self.storage.layout.shape[1:])))
         return named, Uint32(index) < Uint32(extent)  # -1 is the largest of all
 
+    @property
+    def lacks_first(self) -> Any:
+        """Return whether the index buffer lacks the first element of the first row."""
+        return self.load_index(self.row(Int32(0)), self.column(0), written=True) < 0
+
     def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
         """A pointer to the vector at (row, column), and whether there is one."""
         if not self.gather:

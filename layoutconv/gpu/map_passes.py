@@ -97,7 +97,7 @@ def pairs_over(
     buffers: Buffers | None = None
     if outputs.shape == inputs.shape and outputs.device == inputs.device:
         buffers = outputs.contiguous(), inputs.contiguous(), None
-    key = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype, made.bound
+    key = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype
     make = partial(
         pairs_wgrad_view, in_channels=C, out_channels=K, groups=groups,
         in_rows=in_rows, out_rows=out_rows,

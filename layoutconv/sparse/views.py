@@ -158,7 +158,8 @@ def pairs_wgrad_view(
 
     The operands of ``execute(view, a, b)`` are contiguous: ``a`` (out_rows, K), the gradient of the
     output; ``b`` (in_rows, C), the input. The result is (chunks, K, C / groups), to be summed over
-    the chunks of a tap. Neither operand is contiguous along the sum.
+    the chunks of a tap; that of a chunk without a pair may be anything. Neither operand is
+    contiguous along the sum.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for channels below 1 or no multiple of
     ``groups``.
@@ -189,7 +190,7 @@ def pairs_wgrad_view(
     modes = (L, E(0)) if groups == 1 else ((static(groups, "G"), L), (Kg * E(1), E(0)))
     inner = Layout((Kg, Cg, modes[0]), (E(1), E(2), modes[1]))
     d = ComposedLayout(row_major((L, K, Cg)), 0, inner)
-    return GemmView(a, b, d, empty_sums=pairs.bound)
+    return GemmView(a, b, d, empty_sums=True)
 
 
 def _gathered(

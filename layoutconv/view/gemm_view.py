@@ -155,9 +155,9 @@ class GemmView(Pictured):
     ``n`` of a problem side by side. Where several columns are one channel, as residues side by
     side are, it has strides of 0.
 
-    ``empty_sums`` says that sums of a gathered ``a`` may be of nothing, and that this shows: where
-    its index buffer lacks the first element of a sum, it lacks all of them. Kernels then leave such
-    a sum out, which is zero.
+    ``empty_sums`` says that problems of a gathered ``a`` may be of nothing, and that this shows:
+    where its index buffer lacks the first element of a problem's sums, it lacks all of them. Nobody
+    reads such a problem's results, and kernels leave them as they were.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
     and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, for a

@@ -22,9 +22,8 @@ class Pairs:
         outputs, inputs: int32 (chunks, chunk), the rows of each pair; -1 where a chunk has no more
             pairs.
         lengths: int64 (taps,), how many chunks a tap has. Their sum may be below the number of
-            chunks: those past it have no pair.
+            chunks: those past it have no pair, as many in a CUDA graph, which counts none.
         chunk: pairs of a chunk.
-        bound: whether there are as many chunks as there could be, so that many have no pair.
 
     Taps follow each other in order. The pairs of a tap, in the order of the outputs' rows, are
     dealt out to its chunks in turns, a run of them at a time (:func:`run_of`): CTAs that sum over
@@ -35,7 +34,6 @@ class Pairs:
     inputs: Tensor
     lengths: Tensor
     chunk: int
-    bound: bool = False
 
 
 MOST_IN_A_RUN = 64  # pairs: a k-tile of 16 bits, two of tf32
@@ -141,7 +139,7 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
     if index.is_cuda:
         of_taps = counts.there
         outputs, inputs, lengths = _on_gpu().pairs(index, of_taps, chunk, run_of(chunk), chunks)
-        return Pairs(outputs, inputs, lengths, chunk, bound=counts.here is None)
+        return Pairs(outputs, inputs, lengths, chunk)
     lengths = (counts.there + (chunk - 1)) // chunk
     outputs, inputs = _tap_by_tap(index, lengths, chunks * chunk, chunk)
     return Pairs(outputs.view(chunks, chunk), inputs.view(chunks, chunk), lengths, chunk)

@@ -1,0 +1,26 @@
+"""CTAs that have nothing to do, and end before they have done anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutlass import Int32
+from cutlass._mlir import dialects
+
+llvm: Any = dialects.llvm
+
+
+def leave_if(condition: Any) -> None:
+    """End the threads for which a condition holds; all of a CTA, and of its cluster, or none.
+
+    None of them waits for another afterwards, and a dependent need not wait for them.
+    """
+    llvm.inline_asm(
+        None,
+        [Int32(condition).ir_value()],
+        "{ .reg .pred p; setp.ne.s32 p, $0, 0; @p exit; }",
+        "r",
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
