@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..conv.k_major_wgrad import VoxelRows
+from ..planning.kernel_spec import VECTOR_BYTES
 from . import machines
 
 
@@ -25,6 +26,8 @@ def voxel_rows(x: Tensor, rows: VoxelRows) -> Tensor:
         return _by_torch(x, rows)
     from ..kernels.pointwise.loaders import load_voxel_rows
 
+    if x.data_ptr() % VECTOR_BYTES:  # a user's tensor may start at any element
+        x = x.clone()
     out = x.new_empty(rows.shape)
     device = x.get_device()
     with torch.cuda.device(device):
