@@ -1,6 +1,7 @@
 """The kernel of sums over voxels for several groups: the filter's gradient of few channels a group.
 
-Both operands run along channels, and k across memory: ldmatrix turns them. A CTA sums over boxes of
+Both operands run along channels, and k across memory: ldmatrix turns 16 bits, and words of 32 are
+read one by one, from lines of a box that are whole fours of voxels. A CTA sums over boxes of
 voxels, of which it has a share, and stores what it found for the slice reduction to add up in a
 fixed order. Voxels of a box that there are not have no product: not only Y is zero there, X is read
 from rows of zeros, since 0 times infinity is none.
@@ -14,17 +15,17 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass import Boolean, Float32, Int32, Int64, TFloat32, const_expr, range_constexpr
 
-from layoutconv.planning.group_sums import JOB, PAIR, GroupSumTile, GroupSumView, jobs_of
-from layoutconv.planning.group_tile import pitch
+from layoutconv.planning.group_sums import FOUR, JOB, PAIR, GroupSumTile, GroupSumView, jobs_of
+from layoutconv.planning.group_tile import BLOCK, pitch
 from layoutconv.planning.kernel_spec import VECTOR_BYTES
 
 from ..common.arguments import Arguments, Extent
 from ..common.pdl import let_dependents_start, wait_for_others
 from .gemm_kernel import Given, Start
 from .group_operands import Box, GroupKernel, Patch
-from .mma_atoms import load_matrices, multiply_words
+from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
 
 BLOCKS = 2  # of 8 channels of X in a job
@@ -69,7 +70,8 @@ class GroupedSums(GroupKernel):
             tail = (tile.m - prod(tile.box)) * pitch(tile.n * size)
             self._clear(end - tail, end, tid)
         self._clear(at_zeros, first + self.spec.smem_bytes, tid)
-        sums = Sums(self, args, tid, first, at_zeros)
+        of_words = self.data.element is TFloat32
+        sums = (SumsOfWords if of_words else Sums)(self, args, tid, first, at_zeros)
         share, boxes, split_stride = split
         begin = rank * share
         end = cutlass.min(begin + share, boxes)
@@ -148,13 +150,21 @@ class Sums:
         self.x = Patch(of, tile, args, element)
         self.y = Patch(of.of_y, tile.of_y, args, element)
         self.taps = [cells * self.x.pitch for cells in of.tap_cells(tile.patch)]
+        self.arch, self.at_zeros = kernel.spec.arch_number, at_zeros
         warp, self.lane = tid >> 5, tid & 31
         jobs = jobs_of(tile.groups, of.channels, of.columns)
         self.job = [_of_warp([job[i] for job in jobs], warp) for i in range(4)]
+        self.place()
+        shape = (4, BLOCKS, len(self.taps))
+        self.acc = cute.make_rmem_tensor(shape, Float32)
+
+    def place(self) -> None:
+        """Note where the lane's rows of matrices are, of Y and of X."""
+        tile, size, first = self.tile, self.data.bytes, self.first
         m0, _, c0, _ = self.job
         voxel_of_x = (self.lane & 7) + 8 * (self.lane >> 3 & 1)
         channels_of_x = (c0 + 8 * (self.lane >> 4)) * size
-        self.zeros = at_zeros + channels_of_x
+        self.zeros = self.at_zeros + channels_of_x
         voxel_of_y = (self.lane & 7) + 8 * (self.lane >> 4)
         channels_of_y = (m0 + 8 * (self.lane >> 3 & 1)) * size
         self.row_of_y = first + self.to_y + voxel_of_y * self.y.pitch + channels_of_y
@@ -170,8 +180,6 @@ class Sums:
                 packed = packed | (digit << BYTE * i)
             past = (last - Int32(number)) >> 31  # all ones of what the box has not
             self.packed.append(packed | (past & (SIGNS - 1)))
-        shape = (4, BLOCKS, len(self.taps))
-        self.acc = cute.make_rmem_tensor(shape, Float32)
 
     @cute.jit
     def load_if(self, x: Any, y: Any, group: Any, number: Any, end: Any, stage: Any):
@@ -200,6 +208,11 @@ class Sums:
         ends = ends | signs
         cute.arch.cp_async_wait_group(1)  # the next box may be on its way
         cute.arch.sync_threads()
+        self.multiply(acc, ends, signs, away)
+        cute.arch.sync_threads()  # the stage is read
+
+    def multiply(self, acc: Any, ends: Any, signs: int, away: Any) -> None:
+        """Add the products of a box some bytes ``away``, whose last digits ``ends`` has, packed."""
         for step, (row, packed) in enumerate(zip(self.rows, self.packed, strict=True)):
             inside = Boolean(((ends - packed) & signs) == signs)  # no digit is past its end
             start = cutlass.select_(inside, Int32(row + away), Int32(self.zeros))
@@ -212,7 +225,56 @@ class Sums:
                     after = multiply_words(self.data.element, left, words, before)
                     for i, value in enumerate(after):
                         acc[i, block, tap] = value
-        cute.arch.sync_threads()  # the stage is read
+
+
+class SumsOfWords(Sums):
+    """The same of tf32: a lane reads its words of four voxels, which are in one line of a box."""
+
+    def place(self) -> None:
+        size, (m0, _, c0, _) = self.data.bytes, self.job
+        self.voxel, channel = self.lane % FOUR, self.lane // FOUR
+        row_of_x = self.voxel * (self.of.rows[0].step * self.x.pitch)
+        self.row_of_x = self.first + row_of_x + (c0 + channel) * size
+        self.row_of_y = self.first + self.to_y + self.voxel * self.y.pitch + (m0 + channel) * size
+        self.zeros = self.at_zeros + (c0 + channel) * size
+
+    def multiply(self, acc: Any, ends: Any, signs: int, away: Any) -> None:
+        size = self.data.bytes
+        for step in range(0, prod(self.tile.box), 2 * FOUR):
+            starts, left = [], list[Any]()
+            for voxel in (step, step + FOUR):
+                starts.append(self._start(voxel, ends, signs, away))
+                at = self.row_of_y + away + voxel * self.y.pitch
+                left += [self._word(at + i * (BLOCK * size)) for i in range(2)]
+            for tap, cells in enumerate(self.taps):
+                for block in range(BLOCKS):
+                    at = cells + block * (BLOCK * size)
+                    words = [self._word(start + at) for start in starts]
+                    before = [acc[i, block, tap] for i in range(4)]
+                    after = multiply_words(self.data.element, left, words, before)
+                    for i, value in enumerate(after):
+                        acc[i, block, tap] = value
+
+    def _start(self, voxel: int, ends: Any, signs: int, away: Any) -> Any:
+        """Where a lane's words of X start, of the first tap; zeros for a voxel that there is not.
+
+        Four voxels are of one line of the box, from number ``voxel`` on.
+        """
+        if voxel >= prod(self.tile.box):
+            return self.zeros
+        digits, packed = [], 0
+        for i, extent in enumerate(self.tile.box):
+            voxel, digit = divmod(voxel, extent)
+            digits.append(digit)
+            packed |= digit << BYTE * i
+        inside = Boolean(((ends - packed - self.voxel) & signs) == signs)
+        row = self.row_of_x + away + self.x.cell(digits) * self.x.pitch
+        return cutlass.select_(inside, Int32(row), Int32(self.zeros))
+
+    def _word(self, address: Any) -> Any:
+        """A word of shared memory, rounded to tf32."""
+        pointer = cute.make_ptr(Int32, Int32(address), cute.AddressSpace.smem, assumed_align=4)
+        return round_to_tf32(cute.make_tensor(pointer, cute.make_layout(1))[0], self.arch)
 
 
 def _of_warp(values: list[int], warp: Any) -> Any:

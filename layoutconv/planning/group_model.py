@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from itertools import product as pairs_of
 from math import gcd, prod
 
-from .group_sums import MOST_DIGIT, SUM_TYPES, GroupSumTile, GroupSumView, make_sum_tile, sum_counts
+from .group_sums import (
+    FOUR,
+    MOST_DIGIT,
+    SUM_TYPES,
+    GroupSumTile,
+    GroupSumView,
+    make_sum_tile,
+    sum_counts,
+)
 from .group_tile import (
     ATOM_ROWS,
     BLOCK,
@@ -32,6 +40,7 @@ CUTS = (1, 2, 4, 8, 16)  # of the rows that are left for a digit of a box
 # of B, of a thread before and after, and of each register of sums in the epilogue.
 COPY_A, COPY_B, OTHER, SUM = 12, 30, 200, 3
 BOX, SUM_STEP = 100, 8  # of sums over voxels: of each box, and of 16 voxels of a job
+WORD_CYCLES = 2  # of shared memory for a word of every lane, of which two are in a bank
 CHUNK_CYCLES = 2  # of shared memory for 16 rows of a chunk
 BANKS = 128  # bytes of shared memory in a cycle
 ATOM_PRODUCTS = 1024  # of fp16 that take as long as an atom of one chunk
@@ -102,11 +111,13 @@ class GroupWork:
         for of in (tile, tile.of_y):
             copied = -(-prod(of.patch[1:]) // of.teams(VECTOR_BYTES // size))
             lines += copied * of.steps(VECTOR_BYTES // size)
+        # Words of 32 bits are read, and rounded, one by one.
+        words = 8 * (1 + taps) if size == 4 else 0
         return cls(
             boxes * -(-view.groups // tile.groups),
-            int(warps * (lines * COPY_A + BOX)) + steps * (SUM_STEP + 3 * taps),
-            steps * (1 + taps) * 2 * CHUNK_CYCLES + read // BANKS,
-            steps * taps * 4,
+            int(warps * (lines * COPY_A + BOX)) + steps * (SUM_STEP + 3 * taps + 2 * words),
+            steps * ((1 + taps) * 2 * CHUNK_CYCLES + WORD_CYCLES * words) + read // BANKS,
+            steps * taps * 4 * (size // 2),
             read,
         )
 
@@ -116,9 +127,13 @@ def sum_tiles(view: GroupSumView, dtype: str) -> Iterator[GroupSumTile]:
     if dtype not in SUM_TYPES or view.channels % GRANULE or view.columns % GRANULE:
         return
     extents = [int(r.extent) for r in view.rows]
+    if BYTES[dtype] == 4:  # lines of words
+        extents[0] = -(-extents[0] // FOUR) * FOUR
     boxes = {box for rows in SUM_ROWS for box in _boxes(extents, rows)}
     for groups, box in pairs_of(sum_counts(view), sorted(boxes)):
-        if max(box) <= MOST_DIGIT and (2 * prod(box) > SUM_ROWS[-1] or box == tuple(extents)):
+        fits = BYTES[dtype] == 2 or box[0] % FOUR == 0
+        enough = 2 * prod(box) > SUM_ROWS[-1] or box == tuple(extents)
+        if fits and max(box) <= MOST_DIGIT and enough:
             yield make_sum_tile(view, groups, box)
 
 

@@ -20,7 +20,7 @@ from .group_view import Digit, GroupView, are_plain, modes_of, nested, side_by_s
 from .kernel_spec import ASYNC_BYTES, BYTES, KernelSpec, vector_along
 from .tile import registers_given
 
-SUM_TYPES = ("float16", "bfloat16")
+SUM_TYPES = ("float16", "bfloat16", "tfloat32")
 JOB = 16  # channels of Y, and of X, of a warp; voxels of an instruction
 MOST_SUM_TAPS = 9  # with eight sums of each in a thread's registers
 MOST_JOBS = 16  # warps of a CTA
@@ -29,6 +29,7 @@ OTHER_REGISTERS = 48  # of a thread, beside sums
 SUM_STAGES = 2  # boxes: one arrives while the other is multiplied
 MOST_THREADS = 2048  # of an SM
 PAIR = 2  # results that a thread stores at once
+FOUR = 4  # voxels of a line whose words of 32 bits four lanes read
 
 Job = tuple[int, int, int, int]  # of Y, its first channel and the first that counts; of X, both
 
@@ -199,6 +200,8 @@ def sum_reasons(view: GemmView, spec: KernelSpec) -> Iterator[str]:
         return
     if spec.dtype not in SUM_TYPES:
         yield f"one of {', '.join(SUM_TYPES)} for sums of several groups, got {spec.dtype}"
+    if BYTES[spec.dtype] == 4 and tile.box[0] % FOUR:
+        yield f"lines of whole {FOUR} voxels of a box for words of 32 bits, got {tile.box}"
     if of.channels % GRANULE or of.columns % GRANULE:
         yield f"multiples of {GRANULE} channels a group, got {of.channels} and {of.columns}"
         return

@@ -25,7 +25,7 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.view_rules import UnsupportedViewError
 from tools.ptx_sim import parse
 
-from .launcher import Case, Compiled, Ran, check_exact, dtype_name, run_case
+from .launcher import NAMES, Case, Compiled, Ran, check_exact, dtype_name, run_case
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Summed:
     def spec(self) -> KernelSpec:
         of = GroupSumView.of(wgrad_view(self.problem))
         assert of is not None
-        kinds = dtype_name(self.dtype), dtype_name(self.out)
+        kinds = NAMES.get(self.dtype, ""), dtype_name(self.out)
         tile, split = make_sum_tile(of, self.groups, self.box), "partial" * (self.splits > 1)
         return KernelSpec(*kinds, tile, "sm_80", sum_vectors(of, *kinds), (0, 0), split=split)
 
@@ -53,6 +53,14 @@ def conv(x: Any, w: Any, groups: int, **rest: Any) -> ConvProblem:
 
 
 SUMMED = {
+    "tf32, 4, in parts": Summed(conv((2, 5, 6, 32), (32, 3, 3), 8), 8, (8, 4, 1), 3, torch.float32),
+    "tf32, 8": Summed(conv((2, 5, 6, 32), (32, 3, 3), 4), 4, (4, 4, 1), 1, torch.float32),
+    "tf32, 8, stride 2": Summed(
+        conv((2, 5, 9, 32), (32, 3, 3), 4, stride=2), 4, (4, 3, 1), 1, torch.float32
+    ),
+    "tf32, 12 to 8, 3d": Summed(
+        conv((1, 2, 3, 6, 48), (32, 3, 1, 3), 4), 4, (4, 1, 2, 1), 1, torch.float32
+    ),
     "4, in parts": Summed(conv((2, 5, 6, 32), (32, 3, 3), 8), 8, (8, 4, 1), 3),
     "8": Summed(conv((2, 5, 6, 32), (32, 3, 3), 4), 4, (4, 4, 1)),
     "8, five of four": Summed(conv((1, 5, 6, 40), (40, 3, 3), 5), 4, (4, 4, 1), out=torch.float16),
@@ -87,10 +95,11 @@ def test_sums(name: str) -> None:
     check_exact(case, run_sums(name, case))
 
 
-def test_infinities_stay_where_they_are() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_infinities_stay_where_they_are(dtype: torch.dtype) -> None:
     """Rows of a box past the last voxel have no product with what their taps would reach."""
-    name = "8"  # a box of 4 x 4 on 6 x 5 voxels
-    case = Case.of(wgrad_view(SUMMED[name].problem), torch.float16, torch.float32)
+    name = "8" if dtype == torch.float16 else "tf32, 8"  # a box of 4 x 4 on 6 x 5 voxels
+    case = Case.of(wgrad_view(SUMMED[name].problem), dtype, torch.float32)
     case.b[0, 4, 5, 3] = torch.inf  # of X, in group 0, at the corner
     case.a[0, 0, 0, 9] = torch.nan  # of Y, in group 1
     ran = run_sums(name, case)
@@ -125,10 +134,16 @@ def test_few_channels_a_group_are_summed_together(machine: str) -> None:
         assert found.splits > 1
         assert found.spec.split == "partial"
         assert not legality.reasons(found.view, found.spec, MACHINES[machine].smem_per_cta)
+        found = choose_kernel(view, torch.float32, MACHINES[machine], precision="tf32")
+        assert isinstance(found.spec.tile, GroupSumTile) or groups == 6, (channels, groups)
+        assert not legality.reasons(found.view, found.spec, MACHINES[machine].smem_per_cta)
     for channels, groups, taps in ((512, 2, 3), (96, 16, 3), (128, 32, 5)):  # 6 channels; 25 taps
         view = wgrad_view(conv((64, 28, 28, channels), (channels, taps, taps), groups))
         tile = choose_kernel(view, torch.float16, MACHINES[machine]).spec.tile
         assert not isinstance(tile, GroupSumTile)
+
+
+SUMMED_IN_THREES = replace(SUMMED["12"], dtype=torch.float32).spec
 
 
 def test_tiles_that_sums_cannot_have() -> None:
@@ -137,7 +152,8 @@ def test_tiles_that_sums_cannot_have() -> None:
     assert isinstance(spec.tile, GroupSumTile)
     for changed, words in (
         (replace(spec, tile=replace(spec.tile, patch=(4, 4, 1))), "the patch and the jobs"),
-        (replace(spec, dtype="tfloat32"), "float16, bfloat16"),
+        (replace(spec, dtype="float32"), "float16, bfloat16"),
+        (SUMMED_IN_THREES, "whole 4 voxels"),
         (replace(spec, epilogue="relu"), "nothing follows"),
         (replace(spec, vectors=(8, 8, 1)), "2 at once"),
     ):
