@@ -291,6 +291,7 @@ def test_nothing_else_remembers_without_end() -> None:
         "kernels.maps.device_tables._READ_BY_GRAPHS",
         "layoutconv.algebra.display._DRAW",
         "layoutconv.algebra.late._FOUND",
+        "layoutconv.base.processes._idle",
         "layoutconv.compat.installing._installed",
         "layoutconv.distributed.agreement._agreed",
         "layoutconv.distributed.agreement._cpu_groups",

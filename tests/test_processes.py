@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from layoutconv.base.processes import in_processes
+from layoutconv.base.fork_server import METHOD
+from layoutconv.base.processes import Workers, in_processes
+from layoutconv.errors import ArgumentError
 
 
 def test_everything_is_called_and_errors_come_back(tmp_path: Path) -> None:
@@ -20,15 +28,139 @@ def test_everything_is_called_and_errors_come_back(tmp_path: Path) -> None:
     assert ticks == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
+def begin_and_end(path: Path) -> None:
+    path.mkdir()
+    time.sleep(0.3)
+    (path / "ended").mkdir()
+
+
 def test_ctrl_c_begins_nothing_more(tmp_path: Path) -> None:
+    """When the first of two has ended, the next has begun in its place; both are finished."""
+
     def interrupt(done: int, total: int) -> None:
         if done:
             raise KeyboardInterrupt
 
     paths = [tmp_path / str(i) for i in range(500)]
     with pytest.raises(KeyboardInterrupt):
-        in_processes(Path.mkdir, paths, 2, interrupt)
-    assert 1 <= len(list(tmp_path.iterdir())) <= 2
+        in_processes(begin_and_end, paths, 2, interrupt)
+    begun = list(tmp_path.iterdir())
+    assert 1 <= len(begun) <= 4
+    assert all((path / "ended").exists() for path in begun)
+    time.sleep(0.5)
+    assert len(list(tmp_path.iterdir())) == len(begun)
+
+
+def note_order(item: tuple[Path, int]) -> None:
+    path, number = item
+    with path.open("a") as file:
+        file.write(f"{number} ")
+    time.sleep(0.5)
+
+
+def test_the_heaviest_of_what_waits_begins_first(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    with Workers(note_order, 1) as workers:
+        for number, weight in enumerate((5.0, 1.0, 3.0, 3.0, 9.0)):
+            workers.add((order, number), weight)
+        assert workers.finish() == [None] * 5
+    found = order.read_text().replace(" ", "")
+    # The first may have begun before the others came.
+    assert found in ("40231", "04231")
+
+
+def end_at_once(path: Path) -> None:
+    if path.name == "bad":
+        os.kill(os.getpid(), signal.SIGKILL)
+    path.mkdir()
+
+
+def test_a_process_that_is_killed_takes_its_item_alone(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "bad", "c", "d")]
+    errors = in_processes(end_at_once, paths, 1)
+    assert [type(error) for error in errors] == [
+        type(None), BrokenProcessPool, type(None), type(None),
+    ]  # fmt: skip
+    assert [path.exists() for path in paths] == [True, False, True, True]
+
+
+def kill_the_server(item: int) -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+@pytest.mark.skipif(METHOD != "fork", reason="processes are spawned here")
+def test_a_server_that_is_killed_is_an_error_and_the_next_call_has_another() -> None:
+    with pytest.raises(BrokenProcessPool, match="fork server of layoutconv ended"):
+        in_processes(kill_the_server, [1, 2], 2)
+    assert in_processes(abs, [1], 1) == [None]
+
+
+def note_server(path: Path) -> None:
+    with path.open("a") as file:
+        file.write(f"{os.getppid()} {os.environ.get('SURROUNDINGS')}\n")
+
+
+@pytest.mark.skipif(METHOD != "fork", reason="processes are spawned here")
+def test_a_server_is_used_again_where_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its imports are from an environment: another one has a server of its own."""
+    noted = tmp_path / "noted"
+    for value in ("a", "a", "b"):
+        monkeypatch.setenv("SURROUNDINGS", value)
+        assert in_processes(note_server, [noted], 1) == [None]
+    servers, seen = zip(*map(str.split, noted.read_text().splitlines()), strict=True)
+    assert seen == ("a", "a", "b")
+    assert servers[0] == servers[1] != servers[2]
+
+
+def fails(item: object) -> None:
+    raise ArgumentError("item", "another one", item)
+
+
+def test_errors_say_where_they_were_raised() -> None:
+    (error,) = in_processes(fails, [3], 1)
+    assert error is not None
+    assert "`item`: expected another one, got 3" in str(error)
+    assert "in fails" in str(error.__cause__)
+
+
+def no_such_module() -> None:
+    import layoutconv.no_such_module  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_what_cannot_be_made_ready_is_raised() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        in_processes(abs, [1, 2], 2, ready=no_such_module)
+    assert in_processes(abs, [1], 1) == [None]
+
+
+def test_items_that_come_late_and_none_at_all() -> None:
+    with Workers(abs, 2) as workers:
+        workers.start()
+    with Workers(abs, 2) as workers:
+        items: list[Any] = [1, "x", lambda: None]
+        for item in items:
+            workers.add(item)
+            time.sleep(0.2)
+        errors = workers.finish()
+    assert errors[0] is None
+    assert isinstance(errors[1], TypeError)
+    assert isinstance(errors[2], (AttributeError, pickle.PicklingError))
+
+
+@pytest.mark.parametrize("parent", ["-c", "standard input"])
+def test_a_parent_that_is_no_file(parent: str, tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from layoutconv.base.processes import in_processes\n"
+        f"print(in_processes(Path.mkdir, [Path({str(tmp_path / 'made')!r})], 1))\n"
+    )
+    command = [sys.executable, "-c", code] if parent == "-c" else [sys.executable, "-"]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=True)
+    assert done.stdout == "[None]\n", done.stderr
+    assert (tmp_path / "made").is_dir()
 
 
 def test_the_program_that_calls_is_not_run_again(tmp_path: Path) -> None:

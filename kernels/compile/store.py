@@ -210,6 +210,19 @@ def compiled_with() -> tuple[str, str]:
     return _toolchain(), _processor()
 
 
+def ready_to_compile() -> None:
+    """Import what kernels are compiled with, and digest the sources that they are compiled from.
+
+    Where it is not installed, whoever compiles says so.
+    """
+    with suppress(ImportError):
+        import ml_dtypes  # noqa: F401, of the DSL, which imports it late
+        import tvm_ffi  # noqa: F401
+
+        from . import build  # noqa: F401
+    compiled_with()
+
+
 def sources_of(toolchain: str) -> str:
     """The digest of our own sources, of what names kernels: its last word."""
     return toolchain.rpartition(" ")[2]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
+import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from itertools import islice
-from multiprocessing.connection import wait
-from types import ModuleType
-from typing import TypeVar
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from queue import SimpleQueue
+from types import ModuleType, TracebackType
+from typing import Any, Generic, TypeVar
+
+from .fork_server import CLOSE, IDLE, STOP, Answer, packed, serve, unpacked
 
 Item = TypeVar("Item")
 Tick = Callable[[int, int], None]
@@ -26,58 +30,217 @@ def in_processes(
     tick: Tick | None = None,
     *,
     main: bool = False,
+    ready: Callable[[], object] | None = None,
 ) -> list[BaseException | None]:
     """Call a function of each item, in new processes; what went wrong with each, None if nothing.
 
-    Results are not brought back: the function is called for what it leaves behind. It and the items
-    have to be picklable. A process has the imports of the function's module, and runs nothing of
-    the program that called, unless the function is of its main module, or items are: ``main``.
-
-    ``tick(done, total)`` is called before the first and after every one. On Ctrl-C, calls that
-    have begun are finished, so that nothing is left half done, and no more begin. Where the caller
-    is killed, its processes end with it.
+    Arguments as of :class:`Workers`, whose items are all there are. ``tick(done, total)`` is called
+    before the first and after every one.
 
     >>> in_processes(bool, [], 2)
     []
     """
     if not items:
         return []
-    tick = tick or (lambda done, total: None)
-    context = multiprocessing.get_context("spawn")
     count = max(1, min(processes, len(items)))
-    pool = ProcessPoolExecutor(count, context, initializer=_belong_to_the_caller)
-    errors: list[BaseException | None] = [None] * len(items)
-    waiting = iter(enumerate(items))
-    running: dict[Future[object], int] = {}
-    try:
-        tick(0, len(items))
-        for done in range(1, len(items) + 1):
-            # A pool queues what it is given, and what is queued cannot be taken back: so no more
-            # than there are processes.
-            with _no_main_module(
-                main or function.__module__ == "__main__"
-            ):  # processes start when work is submitted
-                for at, item in islice(waiting, count - len(running)):
-                    running[pool.submit(function, item)] = at
-            finished = next(as_completed(running))
-            errors[running.pop(finished)] = finished.exception()
-            tick(done, len(items))
-        return errors
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with Workers(function, count, main=main, ready=ready) as workers:
+        for item in items:
+            workers.add(item)
+        return workers.finish(tick)
 
 
-def _belong_to_the_caller() -> None:
-    """Leave Ctrl-C to the caller, and end when it does, even where it had no time to say so."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_caller, daemon=True).start()
+class Workers(Generic[Item]):
+    """Processes that call a function of items, which may come while others are at work.
+
+    Results are not brought back: the function is called for what it leaves behind. It and the items
+    have to be picklable. A process has the imports of the function's module, and runs nothing of
+    the program that called, unless the function is of its main module, or items are: ``main``.
+
+    The processes are forks of a server, which imports once, and waits a minute for more work, of
+    this process in an environment like the one that it was started in.
+
+    On Ctrl-C, calls that have begun are finished, so that nothing is left half done, and no more
+    begin. Where the caller is killed, its processes end with it. Where one of them is killed, its
+    item has a ``BrokenProcessPool``, and another process takes its place.
+
+    Args:
+        function: of one item.
+        processes: the most that are at work at once.
+        main: run the caller's main module in the processes.
+        ready: a function without arguments, of some module. The server calls it before it forks:
+            for imports that the function makes.
+
+    >>> with Workers(len, 2) as workers:
+    ...     workers.add("abc")
+    ...     workers.add(None, weight=3.0)
+    ...     [type(error) for error in workers.finish()]
+    [<class 'NoneType'>, <class 'TypeError'>]
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Item], object],
+        processes: int,
+        *,
+        main: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> None:
+        self._main = main or function.__module__ == "__main__"
+        self._begin = pickle.dumps((function, ready)), max(1, processes)
+        self._errors: list[BaseException | None] = []
+        self._unanswered = 0
+        self._server: _Server | None = None
+        self._messages: SimpleQueue[Any] = SimpleQueue()
+        self._answers: SimpleQueue[Answer] = SimpleQueue()
+
+    def start(self) -> None:
+        """Start the server, which imports while the caller goes on; the first item does that, too.
+
+        >>> with Workers(len, 1) as workers:
+        ...     workers.start()
+        """
+        if self._server is None:
+            self._server = _Server.for_caller(self._main)
+            self._messages.put(self._begin)
+            for of in self._send, self._hear:  # as both sides are at work, neither waits for room
+                threading.Thread(target=of, args=(self._server.connection,), daemon=True).start()
+
+    def _send(self, connection: Connection) -> None:
+        with suppress(OSError):  # the server ended, of which the other thread hears
+            while (message := self._messages.get()) is not None:
+                connection.send(message)
+
+    def _hear(self, connection: Connection) -> None:
+        answer: Answer = (0, b"")
+        while isinstance(answer, tuple):
+            try:
+                answer = connection.recv()
+            except (EOFError, OSError):
+                answer = packed(BrokenProcessPool("the fork server of layoutconv ended"))
+            self._answers.put(answer)
+
+    def add(self, item: Item, weight: float = 0.0) -> None:
+        """Have the function called of an item; of items that wait, the heaviest is the first."""
+        self.start()
+        number = len(self._errors)
+        self._errors.append(None)
+        try:
+            message = number, weight, pickle.dumps(item)
+        except Exception as error:
+            self._errors[number] = error
+            return
+        self._unanswered += 1
+        self._messages.put(message)
+
+    def __len__(self) -> int:
+        """The items so far."""
+        return len(self._errors)
+
+    def finish(self, tick: Tick | None = None) -> list[BaseException | None]:
+        """Wait for all items; what went wrong with each, None if nothing.
+
+        ``tick(done, total)`` is called now, and after every one. Raises what the function's import
+        raised, and ``BrokenProcessPool`` where the server was killed.
+        """
+        if self._server is None:
+            return self._errors  # there are none
+        self._messages.put(CLOSE)
+        total = len(self._errors)
+        if tick:
+            tick(total - self._unanswered, total)
+        while isinstance(answer := self._answers.get(), tuple):
+            number, error = answer
+            self._errors[number] = unpacked(error)
+            self._unanswered -= 1
+            if tick:
+                tick(total - self._unanswered, total)
+        self._over(answer)
+        failed = unpacked(answer or b"")
+        if failed is not None:
+            raise failed
+        return self._errors
+
+    def _over(self, answer: Answer) -> None:
+        """Give the server back, if it said that all is done."""
+        server, self._server = self._server, None
+        assert server is not None
+        self._messages.put(None)
+        if answer is None and not self._main:
+            server.give_back()
+        else:
+            server.end()
+
+    def __enter__(self) -> Workers[Item]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        """Finish what has begun, and no more."""
+        if self._server is None:
+            return
+        answer: Answer = b""
+        if self._errors:  # else it may be at imports, which nobody wants
+            self._messages.put(STOP)
+            while isinstance(answer := self._answers.get(), tuple):
+                pass
+        self._over(answer)
 
 
-def _end_with_the_caller() -> None:
-    caller = multiprocessing.parent_process()
-    if caller is not None:
-        wait([caller.sentinel])
-        os._exit(1)
+class _Server:
+    """A fork server of this process, and what it was started in."""
+
+    def __init__(self, main: bool) -> None:
+        self._begun_in, self._since = _surroundings(), 0.0
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs,))
+        with _no_main_module(main):
+            self._process.start()
+        theirs.close()
+        # Before multiprocessing waits for its processes, as it does when this one ends.
+        self._finalizer = Finalize(None, self.connection.close, exitpriority=100)
+
+    @classmethod
+    def for_caller(cls, main: bool) -> _Server:
+        """A server that waits, or a new one, in which the main module ran, if that is wanted."""
+        with suppress(IndexError):
+            while not main:
+                server = _idle.pop()
+                fresh = time.monotonic() - server._since < IDLE / 2
+                if fresh and server._begun_in == _surroundings() and server._process.is_alive():
+                    return server
+                server.end()
+        return cls(main)
+
+    def give_back(self) -> None:
+        """Keep it for who comes next, if there is none yet."""
+        self._since = time.monotonic()
+        if _idle:
+            self.end()
+        else:
+            _idle.append(self)
+
+    def end(self) -> None:
+        """Have it end, and whatever it does."""
+        self._finalizer.cancel()
+        self._process.terminate()
+        self._process.join()
+
+
+_idle: list[_Server] = []  # one at most
+
+
+def _surroundings() -> tuple[dict[str, str], list[str], str]:
+    """Return what a new process would find as it is here."""
+    return dict(os.environ), list(sys.path), os.getcwd()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
 
 
 @contextmanager

@@ -145,7 +145,7 @@ def _asked_for(
     with TemporaryDirectory(prefix="layoutconv-") as folder:
         found = Path(folder, "found")
         sent = pickle.dumps((call, [tuple(each.cpu() for each in given) for given in calls]))
-        (wrong,) = in_processes(_look, [(str(found), arch, sent)], 1)
+        (wrong,) = in_processes(_look, [(str(found), arch, sent)], 1, ready=store.ready_to_compile)
         if wrong is not None:
             raise wrong
         names, machine, choices = pickle.loads(found.read_bytes())

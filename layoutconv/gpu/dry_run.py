@@ -21,40 +21,44 @@ from ..view.gemm_view import GemmView
 from . import plan
 
 Need = tuple[GemmView, KernelSpec]
+Note = Callable[[GemmView, KernelSpec], None]
 
 
 _one_at_a_time = threading.RLock()
 
 
+def _forgets(view: GemmView, spec: KernelSpec) -> None:
+    """Note nothing."""
+
+
 @contextmanager
-def dry(*, others: bool = True) -> Iterator[list[Need]]:
-    """Launch none of the kernels that calls in this context plan for; what these are is listed
-    until it ends.
+def dry(note: Note = _forgets, *, others: bool = True) -> Iterator[None]:
+    """Launch none of the kernels that calls in this context plan for; ``note`` is told
+    of each.
 
     With ``others`` that is so of all threads, as torch has some of its own for backward passes on a
     GPU: nothing else may convolve meanwhile. Without, other threads load and launch as ever.
 
-    >>> with dry() as needs:
-    ...     print(needs)
-    []
+    >>> with dry(print):
+    ...     pass
     """
     with _one_at_a_time:
         before = plan.load_kernel
-        run = _Dry(before, None if others else threading.get_ident())
+        run = _Dry(before, note, None if others else threading.get_ident())
         plan.load_kernel = run.load
         try:
-            yield run.needs
+            yield
         finally:
             plan.load_kernel = before
             run.over = True
-            run.needs = []  # plans are kept, and with them the run; index buffers are not
+            run.note = _forgets  # plans are kept, and with them the run; what was noted is not
 
 
 class _Dry:
-    """A stand-in that is loaded instead of kernels, and what would have been."""
+    """A stand-in that is loaded instead of kernels, and notes what would have been."""
 
-    def __init__(self, load: Callable[..., Any], thread: int | None) -> None:
-        self.needs: list[Need] = []
+    def __init__(self, load: Callable[..., Any], note: Note, thread: int | None) -> None:
+        self.note = note
         self.over, self._load, self._thread = False, load, thread
 
     def is_on(self) -> bool:
@@ -65,7 +69,7 @@ class _Dry:
         if not self.is_on():
             found: Callable[..., None] = self._load(view, spec)
             return found
-        self.needs.append((view, spec))
+        self.note(view, spec)
         return _Later(self, dumped((view, spec)))
 
 

@@ -13,14 +13,18 @@ from typing import Any
 
 import torch
 
-from ..base.processes import Tick, in_processes
+from ..base.processes import Tick, Workers, in_processes
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
-from ..gpu.dry_run import Need, dry, dumped, loaded
+from ..gpu.dry_run import Need, Note, dry, dumped, loaded
 from ..gpu.measured_choices import wanted
-from ..kernels.compile.store import KernelKey, is_kept
+from ..kernels.compile.store import KernelKey, is_kept, ready_to_compile
 from ..planning.kernel_key import signature
+from ..planning.kernel_spec import KernelSpec
 from ..planning.machine import MACHINES
+from ..view.gemm_view import GemmView
+
+Request = tuple[bytes, float]  # a kernel as it travels, and the weight of its compilation
 
 
 def precompile(
@@ -35,7 +39,7 @@ def precompile(
     A kernel takes a second or two, and a network has dozens, which its first call compiles one
     after another. Here ``function(*arguments)``, a forward pass or a step of training, is called
     once *dry*: it runs, but where a convolution would be launched, its result is zeros. What it
-    asked for is compiled and kept on disk, and the next call finds it::
+    asked for is compiled meanwhile and kept on disk, and the next call finds it::
 
         lc.precompile(net, x)
         y = net(x)
@@ -62,38 +66,46 @@ def precompile(
     >>> lc.precompile(lc.nn.Conv2d(3, 8, 3), torch.ones(1, 3, 5, 5))
     0
     """
+    if tick is None:
+        with Progress().step("Compiling kernels") as step:
+            return precompile(function, *arguments, arch=arch, processes=processes, tick=step.tick)
     if arch is not None:
         missing, others = _asked_for(arch, function, arguments)
-    elif wanted():
+        _compile_all(missing, processes, tick)
+        return len(missing) + others
+    if wanted():
         return 0
-    else:
-        missing, others = missing_kernels(function, *arguments), 0
-    least = 1 if arch else 2  # of one, the next call is as quick
-    if tick:
-        _compile_all(missing, processes, tick, least)
-    else:
-        with Progress().step("Compiling kernels") as step:
-            _compile_all(missing, processes, step.tick, least)
-    return len(missing) + others
+    with _compilers(processes) as compilers:
+        if torch.cuda.is_available():  # they import while the call runs dry
+            compilers.start()
+        with dry(_each_missing(compilers.add)):
+            function(*arguments)
+        with suppress(BrokenExecutor):
+            compilers.finish(tick)
+        return len(compilers)
 
 
-def missing_kernels(function: Callable[..., object], *arguments: Any) -> list[bytes]:
-    """Run a call dry; return what it asked for that is not on disk, as :func:`precompile` sends it.
+def _each_missing(add: Callable[[bytes, float], None]) -> Note:
+    """A note of a dry call: each kernel that is not on disk is added once, as it travels to another
+    process, with the weight of its compilation."""
+    asked: set[KernelKey] = set()
 
-    >>> missing_kernels(print, "called")
-    called
-    []
-    """
-    with dry() as needs:
-        function(*arguments)
-    return _missing(needs)
+    def note(view: GemmView, spec: KernelSpec) -> None:
+        key = KernelKey(signature(view, spec.along, spec.epilogue), spec)
+        if key not in asked:
+            asked.add(key)
+            if not is_kept(view, spec):
+                # The compiler is slow at accumulators: 0.3 s for 64x64, 0.9 for 256x128.
+                add(dumped((view, spec)), float(spec.tile.m * spec.tile.n))
+
+    return note
 
 
 def _asked_for(
     arch: str, function: Callable[..., object], arguments: Any
-) -> tuple[list[bytes], int]:
-    """Return what :func:`missing_kernels` does for a GPU that is not here, and how many kernels of
-    other kinds were compiled on the way.
+) -> tuple[list[Request], int]:
+    """Return what a call asks for, on a GPU that is not here, that is not on disk, and how many
+    kernels of other kinds were compiled on the way.
 
     A CPU stands in for the GPU in a process of its own, which then does nothing else.
     """
@@ -111,7 +123,9 @@ def _asked_for(
         raise ArgumentTypeError("function", expected, str(error)) from error
     with TemporaryDirectory() as folder:
         found = Path(folder, "requests")
-        (wrong,) = in_processes(_look, [(str(found), arch, call)], 1, main=b"__main__" in call)
+        (wrong,) = in_processes(
+            _look, [(str(found), arch, call)], 1, main=b"__main__" in call, ready=ready_to_compile
+        )
         if wrong is not None:
             raise wrong
         requests, others = pickle.loads(found.read_bytes())
@@ -137,7 +151,9 @@ def _look(request: tuple[str, str, bytes]) -> None:
     others: list[str] = []
     stand_in.install("compile", others.append, MACHINES[arch])
     function, arguments = pickle.loads(call)
-    requests = missing_kernels(function, *arguments)
+    requests: list[Request] = []
+    with dry(_each_missing(lambda *request: requests.append(request))):
+        function(*arguments)
     Path(path).write_bytes(pickle.dumps((requests, len(others))))
 
 
@@ -149,22 +165,23 @@ def compile_kernels(
     What cannot be compiled is passed over: whoever loads it gets the error. ``processes``: as many
     as there are cores, if nobody says. ``tick``: as of ``in_processes``.
     """
-    _compile_all(_missing(needs), processes, tick)
+    requests: list[Request] = []
+    note = _each_missing(lambda *request: requests.append(request))
+    for need in needs:
+        note(*need)
+    if len(requests) > 1:  # of one, this process is as quick
+        _compile_all(requests, processes, tick)
 
 
-def _missing(needs: Iterable[Need]) -> list[bytes]:
-    """Return what is not on disk, each once, as it travels to another process."""
-    found: dict[KernelKey, Need] = {}
-    for view, spec in needs:
-        found.setdefault(KernelKey(signature(view, spec.along, spec.epilogue), spec), (view, spec))
-    return [dumped(need) for need in found.values() if not is_kept(*need)]
+def _compile_all(requests: Sequence[Request], processes: int | None, tick: Tick | None) -> None:
+    with _compilers(processes) as compilers:
+        for request in requests:
+            compilers.add(*request)
+        with suppress(BrokenExecutor):
+            compilers.finish(tick)
 
 
-def _compile_all(
-    requests: Sequence[bytes], processes: int | None, tick: Tick | None, least: int = 2
-) -> None:
-    if len(requests) < least:  # this process is as quick
-        return
-    count = processes or os.cpu_count() or 1
-    with suppress(BrokenExecutor):  # a process was killed, for want of memory, say
-        in_processes(loaded, requests, count, tick)
+def _compilers(processes: int | None) -> Workers[bytes]:
+    """Processes that compile, or load, what was dumped. They may be killed, for want of memory,
+    say: whoever loads the kernel compiles it."""
+    return Workers(loaded, processes or os.cpu_count() or 1, ready=ready_to_compile)

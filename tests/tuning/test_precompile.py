@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.base.processes import in_processes
+from layoutconv.base.processes import Workers
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.errors import ArgumentError, ArgumentTypeError
@@ -47,10 +48,23 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     monkeypatch.setattr(dry_run, "load_kernel", on_cpu)
-    monkeypatch.setattr(
-        precompile, "in_processes", lambda f, items, *rest: calls.append(list(items))
-    )
+    monkeypatch.setattr(precompile, "Workers", partial(Recorded, calls))
     return calls
+
+
+class Recorded(Workers[Any]):
+    """Processes that do not start: what is asked of them, if anything is."""
+
+    def __init__(self, calls: list[list[Any]], function: Any, processes: int, **more: Any) -> None:
+        super().__init__(function, processes, **more)
+        self._calls, self._items = calls, list[Any]()
+
+    def add(self, item: Any, weight: float = 0.0) -> None:
+        if not self._items:
+            self._calls.append(self._items)
+        self._items.append(item)
+        self._errors.append(None)
+        assert weight > 0
 
 
 def on_cpu(view: GemmView, spec: Any) -> Any:
@@ -169,7 +183,7 @@ class Step(torch.nn.Module):
 @pytest.mark.slow
 def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once: forward, the gradient of the filter, three of the depthwise layer, a packing."""
-    monkeypatch.setattr(precompile, "in_processes", in_processes)
+    monkeypatch.setattr(precompile, "Workers", Workers)
     call = Step(), torch.zeros(1, 16, 8, 8)
     for arch, expected in (("sm_90a", 6), ("sm_86", 6), ("sm_90a", 0)):
         assert lc.precompile(*call, arch=arch, processes=2) == expected

@@ -1,0 +1,179 @@
+"""The fork server of :mod:`.processes`: it imports once, and forks the processes that do the work.
+
+A new interpreter imports torch and the CuTe DSL in seconds, sixteen of them at once in three times
+as long. The server does so once. It is a new process, of one thread, that has no CUDA context, so
+it may be forked, which its caller may not. Where there is no ``fork``, its processes are spawned.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from heapq import heappop, heappush
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeAlias, cast
+
+IDLE = 60.0  # seconds after which a server that nobody asks anything ends
+# Apple's libraries start threads as they are imported, so that "fork" is not safe there.
+METHOD = "fork" if hasattr(os, "fork") and sys.platform != "darwin" else "spawn"
+STOP, CLOSE = "stop", "close"  # drop what waits; expect no more
+# Of an item, its number and its error; of the function, its error, where it cannot be had; the end.
+# Errors are pickled, and nothing is one that is empty.
+Answer: TypeAlias = "tuple[int, bytes] | bytes | None"
+
+
+def serve(caller: Connection, idle: float = IDLE) -> None:
+    """Be a server: of one function after another, until the caller ends or asks for nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
+    warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
+    with suppress(EOFError, OSError):
+        while caller.poll(idle):
+            message = caller.recv()
+            if message == STOP:  # of the function before, which was through
+                continue
+            begun, processes = message
+            try:
+                function, ready = pickle.loads(begun)  # which imports what it is a function of
+                if ready is not None:
+                    ready()
+            except Exception as error:
+                _drain(caller)
+                caller.send(packed(error))
+                continue
+            _Dispatch(caller, function, processes).run()
+            caller.send(None)
+        return
+    os._exit(1)  # and with it the processes, which it would wait for
+
+
+def _drain(caller: Connection) -> None:
+    """Drop the items of a function that there is not."""
+    while caller.recv() not in (STOP, CLOSE):
+        pass
+
+
+class _Dispatch:
+    """The items of one function: those that wait, the heaviest first, and those that run."""
+
+    def __init__(self, caller: Connection, function: Callable[..., object], most: int) -> None:
+        self._caller, self._function, self._most = caller, function, most
+        self._waiting: list[tuple[float, int, bytes]] = []
+        self._processes: dict[Connection, BaseProcess] = {}
+        self._running: dict[Connection, int] = {}
+        self._open = True
+
+    def run(self) -> None:
+        """Have all of them done."""
+        while self._open or self._waiting or self._running:
+            for ready in wait([self._caller, *self._running]):
+                if ready is self._caller:
+                    self._hear(self._caller.recv())
+                else:
+                    self._note(cast("Connection", ready))
+            self._begin()
+        for connection in self._processes:
+            with suppress(OSError):
+                connection.send_bytes(b"")
+        for process in self._processes.values():
+            process.join()
+
+    def _hear(self, message: Any) -> None:
+        """Take an item, or that there are no more."""
+        if message in (STOP, CLOSE):
+            self._open = False
+            if message == STOP:
+                self._waiting.clear()
+            return
+        number, weight, item = message
+        heappush(self._waiting, (-weight, number, item))
+
+    def _begin(self) -> None:
+        """Give each idle process an item, and start more of them."""
+        while self._waiting and len(self._running) < self._most:
+            idle = next((one for one in self._processes if one not in self._running), None)
+            connection = idle or self._started()
+            _, number, item = heappop(self._waiting)
+            self._running[connection] = number
+            with suppress(OSError):  # one that ended is noticed by what it does not say
+                connection.send_bytes(item)
+
+    def _started(self) -> Connection:
+        gc.freeze()  # so that a collection copies no memory that processes share
+        context = multiprocessing.get_context(METHOD)
+        ours, theirs = context.Pipe()
+        process = context.Process(  # type: ignore[attr-defined]
+            target=_work, args=(theirs, self._function)
+        )
+        process.start()
+        theirs.close()
+        self._processes[ours] = process
+        return ours
+
+    def _note(self, connection: Connection) -> None:
+        """Pass on what became of an item, and of its process, if that ended."""
+        number = self._running.pop(connection)
+        try:
+            error = connection.recv_bytes()
+        except (EOFError, OSError):
+            process = self._processes.pop(connection)
+            process.join()
+            error = packed(BrokenProcessPool(f"a process ended, exit code {process.exitcode}"))
+        self._caller.send((number, error))
+
+
+def _work(server: Connection, function: Callable[..., object]) -> None:
+    """Be a process: call the function of each item."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+    while item := server.recv_bytes():
+        error = b""
+        try:
+            function(pickle.loads(item))
+        except BaseException as raised:
+            error = packed(raised)
+        server.send_bytes(error)
+
+
+def _end_with_the_server() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def packed(error: BaseException) -> bytes:
+    """An error as it travels, with the text of its traceback.
+
+    >>> unpacked(packed(ValueError("a number")))
+    ValueError('a number')
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # of a class whose errors are not made of their arguments
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    return pickle.dumps((error, text))
+
+
+def unpacked(packed: bytes) -> BaseException | None:
+    """The error that was packed, with its traceback as its cause; None of nothing.
+
+    >>> unpacked(b"")
+    """
+    if not packed:
+        return None
+    error: BaseException
+    error, text = pickle.loads(packed)
+    error.__cause__ = RuntimeError(f"in another process:\n{text}")
+    return error
