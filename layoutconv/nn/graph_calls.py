@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -19,6 +19,10 @@ from .graph_arguments import Arguments, Signature
 from .graph_bucket import ALIGNMENT, OVERFLOW, Bucket, Eager, holds
 from .graph_recorder import Recorder, recorder_of
 from .nested import taken_apart
+from .training_state import Modes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _FORMS = 64  # of arguments that are remembered
 _MOST_WARM_UPS = 64  # that a network is worth
@@ -62,6 +66,9 @@ class GraphReport(NamedTuple):
 class GraphedCalls:
     """Calls of a network that CUDA graphs replay where they can.
 
+    In a ``with`` statement, graphs and their memory last until its end, or that of the outermost
+    one; modes, and which parameters want gradients, are then those of its beginning.
+
     What calls do is a subclass's: ``_plainly`` runs one eagerly, ``_observed`` one that a graph is
     captured like, ``_new_bucket`` says what is captured, and ``_refuses`` of which calls nothing.
 
@@ -75,6 +82,7 @@ class GraphedCalls:
     def _begin(self, factor: float, buckets: int, nbytes: int | None) -> None:
         """Start with no graphs."""
         self._options = factor, buckets, nbytes
+        self._entered: list[Modes] = []  # of each ``with`` that it is in
         self._recorder: Recorder | None = None  # in place of that of the device
         self.reset()
         _CAPTURED.add(self)
@@ -95,6 +103,15 @@ class GraphedCalls:
         self._refused: dict[Hashable, str] = {}
         self._eager: Counter[str] = Counter()
         self._hits = self._warm_ups = 0
+
+    def __enter__(self) -> Self:
+        self._entered.append(Modes(self.module))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._entered.pop().restore()
+        if not self._entered:
+            self.reset()
 
     # -- what calls do -----------------------------------------------------------------------------
 

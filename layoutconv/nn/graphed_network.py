@@ -47,6 +47,10 @@ class Graphed(GraphedCalls, torch.nn.Module):
             return self.module(*args, **kwargs)
         return self._responded(args, kwargs)
 
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.training = self.module.training
+
     # -- what calls do -----------------------------------------------------------------------------
 
     def _plainly(self, args: Any, kwargs: Any) -> Any:
@@ -134,6 +138,9 @@ def graphed(
     and training mode, which :func:`graphed_step` is for, Python that reads values of the GPU, a
     result that depends on padding. Before it is captured, a network runs once with rows of NaN as
     padding, and its result is compared with the eager one. On a CPU every call is eager.
+
+    In a ``with`` statement, ``with graphed(net) as fast:``, graphs and their memory last until its
+    end; modes, and which parameters want gradients, are then those of its beginning.
 
     Results are copies. Those at cells of an argument share its coordinates; others come without
     kernel maps. Parameters may be changed in place; others in their place, or other modes, are

@@ -145,6 +145,10 @@ def graphed_step(
     ``torch.autocast`` for mixed precision. ``.grad`` is the same memory in every step: clone what
     is to stay. On a CPU every call is eager.
 
+    In a ``with`` statement, graphs and their memory last until its end, ``.grad`` stays; modes, and
+    which parameters want gradients, are then those of its beginning. It may be entered again, also
+    while it is entered: the outermost end counts.
+
     Raises :class:`~layoutconv.errors.ArgumentError`.
 
     >>> import layoutconv as lc
@@ -154,15 +158,16 @@ def graphed_step(
     >>> optimizer = torch.optim.SGD(net.parameters(), 0.1)
     >>> x = lc.SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1))
     >>> values = []
-    >>> for _ in range(3):
-    ...     optimizer.zero_grad()
-    ...     values.append(step(x, torch.tensor([0, 1, 2, 3])))
-    ...     optimizer.step()
-    >>> bool(values[2] < values[0]), values[0].requires_grad
-    (True, False)
-    >>> print(step.report())
+    >>> with step:
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         values.append(step(x, torch.tensor([0, 1, 2, 3])))
+    ...         optimizer.step()
+    ...     print(step.report())
     0 calls replayed a graph, 0 warmed one up
     3 calls were eager: there are no CUDA graphs on a cpu
+    >>> bool(values[2] < values[0]), values[0].requires_grad
+    (True, False)
     """
     check_options(net, factor, buckets, nbytes)
     if not callable(loss):

@@ -1,4 +1,4 @@
-"""The state that a training step changes: buffers, random numbers, and gradients."""
+"""The state that training changes: buffers, random numbers, gradients, and modes."""
 
 from __future__ import annotations
 
@@ -44,6 +44,30 @@ class Moment:
     def is_random(self) -> bool:
         """Return whether random numbers were drawn since."""
         return not all(map(torch.equal, self._random, self._numbers()))
+
+
+class Modes:
+    """The modes of the modules of a network, and which parameters want gradients, as they are now.
+
+    >>> net = torch.nn.Linear(2, 2)
+    >>> modes = Modes(net)
+    >>> net = net.eval().requires_grad_(False)
+    >>> modes.restore()
+    >>> net.training, net.weight.requires_grad
+    (True, True)
+    """
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        self._modes = [(module, module.training) for module in net.modules()]
+        self._wants = [(p, p.requires_grad) for p in net.parameters() if p.is_leaf]
+
+    def restore(self) -> None:
+        """Have them again, of the modules and parameters that there were."""
+        for module, mode in self._modes:
+            module.training = mode
+        for parameter, wants in self._wants:
+            if parameter.requires_grad != wants:
+                parameter.requires_grad_(wants)
 
 
 class Gradients:
