@@ -14,7 +14,7 @@ from torch import Tensor
 from ..gpu.dry_run import dry
 from ..sparse.coords.row_plan import FixedRows
 from .graph_arguments import Arguments, Memory
-from .graph_recorder import HostReads, Recorder
+from .graph_recorder import Alone, HostReads, Recorder
 from .graph_results import Results, Returned, difference
 from .nested import put_together, taken_apart
 
@@ -95,7 +95,7 @@ class Bucket:
             self._rehearse()
             # Who looks on keeps fused layers apart: their kernels, which no replay launches, are
             # not worth compiling.
-            with HostReads(device.type), dry(others=False):
+            with HostReads(device.type), Alone(), dry(others=False):
                 self._run(device, self._poison)
             self._rehearse()
             outcome = self._run(device, self._poison)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..base.torch_internals import end_of_pool, release_pool
 
@@ -183,6 +184,35 @@ class HostReads(TorchFunctionMode):
                     of = "Tensor." if hasattr(torch.Tensor, name) else "torch."
                     raise RuntimeError(f"{of}{name} reads a value on the host, in {where}")
         return function(*args, **kwargs)
+
+
+class Alone(TorchDispatchMode):
+    """Refuse collectives: not all ranks warm up at once, and one would wait for the others.
+
+    >>> with Alone():
+    ...     torch.ones(2).add_(1)
+    tensor([2., 2.])
+    """
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if "c10d" in function.namespace or function.namespace == "symm_mem":
+            name = f"{function.namespace}.{function.__name__.partition('.')[0].strip('_')}"
+            raise RuntimeError(f"ranks wait for each other in {name}, and not all of them warm up")
+        return function(*args, **(kwargs or {}))
+
+
+def wrapper_of_ranks(net: torch.nn.Module) -> str:
+    """Return the class of torch by which ranks wait for each other in a network; nothing if none.
+
+    >>> wrapper_of_ranks(torch.nn.Linear(2, 2))
+    ''
+    """
+    for module in net.modules():
+        if type(module).__module__.startswith(("torch.nn.parallel", "torch.distributed")):
+            return type(module).__name__
+    return ""
 
 
 def _has_mask(indices: Any) -> bool:

@@ -12,6 +12,7 @@ from ..sparse.coords.row_plan import RowCount
 from .graph_arguments import Arguments, Memory, versions
 from .graph_bucket import Bucket, Eager
 from .graph_calls import GraphedCalls, check_options
+from .graph_recorder import wrapper_of_ranks
 from .nested import taken_apart
 
 
@@ -69,6 +70,10 @@ class Graphed(GraphedCalls, torch.nn.Module):
         return ""
 
     def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
+        wrapper = wrapper_of_ranks(self.module)
+        if wrapper:
+            why = f"it is a {wrapper}: give its module, and wrap the graphed network"
+            return Eager(self.module(*args, **kwargs), None, [], why)
         before = self._versions(call)
         result = self.module(*args, **kwargs)
         structure, leaves = taken_apart(result)

@@ -15,6 +15,7 @@ from .counted_rows import WithoutDropout
 from .graph_arguments import Arguments, Memory, filler, versions
 from .graph_bucket import Bucket, Eager
 from .graph_calls import GraphedCalls, check_options
+from .graph_recorder import Alone, wrapper_of_ranks
 from .nested import put_together, taken_apart
 from .step_bucket import HOOKED, Step, StepBucket, Trained, TrainingState
 from .training_state import Gradients, Moment
@@ -76,13 +77,16 @@ class GraphedStep(GraphedCalls):
         random, compared = before.is_random(), (leaves, found, after.values)
         if random and not why:
             before.restore()
-            compared = self._without_dropout(call, after)
+            try:
+                compared = self._without_dropout(call, after)
+            except RuntimeError as error:
+                why = str(error)
         return Eager(found.result, structure, leaves, why, Trained(before, random, compared))
 
     def _without_dropout(self, call: Arguments, after: Moment) -> Any:
         """The step once more: a run with fixed rows would draw other random numbers."""
         try:
-            with RowCount().in_effect(), WithoutDropout():
+            with RowCount().in_effect(), WithoutDropout(), Alone():
                 found = self._step.run(*call.rebuilt())
             _, leaves = taken_apart(found.result)
             return leaves, found, [buffer.clone() for buffer in after.buffers]
@@ -180,9 +184,10 @@ def graphed_step(
 def _unfit(net: torch.nn.Module) -> str:
     """Return why a step of a network may not even be made twice; nothing if it may."""
     grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    wrapper = wrapper_of_ranks(net)
+    if wrapper:
+        return f"it is a {wrapper}: give its module, and reduce gradients after"
     for module in net.modules():
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            return "it is a DistributedDataParallel: give its module, and reduce gradients after"
         of_ranks = isinstance(module, torch.nn.SyncBatchNorm) or hasattr(module, "of_rows")
         if of_ranks and module.training and grouped:
             return "ranks wait for each other in a SyncBatchNorm, and not all of them warm up"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
 from layoutconv.distributed import Slab, mean_over_ranks
+from tests.distributed.graphed_checks import average
+from tests.gpu.test_graphed_step import check_near, signed, small
+from tests.nn.test_graphed import cloud
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
@@ -21,9 +25,11 @@ GRID = (0.0, 0.0, 0.0, 3.2, 3.2, 3.2)  # one for all batches, so that strides fa
 BOUND = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
 
 
-@pytest.mark.parametrize("check", ["float16", "bfloat16", "float32", "batch_norm", "dense"])
+@pytest.mark.parametrize(
+    "check", ["float16", "bfloat16", "float32", "batch_norm", "dense", "graphs"]
+)
 def test_two_gpus(check, tmp_path):
-    """A volume split in two, of a type; or a network that two train together."""
+    """A volume split in two, of a type; or a network that two train together, also as graphs."""
     mp.spawn(_rank, (check, str(tmp_path)), nprocs=RANKS)
     assert len(list(Path(tmp_path).glob("*.done"))) == RANKS
 
@@ -36,7 +42,7 @@ def _rank(rank: int, check: str, folder: str) -> None:
     dist.init_process_group(
         "nccl", init_method=where, rank=rank, world_size=RANKS, device_id=device
     )
-    networks = {"batch_norm": batch_norm, "dense": dense}
+    networks = {"batch_norm": batch_norm, "dense": dense, "graphs": graphs}
     networks[check]() if check in networks else split(getattr(torch, check))
     torch.cuda.synchronize()
     dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
@@ -148,3 +154,41 @@ def dense() -> None:
     torch.manual_seed(0)
     mine = images[:3] if dist.get_rank() == 0 else images[3:]
     trains_alike(dense_net(), lambda net, batch: (net(batch) - 1).square(), mine, images)
+
+
+def graphs() -> None:
+    """Steps as graphs, gradients reduced after two of them, are steps of the wrapper; where ranks
+    wait for each other in a loss, steps are eager, and a wrapped graph evaluates.
+
+    Clouds differ in size, so that one rank replays where the other warms up.
+    """
+    rows = ((300, 310, 250, 1900, 305, 1700), (300, 1900, 280, 1800, 1750, 310))[dist.get_rank()]
+    mine = [cloud(count, seed).cuda() for seed, count in enumerate(rows)]
+    net = small()
+    wrapped = DistributedDataParallel(copy.deepcopy(net))
+    step = lc.nn.graphed_step(net, signed)
+    for number, x in enumerate(mine):
+        value = step(x)
+        with wrapped.no_sync() if number % 2 == 0 else nullcontext():
+            y = signed(wrapped(x))
+            y.backward()
+        assert torch.equal(value, y.detach())
+        if number % 2:
+            average(net)
+            check_near(net, wrapped.module)
+            for module in net, wrapped:
+                module.zero_grad()
+    assert step.report().hits >= 2, step.report()
+
+    waiting = lc.nn.graphed_step(net, lambda y: mean_over_ranks(y.features.square()))
+    for x in mine[:3]:
+        waiting(x)
+    assert "ranks wait for each other in c10d." in str(waiting.report())
+    assert waiting.report().hits == 0
+
+    graph = lc.nn.graphed(net)
+    inside = DistributedDataParallel(graph).eval()
+    with torch.no_grad():
+        for x in mine:
+            close(inside(x).features, wrapped.module.eval()(x).features)
+    assert graph.report().hits >= 2, graph.report()
