@@ -6,7 +6,9 @@ The networks are those of ``spconv_networks.py``: a detector's residual backbone
 and a segmentation U-Net on a room, in fp16 with nobody's help: modules as a project has them. A
 call gets a tensor of new coordinates, and the GPU is waited for after each; the time is the median
 of 15. Beside it stand how long the GPU was busy in a call, the sum of its kernels by torch's
-profiler, how many launches these are, and what the host takes until it has launched all.
+profiler, how many launches these are, what the host takes until it has launched all, and the most
+memory that torch had allocated in a call, past what there was before the side was made: weights,
+kernel maps, activations, gradients, and what CUDA graphs keep.
 
 ``ours, apart`` is with norms, activations and sums as launches of their own
 (``lc.nn.unfused``), ``ours, graphed`` the network as a CUDA graph (``lc.nn.graphed``). With
@@ -19,6 +21,7 @@ The exit status is 1 if another side of ours does not agree with the one apart.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -59,12 +62,14 @@ class Input(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Milliseconds of a side's call, of its kernels and of the host, and its launches."""
+    """Milliseconds of a side's call, of its kernels and of the host, its launches, and the MB that
+    it takes at its peak."""
 
     wall: float
     busy: float
     host: float
     launches: int
+    peak: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("bench_frameworks: error: it measures a GPU, and torch sees none", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    heads = "".join(f" {head:>8s}" for head in ("wall ms", "busy ms", "host ms", "launches"))
+    heads = "".join(
+        f" {head:>8s}" for head in ("wall ms", "busy ms", "host ms", "launches", "peak MB")
+    )
     print(f"{'row':20s} {'side':22s}{heads}")
     rows: dict[str, dict[str, Any]] = {}
     agreed = True
@@ -109,6 +116,7 @@ def measure(
     state = initial(make(ours, channels, width=width))
     results = {}
     for side, context in SIDES.items():
+        before = memory()
         net = make(ours, channels, width=width)
         if side == "ours, graphed":
             net = net if training else lc.nn.graphed(net)
@@ -116,11 +124,12 @@ def measure(
         try:
             with context():
                 results[side] = call(inputs[0])
-                yield side, figures(call, inputs)
+                yield side, figures(call, inputs, before)
         except RuntimeError as error:
             if not training or side != "ours, graphed":
                 raise
             yield side, f"FAILED: {first_line(error)}"
+        del net, call  # and their memory, before the next side's
     if not training:
         apart = results.pop("ours, apart")
         yield "error", max(relative_error(result, apart) for result in results.values())
@@ -129,9 +138,10 @@ def measure(
             module = import_module(peer)
         except ImportError:
             continue
+        before = memory()
         try:
             net = make(module, channels, width=width)
-            yield peer, figures(caller(module, net, cloud, state, training), inputs)
+            yield peer, figures(caller(module, net, cloud, state, training), inputs, before)
         except Exception as error:  # the others are wanted
             yield peer, f"FAILED: {first_line(error)}"
 
@@ -206,8 +216,8 @@ def caller(
     return step
 
 
-def figures(call: Callable[[Input], Tensor], inputs: Sequence[Input]) -> Figures:
-    """Measure a call on an input that it has not had."""
+def figures(call: Callable[[Input], Tensor], inputs: Sequence[Input], before: int = 0) -> Figures:
+    """Measure a call on an input that it has not had; ``before`` are bytes that are not its own."""
     *others, one, another = inputs
     walls, hosts = [], []
     for at, given in enumerate(others):
@@ -219,8 +229,12 @@ def figures(call: Callable[[Input], Tensor], inputs: Sequence[Input]) -> Figures
         if at >= WARM:
             walls.append(1e3 * (time.perf_counter() - start))
             hosts.append(1e3 * (launched - start))
+    memory()  # what has no owner any more is of no call
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     call(one)
     _wait()
+    peak = (memory(peak=True) - before) / 1e6
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         kinds = [torch.profiler.ProfilerActivity.CUDA]
@@ -229,7 +243,23 @@ def figures(call: Callable[[Input], Tensor], inputs: Sequence[Input]) -> Figures
         _wait()
     kernels = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
     busy = sum(event.time_range.elapsed_us() for event in kernels) / 1e3
-    return Figures(statistics.median(walls), busy, statistics.median(hosts), len(kernels))
+    return Figures(statistics.median(walls), busy, statistics.median(hosts), len(kernels), peak)
+
+
+def memory(*, peak: bool = False) -> int:
+    """Bytes that torch has allocated, or had at most, and those that CUDA graphs keep beside."""
+    if not torch.cuda.is_available():
+        return 0
+    if not peak:
+        gc.collect()
+        torch.cuda.empty_cache()
+    of_graphs = sum(  # of their own pools, which count as free between captures
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment["segment_pool_id"]) != (0, 0)
+    )
+    of_torch = torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()
+    return of_torch + of_graphs
 
 
 def _wait() -> None:
@@ -239,7 +269,7 @@ def _wait() -> None:
 
 def _text(found: Any) -> str:
     if isinstance(found, Figures):
-        return "{:8.2f} {:8.3f} {:8.2f} {:8d}".format(*found)
+        return "{:8.2f} {:8.3f} {:8.2f} {:8d} {:8.1f}".format(*found)
     return found if isinstance(found, str) else f"{found:8.1e}"
 
 

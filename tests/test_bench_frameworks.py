@@ -55,6 +55,25 @@ def test_a_step_trains(bench, graphed):
     assert all(parameter.grad.isfinite().all() for parameter in net.parameters())
 
 
+def test_memory_counts_what_graphs_keep_once(bench, monkeypatch):
+    """Of a graph's pool, what results lie in is allocated already."""
+    segments = [
+        {"segment_pool_id": (0, 0), "total_size": 100, "allocated_size": 40},
+        {"segment_pool_id": (0, 7), "total_size": 50, "allocated_size": 10},
+        {"segment_pool_id": (3, 0), "total_size": 20, "allocated_size": 20},
+    ]
+    stand_ins = {
+        "is_available": lambda: True,
+        "empty_cache": lambda: None,
+        "memory_snapshot": lambda: segments,
+        "memory_allocated": lambda: 70,
+        "max_memory_allocated": lambda: 90,
+    }
+    for name, function in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    assert (bench.memory(), bench.memory(peak=True)) == (70 + 40, 90 + 40)
+
+
 def test_without_a_gpu_it_says_so(bench, capsys):
     if torch.cuda.is_available():
         pytest.skip("there is one")

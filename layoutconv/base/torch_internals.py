@@ -118,6 +118,11 @@ has_global_hooks: Callable[[], bool] = private(
 # for a leaf whose gradient ``torch.autograd.grad`` is asked for.
 comes_to: Callable[[Any], bool] = private("torch._C:_will_engine_execute_node", supposed)
 
+# ``f()``, in a backward pass: whether what is saved for it stays, as another one may follow.
+keeps_graph: Callable[[], bool] = private(
+    "torch._C._autograd:_get_current_graph_task_keep_graph", supposed
+)
+
 # Of torch.func: the transform on top or None, and how many there are.
 transform_on_top: Callable[[], Any] = private(
     "torch._C._functorch:peek_interpreter_stack", supposed

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..base.torch_internals import keeps_graph
 from ..errors import ArgumentError
 from ..tensors.epilogue_in_torch import FP8, convert
 from .guard import is_plain, wants_gradient
@@ -260,7 +261,10 @@ def register(name: str, run: Runner, described: Described, *, ends: bool) -> Non
         if ends:
             grad, others = through_epilogue(ctx, grad, *ending)
             others = *others, None, None, None
-        found = ctx.formula(run, ctx.over, ctx.needs_input_grad, grad, a, b)
+        over = ctx.over
+        if not keeps_graph():
+            ctx.over = None
+        found = ctx.formula(run, over, ctx.needs_input_grad, grad, a, b)
         found = as_inputs(found, ctx.dtype)
         return *found, *[None] * (ctx.inputs - 2 - len(others)), *others
 

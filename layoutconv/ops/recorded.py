@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base.torch_internals import comes_to
+from ..base.torch_internals import comes_to, keeps_graph
 from .formulas import FP8, Formula, as_inputs, keep, linear, through_epilogue
 from .function_gradients import tensors_of, through_function, with_all
 
@@ -132,26 +132,28 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        call, others = ctx.call, ()
-        needed = asked_for(ctx, call) if call.asks else ctx.needs_input_grad
         a, b, *ending = ctx.saved_tensors
+        call, found, others = ctx.call, ctx.found, ()
+        if not keeps_graph():  # a loss that somebody holds does not hold the map of its cloud
+            ctx.call = ctx.found = None
+        needed = asked_for(ctx, call) if call.asks else ctx.needs_input_grad
         if not call.only_sums:
             scale, result = ending
             grad, others = through_epilogue(ctx, grad, scale, result, needed)
         if not (needed[0] or needed[1]):
             return None, None, None, None, *others
         if call.lowers is not None and b is not None and is_grad_enabled() and ctx.given:
-            b = lowered_again(ctx)
+            b = lowered_again(ctx, call)
         grad = call.in_order(grad)
-        run, over = call.runner(ctx.found, grad, a, b)
+        run, over = call.runner(found, grad, a, b)
         # The engine gives gradients the dtypes of inputs, which autocast may have lowered.
-        found = call.formula(run, over, needed, grad, a, b)
+        gradients = call.formula(run, over, needed, grad, a, b)
         if ctx.dtype in FP8:
-            found = as_inputs(found, ctx.dtype)
-        return *found, None, None, *others
+            gradients = as_inputs(gradients, ctx.dtype)
+        return *gradients, None, None, *others
 
 
-def lowered_again(ctx: Any) -> Tensor:
+def lowered_again(ctx: Any, call: BoundCall) -> Tensor:
     """The second tensor as the call lowered it, where gradients of gradients go back to it.
 
     Raises ``RuntimeError`` if somebody wrote to it since.
@@ -159,7 +161,7 @@ def lowered_again(ctx: Any) -> Tensor:
     b, version = ctx.given
     if b._version != version:
         raise RuntimeError("the filter was written to, and gradients of its gradients want it")
-    lowered: Tensor = b.to(ctx.call.lowers)
+    lowered: Tensor = b.to(call.lowers)
     return lowered
 
 
@@ -227,15 +229,17 @@ class RecordedFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        call, needed = ctx.call, ctx.needs_input_grad
         a, b, bias, scale, residual, out, *tensors = ctx.saved_tensors
+        call, over_map, needed = ctx.call, ctx.found, ctx.needs_input_grad
+        if not keeps_graph():
+            ctx.call = ctx.found = None
         function, value = with_all(ctx.function, tensors), None
         if function.backward is None:
-            value = linear(call.sums(ctx.found, a, b), bias, scale, residual)
+            value = linear(call.sums(over_map, a, b), bias, scale, residual)
         grad, named = through_function(function, grad, value, out, needed[8:])
         grad, others = through_epilogue(ctx, grad, scale, None)
         grad = call.in_order(grad)
-        run, over = call.runner(ctx.found, grad, a, b)
+        run, over = call.runner(over_map, grad, a, b)
         found = call.formula(run, over, needed, grad, a, b)
         of_named = [
             None if g is None else g.to(t.dtype) for g, t in zip(named, tensors, strict=True)
