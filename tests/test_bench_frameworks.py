@@ -56,7 +56,7 @@ def test_a_step_trains(bench, graphed):
 
 
 def test_memory_counts_what_graphs_keep_once(bench, monkeypatch):
-    """Of a graph's pool, what results lie in is allocated already."""
+    """In a graph's pool, what results lie in is allocated already."""
     segments = [
         {"segment_pool_id": (0, 0), "total_size": 100, "allocated_size": 40},
         {"segment_pool_id": (0, 7), "total_size": 50, "allocated_size": 10},

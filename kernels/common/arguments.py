@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
-from cutlass import Int32, Uint32
-
 from layoutconv.algebra.int_tuple import map_leaves
 from layoutconv.algebra.stride import ScaledBasis
 from layoutconv.algebra.symint import is_runtime
+
+from .dsl import Int32, Uint32, cutlass
 
 
 class Arguments:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass.cute as cute
-from cutlass import Int32, Int64
-
+from .dsl import Int32, Int64, cute
 from .walk import read
 
 Cell = list[Any]  # of Int64

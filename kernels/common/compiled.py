@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass.cute as cute
-from cutlass.cute.runtime import make_fake_stream
+from .dsl import cute, make_fake_stream
 
 
 def compiled(kernel: Any, *arguments: Any, arch: str, dump: str | None, options: str = "") -> Any:

@@ -11,7 +11,7 @@ kernels of others they are kernels like all: those neither start early, nor say 
 
 from __future__ import annotations
 
-import cutlass.cute as cute
+from .dsl import cute
 
 
 def starts_early(arch: str) -> bool:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
-
 from layoutconv.planning.loop_nest import Nest
 
 from .arguments import Arguments
+from .dsl import Boolean, Int32, Int64, cute, cutlass
 
 TYPES = {
     "float16": cutlass.Float16,

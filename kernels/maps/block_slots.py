@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
-
+from ..common.dsl import Int32, Int64, cute, range_constexpr
 from ..common.walk import put, read, select
 from .cooperative import Part
 from .hash_table import EMPTY, following, home

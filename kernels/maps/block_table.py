@@ -13,13 +13,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
-
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside, key_of, read_cell, vector_of
+from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.walk import at, put, select
 from .block_slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot
 from .cooperative import BEFORE, WARP, Arrays, Crew, arrays_in

@@ -16,13 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64
 
 from layoutconv.base.caches import remembered
 
+from ..common.dsl import Int32, Int64, cute, cutlass
 from ..common.walk import select
 from .per_rank import PerRank, Places, types_of
 

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, Uint64
-
+from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass
 from ..common.walk import at, select
 
 EMPTY = -1

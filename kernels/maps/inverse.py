@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
 from torch import Tensor
 
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
+from ..common.dsl import Int32, Int64, cute, range_constexpr
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill

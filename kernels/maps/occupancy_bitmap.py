@@ -10,10 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64, Uint64
 from torch import Tensor
 
 from layoutconv.base.caches import remembered
@@ -21,6 +18,7 @@ from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
 from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
+from ..common.dsl import Int32, Int64, Uint64, cute, cutlass
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64, Uint32
 from torch import Tensor
 
 from layoutconv.base.caches import remembered
 from layoutconv.errors import ArgumentError
 
 from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
+from ..common.dsl import Int32, Int64, Uint32, cute
 from ..common.walk import at, put, select
 from . import per_rank
 from .device_tables import Table

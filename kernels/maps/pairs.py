@@ -11,15 +11,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 from torch import Tensor
 
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
+from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.walk import at, put, select
 from . import per_rank
 from .cooperative import WARP, least, multiprocessors

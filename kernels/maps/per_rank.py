@@ -10,10 +10,7 @@ from math import prod
 from operator import index
 from typing import Any
 
-import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64
-from cutlass.cute.runtime import make_fake_tensor
 from torch import Tensor
 
 from layoutconv.base.caches import remembered
@@ -21,6 +18,7 @@ from layoutconv.base.torch_internals import is_capturing
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from ..common.compiled import compiled
+from ..common.dsl import Int32, Int64, cute, make_fake_tensor
 from ..common.walk import TYPES
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph

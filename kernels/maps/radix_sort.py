@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, range_constexpr
-
+from ..common.dsl import Int32, cute, cutlass, range_constexpr
 from ..common.walk import select
 from .cooperative import WARP, Arrays
 from .scan import sums_before

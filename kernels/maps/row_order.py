@@ -12,10 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
-
+from ..common.dsl import Int32, Int64, cute, cutlass, range_constexpr
 from ..common.walk import at, put, read, select
 from .cooperative import (
     BEFORE,

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64, Uint32, Uint64, range_constexpr
-
 from ..common.cells import per_axis, read_cell, vector_of
+from ..common.dsl import Boolean, Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.walk import at, put, select
 from .cooperative import Arrays
 from .row_order import OfIndex, Sizes

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import cutlass.cute as cute
-from cutlass import Int32, Uint32, Uint64
-
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside
+from ..common.dsl import Int32, Uint32, Uint64, cute
 from ..common.walk import select
 from .block_slots import OfSlots, look_up
 from .block_table import EDGES, bit_of, block_of, blocks_of, has_wide_keys, key_of_block

@@ -13,12 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64, Uint32
-from cutlass.cute.runtime import make_fake_tensor
-
 from ..common.compiled import compiled
+from ..common.dsl import Boolean, Int32, Int64, Uint32, cute, cutlass, make_fake_tensor
 from ..common.walk import TYPES, read, select
 from ..compile.store import load
 

@@ -23,12 +23,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
-
 from layoutconv.planning.norm_schedule import LOG_THREADS, NormShape
 
+from ..common.dsl import Float32, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
 from .row_parts import THREADS, OfRows, Place, merge_moments, merge_sums, of_moments

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, range_constexpr
-
 from layoutconv.planning.norm_schedule import FLIGHT, LOG_THREADS, NormShape
 
+from ..common.dsl import Float32, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.walk import TYPES, at, read, select
 from ..maps.cooperative import least
 from ..maps.per_rank import PerRank

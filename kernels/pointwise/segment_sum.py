@@ -12,12 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, range_constexpr
-from cutlass.cute.runtime import make_fake_tensor
-
 from ..common.compiled import compiled
+from ..common.dsl import Int32, Int64, Uint32, cute, cutlass, make_fake_tensor, range_constexpr
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES, at, put, read, select
 from ..compile.store import load

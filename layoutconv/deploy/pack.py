@@ -62,8 +62,7 @@ def pack(
 
     A C compiler links, named by ``CC`` or the system's; loading needs none. Host code is for
     processors that have the instructions of this one. A sparse network is given the features and
-    the cells of a cloud; kernels that make its maps are in the file, and want the DSL where they
-    are loaded, though nothing is compiled.
+    the cells of a cloud; kernels that make its maps are in the file.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, ``FileNotFoundError``
     without a C compiler, ``OSError`` for a file that cannot be written. A whole pack is made on the

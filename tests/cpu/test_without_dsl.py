@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from ..warm_process import run_python
 
 PROGRAM = """
@@ -34,3 +38,32 @@ def test_networks_run_where_the_dsl_is_not() -> None:
     found = run_python(["-c", PROGRAM])
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == ["cutlass", "tvm_ffi"]
+
+
+DESCRIBED = """
+import sys
+
+sys.modules["cutlass"] = None
+from layoutconv.kernels.maps import build_map, inverse, occupancy_bitmap, output_coords, pairs
+from layoutconv.kernels.maps.per_rank import load_per_rank
+from layoutconv.kernels.pointwise import gather_pool, row_norm, segment_sum
+kernel = occupancy_bitmap.WriteCells(2)
+print(kernel.key, kernel.tensors())
+try:
+    load_per_rank(kernel, "sm_90a")
+except ModuleNotFoundError as error:
+    print(error.name, error, sep=": ")
+"""
+
+
+def test_kernels_of_clouds_are_described_where_the_dsl_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    found = run_python(["-c", DESCRIBED])
+    assert found.returncode == 0, found.stderr
+    described, refused = found.stdout.splitlines()
+    assert described.startswith("('WriteCells', 2) ((")
+    assert refused.startswith(
+        "cutlass: a kernel is compiled by the CuTe DSL, which is not installed"
+    )

@@ -1,4 +1,4 @@
-"""What a training step holds ends with its backward pass, also where somebody holds the loss.
+"""A training step holds nothing past its backward pass, also where somebody holds the loss.
 
 The last loss, or its output, is in a variable until the next step has another: what autograd holds
 until then would be there beside what the next forward pass makes.
