@@ -36,13 +36,15 @@ Answer: TypeAlias = "tuple[int, bytes] | bytes | None"
 def serve(caller: Connection, idle: float = IDLE) -> None:
     """Be a server: of one function after another, until the caller ends or asks for nothing."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
+    # torch is asked for GPUs as tvm_ffi is imported, and would start CUDA, which no fork survives.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
     with suppress(EOFError, OSError):
         while caller.poll(idle):
             message = caller.recv()
             if message == STOP:  # of the function before, which was through
                 continue
-            begun, processes = message
+            begun, processes, forks = message
             try:
                 function, ready = pickle.loads(begun)  # which imports what it is a function of
                 if ready is not None:
@@ -51,7 +53,7 @@ def serve(caller: Connection, idle: float = IDLE) -> None:
                 _drain(caller)
                 caller.send(packed(error))
                 continue
-            _Dispatch(caller, function, processes).run()
+            _Dispatch(caller, function, processes, METHOD if forks else "spawn").run()
             caller.send(None)
         return
     os._exit(1)  # and with it the processes, which it would wait for
@@ -66,8 +68,11 @@ def _drain(caller: Connection) -> None:
 class _Dispatch:
     """The items of one function: those that wait, the heaviest first, and those that run."""
 
-    def __init__(self, caller: Connection, function: Callable[..., object], most: int) -> None:
+    def __init__(
+        self, caller: Connection, function: Callable[..., object], most: int, method: str
+    ) -> None:
         self._caller, self._function, self._most = caller, function, most
+        self._context: Any = multiprocessing.get_context(method)
         self._waiting: list[tuple[float, int, bytes]] = []
         self._processes: dict[Connection, BaseProcess] = {}
         self._running: dict[Connection, int] = {}
@@ -78,7 +83,8 @@ class _Dispatch:
         while self._open or self._waiting or self._running:
             for ready in wait([self._caller, *self._running]):
                 if ready is self._caller:
-                    self._hear(self._caller.recv())
+                    while self._caller.poll():  # all that came while the server imported
+                        self._hear(self._caller.recv())
                 else:
                     self._note(cast("Connection", ready))
             self._begin()
@@ -110,11 +116,8 @@ class _Dispatch:
 
     def _started(self) -> Connection:
         gc.freeze()  # so that a collection copies no memory that processes share
-        context = multiprocessing.get_context(METHOD)
-        ours, theirs = context.Pipe()
-        process = context.Process(  # type: ignore[attr-defined]
-            target=_work, args=(theirs, self._function)
-        )
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(theirs, self._function))
         process.start()
         theirs.close()
         self._processes[ours] = process

@@ -31,6 +31,7 @@ def in_processes(
     *,
     main: bool = False,
     ready: Callable[[], object] | None = None,
+    forks: bool = True,
 ) -> list[BaseException | None]:
     """Call a function of each item, in new processes; what went wrong with each, None if nothing.
 
@@ -43,7 +44,7 @@ def in_processes(
     if not items:
         return []
     count = max(1, min(processes, len(items)))
-    with Workers(function, count, main=main, ready=ready) as workers:
+    with Workers(function, count, main=main, ready=ready, forks=forks) as workers:
         for item in items:
             workers.add(item)
         return workers.finish(tick)
@@ -69,6 +70,7 @@ class Workers(Generic[Item]):
         main: run the caller's main module in the processes.
         ready: a function without arguments, of some module. The server calls it before it forks:
             for imports that the function makes.
+        forks: False for a function that uses a GPU, whose processes have to be new ones.
 
     >>> with Workers(len, 2) as workers:
     ...     workers.add("abc")
@@ -84,9 +86,10 @@ class Workers(Generic[Item]):
         *,
         main: bool = False,
         ready: Callable[[], object] | None = None,
+        forks: bool = True,
     ) -> None:
         self._main = main or function.__module__ == "__main__"
-        self._begin = pickle.dumps((function, ready)), max(1, processes)
+        self._begin = pickle.dumps((function, ready)), max(1, processes), forks
         self._errors: list[BaseException | None] = []
         self._unanswered = 0
         self._server: _Server | None = None

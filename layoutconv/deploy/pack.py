@@ -144,7 +144,11 @@ def _asked_for(
     with TemporaryDirectory(prefix="layoutconv-") as folder:
         found = Path(folder, "found")
         sent = pickle.dumps((call, [tuple(each.cpu() for each in given) for given in calls]))
-        (wrong,) = in_processes(_look, [(str(found), arch, sent)], 1, ready=store.ready_to_compile)
+        # On the GPU that is here it is a new process: none that has asked for GPUs may be forked.
+        new: dict[str, Any] = (
+            {"forks": False} if arch is None else {"ready": store.ready_to_compile}
+        )
+        (wrong,) = in_processes(_look, [(str(found), arch, sent)], 1, **new)
         if wrong is not None:
             raise wrong
         names, machine, choices = pickle.loads(found.read_bytes())
