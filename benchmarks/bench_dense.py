@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.compile:
         with Progress().step("Compiling") as progress:
             before = [job for job in chosen if job.kind != "no loads"]
-            in_processes(_compile, before, options.compile, progress.tick)
+            in_processes(_compile, before, options.compile, progress.tick, forks=False)
     print(_machine())
     rows, failed = [], []
     with Progress().step("Measuring") as progress:
