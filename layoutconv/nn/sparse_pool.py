@@ -187,7 +187,8 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     [[12.0], [120.0], [30.0]]
     """
     check_map(kernel_map)
-    if features.dim() != 2 or len(features) != len(kernel_map.inputs):
+    # Sizes, not lengths: those of a tracer may be symbols.
+    if features.dim() != 2 or features.shape[0] != kernel_map.inputs.cells.shape[0]:
         expected = f"({len(kernel_map.inputs)}, C), a row for each input of the map"
         raise ArgumentError("features", expected, f"shape {tuple(features.shape)}")
     C, filters = features.shape[1], weight.shape[0] if weight.dim() else 0

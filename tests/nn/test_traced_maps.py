@@ -32,12 +32,19 @@ class OfOurs(nn.Module):
         super().__init__()
         self.levels = Levels()
         self.block = lc.nn.Residual(lc.nn.Sequential(lc.nn.SubmConv3d(6, 6, 3), nn.BatchNorm1d(6)))
+        self.depthwise = lc.nn.SubmConv3d(6, 12, 3, groups=6)
 
     def forward(self, features: Tensor, cells: Tensor) -> Any:
         found = self.levels(SparseTensor(features, cells, SHAPE, 2))
         x, down, pooled = found["levels"]
         others = found["back"][1], found["up"].features, found["mean"], found["dense"]
-        return x.features, down.coords, self.block(pooled).features, *others
+        return (
+            x.features,
+            down.coords,
+            self.block(pooled).features,
+            self.depthwise(pooled).features,
+            *others,
+        )
 
 
 class OfSpconvs(nn.Module):
