@@ -117,7 +117,7 @@ def test_a_server_is_used_again_where_nothing_changed(
 
 @pytest.mark.skipif(METHOD != "fork", reason="processes are spawned here")
 def test_a_process_that_is_no_fork_is_new() -> None:
-    """What the server has imported is not in it: it may use a GPU, say."""
+    """Imports of the server are not in it: it may use a GPU, say."""
     assert in_processes(has_colours, [True], 1, ready=import_colours) == [None]
     assert in_processes(has_colours, [False], 1, ready=import_colours, forks=False) == [None]
 
