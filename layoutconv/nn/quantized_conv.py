@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .. import pointwise as pw
 from ..errors import ArgumentError, ArgumentTypeError
@@ -20,6 +21,8 @@ from .layer_kinds import LayerKind, kind_of_layer
 from .quantized_tensor import QuantizedTensor
 from .sparse_checks import LOWERED
 
+# What is kept was made of these.
+_READ = "weight_scale", "bias", "input_scale", "output_scale"
 _FEW = 16  # endings of a layer: scales of its inputs and residuals
 _GELU, _GELU_TANH = 0.7071067811865476, (0.7978845608028654, 0.044715)
 _STEADY = (None, "relu", "leaky_relu")  # f(a * x) = a * f(x) for a > 0
@@ -39,7 +42,9 @@ class QuantizedConv(torch.nn.Module):
         output_scale: of a result in 8 bits, 0 for one that is not.
 
     State: ``weight`` of 8 bits, ``weight_scale`` (K,), ``bias`` (K,), ``input_scale`` and
-    ``output_scale``, fp32. ``half()`` and the like change the type of results alone.
+    ``output_scale``, fp32. ``half()`` and the like change the type of results alone. What is
+    written to them counts from the next call on. A CUDA graph keeps the scales and the bias that it
+    was captured with; so does a compiled network, of ``input_scale`` and ``output_scale``.
     """
 
     weight: Tensor
@@ -51,6 +56,7 @@ class QuantizedConv(torch.nn.Module):
     _last: tuple[str | None, float]  # its activation, and the slope
     _numbers: tuple[float, float] | None
     _endings: dict[Any, Any]
+    _seen: tuple[Any, ...]  # names of `_READ`, what they were, versions but of inference mode
 
     def __init__(
         self, conv: Any, dtype: torch.dtype, input_scale: float = 1.0, output_scale: float = 0.0
@@ -77,6 +83,8 @@ class QuantizedConv(torch.nn.Module):
 
     def forward(self, input: Any, *arguments: Any, **named: Any) -> Any:
         """The convolution; arguments are as of the module that it was made of."""
+        if not is_compiling():  # where nobody writes to what is traced
+            self._look()
         call = self.home.call(input, arguments, named)
         codes, scale = self._codes(input)
         with torch.no_grad():  # of residuals
@@ -129,7 +137,9 @@ class QuantizedConv(torch.nn.Module):
             if len(self._endings) >= _FEW:
                 self._endings.clear()
             kept = self._endings[key] = self._made(scale, by, past, alpha)
-        factor, bias, last = kept
+        inside, factor, bias, last = kept
+        if is_compiling():  # and would take them for constants
+            factor, bias = self._columns(scale, inside)
         out = self.dtype if self._scales()[1] else self.wide
         if not isinstance(last, Pointwise):
             return EpilogueArgs(bias, factor, past, last, self._last[1], out)
@@ -138,27 +148,47 @@ class QuantizedConv(torch.nn.Module):
         return EpilogueArgs(bias, factor, None, last, 0.01, out)
 
     def _made(self, scale: float, by: float, past: Tensor | None, alpha: float) -> Any:
-        """Scale, bias, and an activation's name or function."""
+        """A divisor, scale and bias by it, and an activation's name or function."""
         kind, slope = self._last
         steady = kind in _STEADY and (kind != "leaky_relu" or slope >= 0)
         inside = by if steady else 1.0  # what sums are divided by before the activation
-        factor = self.weight_scale * (scale / inside)
-        bias = None if self.bias is None else self.bias / inside
+        columns = inside, *self._columns(scale, inside)
         alpha *= by / inside
         if (steady or by == 1.0) and (past is None or alpha == 1.0):
-            return factor, bias, kind
+            return *columns, kind
         function = _ACTIVATIONS[kind]
         values = {"by": inside / by}
         if past is None:
-            return factor, bias, Pointwise(lambda y, by: function(y, slope) * by, values=values)
-        return factor, bias, Pointwise(
+            return *columns, Pointwise(lambda y, by: function(y, slope) * by, values=values)
+        return *columns, Pointwise(
             lambda y, past, alpha, by: function(y + alpha * past, slope) * by,
             sources={"past": past.new_empty(0)}, values={"alpha": alpha, **values},
         )  # fmt: skip
 
+    def _columns(self, scale: float, inside: float) -> tuple[Tensor, Tensor | None]:
+        """Scale and bias of sums over inputs of a scale, both divided by a number."""
+        bias = None if self.bias is None else self.bias / inside
+        return self.weight_scale * (scale / inside), bias
+
+    def _look(self) -> None:
+        """Forget what was made of tensors that somebody replaced, or wrote to, since."""
+        held = self.__dict__["_buffers"]
+        for name, tensor, version in self._seen:
+            if held[name] is not tensor or (version is not None and tensor._version != version):
+                break
+        else:
+            if self._seen:
+                return
+        self._forget()
+        tensors = {name: held[name] for name in _READ}
+        uncounted = {n for n, t in tensors.items() if t is None or t.is_inference()}
+        self._seen = tuple(
+            (n, t, None if n in uncounted else t._version) for n, t in tensors.items()
+        )
+
     def _forget(self) -> None:
         self._numbers = None
-        self._endings = {}
+        self._endings, self._seen = {}, ()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move tensors; codes and scales keep their types, the results' changes."""
@@ -176,7 +206,7 @@ class QuantizedConv(torch.nn.Module):
         self._forget()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_numbers": None, "_endings": {}}
+        return {**self.__dict__, "_numbers": None, "_endings": {}, "_seen": ()}
 
     def extra_repr(self) -> str:
         return f"{self._text}, 8-bit results" if float(self.output_scale) else self._text

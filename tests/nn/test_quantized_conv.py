@@ -219,6 +219,50 @@ def test_moves_and_copies_keep_codes_and_scales() -> None:
         )
 
 
+def write(layer: QuantizedConv, name: str, how: str) -> None:
+    held = getattr(layer, name)
+    if how == "in place":
+        held.mul_(2)
+    elif how == "loaded":
+        layer.load_state_dict({**layer.state_dict(), name: 2 * held}, assign=True)
+    else:
+        setattr(layer, name, 2 * held)
+
+
+@pytest.mark.parametrize("how", ["in place", "loaded", "replaced"])
+@pytest.mark.parametrize("name", ["weight_scale", "bias", "input_scale", "output_scale"])
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_what_is_written_to_a_scale_counts_from_the_next_call_on(
+    kind: str, name: str, how: str
+) -> None:
+    torch.manual_seed(0)
+    conv: Any = nn.SubmConv2d(8, 12, 3) if kind == "sparse" else nn.Conv2d(8, 12, 3)
+    conv.activation = "gelu"
+    x, layer = features(conv), QuantizedConv(conv, INT8, 0.02, 0.05)
+    before = values(layer(x)).float()
+    for _ in range(2):  # the second writes to what was remembered after the first
+        write(layer, name, how)
+        blank = QuantizedConv(conv, INT8)
+        blank.load_state_dict(layer.state_dict())
+        after = values(layer(x)).float()
+        assert torch.equal(after, values(blank(x)).float())
+        assert not torch.equal(after, before)
+        before = after
+
+
+def test_a_compiled_layer_reads_scales_of_channels_and_bias_as_they_are() -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(8, 12, 3, activation="relu")
+    x, layer = features(conv), QuantizedConv(conv, INT8, 0.02)
+    with torch.no_grad():
+        before = layer(x)
+        compiled: Any = torch.compile(layer, backend="eager", fullgraph=True)
+        assert torch.equal(compiled(x), before)
+        layer.weight_scale.mul_(2)
+        layer.bias.mul_(2)
+        torch.testing.assert_close(compiled(x), 2 * before)
+
+
 def test_inputs_that_a_layer_cannot_read() -> None:
     conv = nn.SubmConv2d(8, 12, 3)
     x, layer = features(conv), QuantizedConv(conv, INT8, 0.02)
