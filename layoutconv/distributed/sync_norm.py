@@ -1,8 +1,9 @@
 """Batch norms whose statistics are those of the rows of all ranks, clouds of any size on each.
 
-Forward, ranks add up one message: of each channel a sum and a sum of squares, and the rows; one
-backward, of each channel two sums. They are float64, so that sums of squares may be subtracted, and
-stay on the device: with NCCL the host waits for nothing.
+Forward, each rank tells the others one message: of each channel a mean and a sum of squares about
+it, and how many rows these are of; backward they add up another one, of each channel two sums. They
+are float64 and stay on the device: with NCCL the host waits for nothing. No square of a mean is
+subtracted from another, so means far above deviations cost no digits.
 """
 
 from __future__ import annotations
@@ -147,16 +148,9 @@ class _OverRanks(torch.autograd.Function):
         own = x.to(exact)
         if there is not None:
             own = own.where(there[:, None], 0)
-        C = x.shape[1]
-        told = _summed(_statistics(own, there), of)
-        count = told[-1]
-        mean = told[:C] / count.clamp(min=1)
-        variance = (told[C:-1] / count.clamp(min=1) - mean.square()).clamp(min=0)
-        inverse = (variance + eps).rsqrt().to(exact)
-        mean = mean.to(exact)
-        y = (own - mean) * inverse
-        if weight is not None:
-            y = y * weight + bias
+        mean, variance, count = _over(_gathered(_statistics(own, there), of))
+        inverse = (variance + eps).rsqrt()
+        y = _normal(own, mean, inverse, weight, bias)
         y = y if there is None else y.where(there[:, None], 0)
         ctx.save_for_backward(x, there, weight, mean, inverse, count)
         ctx.of = of
@@ -167,10 +161,11 @@ class _OverRanks(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
         x, there, weight, mean, inverse, count = ctx.saved_tensors
-        grad, centred = grad.to(mean.dtype), x.to(mean.dtype) - mean
+        exact = torch.promote_types(x.dtype, torch.float32)
+        grad, normal = grad.to(exact), _normal(x.to(exact), mean, inverse)
         if there is not None:
-            grad, centred = grad.where(there[:, None], 0), centred.where(there[:, None], 0)
-        normal = centred * inverse
+            grad, normal = grad.where(there[:, None], 0), normal.where(there[:, None], 0)
+        inverse = inverse.to(exact)
         own = torch.stack((grad.sum(0), (grad * normal).sum(0)))
         dw = db = None
         if weight is not None:
@@ -179,7 +174,7 @@ class _OverRanks(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             # Ranks whose input wants none would not come; networks are the same on all of them.
             told = own.to(torch.float64, copy=True)  # dw and db are views of a rank's own
-            both = (_summed(told, ctx.of) / count.clamp(min=1)).to(mean.dtype)
+            both = (_summed(told, ctx.of) / count.clamp(min=1)).to(exact)
             dx = inverse * (grad - both[0] - normal * both[1])
             if weight is not None:
                 dx = (inverse * weight) * (grad - both[0] - normal * both[1])
@@ -188,21 +183,62 @@ class _OverRanks(torch.autograd.Function):
 
 
 def _statistics(x: Tensor, there: Tensor | None) -> Tensor:
-    """A rank's message, fp64 (2 C + 1,): sums, sums of squares, rows. Others' rows are zeros.
+    """A rank's message, fp64 (2 C + 1,): means, sums of squares about them, rows. Others' rows are
+    zeros.
 
-    Squares are of what a channel differs from its mean by, in ``x``'s own precision; those of the
-    mean are added in float64. So nothing is lost that a norm of one process would have of float32
-    and less; of float64, digits of the variance are, where means are 1e6 times what they vary by.
+    Squares are of what is left of ``x``, in its own precision, past the mean as that has it; what
+    the mean lacks then is made up for in float64.
     """
     count = x.new_tensor(len(x), dtype=torch.float64) if there is None else there.sum().double()
-    mean = x.sum(0, dtype=torch.float64) / count.clamp(min=1)
-    centred = x - mean.to(x.dtype)
+    rows = count.clamp(min=1)
+    rounded = (x.sum(0, dtype=torch.float64) / rows).to(x.dtype)
+    centred = x - rounded
     if there is not None:
         centred = centred.where(there[:, None], 0)
-    rounded = mean.to(x.dtype).double()
-    first, second = (centred.sum(0, dtype=torch.float64), centred.square().sum(0).double())
-    squares = second + 2 * rounded * first + count * rounded.square()
-    return torch.cat((mean * count, squares, count.view(1)))
+    rest = centred.sum(0, dtype=torch.float64) / rows
+    squares = centred.square().sum(0).double() - count * rest.square()
+    return torch.cat((rounded.double() + rest, squares.clamp(min=0), count.view(1)))
+
+
+def _over(told: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and rows of the messages (ranks, 2 C + 1) of all ranks (Chan et al., 1979).
+
+    >>> mean, variance, count = _over(torch.tensor([[1.0, 2, 2], [4, 0, 1], [0, 0, 0]]))
+    >>> mean, variance * count, count
+    (tensor([2.]), tensor([8.]), tensor(3.))
+    """
+    C = told.shape[1] // 2
+    means, squares, counts = told.split((C, C, 1), 1)
+    count = counts.sum()
+    rows = count.clamp(min=1)
+    mean = (means * counts).sum(0) / rows
+    return mean, (squares + counts * (means - mean).square()).sum(0) / rows, count
+
+
+def _normal(
+    x: Tensor, mean: Tensor, inverse: Tensor, weight: Any = None, bias: Any = None
+) -> Tensor:
+    """``(x - mean) * inverse * weight + bias`` in the precision of ``x``; mean and inverse fp64.
+
+    The digits that a mean of that precision lacks are added with the bias.
+    """
+    rounded = mean.to(x.dtype)
+    factor = inverse if weight is None else inverse * weight
+    beyond = (rounded - mean) * factor
+    beyond = beyond if bias is None else beyond + bias
+    return torch.addcmul(beyond.to(x.dtype), x - rounded, factor.to(x.dtype))
+
+
+def _gathered(told: Tensor, of: tuple[Any, int]) -> Tensor:
+    """Return the messages (ranks, n) of all ranks."""
+    group, ranks = of
+    if ranks == 1:
+        return told[None]
+    every = told.new_empty(ranks * len(told))
+    # Of torch 2.13 on; the older name warns there.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(every, told, group=group)
+    return every.view(ranks, -1)
 
 
 def _summed(told: Tensor, of: tuple[Any, int]) -> Tensor:
