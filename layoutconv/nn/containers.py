@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import ArgumentTypeError
 from ..sparse import SparseTensor, prune
 from .fused_modules import with_following
 from .fused_norm import following, may_fuse
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Files of torch's modules that read rows of features as lines of a grid, or as words of one
+# sentence: some raise what says little, others compute something else. And what to take instead.
+_OF_GRIDS = {
+    f"torch.nn.modules.{name}": instead
+    for name, instead in {
+        "conv": "a SubmConv or SparseConv of lc.nn",
+        "pooling": "a pool of lc.nn, as SparseMaxPool3d",
+        "padding": "the `padding` of lc.nn.SparseConv3d",
+        "upsampling": "lc.nn.SparseUnpool",
+        **dict.fromkeys(("pixelshuffle", "fold", "rnn", "transformer"), "lc.nn.Features"),
+    }.items()
+}
+_INSTEAD: dict[type, str] = {
+    **dict.fromkeys((torch.nn.BatchNorm2d, torch.nn.BatchNorm3d), "torch.nn.BatchNorm1d"),
+    torch.nn.Dropout1d: "torch.nn.Dropout",
+}
+
+
 class Sequential(torch.nn.Sequential):
     """``torch.nn.Sequential`` whose plain modules see the features of a sparse tensor.
 
@@ -28,7 +47,8 @@ class Sequential(torch.nn.Sequential):
     ``forward`` alone; and a ``torch.nn.Sequential`` of those. They stay what they are, so
     ``convert_sync_batchnorm``, ``DistributedDataParallel`` and optimizers find them. Every other
     module gets the sparse tensor itself; one of a user that wants features goes into
-    :class:`Features`.
+    :class:`Features`. Modules of torch over grids, ``Conv3d``, ``MaxPool1d`` and so on, take no
+    sparse tensor: :class:`~layoutconv.errors.ArgumentTypeError`, which says what does.
 
     Of a padded tensor, the statistics of a batch norm are those of the rows that have a cell. An
     ``InstanceNorm1d`` to ``3d`` and a ``GroupNorm`` take theirs over the rows of each image.
@@ -57,7 +77,7 @@ class Features(torch.nn.Module):
         self.module = module
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        if is_plain(self.module):
+        if type(self.module).forward.__module__ not in _OF_GRIDS and is_plain(self.module):
             return apply(self.module, input)
         return input.replace(self.module(input.features))
 
@@ -133,10 +153,22 @@ def _each(modules: Any, input: SparseTensor, features: Tensor) -> Tensor:
 def is_plain(module: Any) -> bool:
     """Return whether a module wants features.
 
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for one of torch that wants a grid.
+
     >>> is_plain(torch.nn.ReLU()), is_plain(torch.nn.Sequential(torch.nn.ReLU(), Prune()))
     (True, False)
+    >>> is_plain(torch.nn.MaxPool3d(2))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `input`: expected a dense tensor in torch's\
+ MaxPool3d (for features on voxels: a pool of lc.nn, as SparseMaxPool3d), got a sparse tensor
     """
     forward = type(module).forward
     if forward is torch.nn.Sequential.forward:
         return all(map(is_plain, module))
-    return forward.__module__.startswith("torch.nn.modules.")
+    file = forward.__module__
+    instead = _OF_GRIDS.get(file) or _INSTEAD.get(type(module))
+    if instead is not None:
+        kind = type(module).__name__
+        expected = f"a dense tensor in torch's {kind} (for features on voxels: {instead})"
+        raise ArgumentTypeError("input", expected, "a sparse tensor")
+    return file.startswith("torch.nn.modules.")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.errors import ArgumentError
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import strided_map, submanifold_map, transposed_map
 
 from ..warm_process import run_python
@@ -385,3 +385,25 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
         found = list(both.map(rank, range(2)))
     assert [ran.returncode for ran in found] == [0, 0], found
     assert found[0].stdout.strip() == "equal"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        torch.nn.MaxPool1d(2), torch.nn.AdaptiveAvgPool1d(1), torch.nn.ConstantPad1d(1, 0.0),
+        torch.nn.Conv3d(4, 4, 1), torch.nn.BatchNorm3d(4), torch.nn.Dropout1d(),
+        torch.nn.TransformerEncoderLayer(4, 2), torch.nn.Sequential(torch.nn.LPPool1d(2, 2)),
+    ],
+    ids=lambda module: type(module).__name__,
+)  # fmt: skip
+def test_modules_over_grids_take_no_rows_for_one(module):
+    """Of rows (voxels, C) some of them make others as long, and pool channels or mix images."""
+    x = cloud(2, 4)
+    with pytest.raises(ArgumentTypeError, match=r"`input`: expected a dense tensor in torch's"):
+        lc.nn.Sequential(module)(x)
+    dense = torch.randn(2, 4, 4, 4, 4) if hasattr(module, "running_mean") else None
+    if dense is not None:  # among modules of dense tensors they are what they were
+        assert torch.equal(lc.nn.Sequential(module)(dense), module(dense))
+    if not isinstance(module, torch.nn.MaxPool1d):
+        return
+    assert lc.nn.Features(module)(x).features.shape == (len(x), 2)  # where somebody means that

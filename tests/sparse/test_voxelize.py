@@ -110,7 +110,9 @@ def test_arrays_and_tensors_say_a_voxel_size():
     assert voxelize(points, torch.tensor(0.5)).voxel_size == (0.5, 0.5, 0.5)
 
 
-@pytest.mark.parametrize("size", [0, -0.1, math.nan, math.inf, (0.1, 0.1), (0.1, 0.1, 0.0), ()])
+@pytest.mark.parametrize(
+    "size", [0, -0.1, math.nan, math.inf, (0.1, 0.1), (0.1, 0.1, 0.0), (), "0.1", None, 1j]
+)
 def test_voxel_sizes_that_are_refused(size):
     with pytest.raises(ValueError, match="`voxel_size`: expected a finite positive number"):
         voxelize(torch.ones(1, 3), size)

@@ -122,11 +122,16 @@ def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
     """The edges ``(x, y, z)`` that a number, or one per mode, stand for; or ``ArgumentError``."""
     # Arrays and tensors, too; those of no mode are numbers.
     several = isinstance(voxel_size, Iterable) and getattr(voxel_size, "ndim", 1) > 0
-    given: Any = voxel_size if several else (voxel_size,) * rank
+    given: Any = voxel_size if several and not isinstance(voxel_size, str) else (voxel_size,) * rank
     edges = tuple(given)
-    if len(edges) != rank or not all(math.isfinite(edge) and edge > 0 for edge in edges):
-        several = f"or {('one', 'two', 'three', 'four')[rank - 1]} in a sequence"
-        raise ArgumentError("voxel_size", f"a finite positive number, {several}", voxel_size)
+    expected = "a finite positive number"
+    expected += f", or {('one', 'two', 'three', 'four')[rank - 1]} in a sequence"
+    try:
+        positive = all(math.isfinite(edge) and edge > 0 for edge in edges)
+    except TypeError:
+        raise ArgumentTypeError("voxel_size", expected, repr(voxel_size)) from None
+    if len(edges) != rank or not positive:
+        raise ArgumentError("voxel_size", expected, voxel_size)
     return tuple(float(edge) for edge in edges)
 
 

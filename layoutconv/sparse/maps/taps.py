@@ -60,7 +60,7 @@ def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ..
     if len(values) != rank or not (
         plain or all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values)
     ):
-        raise ArgumentError(name, f"an integer >= {least}, or {rank} of them", value)
+        raise ArgumentError(name, f"an integer >= {least}, or {rank} of them", repr(value))
     if max(values) > MAX_OFFSET:
         raise ArgumentError(name, "integers below 2**31", value)
     return values
