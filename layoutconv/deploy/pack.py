@@ -11,6 +11,7 @@ import pickle
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict
+from errno import ENOENT
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..base.cache_folder import cache_directory
+from ..base.paths import name_of
 from ..base.processes import in_processes
 from ..base.processor import flags
 from ..errors import ArgumentError, ArgumentTypeError
@@ -74,6 +76,9 @@ def pack(
     ...     print(error)
     argument `net`: expected a network in evaluation, net.eval(), got one in training: Linear
     """
+    path = name_of(path)
+    if not Path(path).absolute().parent.is_dir():  # rather than when all kernels are compiled
+        raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path)
     calls = [_inputs(each) for each in (example if isinstance(example, list) else [example])]
     if arch is None and not torch.cuda.is_available():
         known = ", ".join(sorted(MACHINES))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from ..base.paths import name_of
 from ..base.processor import missing_instructions
 from ..errors import ArgumentError, DeviceError
 from ..gpu import machines
@@ -45,6 +46,7 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
     ...     print(str(error).split(",")[0])
     argument `path`: expected a pack that `lc.pack` wrote
     """
+    path = name_of(path)
     about, parts = read_pack(path)
     if about["layoutconv"] != __version__:
         raise _refused(path, f"a pack of layoutconv {__version__}", about["layoutconv"])

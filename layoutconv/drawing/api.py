@@ -93,8 +93,8 @@ def draw(
     for name, value in options.items():
         if name not in accepted:
             raise ArgumentError(name, f"None for a {type(obj).__name__}", value)
-    if limit < 4:
-        raise ArgumentError("limit", "an int >= 4", limit)
+    if not isinstance(limit, int) or limit < 4:
+        raise ArgumentError("limit", "an int >= 4", repr(limit))
     if format is not None and path is None:
         raise ArgumentError(
             "path", f"where to write {format}; or draw(...).render({format!r})", None
@@ -103,7 +103,7 @@ def draw(
         make = thread_value_figure
     figure = make(obj, limit=limit, **options)
     if title is not None:
-        figure = Figure(visible_lines(title), figure.grids, figure.legend)
+        figure = Figure(visible_lines(str(title)), figure.grids, figure.legend)
     if path is not None:
         figure.save(path, format)
     return figure

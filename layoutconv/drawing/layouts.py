@@ -204,8 +204,9 @@ def _painter(layout: Any, element_bits: int | None) -> Callable[[set[Any]], Pain
 
 def checked_element_bits(element_bits: int) -> int:
     """The size of an element, if banks are whole numbers of it or it of banks."""
-    if element_bits < 1 or BANK_BITS * BANKS % element_bits:
-        raise ArgumentError("element_bits", "a power of two, 1 to 1024", element_bits)
+    known = isinstance(element_bits, int) and element_bits >= 1
+    if not known or BANK_BITS * BANKS % element_bits:
+        raise ArgumentError("element_bits", "a power of two, 1 to 1024", repr(element_bits))
     return element_bits
 
 

@@ -153,6 +153,14 @@ def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         lc.pack(NET, X, path, arch="sm_70")
     with pytest.raises(TypeError, match=r"`example`: expected a tensor, or a tuple of tensors"):
         lc.pack(NET, [X, 3], path, arch=ARCH)
+    for nothing, what in ((None, "NoneType"), (5, "int")):
+        with pytest.raises(TypeError, match=rf"`path`: expected a path, .* got {what}"):
+            lc.pack(NET, X, nothing, arch=ARCH)
+        with pytest.raises(TypeError, match=rf"`path`: expected a path, .* got {what}"):
+            lc.load_pack(nothing)
+    monkeypatch.setattr("layoutconv.deploy.pack.precompile", None)  # nothing is compiled before
+    with pytest.raises(FileNotFoundError, match=r"nowhere/net\.pack"):
+        lc.pack(NET, X, tmp_path / "nowhere" / "net.pack", arch=ARCH)
     assert not path.exists()
 
 

@@ -281,6 +281,9 @@ def test_a_tiled_copy_names_its_banks() -> None:
         (Layout((2, 2), (E(0), E(1))), {"element_bits": 16}, "`element_bits`: .* integers"),
         (Layout((4, 2)), {"tv": (4, 0)}, "`tv`: expected the extents"),
         (Layout(4), {"format": "svg"}, "`path`: expected where to write svg"),
+        (Layout(4), {"element_bits": "8"}, "`element_bits`: expected a power .* got '8'"),
+        (Layout(4), {"limit": "8"}, "`limit`: expected an int >= 4, got '8'"),
+        (Layout(4), {"path": 5}, "`path`: expected a path, a str or os.PathLike, got int"),
         (Layout(4), {"path": "x.bmp"}, r"`path`: expected a name that ends in \.svg"),
     ],
 )

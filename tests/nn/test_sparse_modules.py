@@ -397,7 +397,7 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
     ids=lambda module: type(module).__name__,
 )  # fmt: skip
 def test_modules_over_grids_take_no_rows_for_one(module):
-    """Of rows (voxels, C) some of them make others as long, and pool channels or mix images."""
+    """Some make rows as long of rows (voxels, C), and pool channels or mix images."""
     x = cloud(2, 4)
     with pytest.raises(ArgumentTypeError, match=r"`input`: expected a dense tensor in torch's"):
         lc.nn.Sequential(module)(x)

@@ -6,6 +6,7 @@ import os
 from operator import index as as_int
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...base.paths import name_of
 from ...errors import ArgumentError, ArgumentTypeError, PointFileError
 from .point_files.bin import read_bin
 from .point_files.columns import Wanted
@@ -85,7 +86,7 @@ def read_points(
     """
     import numpy as np
 
-    name = _name(path)
+    name = name_of(path)
     wanted = Wanted(_columns(columns), _kind(dtype))
     suffix = os.path.splitext(name)[1].lower()
     reader = _READERS.get(suffix)
@@ -120,14 +121,6 @@ def _check(source: Source, points: np.ndarray) -> None:
             f"{np.count_nonzero(~finite)} of {len(points)} points have values that are not "
             f"finite {points.dtype} numbers, the first of them point {row}: {numbers}"
         )
-
-
-def _name(path: Any) -> str:
-    try:
-        return os.fsdecode(path)
-    except TypeError:
-        expected = "a path, a str or os.PathLike"
-        raise ArgumentTypeError("path", expected, type(path).__name__) from None
 
 
 def _columns(columns: Any) -> int | None:

@@ -1,0 +1,26 @@
+"""Paths that a user gives."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..errors import ArgumentTypeError
+
+
+def name_of(path: Any) -> str:
+    """Return the name of a file that is given as ``path``.
+
+    >>> from pathlib import Path
+    >>> name_of(Path("sweep.bin")), name_of(b"sweep.bin")
+    ('sweep.bin', 'sweep.bin')
+    >>> name_of(None)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `path`: expected a path, a str or os.PathLike,\
+ got NoneType
+    """
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        expected = "a path, a str or os.PathLike"
+        raise ArgumentTypeError("path", expected, type(path).__name__) from None
