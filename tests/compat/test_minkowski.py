@@ -449,6 +449,11 @@ def test_what_is_refused():
         ME.SparseTensor(torch.ones(1, 1))
     with pytest.raises(ValueError, match="`stride`: expected divisors of the tensor stride"):
         ME.MinkowskiConvolutionTranspose(3, 2, 2, 2, dimension=3).double()(x)
+    layers: list[Any] = [ME.MinkowskiReLU(), ME.MinkowskiBatchNorm(3), ME.MinkowskiLinear(3, 2)]
+    layers += [ME.MinkowskiSinusoidal(3, 2), ME.MinkowskiFunctional.relu]
+    for layer, nothing in itertools.product(layers, (None, torch.ones(2, 3))):
+        with pytest.raises(TypeError, match="`input`: expected a SparseTensor or a TensorField"):
+            layer(nothing)
     with pytest.raises(TypeError, match="torch's relu takes tensors, and no SparseTensor"):
         torch.relu(x)
 

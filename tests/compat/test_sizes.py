@@ -78,7 +78,12 @@ def test_channels(kind: Any, name: str, channels: Any) -> None:
 
 @pytest.mark.parametrize(
     ("grid", "images", "name"),
-    [([4.5, 4, 4], 1, "spatial_shape"), ("444", 1, "spatial_shape"), ([4] * 3, 1.5, "batch_size")],
+    [
+        ([4.5, 4, 4], 1, "spatial_shape"),
+        ("444", 1, "spatial_shape"),
+        (None, 1, "spatial_shape"),
+        ([4] * 3, 1.5, "batch_size"),
+    ],
 )
 def test_grids_of_spconv(grid: Any, images: Any, name: str) -> None:
     cells = torch.zeros(1, 4, dtype=torch.int32)

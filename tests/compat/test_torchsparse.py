@@ -306,5 +306,9 @@ def test_what_is_refused():
         spnn.Conv3d(3, 2, 3, 1, 0, 1, True, bias=False)
     with pytest.raises(ValueError, match="no cell twice"):
         spnn.Conv3d(3, 2, 3).double()(SparseTensor(x.F[:2], x.C[[0, 0]]))
+    layers = spnn.Conv3d(3, 2, 3), spnn.BatchNorm(3), spnn.ReLU()
+    for layer, nothing in itertools.product(layers, (None, torch.ones(2, 3))):
+        with pytest.raises(TypeError, match=r"`input`: expected a SparseTensor, got (None|Tensor)"):
+            layer(nothing)
     with pytest.raises(TypeError, match="torch's relu takes tensors, and no SparseTensor"):
         torch.relu(x)

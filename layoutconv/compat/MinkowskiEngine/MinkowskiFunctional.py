@@ -7,10 +7,12 @@ from typing import Any
 
 from torch.nn import functional
 
+from .MinkowskiTensor import over_features
+
 
 def _over_features(function: Callable[..., Any]) -> Callable[..., Any]:
     def over(input: Any, *args: Any, **kwargs: Any) -> Any:
-        return input.on(function(input.F, *args, **kwargs))
+        return over_features(input, function, *args, **kwargs)
 
     over.__name__ = over.__qualname__ = function.__name__
     over.__doc__ = f"``torch.nn.functional.{function.__name__}`` of the features."

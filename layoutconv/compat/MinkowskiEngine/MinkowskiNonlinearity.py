@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from .MinkowskiCommon import MinkowskiModuleBase
+from .MinkowskiTensor import over_features
 
 
 class MinkowskiNonlinearityBase(MinkowskiModuleBase):
@@ -19,7 +20,7 @@ class MinkowskiNonlinearityBase(MinkowskiModuleBase):
         self.module = self.MODULE(*args, **kwargs)
 
     def forward(self, input: Any) -> Any:
-        return input.on(self.module(input.F))
+        return over_features(input, self.module)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -36,7 +37,10 @@ class MinkowskiSinusoidal(MinkowskiModuleBase):
         self.coef = torch.nn.Parameter(torch.rand(1, out_channel))
 
     def forward(self, input: Any) -> Any:
-        return input.on(torch.sin(input.F.mm(self.kernel) + self.bias) * self.coef)
+        return over_features(input, self._of)
+
+    def _of(self, features: torch.Tensor) -> torch.Tensor:
+        return torch.sin(features.mm(self.kernel) + self.bias) * self.coef
 
 
 class MinkowskiELU(MinkowskiNonlinearityBase):

@@ -9,6 +9,7 @@ import torch
 from ...nn.image_norm import per_image
 from .MinkowskiCommon import MinkowskiModuleBase
 from .MinkowskiSparseTensor import SparseTensor
+from .MinkowskiTensor import over_features
 
 
 class MinkowskiBatchNorm(torch.nn.Module):
@@ -32,7 +33,7 @@ class MinkowskiBatchNorm(torch.nn.Module):
         )
 
     def forward(self, input: Any) -> Any:
-        return input.on(self.bn(input.F))
+        return over_features(input, self.bn)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bn.extra_repr()})"

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...errors import ArgumentError, ArgumentTypeError
 from .MinkowskiCommon import MinkowskiModuleBase
 from .MinkowskiSparseTensor import SparseTensor
+from .MinkowskiTensor import over_features
 from .MinkowskiTensorField import TensorField
 
 
@@ -23,7 +24,7 @@ class MinkowskiLinear(torch.nn.Module):
         self.linear = torch.nn.Linear(in_features, out_features, bias)
 
     def forward(self, input: Any) -> Any:
-        return input.on(self.linear(input.F))
+        return over_features(input, self.linear)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.linear.extra_repr()})"

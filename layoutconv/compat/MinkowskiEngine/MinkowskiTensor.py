@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -251,3 +252,19 @@ class Tensor(NoTensor):
 
     def __pow__(self, power: Any) -> Self:
         return self.on(self._F**power)
+
+
+def over_features(input: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The tensor or field of ``function(features, ...)``, at the same coordinates.
+
+    >>> import torch
+    >>> over_features(torch.ones(2, 3), torch.relu)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `input`: expected a SparseTensor or a\
+ TensorField, got Tensor
+    """
+    if not isinstance(input, Tensor):
+        expected = "a SparseTensor or a TensorField"
+        raise ArgumentTypeError("input", expected, type(input).__name__)
+    of: Any = input
+    return of.on(function(of.F, *args, **kwargs))

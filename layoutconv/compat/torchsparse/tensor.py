@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, ArgumentTypeError
 from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.no_tensor import NoTensor
@@ -229,3 +229,14 @@ def _same(one: Tensor, other: Tensor) -> bool:
         and one.device == other.device
         and one.stride() == other.stride()
     )
+
+
+def check_input(input: Any) -> None:
+    """Raise :class:`~layoutconv.errors.ArgumentTypeError` for a layer's input that is no tensor.
+
+    >>> check_input(None)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `input`: expected a SparseTensor, got NoneType
+    """
+    if not isinstance(input, SparseTensor):
+        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)

@@ -88,7 +88,7 @@ class SparseConvTensor(NoTensor):
         if not isinstance(indices, torch.Tensor) or indices.dtype != torch.int32:
             got = indices.dtype if isinstance(indices, torch.Tensor) else type(indices).__name__
             raise ArgumentTypeError("indices", "a torch tensor of int32", got)
-        if isinstance(spatial_shape, str | bytes):
+        if isinstance(spatial_shape, str | bytes) or not hasattr(spatial_shape, "__iter__"):
             raise ArgumentTypeError("spatial_shape", "integers", repr(spatial_shape))
         shape = [whole("spatial_shape", extent) for extent in spatial_shape]
         if indices.dim() != 2 or indices.shape[1] != len(shape) + 1:

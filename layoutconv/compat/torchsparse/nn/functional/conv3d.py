@@ -12,7 +12,7 @@ from .....errors import ArgumentError
 from .....nn import sparse
 from .....sparse import Coordinates, KernelMap, downsample, strided_map, submanifold_map
 from .....sparse import SparseTensor as _SparseTensor
-from ...tensor import SparseTensor, get_allow_negative_coordinates
+from ...tensor import SparseTensor, check_input, get_allow_negative_coordinates
 from ...utils import triple
 from ...version import batch_last
 from ..utils import fapply
@@ -42,6 +42,7 @@ def conv3d(
     Raises :class:`~layoutconv.errors.ArgumentError` for a dilation, which TorchSparse ignores where
     it makes a map, and for ``generative``.
     """
+    check_input(input)
     sizes, steps = triple("kernel_size", kernel_size, 1), triple("stride", stride, 1)
     if set(triple("dilation", dilation, 1)) != {1}:
         expected = "1: TorchSparse makes its maps without it; lc.nn.SubmConv3d has one"

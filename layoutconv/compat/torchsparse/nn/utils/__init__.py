@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...tensor import SparseTensor
+from ...tensor import SparseTensor, check_input
 from ...utils import triple
 
 __all__ = ["fapply", "get_kernel_offsets"]
@@ -19,6 +19,7 @@ def fapply(
     input: SparseTensor, fn: Callable[..., Tensor], *args: Any, **kwargs: Any
 ) -> SparseTensor:
     """``fn(feats, *args, **kwargs)`` at the same coordinates."""
+    check_input(input)
     return input.on(fn(input.feats, *args, **kwargs))
 
 
