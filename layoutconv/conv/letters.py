@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..errors import ArgumentTypeError
 from ..view.operands import runtime, static
 from .problem import ConvProblem
 
@@ -24,6 +25,9 @@ class Extents(NamedTuple):
 
     @classmethod
     def of(cls, problem: ConvProblem) -> Extents:
+        if not isinstance(problem, ConvProblem):
+            raise ArgumentTypeError("problem", "a ConvProblem", type(problem).__name__)
+
         def named(extents: tuple[int, ...], letters: str, kind: Any = runtime) -> tuple[Any, ...]:
             return tuple(map(kind, extents, letters[-len(extents) :]))
 

@@ -218,6 +218,9 @@ def transposed_mode(
 
 def _rank(activation: Sequence[int], filter: Sequence[int]) -> int:
     """The number of spatial modes."""
+    for name, extents in (("activation", activation), ("filter", filter)):
+        if not hasattr(extents, "__len__") or isinstance(extents, str | bytes):
+            raise ArgumentTypeError(name, "integers", repr(extents))
     rank = len(activation) - 2
     if rank not in (1, 2, 3):
         expected = "(N, *spatial, C) with 1, 2 or 3 spatial modes"

@@ -304,7 +304,13 @@ def trace(
             named[coordinate] = Traced(steps, coordinate, INTEGER)
     value = Traced(steps, "x", NUMBER)
     _check_parameters(function, list(named))
-    result = function(value, **named)
+    try:
+        result = function(value, **named)
+    except (TypeError, AttributeError) as error:  # torch.relu(x), x.exp(), 2**x
+        if Traced.__name__ not in str(error):
+            raise
+        expected = "arithmetic, and functions of layoutconv.pointwise, such as exp, tanh and where"
+        raise ArgumentTypeError("function", expected, str(error)) from error
     if not isinstance(result, Traced):
         result = _arithmetic("same", result, of=value)
     if result.kind == CONDITION:
@@ -336,7 +342,8 @@ def _check_parameters(function: Callable[..., Any], names: list[str]) -> None:
         inspect.signature(function).bind(None, **dict.fromkeys(names))
     except TypeError as error:
         got = ", ".join(names) or "none"
-        expected = f"parameters that are given: a value, then {', '.join(_parameters(function))}"
+        after = ", then ".join(filter(None, ["a value", ", ".join(_parameters(function))]))
+        expected = f"parameters that are given: {after}"
         raise ArgumentTypeError("function", expected, f"names {got} ({error})") from None
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.conv import ConvProblem
-from layoutconv.errors import ArgumentError
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 
 @settings(max_examples=100, deadline=None)
@@ -43,6 +43,8 @@ def test_spellings_of_one_problem_are_equal():
     [
         ({"activation": (1, 4)}, "argument `activation`: expected (N, *spatial, C) with 1, 2 or"),
         ({"activation": (1,) * 6}, "argument `activation`: expected (N, *spatial, C) with 1, 2"),
+        ({"activation": None}, "argument `activation`: expected integers, got None"),
+        ({"filter": "233"}, "argument `filter`: expected integers, got '233'"),
         ({"activation": (-1, 4, 4, 2)}, "argument `activation`: expected N >= 0, got -1"),
         ({"activation": (1, 4, 0, 2)}, "argument `activation`: expected every extent >= 1, got 0"),
         ({"activation": (1, 4, 4, 0)}, "argument `activation`: expected every extent >= 1, got 0"),
@@ -63,3 +65,10 @@ def test_errors_name_the_argument(arguments, message):
     with pytest.raises(ArgumentError) as error:
         ConvProblem(**{**good, **arguments})
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("make", [fprop_view, dgrad_views, wgrad_view])
+@pytest.mark.parametrize("problem", [None, (1, 8, 8, 3), "(1, 8, 8, 3)"])
+def test_views_are_of_problems_alone(make, problem):
+    with pytest.raises(ArgumentTypeError, match="`problem`: expected a ConvProblem, got"):
+        make(problem)

@@ -146,6 +146,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "python's max": (lambda x: max(x, 0.0), "in place of `if`"),
     "a chain of comparisons": (lambda x: pw.where(0 < x < 1, x, 0), "in place of `if`"),
     "math": (lambda x: __import__("math").exp(x), "functions of layoutconv.pointwise"),
+    "numpy": (lambda x: np.exp(x), r"layoutconv.pointwise, .* does not support ufuncs"),
+    "torch": (
+        lambda x: __import__("torch").relu(x),
+        r"layoutconv.pointwise, .* relu\(\): argument",
+    ),
+    "a method of tensors": (lambda x: x.clamp(min=0), r"layoutconv.pointwise, .* 'clamp'"),
+    "a power of a number": (lambda x: 2**x, r"layoutconv.pointwise, .* operand type"),
     "a condition": (lambda x: x > 0, "a number for every result"),
     "a string": (lambda x: x + "1", "numbers for `add`.* got str: '1'"),
     "nan": (lambda x: x + float("nan"), "numbers for `add`.* got float: nan"),
@@ -168,8 +175,12 @@ def test_functions_that_are_refused(name: str) -> None:
 
 def test_arguments_that_are_refused() -> None:
     column = np.ones(4, np.float32)
-    with pytest.raises(ArgumentTypeError, match="parameters that are given"):
+    with pytest.raises(ArgumentTypeError, match="that are given: a value, got names bias"):
         Pointwise(lambda x: x, {"bias": column})
+    with pytest.raises(ArgumentTypeError, match="that are given: a value, then low, got names"):
+        Pointwise(lambda x, low: x + low, {"bias": column})
+    with pytest.raises(AttributeError, match="'NoneType' object has no"):  # a mistake of its own
+        Pointwise(lambda x: None.low + x)  # type: ignore[attr-defined]
     with pytest.raises(ArgumentTypeError, match="`columns`: expected a dict"):
         Pointwise(lambda x, bias: x, [column])  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="`bias`: expected a tensor"):
