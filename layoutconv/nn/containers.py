@@ -74,6 +74,8 @@ class Features(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
+        if not isinstance(module, torch.nn.Module):
+            raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
         self.module = module
 
     def forward(self, input: SparseTensor) -> SparseTensor:

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from .causal import CausalConv3d
 from .containers import Features, Sequential
 from .fused_norm import ACTIVATIONS
@@ -60,6 +60,8 @@ def fold_batch_norms(module: Module) -> Module:
       (2): Identity()
     )
     """
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
     for name, part in module.named_modules():
         if part.training:
             expected = "a module in evaluation mode: call eval() first"

@@ -138,6 +138,8 @@ def test_text():
         ("output_padding", lambda: lc.nn.SparseConvTranspose2d(4, 4, 3, 1, 1, -1)),
         ("activation", lambda: lc.nn.SparseInverseConv2d(4, 4, 3, activation="swish")),
         ("slope", lambda: lc.nn.SubmConv2d(4, 4, 3, slope="a")),
+        ("module", lambda: lc.nn.Features(torch.relu)),
+        ("module", lambda: lc.nn.fold_batch_norms(None)),
         ("input", lambda: lc.nn.SubmConv2d(4, 4, 3)(cloud(3, 4))),
         ("input", lambda: lc.nn.SubmConv2d(4, 4, 3)(torch.ones(3, 4))),
     ],
