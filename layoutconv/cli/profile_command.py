@@ -44,7 +44,8 @@ def profile(
     from ..nn import profiling
 
     target = load_target(model)
-    made = target() if callable(target) else target
+    model_itself = isinstance(target, torch.nn.Module)
+    made = target() if callable(target) and not model_itself else target
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise click.UsageError(
             f"Expected {model} to be a function that returns a model and its inputs."

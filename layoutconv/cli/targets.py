@@ -25,7 +25,7 @@ def load_target(target: str) -> Any:
             names = runpy.run_path(place, run_name="layoutconv.target")
         else:
             names = vars(importlib.import_module(place))
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise click.UsageError(f"{place} cannot be imported: {error}.") from error
     if name not in names:
         raise click.UsageError(f"There is no {name} in {place}.")

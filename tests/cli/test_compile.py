@@ -103,7 +103,9 @@ def test_a_view_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "no_such_module:view": "no_such_module cannot be imported",
         "nothing": "Expected FILE.py:NAME or MODULE:NAME, got 'nothing'",
         f"{tmp_path}/none.py:view": "No such file",
+        f"{tmp_path}/typo.py:view": "typo.py cannot be imported: ",
     }
+    (tmp_path / "typo.py").write_text("def (:\n")
     for target, message in refused.items():
         assert main(["compile", target]) == 2
         assert message in capsys.readouterr().err

@@ -28,7 +28,7 @@ class Net(torch.nn.Module):
         return {"out": self.head(x) * scale, "aux": (x,)}
 def make():
     return Net(), (torch.randn(2, 3, 16, 16), 2)
-broken = 3
+broken, model = 3, Net()
 """
 
 
@@ -77,7 +77,7 @@ def test_the_model_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize(("target", "sentence"), [
     ("{}:broken", "to be a function that returns a model and its inputs"),
-    ("{}:none", "There is no none"),
+    ("{}:none", "There is no none"), ("{}:model", "a function that returns a model and its"),
     ("no_module:x", "cannot be imported"), ("{}", "Expected FILE.py:NAME"),
 ])  # fmt: skip
 def test_bad_targets(
