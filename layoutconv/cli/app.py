@@ -69,6 +69,9 @@ for command in (demo, draw, compile_command, profile, bench, tune, info, cache):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status: 0, 1 if a check failed, 2 for what makes no sense."""
+    for name in ("stdout", "stderr"):  # None where the caller closed them, as a service may
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         status = commands.main(arguments, prog_name="layoutconv", standalone_mode=False)
         return status or 0

@@ -174,6 +174,8 @@ def run(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
         ('draw "(200,200)" --limit 200 | head -1', "(200,200):(1,200)\n"),
         ('draw "(2,2)" | true', ""),  # nothing is written before the command ends
         ("bench | true", ""),
+        ('draw "(2,2)" >&-', ""),  # as of a service that has none
+        ('draw "(2,2)" >&- 2>&-', ""),
     ],
 )
 def test_a_pipe_that_closes_is_no_error(command: str, told: str) -> None:
