@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layoutconv as lc
+from layoutconv.errors import ArgumentError
 from layoutconv.sparse import (
     Coordinates,
     SparseTensor,
@@ -217,3 +218,30 @@ def test_what_is_refused():
         Coordinates(cells, (8, 8, 8), 2, corner=(1, 2))
     empty = SparseTensor(torch.ones(0, 1), torch.zeros(0, 4).int(), batch_size=2)
     assert lc.sparse_conv(empty, torch.ones(1, 3, 3, 3, 1), padding=1).features.shape == (0, 1)
+
+
+@pytest.mark.parametrize("place", [2**31 - 1, -(2**31), 2**30])
+def test_results_beyond_32_bits_are_no_other_cells(place):
+    """Not wrapped: cell 2**31 is another one than -2**31."""
+    x = SparseTensor(torch.ones(1, 1), torch.tensor([[0, place, 0]], dtype=torch.int32))
+    twice = lc.nn.SparseConvTranspose2d(1, 1, 2, 2)
+    with pytest.raises(ArgumentError, match=r"`coords`: expected ones whose results lie in"):
+        twice(x)
+    grown = lc.nn.SparseConv2d(1, 1, 3, padding=1)
+    if place == 2**30:
+        assert grown(x).coords[:, 1].unique().tolist() == [place - 1, place, place + 1]
+        near = SparseTensor(x.features, x.coords - torch.tensor([0, 1, 0], dtype=torch.int32))
+        assert twice(near).coords[:, 1].unique().tolist() == [2**31 - 2, 2**31 - 1]
+    else:
+        with pytest.raises(ArgumentError, match=r"`coords`: expected ones whose results lie in"):
+            grown(x)
+
+
+def test_unions_beyond_32_bits_are_refused():
+    far, farther = (
+        SparseTensor(torch.ones(1, 1), torch.tensor([[0, place, 0]], dtype=torch.int32))
+        for place in (-(2**31), 2**31 - 1)
+    )
+    for join in (lambda: far + farther, lambda: lc.sparse.collate([far, farther])):
+        with pytest.raises(ArgumentError, match=r"`coords`: expected a box of fewer than 2\*\*31"):
+            join()

@@ -47,9 +47,7 @@ def box_of(
     lowest, highest = torch.stack([there.amin(0), there.amax(0)]).tolist()
     corner = tuple(first // STEP * STEP for first in lowest[1:])
     extents = tuple(last - first + 1 for first, last in zip(corner, highest[1:], strict=True))
-    if max(extents) >= 2**31:
-        raise ArgumentError("coords", "a box of fewer than 2**31 cells along each axis", extents)
-    return corner, extents, highest[0] + 1 if batch_size is None else batch_size
+    return corner, _checked(extents), highest[0] + 1 if batch_size is None else batch_size
 
 
 def moved(coords: Tensor, by: Sequence[int], padded: bool) -> Tensor:
@@ -72,10 +70,27 @@ def check_corner(corner: Sequence[int], spatial_shape: Sequence[int]) -> tuple[i
     return found
 
 
+def check_box(corner: Sequence[int], extents: Sequence[int]) -> None:
+    """Refuse what a layer makes of coordinates without bounds if it lies beyond 32 bits.
+
+    >>> check_box((0, 2**31 - 3), (4, 3))
+    >>> check_box((0, 2**31 - 3), (4, 4))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `coords`: expected ones whose results lie in\
+ [-2**31, 2**31), got results from (0, 2147483645) to (3, 2147483648)
+    """
+    last = tuple(first + extent - 1 for first, extent in zip(corner, extents, strict=True))
+    if min(extents) and (min(corner) < -(2**31) or max(last) >= 2**31):
+        expected = "ones whose results lie in [-2**31, 2**31)"
+        raise ArgumentError("coords", expected, f"results from {tuple(corner)} to {last}")
+
+
 def joint(
     boxes: Sequence[tuple[Sequence[int], Sequence[int]]],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The corner and the extents of the least box around boxes, each a corner and extents.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for one of 2**31 cells or more along an axis.
 
     >>> joint([((0, 5), (3, 3)), ((-2, 6), (1, 9))])
     ((-2, 5), (5, 10))
@@ -84,4 +99,10 @@ def joint(
     corner = tuple(map(min, zip(*(first for first, _ in filled), strict=True)))
     ends = [[a + e for a, e in zip(first, extents, strict=True)] for first, extents in filled]
     beyond = map(max, zip(*ends, strict=True))
-    return corner, tuple(end - first for end, first in zip(beyond, corner, strict=True))
+    return corner, _checked(tuple(end - a for end, a in zip(beyond, corner, strict=True)))
+
+
+def _checked(extents: tuple[int, ...]) -> tuple[int, ...]:
+    if max(extents) >= 2**31:
+        raise ArgumentError("coords", "a box of fewer than 2**31 cells along each axis", extents)
+    return extents
