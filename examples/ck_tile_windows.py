@@ -26,6 +26,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, GemmView, Layout
+from layoutconv.base.devices import choose_device
 from layoutconv.conv.windows import merge, windows
 from layoutconv.drawing import Figure, draw
 from layoutconv.drawing.one_scale import on_one_scale
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = Path("ck_tile_windows.svg")
     add("--output", type=Path, default=default, metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
+    choose_device(options.device)  # says why there is no GPU
     device = options.device
     memory = Layout((EXTENT, EXTENT), (EXTENT, 1))
     view = windows(memory, (TAPS, TAPS))

@@ -23,6 +23,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, CustomStride, E, GemmView, IndexedGather, Layout
+from layoutconv.base.devices import choose_device
 from layoutconv.drawing import Figure, draw
 from layoutconv.view.operands import runtime, static
 
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = Path("gather_gemm_scatter.svg")
     add("--output", type=Path, default=default, metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
+    choose_device(options.device)  # says why there is no GPU
     device = options.device
     generator = torch.Generator().manual_seed(0)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout
+from layoutconv.base.devices import choose_device
 from layoutconv.drawing import Figure, draw
 from layoutconv.drawing.one_scale import on_one_scale
 from layoutconv.errors import ArgumentError
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--text", help="one contraction, over the letters " + "".join(EXTENTS))
     add("--output", type=Path, default=Path("gett.svg"), metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
+    choose_device(options.device)  # says why there is no GPU
     generator = torch.Generator().manual_seed(0)
     passed = True
     for text in [options.text] if options.text else TEXTS:

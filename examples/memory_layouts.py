@@ -20,6 +20,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import GemmView, Layout
+from layoutconv.base.devices import choose_device
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.drawing import Figure, draw
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = Path("memory_layouts.svg")
     add("--output", type=Path, default=default, metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
+    choose_device(options.device)  # says why there is no GPU
     device = options.device
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(N, H, W, C, generator=generator).to(device)

@@ -308,7 +308,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--steps", type=_positive, default=20, metavar="N", help="of training")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     add("--amp", action="store_true", help="multiply in bfloat16, under torch.autocast")
-    add("--output", type=Path, default=Path("minkunet.png"), metavar="FILE", help="the picture")
+    add("--output", type=_new, default=Path("minkunet.png"), metavar="FILE", help="the picture")
     if parser.parse_args(arguments).full:
         parser.set_defaults(**FULL)  # of what is not given
     return parser.parse_args(arguments)
@@ -319,6 +319,13 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
     return value
+
+
+def _new(text: str) -> Path:
+    path = Path(text)
+    if not path.absolute().parent.is_dir():  # rather than after training
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import Bias, Clamp, Epilogue, Layout, Residual, Scale
+from layoutconv.base.devices import choose_device
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.drawing import Cell, Figure, Grid, draw
 from layoutconv.drawing.one_scale import recoloured
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where it runs")
     add("--output", type=Path, default=Path("own_epilogue.svg"), metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
+    choose_device(options.device)  # says why there is no GPU
 
     layer = Layer.of(2, 28, 28, 64, 64, options.device)
     print(f"epilogue  {layer.epilogue().structure}")

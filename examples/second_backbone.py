@@ -255,7 +255,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--steps", type=_positive, default=30, metavar="N", help="of training")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     add("--amp", action="store_true", help="multiply in bfloat16, under torch.autocast")
-    add("--output", type=Path, default=Path("second.png"), metavar="FILE", help="the picture")
+    add("--output", type=_new, default=Path("second.png"), metavar="FILE", help="the picture")
     return parser.parse_args(arguments)
 
 
@@ -264,6 +264,13 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
     return value
+
+
+def _new(text: str) -> Path:
+    path = Path(text)
+    if not path.absolute().parent.is_dir():  # rather than after training
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
 
 
 if __name__ == "__main__":

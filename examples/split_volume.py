@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.base.devices import choose_device
 from layoutconv.distributed import Slab
 
 TOLERANCE = {torch.float16: 4e-3, torch.float32: 2e-3}  # of the largest number; fp32 may be tf32
@@ -31,6 +32,8 @@ def start(choice: str) -> torch.device:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     on_gpu = choice == "cuda" or (choice == "auto" and torch.cuda.device_count() >= here)
     device = torch.device("cpu")
+    if on_gpu and not torch.cuda.is_available():
+        choose_device(choice)  # says why there is none
     if on_gpu:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 import layoutconv as lc
+from layoutconv.base.devices import choose_device
 from layoutconv.sparse import Chunks, SparseTensor
 
 TOLERANCE = {torch.float16: 4e-3, torch.float32: 2e-3}  # of the largest number; fp32 may be tf32
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     on_gpu = options.device == "cuda" or (options.device == "auto" and torch.cuda.is_available())
     device = torch.device("cuda" if on_gpu else "cpu")
+    if on_gpu:
+        choose_device("cuda")  # says why there is none
     kind, dtype = (np.float16, torch.float16) if on_gpu else (np.float32, torch.float32)
     torch.manual_seed(0)
     C = options.channels

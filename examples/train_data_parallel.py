@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
+from layoutconv.base.devices import choose_device
 from layoutconv.distributed import mean_over_ranks
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor
@@ -65,6 +66,8 @@ def start(choice: str) -> torch.device:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     on_gpu = choice == "cuda" or (choice == "auto" and torch.cuda.device_count() >= here)
     device = torch.device("cpu")
+    if on_gpu and not torch.cuda.is_available():
+        choose_device(choice)  # says why there is none
     if on_gpu:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

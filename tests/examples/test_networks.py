@@ -170,3 +170,23 @@ def test_a_right_score_costs_nothing_and_a_wrong_one_much(second):
     far = right.clone()
     far[0, 0, :2, :2] = 0.0
     assert second.focal_loss(beside, target) < second.focal_loss(far, target)
+
+
+@pytest.mark.parametrize("name", ["minkunet_segmentation", "second_backbone"])
+def test_a_picture_that_has_no_folder_is_refused_before_training(name, example, capsys):
+    with pytest.raises(SystemExit):
+        example(name).main(["--output", "nowhere/learned.png"])
+    assert "there is no folder nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of machines without a GPU")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "split_volume", "split_cloud", "train_data_parallel", "stream_cloud", "own_epilogue",
+        "ck_tile_windows", "gather_gemm_scatter", "gett", "memory_layouts",
+    ],
+)  # fmt: skip
+def test_an_example_says_why_there_is_no_gpu(name, example):
+    with pytest.raises(ValueError, match=r"`device`: expected a GPU of .* for cuda, got none: "):
+        example(name).main(["--device", "cuda"])
