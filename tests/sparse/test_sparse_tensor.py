@@ -156,6 +156,8 @@ def test_channels_side_by_side():
     for join in (cat, collate):
         with pytest.raises(ValueError, match="`tensors`: expected one sparse tensor or more"):
             join([])
+        with pytest.raises(TypeError, match="`tensors`: expected a sequence .* got generator"):
+            join(each for each in [])
 
 
 @settings(max_examples=80, deadline=None)
