@@ -156,7 +156,7 @@ def test_channels_side_by_side():
     for join in (cat, collate):
         with pytest.raises(ValueError, match="`tensors`: expected one sparse tensor or more"):
             join([])
-        with pytest.raises(TypeError, match="`tensors`: expected a sequence .* got generator"):
+        with pytest.raises(TypeError, match=r"`tensors`: expected a sequence .* got generator"):
             join(each for each in [])
 
 
