@@ -70,11 +70,12 @@ def check_corner(corner: Sequence[int], spatial_shape: Sequence[int]) -> tuple[i
     return found
 
 
-def check_box(corner: Sequence[int], extents: Sequence[int]) -> None:
-    """Refuse what a layer makes of coordinates without bounds if it lies beyond 32 bits.
+def checked_box(corner: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
+    """The corner of what a layer makes of coordinates without bounds; refused beyond 32 bits.
 
-    >>> check_box((0, 2**31 - 3), (4, 3))
-    >>> check_box((0, 2**31 - 3), (4, 4))
+    >>> checked_box((0, 2**31 - 3), (4, 3))
+    (0, 2147483645)
+    >>> checked_box((0, 2**31 - 3), (4, 4))
     Traceback (most recent call last):
     layoutconv.errors.ArgumentError: argument `coords`: expected ones whose results lie in\
  [-2**31, 2**31), got results from (0, 2147483645) to (3, 2147483648)
@@ -83,6 +84,7 @@ def check_box(corner: Sequence[int], extents: Sequence[int]) -> None:
     if min(extents) and (min(corner) < -(2**31) or max(last) >= 2**31):
         expected = "ones whose results lie in [-2**31, 2**31)"
         raise ArgumentError("coords", expected, f"results from {tuple(corner)} to {last}")
+    return tuple(corner)
 
 
 def joint(

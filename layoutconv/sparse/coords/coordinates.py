@@ -11,7 +11,7 @@ import torch
 from ...base.outlive import to_be_kept
 from ...errors import ArgumentError
 from . import row_plan
-from .bounds import box_of, check_box, check_corner, moved
+from .bounds import box_of, check_corner, checked_box, moved
 from .cell_errors import overflow, repeated
 from .graphs import is_compiling, is_dynamo_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
@@ -424,13 +424,9 @@ class Coordinates:
         return cls(cells, spatial_shape, batch_size, valid=True)
 
     def placed(self, corner: Sequence[int] | None) -> Coordinates:
-        """These cells, which nobody else has yet, counted from a corner.
-
-        Raises :class:`~layoutconv.errors.ArgumentError` where ``coords`` would not be int32.
-        """
+        """These cells, which nobody else has yet, counted from a corner; refused beyond int32."""
         if corner is not None:
-            check_box(corner, self.spatial_shape)
-            self.corner = self._known.corner = tuple(corner)
+            self.corner = self._known.corner = checked_box(corner, self.spatial_shape)
         return self
 
     def keys(self) -> Tensor:
