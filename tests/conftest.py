@@ -63,9 +63,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> list | None:
-    """Collect no slow test that is not asked for: there are thousands."""
-    marks = {mark.name for mark in getattr(obj, "pytestmark", ()) if name.startswith("test")}
-    return [] if "slow" in marks and "slow" not in _asked_for(collector.config) else None
+    """Collect no slow test that is not asked for, nor any of a slow class: there are thousands."""
+    own = getattr(obj, "pytestmark", ()) if name.startswith(("test", "Test")) else ()
+    slow = any(mark.name == "slow" for mark in own)
+    return [] if slow and "slow" not in _asked_for(collector.config) else None
 
 
 def _asked_for(config: pytest.Config) -> str:
@@ -89,7 +90,8 @@ def _mark_deep(items: list[pytest.Item]) -> None:
     """Mark the deep cells of grids, those that a cover does without."""
     grids: dict[tuple[Path, str], list[pytest.Function]] = {}
     for item in items:
-        if item.get_closest_marker("chessboard") and isinstance(item, pytest.Function):
+        marks = {mark.name for mark in item.iter_markers()}
+        if "chessboard" in marks and "deep" not in marks and isinstance(item, pytest.Function):
             grids.setdefault((item.path, item.originalname), []).append(item)
     for cells in grids.values():
         for cell, deep in zip(cells, uncovered([c.callspec.params for c in cells]), strict=True):

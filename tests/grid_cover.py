@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import combinations
+from typing import Any
+
+import pytest
+
+
+def with_deep(cases: Iterable[Any], *deep: object) -> list[Any]:
+    """Return the cases of a list, with some marked ``deep``: whose choices others have as well."""
+    every = list(cases)
+    assert all(case in every for case in deep), f"cases {deep} of {every}"
+    return [pytest.param(c, marks=pytest.mark.deep) if c in deep else c for c in every]
 
 
 def uncovered(cells: list[dict[str, object]]) -> list[bool]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from itertools import combinations, product
 from math import prod
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from .grid_cover import uncovered
+from .conftest import pytest_pycollect_makeitem
+from .grid_cover import uncovered, with_deep
 
 
 def grid(*sizes: int) -> list[dict[str, object]]:
@@ -57,3 +60,25 @@ def test_parameters_that_go_together_are_one_axis() -> None:
     lengths = {cell["a"]: object() for cell in cells}
     with_length = [cell | {"length": lengths[cell["a"]]} for cell in cells]
     assert uncovered(with_length) == uncovered(cells)
+
+
+def test_cases_are_deep_by_name() -> None:
+    first, second, third = with_deep("abc", "b")
+    assert (first, second.values, third) == ("a", ("b",), "c")
+    assert [mark.name for mark in second.marks] == ["deep"]
+    with pytest.raises(AssertionError, match="cases"):
+        with_deep("abc", "d")
+
+
+@pytest.mark.slow
+class Slow:
+    """Stands in for a class of slow tests."""
+
+
+def test_slow_classes_are_collected_when_they_are_asked_for() -> None:
+    def collected(expression: str) -> list | None:
+        config: Any = SimpleNamespace(getoption=lambda name: expression)
+        return pytest_pycollect_makeitem(SimpleNamespace(config=config), "TestSlow", Slow)
+
+    assert collected("") == []
+    assert collected("slow") is None  # pytest collects it

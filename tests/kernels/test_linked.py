@@ -20,10 +20,7 @@ from layoutconv.kernels.compile.store import ENTRY
 from layoutconv.kernels.pointwise.pack_lines import build
 from tools.ptx_sim import DeviceTensor, launch_of, parse
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 CUDART = """
 #include <stdint.h>
