@@ -123,7 +123,7 @@ def half_line(dtype: torch.dtype) -> int:
 
 # (m, n, half lines of k, warps_m, warps_n, stages), so that a small problem has many CTAs, and with
 # many threads: what a thread copies is unrolled, and compiling is most of a test's time.
-SMALL = [(64, 64, 1, 2, 2, 2), (32, 64, 1, 2, 2, 3), (32, 32, 2, 2, 2, 2), (64, 32, 1, 4, 1, 3)]
+SMALL = [(64, 64, 1, 4, 2, 2), (32, 64, 1, 2, 2, 3), (32, 32, 2, 2, 2, 2), (64, 32, 1, 4, 2, 3)]
 
 
 def tile_of(number: int, kind: Kind) -> TileConfig:

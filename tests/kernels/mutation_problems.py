@@ -139,9 +139,9 @@ class Problem:
 
     def compile(self, compile_: Any) -> Compiled:
         case = self.case()
+        tile = TileConfig((64, self.n, half_line(self.kind.dtype)), (4, 2))
         return compile_(
-            case.view, self.kind.dtype, TileConfig((64, self.n, half_line(self.kind.dtype))),
-            self.kind.arch, self.out,
+            case.view, self.kind.dtype, tile, self.kind.arch, self.out,
             kind=self.kind.name, epilogue=case.epilogue.structure, split=self.split,
             skip=self.skip,
         )  # fmt: skip
