@@ -8,6 +8,7 @@ import torch
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import (
     KINDS,
     Case,
@@ -30,7 +31,7 @@ def view_of(problem: ConvProblem, name: str) -> GemmView:
 
 
 @pytest.mark.parametrize("name", PASSES)
-@pytest.mark.parametrize("C", COUNTS)
+@pytest.mark.parametrize("C", with_deep(COUNTS, 7, 9, 20))
 @pytest.mark.chessboard
 def test_channels(C: int, name: str) -> None:
     number = COUNTS.index(C) + 3 * PASSES.index(name)

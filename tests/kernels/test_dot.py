@@ -38,6 +38,8 @@ from layoutconv.view.epilogue import (
 from layoutconv.view.gemm_view import GemmView, locate, stages
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, parse, run
 
+from ..grid_cover import with_deep
+
 _compiled: dict[Any, Any] = {}
 
 
@@ -174,7 +176,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", with_deep(PROBLEMS, "1d", "2d", "unpadded", "far", "one voxel"))
 @pytest.mark.chessboard
 def test_passes(name: str, kind: str) -> None:
     check(passes(PROBLEMS[name])[kind], torch.float32)
@@ -247,7 +249,7 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("kind", ["fprop", "dgrad"])
-@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("name", with_deep(WINDOWS, "31", "along H", "unpadded"))
 @pytest.mark.chessboard
 def test_sliding_windows(name: str, kind: str) -> None:
     check(passes(WINDOWS[name][0])[kind], torch.float16, torch.float32)
@@ -358,7 +360,7 @@ GRADIENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", with_deep(GRADIENTS, "7x7, ragged", "31", "along H"))
 def test_gradients_of_rows_of_taps(name: str) -> None:
     p, expected, pieces = GRADIENTS[name]
     dtype = torch.float32 if name == "3x3x3" else torch.float16

@@ -23,6 +23,7 @@ from layoutconv.view.epilogue import (
 )
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import (
     KINDS,
     Case,
@@ -141,7 +142,13 @@ STEPS: dict[str, Make] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STEPS)
+DEEP = [
+    "scale of columns", "bias", "residual", "residual of fp16", "residual of bf16", "relu",
+    "leaky relu", "clamp", "half a clamp",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(STEPS, *DEEP))
 def test_steps(name: str) -> None:
     number = list(STEPS).index(name)
     kind = KINDS[(3 * number + 1) % len(KINDS)]
@@ -157,7 +164,11 @@ def test_steps(name: str) -> None:
 OUTS = [torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.float8_e4m3fn]
 
 
-@pytest.mark.parametrize("out", [*OUTS, torch.float8_e5m2], ids=str)
+# Types whose every number is converted in ``test_types``.
+CONVERTED = torch.bfloat16, torch.int32, torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize("out", with_deep([*OUTS, torch.float8_e5m2], *CONVERTED), ids=str)
 @pytest.mark.parametrize("by_row", [False, True], ids=["of columns", "of rows"])
 @pytest.mark.chessboard
 def test_results_are_converted_after_the_last_step(out: torch.dtype, by_row: bool) -> None:
@@ -173,7 +184,7 @@ def test_results_are_converted_after_the_last_step(out: torch.dtype, by_row: boo
 # -- statistics -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", with_deep(VIEWS, "fprop"))
 def test_statistics_are_sums_of_what_is_stored(name: str) -> None:
     number = list(VIEWS).index(name)
     kind = KINDS[number % 2]
@@ -230,7 +241,12 @@ def test_an_activation_is_that_of_torch_on_the_whole_line(name: str) -> None:
         torch.testing.assert_close(column.double(), want, rtol=2e-6, atol=2e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+MORE_DEEP = [
+    "relu", "leaky_relu", "gelu_tanh", "silu", "hardswish",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(ACTIVATIONS, *MORE_DEEP))
 def test_an_activation_between_other_steps(name: str) -> None:
     number = ACTIVATIONS.index(name)
     kind = KINDS[number]

@@ -23,6 +23,7 @@ from layoutconv.planning.tile_table import MAPPED_WINDOWS
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     check_exact,
@@ -70,7 +71,7 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int, list[int]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", with_deep(RUN, "half of a tap's k-tiles", "rows of two pieces"))
 def test_what_is_multiplied(name: str) -> None:
     view, dtype, tile, count, want = RUN[name]
     check_view_runs(view, dtype, tile, arch="sm_90a")

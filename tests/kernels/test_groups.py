@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from layoutconv.view.epilogue import Activation, Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import row_major
 
+from ..grid_cover import with_deep
 from .launcher import (
     KINDS,
     Case,
@@ -74,7 +77,7 @@ def batch(count: int, m: int, n: int, k: int, order: tuple[int, int]) -> GemmVie
     return GemmView(operand(m, order[0]), operand(n, order[1]), d)
 
 
-@pytest.mark.parametrize("order", [(1, 1), (1, 0), (0, 1), (0, 0)], ids=str)
+@pytest.mark.parametrize("order", with_deep(product((1, 0), repeat=2), (1, 1), (0, 0)), ids=str)
 def test_a_batch_of_matrix_products(order: tuple[int, int]) -> None:
     for number, (m, n, k) in enumerate(((40, 24, 56), (33, 8, 7))):
         kind = KINDS[2 * number + order[0]]

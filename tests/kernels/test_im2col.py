@@ -28,6 +28,7 @@ from tools.ptx_sim import Fault, tensor_map
 from tools.ptx_sim.boxes import elements
 from tools.ptx_sim.instructions import tensor_copy
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     check_exact,
@@ -244,7 +245,12 @@ RUN: dict[str, tuple[GemmView, TileConfig, torch.dtype]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN)
+DEEP = [
+    "3-D", "gradient in 1-D", "gradient in 3-D", "one warp that copies",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(RUN, *DEEP))
 def test_a_by_maps(name: str) -> None:
     view, tile, dtype = RUN[name]
     check_view_runs(view, dtype, tile, arch="sm_90a")

@@ -22,6 +22,7 @@ from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
 from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     Compiled,
@@ -144,7 +145,12 @@ RUN: dict[str, tuple[ConvProblem, TileConfig, torch.dtype, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN)
+DEEP = [
+    "one warp that copies", "one tap, rests of channels",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(RUN, *DEEP))
 def test_both_by_maps(name: str) -> None:
     problem, tile, dtype, panels = RUN[name]
     view = wgrad_view(problem)

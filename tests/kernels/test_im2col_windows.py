@@ -29,6 +29,7 @@ from layoutconv.planning.tma_im2col import im2col_of_a
 from layoutconv.view.gemm_view import GemmView
 from tools.ptx_sim import Fault
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     check_exact,
@@ -137,7 +138,7 @@ RUN: dict[str, tuple[GemmView, TileConfig, torch.dtype, list[int]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", with_deep(RUN, "rows of two pieces", "k-tiles of a line"))
 def test_windows(name: str) -> None:
     view, tile, dtype, want = RUN[name]
     check_view_runs(view, dtype, tile, arch="sm_90a")

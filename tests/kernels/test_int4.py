@@ -21,6 +21,7 @@ from layoutconv.tensors.packed_int4 import in_pairs, pack_int4
 from layoutconv.view.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     Kind,
@@ -58,7 +59,7 @@ def ran(case: Case, number: int = 0, **rest: Any) -> Ran:
 
 
 # Bytes of a cell: vectors of 1 (through registers), 2, 4, 8 and 16 of them.
-@pytest.mark.parametrize("C", [2, 6, 12, 40, 48, 160, 256])
+@pytest.mark.parametrize("C", with_deep([2, 6, 12, 40, 48, 160, 256], 6, 48, 160))
 def test_fprop_with_channels_of_every_vector(C: int) -> None:
     view = fprop_view(ConvProblem((2, 5, 7, C), (40, 3, 2), stride=(1, 2), padding=1))
     case = case_of(view)
@@ -85,7 +86,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", with_deep(VIEWS, "few columns", "gathered cells"))
 def test_views_of_every_kind(name: str) -> None:
     case = case_of(VIEWS[name])
     check_exact(case, ran(case, len(name)))
@@ -140,7 +141,11 @@ def test_results_of_every_type_with_an_epilogue(out: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
-@pytest.mark.parametrize("shape", [(128, 64, 2, 2), (256, 64, 4, 1), (256, 128, 4, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(128, 64, 2, 2), pytest.param((256, 64, 4, 1), marks=pytest.mark.deep), (256, 128, 4, 2)],
+    ids=str,
+)
 @pytest.mark.chessboard
 def test_machine_code_multiplies_on_tensor_cores(
     arch: str, shape: tuple[int, int, int, int]

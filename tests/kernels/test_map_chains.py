@@ -20,11 +20,13 @@ from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Sizes
 from layoutconv.sparse.maps.taps import Taps
 
+from ..grid_cover import with_deep
 from .cloud_launcher import OF_RANK, compiled, with_sizes
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
 @pytest.mark.parametrize("kind", OF_RANK)
+@pytest.mark.chessboard
 def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
     kernel = OF_RANK[kind](2)
     if arch == "sm_80":  # as the machine runs it
@@ -53,7 +55,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", with_deep(CHAINS, "known, of wide keys", "4-D"))
 @pytest.mark.chessboard
 def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -> None:
     """The second needs a multiprocessor for each CTA: 65,536 registers, 99 KB on most."""

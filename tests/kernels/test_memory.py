@@ -153,7 +153,14 @@ def pairs(count: int, C: int, K: int, rows: int, seed: int = 0) -> GemmView:
 
 
 @pytest.mark.parametrize(
-    ("count", "C", "K"), [(100, 32, 40), (37, 72, 8), (1, 8, 16), (64, 5, 3), (130, 12, 20)]
+    ("count", "C", "K"),
+    [
+        (100, 32, 40),
+        (37, 72, 8),
+        (1, 8, 16),
+        (64, 5, 3),
+        pytest.param(130, 12, 20, marks=pytest.mark.deep),
+    ],
 )
 def test_a_sum_over_pairs_of_rows(count: int, C: int, K: int) -> None:
     number = count % 7

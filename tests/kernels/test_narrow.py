@@ -22,6 +22,7 @@ from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Activation, Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import (
     KINDS,
     Case,
@@ -89,7 +90,13 @@ LOADS: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LOADS)
+DEEP = [
+    "multistage, 16", "a warpgroup copies, 16", "multistage, two warps", "persistent, more rows",
+    "taps share rows, copied", "tf32 by TMA", "a kernel map",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(LOADS, *DEEP))
 def test_loads(name: str) -> None:
     view, dtype, tile = LOADS[name]
     check_view_runs(view, dtype, tile, arch="sm_90a" if tile.warp_specialized else "sm_80")
@@ -108,7 +115,7 @@ def test_types_of_warpgroups(dtype: torch.dtype) -> None:
     check_view_runs(fprop(3, 64), dtype, tile, arch="sm_90a", out=out)
 
 
-@pytest.mark.parametrize("K", range(1, 9))
+@pytest.mark.parametrize("K", with_deep(range(1, 9), 2, 4, 6, 7))
 def test_a_tile_is_one_run(K: int) -> None:
     """A run of 81 rows may end with part of a vector; 8 columns are whole vectors by rows."""
     view, tile = fprop(K, taps=1), PERSISTENT

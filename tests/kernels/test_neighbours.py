@@ -72,7 +72,9 @@ def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     assert own.stride() == table.search(indices, (1,) * rank, offsets).stride()
 
 
-@pytest.mark.parametrize(("size", "dilation"), [(3, 1), (3, 2), (2, 1), (4, 3)])
+@pytest.mark.parametrize(
+    ("size", "dilation"), [(3, 1), pytest.param(3, 2, marks=pytest.mark.deep), (2, 1), (4, 3)]
+)
 def test_filters_of_three_axes(launches: Launches, size: int, dilation: int) -> None:
     grid = (2, 9, 10, 11)
     indices = cloud(size, 250, grid)

@@ -23,6 +23,7 @@ from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 from tools.ptx_sim import Fault
 
+from ..grid_cover import with_deep
 from .launcher import Case, check_view_runs, compile_view, run_case, spec_of
 from .test_skip import kernel_map
 from .tiles import retiled
@@ -70,7 +71,12 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN)
+DEEP = [
+    "gradient", "kernel map, tf32", "tf32", "tf32, taps share rows", "persistent, B resident",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(RUN, *DEEP))
 def test_one_column(name: str) -> None:
     view, dtype, tile = RUN[name]
     assert view.n == 1

@@ -18,6 +18,7 @@ from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.view.gemm_view import GemmView, locate
 
+from ..grid_cover import with_deep
 from .launcher import Case, check_view_runs, compiled_view, reference, run_case, spec_of
 from .test_tma import copies, known
 from .tiles import retiled
@@ -66,7 +67,12 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN)
+DEEP = [
+    "one product of a k-tile", "80 channels of a line", "a gradient whose taps share rows",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(RUN, *DEEP))
 def test_what_is_multiplied(name: str) -> None:
     view, dtype, tile, count = RUN[name]
     more = {"most": 2} if tile.persistent else {}

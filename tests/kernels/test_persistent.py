@@ -27,6 +27,7 @@ from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 from tools.ptx_sim import Fault
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     check_exact,
@@ -123,7 +124,15 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN)
+DEEP = [
+    "dense", "windows", "a gradient", "residues beside each other", "runs of taps", "folded lines",
+    "B held, with windows", "B held, of folded lines", "B held, residues beside each other",
+    "teams, B held, runs of taps", "teams, windows", "teams of 128 rows", "teams, B held, counting",
+    "teams, tf32", "teams, windows, tf32",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(RUN, *DEEP))
 def test_what_is_multiplied(name: str) -> None:
     """By two CTAs, of which one may have a tile more."""
     view, dtype, tile, tiles, runs = RUN[name]

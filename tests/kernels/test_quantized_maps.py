@@ -26,6 +26,7 @@ TILES = {
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", TILES)
+@pytest.mark.chessboard
 def test_a_map_is_multiplied_and_requantised(name: str, dtype: torch.dtype) -> None:
     """Powers of two scale, so that what is rounded is known to the last bit."""
     channels, arch, tile = TILES[name]

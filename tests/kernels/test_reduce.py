@@ -229,6 +229,7 @@ def test_steps_backwards_and_of_zero() -> None:
 
 @pytest.mark.parametrize("op", ["sum", "max", "min", "mean"])
 @pytest.mark.parametrize("channels", [8, 3])
+@pytest.mark.chessboard
 def test_pooling_with_padding(op: str, channels: int) -> None:
     n, h, w = 2, 7, 6
     memory = row_major((n, h, w, channels))

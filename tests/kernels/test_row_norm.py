@@ -113,7 +113,7 @@ def features(seed: int, rows: int, C: int, dtype: torch.dtype, mean: float = 0.0
     return (torch.randn(rows, C, generator=random) + mean).to(dtype)
 
 
-@settings(few, max_examples=draws(12))
+@settings(few, max_examples=draws(8))
 @given(
     seed=SEEDS, rows=st.integers(2, 700), C=st.sampled_from([1, 3, 8, 16, 20, 64, 72, 136]),
     kind=st.sampled_from([
@@ -179,7 +179,7 @@ def test_what_is_not_a_number_stays_none(launches: Launches) -> None:
 
 def test_the_same_bits_whatever_the_order_of_threads(launches: Launches) -> None:
     x, grad, found = features(0, 700, 72, torch.float16), features(1, 700, 72, torch.float16), set()
-    for seed in range(3):
+    for seed in range(2):
         launches.seed = seed
         norm = Norm(None, None, None, 0.1, 1e-5)
         out, kept = row_norm.normalised(x, norm)

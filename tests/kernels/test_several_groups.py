@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
 from tools.ptx_sim import parse
 
+from ..grid_cover import with_deep
 from .launcher import Case, Compiled, check_exact, dtype_name, integers, reference, run_case
 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "tfloat32"}
@@ -97,6 +99,7 @@ def spec_of(tried: Tried, out: str, epilogue: str = "") -> KernelSpec:
     return KernelSpec(kind, out, tile, "sm_80", vectors, along, epilogue)
 
 
+@cache
 def compiled(tried: Tried, out: torch.dtype, epilogue: str = "") -> Compiled:
     spec = spec_of(tried, dtype_name(out), epilogue)
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +108,13 @@ def compiled(tried: Tried, out: torch.dtype, epilogue: str = "") -> Compiled:
         return Compiled(spec, function, ptx, function.__cubin__, parse(ptx))
 
 
-@pytest.mark.parametrize("name", TRIED)
+DEEP = [
+    "8, two lines an atom", "8 to 16", "8, three modes", "16", "24", "48, two images", "8, dgrad",
+    "12, dgrad",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(TRIED, *DEEP))
 def test_products(name: str) -> None:
     tried = TRIED[name]
     case = Case.of(tried.view, tried.dtype)

@@ -73,7 +73,12 @@ def test_taps_that_share_rows() -> None:
 
 @pytest.mark.parametrize(
     ("tile", "channels", "there"),
-    [(WARPGROUPS, 16, 0.1), (WARPS, 64, 0.1), (FOUR, 32, 0.002), (WARPS, 32, 0.002)],
+    [
+        (WARPGROUPS, 16, 0.1),
+        pytest.param(WARPS, 64, 0.1, marks=pytest.mark.deep),
+        pytest.param(FOUR, 32, 0.002, marks=pytest.mark.deep),
+        (WARPS, 32, 0.002),
+    ],
 )
 def test_taps_that_tiles_lack(tile: TileConfig, channels: int, there: float) -> None:
     """Some parts of some tiles have nothing to sum."""

@@ -15,12 +15,13 @@ from layoutconv.sparse.maps.tap_pairs import Pairs, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import Case, Ran, check_exact, compiled_view, half_line, reference, run_case
 
 PROBLEMS = {
     "a small output": ConvProblem((40, 3, 4, 64), (64, 2, 4)),
     "three modes": ConvProblem((33, 3, 2, 3, 16), (32, 2, 2, 3)),
-    "32 taps": ConvProblem((35, 4, 9, 16), (32, 4, 8), padding=(2, 1)),
+    "32 taps": ConvProblem((35, 2, 5, 16), (32, 4, 8), padding=2),
     "rows without any tap": ConvProblem((34, 5, 3, 16), (32, 2, 2), padding=((0, 0), (0, 0))),
     "a stride": ConvProblem((32, 6, 5, 16), (32, 3, 3), stride=2),
 }
@@ -99,7 +100,12 @@ MAPS = {  # channels, taps, rows, tile
 }
 
 
-@pytest.mark.parametrize("name", MAPS)
+DEEP = [
+    "a k-tile is two taps", "four threads a row", "125 taps",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(MAPS, *DEEP))
 def test_taps_that_a_kernel_map_lacks_are_not_multiplied(name: str) -> None:
     channels, taps, rows, sizes = MAPS[name]
     m, n, k, warps_m, warps_n, stages = sizes

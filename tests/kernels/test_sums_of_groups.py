@@ -25,6 +25,7 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.view_rules import UnsupportedViewError
 from tools.ptx_sim import parse
 
+from ..grid_cover import with_deep
 from .launcher import NAMES, Case, Compiled, Ran, check_exact, dtype_name, run_case
 
 
@@ -88,7 +89,7 @@ def run_sums(name: str, case: Case) -> Ran:
     return ran
 
 
-@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("name", with_deep(SUMMED, "8", "24"))
 def test_sums(name: str) -> None:
     summed = SUMMED[name]
     case = Case.of(wgrad_view(summed.problem), summed.dtype, summed.out)

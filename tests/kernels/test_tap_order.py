@@ -20,6 +20,7 @@ from layoutconv.kernels.maps.row_order import Sizes
 from layoutconv.sparse.maps import row_orders, two_way
 from layoutconv.sparse.maps.taps import Taps
 
+from ..grid_cover import with_deep
 from .cloud_launcher import (
     CTAS,
     ROWS,
@@ -106,7 +107,7 @@ def test_sorted_rows_are_those_of_the_cpu(
         assert got.T.is_contiguous()
 
 
-@pytest.mark.parametrize("extents", [(3, 3, 3), (5, 3, 5)], ids=str)
+@pytest.mark.parametrize("extents", with_deep([(3, 3, 3), (5, 3, 5)], (3, 3, 3)), ids=str)
 def test_sorted_filters_of_three_axes(launches: Launches, extents: tuple[int, ...]) -> None:
     grid = (2, 7, 9, 13)
     indices = cloud(4, 150, grid)
@@ -119,7 +120,7 @@ def test_sorted_filters_of_three_axes(launches: Launches, extents: tuple[int, ..
     assert torch.equal(got[0], want[0])
 
 
-@pytest.mark.parametrize("extents", [(5,), (3, 3), (2, 2, 3, 3)], ids=str)
+@pytest.mark.parametrize("extents", with_deep([(5,), (3, 3), (2, 2, 3, 3)], (2, 2, 3, 3)), ids=str)
 def test_sorted_filters_of_other_axes(launches: Launches, extents: tuple[int, ...]) -> None:
     """Blocks that begin at any cell: every number of steps into a block, on every axis."""
     rank = len(extents)

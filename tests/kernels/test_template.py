@@ -20,6 +20,7 @@ from layoutconv.view.gemm_view import GemmView, through_coordinates
 from layoutconv.view.operands import row_major
 from tools.ptx_sim import Fault
 
+from ..grid_cover import with_deep
 from . import launcher
 from .launcher import (
     DTYPES,
@@ -36,7 +37,7 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
 
 # (m, n, half lines of k, warps_m, warps_n, stages): the family in small, so that a small problem
 # has many CTAs.
-SMALL = [(64, 64, 1, 2, 2, 3), (32, 64, 2, 1, 2, 2), (32, 16, 1, 1, 1, 4), (64, 32, 2, 2, 1, 3)]
+SMALL = [(64, 64, 1, 4, 2, 3), (32, 64, 2, 1, 4, 2), (32, 16, 1, 1, 1, 4), (64, 32, 2, 4, 1, 3)]
 
 
 def small_tile(number: int, dtype: torch.dtype) -> TileConfig:
@@ -82,14 +83,20 @@ DENSE = {
 }
 
 
-@pytest.mark.parametrize("name", DENSE)
+DEEP = [
+    "2-D", "3-D", "no padding", "near and far differ", "stride", "dilation",
+    "k-tiles that straddle taps", "columns beyond the tile", "70 taps in a row", "a tap of 1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(DENSE, *DEEP))
 def test_dense(name: str) -> None:
     number = list(DENSE).index(name)
     dtype = DTYPES[number % 3]
     check_view_runs(fprop_view(DENSE[name]), dtype, small_tile(number, dtype))
 
 
-@pytest.mark.parametrize("C", [4, 12, 20])
+@pytest.mark.parametrize("C", with_deep([4, 12, 20], 20))
 def test_fp32_has_vectors_of_four(C: int) -> None:
     view = fprop_view(ConvProblem((2, 5, 7, C), (C, 3, 3), padding=1))
     check_view_runs(view, torch.float32, small_tile(C // 4, torch.float32))
@@ -118,14 +125,14 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", with_deep(GRIDS, "1-D", "3-D"))
 def test_grid(name: str) -> None:
     number = list(GRIDS).index(name) + 1
     dtype = DTYPES[number % 3]
     check_view_runs(grid(GRIDS[name], True, True), dtype, small_tile(number, dtype))
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", with_deep(GRIDS, "no padding", "75 taps"))
 @pytest.mark.parametrize("gather", [True, False], ids=["gather", "scatter"])
 @pytest.mark.chessboard
 def test_grid_with_one_index(name: str, gather: bool) -> None:
@@ -211,7 +218,13 @@ def test_rows_that_do_not_exist_read_as_zeros_and_are_not_written(
     check_view_runs(view, dtype, small_tile(2, dtype))
 
 
-@pytest.mark.parametrize("shape", FAMILY, ids=str)
+LARGE = [
+    (256, 32, 4, 1), (256, 8, 4, 1), (256, 16, 4, 1), (128, 64, 2, 2), (64, 128, 2, 2),
+    (256, 64, 4, 1), (128, 128, 2, 2), (128, 256, 2, 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", with_deep(FAMILY, *LARGE), ids=str)
 def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     number = list(FAMILY).index(shape)
     dtype = DTYPES[number % 3]
@@ -224,11 +237,13 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     assert ran.launch.shared_bytes == tile.smem_bytes(dtype.itemsize, dtype.itemsize)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=dtype_name)
+@pytest.mark.parametrize(
+    "dtype", with_deep([torch.float16, torch.float32], torch.float32), ids=dtype_name
+)
 def test_copies_before_fragments(dtype: torch.dtype) -> None:
     """A tile that fills a thread's registers, with masks of three digits."""
     half = half_line(dtype)
-    problem = ConvProblem((1, 5, 6, 7, half), (40, 3, 5, 5), padding=(1, 2, 2))
+    problem = ConvProblem((1, 5, 6, 7, half), (40, 3, 4, 3), padding=(1, 2, 1))
     check_view_runs(fprop_view(problem), dtype, TileConfig((256, 64, half), (4, 1), 4))
 
 
@@ -250,10 +265,14 @@ OF_MANY_K_TILES = {
 def test_copies_that_are_spread(name: str, blocks: range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "_compiled", {})
     monkeypatch.setattr(MainloopSm80, "copied", lambda self, k_blocks: blocks)
-    check_view_runs(OF_MANY_K_TILES[name], torch.float16, WHOLE_LINES)
+    single = name == "vectors of 2 bytes"  # which two warps would be compiled for seconds to copy
+    tile = TileConfig((64, 32, 64), (4, 1)) if single else WHOLE_LINES
+    check_view_runs(OF_MANY_K_TILES[name], torch.float16, tile)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=dtype_name)
+@pytest.mark.parametrize(
+    "dtype", with_deep([torch.float16, torch.bfloat16], torch.bfloat16), ids=dtype_name
+)
 def test_the_tile_whose_copies_are_spread(dtype: torch.dtype) -> None:
     view = grid(ConvProblem((1, 23, 13, 64), (100, 2, 3), padding=1), True, True)
     check_view_runs(view, dtype, TileConfig((256, 128, 64), (4, 2)))
@@ -264,7 +283,7 @@ def test_the_tile_whose_copies_are_spread(dtype: torch.dtype) -> None:
     [
         (torch.float16, TileConfig((256, 128, 64), (4, 2)), 3),
         (torch.float16, TileConfig((256, 128, 32), (4, 2)), 1),  # of two k-blocks
-        (torch.float16, TileConfig((128, 256, 64), (2, 4)), 1),
+        pytest.param(torch.float16, TileConfig((128, 256, 64), (2, 4)), 1, marks=pytest.mark.deep),
         (torch.float32, TileConfig((256, 128, 32), (4, 2)), 1),
     ],
     ids=str,

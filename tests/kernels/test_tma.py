@@ -28,6 +28,7 @@ from layoutconv.view.gemm_view import GemmView, locate
 from tools.ptx_sim.boxes import elements
 from tools.ptx_sim.tensor_map import SIZE, TensorMap, decode
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     Compiled,
@@ -261,7 +262,7 @@ RUN: dict[str, tuple[GemmView, TileConfig, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", with_deep(RUN, "rests"))
 def test_b_by_maps(name: str) -> None:
     view, tile, rest = RUN[name]
     out = torch.float32 if "split" in rest else torch.float16
@@ -294,7 +295,7 @@ RUN_BESIDE: dict[str, tuple[GemmView, TileConfig, torch.dtype]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUN_BESIDE)
+@pytest.mark.parametrize("name", with_deep(RUN_BESIDE, "groups", "in tf32"))
 def test_residues_beside_each_other(name: str) -> None:
     """Both operands by maps, and that of B is what the boxes say."""
     view, tile, dtype = RUN_BESIDE[name]

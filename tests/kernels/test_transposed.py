@@ -13,6 +13,7 @@ from layoutconv.tensors.tensor_checks import columns_of
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import Case, compiled_view, convert, integers, reference, run_case
 
 F16, F32 = torch.float16, torch.float32
@@ -52,7 +53,7 @@ def steps_of(view: GemmView, shape: tuple[int, ...]) -> Epilogue:
     return Epilogue((Scale(scale), Bias(integers((count,), F32, 5)), residual, Activation("relu")))
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", with_deep(VIEWS, "4x4", "8 x 8 x 8", "groups", "TMA"))
 def test_one_kernel_with_an_epilogue(name: str) -> None:
     view, tile, arch = VIEWS[name]
     case = Case.of(view, F16, F32)

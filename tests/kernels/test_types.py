@@ -10,6 +10,7 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.planning.tile import TileConfig
 from layoutconv.tensors.epilogue_in_torch import convert
 
+from ..grid_cover import with_deep
 from .launcher import (
     KINDS,
     Case,
@@ -48,8 +49,12 @@ MIXED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "out"), MIXED)
-def test_results_of_another_type(name: str, out: torch.dtype) -> None:
+ELSEWHERE = [MIXED[i] for i in (1, 2, 7, 12)]  # among epilogues, or below
+
+
+@pytest.mark.parametrize("mixed", with_deep(MIXED, *ELSEWHERE), ids=str)
+def test_results_of_another_type(mixed: tuple[str, torch.dtype]) -> None:
+    name, out = mixed
     kind = BY_NAME[name]
     view = fprop_view(ConvProblem((2, 5, 6, 16), (24, 3, 2), padding=1))
     tile = tile_of(MIXED.index((name, out)), kind)
@@ -86,7 +91,7 @@ def error(case: Case, out: Tensor) -> float:
     return ((out.double() - want).abs() / sizes).max().item()
 
 
-@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("name", with_deep(PASSES, "dgrad"))
 @pytest.mark.parametrize("exponents", [0, 40])
 def test_fp32_is_as_accurate_as_fp32(name: str, exponents: int) -> None:
     case = normal(view_of(ConvProblem((2, 9, 32), (24, 3), padding=1), name), exponents)

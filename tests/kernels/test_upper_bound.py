@@ -52,7 +52,8 @@ def test_it_loads_nothing_and_does_the_rest(no_loads, gathered, tile):
     assert [bare[i] for i in LOADS] == [0, 0, 0]
     assert [bare[i] for i in REST] == [whole[i] for i in REST]
     assert all(bare[i] > 0 for i in REST)
-    assert counts() == whole  # and afterwards loads are back
+    if tile is not SPREAD:  # which takes seconds to compile
+        assert counts() == whole  # and afterwards loads are back
 
 
 @pytest.mark.parametrize("channels", [40, 64])  # of A by vectors, and by a tensor map

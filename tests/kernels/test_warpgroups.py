@@ -22,6 +22,7 @@ from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import row_major
 from tools.ptx_sim import Fault
 
+from ..grid_cover import with_deep
 from .launcher import (
     Case,
     check_exact,
@@ -53,7 +54,10 @@ def check(view: GemmView, number: int, **options: Any) -> Any:
     return check_view_runs(view, dtype, small_tile(number), arch="sm_90a", **options)
 
 
-@pytest.mark.parametrize("name", list(DENSE)[::2])
+DEEP = ["1-D", "one tap", "stride beyond the filter", "blocks of channels", "125 taps"]
+
+
+@pytest.mark.parametrize("name", with_deep(list(DENSE)[::2], *DEEP))
 def test_dense(name: str) -> None:
     check(fprop_view(DENSE[name]), list(DENSE).index(name))
 
@@ -72,7 +76,7 @@ def test_types_of_8_bits(kind: str, dtype: torch.dtype, out: torch.dtype) -> Non
     check_view_runs(fprop_view(problem), dtype, tile, arch="sm_90a", out=out, kind=kind)
 
 
-@pytest.mark.parametrize("number", range(len(SMALL)))
+@pytest.mark.parametrize("number", with_deep(range(len(SMALL)), 1, 2))
 def test_operands_that_run_along_rows(number: int) -> None:
     """Both of a filter's gradient, and the filter of the inputs' gradient."""
     K = 24 - 4 * (number % 2)  # 20 are no whole vectors: no tensor map brings these
@@ -83,7 +87,7 @@ def test_operands_that_run_along_rows(number: int) -> None:
         check(view, number)
 
 
-@pytest.mark.parametrize("number", range(len(SMALL)))
+@pytest.mark.parametrize("number", with_deep(range(len(SMALL)), 1, 2))
 def test_gathered_and_scattered(number: int) -> None:
     problem = ConvProblem((1, 7, 11, 64), (40, 2, 3), padding=((0, 1), 1))
     check(grid(problem, True, True), number)
@@ -137,7 +141,10 @@ def test_a_warpgroup_leaves_out_taps_that_its_rows_lack() -> None:
     assert ran(True) == int(own.sum() + others.sum()) * of_k_tile
 
 
-@pytest.mark.parametrize("shape", HOPPER, ids=str)
+LARGE = [(128, 16, 4, 1), (128, 64, 4, 1), (256, 64, 8, 1), (256, 128, 8, 1), (128, 256, 8, 1)]
+
+
+@pytest.mark.parametrize("shape", with_deep(HOPPER, *LARGE), ids=str)
 def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     number = list(HOPPER).index(shape)
     m, n, *_ = shape
@@ -162,7 +169,12 @@ def test_parts_of_a_sum_the_last_of_them_empty() -> None:
     ("tile", "biased", "out"),
     [
         (small_tile(2), True, torch.float32),
-        (specialized((128, 64, 32), (8, 1), 2, halo_taps=3), True, torch.float32),
+        pytest.param(
+            specialized((128, 64, 32), (8, 1), 2, halo_taps=3),
+            True,
+            torch.float32,
+            marks=pytest.mark.deep,
+        ),
         # Those who copied sum what tensor cores sum, in turns or with warps to spare.
         (small_tile(2), True, torch.float16),
         (specialized((128, 64, 32), (8, 1), 2, halo_taps=3), True, torch.float16),
@@ -209,7 +221,7 @@ WINDOWS_OF = {
 }
 
 
-@pytest.mark.parametrize("name", WINDOWS_OF)
+@pytest.mark.parametrize("name", with_deep(WINDOWS_OF, "padding", "near and far differ"))
 def test_rows_that_several_taps_share(name: str) -> None:
     """The widened view is the same problem, for every kernel, and is copied once for its taps."""
     problem = WINDOWS_OF[name]

@@ -17,6 +17,7 @@ from layoutconv.planning.tile_table import PERSISTENT, WHOLE_COLUMNS, persistent
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
 
+from ..grid_cover import with_deep
 from .launcher import Case, check_view_runs, compiled_view, reference, run_case, spec_of
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -50,7 +51,12 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
 ROWS = specialized((192, 128, 32), (12, 1), 2)
 
 
-@pytest.mark.parametrize("name", RUN)
+DEEP = [
+    "192", "192 of a gradient", "192 rows", "192 rows of a gradient", "160, tf32",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", with_deep(RUN, *DEEP))
 def test_what_is_multiplied(name: str) -> None:
     view, dtype, tile = RUN[name]
     ran = check_view_runs(view, dtype, tile, arch="sm_90a", most=2)
@@ -59,7 +65,14 @@ def test_what_is_multiplied(name: str) -> None:
     legality.check(view, spec_of(view, dtype, tile, "sm_90a"), MACHINES["sm_90a"].smem_per_cta)
 
 
-@pytest.mark.parametrize("kind", ["forward", "gradient", "sums", "cluster", "persistent"])
+MORE_DEEP = [
+    "cluster",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", with_deep(["forward", "gradient", "sums", "cluster", "persistent"], *MORE_DEEP)
+)
 @pytest.mark.parametrize("dtype", [F16, F32], ids=["16 bits", "tf32"])
 @pytest.mark.chessboard
 def test_192_rows(kind: str, dtype: torch.dtype) -> None:
