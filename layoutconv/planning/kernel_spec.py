@@ -213,7 +213,10 @@ def kept_entries(view: GemmView, spec: KernelSpec) -> int:
     if not spec.skip or spec.along[0] == 0 or not any(map(gathers, stages(view.a))):
         return 0
     channels, *taps = flatten(view.a.shape[1])
-    if int(channels) % spec.tile.k or spec.vectors[0] == 1:
+    tile = spec.tile
+    threads = tile.producer_threads if tile.warp_specialized else tile.mma_threads
+    idle = threads * spec.vectors[0] > tile.m * tile.k  # which would read rows that there are not
+    if int(channels) % tile.k or spec.vectors[0] == 1 or idle:
         return 0
     of_row = int(product(tuple(taps))) + any(map(gathers, stages(view.d)))
     found = replace(spec, kept=spec.tile.m * of_row)

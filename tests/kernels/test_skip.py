@@ -92,6 +92,7 @@ MAPS = {  # channels, taps, rows, tile
     "k-tiles within a tap": (64, (3, 3, 3), 150, (64, 64, 32, 2, 2, 2)),
     "a k-tile is two taps": (16, (3, 3, 3), 150, (64, 64, 32, 2, 2, 2)),
     "two taps are three k-tiles": (48, (3, 3), 100, (32, 64, 32, 2, 2, 2)),
+    "more threads than vectors": (32, (3, 3), 70, (32, 64, 32, 2, 4, 3)),
     "more rows than threads": (32, (3, 3), 300, (256, 32, 32, 4, 1, 2)),
     "four threads a row": (32, (3, 3, 3), 70, (32, 64, 32, 2, 2, 2)),
     "125 taps": (32, (5, 5, 5), 70, (64, 32, 32, 4, 1, 2)),
