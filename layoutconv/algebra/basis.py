@@ -354,6 +354,17 @@ def basis_terms(d: Any, path: Path = ()) -> list[ScaledBasis]:
     return [ScaledBasis(d, path)] if path and not (isinstance(d, int) and d == 0) else []
 
 
+def stride_text(d: Any) -> str:
+    """A stride leaf in the notation of the literature; a sum of scaled bases as such.
+
+    >>> stride_text(E(0) + 2 * E(1))
+    '1@0+2@1'
+    """
+    if isinstance(d, ArithmeticTuple):
+        return "+".join(map(str, basis_terms(d))) or "0"
+    return str(d)
+
+
 def sum_of_bases(terms: list[ScaledBasis]) -> Any:
     """The stride that these add up to, in the simplest kind that holds it."""
     if len(terms) == 1:

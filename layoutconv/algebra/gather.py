@@ -11,6 +11,7 @@ from math import gcd
 from typing import Any
 
 from .arrays import is_array, product_of, widened
+from .basis import stride_text
 from .errors import LayoutTypeError, LayoutValueError
 from .int_tuple import sum_of
 from .protocol import (
@@ -79,8 +80,12 @@ class CustomStride(Stride):
         return f"CustomStride({self.func!r}, {self.stride!r})"
 
     def __str__(self) -> str:
-        name = getattr(self.func, "__name__", self.func)  # a function's text has its address
-        return f"{name}*{self.stride}"
+        # A function's own text has its address; `f*2` would be twice an integer with a name.
+        name = getattr(self.func, "__name__", None)
+        shown = stride_text(self.stride)
+        if any(sign in shown[1:] for sign in "+-"):
+            shown = f"({shown})"
+        return f"{name}(c)*{shown}" if name else f"{self.func}*{shown}"
 
     def _additive(self) -> Any:
         """The stride that this one is, if ``func`` is a multiple; None otherwise."""
@@ -188,7 +193,7 @@ class SummedStride(Stride):
         return f"SummedStride({self.addends!r})"
 
     def __str__(self) -> str:
-        return "+".join(map(str, self.addends))
+        return "+".join(map(stride_text, self.addends))
 
     def times(self, n: Any) -> Any:
         """The stride whose values are n times as large."""

@@ -14,7 +14,7 @@ from .layout import Layout, make_layout
 from .orders import LayoutLeft, LayoutRight
 from .packing import sum_of_bases
 from .printed import Origin, Pointer, without_types
-from .stride import F2, ScaledBasis, basis_terms
+from .stride import F2, CustomStride, ScaledBasis, Stride, StridedGather, basis_terms
 from .swizzle import Swizzle
 from .symbols import is_name, symbols
 
@@ -39,6 +39,7 @@ _NAME = (
 _BASIS = r"E<[0-9,\s]*>"
 _KNOWN = (
     rf"{_STATIC}|{_DYNAMIC}|{_POINTER}|{_NAME}|{_BASIS}|ArithTuple(?:Iter)?(?!\w)|tensor<"
+    r"|strided(?=\s*\()"
     r"|-?[0-9]+|S[wW]?<|Swizzle<"
 )
 _WORD = r"(?!f[0-9]+(?!\w))[^\W\d]\w*"  # no XOR stride
@@ -54,7 +55,8 @@ _WIDTH = 120  # columns of the text that an error shows
 def parse(notation: str) -> Any:
     """Read what ``str`` of a layout, a composed layout or a swizzle says; a shape alone is compact.
 
-    Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1`` and XOR strides ``f5``.
+    Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1``, XOR strides ``f5`` and
+    those after a multiple, ``strided(3)*2``.
     What CuTe C++ and the CuTe DSL print is read too, and what C++ writes: ``_4``, ``Int<4>{}``,
     ``make_shape(4, 8)``, ``make_layout(shape, stride)``, ``make_layout(shape, LayoutRight{})``,
     ``Layout<Shape<_4,_8>, Stride<_8,_1>>{}``, ``Swizzle<3,3,3>{}`` and ``E<0,1>{}``. A swizzle in
@@ -62,7 +64,7 @@ def parse(notation: str) -> Any:
     read, of one of coordinates the tensor. A dynamic ``?`` is an integer with the name d0, d1, ...
     that the text does not use, and ``?{div=8}`` eight times one. A name that :func:`symbols` takes
     is such an integer too, at least 1, and may be computed with: ``(H,(W+7)//8):(W,8)``. Index
-    buffers have no notation.
+    buffers and functions have no notation: what is printed for them is refused.
     A text has at most 4,000 characters and 64 levels of parentheses.
 
     Raises :class:`LayoutValueError` that points at the first character that does not fit.
@@ -92,7 +94,7 @@ def parse(notation: str) -> Any:
         found = f"found {len(notation)}"
         raise LayoutValueError(f"parse: expected at most {LONGEST} characters, {found}")
     found = _Parser(notation, 0, len(notation), "parse: ", names=True).whole()
-    if isinstance(found, ScaledBasis):
+    if isinstance(found, Stride):
         raise LayoutValueError(pointed("parse: expected a layout, found a stride", notation, 0))
     return found
 
@@ -176,7 +178,7 @@ class _Parser(Expressions):
                 self.take()
             places.append(self.next)
             parts.append(self.part())
-        if len(parts) == 1 and isinstance(parts[0], ScaledBasis):
+        if len(parts) == 1 and isinstance(parts[0], ScaledBasis | CustomStride):
             return parts[0]
         result = self.as_function(parts.pop())
         if len(parts) == 1 and isinstance(parts[0], Pointer | Origin):
@@ -212,7 +214,7 @@ class _Parser(Expressions):
         if re.fullmatch(_POINTER, self.peek()):
             self.take()
             return Pointer(self.tokens[self.next - 1][0])
-        if self.adds_by_xor():  # the offset of an XOR layout
+        if self.adds_by_xor() or self.is_multiple():  # the offset of an XOR layout, or a stride
             return self.stride()
         shape = self.tree(self.scaled if self.alone() else self.extent)
         if self.peek() != ":":
@@ -245,7 +247,7 @@ class _Parser(Expressions):
         return _made(operands)
 
     def as_function(self, part: Any) -> Any:
-        if isinstance(part, Pointer | Origin | ScaledBasis | F2):
+        if isinstance(part, Pointer | Origin | Stride):
             self.fail("a layout")
         return part if callable(part) else Layout(part)
 
@@ -278,11 +280,8 @@ class _Parser(Expressions):
         self.take()
         return tuple(modes)
 
-    def stride(self) -> Any:
-        if self.adds_by_xor():
-            self.take()
-            return F2(self.integer(0))
-        terms = [self.scaled()]
+    def stride(self, depth: int = 0) -> Any:
+        terms = [self.scaled(depth)]
         while self.peek() == "+":
             self.take()
             terms.append(self.scaled())
@@ -303,14 +302,16 @@ class _Parser(Expressions):
         """Is there a scaled basis that no layout is around?"""
         return self.next + 1 < len(self.tokens) and self.tokens[self.next + 1][0] == "@"
 
-    def scaled(self) -> Any:
+    def scaled(self, depth: int = 0) -> Any:
         if self.peek().startswith("E<"):
             path = tuple([int(i) for i in _DIGITS.findall(self.peek())])
             if not path or max(path) >= MOST_MODES or len(path) > DEEPEST:
                 self.fail(f"a mode from 0 to {MOST_MODES - 1}")
             self.take()
             return ScaledBasis(1, path)
-        value = self.extent()
+        if self.is_multiple():
+            return self.multiple(depth)
+        value = self.xor_stride() if self.adds_by_xor() else self.extent()
         modes: list[int] = []
         while self.peek() == "@":
             if len(modes) == DEEPEST:
@@ -318,6 +319,41 @@ class _Parser(Expressions):
             self.take()
             modes.append(self.integer(0, MOST_MODES - 1))
         return ScaledBasis(value, tuple(reversed(modes))) if modes else value
+
+    def xor_stride(self) -> F2:
+        self.take()
+        return F2(self.integer(0))
+
+    def is_multiple(self) -> bool:
+        """Is there a stride after a multiple of the coordinate, as ``strided(3)*2``?"""
+        return self.peek() == "strided"
+
+    def multiple(self, depth: int) -> CustomStride:
+        if depth == DEEPEST:
+            self.fail(f"at most {DEEPEST} strides, one after the other")
+        self.take()
+        self.expect("(")
+        func = StridedGather(self.extent())
+        self.expect(")")
+        self.expect("*")
+        if not self.is_grouped():
+            return CustomStride(func, self.scaled(depth + 1))
+        self.take()
+        stride = self.stride(depth + 1)
+        self.expect(")")
+        return CustomStride(func, stride)
+
+    def is_grouped(self) -> bool:
+        """Is what comes next a stride in parentheses that is no integer?"""
+        opened = 0
+        for at in range(self.next, len(self.tokens) - 1):
+            token = self.tokens[at][0]
+            opened += {"(": 1, ")": -1}.get(token, 0)
+            if not opened:
+                return False
+            if token in ("@", "strided"):
+                return True
+        return False
 
     def is_operand(self) -> bool:
         return self.names and super().is_operand()

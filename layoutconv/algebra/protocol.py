@@ -55,7 +55,7 @@ class Stride(Immutable):
         return self.at(c)
 
     def __str__(self) -> str:
-        return type(self).__name__
+        return f"{type(self).__name__}(c)"  # a name alone is an integer
 
     def zero(self) -> Any:
         """The zero of its values: 0, or a coordinate of zeros."""

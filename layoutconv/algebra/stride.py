@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 from .arrays import is_array, moved
-from .basis import ArithmeticTuple, E, ScaledBasis, add, basis_terms, scaled
+from .basis import ArithmeticTuple, E, ScaledBasis, add, basis_terms, scaled, stride_text
 from .gather import CustomStride, IndexedGather, StridedGather
 from .protocol import Stride
 from .xor import F2
@@ -33,17 +33,6 @@ __all__ = [
     "shifted",
     "stride_text",
 ]
-
-
-def stride_text(d: Any) -> str:
-    """A stride leaf in the notation of the literature; a sum of scaled bases as such.
-
-    >>> stride_text(E(0) + 2 * E(1))
-    '1@0+2@1'
-    """
-    if isinstance(d, ArithmeticTuple):
-        return "+".join(map(str, basis_terms(d))) or "0"
-    return str(d)
 
 
 def finished(total: Any) -> Any:

@@ -20,7 +20,7 @@ MOST_CALLS = 64  # operations in an expression, so that trees of them are not to
 
 _CALL = re.compile(r"([A-Za-z][A-Za-z0-9_]+)\s*\(")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]+")
-_PRINTED = re.compile(r"(?:raw_ptr|ArithTuple(?:Iter)?)\b")  # in front of a tensor's layout
+_PRINTED = re.compile(r"(?:raw_ptr|ArithTuple(?:Iter)?|strided)\b")  # no call: notation
 _TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
 _ORDER = re.compile(r"(?:Layout(Left|Right)|Gen(Col|Row)Major)(?:\{\})?(?![A-Za-z0-9_(])")
 _STATIC = re.compile(r"(?:Int|C)<(-?[0-9]+)>(?:\{\})?|_(-?[0-9]+)\{\}")

@@ -30,13 +30,11 @@ _LAYOUTS_ONLY = {"layout_add": ("layout",), "call": ("layout", "swizzled", "offs
 
 def is_cell(law, kind, strides):
     """Tell if there are such cases."""
-    if kind in ("shape", "string") and strides not in ("int", "basis", "F2"):
+    if kind == "string" and strides not in ("int", "basis", "F2", "strided"):
         return False
     if kind == "shape" and strides != "int":
         return False
     if kind == "swizzled" and strides == "basis":
-        return False
-    if kind == "string" and strides == "F2" and law in ("questions",):
         return False
     return kind in _LAYOUTS_ONLY.get(law, OPERAND_KINDS)
 

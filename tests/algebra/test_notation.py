@@ -13,7 +13,8 @@ import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError, parse
 from layoutconv.algebra.symbols import Symbolic
 from layoutconv.drawing.expression import evaluate
-from layoutconv.testing.strategies import layouts
+from layoutconv.testing.oracle import leaves
+from layoutconv.testing.strategies import layouts, operands
 
 SPELLINGS = ["{}", "_{}", "Int<{}>{{}}", "_{}{{}}", "C<{}>{{}}"]
 
@@ -69,7 +70,73 @@ def test_what_is_printed_is_read(layout, swizzle, offset):
         assert parse(blank) == x
 
 
+@pytest.mark.parametrize("strides", ["int", "basis", "F2", "strided"])
+@settings(deadline=None)
+@given(st.data())
+def test_every_stride_with_a_notation_is_read(strides, data):
+    """The law of the notation, for each kind of stride that is printed as a whole."""
+    x = data.draw(operands(data.draw(st.sampled_from(["layout", "swizzled", "offset"])), strides))
+    assert parse(str(x)) == evaluate(str(x)) == x
+
+
+@pytest.mark.parametrize("kind", ["layout", "swizzled", "offset", "tensor"])
+@pytest.mark.parametrize("strides", ["gather", "user"])
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_what_is_printed_in_part_is_refused(kind, strides, data):
+    """Of a buffer, a function and an engine the text holds no more than a name."""
+    for read in (parse, evaluate):
+        with pytest.raises(LayoutError):
+            read(str(data.draw(operands(kind, strides))))
+
+
+@settings(deadline=None)
+@given(layouts(kind="symbolic"))
+def test_of_values_that_have_names_the_names_are_read(layout):
+    """A kernel's integers are printed without their values, so the names come back."""
+    values = {str(x): int(x) for x in leaves(layout.shape) if isinstance(x, lc.SymInt)}
+    assert lc.substitute(parse(str(layout)), **values) == layout.map_integers(int)
+
+
+class Triangular(lc.Stride):
+    """A stride of one's own that says nothing of itself."""
+
+    def at(self, c):
+        return c * (c + 1) // 2
+
+
+@pytest.mark.parametrize(
+    "stride", [lc.CustomStride(abs, 3), lc.CustomStride(lambda c: c, 3), Triangular()]
+)
+def test_functions_are_not_read_as_names(stride):
+    """``4:abs*3`` would be a layout whose stride is three times an integer called abs."""
+    with pytest.raises(LayoutError):
+        parse(str(Layout(4, stride)))
+
+
 H, W = lc.symbols("H W")
+
+_INTEGERS = st.sampled_from([3, -2, 0, H, -1 * H, H + 1, 3 - W, H * W - W, W // 8, 2 * (H % 3)])
+_BASES = st.builds(lambda n, path: n * lc.E(*path), _INTEGERS, st.sampled_from([(0,), (2, 0)]))
+_SIMPLE = st.one_of(
+    _INTEGERS,
+    _BASES,
+    st.builds(lambda a, n: a + n * lc.E(1), _BASES, _INTEGERS),
+    st.builds(lc.F2, st.integers(0, 9)),
+    st.builds(lambda n: lc.ScaledBasis(lc.F2(n), (1, 0)), st.integers(0, 9)),
+)
+_AFTER_MULTIPLES = st.recursive(
+    _SIMPLE,
+    lambda d: st.builds(lambda n, d: lc.CustomStride(lc.StridedGather(n), d), _INTEGERS, d),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None)
+@given(_AFTER_MULTIPLES, _AFTER_MULTIPLES)
+def test_strides_after_multiples_are_read(d, e):
+    layout = Layout((4, (2, 3)), (d, (1, e)))
+    assert parse(str(layout)) == layout
 
 
 @pytest.mark.parametrize(
