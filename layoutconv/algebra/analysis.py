@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from .budget import Budget
+from .budget import MARKS, Budget
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, whole
 from .extent import cosize, extremes
@@ -14,6 +14,7 @@ from .fold import folded, separated
 from .inverse_composed import gives_integers, lengthened
 from .layout import Layout, as_like
 from .like import is_symbolic, values_of
+from .lookups import known_values
 from .normal import (
     Arithmetic,
     arithmetic,
@@ -25,6 +26,7 @@ from .normal import (
     simplified,
 )
 from .packing import Packing
+from .plane_values import planes_of_bytes
 from .protocol import divisor, terms
 from .reached import values_apart, values_of_image
 from .relations import known
@@ -138,7 +140,7 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
         low, high = (0, bound - 1) if bound is not None else found.extremes()
         budget = Budget("is_surjective", (layout,))
         if found.count == high - low + 1 and bound is None:
-            return is_injective(a)
+            return found.differ(budget)
         return found.count > high - low and found.cover(range(low, high + 1), budget)
     if bound is None and _swizzles_integers(a) and is_injective(a.inner):
         return bool(cosize(a) == a.size())
@@ -248,6 +250,14 @@ def _run(layout: Layout) -> Any:
                     continue
                 return _number(run)
             run = run * s
+            continue
+        ints = type(s) is int and type(run) is int and not by_xor
+        values = known_values(d, s) if ints else None
+        if values is not None:
+            end = counted(values, values.at(0), run)
+            run = run * end
+            if end < values.count:
+                return run
             continue
         first = finished(0 * d)
         for c in range(1, whole("contiguity", s)):
@@ -392,8 +402,18 @@ def _block_of_values(layout: Layout, block: int) -> int:
             found = gcd(found, v + 1 if values.place_of(v + 1) is None else 0)
             if found == block:
                 return block
+        if high - low < MARKS:
+            marks = values.marks(range(low, high + 1))
+            return common_block(planes_of_bytes(marks)[0], block, low)
     image = values_of_image("vector_width", layout)
-    return _common(sorted(image)) if all(isinstance(x, int) for x in image) else 1
+    found = 0
+    for v in image:
+        if not isinstance(v, int):
+            return 1
+        found = gcd(found, 0 if v - 1 in image else v, 0 if v + 1 in image else v + 1)
+        if found == block:
+            break
+    return found
 
 
 def _symbolic_block(layout: Layout) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from .f2_span import Span
 from .layout import Layout
 from .normal import Arithmetic, arithmetic
+from .plane_values import Planes, added
 
-Planes = list[int]  # entry j: bit i is bit j of value i
 _STRIDE = 0x9E3779B1  # from one byte to the next that is looked at
 
 
@@ -23,7 +23,7 @@ def planes_of(layout: Layout, constant: int, width: int) -> Planes:
     [42, 0, 12, 48]
     """
     by_xor = arithmetic(layout) is Arithmetic.XOR
-    planes, count = _moved([0] * width, 1, 0 if by_xor else constant, by_xor=False), 1
+    planes, count = added([0] * width, 1, 0 if by_xor else constant), 1
     for s, d in layout._leaves:
         done, step = 1, int(d)
         while done < s:
@@ -31,24 +31,11 @@ def planes_of(layout: Layout, constant: int, width: int) -> Planes:
             here = (1 << more * count) - 1
             # Powers of two, whose product is no sum of others, begin at each doubling.
             by = step * done
-            moved = _moved([p & here for p in planes], more * count, by, by_xor=by_xor)
-            planes = [p | q << done * count for p, q in zip(planes, moved, strict=True)]
+            next_ones = added([p & here for p in planes], more * count, by, by_xor=by_xor)
+            planes = [p | q << done * count for p, q in zip(planes, next_ones, strict=True)]
             done += more
         count *= s
-    return _moved(planes, count, constant, by_xor=False) if by_xor else planes
-
-
-def _moved(planes: Planes, count: int, by: int, *, by_xor: bool) -> Planes:
-    """``count`` values, each with ``by`` added."""
-    ones, carry, result = (1 << count) - 1, 0, []
-    for j, plane in enumerate(planes):
-        if by >> j & 1:
-            result.append(plane ^ ones ^ carry)
-            carry = 0 if by_xor else plane | carry
-        else:
-            result.append(plane ^ carry)
-            carry &= plane
-    return result
+    return added(planes, count, constant) if by_xor else planes
 
 
 def in_span(planes: Planes, count: int, span: Span) -> int:

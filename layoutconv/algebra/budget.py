@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .errors import LayoutBudgetError, text, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 STEPS = 60_000  # of a search; one takes 0.3 to 1 us
 EVALUATIONS = 30_000  # of a function that nothing is known of; one takes 1 to 3 us
@@ -22,15 +22,20 @@ PROOFS = 10_000  # of all proofs of an operation, in the time of a search
 RESERVE = 0.25  # of an operation, for a search at present values once proofs have taken the rest
 TABLE = 1 << 20  # entries of a table that somebody asks for
 SET = 1 << 19  # values whose set is made in the time of an operation
+MARKS = 1 << 21  # integers, those of a table among which are marked in that time
 
 
 class Pool:
-    """Work that is left to all searches and proofs of one operation: a share of what one may do."""
+    """Work that is left to all searches and proofs of one operation: a share of what one may do.
 
-    __slots__ = ("left",)
+    ``known`` are values of strides that it has found, each with its stride.
+    """
+
+    __slots__ = ("known", "left")
 
     def __init__(self) -> None:
         self.left = 1.0
+        self.known: dict[tuple[int, int], tuple[Any, Any]] = {}
 
 
 _OPERATION: ContextVar[Pool | None] = ContextVar("operation", default=None)
@@ -50,6 +55,17 @@ def one_operation() -> Iterator[None]:
         yield
     finally:
         _OPERATION.reset(token)
+
+
+def once(x: Any, count: int, find: Callable[[], Any]) -> Any:
+    """Find something of ``x`` and a number once in an operation, however often it is asked for."""
+    pool = _OPERATION.get()
+    if pool is None:
+        return find()
+    found = pool.known.get((id(x), count))
+    if found is None:
+        found = pool.known[id(x), count] = x, find()
+    return found[1]
 
 
 class Budget:

@@ -23,8 +23,9 @@ from .f2_linear import (
 from .int_tuple import idx2crd, unflatten
 from .layout import Layout, make
 from .normal import Arithmetic, arithmetic, from_leaves, merge, normal_form, simplified
+from .plane_values import Values
 from .protocol import xor
-from .values_at_once import Values, through, values_at_once
+from .values_at_once import through, values_at_once
 from .xor import F2, carryless
 
 _SAMPLE = 64  # coordinates all over the domain

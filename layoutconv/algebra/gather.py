@@ -14,6 +14,7 @@ from .arrays import is_array, product_of, widened
 from .basis import stride_text
 from .errors import LayoutTypeError, LayoutValueError
 from .int_tuple import sum_of
+from .listed import of_integers
 from .protocol import (
     Bounds,
     Path,
@@ -42,8 +43,9 @@ class CustomStride(Stride):
     """A stride that applies ``func`` to the coordinate: ``c * CustomStride(f, d) == f(c) * d``.
 
     What operations may know of ``func`` it says itself, by methods that it need not have:
-    ``step()``, the integer that its values are the coordinate's multiples of, if they are, and
-    ``bounds(low, high)``, the extremes of its values at these coordinates.
+    ``step()``, the integer that its values are the coordinate's multiples of, if they are,
+    ``bounds(low, high)``, the extremes of its values at these coordinates, and ``values(count)``,
+    its values at the first ones.
 
     >>> 2 * CustomStride(IndexedGather([7, 5, 3]), 10)
     30
@@ -147,6 +149,13 @@ class CustomStride(Stride):
         found = ask(low, high) if callable(ask) else None
         return None if found is None else bounds(self.stride, *found)
 
+    def values(self, count: int) -> Any:
+        """Its values at ``count`` coordinates, where those of ``func`` are known at once."""
+        ask = getattr(self.func, "values", None)
+        found = ask(count) if callable(ask) and type(self.stride) is int else None
+        values = None if found is None else of_integers(found)
+        return None if values is None else values.times(self.stride)
+
     def divisor(self) -> int:
         """A positive integer that divides all values: a divisor of the stride."""
         mine = self._additive()
@@ -239,6 +248,9 @@ class IndexedGather(Immutable):
     def __init__(self, index: Any) -> None:
         if not hasattr(index, "__getitem__"):
             raise LayoutTypeError(f"IndexedGather: expected an index buffer, got {index!r}")
+        if isinstance(index, str | bytes) or (is_array(index) and index.ndim != 1):
+            got = f"one of shape {tuple(index.shape)}" if is_array(index) else repr(index)
+            raise LayoutTypeError(f"IndexedGather: expected a flat buffer of integers, got {got}")
         _SET(self, "index", tuple(index) if type(index) is list else index)
 
     def __reduce__(self) -> Any:
@@ -273,8 +285,16 @@ class IndexedGather(Immutable):
             return None
         part = self.index[low : high + 1]
         if is_array(part):
-            return int(part.min()), int(part.max())
-        return (min(part), max(part)) if all(isinstance(x, int) for x in part) else None
+            ends = part.min().item(), part.max().item()
+            return ends if type(ends[0]) is int else None
+        values = of_integers(part)
+        return None if values is None else values.extremes()
+
+    def values(self, count: int) -> Any:
+        """The entries at the first ``count`` positions; None of a buffer that has fewer."""
+        if not hasattr(self.index, "__len__") or count > len(self.index):
+            return None
+        return self.index[:count]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, IndexedGather):

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from .basis import basis_terms
-from .budget import Budget
+from .budget import Budget, one_operation
 from .errors import LayoutTypeError, LayoutValueError, whole
 from .layout import Layout
 from .normal import Arithmetic, arithmetic, from_leaves, merge
+from .plane_values import Values
 from .stride import finished
 from .table import steps_of
-from .values_at_once import Values, counted, through, values_at_once
+from .values_at_once import counted, through, values_at_once
 from .xor_image import XorPlaces
 
 _NEAR = 33  # coordinates, most of which show where an identity ends
+_PART = 1 << 14  # of them, most others of which do
 Leaf = tuple[int, int]  # extent, stride
 Table = list[Any]  # what a leaf adds to the offset at each of its coordinates
 
 
+@one_operation()
 def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layout:
     """The longest layout of positions with the offsets 0, 1, 2, ..., found by looking.
 
@@ -121,9 +125,23 @@ def identical(a: Any, candidate: Layout) -> int | None:
     near = next((i for i in range(1, min(size, _NEAR)) if a(candidate(i)) - first != i), None)
     if near is not None:
         return near
-    inner = values_at_once(candidate)
-    found = None if inner is None else through(a, inner)
-    return None if found is None else counted(found, first)
+    for most in (_PART, size):
+        part = _first_of(candidate, most)
+        inner = values_at_once(part)
+        found = None if inner is None else through(a, inner)
+        if found is None:
+            return None
+        same = counted(found, first)
+        if same < found.count:
+            break
+    return same
+
+
+def _first_of(layout: Layout, most: int) -> Layout:
+    """The first coordinates of a flat layout: as few of the last mode as are ``most`` or more."""
+    *faster, (s, d) = layout._leaves or [(1, 0)]
+    block = prod([int(extent) for extent, _ in faster])
+    return from_leaves([*faster, (min(int(s), -(-most // block)), d)])
 
 
 def _finder(a: Any, first: int, budget: Budget) -> Any:

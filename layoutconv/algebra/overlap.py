@@ -10,17 +10,18 @@ from typing import Any
 from .analysis import asked
 from .basis import add
 from .bit_planes import in_span, planes_of, scattered_bits
-from .budget import SET, TABLE, Budget, one_operation
+from .budget import MARKS, SET, TABLE, Budget, one_operation
 from .errors import LayoutBudgetError, LayoutTypeError, whole
 from .fold import folded
 from .int_tuple import is_no_integer
 from .layout import Layout
 from .normal import Arithmetic, arithmetic
 from .packing import Packing
+from .plane_values import Values
 from .reached import values_of_image
 from .sums import solution
 from .symbols import Symbolic
-from .values_at_once import Values, values_at_once
+from .values_at_once import values_at_once
 from .xor_image import MASK_BITS, XorImage, mask_of_sums
 
 Plain = tuple[Layout, Any]  # a layout and what is added to its values
@@ -102,6 +103,11 @@ def _values_meet(sides: list[tuple[Values, Plain | None]], budget: Budget) -> bo
         return False
     if any(many.place_of(few.at(i)) is not None for i in islice(scattered_bits(masks[0]), _LOOKS)):
         return True
+    (low, high), (start, end) = few.extremes(), many.extremes()
+    span = range(max(low, start), min(high, end) + 1)
+    if len(span) <= MARKS:
+        marks = many.marks(span)
+        return any(map(marks.__getitem__, few.moved(-span.start).among(masks[0])))
     if masks[0].bit_count() > SET:
         budget.give_up()
     return not set(few.among(masks[0])).isdisjoint(many.among(masks[1]))

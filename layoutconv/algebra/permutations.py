@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .analysis import contiguity, is_injective, is_surjective
 from .basis import basis_terms
-from .budget import one_operation, table_size
+from .budget import Budget, one_operation, table_size
 from .composed import ComposedLayout, moved_slice
 from .errors import LayoutTypeError, LayoutValueError, inexact, whole
 from .extent import extremes
@@ -151,7 +151,8 @@ def is_bijective(layout: Any) -> bool:
         return is_injective(a) and is_surjective(a, size)  # type: ignore[arg-type]
     values = values_at_once(values_of(a))
     if values is not None:
-        return values.extremes() == (0, values.count - 1) and is_injective(a)
+        whole_range = values.extremes() == (0, values.count - 1)
+        return whole_range and values.differ(Budget("is_bijective", (layout,)))
     if not is_injective(a):
         return False
     if gives_integers(a) and not is_symbolic(
@@ -172,7 +173,8 @@ def is_contiguous(layout: Any) -> bool:
     values = values_at_once(values_of(a))
     if values is not None:
         low, high = values.extremes()
-        return high - low + 1 == values.count and is_injective(a)
+        budget = Budget("is_contiguous", (layout,))
+        return high - low + 1 == values.count and values.differ(budget)
     return is_injective(a) and is_surjective(a)
 
 

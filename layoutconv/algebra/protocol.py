@@ -96,6 +96,15 @@ class Stride(Immutable):
         """The extremes of its values at the coordinates ``low`` to ``high``, by path."""
         return None
 
+    def values(self, count: int) -> Any:
+        """Its values at the coordinates from 0 to ``count - 1``; None if they come one by one.
+
+        A sequence or an array of integers, computed faster than by calls, as a slice of a buffer
+        is: what is asked of all values is answered for up to 2^20 of them then, and for up to
+        30,000 without.
+        """
+        return None
+
     def divisor(self) -> int:
         """A positive integer that divides all its values; 0 where they are all 0."""
         return 1

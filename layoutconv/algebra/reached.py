@@ -9,6 +9,7 @@ from .budget import EVALUATIONS, Budget
 from .errors import LayoutTypeError, whole
 from .fold import separated
 from .layout import Layout
+from .lookups import known_values
 from .normal import Arithmetic, arithmetic
 from .packing import Packing
 from .protocol import terms
@@ -57,6 +58,9 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
     A leaf decides its own coordinate if its values differ and either lie further apart than all
     others reach together, or differ by what the others' common divisor does not divide.
     """
+    if any(s > EVALUATIONS and terms(d) is None for s, d in layout._leaves):
+        at_once = values_at_once(layout)
+        return budget.give_up() if at_once is None else at_once.differ(budget)
     tables = [_table(s, d, budget) for s, d in layout._leaves if s != 1]
     tables = _packed(tables)
     if any(len(set(table)) < len(table) for table in tables):
@@ -69,6 +73,8 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
                 tables.pop(i)
                 changed = True
                 break
+    if not tables:
+        return True
     at_once = values_at_once(layout)
     if at_once is not None:
         return at_once.differ(budget)
@@ -95,6 +101,8 @@ def _decides(table: list[int], others: list[list[int]]) -> bool:
 
 
 def _table(s: int, d: Any, budget: Budget) -> list[Any]:
+    if terms(d) is None and (found := known_values(d, s)) is not None:
+        return list(found.listed())
     if terms(d) is None:
         budget.spend(s)
     else:
@@ -107,7 +115,9 @@ def _packed(tables: list[list[Any]]) -> list[list[int]]:
     flat = [v for table in tables for v in table]
     if all(isinstance(v, int) for v in flat):
         return tables
-    if not all(isinstance(v, tuple) or (isinstance(v, int) and v == 0) for v in flat):
+    for v in flat:
+        _hashable(v)
+    if not all(isinstance(v, tuple) or v == 0 for v in flat):
         raise LayoutTypeError("a layout gives integers at some coordinates and tuples at others")
     packing = Packing(flat, 4 * max(1, len(tables)))
     return [[packing.pack(v) for v in table] for table in tables]

@@ -173,10 +173,10 @@ def mask_of_sums(modes: list[tuple[int, int]]) -> int:
     return image
 
 
-def common_block(mask: int, block: int) -> int:
+def common_block(mask: int, block: int, start: int = 0) -> int:
     """The common divisor of the starts and the ends of the runs of 1 in ``mask``.
 
-    ``block`` is known to divide them.
+    ``block`` is known to divide them. Bit i is for the integer ``start + i``.
 
     >>> common_block(0b1100_0011_0011, 1), common_block(0b111, 1)
     (2, 3)
@@ -185,7 +185,7 @@ def common_block(mask: int, block: int) -> int:
     found = 0
     for at, byte in enumerate(edges.to_bytes(edges.bit_length() // 8 + 1, "little")):
         if byte:
-            found = gcd(found, *[8 * at + i for i in range(8) if byte >> i & 1])
+            found = gcd(found, *[start + 8 * at + i for i in range(8) if byte >> i & 1])
             if found == block:
                 break
     return found

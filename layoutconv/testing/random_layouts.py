@@ -5,6 +5,7 @@ Each function takes a ``random.Random``, so that a case is its seed.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from ..algebra import (
@@ -56,6 +57,16 @@ class Cyclic(Stride):
         return f"cyclic({self.period},{self.step})"
 
     __repr__ = __str__
+
+
+class ListedCyclic(Cyclic):
+    """The same stride, which lists its values."""
+
+    __slots__ = ()
+
+    def values(self, count: Any) -> Any:
+        period = [c * self.step for c in range(min(self.period, count))]
+        return array("q", period * (count // self.period + 1))[:count]
 
 
 def random_layout(
@@ -149,7 +160,8 @@ def with_strides(rng: Any, kind: Any, layout: Any) -> Any:
         new = [CustomStride(StridedGather(rng.choice([1, 2, 3])), d) if c else d
                for d, c in zip(steps, chosen, strict=True)]  # fmt: skip
     else:
-        new = [Cyclic(rng.randint(1, 5), d) if c else d
+        own = rng.choice([Cyclic, ListedCyclic])
+        new = [own(rng.randint(1, 5), d) if c else d
                for d, c in zip(steps, chosen, strict=True)]  # fmt: skip
     return Layout(layout.shape, nested(new, layout.shape))
 

@@ -11,11 +11,13 @@ import time
 import tracemalloc
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import ComposedLayout, Layout, LayoutBudgetError, LayoutError, Swizzle
-from layoutconv.testing.random_layouts import Cyclic
+from layoutconv.algebra.budget import EVALUATIONS, SET
+from layoutconv.testing.random_layouts import Cyclic, ListedCyclic
 
 CASES = int(os.environ.get("LAYOUTCONV_CAMPAIGN", "40"))
 SECONDS = 0.1
@@ -178,6 +180,64 @@ def test_no_layout_of_six_modes_is_out_of_budget(name):
         steps = tuple(rng.randint(0, 1 << rng.randint(0, 20)) for _ in range(rank))
         a, b = Layout(shape, steps), Layout(rng.randint(1, 64), rng.randint(1, 64))
         assert bounded(OPERATIONS[name], a, b)[0] != "budget", f"{name}({a}, {b})"
+
+
+def six_modes(rng, stride):
+    """A layout of up to six modes and 2^20 positions, some of its strides of another kind."""
+    shape, left = [], 20
+    for _ in range(rng.randint(1, 6)):
+        shape.append(rng.randint(1, 1 << rng.randint(0, left)))
+        left -= (shape[-1] - 1).bit_length()
+    rng.shuffle(shape)
+    steps = [rng.randint(-1024, 1 << rng.randint(0, 20)) for _ in shape]
+    at = rng.randrange(len(shape))
+    chosen = [i == at or rng.random() < 0.4 for i in range(len(shape))]
+    made = [stride(rng, s, d) if c else d for s, d, c in zip(shape, steps, chosen, strict=True)]
+    return Layout(tuple(shape), tuple(made))
+
+
+def gathered(rng, s, d):
+    index = np.random.default_rng(rng.randrange(99)).integers(0, 1 << 20, s)
+    index = rng.choice([np.random.default_rng(1).permutation(s), index])
+    return lc.CustomStride(lc.IndexedGather(index if s > 999 else list(map(int, index))), d)
+
+
+FUNCTIONS = {
+    "gather": gathered,
+    "lists its values": lambda rng, s, d: ListedCyclic(rng.randint(1, 4096), d),
+    "called": lambda rng, s, d: Cyclic(rng.randint(1, 1 << 20), d),
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_what_is_out_of_budget_of_functions_of_six_modes(kind):
+    """Only what has to be called more than 30,000 times, or more values than a set is made of."""
+    rng = random.Random(kind)
+    for _ in range(CASES):
+        a, b = six_modes(rng, FUNCTIONS[kind]), Layout(rng.randint(1, 64), rng.randint(1, 64))
+        called = kind == "called" and any(
+            s > EVALUATIONS for s, d in zip(a.shape, a.stride, strict=True) if type(d) is not int
+        )
+        if called:
+            continue
+        for name, operation in OPERATIONS.items():
+            outcome, seconds = bounded(operation, a, b)
+            assert seconds < 2 * SECONDS, f"{name}({a}, {b}): {outcome} in {seconds:.2f} s"
+            if a.size() <= SET or name not in ("is_injective", "vector_width"):
+                assert outcome != "budget", f"{name}({a}, {b})"
+
+
+def test_a_stride_that_lists_its_values_is_answered_where_calls_are_too_many():
+    short, long = Layout(20_000, Cyclic(4096, 3)), Layout(1 << 20, Cyclic(4096, 3))
+    listed = Layout(1 << 20, ListedCyclic(4096, 3))
+    for name in ("cosize", "is_injective", "is_surjective", "right_inverse", "vector_width"):
+        operation = getattr(lc, name)
+        assert operation(listed) == operation(short), name
+        with pytest.raises(LayoutBudgetError):
+            operation(long)
+    counting = Layout((1 << 20, 1), (ListedCyclic(1 << 20, 1), 5))
+    assert lc.contiguity(counting) == lc.vector_width(counting) == 1 << 20
+    assert lc.is_bijective(counting)
 
 
 def test_memory_is_bounded():

@@ -84,7 +84,7 @@ def test_every_stride_with_a_notation_is_read(strides, data):
 @settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_what_is_printed_in_part_is_refused(kind, strides, data):
-    """Of a buffer, a function and an engine the text holds no more than a name."""
+    """The text of a buffer, a function and an engine holds no more than a name."""
     for read in (parse, evaluate):
         with pytest.raises(LayoutError):
             read(str(data.draw(operands(kind, strides))))

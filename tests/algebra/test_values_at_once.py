@@ -9,14 +9,21 @@ import os
 import random
 from math import gcd
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import F2, ComposedLayout, CustomStride, IndexedGather, Layout, Swizzle
-from layoutconv.algebra.values_at_once import counted, divided, plus, through, values_at_once
+from layoutconv.algebra.listed import of_integers
+from layoutconv.algebra.lookups import at_places, repeated
+from layoutconv.algebra.plane_values import Values, divided, plus
+from layoutconv.algebra.values_at_once import counted, through, values_at_once
 from layoutconv.testing import oracle
 from layoutconv.testing.checks import check_right_inverse
-from layoutconv.testing.random_layouts import Cyclic
+from layoutconv.testing.random_layouts import Cyclic, ListedCyclic
 
 CASES = int(os.environ.get("LAYOUTCONV_CAMPAIGN", "8"))
 
@@ -51,7 +58,11 @@ def functions(rng):
         index = rng.choice([list(range(s)), rng.sample(range(s), s), [rng.randint(-9, 99)] * s])
         strides.append(
             rng.choice(
-                [d, Cyclic(rng.randint(1, 9), d), CustomStride(IndexedGather(index), d or 1)]
+                [
+                    d,
+                    rng.choice([Cyclic, ListedCyclic])(rng.randint(1, 9), d),
+                    CustomStride(IndexedGather(index), d or 1),
+                ]
             )
         )
     return Layout(a.shape, tuple(strides))
@@ -118,6 +129,88 @@ def test_values_wider_than_a_word():
     a = Layout((300, 3), (1 << 40, -(1 << 70)))
     assert list(values_at_once(a).listed()) == values_of(a)
     assert values_at_once(Layout((2, 300), (1 << 130, 1))) is None
+
+
+INTEGERS = st.lists(st.integers(-(1 << 90), 1 << 90) | st.integers(-9, 300), min_size=1)
+
+
+@given(INTEGERS, st.integers(-70, 70), st.integers(-300, 300))
+def test_listed_integers_are_planes_and_planes_are_listed(integers, n, by):
+    values = of_integers(integers)
+    assert list(values.listed()) == integers
+    assert list(values.times(n).moved(by).listed()) == [n * x + by for x in integers]
+    assert values.extremes() == (min(integers), max(integers))
+    span = range(min(integers), min(integers) + 500)
+    assert [x for x, found in zip(span, values.marks(span), strict=True) if found] == sorted(
+        set(integers) & set(span)
+    )
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4", "bool"])
+def test_the_memory_of_arrays_is_read(kind):
+    rng = np.random.default_rng(3)
+    limits = None if kind == "bool" else np.iinfo(kind)
+    low, high = (0, 2) if limits is None else (limits.min, limits.max)
+    table = rng.integers(low, high, 200, dtype=kind.strip(">") if limits else "u1").astype(kind)
+    for part in (table, table[::-1], table[::3]):
+        values = of_integers(part)
+        assert list(values.listed()) == list(map(int, part))
+    assert list(of_integers(torch.tensor([3, -1, 5])).listed()) == [3, -1, 5]
+
+
+@pytest.mark.parametrize(
+    "junk", [[1.5], [1 << 70, 1.5], ["a"], [None], np.array([1.0]), np.zeros((2, 2), int)]
+)
+def test_what_is_no_list_of_integers_has_no_planes(junk):
+    assert of_integers(junk) is None
+
+
+@given(st.lists(st.integers(-1000, 1 << 40), min_size=1, max_size=700), st.data())
+def test_entries_of_a_table_at_places(table, data):
+    places = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=900))
+    found = at_places(of_integers(table), of_integers(places))
+    assert list(found.listed()) == [table[i] for i in places]
+
+
+@given(st.lists(st.integers(-9, 999), min_size=1, max_size=40), st.integers(1, 50), st.data())
+def test_values_are_repeated(values, times, data):
+    count = data.draw(st.integers(len(values) * times, 4 * len(values) * times))
+    run = [x for x in values for _ in range(times)]
+    planes = repeated(of_integers(values), times, count)
+    found = list(Values(planes, count, of_integers(values).low).listed())
+    assert found == (run * 4)[:count]
+
+
+def test_values_of_a_stride_are_as_many_as_are_asked_for():
+    class Short(Cyclic):
+        def values(self, count):
+            return [0] * (count - 1)
+
+    with pytest.raises(lc.LayoutError, match=r"values\(300\) gave 299"):
+        lc.cosize(Layout((300, 3), (Short(3, 1), 1)))
+
+
+def test_a_buffer_of_long_integers_is_analysed():
+    """Its values, too wide for a word, ended in an OverflowError."""
+    a = Layout(300, CustomStride(IndexedGather([*range(299), 1 << 70])))
+    assert lc.is_injective(a)
+    assert lc.cosize(a) == (1 << 70) + 1
+    assert not lc.is_surjective(a)
+    assert lc.right_inverse(a).size() == 299
+    assert lc.vector_width(a) == 1
+
+
+@pytest.mark.parametrize("index", [np.zeros((2, 2), int), "ab", b"ab"])
+def test_an_index_buffer_is_flat(index):
+    with pytest.raises(lc.LayoutError, match="flat buffer of integers"):
+        IndexedGather(index)
+
+
+@pytest.mark.parametrize("index", [np.array([3.5, 4.0]), torch.tensor([3.5, 4.0]), [3.5, 4.0]])
+@pytest.mark.parametrize("name", ["cosize", "is_injective", "is_surjective", "vector_width"])
+def test_an_index_buffer_of_numbers_that_are_no_integers_is_refused(index, name):
+    with pytest.raises(lc.LayoutError, match="no integer"):
+        getattr(lc, name)(Layout(2, CustomStride(IndexedGather(index), 3)))
 
 
 def test_digits_and_sums_of_planes():
