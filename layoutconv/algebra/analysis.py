@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from .budget import MARKS, Budget
+from .budget import MARKS, SET, Budget
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, whole
 from .extent import cosize, extremes
@@ -28,7 +28,7 @@ from .normal import (
 from .packing import Packing
 from .plane_values import planes_of_bytes
 from .protocol import divisor, terms
-from .reached import values_apart, values_of_image
+from .reached import block_of_leaves, values_apart, values_of_image
 from .relations import known
 from .stride import finished
 from .sums import Mode, collision, interval, within
@@ -366,7 +366,7 @@ def _aligned_block(layout: Layout) -> int:
     if kind is Arithmetic.XOR:
         return _block_of_xors(layout)
     if kind is not Arithmetic.INTEGER:
-        return _block_of_values(layout, 1)
+        return _block_of_values(layout, block_of_leaves(layout))
     if is_symbolic(layout):
         return 1 if not any(known(d == 1) for _, d in layout._leaves) else _symbolic_block(layout)
     return _block_of_sums(layout)
@@ -405,6 +405,8 @@ def _block_of_values(layout: Layout, block: int) -> int:
         if high - low < MARKS:
             marks = values.marks(range(low, high + 1))
             return common_block(planes_of_bytes(marks)[0], block, low)
+        if values.count > SET // 2:
+            Budget("vector_width", (layout,)).give_up()
     image = values_of_image("vector_width", layout)
     found = 0
     for v in image:

@@ -67,6 +67,10 @@ class Values:
             ones &= ~plane
         return ones
 
+    def beside(self, modulus: int) -> int:
+        """A bit for each value: is it no multiple of ``modulus``?"""
+        return self.multiples(modulus, 0) ^ (1 << self.count) - 1
+
     def at_least(self, bound: int) -> int:
         """A bit for each value: is it ``bound`` or more?"""
         ones, borrow, less = (1 << self.count) - 1, 0, bound - self.low
@@ -101,6 +105,23 @@ class Values:
         for one, two in zip_longest(self.above(low), other.above(low), fillvalue=0):
             differ |= one ^ two
         return (differ & -differ).bit_length() - 1 if differ else None
+
+    def step(self) -> int | None:
+        """The step of the arithmetic progression that the values are in some order, if they are.
+
+        >>> Values([0b0101, 0b0011], 4, -1).times(5).step()
+        5
+        """
+        low, high = self.extremes()
+        step, left = divmod(high - low, max(self.count - 1, 1))
+        if left or high == low:
+            return None
+        above = added(self.planes, self.count, self.low - low)
+        places, rest = divided(above, step, (1 << self.count) - 1)
+        if any(rest):
+            return None
+        found = Values(places, self.count, 0).marks(range(self.count))
+        return step if found.count(1) == self.count else None
 
     def extremes(self) -> tuple[int, int]:
         """The smallest and the largest value."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from .bit_planes import scattered_bits
 from .budget import EVALUATIONS, Budget
 from .errors import LayoutTypeError, whole
 from .fold import separated
@@ -12,10 +13,11 @@ from .layout import Layout
 from .lookups import known_values
 from .normal import Arithmetic, arithmetic
 from .packing import Packing
+from .plane_values import Values
 from .protocol import terms
 from .stride import finished
 from .table import all_values
-from .values_at_once import values_at_once
+from .values_at_once import leaf_values, values_at_once
 
 
 def values_of_image(name: str, a: Any) -> set[Any]:
@@ -44,6 +46,34 @@ def values_of_image(name: str, a: Any) -> set[Any]:
         budget.spend(len(values) * len(sums) // (16 if type(d) is int else 2))
         sums = {_hashable(x + v) for x in sums for v in values}
     return sums
+
+
+def block_of_leaves(layout: Layout) -> int:
+    """A width of aligned blocks that the values fall into, as far as each leaf by itself tells.
+
+    Leaves whose values go on with a run, in any order, make it longer; the others move it.
+
+    >>> from layoutconv.algebra import CustomStride, IndexedGather
+    >>> gather = CustomStride(IndexedGather([7, 2, 5]), 4)
+    >>> block_of_leaves(Layout((3, 2, 2), (gather, 1, 2)))
+    4
+    """
+    leaves: dict[int, Values] = {}
+    for i, (s, d) in enumerate(layout._leaves):
+        found = leaf_values(s, d)
+        if found is None:
+            return 1
+        leaves[i] = found
+    steps = {leaf.step(): i for i, leaf in leaves.items()}
+    block, start = 1, 0
+    while block in steps:
+        leaf = leaves.pop(steps[block])
+        start += leaf.extremes()[0]
+        block *= leaf.count
+    for leaf in leaves.values():
+        while others := leaf.beside(block):
+            block = gcd(block, leaf.at(next(scattered_bits(others))))
+    return gcd(block, start)
 
 
 def _hashable(x: Any) -> Any:

@@ -98,7 +98,7 @@ def _of_tables(layout: Layout, count: int) -> Values | None:
     planes: Planes = []
     low, place = 0, 1
     for s, d in layout._leaves:
-        found = _of_leaf(s, d)
+        found = leaf_values(s, d)
         if found is None:
             return None
         planes = plus(planes, repeated(found, place, count))
@@ -107,8 +107,8 @@ def _of_tables(layout: Layout, count: int) -> Values | None:
     return Values(planes, count, low) if len(planes) <= _WIDTH else None
 
 
-def _of_leaf(s: int, d: Any) -> Values | None:
-    """The values of one leaf of a sum of integers."""
+def leaf_values(s: int, d: Any) -> Values | None:
+    """The values of one leaf of a sum of integers; None where they are not known at once."""
     if type(d) is int:
         return _of_layout(Layout(s, d), s)
     return None if xor(d) else of_stride(d, s)
@@ -157,7 +157,7 @@ def _sums_of_digits(layout: Layout, values: Values) -> Values | None:
 def _at_digit(s: int, d: Any, digit: Values) -> Values | None:
     """The values of a stride that is no integer at a digit, which may be out of its reach."""
     low, high = digit.extremes()
-    table = _of_leaf(s, d) if low >= 0 and high < s else None
+    table = leaf_values(s, d) if low >= 0 and high < s else None
     return None if table is None else at_places(table, digit)
 
 

@@ -131,6 +131,24 @@ def test_values_wider_than_a_word():
     assert values_at_once(Layout((2, 300), (1 << 130, 1))) is None
 
 
+@given(st.integers(1, 300), st.integers(-50, 50), st.integers(1, 99), st.randoms())
+def test_a_progression_in_any_order_has_a_step(count, low, step, rng):
+    values = [low + step * i for i in range(count)]
+    rng.shuffle(values)
+    assert of_integers(values).step() == (step if count > 1 else None)
+    if count > 2:
+        values[0] = values[1]
+        assert of_integers(values).step() is None
+
+
+def test_a_width_of_values_that_lie_far_apart():
+    index = random.Random(0).sample(range(1 << 26), 1 << 15)
+    a = Layout((1 << 15, 8), (CustomStride(IndexedGather(index), 8), 1))
+    assert lc.vector_width(a) == 8
+    gapped = Layout((1 << 15, 8), (CustomStride(IndexedGather(index), 8), 3))
+    assert lc.vector_width(gapped) == 1
+
+
 INTEGERS = st.lists(st.integers(-(1 << 90), 1 << 90) | st.integers(-9, 300), min_size=1)
 
 
