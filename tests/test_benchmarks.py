@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from math import isnan, nan, prod
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -234,6 +235,14 @@ def test_floors_are_those_of_the_machine(load):
     assert roof_of("NVIDIA A100-SXM4-80GB").bandwidth > roof_of("NVIDIA A100 40GB").bandwidth
     work = {w.name: w for w in load("dense_workloads").DENSE}["resnet_1x1"]
     assert work.elements == 64 * 56 * 56 * (64 + 256) + 64 * 256
+
+
+def test_a_ratio_to_a_peer_that_checks_nothing_says_so(load):
+    bench = load("bench_algebra")
+    rows = [bench.Row(bench.CONSTRUCT, {"layoutconv": 0.5, "peer": 0.2})]
+    [note] = bench.notes(rows, {"peer": SimpleNamespace(Layout=lambda shape, stride: shape)})
+    assert "peer checks nothing" in note
+    assert bench.notes(rows, {"peer": lc.algebra}) == []
 
 
 def test_charts_are_bars_and_a_roofline(load, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -92,6 +93,10 @@ OPERATIONS = {
 }
 
 
+# Functions of tuples have these names, too: what comes before the tuple.
+_BEFORE_TUPLES: dict[str, tuple[Any, ...]] = {"flatten": (), "slice_": ((None, 0),)}
+
+
 class Outcome(NamedTuple):
     """Counts of what a library did with the cases of an operation, and its first fault.
 
@@ -112,8 +117,8 @@ def conformance(
 ) -> dict[str, Outcome]:
     """Return what a library, a module or its name, does with random cases of each operation.
 
-    Operations that it has no function for are left out, and those in ``skip``: a function of that
-    name may be another one. Every other case is of operands that have a result by construction; for
+    Operations that it has no function for are left out, functions of tuples alone for one, and
+    those in ``skip``. Every other case is of operands that have a result by construction; for
     the rest the algebra of this package says if there is one. Raises
     :class:`~layoutconv.LayoutTypeError` for a module that has no layouts, or no operation on them,
     and :class:`~layoutconv.LayoutValueError` for a name in ``skip`` that no operation has.
@@ -138,8 +143,22 @@ def conformance(
 
 
 def _function(module: Any, operation: Operation) -> Any:
-    found = (getattr(module, name, None) for name in operation.names)
-    return next((function for function in found if function is not None), None)
+    found = [getattr(module, name) for name in operation.names if hasattr(module, name)]
+    return next((f for f in found if not _is_of_tuples(module, operation, f)), None)
+
+
+def _is_of_tuples(module: Any, operation: Operation, function: Any) -> bool:
+    """Tell if a function of this name takes tuples alone, and a layout for a leaf of one."""
+    before = _BEFORE_TUPLES.get(operation.names[-1])
+    if before is None:
+        return False
+    with suppress(Exception):  # which its cases will show
+        function(*before, (2, 3))
+        try:
+            return isinstance(function(*before, module.Layout((2, 3), (3, 1))), tuple)
+        except _REFUSALS:
+            return True
+    return False
 
 
 def operands_of(name: str, seed: int, case: int) -> tuple[Any, ...]:

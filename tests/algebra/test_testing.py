@@ -121,6 +121,19 @@ def test_a_refusal_of_what_exists_by_construction_counts_for_this_library_too(mo
     assert testing.conformance(lc, 40, skip=others)["composition"].over_refused == 20
 
 
+def test_functions_of_tuples_are_no_operations_on_layouts():
+    def flatten(t):
+        """As pycute's: a layout is a leaf."""
+        return tuple(part for x in t for part in flatten(x)) if isinstance(t, tuple) else (t,)
+
+    def slice_(crd, t):
+        assert isinstance(t, tuple)
+        return lc.slice_(crd, t)
+
+    library = SimpleNamespace(Layout=Layout, flatten=flatten, slice_=slice_, cosize=lc.cosize)
+    assert list(testing.conformance(library, 10)) == ["cosize"]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
