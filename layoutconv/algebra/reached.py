@@ -19,6 +19,8 @@ from .stride import finished
 from .table import all_values
 from .values_at_once import leaf_values, values_at_once
 
+Table = list[int] | range  # the values of a leaf
+
 
 def values_of_image(name: str, a: Any) -> set[Any]:
     """The set of all values; each leaf of a sum is evaluated once.
@@ -93,7 +95,7 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
         return budget.give_up() if at_once is None else at_once.differ(budget)
     tables = [_table(s, d, budget) for s, d in layout._leaves if s != 1]
     tables = _packed(tables)
-    if any(len(set(table)) < len(table) for table in tables):
+    if not all(isinstance(table, range) or len(set(table)) == len(table) for table in tables):
         return False
     changed = True
     while changed and tables:
@@ -119,18 +121,40 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
     return True
 
 
-def _decides(table: list[int], others: list[list[int]]) -> bool:
-    if not others:
+def _decides(table: Table, others: list[Table]) -> bool:
+    if not others or _apart(table) > sum(_reach(other) for other in others):
         return True
-    ordered = sorted(table)
-    apart = min(y - x for x, y in zip(ordered, ordered[1:]))  # noqa: B905, RUF007
-    if apart > sum(max(other) - min(other) for other in others):
-        return True
-    common = gcd(*[v - other[0] for other in others for v in other])
+    common = gcd(*map(_divisor, others))
+    if isinstance(table, range):
+        return common > 0 and len(table) <= common // gcd(table.step, common)
     return common > 0 and len({v % common for v in table}) == len(table)
 
 
-def _table(s: int, d: Any, budget: Budget) -> list[Any]:
+def _apart(table: Table) -> int:
+    """How far apart the closest two values of a table are."""
+    if isinstance(table, range):
+        return abs(table.step)
+    ordered = sorted(table)
+    return min(y - x for x, y in zip(ordered, ordered[1:]))  # noqa: B905, RUF007
+
+
+def _reach(table: Table) -> int:
+    """How far apart the farthest two values of a table are."""
+    if isinstance(table, range):
+        return abs(table[-1] - table[0])
+    return max(table) - min(table)
+
+
+def _divisor(table: Table) -> int:
+    """The common divisor of the differences of the values of a table."""
+    if isinstance(table, range):
+        return table.step
+    return gcd(*[v - table[0] for v in table])
+
+
+def _table(s: int, d: Any, budget: Budget) -> Any:
+    if type(d) is int:
+        return range(0, s * d, d) if d else [0] * s
     if terms(d) is None and (found := known_values(d, s)) is not None:
         return list(found.listed())
     if terms(d) is None:
@@ -140,11 +164,11 @@ def _table(s: int, d: Any, budget: Budget) -> list[Any]:
     return [finished(c * d) for c in range(s)]
 
 
-def _packed(tables: list[list[Any]]) -> list[list[int]]:
+def _packed(tables: list[Any]) -> list[Table]:
     """Tables of coordinates as tables of integers whose sums are equal where theirs are."""
-    flat = [v for table in tables for v in table]
-    if all(isinstance(v, int) for v in flat):
+    if all(isinstance(v, int) for t in tables if not isinstance(t, range) for v in t):
         return tables
+    flat = [v for table in tables for v in table]
     for v in flat:
         _hashable(v)
     if not all(isinstance(v, tuple) or v == 0 for v in flat):
