@@ -14,7 +14,7 @@ from .fold import folded, separated
 from .inverse_composed import gives_integers, lengthened
 from .layout import Layout, as_like
 from .like import is_symbolic, values_of
-from .lookups import known_values
+from .lookups import counted, known_values
 from .normal import (
     Arithmetic,
     arithmetic,
@@ -35,7 +35,7 @@ from .sums import Mode, collision, interval, within
 from .swizzle import Swizzle
 from .symbols import Symbolic, same
 from .table import all_values, steps_of
-from .values_at_once import counted, values_at_once
+from .values_at_once import values_at_once
 from .xor import F2
 from .xor_image import MASK_BITS, XorImage, common_block, mask_of_sums
 

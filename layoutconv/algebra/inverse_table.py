@@ -10,11 +10,12 @@ from .basis import basis_terms
 from .budget import Budget, one_operation
 from .errors import LayoutTypeError, LayoutValueError, whole
 from .layout import Layout
+from .lookups import counted
 from .normal import Arithmetic, arithmetic, from_leaves, merge
 from .plane_values import Values
 from .stride import finished
 from .table import steps_of
-from .values_at_once import counted, through, values_at_once
+from .values_at_once import through, values_at_once
 from .xor_image import XorPlaces
 
 _NEAR = 33  # coordinates, most of which show where an identity ends

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .bit_planes import planes_of
 from .budget import EVALUATIONS, once
 from .errors import LayoutValueError
+from .layout import Layout
 from .listed import of_integers
 from .plane_values import Planes, Values, bytes_of, planes_of_bytes
 from .protocol import is_stride
@@ -77,6 +79,18 @@ def _stretched(column: bytes | bytearray, times: int) -> bytes | bytearray:
     return result
 
 
+def counted(values: Values, first: int = 0, step: int = 1) -> int:
+    """The number of values from the first on that are ``first``, ``first + step``, ....
+
+    >>> counted(of_integers([0, 1, 2, 3, 8, 9]))
+    4
+    """
+    count = values.count
+    planes = planes_of(Layout(count, step), 0, (count * step).bit_length())
+    end = values.first_difference(Values(planes, count, first))
+    return count if end is None else end
+
+
 def at_places(table: Values, places: Values) -> Values | None:
     """The entries of a table at some places of it.
 
@@ -84,6 +98,9 @@ def at_places(table: Values, places: Values) -> Values | None:
     [-3, 7, -3, 5]
     """
     if table.count > _BYTE:
+        first, ones = places.at(0), (1 << places.count) - 1
+        if counted(places, first) == places.count:
+            return Values([p >> first & ones for p in table.planes], places.count, table.low)
         entries = table.listed()
         if table.count < _LISTS * places.count:
             entries = list(entries)

@@ -23,18 +23,6 @@ from .swizzle import Swizzle
 _WIDTH = 128  # bits of a value at most
 
 
-def counted(values: Values, first: int = 0, step: int = 1) -> int:
-    """The number of values from the first on that are ``first``, ``first + step``, ....
-
-    >>> counted(values_at_once(Layout((4, 2), (1, 8))))
-    4
-    """
-    count = values.count
-    planes = planes_of(Layout(count, step), 0, (count * step).bit_length())
-    end = values.first_difference(Values(planes, count, first))
-    return count if end is None else end
-
-
 def values_at_once(f: Any) -> Values | None:
     """All values of a layout, if they are integers that bits and digits tell, or short tables.
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import layoutconv.algebra as lc
 from layoutconv.algebra import F2, ComposedLayout, CustomStride, IndexedGather, Layout, Swizzle
 from layoutconv.algebra.listed import of_integers
-from layoutconv.algebra.lookups import at_places, repeated
+from layoutconv.algebra.lookups import at_places, counted, repeated
 from layoutconv.algebra.plane_values import Values, divided, plus
-from layoutconv.algebra.values_at_once import counted, through, values_at_once
+from layoutconv.algebra.values_at_once import through, values_at_once
 from layoutconv.testing import oracle
 from layoutconv.testing.checks import check_right_inverse
 from layoutconv.testing.random_layouts import Cyclic, ListedCyclic
@@ -188,6 +188,9 @@ def test_entries_of_a_table_at_places(table, data):
     places = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=900))
     found = at_places(of_integers(table), of_integers(places))
     assert list(found.listed()) == [table[i] for i in places]
+    start = data.draw(st.integers(0, len(table) - 1))
+    rest = at_places(of_integers(table), of_integers(range(start, len(table))))
+    assert list(rest.listed()) == table[start:]
 
 
 @given(st.lists(st.integers(-9, 999), min_size=1, max_size=40), st.integers(1, 50), st.data())
