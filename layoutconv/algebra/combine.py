@@ -9,7 +9,7 @@ from .budget import Budget
 from .carry import Carry, carries_of, clash, split
 from .composition import at_present
 from .errors import LayoutTypeError, LayoutValueError, inexact
-from .f2_compose import factored
+from .f2_compose import xor_modes
 from .f2_linear import bit_columns
 from .int_tuple import IntTuple, flatten, idx2crd, shape_of, unflatten
 from .layout import Layout, Leaf, as_layout, make
@@ -190,7 +190,7 @@ def _by_table(a: Layout, b: Layout) -> Layout:
     if one is None or two is None:
         budget.give_up()
     values = one.xor(two)
-    modes = factored(values, budget)
+    modes = xor_modes(values, budget)
     if modes is not None:
         return from_leaves([(s, F2(d)) for s, d in modes])
     best = make(size, F2(values.at(1)))

@@ -81,7 +81,7 @@ def _by_table(a: Layout, b: Layout, said: tuple[str, tuple[Any, ...]]) -> Layout
             if kind is int:
                 found = _as_integers(table, i, found)
             elif found is None and step >= 0 and not tells_bits(a, s, d):
-                found = table.split(i, factored)
+                found = table.xor_modes(i)
             modes.append(found or [(s, step if kind is int else max(step, 0))])
             if found is None and at is None:
                 at = table.differs_along(i, make(s, kind(modes[i][0][1])))
@@ -108,7 +108,8 @@ class _Table:
     def __init__(self, a: Layout, b: Layout, budget: Budget) -> None:
         self.a, self.b, self.budget = a, b, budget
         self.outer = evaluator(a)
-        self.known: dict[int, Values] = {}
+        self.alone: dict[int, Values] = {}
+        self.whole: Values | None = None
 
     def value(self, leaf: int, x: int) -> int:
         """The value at coordinate x of a leaf, the others at 0."""
@@ -126,16 +127,18 @@ class _Table:
 
     def along(self, leaf: int) -> Values:
         """The values along a leaf."""
-        if leaf not in self.known:
-            self.known[leaf] = self.values(make(*self.b._leaves[leaf]), inner=True)
-        return self.known[leaf]
+        if leaf not in self.alone:
+            self.alone[leaf] = self.values(make(*self.b._leaves[leaf]), inner=True)
+        return self.alone[leaf]
 
-    def split(
-        self, leaf: int, way: Callable[[Values, Budget], list[Mode] | None]
-    ) -> list[Mode] | None:
-        """The modes of a leaf alone, in one of two ways; None if there are none."""
+    def integer_modes(self, leaf: int) -> list[Mode] | None:
+        """The integer strides that a leaf has by itself; None if there are none."""
+        return integer_modes(self.along(leaf), self.budget)
+
+    def xor_modes(self, leaf: int) -> list[Mode] | None:
+        """The XOR strides that a leaf has by itself; None if there are none."""
         size = self.b._leaves[leaf][0]
-        if way is factored and size > TABLE and size & (size - 1) == 0:
+        if size > TABLE and size & (size - 1) == 0:
             # Too long to be compared everywhere, but bits leave one choice: a sample may refute it.
             columns = [self.value(leaf, 1 << k) for k in range(size.bit_length() - 1)]
             modes = runs(columns, size) if min(columns) >= 0 else None
@@ -143,7 +146,7 @@ class _Table:
                 leaf, from_leaves([(e, F2(v)) for e, v in modes])
             ):
                 return None
-        return way(self.along(leaf), self.budget)
+        return xor_modes(self.along(leaf), self.budget)
 
     def _differs_near(self, leaf: int, best: Layout) -> int | None:
         """A bit of a leaf, or a coordinate of a sample, at which ``best`` is another function."""
@@ -167,9 +170,8 @@ class _Table:
         if at is None and self.b.size() > TABLE:
             at = self._differs_somewhere(best)
         if at is None:
-            if -1 not in self.known:
-                self.known[-1] = self.values(self.b, inner=True)
-            at = self.known[-1].first_difference(self.values(best, inner=False))
+            self.whole = self.whole or self.values(self.b, inner=True)
+            at = self.whole.first_difference(self.values(best, inner=False))
         return None if at is None else idx2crd(at, self.b.shape)
 
     def _differs_somewhere(self, best: Layout) -> int | None:
@@ -201,7 +203,7 @@ def _as_integers(table: _Table, leaf: int, found: list[Mode] | None) -> list[Mod
         or arithmetic(table.a) is not Arithmetic.INTEGER
         or not is_carry_free(value, s)
     ):
-        return table.split(leaf, integer_modes)
+        return table.integer_modes(leaf)
     try:  # the leaf gives integers
         return decided(table.a, make(s, value), "composition", (table.a, table.b))._leaves
     except LayoutValueError:
@@ -277,11 +279,11 @@ def integer_modes(values: Values, budget: Budget) -> list[Mode] | None:
     return modes or [(size, 0)]
 
 
-def factored(values: Values, budget: Budget) -> list[Mode] | None:
+def xor_modes(values: Values, budget: Budget) -> list[Mode] | None:
     """Modes with XOR strides for a table, if there are any.
 
     >>> table = values_at_once(Layout((2, 2), (F2(1), F2(5))))
-    >>> factored(table, Budget("composition", ()))
+    >>> xor_modes(table, Budget("composition", ()))
     [(2, 1), (2, 5)]
     """
 

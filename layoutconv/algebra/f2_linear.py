@@ -155,10 +155,10 @@ def by_digits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
 
 def _steps(extents: list[int], s: int, d: int) -> list[tuple[int, int, int]] | None:
     """The digits that ``s:d`` moves in: which, how often, in which steps."""
+    if d == 0 or s == 1:
+        return [(0, s, 0)]
     if d < 0:
         return None
-    if d == 0 or s == 1:
-        return [(0, s, 0)] if d == 0 else None
     steps: list[tuple[int, int, int]] = []
     for i, extent in enumerate(extents):
         if i == len(extents) - 1 or (s - 1) * d < extent:
