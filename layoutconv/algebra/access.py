@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .budget import table_size
 from .composed import ComposedLayout
-from .errors import LayoutValueError, whole
+from .errors import LayoutValueError, expect, whole
 from .layout import Layout, as_like
 from .swizzle import Swizzle
 
@@ -49,6 +49,8 @@ def bank_conflicts(
     >>> bank_conflicts(ComposedLayout(Swizzle(3, 3, 3), 0, rows), 16, vector=8).ways
     1
     """
+    expect("bank_conflicts", int, "element_bits, an integer", element_bits)
+    expect("bank_conflicts", int, "vector, an integer", vector)
     vector_bytes = vector * element_bits // 8
     if vector_bytes * 8 != vector * element_bits or vector_bytes not in (1, 2, 4, 8, 16):
         raise LayoutValueError(

@@ -7,11 +7,11 @@ cute/algorithm/tuple_algorithms.hpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from .errors import LayoutTypeError, text
+from .errors import LayoutTypeError, expect, text
 from .int_tuple import (
     IntTuple,
     flatten,
@@ -53,6 +53,7 @@ def path_of(mode: Mode) -> tuple[int, ...]:
     """
     if mode is None:
         return ()
+    expect("mode", int | Iterable, "an index or a sequence of them", mode)
     path = (mode,) if isinstance(mode, int) else tuple(mode)
     if not all(type(i) is int for i in path):
         raise LayoutTypeError(f"mode: expected an index or a sequence of them, got {mode!r}")

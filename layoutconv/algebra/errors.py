@@ -130,6 +130,19 @@ def point_at(tree: Any, path: tuple[int, ...]) -> str:
     return f"{text(tree)}\n{' ' * start}{'^' * len(text(part))}"
 
 
+def expect(name: str, kind: Any, what: str, x: Any) -> None:
+    """Refuse an operand that is of another kind; ``what`` says which it has to be.
+
+    >>> expect("make_tiled_mma", int, "an mma atom", "m16n8k16")
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: make_tiled_mma: expected an mma atom, got 'm16n8k16'
+    """
+    if not isinstance(x, kind):
+        shown = repr(x) if isinstance(x, str) else text(x)
+        raise LayoutTypeError(f"{name}: expected {what}, got {shown}")
+
+
 def whole(name: str, x: Any) -> int:
     """An integer that has a value; one with a name has none, and a coordinate is no integer.
 

@@ -7,11 +7,12 @@ its extents are powers of two and its strides are :class:`F2`, or integers whose
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from .budget import Budget
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
+from .errors import LayoutTypeError, LayoutValueError, expect, inexact, text, whole
 from .f2_linear import bit_columns, is_linear_below
 from .f2_span import Columns, Span, apply_columns
 from .int_tuple import IntTuple, flatten, product, unflatten
@@ -122,6 +123,7 @@ def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
     >>> print(from_f2((1, 2, 4)), from_f2((1, 2, 5), (4, 2)), from_f2((2, 4, 1)))
     8:1 (4,2):(f1,f5) (4,2):(2,1)
     """
+    expect("from_f2", Iterable, "a sequence of columns", columns)
     columns = tuple([_integer(c) for c in columns])
     if shape is None:
         shape = 1 << len(columns)

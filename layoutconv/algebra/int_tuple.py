@@ -7,10 +7,10 @@ Where a shape is asked for, a layout or a tensor stands for its own, and a strin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .errors import LayoutTypeError, LayoutValueError, text
+from .errors import LayoutTypeError, LayoutValueError, expect, text
 from .late import late
 from .values import Shaped
 
@@ -96,6 +96,7 @@ def _product_of(shape: IntTuple) -> Any:
 
 def at_mode(name: str, shape: IntTuple, mode: Any) -> IntTuple:
     """The part of a shape at a mode: an index, or a sequence of them from the outside in."""
+    expect("mode", int | Iterable, "an index or a sequence of them", mode)
     for i in (mode,) if isinstance(mode, int) else mode:
         if not isinstance(shape, tuple) or not -len(shape) <= i < len(shape):
             raise LayoutTypeError(f"{name}: the shape {text(shape)} has no mode {i}")

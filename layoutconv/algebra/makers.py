@@ -8,7 +8,7 @@ from .basis import ScaledBasis
 from .composed import IDENTITY, ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
-from .errors import LayoutTypeError, whole
+from .errors import LayoutTypeError, expect, whole
 from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
 from .layout import Layout, as_layout, as_like, carried, make, make_layout
 from .like import symbolically
@@ -81,6 +81,7 @@ def basis_get(basis: ScaledBasis, x: Any) -> Any:
     >>> basis_get(E(1), (4, 8)), basis_get(E(1, 0), (4, (8, 2)))
     (8, 8)
     """
+    expect("basis_get", ScaledBasis, "a scaled basis", basis)
     return get(x, basis.path)
 
 

@@ -9,7 +9,7 @@ from .complement import ascending, by_path, endless_gaps, gaps, sorted_modes
 from .composition import compose
 from .construct import make_ordered_layout
 from .divide import as_tile, unpacked, unzipped
-from .errors import LayoutTypeError, LayoutValueError, text
+from .errors import LayoutTypeError, LayoutValueError, text, whole
 from .extent import cosize
 from .f2 import complement_f2
 from .int_tuple import IntTuple, map_leaves, product, shape_of
@@ -77,7 +77,7 @@ def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
         return make(*(tuple([tuple([leaf[i] for leaf in mode]) for mode in modes]) for i in (0, 1)))
     if kind is Arithmetic.XOR:
         reach = max(int(cosize(a)) - 1, 1).bit_length()
-        return complement_f2(a, int(cosize(tile)) << reach)
+        return complement_f2(a, whole("logical_product", cosize(tile)) << reach)
     raise LayoutTypeError(f"logical_product: {a} has strides of which no copies are known")
 
 
@@ -191,8 +191,8 @@ def _tile_to_shape(block: Layout, target: tuple[Any, ...], order: IntTuple) -> L
         raise LayoutValueError(f"tile_to_shape: {block} has more modes than {text(target)}")
     padded = _appended(block, len(target))
     copies = []
-    for i, (mode, whole) in enumerate(zip(padded, target, strict=True)):
-        extent, total = product(mode.shape), product(whole)
+    for i, (mode, extents) in enumerate(zip(padded, target, strict=True)):
+        extent, total = product(mode.shape), product(extents)
         if total % extent:
             raise LayoutValueError(
                 f"tile_to_shape: mode {i} of {text(target)} is {total}, not a multiple of the "

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .atoms import CopyAtom
 from .casts import upcast
 from .coalesce import coalesce, filter
 from .composition import composition
@@ -17,7 +18,7 @@ from .construct import with_shape
 from .display import Pictured
 from .divide import zipped_divide
 from .entries import prepend, product_each
-from .errors import LayoutTypeError, LayoutValueError, whole
+from .errors import LayoutTypeError, LayoutValueError, expect, whole
 from .int_tuple import IntTuple, flatten, product
 from .inverse import left_inverse, right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
@@ -76,6 +77,7 @@ def copy_unit(atom: Any, element_bits: int = 16) -> CopyUnit:
     >>> print(copy_unit(copy_atom("ldmatrix.x4")).destination)
     (32,(2,4)):(2,(1,64))
     """
+    expect("copy_unit", CopyAtom, "a copy atom, as copy_atom(name) gives one", atom)
     source = upcast(atom.source, element_bits)
     destination = upcast(atom.destination, element_bits)
     if not isinstance(destination, Layout):
@@ -324,6 +326,8 @@ def make_tiled_copy_C_atom(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
     >>> print(copy.layout_tv, *copy.tiler)
     ((4,8),2):((8,1),32) 8:1 (4,2):(2,1)
     """
+    _check_unit("make_tiled_copy_C_atom", unit)
+    expect("make_tiled_copy_C_atom", TiledMma, "a TiledMma", mma)
     layout = mma.layout_tv("C")
     threads, values = (int(mode.size()) for mode in layout)
     if unit.source[1].size() > values:
@@ -377,6 +381,7 @@ def make_tiled_copy_S(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
     >>> print(make_tiled_copy_S(universal_copy(4), copy).layout_tv)
     ((8,16),(8,1)):((128,1),(16,0))
     """
+    expect("make_tiled_copy_S", TiledCopy, "a TiledCopy", copy)
     return make_tiled_copy(unit, copy.layout_src_tv, copy.tiler)
 
 
@@ -387,10 +392,12 @@ def make_tiled_copy_D(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
     >>> print(make_tiled_copy_D(universal_copy(4), copy).layout_tv)
     ((8,16),(8,1)):((128,1),(16,0))
     """
+    expect("make_tiled_copy_D", TiledCopy, "a TiledCopy", copy)
     return make_tiled_copy(unit, copy.layout_dst_tv, copy.tiler)
 
 
 def _for_operand(unit: CopyUnit, mma: TiledMma, operand: str) -> TiledCopy:
+    expect(f"make_tiled_copy_{operand}", TiledMma, "a TiledMma", mma)
     i, j = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}[operand]
     tiler = (mma.get_tile_size(i), mma.get_tile_size(j))
     copy = make_tiled_copy(unit, mma.layout_tv(operand), tiler)

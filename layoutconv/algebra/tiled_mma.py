@@ -14,7 +14,7 @@ from .atoms import MmaAtom
 from .composition import composition
 from .display import Pictured
 from .divide import logical_divide, zipped_divide
-from .errors import LayoutTypeError, LayoutValueError, text, whole
+from .errors import LayoutTypeError, LayoutValueError, expect, text, whole
 from .int_tuple import IntTuple, product
 from .inverse import right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
@@ -224,6 +224,7 @@ def make_tiled_mma(
     >>> print(mma.thr_layout_vmnk, mma.size)
     (32,2,2,1):(1,32,64,0) 128
     """
+    expect("make_tiled_mma", MmaAtom, "an mma atom, as mma_atom(name) gives one", atom)
     if atom.blocks > 1:
         why = f"{atom.name} multiplies {atom.blocks} blocks, which are no modes M, N, K"
         raise LayoutValueError(f"make_tiled_mma: {why}")

@@ -407,3 +407,41 @@ def test_products_of_tuples_refuse_what_they_would_repeat_or_cut_off():
     ):
         with pytest.raises(LayoutError):
             wrong()
+
+
+GATE = lc.mma_atom("m16n8k16.f16")
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: lc.size(Layout((4, 8)), mode=lc.E(0)), "mode: expected an index or a sequence"),
+        (lambda: lc.select((4, 8), lc.F2(1)), "mode: expected an index or a sequence"),
+        (lambda: lc.basis_get(Layout(4), (4, 8)), "basis_get: expected a scaled basis, got 4:1"),
+        (lambda: lc.make_tiled_mma("m16n8k16"), "make_tiled_mma: expected an mma atom"),
+        (lambda: lc.copy_unit(GATE), "copy_unit: expected a copy atom"),
+        (
+            lambda: lc.make_tiled_copy_A(lc.universal_copy(4), GATE),
+            "make_tiled_copy_A: expected a TiledMma",
+        ),
+        (
+            lambda: lc.make_tiled_copy_C_atom(GATE, lc.make_tiled_mma(GATE)),
+            "make_tiled_copy_C_atom: expected a CopyUnit",
+        ),
+        (
+            lambda: lc.make_tiled_copy_S(lc.universal_copy(4), GATE),
+            "make_tiled_copy_S: expected a TiledCopy",
+        ),
+        (lambda: lc.smem_atom(Layout(8)), "smem_atom: expected the name of a layout"),
+        (lambda: lc.tma_atom(64), "tma_atom: expected the extents of a box"),
+        (lambda: lc.from_f2(4), "from_f2: expected a sequence of columns"),
+        (lambda: lc.bank_conflicts(Layout(32), "fp16"), "bank_conflicts: expected element_bits"),
+        (
+            lambda: lc.logical_product(Layout((4, 8), (lc.F2(1), lc.F2(4))), lc.symbols("H")),
+            "is no integer with a value",
+        ),
+    ],
+)
+def test_an_operand_of_another_kind_is_named(call, why):
+    with pytest.raises(lc.LayoutTypeError, match=why):
+        call()

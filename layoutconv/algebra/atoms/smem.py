@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..composed import ComposedLayout
-from ..errors import LayoutValueError
+from ..errors import LayoutValueError, expect
 from ..layout import Layout
 from ..swizzle import Swizzle
 
@@ -29,6 +29,7 @@ def smem_atom(name: str, element_bits: int = 16) -> ComposedLayout:
     >>> print(smem_atom("K_SW128", 16), smem_atom("MN_SW32", 32))
     S<3,3,3> o 0 o (8,64):(64,1) S<1,2,3> o 0 o (8,8):(1,8)
     """
+    expect("smem_atom", str, "the name of a layout, as K_SW128", name)
     major, _, swizzle = name.partition("_")
     together = name == "MN_SW128_32B"
     swizzle = "SW128" if together else swizzle
