@@ -131,7 +131,7 @@ def _decides(table: Table, others: list[Table]) -> bool:
 
 
 def _apart(table: Table) -> int:
-    """How far apart the closest two values of a table are."""
+    """The distance of the closest two values of a table."""
     if isinstance(table, range):
         return abs(table.step)
     ordered = sorted(table)
@@ -139,7 +139,7 @@ def _apart(table: Table) -> int:
 
 
 def _reach(table: Table) -> int:
-    """How far apart the farthest two values of a table are."""
+    """The distance of the farthest two values of a table."""
     if isinstance(table, range):
         return abs(table[-1] - table[0])
     return max(table) - min(table)
