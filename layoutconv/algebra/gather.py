@@ -34,6 +34,7 @@ from .protocol import (
     xor,
     zero_of,
 )
+from .symbols import Symbolic
 from .values import Immutable
 
 _SET = object.__setattr__
@@ -264,6 +265,8 @@ class IndexedGather(Immutable):
                 )
             value = self.index[i]
             return value.item() if is_array(value) and value.ndim == 0 else value
+        if isinstance(i, Symbolic):
+            raise LayoutTypeError(f"IndexedGather: the position {i} has no value")
         if not is_array(i):
             return self.index[i]
         i, index = widened(i), self.index  # torch takes bytes for a mask

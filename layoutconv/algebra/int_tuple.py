@@ -187,7 +187,10 @@ def divmod_leaf(c: Any, s: Any) -> tuple[Any, Any]:
     """``(c // s, c % s)``, asking an extent with its own ``__rdivmod__`` (a kernel's divisor)."""
     if not isinstance(s, int) and hasattr(s, "__rdivmod__"):
         return divmod(c, s)
-    return c // s, c % s
+    try:
+        return c // s, c % s
+    except ZeroDivisionError:
+        raise LayoutValueError("an extent of 0 has no coordinates") from None
 
 
 def paired_leaves(shape: IntTuple, stride: IntTuple) -> list[tuple[Any, Any]]:

@@ -45,7 +45,8 @@ def values_of_image(name: str, a: Any) -> set[Any]:
             budget.spend(s)
             values = {finished(c * d) for c in range(s)}
         # Additions, which are so much faster, those of integers.
-        budget.spend(len(values) * len(sums) // (16 if type(d) is int else 2))
+        count = s if isinstance(values, range) else len(values)
+        budget.spend(count * len(sums) // (16 if type(d) is int else 2))
         sums = {_hashable(x + v) for x in sums for v in values}
     return sums
 
@@ -113,7 +114,7 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
     sums = {0}
     count = 1
     for table in tables:
-        budget.spend(len(sums) * len(table))
+        budget.spend(len(sums) * _count(table))
         sums = {x + v for x in sums for v in table}
         count *= len(table)
         if len(sums) < count:
@@ -126,8 +127,15 @@ def _decides(table: Table, others: list[Table]) -> bool:
         return True
     common = gcd(*map(_divisor, others))
     if isinstance(table, range):
-        return common > 0 and len(table) <= common // gcd(table.step, common)
+        return common > 0 and _count(table) <= common // gcd(table.step, common)
     return common > 0 and len({v % common for v in table}) == len(table)
+
+
+def _count(table: Table) -> int:
+    """The length of a table, which may be more than Python counts."""
+    if isinstance(table, range):
+        return (table[-1] - table[0]) // table.step + 1
+    return len(table)
 
 
 def _apart(table: Table) -> int:

@@ -110,6 +110,8 @@ def evenly_divides(a: Any, b: Any) -> bool:
     a, b = shape_of("evenly_divides", a), shape_of("evenly_divides", b)
     if isinstance(b, tuple):
         return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
+    if type(b) is int and not b:
+        raise LayoutValueError(f"evenly_divides: 0 divides nothing, {text(a)} neither")
     return bool(product(a) % b == 0)
 
 

@@ -221,6 +221,14 @@ def test_a_buffer_of_long_integers_is_analysed():
     assert lc.vector_width(a) == 1
 
 
+def test_modes_longer_than_python_counts():
+    gather = CustomStride(IndexedGather([3, 1, 0, 2]), 2)
+    assert lc.is_injective(Layout((4, 10**30), (gather, 100)))
+    for question in (lc.is_surjective, lambda a: lc.overlaps(a, Layout(8, 3), 10**31)):
+        with pytest.raises(lc.LayoutBudgetError):
+            question(Layout((4, 10**30), (gather, 100)))
+
+
 @pytest.mark.parametrize("index", [np.zeros((2, 2), int), "ab", b"ab"])
 def test_an_index_buffer_is_flat(index):
     with pytest.raises(lc.LayoutError, match="flat buffer of integers"):
