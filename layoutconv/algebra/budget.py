@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STEPS = 60_000  # of a search; one takes 0.3 to 1 us
 EVALUATIONS = 30_000  # of a function that nothing is known of; one takes 1 to 3 us
 PROOF = 1_000  # terms that are looked at to prove one inequality; one takes 1 to 5 us
-PROOFS = 10_000  # of all proofs of an operation, in the time of a search
+PROOFS = 8_000  # of all proofs of an operation, in the time of a search
 RESERVE = 0.25  # of an operation, for a search at present values once proofs have taken the rest
 TABLE = 1 << 20  # entries of a table that somebody asks for
 SET = 1 << 19  # values whose set is made in the time of an operation
