@@ -199,7 +199,8 @@ def im2col(layout: OperandLayout) -> Im2col | None:
 
 
 def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im2col | None]:
-    """A and B as im2col matrices. The pixels are the rows of A, or the columns of both.
+    """A and B as im2col matrices. The pixels are rows where an operand runs along k, else the
+    columns of both.
 
     >>> from layoutconv.conv import ConvProblem, wgrad_view
     >>> view = wgrad_view(ConvProblem((2, 8, 9, 64), (32, 3, 3), padding=1))
