@@ -29,7 +29,7 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "
     'a [M,4]:[4,1]+0'
     """
     runs = along == (1, 1) and is_open_run(view.a, 1) and is_open_run(view.b, 1)
-    static_k = along != (0, 0) and not runs
+    static_k = along != (0, 0) and not (runs and view.k)  # a kernel of empty sums is another
     by_value = {"a": (along[0] == 0, static_k), "b": (True, static_k), "d": (False, True)}
     lines = []
     for name, layout in operands(view):
