@@ -157,7 +157,7 @@ class GemmView(Pictured):
 
     ``empty_sums`` says that problems of a gathered ``a`` may be of nothing, and that this shows:
     where its index buffer lacks the first element of a problem's sums, it lacks all of them. Nobody
-    reads such a problem's results, and kernels leave them as they were.
+    reads such a problem's results, and kernels may leave them as they were.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
     and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, for a
