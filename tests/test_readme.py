@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shlex
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -99,7 +100,11 @@ def run(arguments: list[str], folder: Path) -> str:
     """Return what Python prints in ``folder``, with the checkout's files and package at hand."""
     paths = [str(ROOT / a) if (ROOT / a).is_file() else a for a in arguments]
     python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = run_python(paths, folder, {**os.environ, "PYTHONPATH": python_path})
+    with socket.socket() as free:  # of ranks: tests that run beside this one have others
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "PYTHONPATH": python_path, "PET_MASTER_PORT": port}
+    done = run_python(paths, folder, environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
