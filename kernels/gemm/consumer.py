@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +46,17 @@ class Consumer:
         self.tile, self.runs, self.by_runs = mainloop.tile, mainloop.runs, mainloop.by_runs
 
     @cute.jit
-    def multiply(self, begin: Any, count: Any, tid: Any, state: PipelineState):
+    def multiply(
+        self,
+        begin: Any,
+        count: Any,
+        tid: Any,
+        state: PipelineState,
+        meanwhile: Callable[[], None],
+    ):
         """Multiply ``count`` k-tiles, from number ``begin`` on; return the state after the last.
 
-        ``state`` is that of the first.
+        ``state`` is that of the first. ``meanwhile`` is called before the last wait.
         """
         tile, mainloop, k_tiles = const_expr(self.tile), self.mainloop, self.k_tiles
         pipeline = mainloop.pipeline
@@ -91,6 +99,7 @@ class Consumer:
                 state = state.next()
         if const_expr(tile.pingpong):
             pipeline.end_turn(tid)
+        meanwhile()
         wait_for_products(self.acc)
         if const_expr(tile.persistent):  # the last stage as well: loads of another tile follow
             release(before, tid)

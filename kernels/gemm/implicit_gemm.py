@@ -7,6 +7,7 @@ A CTA, or thread block, computes a tile of D; a persistent one computes several.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -152,13 +153,18 @@ class ImplicitGemm(GemmKernel):
             self._persist(mainloop, loads, k_tiles, acc, of_d, epilogue_smem, extras)
             let_dependents_start(self.pdl)
         else:
-            nothing, rows = self._sum(mainloop, loads, of_d, smem, single, split, acc)
-            let_dependents_start(self.pdl)
             if cutlass.const_expr(self.steps.statistics):
                 all_columns = self.view.n * cute.arch.grid_dim()[2]
                 statistics = statistics + Int64(single.m_tile) * (2 * all_columns)
-            extras = replace(self._extras(reads, statistics, group), rows=rows)
-            self._store(mainloop, acc, of_d, single, nothing, extras)
+            epilogue = self._epilogue()
+            extras = self._extras(reads, statistics, group)
+            held = epilogue.hold(mainloop.multiplier.mma, tid, of_d, extras)
+            extras = replace(extras, held=held)
+            fetch = partial(epilogue.fetch, of_d, extras, single.n0)
+            nothing, rows = self._sum(mainloop, loads, of_d, smem, single, split, acc, fetch)
+            let_dependents_start(self.pdl)
+            extras = replace(extras, rows=rows)
+            self._store(mainloop, acc, of_d, single, nothing, epilogue, extras)
 
     # -- the mainloop and the epilogue of a CTA --------------------------------------------------
 
@@ -171,13 +177,17 @@ class ImplicitGemm(GemmKernel):
         single: SingleTile,
         split: tuple[Any, Any],
         acc: Any,
+        fetch: Callable[[], None],
     ) -> tuple[Any, SmemRows | None]:
-        """Sum one output tile; return if there was nothing to sum, and D's rows, if they are in
-        shared memory."""
+        """Sum one output tile, and ``fetch`` what its epilogue reads of the columns.
+
+        Return if there was nothing to sum, and D's rows, if they are in shared memory.
+        """
         tile, spec, rank = self.tile, self.spec, single.rank
         if self.view.k == 0 and spec.along[0] == 1:  # sums of nothing
             acc.fill(0)
             wait_for_others(self.pdl)
+            fetch()
             return cutlass.Boolean(False), None
         k_tiles, rows = self._k_tiles(*loads.operands), None
         load_a, load_b = loads(single.m0, single.n0)
@@ -198,7 +208,7 @@ class ImplicitGemm(GemmKernel):
         nothing = Int32(count) == 0
         if tile.cluster_k > 1:  # some k-tile is multiplied then, and forgotten
             count = cutlass.max(Int32(count), Int32(1))
-        mainloop(load_a, load_b, k_tiles, begin, count, loads.tid, acc)
+        mainloop(load_a, load_b, k_tiles, begin, count, loads.tid, acc, fetch)
         return nothing, rows
 
     @cute.jit
@@ -209,11 +219,11 @@ class ImplicitGemm(GemmKernel):
         d: Operand,
         single: SingleTile,
         nothing: Any,
+        epilogue: Epilogue,
         extras: Extras,
     ):
         """Store one output tile; sum its columns, if a producer can do so meanwhile."""
         tile, (tid, _, _) = self.tile, cute.arch.thread_idx()
-        epilogue = self._epilogue()
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
         if cutlass.const_expr(not tile.warp_specialized) or tid < tile.mma_threads:
             if cutlass.const_expr(tile.cluster_k > 1) and nothing:
@@ -238,11 +248,15 @@ class ImplicitGemm(GemmKernel):
         results = acc, mainloop.multiplier.mma, d
         if self.spec.stores_registers:
             epilogue.start(cute.arch.block_idx()[0], tid)
-            store = partial(epilogue, *results, extras=extras)
+            store = partial(epilogue, *results)
         else:
-            store = partial(epilogue, *results, epilogue_smem, tid=tid, extras=extras)
+            store = partial(epilogue, *results, epilogue_smem, tid=tid)
+        number = tid % self.tile.mma_threads
+        held = epilogue.hold(mainloop.multiplier.mma, number, d, extras)
+        extras = replace(extras, held=held)
+        store, fetch = partial(store, extras=extras), partial(epilogue.fetch, d, extras)
         tiles = StaticPersistent(self.tile, d.row_count, self.view.n)
-        tiles.run(mainloop, loads, k_tiles, tid, acc, store)
+        tiles.run(mainloop, loads, k_tiles, tid, acc, store, fetch)
         if self.steps.statistics:
             epilogue.end(d, extras)
 

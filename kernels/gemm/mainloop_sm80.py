@@ -59,8 +59,12 @@ class MainloopSm80:
         count: Any,
         tid: Any,
         acc: Any,
+        meanwhile: Callable[[], None],
     ):
-        """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
+        """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring.
+
+        ``meanwhile`` is called before the last wait.
+        """
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
         copy_a, copy_b, multiply = a.copy, b.copy, self.multiplier
         read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
@@ -123,6 +127,7 @@ class MainloopSm80:
                     load_a(ahead, read)
                     load_b(ahead, read)
                 multiply(acc, r_a[None, None, k_block], r_b[None, None, k_block])
+        meanwhile()
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
 

@@ -12,6 +12,7 @@ brings others: pixels that follow each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -188,8 +189,12 @@ class MainloopSm90:
         count: Any,
         tid: Any,
         acc: Any,
+        meanwhile: Callable[[], None],
     ):
-        """Accumulate ``count`` k-tiles of one output tile, from number ``begin`` on."""
+        """Accumulate ``count`` k-tiles of one output tile, from number ``begin`` on.
+
+        Consumers call ``meanwhile`` before their last wait.
+        """
         tile = const_expr(self.tile)
         self.prepare(a, b, tid)
         # Of no k-tile at all, the one past the last column is multiplied: zeros.
@@ -197,7 +202,7 @@ class MainloopSm90:
         load = Producer(self, a, b, k_tiles).load
         multiply = Consumer(self, a, b, k_tiles, acc).multiply
         if tid < tile.mma_threads:
-            multiply(begin, count, tid, PipelineState.of_consumer(tile.stages))
+            multiply(begin, count, tid, PipelineState.of_consumer(tile.stages), meanwhile)
         elif tid < tile.mma_threads + self.loading:
             load(begin, count, tid, PipelineState.of_producer(tile.stages))
 

@@ -91,8 +91,11 @@ class StaticPersistent:
         tid: Any,
         acc: Any,
         store: Callable[[Any, Any], None],
+        fetch: Callable[[Any], None],
     ):
-        """Sum all k-tiles of every tile into ``acc``, which then is to ``store``."""
+        """Sum all k-tiles of every tile into ``acc``, which then is to ``store``; ``fetch`` what
+        that reads of the columns, before the last wait.
+        """
         a, b = loads(*self.place(self.first))
         mainloop.prepare(a, b, tid)
         count, each = cutlass.max(Int32(k_tiles.count), Int32(1)), self.each
@@ -103,7 +106,7 @@ class StaticPersistent:
             consumer, number = 0, tid
         consume = Consumer(mainloop, a, b, k_tiles, acc)
         load = partial(_load, mainloop, loads, k_tiles, count, tid)
-        multiply: Callable[..., Any] = partial(_multiply, consume, count, number, store)
+        multiply: Callable[..., Any] = partial(_multiply, consume, count, number, store, fetch)
         if cutlass.const_expr(tile.pingpong):
             multiply = partial(_in_turn, mainloop, multiply, consumer, count)
         producer = Producer(mainloop, a, b, k_tiles)
@@ -135,11 +138,12 @@ def _multiply(
     count: Any,
     tid: Any,
     store: Callable[[Any, Any], None],
+    fetch: Callable[[Any], None],
     m0: Any,
     n0: Any,
     state: PipelineState,
 ) -> tuple[PipelineState]:
-    following = consumer.multiply(0, count, tid, state)
+    following = consumer.multiply(0, count, tid, state, partial(fetch, n0))
     store(m0, n0)
     return (following,)
 

@@ -266,8 +266,8 @@ def the_ring_starts_anew(patch: Patch) -> None:
     multiply = Consumer.multiply
 
     def anew(self: Any, *of: Any) -> Any:
-        *rest, state = of
-        return multiply(self, *rest, PipelineState.of_consumer(state.stages))
+        *rest, state, meanwhile = of
+        return multiply(self, *rest, PipelineState.of_consumer(state.stages), meanwhile)
 
     patch.setattr(Consumer, "multiply", anew)
 

@@ -67,7 +67,7 @@ class RegisterEpilogue(Epilogue):
             for block in range_constexpr(0, groups, LANES_OF_ROW):
                 first = n0 + where[(0, 0, block), 0, j][1]  # of the lane's pairs
                 columns = self._first_columns(d, first, lane)
-                places = self._places_of(first, halves, d.col_count, extras)
+                places = self._places_of((j, block), first, halves, d.col_count, extras)
                 for i in range_constexpr(down):
                     pairs = self._pairs(acc, i, j, block, halves, places, extras)
                     if const_expr(sums is not None):
@@ -129,25 +129,36 @@ class RegisterEpilogue(Epilogue):
         out.store(converted(x, self.dtype))
         return out
 
-    def _places_of(self, first: Any, halves: int, count: int, extras: Extras) -> Places:
-        """Values that steps read at the places of a block."""
+    def _places_of(
+        self, at: tuple[int, int], first: Any, halves: int, count: int, extras: Extras
+    ) -> Places:
+        """Values that steps read at the places of a block, number ``at``."""
+        (j, block), held = at, extras.held
 
-        def filled(kind: Any, at: Callable[[Any], Any]) -> Any:
+        def filled(kind: Any, value: Callable[[int, int], Any]) -> Any:
             values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), kind)
             for g in range(LANES_OF_ROW):
                 for pair in range(2):
-                    found = at(first + (COLUMNS_OF_LANES * g + pair))
+                    found = value(pair, g)
                     for h in range(halves):
                         values[pair, h, g] = found
             return values
 
-        held = [
-            filled(self.work, partial(self._column, pointer, count=count, extras=extras))
-            for pointer in (extras.columns if self.by_fragment else ())
+        def column(pair: int, g: int) -> Any:
+            return first + (COLUMNS_OF_LANES * g + pair)
+
+        def entry(number: int, pair: int, g: int) -> Any:
+            if held is not None:
+                return held.read(number, held.layout(((pair, 0, block + g), 0, j)))
+            return self._column(extras.columns[number], column(pair, g), count, extras)
+
+        vectors = [
+            filled(self.work, partial(entry, number))
+            for number in range(len(extras.columns) if self.by_fragment else 0)
         ]
         return Places(
-            lambda number: held[number].load(),
-            lambda: filled(Int32, lambda n: Int32(extras.entries(n))).load(),
+            lambda number: vectors[number].load(),
+            lambda: filled(Int32, lambda pair, g: Int32(extras.entries(column(pair, g)))).load(),
         )
 
 

@@ -20,6 +20,7 @@ from ..smem_tile import release_tile, sync, wait_for_tile
 from .column_entries import ColumnEntries
 from .column_statistics import BLOCK, Columns, SumsByRow, SumsOfMatrices
 from .convert import converted
+from .held_columns import HeldColumns
 from .ops import Places, Steps
 
 STORE_BYTES = 16
@@ -33,7 +34,8 @@ class Extras:
     ``columns``, to what there is per column or per row, and ``sources`` are pointers; ``entries``
     says which entry of the former a column reads; ``first_column`` is where a group's columns
     start; ``statistics`` points to the CTA's own row of partial sums, (2, all columns); ``rows``
-    are what D's index buffer has for the tile's rows, if that is in shared memory.
+    are what D's index buffer has for the tile's rows, if that is in shared memory; ``held`` is what
+    steps read of a thread's columns, if that is in registers.
     """
 
     numbers: tuple[Any, ...]
@@ -44,6 +46,7 @@ class Extras:
     first_column: Any
     all_columns: Any
     rows: SmemRows | None = None
+    held: HeldColumns | None = None
 
 
 class Epilogue:
@@ -96,6 +99,24 @@ class Epilogue:
         vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # of a row
         row_bits = vectors.bit_length() - 1
         return min(3, row_bits), 4, row_bits
+
+    def hold(self, mma: Any, tid: Any, d: Operand, extras: Extras) -> HeldColumns | None:
+        """Registers for what steps read of a thread's columns; None where they read nothing, or
+        more than is worth holding.
+        """
+        tensors = len(extras.columns) if self.by_fragment else 0
+        if not tensors:
+            return None
+        held = HeldColumns(self.tile, mma.get_slice(tid), d.pointer, self.work, tensors)
+        return held if held.fits else None
+
+    def fetch(self, d: Operand, extras: Extras, n0: Any) -> None:
+        """Load them for a tile whose columns begin at ``n0``: a mainloop calls it before its last
+        wait.
+        """
+        if extras.held is not None:
+            at = partial(self._column, count=d.col_count, extras=extras)
+            extras.held.fetch(n0, lambda number, column: at(extras.columns[number], column))
 
     @cute.jit
     def __call__(
@@ -285,16 +306,19 @@ class Epilogue:
             for i in range(cute.size(layout)):
                 step = layout(i)
                 if step not in found:
-                    found[step] = at(first + step)
+                    found[step] = at(step)
                 values[i] = found[step]
             return values.load()
 
         def vector(number: int) -> Any:
-            pointer = extras.columns[number]
-            at = partial(self._column, pointer, count=d.col_count, extras=extras)
-            return filled(self.work, at)
+            if extras.held is not None:
+                return filled(self.work, partial(extras.held.read, number))
+            at = partial(self._column, extras.columns[number], count=d.col_count, extras=extras)
+            return filled(self.work, lambda step: at(first + step))
 
-        return Places(vector, lambda: filled(Int32, lambda n: Int32(extras.entries(n))))
+        return Places(
+            vector, lambda: filled(Int32, lambda step: Int32(extras.entries(first + step)))
+        )
 
     def _by_vector(self, first: Any, count: int, extras: Extras) -> Places:
         """Values that steps read of a thread's vector of columns, in any row."""

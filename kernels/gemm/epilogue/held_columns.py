@@ -1,0 +1,48 @@
+"""What an epilogue reads for each column, a bias or a scale, in registers before the sums are done.
+
+Loads that are issued behind the last products are waited for, a few hundred cycles of every output
+tile in which tensor cores are idle. Issued in front of the last wait, they run beside products, and
+no register holds them while the mainloop runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass.cute as cute
+
+from layoutconv.planning.tile import TileConfig
+
+MOST = 32  # registers: of more, such as two vectors of 256 columns, accumulators leave none
+
+
+class HeldColumns:
+    """Numbers of a thread's columns, of so many ``tensors``, as type ``kind``.
+
+    Columns are told apart by ``steps``: how far they lie from the thread's first. ``layout`` has
+    those of its accumulators, whatever their row.
+    """
+
+    def __init__(
+        self, tile: TileConfig, thread: Any, pointer: Any, kind: Any, tensors: int
+    ) -> None:
+        shape = tile.m, tile.n
+        columns = cute.make_layout(shape, stride=(0, 1))  # of a row: all rows alike
+        self.layout = thread.partition_C(cute.make_tensor(pointer, columns)).layout
+        steps = dict.fromkeys(self.layout(i) for i in range(cute.size(self.layout)))
+        self.steps = {step: place for place, step in enumerate(steps)}
+        self.first = thread.partition_C(cute.make_identity_tensor(shape))[0][1]
+        self.tensors, self.registers = tensors, len(steps) * tensors
+        self.fits = self.registers <= MOST
+        if self.fits:
+            self.values = cute.make_rmem_tensor((len(steps), tensors), kind)
+
+    def fetch(self, n0: Any, at: Callable[[int, Any], Any]) -> None:
+        """Load ``at(number of a tensor, column)`` of a tile whose columns begin at ``n0``."""
+        for step, place in self.steps.items():
+            for number in range(self.tensors):
+                self.values[place, number] = at(number, n0 + self.first + step)
+
+    def read(self, number: int, step: int) -> Any:
+        return self.values[self.steps[step], number]
