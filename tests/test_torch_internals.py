@@ -65,6 +65,8 @@ def test_stand_ins_answer_as_torch_does():
     assert not torch_internals.functions_may_look()
     with torch.device("cpu"):
         assert torch_internals.functions_may_look()
+    with torch.device("cpu"):  # a mode that is known to miss nothing is none of torch's
+        assert len(torch_internals.function_modes()) == len(torch_internals.unknown_mode()) == 1
     assert not torch_internals.autocast_is_on()
     with torch.autocast("cpu"):
         assert torch_internals.autocast_is_on()

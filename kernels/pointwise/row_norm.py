@@ -88,8 +88,9 @@ class Normalise(OfRows):
     """Features after the norm, and what follows it.
 
     Tensors: features, which rows there are, moments and counts of the parts, weight, bias, what is
-    added, the result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; and
-    both running statistics. Integers: the bits of eps and of the momentum, as float32.
+    added, the result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; both
+    running statistics, and batches so far, int64 (). Integers: the bits of eps and of the momentum,
+    as float32.
     """
 
     more = 2
@@ -100,12 +101,13 @@ class Normalise(OfRows):
         features = self.of_features()
         return (
             features, ("uint8", 1), floats, floats, parameter, parameter, features, features,
-            floats, running, running,
+            floats, running, running, ("int64", 8),
         )  # fmt: skip
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
-        x, there, moments, counts, weight, bias, past, out, kept, mean_run, variance_run = pointers
+        x, there, moments, counts, weight, bias, past, out, kept, *moving = pointers
+        mean_run, variance_run, batches = moving
         place, columns, parts = self.place(integers), integers[1], Int32(integers[4])
         eps, momentum = (_float(bits) for bits in integers[5:7])
         arrays = self.shared(3)
@@ -125,6 +127,8 @@ class Normalise(OfRows):
                 put(kept, columns + column, inverse)
                 if column == 0:
                     put(kept, 2 * columns, n)
+                    if cutlass.const_expr(self.shape.counts):
+                        put(batches, 0, Int64(at(batches, 0)) + 1)
                 if cutlass.const_expr(self.shape.running):
                     self.follow(mean_run, column, momentum, n, mean)
                     unbiased = squares * select(n > 1.0, 1.0 / (n - 1.0), Float32(0.0))
@@ -320,7 +324,7 @@ def forward(shape: NormShape) -> Chain:
     return Chain(
         (
             (Statistics(shape), (0, 1, 2, 3), ints),
-            (Normalise(shape), tuple(range(11)), (*ints, 5, 6)),
+            (Normalise(shape), tuple(range(12)), (*ints, 5, 6)),
         )
     )
 

@@ -7,7 +7,7 @@ torch's dispatcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -37,6 +37,11 @@ def private(path: str, stand_in: Any) -> Any:
 def supposed(*_: Any) -> bool:
     """Suppose that somebody looks."""
     return True
+
+
+def unknown_mode() -> list[None]:
+    """Suppose one that looks at everything."""
+    return [None]
 
 
 def functions_may_look() -> bool:
@@ -100,6 +105,11 @@ functions_that_look: Callable[[], int] = private(
     "torch._C:_len_torch_function_stack", functions_may_look
 )
 operators_that_look: Callable[[], int] = private("torch._C:_len_torch_dispatch_stack", supposed)
+
+# ``f()``: the modes that look at functions; of stand-ins nobody knows what they look for.
+function_modes: Callable[[], Sequence[Any]] = private(
+    "torch.overrides:_get_current_function_mode_stack", unknown_mode
+)
 
 # ``levels._current_level``: -1 outside of forward-mode differentiation.
 levels: Any = forward_ad if hasattr(forward_ad, "_current_level") else Levels()

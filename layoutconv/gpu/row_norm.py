@@ -29,6 +29,7 @@ class Norm(NamedTuple):
         there: which rows count, bool (rows,); None if all do.
         past: what is added to the result, like the features, or None.
         relu: whether max(x, 0) follows.
+        counted: batches so far, int64 (), which are one more then, or None.
     """
 
     weight: Tensor | None
@@ -39,6 +40,7 @@ class Norm(NamedTuple):
     there: Tensor | None = None
     past: Tensor | None = None
     relu: bool = False
+    counted: Tensor | None = None
 
 
 def takes(x: Tensor, norm: Norm) -> bool:
@@ -61,7 +63,11 @@ def takes(x: Tensor, norm: Norm) -> bool:
                 or tensor.device != device
             ):
                 return False
-    past, there = norm.past, norm.there
+    past, there, counted = norm.past, norm.there, norm.counted
+    if counted is not None and (
+        counted.dtype is not torch.int64 or counted.dim() or counted.device != device
+    ):
+        return False
     if there is not None:
         known = there.dtype is torch.bool and there.shape == x.shape[:1] and there.device == device
         if not (known and there.is_contiguous()):
@@ -74,7 +80,7 @@ def takes(x: Tensor, norm: Norm) -> bool:
 def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     """The result, like features ``x`` (rows, C) on a GPU, which are ``takes``'s, and what the
     backward pass needs: mean and inverse deviation of every column, and how many rows counted,
-    float32 (2 C + 1,). Running statistics move.
+    float32 (2 C + 1,). Running statistics move, and batches are counted.
     """
     x, past, running = _whole(x), norm.past, norm.running or (None, None)
     past = None if past is None else _whole(past)
@@ -84,14 +90,14 @@ def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     # Words, as launches want their first tensor: moments of each part, and counts behind them.
     moments = x.new_empty((1, parts * (2 * C + 1)), dtype=torch.int32)
     start = moments.data_ptr()
-    there = [x, norm.there, norm.weight, norm.bias, past, out, kept, *running]
+    there = [x, norm.there, norm.weight, norm.bias, past, out, kept, *running, norm.counted]
     rows, valid, *rest = [start if t is None else t.data_ptr() for t in there]
     addresses = rows, valid, start, start + 8 * C * parts, *rest
     chain = _chain(shape, forward=True)
     tensors = moments, *[t for t in there if t is not None]
     _per_rank().launch(chain, tensors, addresses, (*plan, _bits(norm.eps), _bits(norm.momentum)))
-    for tensor in norm.running or ():
-        if not tensor.is_inference():
+    for tensor in (*(norm.running or ()), norm.counted):
+        if tensor is not None and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
     return out, kept
 
@@ -127,7 +133,7 @@ def _planned(x: Tensor, norm: Norm) -> tuple[NormShape, Schedule]:
     weight, running = norm.weight, norm.running
     of_parameters = None if weight is None else weight.dtype
     of_running = None if running is None else running[0].dtype
-    options = norm.there is not None, norm.relu, norm.past is not None
+    options = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
     rows, C = x.shape
     shape = _shape_of(x.dtype, C, of_parameters, of_running, *options)
     return shape, schedule(rows, C, shape.vector)
@@ -135,7 +141,7 @@ def _planned(x: Tensor, norm: Norm) -> tuple[NormShape, Schedule]:
 
 @remembered(256)
 def _shape_of(
-    dtype: torch.dtype, C: int, parameters: Any, running: Any, masked: bool, relu: bool, added: bool
+    dtype: torch.dtype, C: int, parameters: Any, running: Any, *options: bool
 ) -> NormShape:
     names = (
         "" if kind is None else str(kind).removeprefix("torch.")
@@ -143,7 +149,7 @@ def _shape_of(
     )  # fmt: skip
     name, of_parameters, of_running = names
     vector = vector_of(C, dtype.itemsize)
-    return NormShape(name, vector, of_parameters, of_running, masked, relu, added)
+    return NormShape(name, vector, of_parameters, of_running, *options)
 
 
 @remembered(64)

@@ -7,6 +7,7 @@ rows does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,10 @@ from .row_norm import batch_norm
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_rows_there: ContextVar[Callable[[int], Tensor | None] | None] = ContextVar(
+    "rows_there", default=None
+)
 
 
 def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
@@ -54,9 +59,12 @@ def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
 class CountedRows(TorchFunctionMode):
     """Have torch's batch norm and losses leave out rows without a cell.
 
+    Norms in training that are one pass with what follows them, where torch's function is not
+    called, ask :func:`rows_there`.
+
     Args:
         there: of a number of rows, which of them have a cell, bool (rows,); None if that is the
-            number of no cloud's.
+            number of no cloud's. It is asked once for each cloud.
 
     >>> there = torch.tensor([True, True, False])
     >>> x, labels = torch.tensor([[1.0, 0], [0, 1], [9, 9]]), torch.tensor([0, 1, 0])
@@ -65,9 +73,29 @@ class CountedRows(TorchFunctionMode):
     (tensor(1.), tensor(0.3133))
     """
 
+    misses_nothing = True  # of what norms do by themselves
+
     def __init__(self, there: Callable[[int], Tensor | None]) -> None:
         super().__init__()
-        self._there = there
+        self._of, self._known = there, dict[int, "Tensor"]()
+        self._tokens: list[Any] = []
+
+    def __enter__(self) -> CountedRows:
+        self._tokens.append(_rows_there.set(self._there))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _rows_there.reset(self._tokens.pop())
+
+    def _there(self, rows: int) -> Tensor | None:
+        found = self._known.get(rows)
+        if found is None:
+            found = self._of(rows)
+            if found is not None:
+                self._known[rows] = found
+        return found
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -82,6 +110,20 @@ class CountedRows(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+def rows_there(rows: int) -> Tensor | None:
+    """Which of so many rows have a cell, bool (rows,), inside of a :class:`CountedRows`; None of
+    rows that all count.
+
+    >>> with CountedRows(lambda rows: torch.ones(rows, dtype=torch.bool)):
+    ...     rows_there(2)
+    tensor([True, True])
+    >>> rows_there(2) is None
+    True
+    """
+    there = _rows_there.get()
+    return None if there is None else there(rows)
+
+
 class WithoutDropout(TorchFunctionMode):
     """Have torch's dropout return its input: of other numbers of rows it draws other numbers.
 
@@ -89,6 +131,8 @@ class WithoutDropout(TorchFunctionMode):
     ...     torch.nn.Dropout(0.9)(torch.ones(2))
     tensor([1., 1.])
     """
+
+    misses_nothing = True  # of launches, none of which drops anything
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -20,7 +20,7 @@ _PLAIN_OR_NONE = PLAIN | {type(None)}
 def batch_norm(x: Tensor, norm: Norm) -> Tensor:
     """Features ``x`` (rows, C) normalised over the rows that count, and what follows; zeros in
     other rows. Running statistics move as torch's, but of fewer than two rows, which torch refuses,
-    they do not.
+    they do not; batches are counted all the same.
 
     >>> x, there = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([True, True, False])
     >>> running = torch.zeros(1), torch.ones(1)
@@ -32,9 +32,11 @@ def batch_norm(x: Tensor, norm: Norm) -> Tensor:
         return found
     there = x.new_ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
     y, *statistics = normalised_rows(x, there[:, None], norm.weight, norm.bias, norm.eps)
-    if norm.running is not None:
-        with torch.no_grad():
+    with torch.no_grad():
+        if norm.running is not None:
             follow(norm.running, norm.momentum, *statistics)
+        if norm.counted is not None:
+            norm.counted.add_(1)
     y = y if norm.past is None else (y + norm.past).where(there[:, None], 0)
     return y.relu() if norm.relu else y
 
@@ -84,7 +86,7 @@ def on_kernels(x: Tensor, norm: Norm) -> bool:
     >>> on_kernels(torch.ones(2, 3), Norm(None, None, None, 0.1, 1e-5))
     False
     """
-    others = norm.weight, norm.bias, norm.there, norm.past, *(norm.running or ())
+    others = norm.weight, norm.bias, norm.there, norm.past, norm.counted, *(norm.running or ())
     return (
         type(x) in PLAIN
         and x.is_cuda

@@ -13,6 +13,7 @@ import torch
 
 from ..gpu.row_norm import Norm
 from ..sparse import SparseTensor
+from .counted_rows import rows_there
 from .fused_norm import is_bare
 from .row_norm import batch_norm, on_kernels
 
@@ -24,13 +25,16 @@ NORMS: set[type] = {torch.nn.BatchNorm1d}
 
 
 def trained_features(x: Any, norm: Any, last: Any, past: Any = None) -> SparseTensor | None:
-    """The same of sparse tensors; None also where rows have no cell, or those of both are others.
+    """The same of sparse tensors; None also where rows have no cell, unless a training step is
+    captured, or those of both are others.
 
     >>> x = SparseTensor.from_dense(torch.ones(1, 2, 2))
     >>> trained_features(x, torch.nn.BatchNorm1d(2), None) is None
     True
     """
-    if not isinstance(x, SparseTensor) or x.coordinates.padded:
+    if not isinstance(x, SparseTensor):
+        return None
+    if x.coordinates.padded and rows_there(len(x)) is None:
         return None
     added = None
     if past is not None:
@@ -61,10 +65,7 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
     if (weight is None) is norm.affine or (running is None) is norm.track_running_stats:
         return None  # held otherwise: of a replica, or sharded
     momentum, relu = norm.momentum, last is not None
-    told = Norm(weight, bias, running, momentum, norm.eps, None, past, relu)
-    if not on_kernels(x, told):
-        return None
-    counted = held.get("num_batches_tracked")
-    if running is not None and counted is not None:
-        counted.add_(1)
-    return batch_norm(x, told)
+    counted = None if running is None else held.get("num_batches_tracked")
+    there = rows_there(len(x))
+    told = Norm(weight, bias, running, momentum, norm.eps, there, past, relu, counted)
+    return batch_norm(x, told) if on_kernels(x, told) else None

@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 from ..base.torch_internals import (
     TENSOR_GUARDS,
+    function_modes,
     functions_that_look,
     is_any_autocast_enabled,
     is_batch_of_transform,
@@ -88,10 +89,18 @@ def is_watched_unseen() -> bool:
     # Of tracers, torch.compile alone has to be asked for: others are modes, or have own tensors.
     return bool(
         is_dynamo_compiling()
-        or functions_that_look()
+        or (functions_that_look() and not all(map(_misses_nothing, function_modes())))
         or operators_that_look()
         or levels._current_level >= 0
     )
+
+
+def _misses_nothing(mode: Any) -> bool:
+    """Return whether a mode that looks at functions need not see those that are part of a launch.
+
+    Such a mode of ours says so by an attribute: what it does to them, launches do.
+    """
+    return getattr(mode, "misses_nothing", False) is True
 
 
 def wants_gradient(*tensors: Any) -> bool:

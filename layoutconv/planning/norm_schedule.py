@@ -26,6 +26,7 @@ class NormShape:
         masked: whether rows may have no cell.
         relu: whether max(x, 0) follows.
         added: whether a tensor is added in front of that.
+        counts: whether batches are counted.
     """
 
     dtype: str
@@ -35,6 +36,7 @@ class NormShape:
     masked: bool = False
     relu: bool = False
     added: bool = False
+    counts: bool = False
 
 
 def vector_of(columns: int, itemsize: int) -> int:

@@ -53,7 +53,7 @@ KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (0, 2), Settle: (3,), Count: (2,), Reach: (1,), Mark: (1,),
-    CountBits: (2,), Normalise: (9, 10),
+    CountBits: (2,), Normalise: (9, 10, 11),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),

@@ -165,6 +165,17 @@ def test_one_row_changes_no_running_statistic(launches: Launches) -> None:
     assert (running[0].tolist(), running[1].tolist()) == ([0.0] * 4, [1.0] * 4)
 
 
+@pytest.mark.parametrize(("rows", "C"), [(700, 136), (40, 4), (9, 3)])
+def test_a_batch_is_counted_once(launches: Launches, rows: int, C: int) -> None:
+    counted, version = torch.tensor(2**40 + 1), torch.tensor(0)._version
+    running, x = (torch.zeros(C), torch.ones(C)), features(0, rows, C, torch.float32)
+    row_norm.normalised(x, Norm(None, None, running, 0.5, 1e-5, counted=counted))
+    assert int(counted) == 2**40 + 2
+    assert counted._version > version
+    row_norm.normalised(x, Norm(None, None, running, 0.5, 1e-5))
+    assert int(counted) == 2**40 + 2
+
+
 def test_what_is_not_a_number_stays_none(launches: Launches) -> None:
     """As torch's ReLU has it: a network that diverges has to show it."""
     x, grad = features(0, 40, 4, torch.float32), torch.ones(40, 4)

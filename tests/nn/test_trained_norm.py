@@ -17,6 +17,7 @@ import layoutconv as lc
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.gpu.row_norm import Norm
 from layoutconv.nn import Residual, Sequential, fused_norm, trained_norm, unfused
+from layoutconv.nn.counted_rows import CountedRows, WithoutDropout
 from layoutconv.sparse import SparseTensor
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -100,6 +101,43 @@ def test_a_network_in_spconvs_names(passes: list[Norm], networks: Any) -> None:
     assert len(passes) == norms == 21
     assert sum(norm.past is not None for norm in passes) == 8
     assert all(norm.relu for norm in passes)
+
+
+def test_rows_without_a_cell_in_a_captured_step(passes: list[Norm]) -> None:
+    """Norms are fused there, too, and results are those of the rows that there are."""
+    torch.manual_seed(0)
+    conv, norm = lc.nn.SubmConv3d, nn.BatchNorm1d
+    body = Sequential(conv(C, C, 3), norm(C), nn.ReLU(), conv(C, C, 3), norm(C))
+    net = Sequential(conv(C, C, 3), norm(C), nn.ReLU(), Residual(body)).train().double()
+    x = cloud()
+    features, rows = x.features.double(), len(x)
+    with unfused():
+        want = step(copy.deepcopy(net), features, x.replace)
+    padded = x.padded(rows + 37)
+    there, asked = padded.coords[:, 0] >= 0, []
+
+    def of(count: int) -> Tensor | None:
+        asked.append(count)
+        return there if count == len(there) else None
+
+    more = torch.full((37, C), 3.0, dtype=torch.float64)
+    with CountedRows(of), WithoutDropout():
+        got = step(net, torch.cat([features, more]), padded.replace)
+    assert [norm.past is not None for norm in passes] == [False, False, True]
+    assert all(norm.there is there and norm.counted is not None for norm in passes)
+    assert asked == [len(there)]
+    assert not got[0][rows:].any()
+    for found, expected in zip(got, want, strict=True):
+        found = found[:rows] if len(found.shape) == 2 and len(found) == len(there) else found
+        limit = 1e-9 * float(expected.abs().max().clamp(min=1))
+        torch.testing.assert_close(found, expected, rtol=0, atol=limit)
+
+
+def test_another_mode_sees_every_function(passes: list[Norm]) -> None:
+    net = Sequential(lc.nn.SubmConv3d(C, C, 3), nn.BatchNorm1d(C), nn.ReLU()).train()
+    with CountedRows(lambda rows: None), torch.device("cpu"):
+        net(cloud())
+    assert not passes
 
 
 @pytest.mark.parametrize("why", ["hooks", "evaluation", "momentum", "rows", "activation", "padded"])
