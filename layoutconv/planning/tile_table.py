@@ -1,8 +1,8 @@
 """Tile table: which tiles there are, their stages, and how fast each is.
 
 Rates are shares of that of the best tile of Ampere's loop when a GPU is full, measured on an H200;
-those of Hopper's large tiles are a fit to 1,504 trials of tiles on an H100, of layers of networks
-(docs/lab_notebook.md). ``tune`` makes of them which tile runs a problem.
+those of Hopper's tiles are fits to 1,504 trials of tiles on an H100, and to 1,700 more, of layers
+of networks (docs/lab_notebook.md). ``tune`` makes of them which tile runs a problem.
 
 Rates of tiles of 8 and of 16 columns, and of persistent ones of 32 and 64, are estimates until
 ``benchmarks/race_narrow.py`` has been run. What bounds narrow tiles are rows, which are read for
@@ -64,7 +64,7 @@ TURNED = dict(
     zip(HOPPER, (0.12, 0.23, 0.55, 0.68, 0.43, 0.72, 0.43, 0.86, 0.60, 0.82), strict=True)
 )
 MAPPED = dict(
-    zip(HOPPER, (0.12, 0.23, 1.02, 1.10, 1.02, 1.73, 1.05, 1.73, 1.79, 2.02), strict=True)
+    zip(HOPPER, (0.12, 0.23, 1.20, 1.60, 1.20, 1.73, 1.25, 1.73, 1.79, 2.02), strict=True)
 )
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {

@@ -35,9 +35,11 @@ from .tile_table import (
 )
 
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-EXCHANGE = 4.5  # microseconds in which two CTAs of a cluster add up their parts; four take twice
-LAUNCH = 1.6  # microseconds of a kernel that adds parts up, beside what it reads and writes
+EXCHANGE = 9.0  # microseconds in which two CTAs of a cluster add up their parts; four take twice
+LAUNCH = 2.5  # microseconds of a kernel that adds parts up, beside what it reads and writes
 TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
+# Bytes of parts that L2 still has when they are added up, and how much faster than memory it is.
+HELD_PARTS, HELD_RATE = 14e6, 2.5
 MORE_PARTS = 0.01  # of the time, for twice as many parts of sums that tensor maps bring
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
@@ -323,7 +325,10 @@ def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) ->
     if splits == 1:
         return time
     outputs = problem.m * problem.n * problem.groups
-    time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth
+    # Of sums that threads copy, rates were fitted without what L2 has.
+    held = problem.tma and 4 * outputs * splits <= HELD_PARTS
+    rate = machine.bandwidth * (HELD_RATE if held else 1)
+    time += LAUNCH + outputs * (8 * splits + 4) / rate
     if problem.tma:
         time *= 1 + MORE_PARTS * log2(splits)
     least = TWO_LAUNCHES + 1e-3 * time  # of equal ones, what the GPU is done with first
