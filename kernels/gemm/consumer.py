@@ -56,8 +56,9 @@ class Consumer:
     ):
         """Multiply ``count`` k-tiles, from number ``begin`` on; return the state after the last.
 
-        ``state`` is that of the first. ``meanwhile`` is called before the last wait.
+        ``state`` is that of the first. ``meanwhile`` is called before the first wait.
         """
+        meanwhile()
         tile, mainloop, k_tiles = const_expr(self.tile), self.mainloop, self.k_tiles
         pipeline = mainloop.pipeline
         stages = PipelineConsumer(pipeline, fence=mainloop.fences)
@@ -99,7 +100,6 @@ class Consumer:
                 state = state.next()
         if const_expr(tile.pingpong):
             pipeline.end_turn(tid)
-        meanwhile()
         wait_for_products(self.acc)
         if const_expr(tile.persistent):  # the last stage as well: loads of another tile follow
             release(before, tid)

@@ -20,6 +20,7 @@ from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.planning.halo_reuse import halo_of
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.structural_zeros import runs_of
+from layoutconv.planning.tile import registers_given
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
@@ -158,8 +159,7 @@ class ImplicitGemm(GemmKernel):
                 statistics = statistics + Int64(single.m_tile) * (2 * all_columns)
             epilogue = self._epilogue()
             extras = self._extras(reads, statistics, group)
-            held = epilogue.hold(mainloop.multiplier.mma, tid, of_d, extras)
-            extras = replace(extras, held=held)
+            extras = self._holding(epilogue, extras, mainloop, of_d, tid)
             fetch = partial(epilogue.fetch, of_d, extras, single.n0)
             nothing, rows = self._sum(mainloop, loads, of_d, smem, single, split, acc, fetch)
             let_dependents_start(self.pdl)
@@ -251,9 +251,7 @@ class ImplicitGemm(GemmKernel):
             store = partial(epilogue, *results)
         else:
             store = partial(epilogue, *results, epilogue_smem, tid=tid)
-        number = tid % self.tile.mma_threads
-        held = epilogue.hold(mainloop.multiplier.mma, number, d, extras)
-        extras = replace(extras, held=held)
+        extras = self._holding(epilogue, extras, mainloop, d, tid % self.tile.mma_threads)
         store, fetch = partial(store, extras=extras), partial(epilogue.fetch, d, extras)
         tiles = StaticPersistent(self.tile, d.row_count, self.view.n)
         tiles.run(mainloop, loads, k_tiles, tid, acc, store, fetch)
@@ -304,6 +302,20 @@ class ImplicitGemm(GemmKernel):
             first_column=group * self.view.n,
             all_columns=self.view.n * cute.arch.grid_dim()[2],
         )  # fmt: skip
+
+    def _holding(
+        self,
+        epilogue: Epilogue,
+        extras: Extras,
+        mainloop: MainloopSm80 | MainloopSm90,
+        d: Operand,
+        tid: Any,
+    ) -> Extras:
+        """The same with room for what is read of a consumer's columns, thread ``tid`` of one."""
+        registers = registers_given(self.ctas_per_sm, self.tile.threads)
+        return replace(
+            extras, held=epilogue.hold(mainloop.multiplier.mma, tid, d, extras, registers)
+        )
 
     def _starts_early(self, ctas: Any) -> Any:
         """Return whether this kernel starts while the one before it ends (PDL).

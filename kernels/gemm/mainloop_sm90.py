@@ -193,7 +193,7 @@ class MainloopSm90:
     ):
         """Accumulate ``count`` k-tiles of one output tile, from number ``begin`` on.
 
-        Consumers call ``meanwhile`` before their last wait.
+        Consumers call ``meanwhile`` before their first wait.
         """
         tile = const_expr(self.tile)
         self.prepare(a, b, tid)

@@ -26,7 +26,7 @@ TILE = persistent((64, 128, 64), (4, 1), 2)
 KINDS = {
     "a tile each": specialized((64, 128, 64), (4, 1), 3),
     "persistent": TILE,
-    "ping-pong": retiled(TILE, schedule=KernelSchedule.PINGPONG, stages=3),
+    "ping-pong": retiled(TILE, n=64, schedule=KernelSchedule.PINGPONG, stages=3),
     "multistage": TileConfig((64, 128, 32), (2, 2), 3),
 }
 WAIT = {"multistage": "cp.async.wait_group"}

@@ -1,8 +1,8 @@
 """What an epilogue reads for each column, a bias or a scale, in registers before the sums are done.
 
 Loads that are issued behind the last products are waited for, a few hundred cycles of every output
-tile in which tensor cores are idle. Issued in front of the last wait, they run beside products, and
-no register holds them while the mainloop runs.
+tile in which tensor cores are idle. Consumers issue them in front of their first wait, so that they
+are long there, where registers are left beside the accumulators.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import cutlass.cute as cute
 
 from layoutconv.planning.tile import TileConfig
 
-MOST = 32  # registers: of more, such as two vectors of 256 columns, accumulators leave none
+BESIDE = 16  # registers that nothing else of an epilogue has; with fewer, kernels spilled
 
 
 class HeldColumns:
     """Numbers of a thread's columns, of so many ``tensors``, as type ``kind``.
 
     Columns are told apart by ``steps``: how far they lie from the thread's first. ``layout`` has
-    those of its accumulators, whatever their row.
+    those of its accumulators, whatever their row. ``fits``: whether a thread's ``registers`` are
+    enough.
     """
 
     def __init__(
-        self, tile: TileConfig, thread: Any, pointer: Any, kind: Any, tensors: int
+        self, tile: TileConfig, thread: Any, pointer: Any, kind: Any, tensors: int, registers: int
     ) -> None:
         shape = tile.m, tile.n
         columns = cute.make_layout(shape, stride=(0, 1))  # of a row: all rows alike
@@ -33,8 +34,9 @@ class HeldColumns:
         steps = dict.fromkeys(self.layout(i) for i in range(cute.size(self.layout)))
         self.steps = {step: place for place, step in enumerate(steps)}
         self.first = thread.partition_C(cute.make_identity_tensor(shape))[0][1]
-        self.tensors, self.registers = tensors, len(steps) * tensors
-        self.fits = self.registers <= MOST
+        self.tensors = tensors
+        accumulators = cute.size(self.layout)
+        self.fits = accumulators + len(steps) * tensors + BESIDE <= registers
         if self.fits:
             self.values = cute.make_rmem_tensor((len(steps), tensors), kind)
 

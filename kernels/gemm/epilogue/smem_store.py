@@ -100,14 +100,16 @@ class Epilogue:
         row_bits = vectors.bit_length() - 1
         return min(3, row_bits), 4, row_bits
 
-    def hold(self, mma: Any, tid: Any, d: Operand, extras: Extras) -> HeldColumns | None:
-        """Registers for what steps read of a thread's columns; None where they read nothing, or
-        more than is worth holding.
+    def hold(
+        self, mma: Any, tid: Any, d: Operand, extras: Extras, registers: int
+    ) -> HeldColumns | None:
+        """Room for what steps read of a thread's columns; None where they read nothing, or a thread
+        has too few ``registers``.
         """
         tensors = len(extras.columns) if self.by_fragment else 0
         if not tensors:
             return None
-        held = HeldColumns(self.tile, mma.get_slice(tid), d.pointer, self.work, tensors)
+        held = HeldColumns(self.tile, mma.get_slice(tid), d.pointer, self.work, tensors, registers)
         return held if held.fits else None
 
     def fetch(self, d: Operand, extras: Extras, n0: Any) -> None:
