@@ -45,7 +45,7 @@ class Statistics(OfRows):
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
         x, there, moments, counts = pointers
-        place, columns = self.place(integers), integers[1]
+        place, columns = self.enter(integers), integers[1]
         count = cute.make_rmem_tensor(1, Float32)
         count.fill(0.0)
         shift, sums, squares = self.registers(3)
@@ -108,7 +108,7 @@ class Normalise(OfRows):
     def kernel(self, pointers: list, integers: tuple):
         x, there, moments, counts, weight, bias, past, out, kept, *moving = pointers
         mean_run, variance_run, batches = moving
-        place, columns, parts = self.place(integers), integers[1], Int32(integers[4])
+        place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
         eps, momentum = (_float(bits) for bits in integers[5:7])
         arrays = self.shared(3)
         n, mean, squares = self.merged(moments, counts, place, columns, parts)
@@ -195,7 +195,7 @@ class Sums(OfRows):
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
         x, there, out, grad, kept, found = pointers
-        place, columns = self.place(integers), integers[1]
+        place, columns = self.enter(integers), integers[1]
         mean, inverse = self.kept(kept, place, columns)
         held = self.registers(2)
         for turn in range(self.turns(place)):
@@ -261,7 +261,7 @@ class Gradient(Sums):
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
         x, there, out, grad, kept, found, weight, dx, dpast, of_parameters = pointers
-        place, columns, parts = self.place(integers), integers[1], Int32(integers[4])
+        place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
         arrays = self.shared(2)
         for array, own in zip(arrays, self.merged(found, place, columns, parts), strict=True):
             array[0, place.tid] = own

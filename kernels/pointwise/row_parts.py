@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from layoutconv.planning.norm_schedule import FLIGHT, LOG_THREADS, NormShape
 
 from ..common.dsl import Float32, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.walk import TYPES, at, read, select
 from ..maps.cooperative import least
 from ..maps.per_rank import PerRank
@@ -63,11 +64,22 @@ class OfRows(PerRank):
             grid=[Int32((columns + wide - 1) // wide), Int32(parts), 1],
             block=[self.threads, 1, 1],
             stream=stream,
+            use_pdl=self.shape.early,
         )
 
     def of_features(self) -> tuple[str, int]:
         """A tensor of features, as an address has it."""
         return self.shape.dtype, self.vector * TYPES[self.shape.dtype].width // 8
+
+    def enter(self, integers: Any) -> Place:
+        """Return the place of a thread, from where on it may touch memory.
+
+        Dependents start once every CTA has, so that they take no place of one.
+        """
+        let_dependents_start(self.shape.early)
+        place = self.place(integers)
+        wait_for_others(self.shape.early)
+        return place
 
     def place(self, integers: Any) -> Place:
         """The place of a thread."""

@@ -9,6 +9,7 @@ import torch
 
 from ..base.caches import remembered
 from ..planning.norm_schedule import BYTES, NormShape, Schedule, schedule, vector_of
+from . import machines
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,9 +135,17 @@ def _planned(x: Tensor, norm: Norm) -> tuple[NormShape, Schedule]:
     of_parameters = None if weight is None else weight.dtype
     of_running = None if running is None else running[0].dtype
     options = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
+    early = x.is_cuda and _starts_early(x.get_device())
     rows, C = x.shape
-    shape = _shape_of(x.dtype, C, of_parameters, of_running, *options)
+    shape = _shape_of(x.dtype, C, of_parameters, of_running, *options, early)
     return shape, schedule(rows, C, shape.vector)
+
+
+@remembered(64)
+def _starts_early(device: int) -> bool:
+    from ..kernels.common.pdl import starts_early
+
+    return starts_early(machines.machine_of(device).arch)
 
 
 @remembered(256)

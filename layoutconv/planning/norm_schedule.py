@@ -27,6 +27,7 @@ class NormShape:
         relu: whether max(x, 0) follows.
         added: whether a tensor is added in front of that.
         counts: whether batches are counted.
+        early: whether kernels start while those before them end (PDL).
     """
 
     dtype: str
@@ -37,6 +38,7 @@ class NormShape:
     relu: bool = False
     added: bool = False
     counts: bool = False
+    early: bool = False
 
 
 def vector_of(columns: int, itemsize: int) -> int:

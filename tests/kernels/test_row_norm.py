@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from layoutconv.gpu import row_norm
 from layoutconv.gpu.row_norm import Norm
+from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import per_rank
 from layoutconv.kernels.maps.per_rank import build
@@ -29,6 +32,7 @@ from layoutconv.planning.norm_schedule import NormShape
 
 from .cloud_launcher import SEEDS, Launches, few
 from .draws import draws
+from .test_dependents import MEMORY, START, WAIT
 
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a result's own size
 
@@ -213,9 +217,15 @@ def test_schedules_have_every_row_and_column_once(columns: int) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("kind", [Statistics, Normalise, Sums, Gradient])
 def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any) -> None:
-    shape = NormShape("float16", 8, "float32", "float32", True, True, True)
+    shape = NormShape("float16", 8, "float32", "float32", True, True, True, True)
+    shape = replace(shape, early=starts_early(arch))
     built = build(kind(shape), arch, dump=str(tmp_path))
     (found,) = read_cubin(built.__cubin__).values()
+    ptx, first = built.__ptx__, re.search(MEMORY, built.__ptx__)
+    assert first is not None
+    assert ptx.count(WAIT) == ptx.count(START) == shape.early
+    if shape.early:
+        assert ptx.index(START) < ptx.index(WAIT) < first.start()
     assert found.stack == 0
     assert found.registers * THREADS <= 32_768  # two CTAs to a multiprocessor
 
