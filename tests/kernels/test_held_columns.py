@@ -1,4 +1,4 @@
-"""What steps read of columns is loaded before the last products are waited for, and held."""
+"""Numbers of columns are loaded before the last products are waited for, and held."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What an epilogue reads for each column, a bias or a scale, in registers before the sums are done.
+"""Numbers that an epilogue reads for each column, in registers before the sums are done.
 
-Loads that are issued behind the last products are waited for, a few hundred cycles of every output
-tile in which tensor cores are idle. Consumers issue them in front of their first wait, so that they
-are long there, where registers are left beside the accumulators.
+A bias or a scale that is loaded behind the last products is waited for, a few hundred cycles of
+every output tile in which tensor cores are idle. Consumers load it in front of their first wait,
+so that it is long there, where registers are left beside the accumulators.
 """
 
 from __future__ import annotations
