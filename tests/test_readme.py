@@ -68,7 +68,7 @@ def test_python(page: Path) -> None:
 @pytest.mark.parametrize(("command", "printed"), sorted(set(commands())))
 def test_command(command: str, printed: str, tmp_path: Path) -> None:
     """Commands run, but for what ``.ci/run`` runs; what takes long has the options."""
-    if f"    {command}\n" in CI or f'" {command}\n' in CI:
+    if all(f'" {part}\n' in CI for part in command.split(" && ")):
         return
     program, *arguments = shlex.split(command.removeprefix("pip install -e . && "))
     if program == "compute-sanitizer":
