@@ -12,6 +12,21 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there are no workers
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give every worker a part of the tests in their order, and who is done half of what is left.
+
+    By default a worker is sent thousands of tests at once and keeps them: all kernels, which take
+    longer than the rest, were one worker's, and the other was done long before. In their order,
+    tests find what others of their file have made.
+    """
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
     """Collect no garbage while modules are imported, and pass over what they made ever after.
