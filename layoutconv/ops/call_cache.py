@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # in a third of is_compiling's time
 is_grad_enabled = torch.is_grad_enabled
 _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
-
+_NO_ENDING: tuple[Any, ...] = (None, None, None)  # a bias, a scale, a residual
 _LATER = 2048  # bytes of the launches that are bound when an entry is used first
 
 Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
@@ -109,35 +109,21 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         make: Callable[[], Any],
         numbers: tuple[Any, ...],
         out_dtype: torch.dtype | None,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        scale: Tensor | float | None = None,
-        residual: Tensor | None = None,
-        *named: Tensor,
+        *tensors: Any,
+        lowered: bool = False,
     ) -> None:
-        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
+        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made.
+
+        ``tensors`` are those of :meth:`find`. ``lowered``: autocast is on, and nothing else is
+        known to see the call.
+        """
+        input, weight, bias, scale, residual, *named = *tensors, *_NO_ENDING[len(tensors) - 2 :]
         numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
         together = input, weight, *columns, *named
         # Apart from the input, which it may be: a guard of torch's has no tensor twice.
         alone = () if residual is None else (residual,)
-        if is_plain(*together, *alone):
+        if lowered or is_plain(*together, *alone):
             self._keep(make, numbers, together, alone)
-
-    def keep_lowered(
-        self,
-        make: Callable[[], Any],
-        numbers: tuple[Any, ...],
-        out_dtype: torch.dtype | None,
-        *tensors: Any,
-    ) -> None:
-        """Keep a call with autocast on, which nothing else is known to see: ``tensors`` are those
-        of :meth:`keep`, without names.
-        """
-        input, weight, bias, scale, residual = tensors
-        numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
-        alone = () if residual is None else (residual,)
-        self._keep(make, numbers, (input, weight, *columns), alone)
 
     def _keep(
         self,

@@ -95,7 +95,7 @@ def keep_lowering(
     weight = tensors[1]
     if type(weight) in PLAIN and not (weight.is_neg() or is_batched(weight)):
         numbers = found.taps, found.mirrored, *numbers
-        sparse.keep_lowered(kind.lowering, numbers, out_dtype, *tensors)
+        sparse.keep(kind.lowering, numbers, out_dtype, *tensors, lowered=True)
 
 
 def find_function(

@@ -97,16 +97,10 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
         return f"{type(self).__name__}(in={self.in_channels}, out={self.out_channels}, {sizes})"
 
 
-class MinkowskiConvolution(MinkowskiConvolutionBase):
-    """A convolution; a stride of 1 keeps the coordinates, one of s leaves ``floor(x / s)``.
+class _Convolution(MinkowskiConvolutionBase):
+    """A convolution of which its class says whether it is transposed."""
 
-    >>> x = SparseTensor(torch.ones(3, 1), torch.tensor([[0, -3], [0, -2], [0, 5]]).int())
-    >>> net = MinkowskiConvolution(1, 1, kernel_size=3, stride=2, dimension=1)
-    >>> net.kernel.data = torch.tensor([1.0, 10.0, 100.0]).view(3, 1, 1)
-    >>> y = net(x)
-    >>> y.C.tolist(), y.tensor_stride, y.F.T  # -3 lies in the window of -4 and in that of -2
-    ([[0, -4], [0, -2], [0, 4]], [2], tensor([[100.,  11., 100.]], grad_fn=<PermuteBackward0>))
-    """
+    _transposed: bool
 
     def __init__(
         self,
@@ -123,11 +117,25 @@ class MinkowskiConvolution(MinkowskiConvolutionBase):
     ) -> None:
         super().__init__(
             in_channels, out_channels, kernel_size, stride, dilation, bias, kernel_generator,
-            False, expand_coordinates, convolution_mode, dimension,
+            self._transposed, expand_coordinates, convolution_mode, dimension,
         )  # fmt: skip
 
 
-class MinkowskiConvolutionTranspose(MinkowskiConvolutionBase):
+class MinkowskiConvolution(_Convolution):
+    """A convolution; a stride of 1 keeps the coordinates, one of s leaves ``floor(x / s)``.
+
+    >>> x = SparseTensor(torch.ones(3, 1), torch.tensor([[0, -3], [0, -2], [0, 5]]).int())
+    >>> net = MinkowskiConvolution(1, 1, kernel_size=3, stride=2, dimension=1)
+    >>> net.kernel.data = torch.tensor([1.0, 10.0, 100.0]).view(3, 1, 1)
+    >>> y = net(x)
+    >>> y.C.tolist(), y.tensor_stride, y.F.T  # -3 lies in the window of -4 and in that of -2
+    ([[0, -4], [0, -2], [0, 4]], [2], tensor([[100.,  11., 100.]], grad_fn=<PermuteBackward0>))
+    """
+
+    _transposed = False
+
+
+class MinkowskiConvolutionTranspose(_Convolution):
     """A transposed convolution, to coordinates of a finer tensor stride.
 
     >>> x = SparseTensor(torch.ones(3, 1), torch.tensor([[0, -2], [0, -1], [0, 5]]).int())
@@ -139,23 +147,7 @@ class MinkowskiConvolutionTranspose(MinkowskiConvolutionBase):
     ([[0, -2], [0, -1], [0, 5]], tensor([[ 11., 110., 100.]], grad_fn=<PermuteBackward0>))
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Ints = -1,
-        stride: Ints = 1,
-        dilation: Ints = 1,
-        bias: bool = False,
-        kernel_generator: KernelGenerator | None = None,
-        expand_coordinates: bool = False,
-        convolution_mode: Any = None,
-        dimension: int | None = None,
-    ) -> None:
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride, dilation, bias, kernel_generator,
-            True, expand_coordinates, convolution_mode, dimension,
-        )  # fmt: skip
+    _transposed = True
 
 
 class MinkowskiGenerativeConvolutionTranspose(MinkowskiConvolutionBase):

@@ -36,6 +36,15 @@ def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
     _Negative.allowed = bool(allow_negative_coordinates)
 
 
+def _of_caches(name: str, told: str | None = None) -> property:
+    """A property of a tensor that is an attribute of its caches."""
+    return property(
+        lambda self: getattr(self._caches, name),
+        lambda self, value: setattr(self._caches, name, value),
+        doc=told,
+    )
+
+
 class SparseTensor(NoTensor):
     """Features at coordinates; arguments as of TorchSparse.
 
@@ -79,22 +88,8 @@ class SparseTensor(NoTensor):
     def s(self, stride: Ints) -> None:
         self.stride = triple("stride", stride, 1)
 
-    @property
-    def cmaps(self) -> dict[Any, Any]:
-        """Coordinates by stride, as 1.4 has them."""
-        return self._caches.cmaps
-
-    @cmaps.setter
-    def cmaps(self, cmaps: dict[Any, Any]) -> None:
-        self._caches.cmaps = cmaps
-
-    @property
-    def kmaps(self) -> dict[Any, Any]:
-        return self._caches.kmaps
-
-    @kmaps.setter
-    def kmaps(self, kmaps: dict[Any, Any]) -> None:
-        self._caches.kmaps = kmaps
+    cmaps = _of_caches("cmaps", "Coordinates by stride, as 1.4 has them.")
+    kmaps = _of_caches("kmaps")
 
     def __repr__(self) -> str:
         return f"SparseTensor(feats={tuple(self.feats.shape)}, stride={self.stride})"
