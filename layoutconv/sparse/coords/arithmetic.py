@@ -7,6 +7,8 @@ from collections.abc import Callable
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...errors import ArgumentError
 from .bounds import joint
 from .coordinates import Coordinates
@@ -31,8 +33,6 @@ def with_features(function: Function, features: Tensor, other: Any) -> Tensor | 
     tensor([[3., 4.],
             [3., 4.]])
     """
-    import torch
-
     if isinstance(other, torch.Tensor):
         shape = tuple(features.shape)
         try:
@@ -95,8 +95,6 @@ def union(clouds: list[Coordinates]) -> tuple[Coordinates, list[Tensor]]:
     >>> found.coords.tolist(), of_a.tolist(), of_b.tolist()
     ([[0, -2], [0, 1], [0, 4]], [2, 1], [0, 2])
     """
-    import torch
-
     first = clouds[0]
     corner, shape, images = first.corner, first.spatial_shape, first.batch_size
     cells = [cloud.check_distinct().cells for cloud in clouds]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...errors import ArgumentError, ArgumentTypeError
 from .rows import take
 from .sparse_tensor import SparseTensor
@@ -31,8 +33,6 @@ def broadcast(values: Tensor, x: SparseTensor) -> SparseTensor:
     >>> broadcast(torch.tensor([[1.0], [5.0]]), x).features.T
     tensor([[5., 1., 5.]])
     """
-    import torch
-
     if not isinstance(x, SparseTensor):
         raise ArgumentTypeError("x", "a SparseTensor", type(x).__name__)
     if not isinstance(values, torch.Tensor):

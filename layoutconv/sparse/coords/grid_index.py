@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...errors import ArgumentError
 from .coordinates import Coordinates
 from .keys import key_strides, pack
@@ -41,8 +43,6 @@ def dense_index(
     tensor([[[[-1,  0, -1],
               [-1, -1, -1]]]], dtype=torch.int32)
     """
-    import torch
-
     coords, shape = coordinates.check_distinct().cells, coordinates.spatial_shape
     batch_size = coordinates.batch_size
     low, high = box if box is not None else ((0,) * len(shape), shape)

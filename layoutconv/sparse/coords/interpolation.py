@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from ...errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
 from .lattice import Lattice, voxel_edges
@@ -137,8 +139,6 @@ def _rows(
 
     ``offsets`` are of z, y, x; points that are not ``there`` have none.
     """
-    import torch
-
     image = torch.where(there, batch, -1)[:, None]
     centres = torch.cat([image, torch.where(there[:, None], cells, 0).flip(1)], dim=1).int()
     found = coordinates.check_distinct().table.search(centres, (1,) * coordinates.rank, offsets)
@@ -153,8 +153,6 @@ def around(
 
     ``positions`` (points, modes), x first, are in cells; weights have a gradient in them.
     """
-    import torch
-
     offsets = list(product((-1, 0), repeat=coordinates.rank))
     # The corner of cells that is nearest to a point: a cell's centre is half a cell from it, and
     # it is the lower corner of the cell of the last offset.
@@ -174,8 +172,6 @@ def around(
 
 
 def _linear(voxels: SparseTensor, positions: Tensor, batch: Tensor) -> Tensor:
-    import torch
-
     features = voxels.features
     if not (features.is_floating_point() or features.is_complex()):
         raise ArgumentTypeError("voxels", "features of a floating-point type", features.dtype)

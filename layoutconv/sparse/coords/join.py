@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...errors import ArgumentError, ArgumentTypeError
 from .bounds import joint
 from .coordinates import Coordinates
@@ -31,8 +33,6 @@ def cat(tensors: Sequence[SparseTensor]) -> SparseTensor:
     tensor([[ 1., 10.],
             [ 2., 20.]])
     """
-    import torch
-
     first = _first(tensors)
     for number, tensor in enumerate(tensors):
         if tensor.coordinates is not first.coordinates:
@@ -65,8 +65,6 @@ def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
     >>> both.coords.tolist(), both.features.T
     ([[0, 1], [0, 3], [1, 1], [1, 3]], tensor([[ 1.,  2., 10., 20.]]))
     """
-    import torch
-
     first = _first(tensors)
     kinds = [
         (t.coordinates.rank, t.coordinates.corner is None, t.features.shape[1], t.dtype, t.device)

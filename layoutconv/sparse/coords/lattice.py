@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...errors import ArgumentError, ArgumentTypeError
 from .bounds import joint
 
@@ -93,8 +95,6 @@ class Lattice:
 
         What is not in the grid has some cell.
         """
-        import torch
-
         cells = _steps(xyz.detach(), self.anchor, self.voxel_size).floor_()
         cells -= cells.new_tensor(self.first)
         last = cells.new_tensor(self.shape[::-1]) - 1

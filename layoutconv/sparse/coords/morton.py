@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...errors import ArgumentError
 from .keys import check_spatial_shape
 
@@ -74,8 +76,6 @@ class Curve:
 
     def cells(self, keys: Tensor) -> Tensor:
         """int32 (rows, 1 + rank): the cells of keys, int64 (rows,)."""
-        import torch
-
         columns = [(keys >> self.width).int()]
         for table in self._tables(keys.device)[1]:
             column = torch.zeros_like(columns[0])
@@ -103,8 +103,6 @@ class Curve:
         >>> curve.cells(found).tolist()
         [[0, 0, 1], [0, 1, 1]]
         """
-        import torch
-
         # Keys rise with every coordinate, so those of all taps lie between the keys of two corners.
         # Few rows of a range are at its ends: only these are looked at, tap by tap.
         corners = []
@@ -127,8 +125,6 @@ class Curve:
 
     def _keys_around(self, cells: Tensor, offsets: Sequence[Sequence[int]]) -> Tensor:
         """int64 (taps, rows): the keys of the cells that a filter reads, negative outside."""
-        import torch
-
         keys = (cells[:, 0].long() << self.width).expand(len(offsets), len(cells))
         for axis, extent in enumerate(self.shape):
             steps = sorted({int(offset[axis]) for offset in offsets})
@@ -143,8 +139,6 @@ class Curve:
 
     def _part(self, axis: int, column: Tensor) -> Tensor:
         """The bits of a coordinate, where they are in a key: int64."""
-        import torch
-
         spread = torch.zeros(len(column), dtype=torch.int64, device=column.device)
         for byte in range(-(-len(self.places[axis]) // _BYTE)):
             table = self._tables(column.device)[0][axis, byte]
@@ -155,8 +149,6 @@ class Curve:
         """Tables of what each byte of a coordinate adds to a key, int64 (rank, 4, 256), and each
         byte of a key to a coordinate, int32 (rank, 8, 256): look-ups in place of a shift per bit.
         """
-        import torch
-
         if device not in self._kept:
             there = torch.zeros(len(self.shape), 4, _BYTE, dtype=torch.int64)
             back = torch.zeros(len(self.shape), -(-self.width // _BYTE), _BYTE, dtype=torch.int32)
@@ -171,7 +163,5 @@ class Curve:
 
 def _of_bytes(weights: Tensor) -> Tensor:
     """(..., 256): for each byte, what its bits add, of weights (..., 8)."""
-    import torch
-
     bits = torch.arange(256)[:, None] >> torch.arange(_BYTE) & 1
     return (weights[..., None, :] * bits).sum(-1, dtype=weights.dtype)

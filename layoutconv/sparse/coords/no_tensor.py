@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
+
 
 class NoTensor:
     """Base of classes that have features and are no ``torch.Tensor``.
@@ -24,8 +26,6 @@ torch its features; of functions it is x.replace(function(x.features))
 
     def __getattr__(self, name: str) -> Any:
         """Say of what only torch's tensors have where to find it; asked of nothing else."""
-        import torch
-
         if hasattr(torch.Tensor, name) and not name.startswith("__"):
             raise AttributeError(
                 f"a {type(self).__name__} is no torch.Tensor and has no {name!r}: "

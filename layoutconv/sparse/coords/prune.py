@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...errors import ArgumentError, ArgumentTypeError
 from .sparse_tensor import SparseTensor
 
@@ -30,8 +32,6 @@ def prune(x: SparseTensor, mask: Tensor) -> SparseTensor:
     >>> y.coords.tolist(), y.features.tolist()
     ([[0, 1], [1, 2]], [[3.0], [2.0]])
     """
-    import torch
-
     if not isinstance(x, SparseTensor):
         raise ArgumentTypeError("x", "a SparseTensor", type(x).__name__)
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+import torch
+
 from ...errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ class Runs(NamedTuple):
 
 def runs_of(keys: Tensor) -> Runs:
     """Which rows have the same key, int64 (rows,)."""
-    import torch
-
     keys, order = torch.sort(keys, stable=True)
     _, place, counts = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
     return Runs(order, counts, counts.cumsum(0) - counts, place)
@@ -52,8 +52,6 @@ def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:
 
     Of rows that share the largest or smallest number, each gets its share of the gradient.
     """
-    import torch
-
     if reduce == "first" or not len(runs.order):
         return rows[runs.order[runs.first]]
     # One thread adds up one run, in order: unlike index_add_, the same bits every time, on a GPU
@@ -103,7 +101,6 @@ def _functions() -> tuple[Any, Any]:
     global _made
     if _made is not None:
         return _made
-    import torch
 
     class Take(torch.autograd.Function):
         @staticmethod
@@ -137,8 +134,6 @@ def _functions() -> tuple[Any, Any]:
 
 
 def _add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None) -> Tensor:
-    import torch
-
     if rows.is_complex():
         parts = _add_rows(torch.view_as_real(rows).flatten(1), index, count, lengths)
         return torch.view_as_complex(parts.view(count, -1, 2))

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from ...errors import ArgumentError, ArgumentTypeError
 from . import arithmetic, row_plan
 from .coordinates import Coordinates
@@ -15,7 +17,6 @@ from .no_tensor import NoTensor
 from .rows import spread
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
     from typing_extensions import Self
 
@@ -80,8 +81,6 @@ class SparseTensor(NoTensor):
         spatial_shape: Sequence[int] | None = None,
         batch_size: int | None = None,
     ) -> None:
-        import torch
-
         if isinstance(coords, Coordinates):
             for name, given in (("spatial_shape", spatial_shape), ("batch_size", batch_size)):
                 if given is not None:
@@ -195,26 +194,18 @@ class SparseTensor(NoTensor):
 
     def float(self) -> Self:
         """The tensor with features of float32."""
-        import torch
-
         return self.to(torch.float32)
 
     def half(self) -> Self:
         """The tensor with features of float16."""
-        import torch
-
         return self.to(torch.float16)
 
     def bfloat16(self) -> Self:
         """The tensor with features of bfloat16."""
-        import torch
-
         return self.to(torch.bfloat16)
 
     def double(self) -> Self:
         """The tensor with features of float64."""
-        import torch
-
         return self.to(torch.float64)
 
     def detach(self) -> Self:
@@ -264,8 +255,6 @@ class SparseTensor(NoTensor):
         return self._combined(operator.pow, number)
 
     def __getitem__(self, images: int | slice) -> SparseTensor:
-        import torch
-
         if isinstance(images, slice):
             chosen = range(self.batch_size)[images]
         else:
@@ -311,8 +300,6 @@ class SparseTensor(NoTensor):
         >>> x.coords.tolist(), x.features.T
         ([[0, 1], [0, 3], [-1, 0]], tensor([[1., 1., 0.]]))
         """
-        import torch
-
         try:
             capacity = index(capacity)
         except TypeError:
@@ -377,8 +364,6 @@ class SparseTensor(NoTensor):
         >>> SparseTensor.from_dense(grid).coords
         tensor([[0, 1, 0, 1]], dtype=torch.int32)
         """
-        import torch
-
         if not isinstance(grid, torch.Tensor):
             raise ArgumentTypeError("grid", "a torch tensor", type(grid).__name__)
         if not 3 <= grid.ndim <= 6:

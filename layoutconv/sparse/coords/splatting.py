@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from ...errors import ArgumentError
 from .coordinates import Coordinates
 from .interpolation import around, lattice_of, points_of
@@ -83,8 +85,6 @@ def _generated(
     reduce: str,
     rank: int,
 ) -> Voxels:
-    import torch
-
     cloud, batch, count = joined(points, rank)
     xyz = cloud[:, :rank]
     if range is None:
@@ -118,8 +118,6 @@ def _generated(
 def _shared(
     cloud: Tensor, coordinates: Coordinates, positions: Tensor, batch: Tensor, reduce: str
 ) -> Tensor:
-    import torch
-
     rows, weights = around(coordinates, positions, batch)
     given = torch.cat([weight[:, None] * cloud.double() for weight in weights])
     sums = add_rows(given, rows.flatten(), len(coordinates))

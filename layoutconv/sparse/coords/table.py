@@ -7,6 +7,8 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from .keys import MAX_KEY, fits_keys, key_strides, pack
 
 if TYPE_CHECKING:
@@ -71,8 +73,6 @@ class SortedTable:
     """
 
     def __init__(self, cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
-        import torch
-
         self.cells, self.shape, self.batch_size = cells, tuple(spatial_shape), batch_size
         strides = key_strides(self.shape, batch_size)
         limits = cells.new_tensor((batch_size, *self.shape))
@@ -90,8 +90,6 @@ class SortedTable:
         return *self.status.tolist(), bool((self.cells[:, 0] < 0).any())
 
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
-        import torch
-
         index = _nothing(centres, offsets)
         asking = ((centres[:, 0] >= 0) & (centres[:, 0] < self.batch_size)).nonzero()[:, 0]
         steps = centres.new_tensor((1, *stride), dtype=torch.int64)
@@ -134,8 +132,6 @@ class SortedTable:
         self, at: Tensor, offsets: Offsets, strides: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """In a grid with a halo, where a tap adds a constant to a key."""
-        import torch
-
         keys, centres = self._keys(strides), pack(at, strides)
         steps = [sum(c * d for c, d in zip(o, strides[1:], strict=True)) for o in offsets]
         for run in _runs(steps):
@@ -154,8 +150,6 @@ class SortedTable:
     def _one_by_one(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Where a halo would not fit into 64 bits: every neighbour's place in the grid is
         checked."""
-        import torch
-
         strides = key_strides(self.shape, self.batch_size)
         keys = self._keys(strides)
         limits = at.new_tensor((self.batch_size, *self.shape))
@@ -176,16 +170,12 @@ class SortedTable:
     def _keys(self, strides: Sequence[int]) -> Tensor:
         """Keys of the cells that there are, which a halo does not change; and one that no
         cell has."""
-        import torch
-
         keys = pack(self.cells.index_select(0, self.rows), strides)
         return torch.cat([keys, keys.new_full((1,), MAX_KEY)])
 
 
 def _in_order(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted keys and their order, stable; most that comes from another map is sorted already."""
-    import torch
-
     if (keys[1:] >= keys[:-1]).all():
         return keys, torch.arange(len(keys), device=keys.device)
     found = torch.sort(keys, stable=True)
@@ -204,8 +194,6 @@ def _runs(steps: Sequence[int]) -> list[list[int]]:
 
 
 def _nothing(centres: Tensor, offsets: Offsets) -> Tensor:
-    import torch
-
     shape = len(offsets), len(centres)
     return torch.full(shape, -1, dtype=torch.int32, device=centres.device).T
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from ...errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
 from .keys import key_strides, pack
@@ -118,8 +120,6 @@ def voxelize(
     >>> v.coords.tolist(), v.features[:, 3], v.point_to_voxel
     ([[0, 0, 0, 0], [0, 1, 0, 1]], tensor([6., 5.]), tensor([0, 0, 1]))
     """
-    import torch
-
     size = voxel_edges(voxel_size, check_rank(rank))
     reduce = check_reduce(reduce)
     cloud, batch, count = joined(points, rank)
@@ -147,8 +147,6 @@ def joined(
     points: Tensor | ndarray | Sequence[Tensor | ndarray], rank: int = 3
 ) -> tuple[Tensor, Tensor, int]:
     """The points of a cloud or several (points, F), their cloud int64 (points,), and how many."""
-    import torch
-
     clouds = list(points) if isinstance(points, (list, tuple)) else [points]
     for cloud in clouds:
         if not isinstance(cloud, torch.Tensor) and not hasattr(cloud, "__array__"):
@@ -185,8 +183,6 @@ def _cloud(points: Tensor, rank: int) -> Tensor:
 
 def _batch_column(clouds: Sequence[Tensor]) -> Tensor:
     """int64 (points,): the number of the cloud that a point of their concatenation came from."""
-    import torch
-
     device = clouds[0].device
     lengths = torch.tensor([len(cloud) for cloud in clouds], device=device)
     return torch.repeat_interleave(torch.arange(len(clouds), device=device), lengths)
