@@ -14,10 +14,13 @@ from torch import Tensor
 from ..errors import ArgumentError
 from . import functional
 from .arguments import check_activation, near_and_far
+from .scripting import refuse_scripting
 
 
 class _ChannelsLast:
     """The memory of the weights."""
+
+    __prepare_scriptable__ = refuse_scripting
 
     def reset_parameters(self: Any) -> None:
         super().reset_parameters()  # type: ignore[misc]

@@ -19,6 +19,7 @@ from ..view.epilogue import Pointwise
 from .eight_bits import scale_of, to_codes
 from .layer_kinds import LayerKind, kind_of_layer
 from .quantized_tensor import QuantizedTensor
+from .scripting import refuse_scripting
 from .sparse_checks import LOWERED
 
 # What is kept was made of these.
@@ -56,6 +57,7 @@ class QuantizedConv(torch.nn.Module):
     _last: tuple[str | None, float]  # its activation, and the slope
     _numbers: tuple[float, float] | None
     _endings: dict[Any, Any]
+    __prepare_scriptable__ = refuse_scripting
     _seen: tuple[Any, ...]  # names of `_READ`, what they were, versions but of inference mode
 
     def __init__(

@@ -20,6 +20,7 @@ from ..sparse.maps.taps import Taps, per_axis
 from . import sparse
 from .arguments import check_activation
 from .modules import weight_and_bias
+from .scripting import refuse_scripting
 
 Ints = int | Sequence[int]
 
@@ -34,6 +35,7 @@ class SparseConvolution(torch.nn.Module):
     kernel_size: tuple[int, ...]
     weight: torch.nn.Parameter
     bias: torch.nn.Parameter | None
+    __prepare_scriptable__ = refuse_scripting
 
     def _hold(
         self,

@@ -21,6 +21,7 @@ from ..ops.guard import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
 from .repeated import pooled, through
+from .scripting import refuse_scripting
 
 Ints = int | Sequence[int]
 
@@ -262,6 +263,7 @@ class _SparsePool(torch.nn.Module):
 
     rank: int
     _function: Any
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,

@@ -467,7 +467,13 @@ def is_number(value: Any) -> bool:
 
 
 def check_number(name: str, value: Any, other: str = "") -> float:
-    """``value`` as a float, or an ``ArgumentTypeError`` for what is none, and for NaN."""
+    """``value`` as a float; an ``ArgumentTypeError`` for what is no number, and for NaN.
+
+    An integer past what a float holds is an ``ArgumentError``.
+    """
     if not is_number(value) or value != value:  # torch.compile does not follow isnan
         raise ArgumentTypeError(name, f"a number{other}", repr(value))
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ArgumentError(name, "a number that a float holds", "an integer past 1e308") from None

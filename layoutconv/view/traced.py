@@ -418,7 +418,11 @@ def _is_constant(value: Any) -> bool:
 def _number(value: Any) -> Any:
     if isinstance(value, Traced):
         return value if value.kind == NUMBER else _step(value, "float", [value], NUMBER)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        expected = "numbers that a float holds"
+        raise ArgumentError("function", expected, "an integer past 1e308") from None
 
 
 def _said(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""``torch.jit.trace`` of layers: what is recorded serves other sizes, and has gradients."""
+"""TorchScript of layers: a trace serves other sizes and has gradients, scripts are refused."""
 
 from __future__ import annotations
 
@@ -34,3 +34,21 @@ def test_a_trace_serves_other_sizes(kind, sizes, numbers, traced, other):
     [want] = torch.autograd.grad(layer(x).sin().sum(), layer.weight)
     loaded(x).sin().sum().backward()
     assert torch.equal(loaded.weight.grad, want)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lc.nn.Conv1d(4, 6, 3), lc.nn.Conv3d(4, 6, 3, padding_mode="reflect"),
+        lc.nn.ConvTranspose2d(4, 6, 3), lc.nn.CausalConv3d(4, 6, 3), lc.nn.SubmConv3d(4, 6, 3),
+        lc.nn.SparseConv2d(4, 6, 3), lc.nn.SparseInverseConv3d(4, 6, 3), lc.nn.SparseMaxPool3d(2),
+        lc.nn.convert(torch.nn.Conv2d(4, 6, 3)),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripts_are_refused_with_what_to_take_instead(layer):
+    said = f"lc.pack take them, .*, got {type(layer).__name__}"
+    for net in layer, torch.nn.Sequential(torch.nn.ReLU(), layer):
+        with pytest.raises(lc.ArgumentError, match=said):
+            torch.jit.script(net)

@@ -111,7 +111,8 @@ def test_arrays_and_tensors_say_a_voxel_size():
 
 
 @pytest.mark.parametrize(
-    "size", [0, -0.1, math.nan, math.inf, (0.1, 0.1), (0.1, 0.1, 0.0), (), "0.1", None, 1j]
+    "size",
+    [0, -0.1, 10**400, math.nan, math.inf, (0.1, 0.1), (0.1, 0.1, 0.0), (), "0.1", None, 1j],
 )
 def test_voxel_sizes_that_are_refused(size):
     with pytest.raises(ValueError, match="`voxel_size`: expected a finite positive number"):

@@ -193,3 +193,11 @@ def test_arguments_that_are_refused() -> None:
         Pointwise(lambda x, row: x, {"row": column})
     with pytest.raises(ArgumentTypeError, match="`backward`: expected a function"):
         Pointwise(lambda x: x, backward=1)  # type: ignore[arg-type]
+
+
+def test_integers_past_all_floats_are_refused_by_name() -> None:
+    past = 10**400
+    with pytest.raises(ArgumentError, match="`v`: expected a number that a float holds, got an in"):
+        Pointwise(lambda x, v: x + v, values={"v": past})
+    with pytest.raises(ArgumentError, match="`function`: expected numbers that a float holds"):
+        Pointwise(lambda x: x + past)

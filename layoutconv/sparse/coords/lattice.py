@@ -128,6 +128,8 @@ def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
     expected += f", or {('one', 'two', 'three', 'four')[rank - 1]} in a sequence"
     try:
         positive = all(math.isfinite(edge) and edge > 0 for edge in edges)
+    except OverflowError:  # an integer past all floats
+        positive = False
     except TypeError:
         raise ArgumentTypeError("voxel_size", expected, repr(voxel_size)) from None
     if len(edges) != rank or not positive:
