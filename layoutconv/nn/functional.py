@@ -355,6 +355,9 @@ def _convolution(
     if isinstance(activation, Pointwise):
         endings = asked, ending
         return with_function(fuse.fprop, rank, given, operands, of_pass, endings, shape)
+    found = dense_calls.by_torch(given, operands, asked, shape, of_pass)
+    if found is not None:
+        return found
     y = _run(fuse.fprop, rank, input, weight, of_pass, ending)
     return dense_calls.remember(given, operands, asked, y, of_pass, name="fprop")
 

@@ -83,6 +83,45 @@ def remember(
     return result
 
 
+def by_torch(
+    numbers: tuple[Any, ...],
+    operands: tuple[Tensor, Tensor],
+    ending: EpilogueArgs,
+    shape: tuple[int, ...],
+    of_pass: tuple[Any, ...],
+) -> Tensor | None:
+    """A first forward pass, recorded as torch's own as later ones are, and kept; or None.
+
+    No operator has saved anything then: checkpoints count what is saved, and refuse to go back
+    where a call of theirs saves less when it is repeated. ``shape`` is as of :func:`bound`.
+    """
+    input, weight = operands
+    if (
+        not input.is_cpu
+        or not weight.is_cpu
+        or torch.compiler.is_compiling()
+        or input.dim() != weight.dim()
+        or len(shape) < 4  # one spatial mode is recorded here
+        or 0 in shape
+        or not input.numel()
+        or not (ending.bias is None or ending.bias.is_contiguous())
+        or not _is_torchs_alone(input, ending, ending.out_dtype or input.dtype)
+        or not wants_gradient(input, weight, *(() if ending.bias is None else (ending.bias,)))
+        or not is_torchs_pass(input, weight, of_pass)
+    ):
+        return None
+    made: list[Call] = []
+
+    def make() -> Call:
+        made.append(Call(_as_result(input, shape, ending), operands, ending, of_pass, "fprop"))
+        return made[0]
+
+    dense.keep(make, numbers, ending.out_dtype, input, weight, ending.bias)
+    if not made or made[0].as_torch is None:
+        return None
+    return made[0].as_torch(input, weight, ending.bias)
+
+
 def bound(
     numbers: tuple[Any, ...],
     operands: tuple[Tensor, Tensor],
@@ -102,10 +141,7 @@ def bound(
     assert isinstance(function, Pointwise)
     if not may_be_bound(function, operands, ending, prod(shape)):
         return None
-    meta = torch.empty(0, dtype=input.dtype, device="meta")
-    first, channels, *modes = shape
-    result = new_result(meta, (first, *modes, channels), out_dtype)
-    call = Call(result, operands, ending, of_pass, name)
+    call = Call(_as_result(input, shape, ending), operands, ending, of_pass, name)
     named = tensors_of(function)
     dense.keep(lambda: call, numbers, out_dtype, input, weight, bias, scale, residual, *named)
     return call
@@ -137,7 +173,7 @@ class Call(BoundCall):
         self.found: Pass | TorchPass | None = None  # where it is no launch
         if is_torchs_pass(input, weight, numbers):
             self.found = torch_pass(name, input, weight, numbers)
-            if _is_torchs_alone(input, ending, result):
+            if _is_torchs_alone(input, ending, result.dtype):
                 self.as_torch = self.found.recorded
             return
         make = pass_maker(name, input, weight, numbers, ends=epilogue is not None)
@@ -236,10 +272,17 @@ def _by_calls(name: str) -> PassOf:
 _CALLS = Runner(_by_calls("fprop"), _by_calls("dgrad"), _by_calls("wgrad"))
 
 
-def _is_torchs_alone(input: Tensor, ending: EpilogueArgs, result: Tensor) -> bool:
+def _as_result(input: Tensor, shape: tuple[int, ...], ending: EpilogueArgs) -> Tensor:
+    """Return a result without memory, of a ``shape`` in torch's order."""
+    meta = torch.empty(0, dtype=input.dtype, device="meta")
+    first, channels, *modes = shape
+    return new_result(meta, (first, *modes, channels), ending.out_dtype)
+
+
+def _is_torchs_alone(input: Tensor, ending: EpilogueArgs, stored: torch.dtype) -> bool:
     """Return whether torch's own convolution is all of a call on a CPU: sums, and a bias."""
     bias, scale, residual, activation, _, _ = ending
-    kinds = {input.dtype, result.dtype} | ({bias.dtype} if bias is not None else set())
+    kinds = {input.dtype, stored} | ({bias.dtype} if bias is not None else set())
     plain = scale is None and residual is None and activation is None
     return plain and len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
 

@@ -21,6 +21,7 @@ from layoutconv.nn import (
     sparse_max_pool,
     sparse_unpool,
 )
+from layoutconv.ops import dense_calls
 from layoutconv.ops import sparse_operators as executor
 from layoutconv.sparse import KernelMap, SparseTensor, strided_map, submanifold_map
 
@@ -216,3 +217,27 @@ def test_cells_that_were_written_to_are_refused():
     for call in (lambda: lc.subm_conv(x, FILTER), lambda: lc.sparse_conv(x, DOWN, stride=2)):
         with pytest.raises(ArgumentError, match=written):
             call()
+
+
+FIRST_CALLS = {
+    "2d": lambda: torch.nn.Sequential(lc.nn.Conv2d(3, 4, 3, padding=1), lc.nn.Conv2d(4, 2, 1)),
+    "3d": lambda: lc.nn.Conv3d(3, 4, 3, stride=2, bias=False),
+    "near and far": lambda: lc.nn.Conv2d(3, 4, 2, padding=((0, 1), (1, 0))),
+    "padded": lambda: lc.nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"),
+    "activated": lambda: lc.nn.Conv2d(3, 4, 3, activation="relu"),
+    "transposed": lambda: lc.nn.ConvTranspose2d(3, 4, 2, 2),
+    "one mode": lambda: lc.nn.Conv1d(3, 4, 3, groups=1),
+    "converted": lambda: lc.nn.convert(torch.nn.Sequential(torch.nn.Conv3d(3, 4, 3))),
+}
+
+
+@pytest.mark.parametrize("of_input", [False, True])
+@pytest.mark.parametrize("name", FIRST_CALLS)
+def test_a_first_call_saves_as_much_as_later_ones(name, of_input):
+    """Else its checkpoint cannot be repeated: torch counts what is saved."""
+    net = FIRST_CALLS[name]()
+    x = torch.randn(2, 3, *[6] * (next(net.parameters()).dim() - 2), requires_grad=of_input)
+    dense_calls.forget()
+    checkpoint(net, x, use_reentrant=False).square().sum().backward()
+    expected = torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
+    assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), expected, strict=True))
