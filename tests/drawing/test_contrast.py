@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
 import pytest
 
 from layoutconv import Layout
@@ -51,3 +55,48 @@ def test_one_scale_is_one_colour_to_a_number_in_the_order_of_the_numbers() -> No
         ("0", ""),
         ("30", "offset"),
     ]
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PICTURES = [p for p in sorted(DOCS.rglob("*.svg")) if "<title>" in p.read_text("utf-8")]
+Box = tuple[float, float, float, float]
+Style = dict[str, str]
+
+
+def texts(element: ElementTree.Element, style: Style, boxes: list[tuple[Box, str]]) -> Iterator[
+    tuple[str, Box, str, list[str]]
+]:  # fmt: skip
+    """Texts of a drawing in its order, their boxes and colours, and what lies behind them."""
+    style = style | dict(element.attrib)
+    tag = element.tag.rpartition("}")[2]
+    if tag in ("defs", "title"):
+        return
+    if tag == "rect":
+        x, y, w, h = (float(element.get(side, "0")) for side in ("x", "y", "width", "height"))
+        boxes.append(((x, y, x + w, y + h), element.get("fill", "none")))
+    if tag == "text" and element.text:
+        size = float(style["font-size"])
+        width = 0.6 * size * len(element.text)  # of letters of one width
+        at = {"start": 0.0, "middle": 0.5, "end": 1.0}[style.get("text-anchor", "start")]
+        left, base = float(style["x"]) - at * width, float(style["y"])
+        middle = left + width / 2, base - 0.3 * size
+        behind = [
+            fill
+            for (x, y, right, low), fill in boxes
+            if x <= middle[0] <= right and y <= middle[1] <= low and fill.startswith("#")
+        ]
+        yield element.text, (left, base - size, left + width, base), style["fill"], behind
+    for child in element:
+        yield from texts(child, style, boxes)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
+def test_texts_of_the_pages_pictures_stand_out_and_are_whole(picture: Path) -> None:
+    """Each stands out from the last rectangle drawn behind it, and lies within the picture."""
+    root = ElementTree.fromstring(picture.read_text("utf-8"))
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    found = list(texts(root, {}, []))
+    assert len(found) >= 20
+    for text, (left, top, right, low), fill, behind in found:
+        assert min(left, top, width - right, height - low) >= 0, text
+        assert contrast(fill, behind[-1]) >= 4.5, text
