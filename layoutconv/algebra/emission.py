@@ -78,6 +78,8 @@ def _variables(like: Any, names: Any) -> Any:
         few = len(modes) <= len("ijklmnpq")
         names = tuple("ijklmnpq") if few else tuple([f"c{i}" for i in range(len(modes))])
         names = names[: len(modes)]
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        raise LayoutTypeError(f"emit: names are a str, or one for each mode, not {names!r}")
     if len(names) != len(modes):
         raise LayoutValueError(f"emit: {len(names)} names for the {len(modes)} modes of {like}")
     found = tuple([_variable(name, s) for name, s in zip(names, modes, strict=True)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Extents, NewFile
-from .targets import load_target
+from .targets import called, load_target
 from .text_table import as_json, print_json, print_pairs, print_table
 from .timeline_text import as_facts, lanes, sentences, some
 from .tune import DTYPES, PASSES
@@ -125,7 +125,7 @@ def _view_of(target: str) -> GemmView:
     from ..view.gemm_view import GemmView
 
     found = load_target(target)
-    found = found() if callable(found) else found
+    found = called(target, found) if callable(found) else found
     if not isinstance(found, GemmView):
         kind = type(found).__name__
         raise click.UsageError(f"Expected a GemmView or a function that returns one, got {kind}.")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .options import NewFile
-from .targets import load_target
+from .targets import called, load_target
 from .text_table import as_json, print_json, print_table
 
 
@@ -45,7 +45,7 @@ def profile(
 
     target = load_target(model)
     model_itself = isinstance(target, torch.nn.Module)
-    made = target() if callable(target) and not model_itself else target
+    made = called(model, target) if callable(target) and not model_itself else target
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
         raise click.UsageError(
             f"Expected {model} to be a function that returns a model and its inputs."
@@ -56,6 +56,8 @@ def profile(
     kind = getattr(torch, dtype)
     net = net.to(where, kind)
     inputs = [_on(value, where, kind) for value in inputs]
+    with torch.no_grad():
+        called(f"the model of {model}", net, *inputs)
     found = profiling.profile(net, inputs, backward=backward, seconds=seconds)
     if plot:
         _plot(found, plot)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib
 import runpy
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def load_target(target: str) -> Any:
@@ -27,6 +32,31 @@ def load_target(target: str) -> Any:
             names = vars(importlib.import_module(place))
     except (ImportError, SyntaxError) as error:
         raise click.UsageError(f"{place} cannot be imported: {error}.") from error
+    except OSError:  # a sentence by itself
+        raise
+    except Exception as error:
+        raise _told(place, error) from error
     if name not in names:
         raise click.UsageError(f"There is no {name} in {place}.")
     return names[name]
+
+
+def called(target: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a user's function; its error becomes one sentence, with the line that raised it.
+
+    >>> called("math:sqrt", __import__("math").sqrt, -1.0)
+    Traceback (most recent call last):
+    click.exceptions.ClickException: math:sqrt raised ValueError: math domain error
+    """
+    try:
+        return function(*args)
+    except Exception as error:
+        raise _told(target, error) from error
+
+
+def _told(target: str, error: Exception) -> click.ClickException:
+    """The error of a user's code; the line is the last that is not of an installed package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if _PACKAGE not in f.filename and "site-packages" not in f.filename]
+    line = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return click.ClickException(f"{target} raised {type(error).__name__}: {error}{line}")

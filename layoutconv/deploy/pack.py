@@ -116,7 +116,9 @@ def _inputs(example: Any) -> tuple[Tensor, ...]:
     given = example if isinstance(example, tuple) else (example,)
     for each in given:
         if not isinstance(each, torch.Tensor):
-            raise ArgumentTypeError("example", "a tensor, or a tuple of tensors", type(each))
+            expected = "a tensor, or a tuple of tensors (the features and coords that a forward of "
+            expected += "yours makes a sparse tensor of)"
+            raise ArgumentTypeError("example", expected, type(each).__name__)
     return given
 
 

@@ -16,6 +16,7 @@ from ..algebra import (
     TiledCopy,
     TiledMma,
 )
+from ..algebra.layout import as_like
 from ..algebra.notation import visible_lines
 from ..errors import ArgumentError, ArgumentTypeError
 from ..view.gemm_view import GemmView
@@ -61,8 +62,9 @@ def draw(
 
     Args:
         obj: ``Layout``, ``ComposedLayout``, ``Swizzle``, ``Tensor``, ``MmaAtom``, ``CopyAtom``,
-            ``TiledMma``, ``TiledCopy`` or ``GemmView``. Modes 0 and 1 are rows and columns, further
-            modes panels.
+            ``TiledMma``, ``TiledCopy`` or ``GemmView``; or the notation of a layout, or a shape, of
+            which the compact layout is drawn. Modes 0 and 1 are rows and columns, further modes
+            panels.
         path: where to write the picture as well: ``.svg``, ``.html``, ``.tex`` (TikZ) or ``.txt``.
         format: ``"svg"``, ``"html"``, ``"tikz"`` or ``"text"``, for a path with another suffix.
         tv: the extents (M, N) of a tile of which ``obj`` is a thread-value layout; or a layout of
@@ -87,6 +89,8 @@ def draw(
         └────────────┘
     2:4
     """
+    if isinstance(obj, (str, tuple)) or type(obj) is int:
+        obj = as_like("draw", obj)
     make, accepted = _maker(obj)
     given: dict[str, Any] = {"tv": tv, "row": row, "element_bits": element_bits}
     options = {name: value for name, value in given.items() if value is not None}
@@ -114,4 +118,4 @@ def _maker(obj: Any) -> tuple[Callable[..., Figure], tuple[str, ...]]:
         if isinstance(obj, kind):
             return maker
     known = ", ".join(kind.__name__ for kind in _FIGURES)
-    raise ArgumentTypeError("obj", f"one of {known}", type(obj).__name__)
+    raise ArgumentTypeError("obj", f"one of {known}, a notation or a shape", type(obj).__name__)

@@ -40,8 +40,8 @@ def view_figure(view: GemmView, *, limit: int, row: int | None = None) -> Figure
         return replace(first, title=f"l = 0 of {view.l}: {first.title}")
     if view.m == 0:
         raise ArgumentError("view", "a view with rows to draw", view.a)
-    if row is not None and not 0 <= row < view.m:
-        raise ArgumentError("row", f"a GEMM row, 0 <= row < {view.m}", row)
+    if row is not None and (not isinstance(row, int) or not 0 <= row < view.m):
+        raise ArgumentError("row", f"a GEMM row, 0 <= row < {view.m}", repr(row))
     if isinstance(view.a, Layout) or not maps_coordinates(view.a):
         if row is not None:
             raise ArgumentError("row", "None for a view whose A reads no coordinates", row)

@@ -347,6 +347,9 @@ def test_what_has_no_expression_is_refused():
     for shape in ((4, 2), 4):
         with pytest.raises(LayoutError, match="3 names for the"):
             emit(Layout(shape), "cuda", ("i", "j", "k"))
+    for names in (("i", ("j", "k")), (1, "j"), 3):
+        with pytest.raises(LayoutError, match="names are a str, or one for each mode"):
+            emit(Layout((4, 2)), "cuda", names)
 
 
 @pytest.mark.parametrize("names", [("H", "j"), ("i", "i")])

@@ -29,6 +29,12 @@ class Net(torch.nn.Module):
 def make():
     return Net(), (torch.randn(2, 3, 16, 16), 2)
 broken, model = 3, Net()
+def own_error():
+    raise KeyError("of mine")
+def wants(size):
+    return Net(), torch.randn(2, 3, size, size)
+def unfit():
+    return Net(), (torch.randn(2, 5, 16, 16), 2)
 """
 
 
@@ -79,6 +85,9 @@ def test_the_model_stays_as_it_was() -> None:
     ("{}:broken", "to be a function that returns a model and its inputs"),
     ("{}:none", "There is no none"), ("{}:model", "a function that returns a model and its"),
     ("no_module:x", "cannot be imported"), ("{}", "Expected FILE.py:NAME"),
+    ("{}:own_error", "own_error raised KeyError: 'of mine' ({}, line 19)"),
+    ("{}:wants", "wants raised TypeError: wants() missing 1 required positional argument"),
+    ("{}:unfit", "unfit raised RuntimeError: Given groups=1"), ("{}:unfit", "({}, line 13)"),
 ])  # fmt: skip
 def test_bad_targets(
     target: str, sentence: str, script: str, capsys: pytest.CaptureFixture[str]
@@ -86,7 +95,7 @@ def test_bad_targets(
     assert main(["profile", target.format(script)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert sentence in error
+    assert sentence.format(script) in error
 
 
 def test_bad_arguments() -> None:

@@ -12,6 +12,7 @@ from layoutconv import (
     E,
     IndexedGather,
     Layout,
+    LayoutError,
     LayoutValueError,
     Swizzle,
     Tensor,
@@ -27,6 +28,7 @@ from layoutconv import (
     wgmma_atom,
 )
 from layoutconv.algebra.int_tuple import product
+from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.drawing.api import draw
 from layoutconv.drawing.axis import mode_axis, shown
 from layoutconv.drawing.palette import channels, ramp, wheel
@@ -293,8 +295,8 @@ def test_what_makes_no_sense_is_refused(obj: object, options: dict, message: str
 
 
 def test_what_has_no_picture_is_refused() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"one of Layout, .* GemmView, got int"):
-        draw(4)
+    with pytest.raises(ArgumentTypeError, match=r"one of Layout, .* GemmView, .*, got float"):
+        draw(4.0)
 
 
 def test_dark_text_reads_on_every_colour() -> None:
@@ -310,3 +312,20 @@ def test_dark_text_reads_on_every_colour() -> None:
     ink = luminance("#1f2937")
     for colour in [wheel(i, 64) for i in range(64)] + [ramp(i / 64) for i in range(65)]:
         assert (luminance(colour) + 0.05) / (ink + 0.05) > 7
+
+
+@pytest.mark.parametrize(
+    ("said", "layout"),
+    [("(4,8):(8,1)", Layout((4, 8), (8, 1))), ((4, 8), Layout((4, 8))), (6, Layout(6))],
+)
+def test_a_notation_and_a_shape_are_drawn_as_layouts(said: object, layout: Layout) -> None:
+    assert draw(said) == draw(layout)
+
+
+def test_what_is_no_layout_is_refused_by_name() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"GemmView, a notation or a shape, got list"):
+        draw([Layout(4)])
+    with pytest.raises(LayoutError, match=r"\(4,8\):\n"):
+        draw("(4,8):")
+    with pytest.raises(ArgumentError, match="`row`: expected a GEMM row, 0 <= row < 4, got 'one'"):
+        fprop_view(ConvProblem((1, 4, 4, 2), (3, 3, 3))).draw(row="one")  # type: ignore[arg-type]

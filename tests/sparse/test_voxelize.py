@@ -136,7 +136,7 @@ def test_voxel_sizes_that_are_refused(size):
         ([], "one or more clouds"),
         (None, "`points`: expected a tensor, a NumPy array, or a list of them, got NoneType"),
         ("sweep.bin", "`points`: expected a tensor, a NumPy array, or a list of them, got str"),
-        ([[0.0, 1.0, 2.0]], "`points`: expected a tensor, a NumPy array, or .*, got list"),
+        ([[0.0, 1.0, 2.0]], "`points`: expected a tensor, a NumPy .*, got list in a sequence"),
         (torch.ones(3, 4, device="meta"), "`points`: expected points on a device that holds them"),
     ],
 )

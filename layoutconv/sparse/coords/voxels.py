@@ -151,7 +151,8 @@ def joined(
     for cloud in clouds:
         if not isinstance(cloud, torch.Tensor) and not hasattr(cloud, "__array__"):
             kinds = "a tensor, a NumPy array, or a list of them"
-            raise ArgumentTypeError("points", kinds, type(cloud).__name__)
+            several = " in a sequence" if cloud is not points else ""
+            raise ArgumentTypeError("points", kinds, type(cloud).__name__ + several)
     tensors = [_cloud(torch.as_tensor(cloud), rank) for cloud in clouds]
     if len({(t.shape[1], t.dtype, t.device) for t in tensors}) != 1:
         raise ArgumentError(
