@@ -52,7 +52,8 @@ No GPU is needed. VIEW is FILE.py:NAME or MODULE:NAME, a GemmView or a function 
 @click.option("--arch", type=click.Choice(ARCHITECTURES), default="sm_90a", show_default=True)
 @click.option("--candidates", type=click.IntRange(1, 64), default=6, show_default=True,
               metavar="N", help="Tiles that the cost model ranks.")  # fmt: skip
-@click.option("--ptx", type=NewFile(".ptx"), metavar="FILE", help="Write the PTX.")
+@click.option("--ptx", type=NewFile(".ptx"), is_flag=False, flag_value="kernel.ptx",
+              metavar="[FILE]", help="Write the PTX, to kernel.ptx by default.")  # fmt: skip
 @click.option("--sass-stats", is_flag=True, help="Count the instructions of machine code.")
 @click.option("--k-tiles", "rows", is_flag=True, help="Print the times of single k-tiles, too.")
 @as_json

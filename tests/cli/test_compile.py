@@ -85,7 +85,9 @@ def test_every_view_of_a_pass_has_its_kernel(
     assert all(".target sm_80" in path.read_text() for path in written)
 
 
-def test_a_view_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_view_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "mine.py"
     script.write_text(
         "import layoutconv as lc\n"
@@ -97,6 +99,10 @@ def test_a_view_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for name in ("product", "made"):
         assert main(["compile", f"{script}:{name}", "--arch", "sm_80"]) == 0
         assert "m = 300, n = 192, k = 256" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert main(["compile", "mine.py:made", "--arch", "sm_80", "--ptx", "--sass-stats"]) == 0
+    assert "instructions" in capsys.readouterr().out
+    assert ".target sm_80" in (tmp_path / "kernel.ptx").read_text()
     refused = {
         f"{script}:number": "Expected a GemmView or a function that returns one, got int",
         f"{script}:absent": "There is no absent in",
