@@ -13,7 +13,7 @@ from ..algebra import LayoutValueError
 from ..errors import ArgumentError
 from .figure import format_of
 from .files import write
-from .text import to_ascii
+from .plain_text import printable, to_ascii
 from .workers import own_worker
 
 LIMIT, STEPS_LIMIT = 64, 32  # rows and columns that are shown; of several layouts, fewer
@@ -110,8 +110,4 @@ def _limits(asked: int | None) -> list[int]:
 
 def _print(text: str, ascii: bool) -> None:
     """Print what was drawn; without box-drawing characters where they cannot be written."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        ascii = True
-    print(to_ascii(text) if ascii else text, end="")
+    print(to_ascii(text) if ascii else printable(text), end="")

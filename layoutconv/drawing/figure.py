@@ -16,6 +16,7 @@ from ..base.paths import name_of
 from ..errors import ArgumentError
 from .axis import Axis
 from .files import write
+from .plain_text import printable
 
 Kind = Literal["value", "padding", "absent", "gap"]
 MOST_CELLS = 1 << 18  # of a picture: 75 MB of HTML, drawn in 10 s
@@ -52,7 +53,8 @@ class Grid:
 class Figure:
     """Grids in rows and columns (None leaves a place empty) under a title, above a legend.
 
-    Printed it is the picture for a terminal; a notebook shows it as SVG.
+    Printed it is the picture for a terminal, in ASCII where standard output has no box-drawing
+    characters; a notebook shows it as SVG.
     """
 
     title: str
@@ -76,7 +78,7 @@ class Figure:
         return self.render("svg")
 
     def __repr__(self) -> str:
-        return self.render("text")
+        return printable(self.render("text"))
 
 
 # Text of a figure by the format; ``renderers.py`` fills it in, which knows them all.

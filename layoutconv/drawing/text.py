@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from .axis import Axis
 from .figure import Cell, Figure, Grid, title_lines
 from .palette import channels
+from .plain_text import to_ascii
 
 # Lines between groups: level 1 thin, from level 2 on double.
 _CROSSING = (("─", "┼", "╫"), ("═", "╪", "╬"))
-_ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╞╡╥╨╫╪╬⋯⋮⋱·", "-|" + "+" * 9 + "=|" + "+" * 7 + ".:..")
 _BETWEEN = 4
 
 
@@ -53,15 +53,6 @@ def to_text(figure: Figure, *, ascii: bool = False, colour: bool = False) -> str
             row += 1
     text = page.text(colour)
     return to_ascii(text) if ascii else text
-
-
-def to_ascii(text: str) -> str:
-    """A text without box-drawing characters, for terminals that have none.
-
-    >>> to_ascii("│ 4 │ ⋯")
-    '| 4 | .'
-    """
-    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def _cell_width(figure: Figure) -> int:
