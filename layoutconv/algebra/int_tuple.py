@@ -61,7 +61,9 @@ def shape_of(name: str, x: Any) -> IntTuple:
         return x.shape
     if isinstance(x, str):
         return shape_of(name, late("parse")(x))
-    if isinstance(x, list | set | dict | float | bytes):
+    if x is None or hasattr(x, "can_merge"):  # a coordinate that is open, a stride
+        return x
+    if is_no_integer(x) or isinstance(x, type) or not hasattr(x, "__mul__"):
         hint = "; write it as a tuple" if isinstance(x, list) else ""
         raise LayoutTypeError(f"{name}: {x!r} is no shape{hint}")
     return x

@@ -137,6 +137,7 @@ def inner_product(a: IntTuple, b: IntTuple) -> Any:
     >>> inner_product((1, (2, 3)), (4, (5, 6)))
     32
     """
+    a, b = shape_of("inner_product", a), shape_of("inner_product", b)
     refuse_other_profile("inner_product", a, b)
     terms = flatten(map_leaves(_product, a, b))
     result: Any = terms[0] if terms else 0
@@ -290,7 +291,7 @@ def lex_less(a: IntTuple, b: IntTuple) -> bool:
     >>> lex_less((1, 9), (2, 0)), lex_less((1, 9), (1, 9))
     (True, False)
     """
-    return flatten(a) < flatten(b)
+    return flatten(shape_of("lex_less", a)) < flatten(shape_of("lex_less", b))
 
 
 def colex_less(a: IntTuple, b: IntTuple) -> bool:
@@ -303,6 +304,7 @@ def colex_less(a: IntTuple, b: IntTuple) -> bool:
         return a < b
     if isinstance(b, Coordinate):
         return b > a
+    a, b = shape_of("colex_less", a), shape_of("colex_less", b)
     return flatten(a)[::-1] < flatten(b)[::-1]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .errors import whole
+
 
 class SymInt(int):
     """An ``int`` with the expression that it came from.
@@ -24,7 +26,9 @@ class SymInt(int):
     runtime: bool
 
     def __new__(cls, value: int, expr: str, runtime: bool = True) -> SymInt:
-        self = super().__new__(cls, value)
+        self = super().__new__(
+            cls, value if type(value) is int else whole("SymInt: `value`", value)
+        )
         self.expr = expr
         self.runtime = runtime
         return self
