@@ -239,6 +239,7 @@ _HOMES = {
 _CONVERTING = {
     "blocked_product",
     "coalesce",
+    "complement",
     "composition",
     "flat_divide",
     "flat_product",
@@ -248,6 +249,7 @@ _CONVERTING = {
     "nullspace",
     "raked_product",
     "right_inverse",
+    "slice_and_offset",
     "tiled_divide",
     "tiled_product",
     "zipped_divide",

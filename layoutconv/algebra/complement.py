@@ -8,7 +8,7 @@ from .basis import ScaledBasis
 from .errors import LayoutTypeError, inexact, text, whole
 from .extent import coprofile
 from .f2 import complement_f2
-from .int_tuple import IntTuple, product
+from .int_tuple import IntTuple, product, shape_of
 from .layout import Layout, as_like
 from .like import symbolically
 from .normal import (
@@ -66,7 +66,7 @@ def complement(a: Any, bound: IntTuple | None = 1) -> Any:
         elif current < bound:
             leaves.append((-(-bound // current), current))
         return from_plain(leaves)
-    return symbolically(_complement, a, bound)
+    return symbolically(_complement, a, None if bound is None else shape_of("complement", bound))
 
 
 def _complement(a: Layout, bound: IntTuple | None) -> Layout:

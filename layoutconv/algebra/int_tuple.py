@@ -63,7 +63,7 @@ def shape_of(name: str, x: Any) -> IntTuple:
         return shape_of(name, late("parse")(x))
     if x is None or hasattr(x, "can_merge"):  # a coordinate that is open, a stride
         return x
-    if is_no_integer(x) or isinstance(x, type) or not hasattr(x, "__mul__"):
+    if is_no_integer(x):
         hint = "; write it as a tuple" if isinstance(x, list) else ""
         raise LayoutTypeError(f"{name}: {x!r} is no shape{hint}")
     return x
@@ -88,6 +88,8 @@ def product(t: IntTuple) -> Any:
         return t if isinstance(t, int) else _product_of(shape_of("product", t))
     result: Any = 1
     for mode in t:
+        if mode is None:
+            raise LayoutTypeError(f"product: {text(t)} leaves a mode open")
         result = result * (product(mode) if isinstance(mode, tuple) else mode)
     return result
 
@@ -271,13 +273,13 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
 
 _NO_INTEGERS = (
     *(float, complex, str, bytes, list, dict, set, frozenset, bool, slice, range, Shaped),
-    type(Ellipsis),
+    *(type(Ellipsis), type),
 )
 
 
 def is_no_integer(c: Any) -> bool:
     """Tell if a coordinate only looks like one: a float, a bool, an array of them, a stride."""
-    if isinstance(c, _NO_INTEGERS) or hasattr(c, "can_merge"):
+    if isinstance(c, _NO_INTEGERS) or hasattr(c, "can_merge") or not hasattr(c, "__mul__"):
         return True
     dtype = getattr(c, "dtype", None)
     if dtype is None:
