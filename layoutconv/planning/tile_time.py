@@ -21,6 +21,7 @@ from .tile_table import (
     HALF_LINE_RATE,
     MANY_PRODUCTS,
     MAPPED,
+    MAPPED_SUMS,
     MAPPED_WINDOWS,
     ONE_WARP,
     ROUNDED,
@@ -35,10 +36,12 @@ from .tile_table import (
 )
 
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-EXCHANGE = 9.0  # microseconds in which two CTAs of a cluster add up their parts; four take twice
-LAUNCH = 2.5  # microseconds of a kernel that adds parts up, beside what it reads and writes
+# Microseconds in which two CTAs of a cluster add up their parts, four take twice; and of a kernel
+# that adds parts up, beside what it reads and writes. Those of ``maps_sums`` were fitted apart.
+EXCHANGE, LAUNCH = 4.5, 1.6
+EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS = 9.0, 2.5
 TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
-# Bytes of parts that L2 still has when they are added up, and how much faster than memory it is.
+# Bytes of such parts that L2 still has when they are added up, and how much faster it is.
 HELD_PARTS, HELD_RATE = 14e6, 2.5
 MORE_PARTS = 0.01  # of the time, for twice as many parts of sums that tensor maps bring
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
@@ -131,7 +134,7 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
     if tile.load is Load.TMA_WARP:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.tma:
-        return MAPPED[shape]
+        return (MAPPED_SUMS if maps_sums(problem) else MAPPED)[shape]
     if sums_pairs(problem) and shape in GATHERED_SUMS:
         return GATHERED_SUMS[shape][0]
     if is_kept(problem, tile.k):
@@ -149,6 +152,11 @@ def is_kept(problem: Problem, k: int) -> bool:
 def sums_pairs(problem: Problem) -> bool:
     """Return whether sums run over gathered rows, across memory: a filter's gradient over pairs."""
     return problem.gathered and not problem.channels and problem.dtype != "tfloat32"
+
+
+def maps_sums(problem: Problem) -> bool:
+    """Return whether tensor maps bring sums that run across memory: a filter's gradient."""
+    return problem.tma and not problem.channels
 
 
 def gathered_rows(problem: Problem) -> dict[Shape, tuple[float, int, Load]]:
@@ -231,7 +239,8 @@ class TileTerms(NamedTuple):
             TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0,
             rate_of(problem, tile) * machine.products,
             tuple(copied), stored, problem.rows_adjoin and problem.n <= tile.n and cluster == 1,
-            start_time(tile), EXCHANGE * log2(cluster),
+            start_time(tile),
+            (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
         )  # fmt: skip
 
@@ -325,10 +334,10 @@ def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) ->
     if splits == 1:
         return time
     outputs = problem.m * problem.n * problem.groups
-    # Of sums that threads copy, rates were fitted without what L2 has.
-    held = problem.tma and 4 * outputs * splits <= HELD_PARTS
+    apart = maps_sums(problem)
+    held = apart and 4 * outputs * splits <= HELD_PARTS
     rate = machine.bandwidth * (HELD_RATE if held else 1)
-    time += LAUNCH + outputs * (8 * splits + 4) / rate
+    time += (LAUNCH_OF_SUMS if apart else LAUNCH) + outputs * (8 * splits + 4) / rate
     if problem.tma:
         time *= 1 + MORE_PARTS * log2(splits)
     least = TWO_LAUNCHES + 1e-3 * time  # of equal ones, what the GPU is done with first
