@@ -8,7 +8,6 @@ those of the whole algebra, each with one meaning: :data:`KINDS` is the list.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -121,6 +120,8 @@ def refused(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     >>> refused(ceil_div, (9, 2j), {})
     'argument `b`: expected an int, a nested tuple of them, a layout, or text that says one, got 2j'
     """
+    import inspect  # which takes as long to import as the rest of the algebra
+
     signature = inspect.signature(fn)
     try:
         given = signature.bind(*args, **kwargs).arguments
