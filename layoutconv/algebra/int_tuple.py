@@ -221,7 +221,7 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     compact by default. Arrays are evaluated in a type that holds the offsets. An arithmetic tuple
     that is shorter than ``shape``, and a scaled basis, have zeros after it.
 
-    Raises :class:`LayoutTypeError` for a coordinate of another profile.
+    Raises :class:`LayoutTypeError` for a coordinate or a stride of another profile.
 
     >>> crd2idx((1, 5), (4, (2, 3)), (1, (4, 8)))
     21
@@ -236,7 +236,11 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
         stride = compact_stride(shape)
     if type(crd) is not int and _has_array(crd):
         crd = late("fitted")(crd, shape, stride)
-    return offset_at(crd, shape, stride)
+    try:
+        return offset_at(crd, shape, stride)
+    except (TypeError, ValueError):
+        refuse_other_profile("crd2idx", shape, stride)
+        raise
 
 
 def _has_array(crd: IntTuple) -> bool:
@@ -257,7 +261,7 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
             )
         if len(crd) < len(shape):  # zeros at the end, where a function need not be 0
             crd = (*crd, *[0] * (len(shape) - len(crd)))
-        terms = [offset_at(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
+        terms = [offset_at(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)]
         return sum_of(terms)
     if type(crd) is not int and hasattr(crd, "as_tuple"):  # a scaled basis
         return offset_at(crd.as_tuple(), shape, stride)

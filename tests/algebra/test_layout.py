@@ -304,3 +304,19 @@ def test_bits_that_64_do_not_hold_are_refused():
     assert shifted(np.array([1 << 21])).tolist() == [1 << 61]
     with pytest.raises(LayoutError, match="72 bits"):
         shifted(np.array([1 << 30]))
+
+
+@pytest.mark.parametrize(
+    ("crd", "shape", "stride"),
+    [
+        ((1, 2), (4, 8), (8,)),
+        ((1, 2), (4, 8), 8),
+        (5, (4, 8), (8,)),
+        ((1, (1, 2)), (4, (2, 3)), (1, (4,))),
+        ((1, (1, 2)), (4, (2, 3)), (1, 4)),
+    ],
+)
+def test_a_stride_of_another_profile_is_refused(crd, shape, stride):
+    """It gave the offset of as many modes as it has."""
+    with pytest.raises(LayoutTypeError, match="does not have the profile of"):
+        crd2idx(crd, shape, stride)
