@@ -94,7 +94,7 @@ class StaticPersistent:
         fetch: Callable[[Any], None],
     ):
         """Sum all k-tiles of every tile into ``acc``, which then is to ``store``; ``fetch`` what
-        that reads of the columns, before the last wait.
+        that reads of the columns, before the first wait.
         """
         a, b = loads(*self.place(self.first))
         mainloop.prepare(a, b, tid)

@@ -1,7 +1,7 @@
 """Tile table: which tiles there are, their stages, and how fast each is.
 
 Rates are shares of that of the best tile of Ampere's loop when a GPU is full, measured on an H200;
-those of Hopper's tiles are fits to 1,504 trials of tiles on an H100, and to 1,700 more, of layers
+those of Hopper's tiles are fits to 1,504 trials of tiles on an H100, and to 1,645 more, of layers
 of networks (docs/lab_notebook.md). ``tune`` makes of them which tile runs a problem.
 
 Rates of tiles of 8 and of 16 columns, and of persistent ones of 32 and 64, are estimates until

@@ -113,8 +113,10 @@ class Epilogue:
         return held if held.fits else None
 
     def fetch(self, d: Operand, extras: Extras, n0: Any) -> None:
-        """Load them for a tile whose columns begin at ``n0``: a mainloop calls it before its last
-        wait.
+        """Load what has room, for a tile whose columns begin at ``n0``.
+
+        Consumers of Hopper's mainloop call it before their first wait; Ampere's mainloop does
+        before its last, when fragments no longer take registers.
         """
         if extras.held is not None:
             at = partial(self._column, count=d.col_count, extras=extras)
