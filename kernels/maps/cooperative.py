@@ -12,7 +12,9 @@ number of times, never share one, and nothing has to be left as it was found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -239,6 +241,32 @@ def _elements(shape: tuple[int, ...]) -> int:
     for extent in shape:
         count *= extent
     return count
+
+
+class _OfThread(threading.local):
+    beside = False
+
+
+_of_thread = _OfThread()
+ROWS_BESIDE = 512  # rows of a CTA: as many as one has in the map of a lidar sweep
+
+
+@contextmanager
+def beside_others() -> Iterator[None]:
+    """Launch, in this thread, as few CTAs as rows need: other kernels have the other SMs."""
+    before, _of_thread.beside = _of_thread.beside, True
+    try:
+        yield
+    finally:
+        _of_thread.beside = before
+
+
+def crew_for(rows: int, device: int) -> int:
+    """Return how many CTAs a launch for so many rows has."""
+    every = multiprocessors(device)
+    if not _of_thread.beside or not ROWS_BESIDE:
+        return every
+    return min(every, max(every // 8, -(-rows // ROWS_BESIDE)))
 
 
 @remembered(64)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..gpu.dry_run import dry
 from ..sparse.coords.row_plan import FixedRows
+from ..sparse.maps import ahead
 from .graph_arguments import Arguments, Memory
 from .graph_recorder import Alone, HostReads, Recorder
 from .graph_results import Results, Returned, difference
@@ -62,6 +63,7 @@ class Bucket:
 
     _asks_first = False  # whether the network is what it was, before a replay writes to it
     _poison: float = torch.nan  # of padding, in the run that is compared
+    _beside = True  # whether kernel maps are made on a second stream, beside the layers
 
     def __init__(
         self, net: Any, memory: Memory, keys: Sequence[Hashable], capacities: Sequence[int]
@@ -69,6 +71,8 @@ class Bucket:
         self._memory, self._keys = memory, keys
         self.groups, self.levels = memory.capacities, tuple(capacities)
         self._net, self._state = net, State(net)
+        self._asked: list[ahead.Asked] = []  # the maps of a run, for those after it
+        self._side: ahead.Side | None = None
         self.hits, self.difference, self.nbytes = 0, 0.0, memory.nbytes
         self.returns: int | str | None = None  # the argument that the network returns
 
@@ -105,6 +109,7 @@ class Bucket:
             self._results = Results(call, eager.leaves, outcome.returned, rows, every)
             self._checked(outcome, call, rows, eager)
             del outcome
+            self._side = ahead.side_of(device) if self._beside else None
             self._begin(call, rows)
             recording = recorder.record(lambda: self._run(device))
             self._replay, self.nbytes = recording.replay, self._memory.nbytes + recording.nbytes
@@ -183,16 +188,20 @@ class Bucket:
 
     def _run(self, device: torch.device, poison: float | None = None) -> Outcome:
         """Run, in this memory, what is captured."""
-        plan = FixedRows(self._keys, self.levels, self.groups, poison)
+        maps = None if self._side is None else ahead.Ahead(self._asked, self._side)
+        plan = FixedRows(self._keys, self.levels, self.groups, poison, maps)
         lowered = _uncached_autocast(device.type)
-        with torch.inference_mode(False), lowered, plan.in_effect():
+        with torch.inference_mode(False), lowered, plan.in_effect(), ahead.joined(maps):
             (args, kwargs), clouds = self._memory.arguments(plan.start)
             result, effects = self._call(args, kwargs, plan)
+            plan.join()  # levels and tables are looked at
             structure, leaves = taken_apart(result)
             returned, verdict = Returned(leaves, clouds), plan.verdict()
         if len(plan.levels) != len(self.levels):
             raise RuntimeError("with fixed rows, fewer kernel maps are made than before")
         self._clouds = [len(cells) for cells in plan.clouds()]
+        if maps is None:
+            self._asked = ahead.asked_of(plan.given, plan.made)
         return Outcome(structure, returned, verdict, effects)
 
     def _call(self, args: Any, kwargs: Any, plan: FixedRows) -> tuple[Any, Any]:

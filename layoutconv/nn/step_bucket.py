@@ -124,6 +124,7 @@ class StepBucket(Bucket):
 
     _asks_first = True
     _poison = 32.0  # a number: rows that get no gradient multiply it by zero
+    _beside = False  # a step's layers take so long that it gains nothing
 
     def __init__(
         self,

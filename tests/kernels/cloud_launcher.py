@@ -215,7 +215,7 @@ def launches_of_maps() -> Iterator[Launches]:
     patch = pytest.MonkeyPatch()
     patched = Launches()
     patch.setattr(per_rank, "launch", patched)
-    patch.setattr(build_map, "multiprocessors", lambda _: patched.ctas)
+    patch.setattr(build_map, "crew_for", lambda rows, device: patched.ctas)
     patch.setattr(map_stages, "FEWEST_OF_CHUNK", 32)
     with with_sizes(SIZES):
         yield patched

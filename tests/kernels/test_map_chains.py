@@ -12,7 +12,7 @@ import torch
 
 from layoutconv.kernels.compile import store
 from layoutconv.kernels.compile.cubin import read_cubin
-from layoutconv.kernels.maps import build_map, map_stages, per_rank
+from layoutconv.kernels.maps import build_map, cooperative, map_stages, per_rank
 from layoutconv.kernels.maps.cooperative import SHARED_BYTES, size_of
 from layoutconv.kernels.maps.output_coords import Unpack
 from layoutconv.kernels.maps.per_rank import Chain, build, load_per_rank
@@ -104,3 +104,18 @@ def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(store, "_loaded", {})
     assert callable(load(Search(2, True), "sm_80"))  # from disk
     assert len(built) == len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "ctas"), [(1, 16), (8192, 16), (8193, 17), (60_000, 118), (10**6, 132)]
+)
+def test_beside_other_kernels_a_launch_has_a_cta_for_512_rows(
+    rows: int, ctas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cooperative, "multiprocessors", lambda device: 132)
+    assert cooperative.crew_for(rows, 0) == 132
+    with cooperative.beside_others():
+        with cooperative.beside_others():
+            pass
+        assert cooperative.crew_for(rows, 0) == ctas
+    assert cooperative.crew_for(rows, 0) == 132

@@ -8,9 +8,9 @@ the cloud; cells that the network is given are padded, and nothing waits for the
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
@@ -19,7 +19,26 @@ from .graphs import is_dynamo_compiling
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..maps.two_way import KernelMap
     from .coordinates import Coordinates
+
+
+class Made(NamedTuple):
+    """A kernel map that a call made, as it was asked for: from ``inputs``, to ``outputs`` if they
+    were given, by ``make(inputs, outputs)``, and kept under ``key``."""
+
+    inputs: Coordinates
+    outputs: Coordinates | None
+    key: Hashable
+    make: Callable[[Coordinates, Coordinates | None], KernelMap]
+    kernel_map: KernelMap
+
+
+class Beside(Protocol):
+    """A maker of maps on another stream: ``layoutconv.sparse.maps.ahead.Ahead``."""
+
+    def start(self, cells: Coordinates) -> None: ...
+    def join(self) -> None: ...
 
 
 class _OfThread(threading.local):
@@ -124,6 +143,10 @@ class FixedRows(_Plan):
         sizes: the rows that cells may have which the call makes Coordinates of: they are padded.
         poison: what features of rows without a cell become, so that whoever reads them is found
             out; a NaN of fp8.
+        beside: makes maps on another stream, as soon as there are cells.
+
+    Attributes:
+        made: the maps that the call made itself.
     """
 
     def __init__(
@@ -132,9 +155,11 @@ class FixedRows(_Plan):
         capacities: Sequence[int],
         sizes: Sequence[int],
         poison: float | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self._keys, self._capacities, self._sizes = keys, capacities, sizes
-        self.poison = poison
+        self.poison, self._beside = poison, beside
+        self.made: list[Made] = []
         self.given: list[Coordinates] = []
         self.levels: list[Coordinates] = []
         self._seen: dict[tuple[int, Hashable], Any] = {}
@@ -145,6 +170,13 @@ class FixedRows(_Plan):
             expected = f"those of the arguments, {', '.join(map(str, self._sizes))}"
             raise RuntimeError(f"{cells} in a call of fixed rows: expected rows of {expected}")
         self.given.append(cells)
+        if self._beside is not None:
+            self._beside.start(cells)
+
+    def join(self) -> None:
+        """Have the current stream wait for all maps that another one makes."""
+        if self._beside is not None:
+            self._beside.join()
 
     def capacity(self, inputs: Coordinates, key: Hashable) -> int:
         """The rows of the level that a map makes."""

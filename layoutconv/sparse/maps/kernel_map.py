@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from ...base.caches import remembered
@@ -51,11 +51,28 @@ def submanifold_map(
     taps = Taps.centred(rank, kernel_size, dilation, offsets)
     found = coordinates.kept(taps)
     if found is None:
-        found = coordinates.keep(taps, keeping(_around, coordinates, taps))
+        found = _made(coordinates, taps, partial(_around, taps))
     return found
 
 
-def _around(coordinates: Coordinates, taps: Taps) -> KernelMap:
+def _made(
+    coordinates: Coordinates,
+    key: Hashable,
+    make: Callable[[Coordinates, Coordinates | None], KernelMap],
+    outputs: Coordinates | None = None,
+) -> KernelMap:
+    """The map that ``make`` makes of these cells, kept under ``key``."""
+    plan = row_plan.fixed()
+    if plan is not None:
+        plan.join()  # nobody foresaw this map
+    found = keeping(make, coordinates, outputs)
+    found = coordinates.keep(key, found, given=outputs is not None)
+    if plan is not None:
+        plan.made.append(row_plan.Made(coordinates, outputs, key, make, found))
+    return found
+
+
+def _around(taps: Taps, coordinates: Coordinates, _: Coordinates | None) -> KernelMap:
     """The map of ``taps`` around cells, which are looked at if nobody has."""
     if is_compiling():
         return _traced(coordinates, coordinates, taps, mirrored=taps.is_mirrored())
@@ -224,9 +241,8 @@ def _map_between(
         key = *key, capacity
     found = coordinates.kept(key, outputs)
     if found is None:
-        ends = coordinates, outputs, spatial_shape, capacity, corner
-        found = keeping(partial(_made_between, transposed=transposed), taps, *ends)
-        found = coordinates.keep(key, found, given=outputs is not None)
+        made = partial(_made_between, taps, spatial_shape, capacity, corner, transposed)
+        found = _made(coordinates, key, made, outputs)
     if plan is not None:
         plan.lead(coordinates, asked, found.outputs)
     return found
@@ -253,13 +269,12 @@ def _without_bounds(
 
 def _made_between(
     taps: Taps,
-    coordinates: Coordinates,
-    outputs: Coordinates | None,
     spatial_shape: Sequence[int] | None,
     capacity: int | None,
     corner: tuple[int, ...] | None,
-    *,
     transposed: bool,
+    coordinates: Coordinates,
+    outputs: Coordinates | None,
 ) -> KernelMap:
     repeats = coordinates.check().repeats
     inputs = coordinates if repeats is None else repeats.distinct

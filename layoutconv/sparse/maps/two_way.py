@@ -138,6 +138,8 @@ class KernelMap:
         self.inputs, self.outputs = inputs, outputs
         self.taps, self.mirrored = ways.taps, ways.mirrored
         self.ways, self.way = ways, way
+        if ways.coming is not None:
+            ways.arrive(way)
         self.own = ways.ways[way] or ways.way(way, outputs.rows)
         # What is kept for extended rows is for them alone.
         self.views = self.own.views if ways.extended is None else {}
@@ -223,6 +225,8 @@ class TwoWay:
 
     traced = False  # whether a tracer made it, to whom numbers of rows are symbols
     extended: KernelMap | None = None
+    # What another stream makes of it: of each way, what to call before it is read.
+    coming: dict[int, Callable[[], None]] | None = None
     sides: tuple[Repeats | None, Repeats | None] = (None, None)  # of inputs and outputs of way 0
 
     def __init__(self, taps: tuple[int, ...], mirrored: bool, there: _OneWay) -> None:
@@ -238,6 +242,12 @@ class TwoWay:
             found = object.__new__(KernelMap)
             found._join(inputs, outputs, self, way)
         return found
+
+    def arrive(self, way: int) -> None:
+        """Have the current stream wait for a way that another one makes."""
+        wait = None if self.coming is None else self.coming.pop(way, None)
+        if wait is not None:
+            wait()
 
     def way(self, way: int, rows: int) -> _OneWay:
         """One of them, with ``rows`` rows."""
@@ -277,6 +287,11 @@ class _OneWay:
         self.taps, self._index = taps, index
         self.views: dict[Any, Any] = {}
         self._pairs: dict[int, Pairs] = {}
+
+    @property
+    def read(self) -> tuple[bool, bool]:
+        """The parts that somebody read: the sorted index, the index."""
+        return self._sorted is not None, self._index is not None
 
     @property
     def index(self) -> Tensor:
