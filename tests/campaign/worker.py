@@ -31,6 +31,7 @@ from .results import Result
 
 REFUSALS = (ArgumentError, DeviceError)
 LOST = ("CUDA error", "CUDA driver error", "AcceleratorError")
+SHARE = 0.05  # of a GPU's memory, for what a worker keeps and calls
 
 
 class Kernels:
@@ -114,12 +115,12 @@ def serve(device: str) -> None:
     def stage(name: str) -> None:
         nonlocal now
         now = name
+        if device == "cuda":  # a float64 reference may take more than our calls
+            torch.cuda.set_per_process_memory_fraction(1.0 if name == "reference" else SHARE)
         print(json.dumps({"stage": name}), file=answers)
 
     kernels = Kernels(device, stage)
     bench = prepare(device, stage)
-    if device == "cuda":
-        torch.cuda.set_per_process_memory_fraction(0.05)
     torch.set_num_threads(1)
     for line in sys.stdin:
         request, before = json.loads(line), kernels.count
