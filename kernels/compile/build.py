@@ -80,7 +80,8 @@ def _address(element: Any, vector: int = 1) -> Any:
 
 
 def _alignment(element: Any, vector: int) -> int:
-    return min(VECTOR_BYTES, vector * element.width // 8)
+    bits: int = vector * element.width
+    return min(VECTOR_BYTES, bits // 8)
 
 
 def _index(layout: OperandLayout) -> Any:

@@ -111,7 +111,7 @@ def opened(content: bytes) -> Callable[[str], Callable[..., None]]:
 
     with _library(content) as path:
         module = tvm_ffi.load_module(path)
-    return lambda name: module.get_function(short_name(name))  # type: ignore[no-any-return]
+    return lambda name: module.get_function(short_name(name))
 
 
 def share_cuda_runtime() -> None:

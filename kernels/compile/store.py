@@ -106,7 +106,7 @@ def unload() -> None:
     """Forget the kernels that are loaded, which ends those that nobody else holds."""
     import torch
 
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for device in range(torch.cuda.device_count()):
             torch.cuda.synchronize(device)
     _loaded.clear()

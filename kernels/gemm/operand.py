@@ -27,8 +27,15 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 
-from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, paired_leaves, product
-from layoutconv.algebra.layout import Layout, compact_stride
+from layoutconv.algebra.int_tuple import (
+    compact_stride,
+    crd2idx,
+    flatten,
+    map_leaves,
+    paired_leaves,
+    product,
+)
+from layoutconv.algebra.layout import Layout
 from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 from layoutconv.view.gemm_view import OperandLayout, gathers, stages

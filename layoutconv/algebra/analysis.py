@@ -144,7 +144,7 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
         return found.count > high - low and found.cover(range(low, high + 1), budget)
     if bound is None and _swizzles_integers(a) and is_injective(a.inner):
         return bool(cosize(a) == a.size())
-    values = values_of_image("is_surjective", a)
+    values: set[int] = values_of_image("is_surjective", a)
     if bound is not None:
         return len(values) >= bound and set(range(bound)) <= values
     return len(values) == max(values) - min(values) + 1
@@ -183,7 +183,7 @@ def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
     if not all(type(x) is int for mode in modes for x in mode):
         return _covers_of_names(layout, constant, bound)
     reach = interval(modes)
-    largest = sum((s - 1) * d for s, d in modes)
+    largest: int = sum((s - 1) * d for s, d in modes)
     if bound is None:
         return reach == largest + 1
     start = -constant - sum((s - 1) * d for s, d in layout._leaves if d < 0)

@@ -55,7 +55,7 @@ class Coordinate(Stride):
         return _order(self, other) >= 0 if _is_coordinate(other) else NotImplemented
 
 
-class ArithmeticTuple(Coordinate, tuple[Any, ...]):  # type: ignore[misc]
+class ArithmeticTuple(Coordinate, tuple[Any, ...]):
     """A coordinate that can be added to: by mode, the shorter one padded with zeros.
 
     Zeros at the end say nothing: a coordinate is equal to one that has more of them, and one of
@@ -71,10 +71,10 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):  # type: ignore[misc]
 
     __slots__ = ()
 
-    def __mul__(self, c: Any) -> Any:  # type: ignore[override]
+    def __mul__(self, c: Any) -> Any:
         return scaled(c, self)
 
-    def __rmul__(self, c: Any) -> Any:  # type: ignore[override]
+    def __rmul__(self, c: Any) -> Any:
         return scaled(c, self)
 
     def __eq__(self, other: object) -> bool:

@@ -148,12 +148,12 @@ def charge(terms: int) -> None:
 
 def table_size(operation: str, operand: Any, size: Any) -> int:
     """``size`` as the length of a table that is going to be made, or an error if it is too long."""
-    size = whole(operation, size)
-    if size > TABLE:
+    length = whole(operation, size)
+    if length > TABLE:
         raise LayoutBudgetError(
-            f"{operation}({operand}): a table of {size} entries is longer than {TABLE}; evaluate "
+            f"{operation}({operand}): a table of {length} entries is longer than {TABLE}; evaluate "
             "parts of it, with arrays of coordinates",
             operation=operation,
             operands=(operand,),
         )
-    return size
+    return length

@@ -9,11 +9,10 @@ from .composed import IDENTITY, ComposedLayout
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact, text, under
 from .fold import folded
 from .int_tuple import unflatten
-from .layout import Layout, as_like
+from .layout import Layout, Leaf, as_like
 from .like import symbolically
 from .normal import (
     Arithmetic,
-    Leaf,
     arithmetic,
     from_leaves,
     like_shape,

@@ -9,11 +9,10 @@ from .errors import LayoutTypeError, inexact, text, whole
 from .extent import coprofile
 from .f2 import complement_f2
 from .int_tuple import IntTuple, product, shape_of
-from .layout import Layout, as_like
+from .layout import Layout, Leaf, as_like
 from .like import symbolically
 from .normal import (
     Arithmetic,
-    Leaf,
     arithmetic,
     by_stride,
     filtered,

@@ -208,7 +208,7 @@ class _Digits:
                 leaves.append(mode)
         return mode
 
-    def compose_basis(self, s: Any, d: Any) -> Any:
+    def compose_basis(self, s: Any, d: Any) -> tuple[IntTuple, IntTuple] | None:
         """The same for a leaf whose values are coordinates in one mode of a."""
         terms = basis_terms(d)
         if len(terms) != 1:
@@ -230,7 +230,9 @@ class _Digits:
         return True
 
 
-def _leaf(form: list[tuple[Any, Any]], used: list[Any], s: Any, d: Any) -> Any:
+def _leaf(
+    form: list[tuple[Any, Any]], used: list[Any], s: Any, d: Any
+) -> tuple[IntTuple, IntTuple] | None:
     """The modes of a composed with the leaf ``s:d``, and in ``used`` what they take of each digit.
 
     ``d`` is positive, divides or is divided by the extents on its way, and so are the rests of s:

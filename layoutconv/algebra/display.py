@@ -36,7 +36,8 @@ class Pictured:
 
     def _repr_svg_(self) -> str | None:
         try:
-            return self.draw()._repr_svg_()
+            drawn: str = self.draw()._repr_svg_()
+            return drawn
         except (LayoutError, ArgumentError):
             # No numbers to draw, in a kernel that is being traced, or no rows of a view: text then.
             return None

@@ -190,7 +190,8 @@ def compact_stride(shape: IntTuple, first: Any = 1) -> IntTuple:
 def divmod_leaf(c: Any, s: Any) -> tuple[Any, Any]:
     """``(c // s, c % s)``, asking an extent with its own ``__rdivmod__`` (a kernel's divisor)."""
     if not isinstance(s, int) and hasattr(s, "__rdivmod__"):
-        return divmod(c, s)
+        both: tuple[Any, Any] = divmod(c, s)
+        return both
     try:
         return c // s, c % s
     except ZeroDivisionError:

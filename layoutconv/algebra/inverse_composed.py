@@ -62,7 +62,8 @@ def gives_integers(a: Any) -> bool:
 def _reach(a: ComposedLayout) -> int:
     """A number that is above all offsets of ``a``."""
     low, high = extremes(a)
-    return max(1, high + 1, -low)
+    reach: int = max(1, high + 1, -low)
+    return reach
 
 
 def lengthened(outer: Layout, position: int) -> Layout:

@@ -181,7 +181,8 @@ class Layout(LayoutLike):
             shape, stride = self.shape[key], self.stride[key]
         except IndexError:
             raise IndexError(f"Layout {self} has no mode {key}") from None
-        return carried(make(shape, stride), self)
+        modes: Layout = carried(make(shape, stride), self)
+        return modes
 
     def __len__(self) -> int:
         return rank(self.shape)
@@ -419,7 +420,9 @@ def make_layout(*modes: Any, stride: Any = None) -> Layout:
         modes = tuple(modes[0])
     if not all(type(mode) is Layout for mode in modes):
         modes = tuple([as_layout(f"make_layout: mode {i}", mode) for i, mode in enumerate(modes)])
-    return carried(make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes])), *modes)
+    shape, strides = tuple([m.shape for m in modes]), tuple([m.stride for m in modes])
+    made: Layout = carried(make(shape, strides), *modes)
+    return made
 
 
 def _is_shape(x: Any) -> bool:

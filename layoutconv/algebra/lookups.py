@@ -24,7 +24,8 @@ def of_stride(d: Any, extent: int) -> Values | None:
     >>> of_stride(CustomStride(IndexedGather([4, 0, 2]), 10), 3).listed().tolist()
     [40, 0, 20]
     """
-    return once(d, extent, lambda: known_values(d, extent) or _called(d, extent))
+    found: Values | None = once(d, extent, lambda: known_values(d, extent) or _called(d, extent))
+    return found
 
 
 def known_values(d: Any, extent: int) -> Values | None:

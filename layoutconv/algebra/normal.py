@@ -222,7 +222,7 @@ def modes_for(name: str, layout: Layout, tiler: tuple[Any, ...]) -> list[Layout]
 def by_stride(leaves: list[Any], key: int = 1) -> list[Any]:
     """``leaves`` in the order of the entry ``key``, which may be symbolic."""
     if all(type(leaf[key]) is int for leaf in leaves):
-        return sorted(leaves, key=lambda leaf: leaf[key])  # type: ignore[no-any-return]
+        return sorted(leaves, key=lambda leaf: leaf[key])
     result: list[Any] = []
     for leaf in leaves:  # by insertion: each comparison may have to be decided
         at = len(result)

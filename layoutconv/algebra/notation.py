@@ -6,13 +6,13 @@ import re
 from itertools import count
 from typing import Any, NoReturn
 
+from .basis import sum_of_bases
 from .composed import ComposedLayout
 from .errors import LayoutValueError
 from .expressions import DEEPEST, Expressions
 from .int_tuple import IntTuple
 from .layout import Layout, make_layout
 from .orders import LayoutLeft, LayoutRight
-from .packing import sum_of_bases
 from .printed import Origin, Pointer, without_types
 from .stride import F2, CustomStride, ScaledBasis, Stride, StridedGather, basis_terms
 from .swizzle import Swizzle

@@ -198,7 +198,8 @@ def slice_contiguity(layout: Any, crd: IntTuple) -> int:
     >>> slice_contiguity(Layout((4, 8), (8, 1)), (2, None))
     8
     """
-    return contiguity(_opened(crd, _asked("slice_contiguity", layout))[0])
+    found: int = contiguity(_opened(crd, _asked("slice_contiguity", layout))[0])
+    return found
 
 
 def cycles(layout: Any) -> list[list[int]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .basis import sum_of_bases
 from .composed import ComposedLayout
 from .errors import LayoutValueError
 from .int_tuple import IntTuple
 from .layout import Layout
-from .packing import sum_of_bases
 from .stride import ScaledBasis
 from .swizzle import Swizzle
 from .tensor import Coordinates, Tensor

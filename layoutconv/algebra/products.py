@@ -93,7 +93,8 @@ def zipped_product(a: Any, tiler: Any) -> Any:
 
 
 def _zipped_product(a: Layout, tiler: Any) -> Layout:
-    return unzipped(logical_product, "zipped_product", a, tiler)
+    zipped: Layout = unzipped(logical_product, "zipped_product", a, tiler)
+    return zipped
 
 
 def tiled_product(a: Any, tiler: Any) -> Any:

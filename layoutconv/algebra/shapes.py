@@ -301,9 +301,11 @@ def colex_less(a: IntTuple, b: IntTuple) -> bool:
     (False, True)
     """
     if isinstance(a, Coordinate):
-        return a < b
+        before: bool = a < b
+        return before
     if isinstance(b, Coordinate):
-        return b > a
+        after: bool = b > a
+        return after
     a, b = shape_of("colex_less", a), shape_of("colex_less", b)
     return flatten(a)[::-1] < flatten(b)[::-1]
 
@@ -323,7 +325,8 @@ def domain_distribute(x: Any, count: int) -> Layout:
     for extent in extents:
         sizes.append(gcd(whole("domain_distribute", extent), count))
         count //= sizes[-1]
-    return coalesce(make(tuple(sizes), prefix_product(extents)))
+    distributed: Layout = coalesce(make(tuple(sizes), prefix_product(extents)))
+    return distributed
 
 
 def weakly_congruent(a: Any, b: Any) -> bool:

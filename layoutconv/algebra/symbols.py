@@ -77,7 +77,7 @@ class Symbolic(Immutable):
 
     def _sympy_(self) -> Any:
         """The same expression in sympy, which asks for it by this name."""
-        from sympy import Symbol, sympify  # type: ignore[import-untyped]
+        from sympy import Symbol, sympify
 
         names = {
             name: Symbol(name, integer=True, **_at_least(atom.minimum))

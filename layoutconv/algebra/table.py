@@ -87,7 +87,8 @@ def _price(f: Any, size: int) -> int:
         if kind is Arithmetic.COORDINATE:
             return size
         leaves = f._leaves if kind is Arithmetic.OPAQUE else []
-        return sum(s for s, _ in leaves) + size // 17
+        extents: int = sum(s for s, _ in leaves)
+        return extents + size // 17
     if not isinstance(f, ComposedLayout) or type(f.offset) is not int:
         return size
     outer = f.outer

@@ -237,7 +237,7 @@ def make_tiled_mma(
     whole("make_tiled_mma", layout.size())
     modes += [Layout(1, 0)] * (3 - len(modes))
     modes = [Layout(1, 0) if mode.size() == 1 else mode for mode in modes]
-    return TiledMma(atom, make_layout(modes), tuple(permutation))  # type: ignore[arg-type]
+    return TiledMma(atom, make_layout(modes), tuple(permutation))
 
 
 def _modes(operand: str) -> tuple[int, int]:

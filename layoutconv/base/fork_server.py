@@ -116,6 +116,7 @@ class _Dispatch:
 
     def _started(self) -> Connection:
         gc.freeze()  # so that a collection copies no memory that processes share
+        ours: Connection
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, self._function))
         process.start()

@@ -87,7 +87,7 @@ class Levels:
     @property
     def _current_level(self) -> int:
         try:
-            forward_ad.make_dual(_PROBE, _PROBE)
+            forward_ad.make_dual(_PROBE, _PROBE)  # type: ignore[no-untyped-call]
         except RuntimeError:  # outside of every level
             return -1
         return 0

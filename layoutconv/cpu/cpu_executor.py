@@ -78,7 +78,8 @@ def execute_cpu(
             return Product(one, key, lambda v, o: _tile(v, o, kind.itemsize))
 
         key = l, kind.itemsize
-        return tables.structure(key, make)
+        made: Product = tables.structure(key, make)
+        return made
 
     if len(view.a.shape) == 2:
         _multiply(product(), given, _columns(view, 0))
@@ -163,7 +164,9 @@ def _listed(
     Products are summed row by row in the order of the blocks.
     """
     products = torch.empty(sum(piece.sizes), n, dtype=kind)
-    for (block, place), part in zip(piece.places, products.split(piece.sizes), strict=True):
+    for (block, place), part in zip(
+        piece.places, products.split_with_sizes(piece.sizes), strict=True
+    ):
         weight = weights[block] if isinstance(weights, Sequence) else weights(block)
         torch.mm(place.read(x, dtype).to(kind), weight, out=part)
     bags = torch.embedding_bag(
@@ -185,7 +188,8 @@ def _multiply_batch(batch: Batch, given: _Given) -> None:
             problems[first].addmm_(left.T, right, beta=int(first == last))
         else:
             for l, (p, q) in enumerate(
-                zip(left.split(sizes), right.split(sizes), strict=True), first
+                zip(left.split_with_sizes(sizes), right.split_with_sizes(sizes), strict=True),
+                first,
             ):
                 problems[l].addmm_(p.T, q, beta=int(l == last))
         last = first + len(sizes) - 1

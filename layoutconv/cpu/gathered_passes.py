@@ -47,7 +47,8 @@ def plan_of(index: Tensor, rows: int) -> GatherPlan:
     if kept is None or (kept.rows, kept.version) != (rows, version):
         kept = _Kept(GatherPlan(index, rows), rows, version)
         index._layoutconv_plan = kept  # type: ignore[attr-defined]
-    return kept.plan
+    plan: GatherPlan = kept.plan
+    return plan
 
 
 class _Kept:

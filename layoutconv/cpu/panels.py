@@ -142,7 +142,8 @@ class Place:
             found = memory.new_zeros(len(at), memory.shape[1])
         if self.columns != 1 and at is not None:
             found = found.view(self.rows, self.columns * memory.shape[1])
-        return found if found.dtype is dtype else found.view(dtype)
+        matrix: Tensor = found if found.dtype is dtype else found.view(dtype)
+        return matrix
 
     def write(self, memory: Tensor, values: Tensor) -> None:
         """Store a matrix in the place, but for what is not there."""

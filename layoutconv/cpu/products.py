@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
-from ..algebra.layout import compact_stride
+from ..algebra.int_tuple import IntTuple, compact_stride, crd2idx, flatten, map_leaves
 from ..tensors.tensor_checks import columns_of
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.operands import arranged
@@ -272,7 +271,7 @@ class Batch:
         """D in its place, (l, m, n)."""
         rows = self._place(tables).view(memory)
         assert rows is not None  # or it does not suit
-        return rows.unflatten(0, (self.l, self.m))
+        return torch.unflatten(rows, 0, (self.l, self.m))
 
     def terms(self, tables: Tables) -> Iterator[Terms]:
         """The terms of all problems, in order."""
@@ -294,7 +293,7 @@ class Batch:
             for o, extent in ((self.left, self.m), (self.right, self.n))
         ]
         done = -1  # the last problem that has a term, or none
-        for number in torch.arange(self.k * self.l).split(self.limit):
+        for number in torch.split(torch.arange(self.k * self.l), self.limit):
             first, last = int(number[0]) // self.k, int(number[-1]) // self.k
             found = [
                 Panel(o, o.rows(number[:, None]), part).locate()
@@ -310,7 +309,9 @@ class Batch:
             sizes = torch.bincount(number[present] // self.k - first, minlength=last - first + 1)
             # Few terms of many problems are read at once; many, which may lie in order, by problem.
             apart = len(present) > _APART * len(sizes)
-            for l, own in enumerate(present.split(sizes.tolist()) if apart else (present,), first):
+            for l, own in enumerate(
+                present.split_with_sizes(sizes.tolist()) if apart else (present,), first
+            ):
                 a, b = (
                     Place(offset[own], valid if valid is True else valid[own])
                     for offset, valid in found
@@ -354,7 +355,7 @@ class Dots:
     def _terms(self, first: int) -> Iterator[Factors]:
         operands = self.left, self.right
         columns = [self._columns(operand, first) for operand in operands]
-        for k in torch.arange(self.k).split(self.depth) if self.k else ():
+        for k in torch.split(torch.arange(self.k), self.depth) if self.k else ():
             a, b = (
                 Panel(operand, operand.rows(k[:, None]), part).place()
                 for operand, part in zip(operands, columns, strict=True)
@@ -387,7 +388,7 @@ def _blocks(shape: IntTuple, limit: int) -> Iterator[IntTuple]:
     for leaf, extent in enumerate(flatten(shape)):
         step = max(1, min(limit, extent))
         limit //= step
-        starts = torch.arange(extent).view(-1, *[1] * leaf).split(step)
+        starts = torch.split(torch.arange(extent).view(-1, *[1] * leaf), step)
         ranges.append([start if len(start) > 1 else int(start) for start in starts])
     for block in cartesian(*ranges):
         leaves = iter(block)

@@ -29,7 +29,7 @@ from ..gpu import machines
 from ..gpu.measured_choices import VARIABLE, noting_found
 from ..kernels.compile import linked, store
 from ..ops.sparse_operators import rows_as_on_gpus
-from ..planning.machine import MACHINES
+from ..planning.machine import MACHINES, Machine
 from ..planning.tile_json import FORMAT, tile_to_json
 from ..tuning.precompile import precompile
 from .pack_file import write_pack
@@ -142,7 +142,7 @@ class Call:
 
 def _asked_for(
     call: Call, calls: list[tuple[Tensor, ...]], arch: str | None
-) -> tuple[list[str], machines.Machine, dict[str, Any]]:
+) -> tuple[list[str], Machine, dict[str, Any]]:
     """Return the names of the kernels that calls ask for, the GPU that they are for, and the
     measured choices among them.
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import renderers  # noqa: F401  figures render themselves through it
 from .api import draw
-from .figure import Axis, Cell, Figure, Grid
+from .axis import Axis
+from .figure import Cell, Figure, Grid
 from .html import to_html
 from .svg import to_svg
 from .text import to_text

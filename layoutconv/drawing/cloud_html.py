@@ -67,7 +67,7 @@ def cloud_page(
     ['height', 'road', 'car']
     """
     try:
-        from plotly import graph_objects  # type: ignore[import-untyped]
+        from plotly import graph_objects
     except ImportError as error:
         advice = 'a cloud in three dimensions wants Plotly: pip install "layoutconv[view]"'
         raise ImportError(advice, name=error.name) from None
@@ -142,7 +142,7 @@ def _of_classes(values: Array, classes: Sequence[str]) -> list[tuple[Array, dict
 
 def _colours() -> list[str]:
     """Colours that stand out from the page, those of readers' safe palette first."""
-    from plotly.colors import qualitative  # type: ignore[import-untyped]
+    from plotly.colors import qualitative
 
     return [*CLASSES, *(c for c in qualitative.Light24 if c.lower() not in CLASSES)]
 

@@ -12,7 +12,8 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..algebra import LayoutLeft, LayoutRight, LayoutValueError
-from ..algebra.notation import DEEPEST, parse_part, pointed
+from ..algebra.expressions import DEEPEST
+from ..algebra.notation import parse_part, pointed
 from ..algebra.printed import without_types
 
 LONGEST = 2000  # characters of an expression

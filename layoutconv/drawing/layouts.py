@@ -252,7 +252,8 @@ def _domain(layout: Any) -> Layout:
     """The layout that a coordinate meets first."""
     while isinstance(layout, ComposedLayout):
         layout = layout.inner
-    return layout
+    domain: Layout = layout
+    return domain
 
 
 def maps_coordinates(composed: ComposedLayout) -> bool:

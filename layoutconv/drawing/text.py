@@ -68,7 +68,7 @@ def _starts(blocks: list[list[_Block | None]]) -> list[list[int]]:
     sizes = [[(b.left, b.width - b.left) if b else (0, 0) for b in line] for line in blocks]
     if len({len(line) for line in sizes}) == 1:
         shared = [tuple(map(max, zip(*column, strict=True))) for column in zip(*sizes, strict=True)]
-        sizes = [shared] * len(sizes)  # type: ignore[list-item]
+        sizes = [shared] * len(sizes)
     starts = []
     for line in sizes:
         at, lefts = 0, []

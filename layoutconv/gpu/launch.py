@@ -98,7 +98,7 @@ class Launch:
                 return out
         columns: tuple[Tensor, ...]
         sources: tuple[Tensor, ...] = ()
-        if scale is residual is function is None:  # as ``_reads`` has it
+        if scale is None and residual is None and function is None:  # as ``_reads`` has it
             columns = () if bias is None else (bias,)
         else:
             columns, sources = _reads(bias, scale, residual, function)

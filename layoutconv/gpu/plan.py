@@ -12,7 +12,8 @@ from torch import Tensor
 from ..base.caches import put_few
 from ..base.memory import maker
 from ..base.torch_internals import in_shape
-from ..kernels.compile.store import as_argument, load_kernel
+from ..kernels.compile.store import as_argument
+from ..kernels.compile.store import load_kernel as load_kernel  # ``dry_run`` swaps it here
 from ..planning.kernel_key import index_buffer, runtime_integers
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected

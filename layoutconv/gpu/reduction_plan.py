@@ -221,9 +221,9 @@ def _reduce_cpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -
         to.copy_(_called(what, source, tuple(range(len(nest.outer), source.dim()))))
         return
     width = max(1, min(view.s, _CHUNK))
-    for rows in torch.arange(view.r, device=x.device).split(max(1, _CHUNK // width)):
+    for rows in torch.split(torch.arange(view.r, device=x.device), max(1, _CHUNK // width)):
         acc = torch.full((len(rows),), what.neutral, dtype=what.accumulator, device=x.device)
-        for columns in torch.arange(view.s, device=x.device).split(width) if view.s else ():
+        for columns in torch.split(torch.arange(view.s, device=x.device), width) if view.s else ():
             acc = _combine(what, acc, _values(view, memory, rows, columns, what))
         if what.name == "mean":
             acc = acc / view.s
@@ -246,7 +246,7 @@ def _strided(view: ReductionView) -> Nest | None:
 def _called(what: _Operation, source: Tensor, modes: tuple[int, ...]) -> Tensor:
     """Some modes reduced by torch."""
     if what.name in ("max", "min"):
-        return getattr(source, f"a{what.name}")(modes) if modes else source
+        return (source.amax if what.name == "max" else source.amin)(modes) if modes else source
     total = source.sum(modes, dtype=what.accumulator) if modes else source
     return total / prod(source.shape[i] for i in modes) if what.name == "mean" else total
 
@@ -282,9 +282,10 @@ def _combine(what: _Operation, acc: Tensor, values: Tensor) -> Tensor:
         return acc + values.sum(1)
     while values.shape[1] > 1:
         half = values.shape[1] // 2
-        first, second, rest = values.split((half, half, values.shape[1] - 2 * half), 1)
+        first, second, rest = torch.split(values, [half, half, values.shape[1] - 2 * half], 1)
         values = torch.cat((what.function(first, second).to(acc.dtype), rest), 1)
-    return what.function(acc, values[:, 0]).to(acc.dtype)
+    combined: Tensor = what.function(acc, values[:, 0]).to(acc.dtype)
+    return combined
 
 
 # -- on a GPU -------------------------------------------------------------------------------------

@@ -81,8 +81,8 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
             return None
         columns: Any = ()
         apart = residual
-        if named or not (bias is scale is residual is out_dtype is None):
-            if scale is residual is out_dtype is None:  # as ``_apart`` has it
+        if named or not (bias is None and scale is None and residual is None and out_dtype is None):
+            if scale is None and residual is None and out_dtype is None:  # as ``_apart`` has it
                 columns = named
                 if bias is not None:
                     numbers, columns = (numbers, None, False, False, True, None), (bias, *named)

@@ -48,7 +48,7 @@ def _sum_on_gpu(parts: Tensor, lengths: Tensor, out: Tensor) -> None:
     if torch.cuda.current_device() != device:
         with torch.cuda.device(device):
             return _sum_on_gpu(parts, lengths, out)
-    return _segment_sum(parts.dtype, out.dtype, K * C, device)(parts, lengths, out.view(-1))
+    _segment_sum(parts.dtype, out.dtype, K * C, device)(parts, lengths, out.view(-1))
 
 
 def summing(

@@ -81,7 +81,6 @@ torch.library.impl("layoutconv::conv_transpose", "CompositeImplicitAutograd", _t
 # -- what they would return: shapes without data ---------------------------------------------------
 
 
-@torch.library.register_fake("layoutconv::conv_fprop")
 def _fake_fprop(
     x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, *rest: Any, **named: Any
 ) -> Tensor:
@@ -92,22 +91,31 @@ def _fake_fprop(
     return dense_passes.new_result(x, (x.shape[0], *voxels, w.shape[0]), ending.out_dtype)
 
 
-@torch.library.register_fake("layoutconv::conv_fprop_statistics")
+torch.library.register_fake("layoutconv::conv_fprop", _fake_fprop)
+
+
 def _fake_fprop_statistics(x: Tensor, w: Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
     y = _fake_fprop(x, w, *args, **options)
     return y, x.new_empty((2, w.shape[0]), dtype=torch.float32)
 
 
-@torch.library.register_fake("layoutconv::conv_dgrad")
+torch.library.register_fake("layoutconv::conv_fprop_statistics", _fake_fprop_statistics)
+
+
 def _fake_dgrad(y: Tensor, w: Tensor, spatial: Ints, *rest: Any, **named: Any) -> Tensor:
     groups, ending = _rest(*rest[3:], **named)
     return dense_passes.new_result(y, (y.shape[0], *spatial, w.shape[1] * groups), ending.out_dtype)
 
 
-@torch.library.register_fake("layoutconv::conv_wgrad")
+torch.library.register_fake("layoutconv::conv_dgrad", _fake_dgrad)
+
+
 def _fake_wgrad(y: Tensor, x: Tensor, taps: Ints, *rest: Any, **named: Any) -> Tensor:
     groups, _ = _rest(*rest[3:], **named)
     return dense_passes.new_result(y, (y.shape[1], *taps, x.shape[1] // groups))
+
+
+torch.library.register_fake("layoutconv::conv_wgrad", _fake_wgrad)
 
 
 def _rest(
@@ -127,7 +135,7 @@ _of_fprop, _of_dgrad, _of_wgrad = (
 
 @_of_fprop
 def _fprop_flops(x: Ints, w: Ints, *_: Any, out_shape: Any, **__: Any) -> int:
-    y = out_shape if isinstance(out_shape[0], int) else out_shape[0]  # with statistics, both
+    y: Ints = out_shape if isinstance(out_shape[0], int) else out_shape[0]  # with statistics, both
     return 2 * prod(y) * prod(w[1:])
 
 

@@ -50,7 +50,8 @@ class EpilogueArgs(NamedTuple):
     @property
     def ends(self) -> bool:
         """Return whether anything follows the sums, but for the dtype."""
-        return not (self.bias is self.scale is self.residual is self.activation is None)
+        no_tensors = self.bias is None and self.scale is None and self.residual is None
+        return not (no_tensors and self.activation is None)
 
     def epilogue(self, *, statistics: bool = False) -> Epilogue | None:
         """Return the steps, which say nothing of the dtype; None if there are none."""

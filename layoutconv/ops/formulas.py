@@ -80,7 +80,7 @@ def wgrad_gradients(
     return dy, run.dgrad(over, y, grad) if needed[1] else None
 
 
-def around(op: Any, function: Any) -> Any:
+def around(op: Callable[..., Tensor], function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """An operator that is called past the dispatcher where that makes no difference."""
 
     def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
@@ -286,7 +286,7 @@ def register_autocast(*operators: Any) -> None:
     for op in operators:
         for device in ("cpu", "cuda"):
             kind = "AutocastCPU" if device == "cpu" else "AutocastCUDA"
-            torch.library.impl(op.name(), kind)(_lowered(op, device))
+            torch.library.impl(op.name(), kind, _lowered(op, device))
 
 
 def _lowered(op: Any, device: str) -> Any:

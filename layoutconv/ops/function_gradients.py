@@ -167,7 +167,8 @@ def _summed(name: str, found: Mapping[str, Any], shape: torch.Size) -> Tensor:
         expected = f"a gradient of {name!r}, a tensor of shape {tuple(shape)}"
         raise ArgumentTypeError("backward", expected, type(gradient).__name__)
     try:
-        return gradient.expand(torch.broadcast_shapes(gradient.shape, shape)).sum_to_size(shape)
+        common = torch.broadcast_shapes(gradient.shape, shape)  # type: ignore[no-untyped-call]
+        return gradient.expand(common).sum_to_size(shape)
     except RuntimeError:
         expected = f"a gradient of {name!r} that is summed to shape {tuple(shape)}"
         raise ArgumentError("backward", expected, f"shape {tuple(gradient.shape)}") from None

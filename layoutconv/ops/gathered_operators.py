@@ -261,7 +261,6 @@ def _fake_winners(x: Tensor, rows: Any, dtype: torch.dtype, winners: bool) -> Te
     return x.new_empty((rows, x.shape[1]), dtype=dtype) if winners else _no_winners(x)
 
 
-@torch.library.register_fake("layoutconv::sparse_pool")
 def _fake_pool(
     x: Tensor, index: Tensor, inverse: Maybe, mode: str, divisor: int = 0, winners: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -269,29 +268,40 @@ def _fake_pool(
     return x.new_empty((rows, x.shape[1])), _fake_winners(x, rows, number_type(taps), winners)
 
 
-@torch.library.register_fake("layoutconv::sparse_pool_chosen")
+torch.library.register_fake("layoutconv::sparse_pool", _fake_pool)
+
+
 def _fake_pool_chosen(y: Tensor, winners: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
     return y.new_empty((inverse.shape[0], y.shape[1]))
 
 
-@torch.library.register_fake("layoutconv::sparse_depthwise")
+torch.library.register_fake("layoutconv::sparse_pool_chosen", _fake_pool_chosen)
+
+
 def _fake_depthwise(x: Tensor, w: Tensor, *rest: Any) -> Tensor:
     index, *_, channels = rest
     return x.new_empty((index.shape[0], channels))
 
 
-@torch.library.register_fake("layoutconv::sparse_depthwise_wgrad")
+torch.library.register_fake("layoutconv::sparse_depthwise", _fake_depthwise)
+
+
 def _fake_depthwise_wgrad(y: Tensor, x: Tensor, *rest: Any) -> Tensor:
     *_, lengths, filters = rest
     return x.new_empty((lengths.shape[0], filters))
 
 
-@torch.library.register_fake("layoutconv::sparse_global_pool")
+torch.library.register_fake("layoutconv::sparse_depthwise_wgrad", _fake_depthwise_wgrad)
+
+
 def _fake_global_pool(
     x: Tensor, order: Maybe, starts: Tensor, batch: Tensor, mode: str, winners: bool = False
 ) -> tuple[Tensor, Tensor]:
     rows = starts.shape[0] - 1
     return x.new_empty((rows, x.shape[1])), _fake_winners(x, rows, torch.int32, winners)
+
+
+torch.library.register_fake("layoutconv::sparse_global_pool", _fake_global_pool)
 
 
 # -- gradients ------------------------------------------------------------------------------------
@@ -407,7 +417,8 @@ def _shares(grad: Tensor, count: Any) -> Tensor:
     >>> _shares(torch.ones(1, dtype=torch.float16), torch.tensor(100_000))
     tensor([1.0000e-05])
     """
-    return grad.to(torch.promote_types(grad.dtype, torch.float32)) / count
+    shares: Tensor = grad.to(torch.promote_types(grad.dtype, torch.float32)) / count
+    return shares
 
 
 def _to_rows(grad: Tensor, batch: Tensor) -> Tensor:

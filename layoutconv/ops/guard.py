@@ -162,7 +162,10 @@ def _derivative(tensor: Any) -> str:
         if is_gradient_tracked(tensor):
             return "one of torch.func.grad, vjp or jvp"
         if not is_batch_of_transform(tensor):
-            if levels._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None:
+            if levels._current_level < 0:
+                break
+            dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+            if dual.tangent is None:
                 break
             return "one with a tangent"
         tensor = unwrapped(tensor)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.torch_internals import comes_to, keeps_graph
-from .formulas import FP8, Formula, as_inputs, keep, linear, through_epilogue
+from ..tensors.epilogue_in_torch import FP8
+from .formulas import Formula, as_inputs, keep, linear, through_epilogue
 from .function_gradients import tensors_of, through_function, with_all
 
 is_grad_enabled = torch.is_grad_enabled
@@ -80,7 +81,8 @@ class BoundCall:
             return self.forward(a, b, bias, scale, residual, function)
         tensors = tensors_of(function)
         ending = bias, scale, residual
-        recorded: Tensor = RecordedFunction.apply(a, b, self, found, *ending, function, *tensors)
+        inputs = a, b, self, found, *ending, function, *tensors
+        recorded: Tensor = RecordedFunction.apply(*inputs)  # type: ignore[no-untyped-call]
         return recorded
 
     def forward(
@@ -114,7 +116,7 @@ class Recorded(torch.autograd.Function):
     """A call as autograd records it; its gradients are by the formula of its operator."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, a: Tensor, b: Tensor, call: BoundCall, found: Any, *ending: Any
     ) -> Tensor:
         ctx.call, ctx.found = call, found
@@ -131,7 +133,7 @@ class Recorded(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         a, b, *ending = ctx.saved_tensors
         call, found, others = ctx.call, ctx.found, ()
         if not keeps_graph():  # a loss that somebody holds does not hold the map of its cloud
@@ -195,7 +197,7 @@ def asked_for(ctx: Any, call: BoundCall) -> Sequence[bool]:
 
 # Past what ``apply`` asks of transforms, which nobody who finds a bound call is inside of: a third
 # of the time that autograd takes to record one.
-_record: Any = super(torch.autograd.Function, Recorded).apply  # type: ignore[misc]
+_record: Any = super(torch.autograd.Function, Recorded).apply
 
 
 class RecordedFunction(torch.autograd.Function):
@@ -205,7 +207,7 @@ class RecordedFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         a: Tensor,
         b: Tensor,
@@ -228,7 +230,7 @@ class RecordedFunction(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         a, b, bias, scale, residual, out, *tensors = ctx.saved_tensors
         call, over_map, needed = ctx.call, ctx.found, ctx.needs_input_grad
         if not keeps_graph():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.memory import allocator
+from ..base.torch_internals import is_batched
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu.launch import Launch, OverMap
@@ -30,7 +31,7 @@ from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
 from .execute import execute_cpu
 from .formulas import Arguments, Gradients, fprop_gradients, wide_sums
 from .function_gradients import may_be_bound, tensors_of
-from .guard import PLAIN, is_batched, is_plain, wants_gradient
+from .guard import PLAIN, is_plain, wants_gradient
 from .recorded import BoundCall
 
 is_grad_enabled = torch.is_grad_enabled
@@ -311,7 +312,7 @@ class Call(BoundCall):
         return operators.OPERATORS.fprop(passes, x, weight)
 
     @staticmethod
-    def formula(  # type: ignore[override]
+    def formula(
         run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
     ) -> Gradients:
         """Return the gradients: of a call that has run backward before, by launches alone."""
@@ -391,7 +392,7 @@ class GatheredCall(Call):
         return gathered_passes.forward(*of)
 
     @staticmethod
-    def formula(  # type: ignore[override]
+    def formula(
         run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
     ) -> Gradients:
         """Return the gradients: both at once where both are needed."""

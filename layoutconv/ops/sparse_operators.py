@@ -15,7 +15,7 @@ the others, to any order.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from math import prod
@@ -190,7 +190,7 @@ class _KeptBy:
 
 def kept_of(found: KernelMap) -> Kept:
     """Return what is kept with a map; a place of its own among the map's ``views``."""
-    kept: Any = found.views.get("executor")
+    kept: Kept | None = found.views.get("executor")
     if kept is None:
         kept = found.views["executor"] = Kept()
     return kept
@@ -228,14 +228,14 @@ def _slots(channels: tuple[int, int], dtype: str, machine: Machine) -> tuple[int
     return slots(channels, dtype, machine)
 
 
-def _view(owner: Tensor, key: Any, make: Any) -> GemmView:
+def _view(owner: Tensor, key: Any, make: Callable[[], GemmView]) -> GemmView:
     """A view over an index buffer, kept with the map that this belongs to."""
     attribute = getattr(owner, "_layoutconv_kept", None)
     reference = None if attribute is None else attribute.reference
     kept = None if reference is None else reference()
     if kept is None:
         return make()
-    view = kept.views.get(key)
+    view: GemmView | None = kept.views.get(key)
     if view is None:
         view = kept.views[key] = make()
     return view
@@ -393,18 +393,22 @@ for _device in ("cpu", "cuda"):
     torch.library.impl("layoutconv::sparse_wgrad", _device, wgrad)
 
 
-@torch.library.register_fake("layoutconv::sparse_conv")
 def _fake_conv(x: Tensor, w: Tensor, *numbers: Any, **options: Any) -> Tensor:
     of = _ConvArgs.of(*numbers, **options)
     channels = w.shape[-1] * of.groups if of.transposed else w.shape[0]
     return x.new_empty((of.rows, channels), dtype=of.ending.out_dtype or OUTPUTS.get(x.dtype))
 
 
-@torch.library.register_fake("layoutconv::sparse_wgrad")
+torch.library.register_fake("layoutconv::sparse_conv", _fake_conv)
+
+
 def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
     taps, *rest = numbers[len(Maps._fields) :]
     groups = rest[0] if rest else 1
     return y.new_empty((y.shape[1], *taps, x.shape[1] // groups))
+
+
+torch.library.register_fake("layoutconv::sparse_wgrad", _fake_wgrad)
 
 
 # Past the dispatcher where that makes no difference.

@@ -49,13 +49,13 @@ class _Place(NamedTuple):
         """A tensor whose mode ``batch`` becomes part of another."""
         mode, groups = self.mode, groups if self.in_groups else 1
         rest = tensor.movedim(batch, 0)
-        split = rest.unflatten(mode + 1, (groups, rest.shape[mode + 1] // groups))
+        split = torch.unflatten(rest, mode + 1, (groups, rest.shape[mode + 1] // groups))
         return split.movedim(0, mode + 1).flatten(mode, mode + 2)
 
     def out_of(self, tensor: Tensor, size: int, groups: int) -> Tensor:
         """The inverse of :meth:`into`: the batch, of ``size``, is the first mode."""
         mode, groups = self.mode, groups if self.in_groups else 1
-        split = tensor.unflatten(mode, (groups, size, tensor.shape[mode] // (groups * size)))
+        split = torch.unflatten(tensor, mode, (groups, size, tensor.shape[mode] // (groups * size)))
         return split.movedim(mode + 1, 0).flatten(mode + 1, mode + 2)
 
 
@@ -93,7 +93,7 @@ class _Pass(torch.autograd.Function):
         ctx.numbers, ctx.out_dtype = tuple(numbers), output.dtype
 
     @classmethod
-    def backward(cls, ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(cls, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """Gradients, by the formula of the operator, to be transformed again."""
         a, b = ctx.saved_tensors
         formula, over = cls.described(a, b, *ctx.numbers)
@@ -102,18 +102,18 @@ class _Pass(torch.autograd.Function):
         return *as_inputs(found, a.dtype), *[None] * (len(needed) - 2)
 
     @classmethod
-    def jvp(cls, ctx: Any, da: Any, db: Any, *_: Any) -> Any:  # type: ignore[override]
+    def jvp(cls, ctx: Any, da: Any, db: Any, *_: Any) -> Any:
         """The change of the result, for changes of the tensors."""
         a, b = ctx.saved_tensors
         found = None
         for one, other in ((da, b), (a, db)):
             if one is not None and other is not None:
-                part = cls.apply(one, other, *ctx.numbers, ctx.out_dtype)
+                part = cls.apply(one, other, *ctx.numbers, ctx.out_dtype)  # type: ignore[no-untyped-call]
                 found = part if found is None else found + part
         return found
 
     @classmethod
-    def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> Any:  # type: ignore[override]
+    def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> Any:
         """A batch of problems, of which either tensor, or both, has its own in each."""
         a, b, *numbers, groups, executor, out_dtype = inputs
         size, (at_a, at_b, *_) = info.batch_size, in_dims
@@ -128,7 +128,7 @@ class _Pass(torch.autograd.Function):
             of_a, of_b, place = cls.folds.of_both
             a, b = of_a.into(a, at_a, groups), of_b.into(b, at_b, groups)
             groups = groups * size
-        y = cls.apply(a, b, *numbers, groups, executor, out_dtype)
+        y = cls.apply(a, b, *numbers, groups, executor, out_dtype)  # type: ignore[no-untyped-call]
         return place.out_of(y, size, of_result), 0
 
 
@@ -143,9 +143,10 @@ class Fprop(_Pass):
     )
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, *rest: Any) -> Tensor:  # type: ignore[override]
+    def forward(x: Tensor, w: Tensor, *rest: Any) -> Tensor:
         *numbers, out_dtype = rest
-        return conv_fprop(x, w, *numbers, out_dtype=out_dtype)
+        result: Tensor = conv_fprop(x, w, *numbers, out_dtype=out_dtype)
+        return result
 
 
 class Dgrad(_Pass):
@@ -159,9 +160,10 @@ class Dgrad(_Pass):
     )
 
     @staticmethod
-    def forward(y: Tensor, w: Tensor, *rest: Any) -> Tensor:  # type: ignore[override]
+    def forward(y: Tensor, w: Tensor, *rest: Any) -> Tensor:
         *numbers, out_dtype = rest
-        return conv_dgrad(y, w, *numbers, out_dtype=out_dtype)
+        result: Tensor = conv_dgrad(y, w, *numbers, out_dtype=out_dtype)
+        return result
 
 
 class Wgrad(_Pass):
@@ -175,21 +177,22 @@ class Wgrad(_Pass):
     )
 
     @staticmethod
-    def forward(y: Tensor, x: Tensor, *rest: Any) -> Tensor:  # type: ignore[override]
+    def forward(y: Tensor, x: Tensor, *rest: Any) -> Tensor:
         *numbers, _ = rest
-        return conv_wgrad(y, x, *numbers)
+        result: Tensor = conv_wgrad(y, x, *numbers)
+        return result
 
 
 def _fprop(over: Arguments, x: Tensor, w: Tensor) -> Any:
-    return Fprop.apply(x, w, *over.fprop, None)
+    return Fprop.apply(x, w, *over.fprop, None)  # type: ignore[no-untyped-call]
 
 
 def _dgrad(over: Arguments, y: Tensor, w: Tensor) -> Any:
-    return Dgrad.apply(y, w, *over.dgrad, None)
+    return Dgrad.apply(y, w, *over.dgrad, None)  # type: ignore[no-untyped-call]
 
 
 def _wgrad(over: Arguments, y: Tensor, x: Tensor) -> Any:
-    return Wgrad.apply(y, x, *over.wgrad, None)
+    return Wgrad.apply(y, x, *over.wgrad, None)  # type: ignore[no-untyped-call]
 
 
 TRANSFORMED = Runner(_fprop, _dgrad, _wgrad)

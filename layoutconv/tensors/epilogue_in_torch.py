@@ -61,7 +61,8 @@ def activate(value: Tensor, kind: str, slope: float = 0.01) -> Tensor:
     >>> activate(torch.tensor([-1.0, 2.0]), "leaky_relu", 0.5)
     tensor([-0.5000,  2.0000])
     """
-    return _ACTIVATIONS[kind](value, *((slope,) if kind == "leaky_relu" else ()))
+    result: Tensor = _ACTIVATIONS[kind](value, *((slope,) if kind == "leaky_relu" else ()))
+    return result
 
 
 def apply_steps(

@@ -445,5 +445,5 @@ def _reached(
     places = torch.zeros(1, dtype=torch.int64, device=buffer.device) + int(offset)
     for step, extent in steps:
         digits = torch.arange(extent, device=buffer.device) * step
-        places = (places[:, None] + digits).unique()
+        places = torch.unique(places[:, None] + digits)
     return places[(places >= 0) & (places < len(buffer))]

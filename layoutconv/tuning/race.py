@@ -16,6 +16,7 @@ from ..base.processes import Tick
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gpu import map_views
+from ..gpu.dry_run import Need
 from ..gpu.fp32_precision import multiplied_as
 from ..gpu.measured_choices import Choice, remember
 from ..gpu.plan import Plan
@@ -26,7 +27,7 @@ from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, Stored, expected
 from ..view.gemm_view import GemmView
-from .precompile import Need, compile_kernels
+from .precompile import compile_kernels
 
 Measure = Callable[[Plan], float]
 MARGIN = 0.98  # of the model's time: what wins by less is noise, and the model's pick stays
@@ -253,12 +254,13 @@ def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: 
     out = _scratch(want.d, out_dtype, where)
 
     def batch(run: Callable[[], object]) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         run()
         end.record()
         end.synchronize()
-        return 1e3 * start.elapsed_time(end)
+        milliseconds: float = start.elapsed_time(end)
+        return 1e3 * milliseconds
 
     def measure(plan: Plan) -> float:
         with torch.cuda.device(device):

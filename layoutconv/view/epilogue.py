@@ -271,10 +271,11 @@ class Pointwise(Step):
 
         The dtypes are those of the tensors as they are: a module's ``half()`` changes its own.
         """
-        traced, places = self.__dict__["_traced"], (self.columns, self.rows, self.sources)
+        traced: Program = self.__dict__["_traced"]
+        places = self.columns, self.rows, self.sources
         columns, rows, sources = (tuple(map(_dtype, of.values())) for of in places)
         if (columns, rows, sources) == (traced.columns, traced.rows, traced.sources):
-            return traced  # type: ignore[no-any-return]
+            return traced
         return replace(traced, columns=columns, rows=rows, sources=sources)
 
     def with_tensors(
@@ -303,7 +304,8 @@ class Pointwise(Step):
     def structure(self) -> str:
         program = self.program
         if program is self.__dict__["_traced"]:
-            return self.__dict__["_structure"]  # type: ignore[no-any-return]
+            structure: str = self.__dict__["_structure"]
+            return structure
         return f"{POINTWISE}:{program.text}"
 
     @property

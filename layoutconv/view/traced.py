@@ -123,7 +123,7 @@ result to result
         expected = "functions of layoutconv.pointwise, such as exp, tanh and where"
         raise ArgumentTypeError("function", expected, f"a {self.kind} turned into Python's float")
 
-    __index__ = __int__ = __float__  # type: ignore[assignment]
+    __index__ = __int__ = __float__
     __hash__ = object.__hash__
 
     def __add__(self, other: Any) -> Traced:
