@@ -24,6 +24,7 @@ from layoutconv.gpu import machines, map_views, plan
 from layoutconv.ops import sparse_calls, sparse_operators
 from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import submanifold_map
+from layoutconv.view import view_cache
 
 ROOT = Path(__file__).resolve().parents[1]
 # From the ground up, as CONTRIBUTING has them; of a room within another, the longer name counts.
@@ -172,6 +173,41 @@ MANY = {
     "sparse.maps.kernel_map.strided_map", "sparse.maps.kernel_map.transposed_map",
     "sparse.views.kernel_map_dgrad_view", "tuning.race.tune",
 }  # fmt: skip
+
+
+def kept_names(tree: ast.AST) -> Iterator[str]:
+    """The names in ``view.kept["name"]`` and ``view.kept.get("name")``, or another method."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript):
+            kept, name = node.value, node.slice
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            kept, name = node.func.value, node.args[0]
+        else:
+            continue
+        if ast.unparse(kept).endswith("view.kept"):
+            yield ast.literal_eval(name)
+
+
+def test_views_keep_what_is_listed() -> None:
+    """Each name by the files that ``ViewCache`` lists; and nobody writes past it."""
+    listed, found = dict[str, set[str]](), dict[str, set[str]]()
+    for name, rooms in re.findall(
+        r'^\| ``"(.+)"`` \|.*\| (.+) \|$', view_cache.__doc__ or "", re.M
+    ):
+        listed[name] = set(re.findall("``(.+?)``", rooms))
+    past = []
+    for path in files():
+        tree = ast.parse(path.read_text("utf-8"))
+        for name in kept_names(tree):
+            found.setdefault(name, set()).add(module(path).removeprefix("layoutconv."))
+        past += [
+            f"{module(path)}:{node.lineno}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr == "__dict__"
+            and ast.unparse(node.value).endswith("view")
+        ]  # fmt: skip
+    assert found == listed
+    assert past == []
 
 
 def test_docstrings_begin_with_the_thing() -> None:

@@ -37,12 +37,12 @@ def turned(view: GemmView) -> GemmView:
     >>> print(turned(view).b)
     (K,R,S,C):(1,S*K,K,R*S*K) o (0,0,0,0) o (C,(K,S,R)):(1@3,(1@0,1@2,1@1))
     """
-    kept: GemmView | None = view.__dict__.get("_turned")
+    kept: GemmView | None = view.kept.get("turned")
     if kept is None:
         if not isinstance(view.b, ComposedLayout):
             raise ArgumentError("view", "maps from (n, k) to the memory of B", view.b)
         b = _stored_turned(view.b)
-        kept = view.__dict__["_turned"] = GemmView(view.a, b, view.d, columns=view.columns)
+        kept = view.kept["turned"] = GemmView(view.a, b, view.d, columns=view.columns)
     return kept
 
 

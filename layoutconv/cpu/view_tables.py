@@ -33,9 +33,6 @@ _plain: BoundedCache[int, Tables] = BoundedCache("CPU tables", entries=1024, nby
 class _Mark:
     """Stands for the tables in a view that may outlive them, and takes them along where it goes."""
 
-    def __reduce__(self) -> Any:
-        return _Mark, ()  # a copy of a view derives its own
-
     # As a default: an interpreter that ends has no module left where it might be looked up.
     def __del__(self, drop: Callable[[int], None] = _plain.drop) -> None:
         drop(id(self))
@@ -57,24 +54,21 @@ class Tables:
         self.left = PLAIN_BYTES
         self.entries: list[Tensor] | None = None  # of the index buffers, when tables were made
 
-    def __reduce__(self) -> Any:
-        return Tables, ()  # a copy of a view derives its own
-
     @classmethod
     def of(cls, view: GemmView) -> Tables:
         """Return those of a view, up to date with its index buffers."""
         indices = expected(view).indices
         if not indices:
             return cls._of_plain(view)
-        kept: Tables | None = view.__dict__.get("_tables")
+        kept: Tables | None = view.kept.get("tables")
         if kept is None:
-            kept = view.__dict__["_tables"] = cls()
+            kept = view.kept["tables"] = cls()
         kept._follow([index.buffer for index in indices])
         return kept
 
     @classmethod
     def _of_plain(cls, view: GemmView) -> Tables:
-        mark = id(view.__dict__.get("_tables") or view.__dict__.setdefault("_tables", _Mark()))
+        mark = id(view.kept.get("tables") or view.kept.setdefault("tables", _Mark()))
         kept = _plain.get(mark)
         if kept is None:
             kept = cls(mark)

@@ -63,7 +63,7 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     if not (whole and worth and few) or (zeros and problem.K > ALL_COLUMNS):
         return fprop_view(problem)
     view = folded_fprop_view(problem)
-    view.__dict__["_unfolded"] = fprop_view(problem)
+    view.kept["unfolded"] = fprop_view(problem)
     return view
 
 
@@ -73,5 +73,5 @@ def unfolded(view: GemmView) -> GemmView | None:
     Where no tile leaves out what is outside the filter, as of memory that is not aligned, those
     zeros would be multiplied: by an infinity beside a window, say.
     """
-    found: GemmView | None = view.__dict__.get("_unfolded")
+    found: GemmView | None = view.kept.get("unfolded")
     return found

@@ -23,6 +23,7 @@ from ..planning.kernel_key import runtime_integers
 from ..planning.view_rules import MAX_GROUPS
 from ..tensors.tensor_checks import Expected, Index, expected
 from ..view.gemm_view import GemmView, operands, stages
+from ..view.view_cache import ViewCache
 
 Buffers = tuple[Tensor | None, Tensor | None, Tensor | None]  # of A, B and D
 Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
@@ -72,9 +73,12 @@ class Sizes(NamedTuple):
 
 
 class MapView(GemmView):
-    """A view of a kind: ``a``, ``b`` and ``d`` are made when they are asked for."""
+    """A view of a kind: ``a``, ``b`` and ``d`` are made when they are asked for.
 
-    kind: Kind
+    A copy that ``dataclasses.replace`` makes has them, and is of no kind.
+    """
+
+    kind: Kind | None = None
     over: Over
 
     def __getattr__(self, name: str) -> Any:
@@ -125,14 +129,14 @@ class Kind:
             assert buffer is not None
             gather = IndexedGather(buffer.as_strided((buffer.numel(),), (1,)))
             indices.append(_like(of, gather=gather, rows=stored[place].shape[0]))
+        kept = ViewCache()
+        kept["expected"] = _like(
+            self.expected, a=a, b=b, d=d, indices=tuple(indices), device=indices[0].buffer.device
+        )
         found = object.__new__(MapView)
         found.__dict__.update(
-            kind=self, over=over, m=m, n=n, k=k, l=l, empty_sums=self.empty_sums,
-            _expected=_like(
-                self.expected, a=a, b=b, d=d, indices=tuple(indices),
-                device=indices[0].buffer.device,
-            ),
-        )  # fmt: skip
+            kind=self, over=over, m=m, n=n, k=k, l=l, empty_sums=self.empty_sums, kept=kept
+        )
         return found
 
     def sizes(self, view: MapView) -> tuple[int, int]:
@@ -249,8 +253,9 @@ def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) 
 def _like(frozen: Any, **fields: Any) -> Any:
     """An object of a frozen dataclass with other values of some fields."""
     made = object.__new__(type(frozen))
-    made.__dict__.update(frozen.__dict__)
-    made.__dict__.update(fields)
+    own = made.__dict__
+    own.update(frozen.__dict__)
+    own.update(fields)
     return made
 
 

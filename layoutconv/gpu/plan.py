@@ -284,13 +284,13 @@ def plan_of(
     aligned: tuple[int, int, int],
 ) -> Plan | DotPlan:
     """The plan for tensors of these dtypes on a device: made once, and kept with the view."""
-    plans: dict[Any, Plan | DotPlan] = view.__dict__.setdefault("_plans", {})
+    plans: dict[Any, Plan | DotPlan] = view.kept.get("plans") or view.kept.setdefault("plans", {})
     key = dtype, device, out_dtype, precision, atomic, structure, aligned
     plan = plans.get(key)
     if plan is not None:
         return plan
-    if isinstance(view, MapView) and "kind" in view.__dict__ and max(view.m, view.n) > 1:
-        plan = _plan_of_kind(view, key)
+    if isinstance(view, MapView) and view.kind is not None and max(view.m, view.n) > 1:
+        plan = _plan_of_kind(view.kind, view, key)
     elif _is_dots(view, dtype):
         plan = DotPlan(
             view, dtype, device, out_dtype, machines.machine_of(device),
@@ -299,6 +299,11 @@ def plan_of(
     else:
         plan = _plan(view, key)
     return put_few(plans, key, plan, _FEW)
+
+
+def forget_plans(view: GemmView) -> None:
+    """Have the plans of a view chosen again, as after a race."""
+    view.kept.pop("plans", None)
 
 
 def _is_dots(view: GemmView, dtype: torch.dtype) -> bool:
@@ -341,10 +346,9 @@ def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
     return launcher_of(plan_of(kind.view(over), *key))
 
 
-def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
+def _plan_of_kind(kind: Kind, view: MapView, key: tuple[Any, ...]) -> Plan:
     """A plan that views of one kind, and of about one size, share but for their index buffers."""
-    sizes = view.kind.sizes(view)
-    kind, over = view.kind, view.over
+    sizes, over = kind.sizes(view), view.over
     plan: Plan | None = kind.plans.get((key, sizes))
     if plan is not None:
         return plan.over(over, view.m, expected(view).d.shape, kind.integers(over.numbers))

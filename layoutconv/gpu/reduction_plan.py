@@ -337,7 +337,7 @@ def _reduce_gpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -
     name = what.name if what.function is None else function_key("op", what.function)
     at = x.data_ptr() & 15, out.data_ptr() & 15
     key = name, what.neutral, x.dtype, out.dtype, x.get_device(), at
-    plans: dict[Any, _Plan] = view.__dict__.setdefault("_plans", {})
+    plans: dict[Any, _Plan] = view.kept.setdefault("plans", {})
     plan = plans.get(key)
     if plan is None:
         nest = _nest(view)

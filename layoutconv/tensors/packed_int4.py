@@ -76,10 +76,10 @@ def in_pairs(view: GemmView) -> GemmView:
     B: (K,S,C//2):(S*C//2,C//2,1) o 0 o (K,(C//2,S)):(1@0,(1@2,1@1))
     D: (N,Q,K):(Q*K,K,1) o 0 o ((Q,N),K):((1@1,1@0),1@2)
     """
-    kept: GemmView | None = view.__dict__.get("_in_pairs")
+    kept: GemmView | None = view.kept.get("in pairs")
     if kept is None:
         a, b = _in_pairs("a", view.a), _in_pairs("b", view.b)
-        kept = view.__dict__["_in_pairs"] = GemmView(a, b, view.d, columns=view.columns)
+        kept = view.kept["in pairs"] = GemmView(a, b, view.d, columns=view.columns)
     return kept
 
 

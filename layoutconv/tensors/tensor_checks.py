@@ -102,9 +102,9 @@ class Expected:
 
 def expected(view: GemmView) -> Expected:
     """Return what a view expects of its tensors; derived at the first call, kept with the view."""
-    kept: Expected | None = view.__dict__.get("_expected")
+    kept: Expected | None = view.kept.get("expected")
     if kept is None:
-        kept = view.__dict__["_expected"] = _derive(view)
+        kept = view.kept["expected"] = _derive(view)
     return kept
 
 
@@ -126,7 +126,7 @@ def check_tensors(
     """
     if not isinstance(view, GemmView):
         raise ArgumentTypeError("view", "a GemmView", type(view).__name__)
-    want: Expected = view.__dict__.get("_expected") or expected(view)
+    want: Expected = view.kept.get("expected") or expected(view)
     try:
         device, dtype = a.device, a.dtype
         kind = out_dtype if out is None else out.dtype

@@ -19,7 +19,7 @@ from ..gpu import map_views
 from ..gpu.dry_run import Need
 from ..gpu.fp32_precision import multiplied_as
 from ..gpu.measured_choices import Choice, remember
-from ..gpu.plan import Plan
+from ..gpu.plan import Plan, forget_plans
 from ..gpu.select import ALIGNED
 from ..ops import dense_calls, dense_passes
 from ..planning.cost_model import shortlist
@@ -187,7 +187,7 @@ class Race:
                 " LAYOUTCONV_CACHE_DIR names a folder with room",
                 stacklevel=2,
             )
-        self.view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
+        forget_plans(self.view)  # bound to what was chosen before
         for forget in (dense_calls.forget, dense_passes.forget, map_views.forget):
             forget()
         return tuned

@@ -30,6 +30,7 @@ from ..algebra.stride import ArithmeticTuple, CustomStride, E, ScaledBasis
 from ..algebra.sums import collision
 from ..algebra.symint import SymInt, is_runtime
 from ..errors import ArgumentError, ArgumentTypeError
+from .view_cache import ViewCache
 
 OperandLayout = Layout | ComposedLayout
 
@@ -159,6 +160,8 @@ class GemmView(Pictured):
     where its index buffer lacks the first element of a problem's sums, it lacks all of them. Nobody
     reads such a problem's results, and kernels may leave them as they were.
 
+    ``kept`` has what was derived from the view: it is no part of it, and each view has its own.
+
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
     and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, for a
     ``d`` that writes several results to one place, and for ``columns`` of others.
@@ -177,6 +180,7 @@ class GemmView(Pictured):
     d: OperandLayout
     columns: Layout | None = field(default=None, kw_only=True)
     empty_sums: bool = field(default=False, kw_only=True)
+    kept: ViewCache = field(init=False, repr=False, compare=False, default_factory=ViewCache)
 
     def __post_init__(self) -> None:
         for name in ("a", "b", "d"):

@@ -7,7 +7,7 @@ tensor, windows that overlap, pieces of a sum. ``layoutconv.reduce`` runs it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index as as_int
 
 from ..algebra.analysis import is_injective
@@ -18,6 +18,7 @@ from ..algebra.stride import E
 from ..errors import ArgumentError, ArgumentTypeError
 from .gemm_view import OperandLayout
 from .operands import row_major, runtime
+from .view_cache import ViewCache
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class ReductionView:
 
     source: OperandLayout
     target: OperandLayout
+    kept: ViewCache = field(init=False, repr=False, compare=False, default_factory=ViewCache)
 
     def __post_init__(self) -> None:
         for name, layout in (("source", self.source), ("target", self.target)):

@@ -160,4 +160,4 @@ def test_tables_of_a_view_without_an_index_go_with_it(monkeypatch):
     gc.collect()
     assert len(view_tables._plain) == before
     monkeypatch.setattr(view_tables, "_plain", None)  # as when the interpreter ends
-    view.__dict__["_tables"].__del__()
+    view.kept["tables"].__del__()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +13,8 @@ from hypothesis import strategies as st
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout, Swizzle
+from layoutconv.conv import ConvProblem, dgrad_views
+from layoutconv.conv.k_major_filter import turned
 from layoutconv.view.gemm_view import locate, through_coordinates
 
 SQUARE = Layout((4, 4), (4, 1))
@@ -62,6 +68,24 @@ def test_a_plain_layout_is_its_memory_behind_coordinates(a):
         every = [(i, j) for i in range(4) for j in range(4)]
         assert [locate(other, *c) for c in every] == [locate(one, *c) for c in every]
     assert through_coordinates(made) is made
+
+
+def test_a_view_keeps_what_was_derived_and_a_copy_has_none_of_it() -> None:
+    """Nothing but its fields is written to a view, and what is kept does not tell it apart."""
+    view = dgrad_views(ConvProblem((1, 4, 4, 8), (8, 3, 3), padding=1))[0]
+    view = dataclasses.replace(view)  # no cache holds it
+    fresh = dataclasses.replace(view)
+    y, w = torch.ones(1, 4, 4, 8), torch.ones(8, 3, 3, 8)
+    found = lc.execute(view, y, w)
+    assert turned(view) is turned(view)
+    assert set(view.kept) == {"expected", "tables", "turned"}
+    fields = {field.name for field in dataclasses.fields(GemmView)}
+    assert set(vars(view)) - {"m", "n", "k", "l"} == fields
+    assert (view, hash(view), repr(view)) == (fresh, hash(fresh), repr(fresh))
+    for other in (copy.deepcopy(view), pickle.loads(pickle.dumps(view))):
+        assert other == view
+        assert other.kept == {}
+        assert torch.equal(lc.execute(other, y, w), found)
 
 
 def test_a_plain_product_is_one_on_a_cpu():
