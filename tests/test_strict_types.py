@@ -54,5 +54,8 @@ def test_rooms_are_strict(tmp_path: Path) -> None:
         place, error, why = line.partition(": error: ")
         if error:
             name, _, number = place.rpartition(":")
-            found.setdefault(name, set()).add((int(number), why.rpartition("[")[2].rstrip("]")))
+            code = (
+                why.rpartition("[")[2].rstrip("]").replace("misc", "untyped-decorator")
+            )  # of 1.15
+            found.setdefault(name, set()).add((int(number), code))
     assert found == {str(file.relative_to(ROOT)): BROKEN for file in files}, said
