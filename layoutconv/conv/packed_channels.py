@@ -135,7 +135,8 @@ def exchanged(problem: ConvProblem) -> ConvProblem | None:
     at all taps. None with strides, groups, or padding beyond the filter.
 
     Zeros of the padding are products of the other operand: an infinity at the border makes other
-    elements of the gradient NaN, of which some are infinite or NaN either way.
+    elements of the gradient NaN, of which some are infinite or NaN either way, and one in the
+    output's gradient meets none.
 
     >>> head = ConvProblem((2, 8, 8, 96), (3, 3, 3), padding=1)
     >>> exchanged(head).activation, exchanged(head).output
