@@ -51,6 +51,8 @@ def bank_conflicts(
     """
     expect("bank_conflicts", int, "element_bits, an integer", element_bits)
     expect("bank_conflicts", int, "vector, an integer", vector)
+    expect("bank_conflicts", int, "banks, an integer", banks)
+    expect("bank_conflicts", int, "bank_bytes, an integer", bank_bytes)
     vector_bytes = vector * element_bits // 8
     if vector_bytes * 8 != vector * element_bits or vector_bytes not in (1, 2, 4, 8, 16):
         raise LayoutValueError(

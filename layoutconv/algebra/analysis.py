@@ -6,8 +6,9 @@ from math import gcd
 from typing import Any
 
 from .budget import MARKS, SET, Budget
+from .checks import as_integer
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError, whole
+from .errors import LayoutTypeError, LayoutValueError, whole, wrong_argument
 from .extent import cosize, extremes
 from .f2 import f2_layout, span_of
 from .fold import folded, separated
@@ -128,6 +129,8 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
     True
     """
     a = asked("is_surjective", layout)
+    if bound is not None and as_integer(bound) is None:
+        raise wrong_argument("is_surjective", "bound", "an int", bound)
     plain = folded(a)
     if plain is not None and arithmetic(plain[0]) is Arithmetic.INTEGER:
         return _covers(plain[0], plain[1], bound)

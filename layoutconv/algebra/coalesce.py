@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple, flatten
+from .int_tuple import IntTuple, flatten, shape_of
 from .layout import Layout, as_like, carried, make, make_layout
 from .like import symbolically
 from .normal import by_mode, filtered, from_leaves, from_plain, merge, merge_plain, normal_form
@@ -14,11 +14,11 @@ from .normal import by_mode, filtered, from_leaves, from_plain, merge, merge_pla
 def coalesce(layout: Any, profile: IntTuple = None) -> Any:
     """The same function of linear coordinates on the same domain, with as few modes as possible.
 
-    With a tuple ``profile`` by mode: as many modes of the layout as it has entries are coalesced
-    apart from each other; an entry of None leaves its mode alone. The result without profile has
-    depth <= 1, and no mode of extent 1 unless it is ``1:0``, or an index buffer, whose first entry
-    need not be 0. A composed layout and a tensor are coalesced in their domain. CUTLASS:
-    cute/layout.hpp.
+    With a tuple ``profile``, or a layout in its place, by mode: as many modes of the layout as it
+    has entries are coalesced apart from each other; an entry of None leaves its mode alone. The
+    result without profile has depth <= 1, and no mode of extent 1 unless it is ``1:0``, or an index
+    buffer, whose first entry need not be 0. A composed layout and a tensor are coalesced in their
+    domain. CUTLASS: cute/layout.hpp.
 
     Raises :class:`LayoutValueError` for a profile of more modes than the layout.
 
@@ -29,8 +29,10 @@ def coalesce(layout: Any, profile: IntTuple = None) -> Any:
     """
     if type(layout) is not Layout:
         return as_like("coalesce", layout).on_domain(lambda inner: coalesce(inner, profile))
-    if isinstance(profile, tuple):
-        return by_mode(_coalesce_mode, "coalesce", layout, profile)
+    if profile is not None:
+        profile = shape_of("coalesce", profile)
+        if isinstance(profile, tuple):
+            return by_mode(_coalesce_mode, "coalesce", layout, profile)
     if layout._plain:
         return from_plain(merge_plain(layout._leaves))
     return symbolically(_coalesce, layout)
@@ -58,8 +60,10 @@ def coalesce_x(layout: Any, profile: IntTuple = None) -> Any:
     """
     if type(layout) is not Layout:
         return as_like("coalesce_x", layout).on_domain(lambda inner: coalesce_x(inner, profile))
-    if isinstance(profile, tuple):
-        return by_mode(_coalesce_x_mode, "coalesce_x", layout, profile)
+    if profile is not None:
+        profile = shape_of("coalesce_x", profile)
+        if isinstance(profile, tuple):
+            return by_mode(_coalesce_x_mode, "coalesce_x", layout, profile)
     return symbolically(_coalesce_x, layout)
 
 
@@ -81,8 +85,10 @@ def filter(layout: Any, profile: IntTuple = None) -> Any:
     """
     if type(layout) is not Layout:
         return as_like("filter", layout).on_domain(lambda inner: filter(inner, profile))
-    if isinstance(profile, tuple):
-        return by_mode(_filter_mode, "filter", layout, profile)
+    if profile is not None:
+        profile = shape_of("filter", profile)
+        if isinstance(profile, tuple):
+            return by_mode(_filter_mode, "filter", layout, profile)
     return symbolically(_filter, layout)
 
 
@@ -100,7 +106,7 @@ def flatten_layout(layout: Any) -> Any:
     >>> print(flatten_layout(Layout((4, (2, 3)), (1, (4, 8)))), flatten_layout((4, (2, 3))))
     (4,2,3):(1,4,8) (4, 2, 3)
     """
-    if isinstance(layout, tuple | int):
+    if isinstance(layout, tuple | int) and type(layout) is not bool:
         return flatten(layout) if isinstance(layout, tuple) else layout
     if type(layout) is not Layout:
         return as_like("flatten_layout", layout).on_domain(flatten_layout)

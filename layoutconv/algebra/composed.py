@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple, compact_stride, map_leaves
+from .int_tuple import IntTuple, compact_stride, expect_numbers, map_leaves
 from .late import late
 from .layout import Layout, make
 from .like import LayoutLike
@@ -40,8 +40,10 @@ class ComposedLayout(LayoutLike):
     def __init__(self, outer: Any, offset: Any, inner: Any) -> None:
         if not callable(outer):
             raise LayoutTypeError(f"ComposedLayout: outer is {outer!r}, not a function")
-        if not hasattr(inner, "shape") or not callable(inner):
+        if not isinstance(inner, LayoutLike) and not _is_a_layout(inner):
             raise LayoutTypeError(f"ComposedLayout: inner is {inner!r}, not a layout")
+        if type(offset) is not int:
+            expect_numbers("ComposedLayout", "offset", offset)
         _SET(self, "outer", outer)
         _SET(self, "offset", offset)
         _SET(self, "inner", inner)
@@ -133,6 +135,11 @@ class ComposedLayout(LayoutLike):
         offset = self.offset
         shown = "(" + ",".join(map(str, offset)) + ")" if isinstance(offset, tuple) else str(offset)
         return f"{self.outer} o {shown} o {self.inner}"
+
+
+def _is_a_layout(inner: Any) -> bool:
+    """Tell if a value of another class does as a layout does: a kernel's does."""
+    return hasattr(inner, "shape") and callable(inner) and not isinstance(inner, type)
 
 
 def moved_slice(crd: IntTuple, layout: Layout) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from .f2_linear import without_carry
 from .layout import Layout, as_layout, as_like, make, make_all_plain, make_layout, make_plain
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_mode, from_plain, modes_for
+from .operands import expect_entries
 from .protocol import is_integer
 
 
@@ -187,6 +188,8 @@ def tile_unzip(a: Any, tiler: Any) -> Any:
     >>> print(tile_unzip(logical_divide(Layout((8, 24)), (4, 8)), (4, 8)))
     ((4,8),(2,3)):((1,8),(4,64))
     """
+
+    expect_entries("tile_unzip", "tiler", tiler)
 
     def pair(mode: Any, _: Any) -> Any:
         if mode.rank != 2 or not isinstance(mode.shape, tuple):

@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError
+from .errors import LayoutTypeError, LayoutValueError, wrong_argument
 from .gather import CustomStride, IndexedGather, SummedStride
 from .int_tuple import flatten
 from .layout import Layout, as_like
@@ -60,6 +60,9 @@ def emit(
     """
     if language not in LANGUAGES:
         raise LayoutValueError(f"emit: no {language!r}; there are {', '.join(LANGUAGES)}")
+    indices = (index,) if isinstance(index, str) else index
+    if not isinstance(indices, tuple) or not all(isinstance(name, str) for name in indices):
+        raise wrong_argument("emit", "index", "a str or a tuple of them", index)
     like = as_like("emit", layout)
     walk = _Walk(Spelling(language), index)
     coordinate = _variables(like, names)

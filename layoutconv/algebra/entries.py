@@ -7,15 +7,16 @@ cute/algorithm/tuple_algorithms.hpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from .errors import LayoutTypeError, expect, text
+from .errors import LayoutTypeError, text, wrong_argument
 from .int_tuple import (
     IntTuple,
     flatten,
     map_leaves,
+    path_of,
     product,
     refuse_other_profile,
     shape_of,
@@ -23,6 +24,7 @@ from .int_tuple import (
 from .int_tuple import unflatten as _unflatten
 from .layout import Layout, as_like, make, make_layout
 from .like import LayoutLike
+from .operands import expect_entries, is_entry
 
 Mode = int | Sequence[int] | None  # a mode, the path of a nested one, or all
 
@@ -43,21 +45,6 @@ def get(x: Any, mode: Mode = None) -> Any:
             raise LayoutTypeError(f"get: {_shown(x)} has no entry {i}")
         x = x.on_domain(itemgetter(i)) if isinstance(x, LayoutLike) else entries[i]
     return x
-
-
-def path_of(mode: Mode) -> tuple[int, ...]:
-    """A mode as a path: an index, or a sequence of them, from the outside in.
-
-    >>> path_of(None), path_of(1), path_of([1, 0])
-    ((), (1,), (1, 0))
-    """
-    if mode is None:
-        return ()
-    expect("mode", int | Iterable, "an index or a sequence of them", mode)
-    path = (mode,) if isinstance(mode, int) else tuple(mode)
-    if not all(type(i) is int for i in path):
-        raise LayoutTypeError(f"mode: expected an index or a sequence of them, got {mode!r}")
-    return path
 
 
 def shape(x: Any, mode: Mode = None) -> IntTuple:
@@ -90,7 +77,7 @@ def append(x: Any, entry: Any = None, rank: int | None = None) -> Any:
     >>> print(append(Layout((2, 3), (1, 2)), Layout(4, 6)), append((2, 3), 1, 4))
     (2,3,4):(1,2,6) (2, 3, 1, 1)
     """
-    return _extended("append", x, entry, rank, lambda entries, new: [*entries, *new])
+    return _extended("append", x, entry, rank)
 
 
 def prepend(x: Any, entry: Any = None, rank: int | None = None) -> Any:
@@ -99,12 +86,13 @@ def prepend(x: Any, entry: Any = None, rank: int | None = None) -> Any:
     >>> print(prepend(Layout((2, 3), (1, 2)), Layout(4, 6)), prepend((2, 3), 1, 4))
     (4,2,3):(6,1,2) (1, 1, 2, 3)
     """
-    return _extended("prepend", x, entry, rank, lambda entries, new: [*new, *entries])
+    return _extended("prepend", x, entry, rank)
 
 
-def _extended(
-    name: str, x: Any, entry: Any, rank: int | None, joined: Callable[[Any, Any], list[Any]]
-) -> Any:
+def _extended(name: str, x: Any, entry: Any, rank: int | None) -> Any:
+    if type(entry) is not int and entry is not None:
+        expect_entries(name, "entry", entry)
+
     def extended(inner: Any) -> Any:
         entries = _entries(name, inner)
         count = 1 if rank is None else rank - len(entries)
@@ -113,9 +101,10 @@ def _extended(
         new = entry
         if new is None:
             new = make(1, 0) if isinstance(inner, LayoutLike) else 1
-        return _joined(inner, joined(entries, [new] * count))
+        more = [new] * count
+        return _joined(name, inner, entries + more if name == "append" else more + entries)
 
-    return _on_domain(x, extended)
+    return _on_domain(name, x, extended)
 
 
 def replace(x: Any, mode: int, entry: Any) -> Any:
@@ -125,12 +114,17 @@ def replace(x: Any, mode: int, entry: Any) -> Any:
     (5,3):(7,2) (2, (4, 5))
     """
 
+    if type(mode) is not int:
+        raise wrong_argument("replace", "mode", "an int", mode)
+    if type(entry) is not int:
+        expect_entries("replace", "entry", entry)
+
     def replaced(inner: Any) -> Any:
         entries = _entries("replace", inner)
         _checked("replace", inner, entries, [mode])
-        return _joined(inner, [entry if i == mode else e for i, e in enumerate(entries)])
+        return _joined("replace", inner, [entry if i == mode else e for i, e in enumerate(entries)])
 
-    return _on_domain(x, replaced)
+    return _on_domain("replace", x, replaced)
 
 
 def select(x: Any, mode: Mode) -> Any:
@@ -143,9 +137,9 @@ def select(x: Any, mode: Mode) -> Any:
     def selected(inner: Any) -> Any:
         entries, chosen = _entries("select", inner), path_of(mode)
         _checked("select", inner, entries, chosen)
-        return _joined(inner, [entries[i] for i in chosen])
+        return _joined("select", inner, [entries[i] for i in chosen])
 
-    return _on_domain(x, selected)
+    return _on_domain("select", x, selected)
 
 
 def take(x: Any, begin: int, end: int) -> Any:
@@ -156,7 +150,7 @@ def take(x: Any, begin: int, end: int) -> Any:
     >>> print(take(Layout((2, 3, 4), (1, 2, 6)), 1, 3), take((2, 3, 4), 0, 2))
     (3,4):(2,6) (2, 3)
     """
-    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
+    if not (type(begin) is int and type(end) is int and 0 <= begin <= end):
         raise LayoutTypeError(f"take: expected 0 <= begin <= end, got {begin!r} and {end!r}")
     return select(x, range(begin, end))
 
@@ -169,13 +163,18 @@ def concat(*xs: Any) -> Any:
 
     Raises :class:`LayoutTypeError` for composed layouts and tensors: :func:`append` extends one.
     """
-    composed = next(
-        (x for x in xs if isinstance(x, LayoutLike) and not isinstance(x, Layout)), None
-    )
-    if composed is not None:
-        raise LayoutTypeError(f"concat: {composed} is no layout alone; append joins modes to it")
-    entries = [entry for x in xs for entry in _entries("concat", x)]
-    return make_layout(entries) if any(isinstance(x, LayoutLike) for x in xs) else tuple(entries)
+    entries: list[Any] = []
+    layout = None
+    for x in xs:
+        if type(x) is tuple:
+            entries += x
+            continue
+        if isinstance(x, LayoutLike):
+            layout = x
+            if not isinstance(x, Layout):
+                raise LayoutTypeError(f"concat: {x} is no layout alone; append joins modes to it")
+        entries += _entries("concat", x)
+    return _joined("concat", layout, entries)
 
 
 def wrap(x: Any) -> Any:
@@ -184,7 +183,7 @@ def wrap(x: Any) -> Any:
     >>> wrap(3), wrap((3, 4)), str(wrap(Layout(4, 2)))
     ((3,), (3, 4), '(4):(2)')
     """
-    return _on_domain(x, lambda inner: _joined(inner, _entries("wrap", inner)))
+    return _on_domain("wrap", x, lambda inner: _joined("wrap", inner, _entries("wrap", inner)))
 
 
 def unwrap(x: Any) -> Any:
@@ -195,11 +194,11 @@ def unwrap(x: Any) -> Any:
     """
 
     def unwrapped(inner: Any) -> Any:
-        while isinstance(shape_of("unwrap", inner), tuple) and len(_entries("", inner)) == 1:
+        while isinstance(shape_of("unwrap", inner), tuple) and len(_entries("unwrap", inner)) == 1:
             inner = _entries("unwrap", inner)[0]
         return inner
 
-    return _on_domain(x, unwrapped)
+    return _on_domain("unwrap", x, unwrapped)
 
 
 def unflatten(x: Any, profile: IntTuple) -> Any:
@@ -221,7 +220,7 @@ def unflatten(x: Any, profile: IntTuple) -> Any:
             )
         return _nested(iter(entries), profile, isinstance(inner, LayoutLike))
 
-    return _on_domain(x, nested)
+    return _on_domain("unflatten", x, nested)
 
 
 def _nested(entries: Any, profile: IntTuple, layouts: bool) -> Any:
@@ -261,7 +260,7 @@ def product_each(x: Any) -> Any:
     ((6, 4), (2, 12))
     """
     found = shape_of("product_each", x)
-    return tuple(map(product, found)) if isinstance(found, tuple) else found
+    return tuple(map(product, found)) if isinstance(found, tuple) else product(found)
 
 
 def product_like(x: Any, profile: IntTuple) -> IntTuple:
@@ -289,21 +288,30 @@ def _entries(name: str, x: Any) -> list[Any]:
         while not isinstance(x, Layout):
             x = x.inner if hasattr(x, "inner") else x.layout  # type: ignore[attr-defined]
         return list(x) if isinstance(x.shape, tuple) else [x]
-    return list(x) if isinstance(x, tuple) else [x]
+    if isinstance(x, tuple):
+        return list(x)
+    if type(x) is not int and (x is None or not is_entry(x)):
+        raise wrong_argument(name, "x", "an int, a tuple or a layout", x)
+    return [x]
 
 
-def _joined(like: Any, entries: list[Any]) -> Any:
-    return make_layout(entries) if isinstance(like, LayoutLike) else tuple(entries)
+def _joined(name: str, like: Any, entries: list[Any]) -> Any:
+    if isinstance(like, LayoutLike):
+        return make_layout(entries)
+    for entry in entries:
+        if type(entry) is not int:
+            expect_entries(name, "x", entry)
+    return tuple(entries)
 
 
-def _on_domain(x: Any, operation: Callable[[Any], Any]) -> Any:
+def _on_domain(name: str, x: Any, operation: Callable[[Any], Any]) -> Any:
     if isinstance(x, str):
-        x = as_like("", x)
+        x = as_like(name, x)
     if not isinstance(x, LayoutLike):
         return operation(x)
     if isinstance(x, Layout):
         return x.on_domain(operation)
-    return x.on_domain(lambda inner: _on_domain(inner, operation))  # which may be composed
+    return x.on_domain(lambda inner: _on_domain(name, inner, operation))  # which may be composed
 
 
 def _checked(name: str, x: Any, entries: list[Any], chosen: Sequence[int]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from operator import index
 from typing import Any, NoReturn
 
+_SHOWN = 60  # characters of what came
+
 
 class LayoutError(Exception):
     """An operation has no exact result, or its input is malformed.
@@ -138,9 +140,34 @@ def expect(name: str, kind: Any, what: str, x: Any) -> None:
         ...
     layoutconv.algebra.errors.LayoutTypeError: make_tiled_mma: expected an mma atom, got 'm16n8k16'
     """
-    if not isinstance(x, kind):
+    if not isinstance(x, kind) or (kind is int and isinstance(x, bool)):
         shown = repr(x) if isinstance(x, str) else text(x)
         raise LayoutTypeError(f"{name}: expected {what}, got {shown}")
+
+
+def wrong_argument(operation: str, argument: str, expected: str, x: Any) -> LayoutTypeError:
+    """The error that names an argument, what was expected of it and what came.
+
+    >>> print(wrong_argument("append", "rank", "an int", 2.5))
+    append: argument `rank`: expected an int, got 2.5
+    """
+    return LayoutTypeError(
+        f"{operation}: argument `{argument}`: expected {expected}, got {shortly(x)}",
+        operation=operation,
+    )
+
+
+def shortly(x: Any) -> str:
+    """The repr of anything, cut where it is long.
+
+    >>> shortly((1, "x")), len(shortly("x" * 100))
+    ("(1, 'x')", 60)
+    """
+    try:
+        shown = repr(x)
+    except Exception:
+        shown = f"a {type(x).__name__}"
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
 
 
 def whole(name: str, x: Any) -> int:
@@ -150,6 +177,8 @@ def whole(name: str, x: Any) -> int:
     3
     """
     try:
-        return index(x)
+        if not isinstance(x, bool):
+            return index(x)
     except TypeError:
-        raise LayoutTypeError(f"{name}: {text(x)} is no integer with a value") from None
+        pass
+    raise LayoutTypeError(f"{name}: {text(x)} is no integer with a value")

@@ -12,8 +12,8 @@ from typing import Any
 
 from .arrays import is_array, product_of, widened
 from .basis import stride_text
-from .errors import LayoutTypeError, LayoutValueError
-from .int_tuple import sum_of
+from .errors import LayoutTypeError, LayoutValueError, shortly, wrong_argument
+from .int_tuple import expect_numbers, is_no_integer, sum_of
 from .listed import of_integers
 from .protocol import (
     Bounds,
@@ -60,6 +60,8 @@ class CustomStride(Stride):
     def __init__(self, func: Any, stride: Any = 1) -> None:
         if not callable(func):
             raise LayoutTypeError(f"CustomStride: func has to be callable, got {func!r}")
+        if type(stride) is not int:
+            expect_numbers("CustomStride", "stride", stride)
         _SET(self, "func", func)
         _SET(self, "stride", stride)
 
@@ -247,8 +249,13 @@ class IndexedGather(Immutable):
     index: Any
 
     def __init__(self, index: Any) -> None:
-        if not hasattr(index, "__getitem__"):
-            raise LayoutTypeError(f"IndexedGather: expected an index buffer, got {index!r}")
+        if not hasattr(index, "__getitem__") or isinstance(index, type | dict):
+            raise wrong_argument("IndexedGather", "index", "an index buffer", index)
+        if isinstance(index, list | tuple):
+            for entry in index:
+                if type(entry) is not int and (isinstance(entry, tuple) or is_no_integer(entry)):
+                    shown = f"integers, and {shortly(entry)} is no integer"
+                    raise wrong_argument("IndexedGather", "index", shown, index)
         if isinstance(index, str | bytes) or (is_array(index) and index.ndim != 1):
             got = f"one of shape {tuple(index.shape)}" if is_array(index) else repr(index)
             raise LayoutTypeError(f"IndexedGather: expected a flat buffer of integers, got {got}")
@@ -327,6 +334,8 @@ class StridedGather(Immutable):
     stride: Any
 
     def __init__(self, stride: Any) -> None:
+        if type(stride) is not int and (isinstance(stride, tuple) or is_no_integer(stride)):
+            raise wrong_argument("StridedGather", "stride", "an integer", stride)
         _SET(self, "stride", stride)
 
     def __reduce__(self) -> Any:

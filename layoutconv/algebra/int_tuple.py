@@ -7,10 +7,10 @@ Where a shape is asked for, a layout or a tensor stands for its own, and a strin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .errors import LayoutTypeError, LayoutValueError, expect, text
+from .errors import LayoutTypeError, LayoutValueError, shortly, text, wrong_argument
 from .late import late
 from .values import Shaped
 
@@ -55,7 +55,7 @@ def shape_of(name: str, x: Any) -> IntTuple:
     >>> shape_of("rank", "(4,8):(8,1)")
     (4, 8)
     """
-    if isinstance(x, (tuple, int)):  # a union takes twice as long
+    if isinstance(x, (tuple, int)) and type(x) is not bool:  # a union takes twice as long
         return x
     if isinstance(x, Shaped):
         return x.shape
@@ -85,7 +85,7 @@ def product(t: IntTuple) -> Any:
     24
     """
     if not isinstance(t, tuple):
-        return t if isinstance(t, int) else _product_of(shape_of("product", t))
+        return t if type(t) is int else _product_of(shape_of("product", t))
     result: Any = 1
     for mode in t:
         if mode is None:
@@ -95,13 +95,32 @@ def product(t: IntTuple) -> Any:
 
 
 def _product_of(shape: IntTuple) -> Any:
+    if shape is None:
+        raise LayoutTypeError("product: None, a mode that is open, has no size")
     return product(shape) if isinstance(shape, tuple) else shape
+
+
+def path_of(mode: Any) -> tuple[int, ...]:
+    """A mode as a path: an index, or a sequence of them, from the outside in.
+
+    >>> path_of(None), path_of(1), path_of([1, 0])
+    ((), (1,), (1, 0))
+    """
+    if type(mode) is int:
+        return (mode,)
+    if mode is None:
+        return ()
+    path = tuple(mode) if type(mode) is list or isinstance(mode, Sequence) else (mode,)
+    for i in path:
+        if type(i) is not int:
+            shown = shortly(mode)
+            raise LayoutTypeError(f"mode: expected an index or a sequence of them, got {shown}")
+    return path
 
 
 def at_mode(name: str, shape: IntTuple, mode: Any) -> IntTuple:
     """The part of a shape at a mode: an index, or a sequence of them from the outside in."""
-    expect("mode", int | Iterable, "an index or a sequence of them", mode)
-    for i in (mode,) if isinstance(mode, int) else mode:
+    for i in path_of(mode):
         if not isinstance(shape, tuple) or not -len(shape) <= i < len(shape):
             raise LayoutTypeError(f"{name}: the shape {text(shape)} has no mode {i}")
         shape = shape[i]
@@ -155,6 +174,8 @@ def compatible(a: IntTuple, b: IntTuple) -> bool:
     a, b = shape_of("compatible", a), shape_of("compatible", b)
     if isinstance(a, tuple):
         return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
+    if a is None:
+        raise LayoutTypeError("compatible: None, a mode that is open, has no size")
     return bool(a == product(b))
 
 
@@ -260,6 +281,8 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
                 f"crd2idx: the coordinate {text(crd)} does not have the profile of "
                 f"the shape {text(shape)}"
             )
+        if not isinstance(stride, tuple):  # a set would be taken in some order
+            refuse_other_profile("crd2idx", shape, stride)
         if len(crd) < len(shape):  # zeros at the end, where a function need not be 0
             crd = (*crd, *[0] * (len(shape) - len(crd)))
         terms = [offset_at(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)]
@@ -297,6 +320,25 @@ def is_no_integer(c: Any) -> bool:
     return str(dtype) == "torch.bool"
 
 
+def expect_numbers(operation: str, argument: str, x: Any) -> None:
+    """Refuse what is neither a number, nor an array, a stride or a tuple of them: an offset.
+
+    >>> expect_numbers("Tensor", "offset", (1, None))
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: Tensor: argument `offset`: expected an integer, \
+a stride, or a tuple of them, got (1, None)
+    """
+    if not _has_numbers(x):
+        raise wrong_argument(operation, argument, "an integer, a stride, or a tuple of them", x)
+
+
+def _has_numbers(x: Any) -> bool:
+    if isinstance(x, tuple):
+        return all(type(part) is int or _has_numbers(part) for part in x)
+    return hasattr(x, "can_merge") or not is_no_integer(x)
+
+
 def split_and_sum(crd: Any, leaves: Any) -> Any:
     """``crd`` split over ``leaves``, pairs of an extent and a stride, the last one unbounded."""
     if not leaves:
@@ -331,8 +373,10 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     >>> idx2crd(27, (4, (2, 3))), idx2crd((3, 5), (4, (2, 3)))
     ((3, (0, 3)), (3, (1, 2)))
     """
-    if type(shape) is not tuple and not isinstance(shape, int):
+    if type(shape) is not tuple and type(shape) is not int:
         shape = shape_of("idx2crd", shape)
+        if shape is None:
+            raise LayoutTypeError("idx2crd: None is no shape")
     if type(idx) is not int and hasattr(idx, "as_tuple"):  # a scaled basis
         idx = idx.as_tuple()
     if isinstance(idx, tuple):
@@ -411,6 +455,8 @@ def slice_tuple(crd: IntTuple, t: IntTuple) -> tuple[Any, ...]:
     if crd is None:
         return (t,)
     if not isinstance(crd, tuple):
+        if type(crd) is not int:
+            expect_numbers("slice_", "crd", crd)
         return ()
     if not isinstance(t, tuple) or len(crd) != len(t):
         raise LayoutTypeError(f"slice_: {text(crd)} does not have the profile of {text(t)}")

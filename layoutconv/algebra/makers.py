@@ -9,7 +9,15 @@ from .composed import IDENTITY, ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
 from .errors import LayoutTypeError, expect, whole
-from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
+from .int_tuple import (
+    IntTuple,
+    compact_stride,
+    expect_numbers,
+    map_leaves,
+    paired_leaves,
+    product,
+    unflatten,
+)
 from .layout import Layout, as_layout, as_like, carried, make, make_layout
 from .like import symbolically
 from .normal import by_stride, simplified
@@ -92,7 +100,10 @@ def basis_value(basis: Any) -> Any:
     >>> basis_value(3 * E(1)), basis_value(3)
     (3, 3)
     """
-    return basis.value if isinstance(basis, ScaledBasis) else basis
+    if isinstance(basis, ScaledBasis):
+        return basis.value
+    expect_numbers("basis_value", "basis", basis)
+    return basis
 
 
 def make_fragment_like(layout: Any) -> Layout:

@@ -2,7 +2,9 @@
 
 An operation converts what it is given and computes with it; it looks for what is senseless only
 after something went wrong, so that right calls pay nothing for it. The names of parameters are
-those of the whole algebra, each with one meaning: :data:`KINDS` is the list.
+those of the whole algebra, each with one meaning: :data:`KINDS` is the list. An operation that
+hands on what it is given, and a value that keeps it, look first: :func:`expect_entries`,
+:func:`expect_fields`, and for numbers :func:`~.int_tuple.expect_numbers`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from .checks import as_integer
-from .errors import LayoutError, LayoutTypeError
+from .errors import LayoutError, LayoutTypeError, shortly, wrong_argument
 from .int_tuple import is_no_integer
 from .late import late
 from .protocol import is_stride
@@ -21,7 +23,7 @@ from .values import Immutable, Shaped
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_SHOWN = 60  # characters of what came
+Kind = tuple[Callable[[Any], bool], str]  # tells if an operand is one, and says what it is
 
 
 def _is_leaf(x: Any) -> bool:
@@ -46,10 +48,79 @@ def _is_coordinate(x: Any) -> bool:
     return isinstance(getattr(x, "ndim", None), int) and not is_no_integer(x)  # an array of them
 
 
+def is_entry(x: Any) -> bool:
+    """Tell if something may stand in a tuple of the algebra: a leaf, a layout, a tuple of these.
+
+    >>> from .swizzle import Swizzle
+    >>> is_entry((4, (None, Swizzle(2, 0, 3)))), is_entry((4, 2.5)), is_entry(True)
+    (True, False, False)
+    """
+    if type(x) is tuple:
+        for part in x:  # a loop, which takes half the time of all()
+            if type(part) is not int and part is not None and not is_entry(part):
+                return False
+        return True
+    return isinstance(x, Immutable) or _is_coordinate(x) or _is_operand(x)
+
+
+def expect_entries(operation: str, argument: str, x: Any) -> None:
+    """Refuse what cannot stand in a tuple of the algebra; ask for what is no plain integer.
+
+    For operations that hand on what they are given, and would answer with anything.
+
+    >>> expect_entries("append", "entry", (2, "x"))
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: append: argument `entry`: expected an int, None, \
+a layout, or a tuple of them, got (2, 'x')
+    """
+    if not is_entry(x):
+        raise wrong_argument(operation, argument, "an int, None, a layout, or a tuple of them", x)
+
+
 def _is_path(x: Any) -> bool:
     if isinstance(x, Iterable) and not isinstance(x, str | bytes) and not hasattr(x, "dtype"):
         return all(type(i) is int for i in x)
     return type(x) is int
+
+
+def a(kind: type) -> Kind:
+    """The operands that are of a class, no bool for an int.
+
+    >>> fits, expected = a(int)
+    >>> fits(3), fits(True), fits(3.0), expected
+    (True, False, False, 'an int')
+    """
+    article = "an" if kind.__name__[0] in "aeio" else "a"
+    return (
+        lambda x: type(x) is kind or (isinstance(x, kind) and not isinstance(x, bool))
+    ), f"{article} {kind.__name__}"
+
+
+INTS: Kind = (
+    lambda x: isinstance(x, tuple) and all(type(i) is int for i in x),
+    "a tuple of ints",
+)
+TILERS: Kind = (
+    lambda x: type(x) is tuple and is_entry(x),
+    "a tuple of tilers: an int, a layout, None, or a tuple of them for each mode",
+)
+
+
+def expect_fields(value: Any, kinds: dict[str, Kind]) -> None:
+    """Refuse a value one of whose fields is of another kind.
+
+    >>> from .layout import Layout
+    >>> expect_fields(Layout(4), {"shape": INTS})
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: Layout: argument `shape`: expected a tuple of \
+ints, got 4
+    """
+    for name, (fits, expected) in kinds.items():
+        x = getattr(value, name)
+        if not fits(x):
+            raise wrong_argument(type(value).__name__, name, expected, x)
 
 
 def _says_a_layout(text: str) -> bool:
@@ -97,7 +168,7 @@ tuple of them, a layout, or text that says one, got (4, {})
             return fn(*args, **kwargs)
         except LayoutTypeError as error:
             found = refused(fn, args, kwargs)
-            if found and found not in str(error):
+            if found and "argument `" not in str(error):
                 error.args = (f"{error}; {found}",)
             raise
         except LayoutError:
@@ -134,13 +205,5 @@ def refused(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         for x in value if many else (value,):
             if x is not parameter.default and not fits(x):
-                return f"argument `{name}`: expected {expected}, got {_short(x)}"
+                return f"argument `{name}`: expected {expected}, got {shortly(x)}"
     return ""
-
-
-def _short(x: Any) -> str:
-    try:
-        shown = repr(x)
-    except Exception:
-        shown = f"a {type(x).__name__}"
-    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .int_tuple import IntTuple
+from .operands import expect_entries
 from .shapes import prefix_product, suffix_product
 from .values import Immutable
 
@@ -47,6 +48,9 @@ def make_shape(*modes: Any) -> tuple[Any, ...]:
     >>> make_shape(4, make_shape(2, 3))
     (4, (2, 3))
     """
+    for mode in modes:
+        if type(mode) is not int and mode is not None:
+            expect_entries("make_shape", "modes", mode)
     return modes
 
 

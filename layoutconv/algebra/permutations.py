@@ -58,7 +58,7 @@ def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
     ('0b10101010', 12)
     """
     like = _asked("make_layout_image_mask", layout)
-    if not isinstance(crd, tuple) or len(crd) != like.rank or not 0 <= mode < like.rank:
+    if type(mode) is not int or not 0 <= mode < like.rank or not _has_rank(crd, like.rank):
         raise LayoutTypeError(
             f"make_layout_image_mask: {like} has {like.rank} modes; got {crd!r} and mode {mode!r}"
         )
@@ -74,6 +74,10 @@ def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
     for bit in bits:
         mask[bit >> 3] |= 1 << (bit & 7)
     return int.from_bytes(mask, "little")
+
+
+def _has_rank(crd: Any, rank: int) -> bool:
+    return isinstance(crd, tuple) and len(crd) == rank
 
 
 class Footprint(NamedTuple):

@@ -16,6 +16,7 @@ from .coalesce import coalesce
 from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
 from .int_tuple import (
     IntTuple,
+    expect_numbers,
     flatten,
     has_none,
     idx2crd,
@@ -215,6 +216,7 @@ def dice(crd: IntTuple, x: Any) -> Any:
     """
     if isinstance(x, LayoutLike) and not isinstance(crd, LayoutLike):
         if crd is not None and not isinstance(crd, tuple):
+            _diced(crd, ())
             return x
         if not isinstance(x, Layout):
             return x.on_domain(lambda inner: dice(crd, inner))
@@ -222,13 +224,16 @@ def dice(crd: IntTuple, x: Any) -> Any:
     found = shape_of("dice", x)
     if isinstance(crd, LayoutLike) or has_none(found):
         raise LayoutTypeError(f"dice: the coordinate comes first, then the entries: {text(found)}")
-    return _diced(crd, found) if crd is None or isinstance(crd, tuple) else found
+    diced = _diced(crd, found)
+    return diced if crd is None or isinstance(crd, tuple) else found
 
 
 def _diced(crd: IntTuple, found: IntTuple) -> tuple[Any, ...]:
     if crd is None:
         return ()
     if not isinstance(crd, tuple):
+        if type(crd) is not int:
+            expect_numbers("dice", "crd", crd)
         return (found,)
     if not isinstance(found, tuple) or len(crd) != len(found):
         raise LayoutTypeError(f"dice: {text(crd)} does not have the profile of {text(found)}")

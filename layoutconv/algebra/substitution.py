@@ -6,7 +6,9 @@ from operator import index
 from typing import Any
 
 from .errors import LayoutTypeError, LayoutValueError
+from .layout import as_like
 from .like import LayoutLike
+from .operands import expect_entries
 from .polynomial import evaluate, names_of
 from .protocol import is_stride, map_integers
 from .relations import Relation, holds
@@ -31,14 +33,15 @@ def substitute(x: Any, **values: int) -> Any:
     layoutconv.algebra.errors.LayoutValueError: substitute: (8,W//8):(1,8) holds where W % 8 == 0, \
 and not at W=12
     """
+    expect_entries("substitute", "x", x)
+    x = as_like("substitute", x) if isinstance(x, str) else x
     return _substituted(x, {name: _integer(name, value) for name, value in values.items()})
 
 
 def _integer(name: str, value: Any) -> int:
-    try:
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
         return index(value)
-    except TypeError:
-        raise LayoutTypeError(f"substitute: {name} is {value!r}, which is no integer") from None
+    raise LayoutTypeError(f"substitute: {name} is {value!r}, which is no integer")
 
 
 def _substituted(x: Any, values: dict[str, int]) -> Any:

@@ -23,6 +23,7 @@ from .int_tuple import IntTuple, flatten, product
 from .inverse import left_inverse, right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
 from .like import LayoutLike, symbolically
+from .operands import INTS, TILERS, a, expect_fields
 from .products import logical_product, raked_product
 from .slices import slice_
 from .tiled_mma import TiledMma
@@ -43,6 +44,9 @@ class CopyUnit:
     source: Layout
     destination: Layout
     reference: Layout
+
+    def __post_init__(self) -> None:
+        expect_fields(self, _OF_UNIT)
 
     @property
     def threads(self) -> int:
@@ -101,6 +105,9 @@ class TiledCopy(Pictured):
     layout_tv: Layout
     tiler: tuple[Any, ...]
     fragment: tuple[int, ...] | None = None  # of an mma's thread in one tile: values, rest, rest
+
+    def __post_init__(self) -> None:
+        expect_fields(self, _OF_COPY)
 
     @property
     def size(self) -> int:
@@ -195,6 +202,9 @@ class ThrCopy:
     copy: TiledCopy
     thread: int
 
+    def __post_init__(self) -> None:
+        expect_fields(self, _OF_THREAD)
+
     def partition_S(self, tensor: Any) -> Any:
         """Return what the thread reads of ``tensor``: ``((values, repeats), rest, ...)``.
 
@@ -213,6 +223,16 @@ class ThrCopy:
     def _partition(self, tensor: Any, target: Layout) -> Any:
         divided = self.copy.thrfrg(tensor, target)
         return slice_(((self.thread, None), (None,) * len(divided.shape[1])), divided)
+
+
+_OF_UNIT = dict.fromkeys(("source", "destination", "reference"), a(Layout))
+_OF_COPY = {
+    "unit": a(CopyUnit),
+    "layout_tv": a(Layout),
+    "tiler": TILERS,
+    "fragment": (lambda x: x is None or INTS[0](x), "a tuple of ints, or None"),
+}
+_OF_THREAD = {"copy": a(TiledCopy), "thread": a(int)}
 
 
 def _retiled(fragment: Any, tiler: Any, by_value: Layout) -> Any:

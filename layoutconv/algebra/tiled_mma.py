@@ -20,6 +20,7 @@ from .inverse import right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
 from .like import LayoutLike
 from .makers import make_fragment_like
+from .operands import TILERS, a, expect_fields
 from .products import tiled_product
 from .slices import slice_
 
@@ -43,6 +44,9 @@ class TiledMma(Pictured):
     atom: MmaAtom
     atom_layout: Layout
     permutation: tuple[Any, Any, Any]
+
+    def __post_init__(self) -> None:
+        expect_fields(self, _OF_MMA)
 
     @property
     def thr_layout_vmnk(self) -> Layout:
@@ -159,6 +163,9 @@ class ThrMma:
     mma: TiledMma
     thread: int
 
+    def __post_init__(self) -> None:
+        expect_fields(self, _OF_THREAD)
+
     def partition(self, operand: str, tensor: Any) -> Any:
         """The elements of ``tensor`` that this thread has: ``(values, rest, rest, ...)``.
 
@@ -209,6 +216,10 @@ class ThrMma:
         ((2,2),1,2):((1,2),4,4)
         """
         return Layout(self.partition_C(tensor).shape)
+
+
+_OF_MMA = {"atom": a(MmaAtom), "atom_layout": a(Layout), "permutation": TILERS}
+_OF_THREAD = {"mma": a(TiledMma), "thread": a(int)}
 
 
 def make_tiled_mma(

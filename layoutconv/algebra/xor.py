@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .arrays import is_array, is_negative
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, wrong_argument
+from .int_tuple import is_no_integer
 from .protocol import Bounds, Stride, is_zero, xor
 
 _SET = object.__setattr__
@@ -31,8 +32,10 @@ class F2(Stride):
     value: Any
 
     def __init__(self, value: Any) -> None:
-        if isinstance(value, bool | float | str) or (isinstance(value, int) and value < 0):
-            raise LayoutTypeError(f"F2: expected an integer >= 0, got {value!r}")
+        if type(value) is not int or value < 0:
+            negative = isinstance(value, int) and value < 0
+            if negative or isinstance(value, tuple) or is_no_integer(value):
+                raise wrong_argument("F2", "value", "an integer >= 0", value)
         _SET(self, "value", value)
 
     def __reduce__(self) -> Any:

@@ -1,7 +1,11 @@
-"""A right call of every public name of the algebra, and operands that make no sense anywhere."""
+"""Right calls of every public name of the algebra, and operands that make no sense anywhere.
+
+What of these is right to accept in a place is listed with the reason: all else is refused.
+"""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import layoutconv.algebra as lc
@@ -137,6 +141,45 @@ def _text_of_many_brackets() -> str:
 
 
 CALLS = _calls()
+# The same names with operands of another kind, which take another way: tuples where those above
+# have layouts, and the other way round.
+OTHER_CALLS: list[tuple[str, Call]] = [
+    ("append", ((L,), {"entry": Layout(2, 64), "rank": 4})),
+    ("prepend", ((L,), {"entry": Layout(2, 64), "rank": 4})),
+    ("concat", ((L, Layout(2, 64)), {})),
+    ("replace", (((4, 8),), {"mode": 0, "entry": 5})),
+    ("select", (((4, 8),), {"mode": [1, 0]})),
+    ("take", ((L,), {"begin": 0, "end": 1})),
+    ("wrap", ((L,), {})),
+    ("slice_", (((None, 1), (4, 8)), {})),
+    ("dice", (((None, 1), (4, 8)), {})),
+    ("dice", ((1, (4, 8)), {})),
+    ("coalesce", ((L,), {"profile": (1, None)})),
+    ("substitute", (((lc.symbols("W"), 4),), {"W": 3})),
+    ("make_tile", ((Layout(4, 2), (None, 8)), {})),
+    ("is_surjective", ((Layout((4, 2), (lc.F2(1), lc.F2(4))),), {"bound": 8})),
+]
+MAKERS: dict[str, dict[str, Any]] = {
+    "F2": {"value": 5},
+    "ScaledBasis": {"value": 3, "path": (0, 1)},
+    "CustomStride": {"func": abs, "stride": 2},
+    "StridedGather": {"stride": 3},
+    "IndexedGather": {"index": [3, 1]},
+    "ComposedLayout": {"outer": Swizzle(2, 0, 3), "offset": 0, "inner": L},
+    "Tensor": {"engine": list(range(32)), "layout": L, "offset": 0},
+    **{
+        type(value).__name__: {f.name: getattr(value, f.name) for f in fields(value)}
+        for value in (
+            lc.copy_atom(lc.copy_names()[0]),
+            MMA.atom,
+            UNIT,
+            COPY,
+            COPY.get_slice(0),
+            MMA,
+            MMA.get_slice(0),
+        )
+    },
+}
 SENSELESS: dict[str, Any] = {
     "none": lambda: None,
     "text": lambda: "no layout",
@@ -156,4 +199,69 @@ SENSELESS: dict[str, Any] = {
     "function": lambda: len,
     "module": lambda: lc,
     "brackets": _text_of_many_brackets,
+}
+
+ANYTHING = frozenset(SENSELESS)
+NONE, FLAG = frozenset({"none"}), frozenset({"bool"})
+TEXTS = frozenset({"text", "brackets"})
+NESTED = frozenset({"nested tuple"})
+FUNCTIONS = frozenset({"class", "int", "function"})
+
+# What is right to accept, and why: the kinds, then the names with their operands. None where it
+# is the default needs no line.
+RIGHT: dict[str, list[tuple[frozenset[str], str]]] = {
+    "None is a mode that is open, or the leaf of a profile": [
+        (NONE, "congruent.a congruent.b weakly_congruent.a weakly_congruent.b make_tile.1"),
+        (NONE, "product_like.profile repeat_like.profile substitute.0"),
+        (NONE, "make_coord.0 make_coord.1 make_shape.0 make_shape.1"),
+        (NONE, "make_stride.0 make_stride.1 make_tile.0 substitute.x unwrap.x append.entry"),
+        (NONE, "prepend.entry replace.entry"),
+    ],
+    "None leaves a mode, or all of them, as it is": [
+        (NONE, "composition.b flat_divide.tiler flat_product.tiler hier_unzip.tiler"),
+        (NONE, "logical_divide.tiler logical_product.tiler make_tiled_copy.tiler tile_unzip.tiler"),
+        (NONE, "tiled_divide.tiler tiled_product.tiler zipped_divide.tiler zipped_product.tiler"),
+    ],
+    "None opens all modes": [
+        (NONE, "dice.crd dice.0 slice_.crd slice_.0 slice_and_offset.crd slice_contiguity.crd"),
+    ],
+    "None is all modes, or no bound": [
+        (NONE, "get.mode is_major.mode select.mode complement.bound symbols.minimum"),
+    ],
+    "its profile differs, so its leaves are not read": [
+        (NONE, "compatible.b evenly_divides.a"),
+        (NESTED, "compatible.a evenly_divides.b lex_less.b"),
+    ],
+    "a tuple is taken apart, and its leaves are not read": [
+        (NESTED, "basis_get.x flatten.layout flatten_layout.layout get.x group_modes.layout"),
+        (NESTED, "rank.t shape.x slice_.target slice_.1 take.x take.0 unwrap.x"),
+    ],
+    "leaves are counted, or told from None, and not read": [
+        (NESTED, "congruent.a congruent.b weakly_congruent.a weakly_congruent.b unflatten.profile"),
+        (NESTED, "repeat_like.profile local_partition.proj local_tile.proj crd2crd.src_shape"),
+    ],
+    "the mode that is asked for has no coordinate": [(NESTED, "make_layout_image_mask.crd")],
+    "a text is a name": [
+        (TEXTS, "emit.names emit.index CopyAtom.name MmaAtom.name"),
+        (frozenset({"text"}), "symbols.names"),
+    ],
+    "a relation that is decided is a bool": [(FLAG, "assuming.0")],
+    "a flag is a bool": [
+        (FLAG, "tmem_accumulator.weight_stationary wgmma_atom.a_in_registers wgmma_atom.sparse"),
+        (FLAG, "MmaAtom.sparse"),
+    ],
+    "any value is repeated": [(ANYTHING, "repeat_like.x")],
+    "any function maps offsets": [
+        (FUNCTIONS, "make_composed_layout.last ComposedLayout.outer CustomStride.func"),
+    ],
+    "an engine is whatever can be indexed": [
+        (TEXTS | NESTED | {"dict", "bytes", "nested list"}, "make_tensor.engine Tensor.engine"),
+    ],
+}
+ACCEPTED = {
+    (place, kind)
+    for lines in RIGHT.values()
+    for kinds, places in lines
+    for place in places.split()
+    for kind in kinds
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import time
 from types import FunctionType
@@ -11,7 +12,7 @@ import pytest
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError, LayoutTypeError
 
-from .senseless import CALLS, SENSELESS
+from .senseless import ACCEPTED, CALLS, MAKERS, OTHER_CALLS, SENSELESS
 
 # A user's function may raise what it likes: theirs is handed on.
 USERS_OWN = {("transform_leaf", 0), ("hier_unzip", "splitter")}
@@ -22,9 +23,9 @@ FUNCTIONS = [
 ]
 
 
-def with_each(name):
-    """The calls of a name with one operand in the place of another, and which one it is."""
-    args, named = CALLS[name]
+def with_each(name, call):
+    """A call of a name with one operand in the place of another, and which one it is."""
+    args, named = call
     for place in [*range(len(args)), *named]:
         for kind, senseless in SENSELESS.items():
             if (name, place) in USERS_OWN and callable(senseless()):
@@ -42,21 +43,46 @@ def what_is_raised(fn, args, named):
     return None
 
 
+def calls_of(name):
+    """The right calls of a name: of a function, or of a class that keeps what it is given."""
+    if name in MAKERS:
+        return [((), MAKERS[name])]
+    return [CALLS[name], *[call for other, call in OTHER_CALLS if other == name]]
+
+
+def is_default(fn, place, value):
+    """Tell if an operand is what the parameter is by default."""
+    parameter = inspect.signature(fn).parameters.get(place)
+    return parameter is not None and value is parameter.default
+
+
 def test_every_function_has_a_right_call():
     assert not [name for name in FUNCTIONS if name not in {*CALLS, "E"}]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", sorted({*FUNCTIONS, *MAKERS} - {"E"}))
 def test_a_senseless_operand_is_refused_by_an_error_of_the_algebra(name):
-    if name == "E":
-        return
     fn = getattr(lc, name)
-    fn(*CALLS[name][0], **CALLS[name][1])
-    for place, kind, args, named in with_each(name):
-        started = time.process_time()
-        raised = what_is_raised(fn, args, named)
-        assert isinstance(raised, LayoutError | None), f"{place}={kind}: {raised!r}"
-        assert time.process_time() - started < 0.1, (place, kind)
+    for call in calls_of(name):
+        fn(*call[0], **call[1])
+        for place, kind, args, named in with_each(name, call):
+            started = time.process_time()
+            raised = what_is_raised(fn, args, named)
+            assert isinstance(raised, LayoutError | None), f"{place}={kind}: {raised!r}"
+            assert time.process_time() - started < 0.1, (place, kind)
+            taken = (f"{name}.{place}", kind) in ACCEPTED or is_default(fn, place, named.get(place))
+            assert raised or taken, f"{name}: {place}={kind} is accepted"
+
+
+def test_what_is_right_to_accept_is_accepted():
+    found = set()
+    for name in {*FUNCTIONS, *MAKERS} - {"E"}:
+        fn = getattr(lc, name)
+        for call in calls_of(name):
+            for place, kind, args, named in with_each(name, call):
+                if (f"{name}.{place}", kind) in ACCEPTED and not what_is_raised(fn, args, named):
+                    found.add((f"{name}.{place}", kind))
+    assert found == ACCEPTED
 
 
 @pytest.mark.parametrize(

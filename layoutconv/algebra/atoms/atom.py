@@ -13,6 +13,8 @@ from typing import Any
 from ..display import Pictured
 from ..errors import LayoutValueError
 from ..layout import Layout
+from ..like import LayoutLike
+from ..operands import INTS, a, expect_fields
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class MmaAtom(Pictured):
     thr_id: Layout  # the index in a warp, warpgroup, ... of each thread of the instruction
     sparse: bool = False
     blocks: int = 1
+
+    def __post_init__(self) -> None:
+        expect_fields(self, _OF_MMA)
 
     def fragment(self, operand: str) -> Layout:
         """The fragment of operand "A", "B" or "C"."""
@@ -79,6 +84,23 @@ class CopyAtom(Pictured):
     destination: Any
     row_bits: int = 128
     element_bits: int = 16
+
+    def __post_init__(self) -> None:
+        expect_fields(self, _OF_COPY)
+
+
+_OF_MMA = {
+    "name": a(str),
+    "shape": INTS,
+    **dict.fromkeys(("a", "b", "c", "thr_id"), a(Layout)),
+    **dict.fromkeys(("threads", "a_bits", "c_bits", "blocks"), a(int)),
+    "sparse": a(bool),
+}
+_OF_COPY = {
+    "name": a(str),
+    **dict.fromkeys(("source", "destination"), a(LayoutLike)),
+    **dict.fromkeys(("threads", "row_bits", "element_bits"), a(int)),
+}
 
 
 def unknown(function: str, name: str, names: tuple[str, ...]) -> LayoutValueError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..errors import LayoutValueError
+from ..errors import LayoutValueError, expect
 from ..layout import Layout
 from ..stride import ScaledBasis
 from .atom import MmaAtom
@@ -17,7 +17,7 @@ _BITS = (4, 8, 16, 32)
 _ROWS = {1: (64, 128), 2: (128, 256)}  # M of one CTA and of a pair
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)  # True is no 1
 def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> MmaAtom:
     """The ``tcgen05.mma`` instruction of M x N and K = 256 / bits, whose "threads" are CTAs.
 
@@ -31,6 +31,8 @@ def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> Mma
     >>> print(atom.shape, atom.a, atom.b)
     (256, 128, 16) (2,(128,16)):(128,(1,256)) (2,(64,16)):(64,(1,128))
     """
+    expect("tcgen05_atom", int, "cta_group, an integer", cta_group)
+    expect("tcgen05_atom", int, "a_bits, an integer", a_bits)
     if cta_group not in _ROWS or m not in _ROWS[cta_group]:
         raise LayoutValueError(
             f"tcgen05_atom: expected m = 64 or 128 of one CTA, 128 or 256 of two, "
@@ -67,6 +69,8 @@ def tmem_accumulator(
     >>> print(tmem_accumulator(64, 32), tmem_accumulator(128, 64, cta_group=2))
     ((16,4),32):((1@0,32@0),1@1) ((64,2),(32,2)):((1@0,1@2),(1@1,64@0))
     """
+    expect("tmem_accumulator", int, "cta_group, an integer", cta_group)
+    expect("tmem_accumulator", bool, "weight_stationary, a bool", weight_stationary)
     rows = (32, 64, 128) if weight_stationary else _ROWS.get(cta_group, ())
     if m not in rows or (weight_stationary and cta_group != 1):
         raise LayoutValueError(

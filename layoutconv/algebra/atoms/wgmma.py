@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..errors import LayoutValueError
+from ..errors import LayoutValueError, expect
 from ..layout import Layout
 from .atom import MmaAtom
 
 _BITS = (1, 8, 16, 32)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)  # 1 is no True
 def wgmma_atom(
     n: int, a_bits: int = 16, *, a_in_registers: bool = False, sparse: bool = False
 ) -> MmaAtom:
@@ -31,6 +31,9 @@ def wgmma_atom(
     >>> atom.shape, str(atom.c)
     ((64, 128, 16), '((4,8,4),(2,2,16)):((128,1,16),(64,8,512))')
     """
+    expect("wgmma_atom", int, "a_bits, an integer", a_bits)
+    expect("wgmma_atom", bool, "a_in_registers, a bool", a_in_registers)
+    expect("wgmma_atom", bool, "sparse, a bool", sparse)
     if type(n) is not int or n % 8 or not 8 <= n <= 256:
         raise LayoutValueError(f"wgmma_atom: expected n = 8, 16, ... 256, got {n!r}")
     if a_bits not in _BITS:
