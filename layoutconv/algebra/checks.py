@@ -66,9 +66,12 @@ def checked_stride(
     if isinstance(shape, tuple):
         if not isinstance(stride, tuple) or len(stride) != len(shape):
             where = f" at {list(path)}" if path else ""
+            base = as_integer(stride) is not None or is_stride(stride)
+            hint = f"; compact strides from {text(stride)} on are prefix_product" if base else ""
+            hint += f"({text(shape)}, {text(stride)})" if base else ""
             raise LayoutTypeError(
                 f"Layout: the shape and the stride have different profiles{where}: "
-                f"{text(shape)} and {text(stride)}\n" + point_at(whole, path)
+                f"{text(shape)} and {text(stride)}{hint}\n" + point_at(whole, path)
             )
         return tuple(
             [
