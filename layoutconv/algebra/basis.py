@@ -189,6 +189,8 @@ class ScaledBasis(Coordinate):
     def __init__(self, value: Any, path: Path) -> None:
         if type(value) is not int:
             expect_numbers("ScaledBasis", "value", value)
+        if type(path) is list:  # as of the CuTe DSL
+            path = tuple(path)
         for mode in path if type(path) is tuple else (path,):
             if type(mode) is not int:
                 raise wrong_argument("ScaledBasis", "path", "a tuple of modes", path)
@@ -282,19 +284,19 @@ _VALUE = vars(ScaledBasis)["value"].__set__  # the slots: twice as fast as objec
 _PATH = vars(ScaledBasis)["path"].__set__
 
 
-def E(*path: Any) -> ScaledBasis:
+def E(*path: Any) -> Any:
     """The unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 inside mode 0.
 
-    A list is a path, too, as in the CuTe DSL.
+    A list is a path, too, as in the CuTe DSL. Without a mode it is the integer 1, as C++'s ``E<>``.
 
-    >>> print(3 * E(1), E(0, 1), E([0, 1]))
-    3@1 1@1@0 1@1@0
+    >>> print(3 * E(1), E(0, 1), E([0, 1]), 3 * E())
+    3@1 1@1@0 1@1@0 3
     """
     if len(path) == 1 and isinstance(path[0], list | tuple):
         path = tuple(path[0])
-    if not path or not all(type(p) is int and p >= 0 for p in path):
+    if not all(type(p) is int and p >= 0 for p in path):
         raise LayoutTypeError(f"E: expected modes (ints >= 0), got {path}")
-    return ScaledBasis(1, path)
+    return ScaledBasis(1, path) if path else 1
 
 
 def add(a: Any, b: Any) -> Any:

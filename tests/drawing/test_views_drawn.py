@@ -139,9 +139,9 @@ STORED = {
     "wgrad": wgrad_view(ConvProblem((2, 4, 5, 3), (2, 3, 3), padding=1, stride=2)).a,
     "wgrad of a line": wgrad_view(ConvProblem((1, 6, 3), (4, 3))).a,
     "a contraction": ComposedLayout(
-        Layout((4, 3, 2), (1, 8, 4)), None, Layout((4, (2, 3)), (E(0), (E(2), E(1))))
+        Layout((4, 3, 2), (1, 8, 4)), 0, Layout((4, (2, 3)), (E(0), (E(2), E(1))))
     ),
-    "no channels": ComposedLayout(Layout((6,), (2,)), None, Layout((2, 3), (E(0), 2 * E(0)))),
+    "no channels": ComposedLayout(Layout((6,), (2,)), 0, Layout((2, 3), (E(0), 2 * E(0)))),
 }
 
 
