@@ -84,10 +84,10 @@ def _is_path(x: Any) -> bool:
     return type(x) is int
 
 
-def a(kind: type) -> Kind:
+def of_class(kind: type) -> Kind:
     """The operands that are of a class, no bool for an int.
 
-    >>> fits, expected = a(int)
+    >>> fits, expected = of_class(int)
     >>> fits(3), fits(True), fits(3.0), expected
     (True, False, False, 'an int')
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import whole
+from .errors import whole, wrong_argument
 
 
 class SymInt(int):
@@ -26,6 +26,10 @@ class SymInt(int):
     runtime: bool
 
     def __new__(cls, value: int, expr: str, runtime: bool = True) -> SymInt:
+        if type(expr) is not str:
+            raise wrong_argument("SymInt", "expr", "a str", expr)
+        if type(runtime) is not bool:
+            raise wrong_argument("SymInt", "runtime", "a bool", runtime)
         self = super().__new__(
             cls, value if type(value) is int else whole("SymInt: `value`", value)
         )

@@ -23,7 +23,7 @@ from .int_tuple import IntTuple, flatten, product
 from .inverse import left_inverse, right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
 from .like import LayoutLike, symbolically
-from .operands import INTS, TILERS, a, expect_fields
+from .operands import INTS, TILERS, expect_fields, of_class
 from .products import logical_product, raked_product
 from .slices import slice_
 from .tiled_mma import TiledMma
@@ -225,14 +225,14 @@ class ThrCopy:
         return slice_(((self.thread, None), (None,) * len(divided.shape[1])), divided)
 
 
-_OF_UNIT = dict.fromkeys(("source", "destination", "reference"), a(Layout))
+_OF_UNIT = dict.fromkeys(("source", "destination", "reference"), of_class(Layout))
 _OF_COPY = {
-    "unit": a(CopyUnit),
-    "layout_tv": a(Layout),
+    "unit": of_class(CopyUnit),
+    "layout_tv": of_class(Layout),
     "tiler": TILERS,
     "fragment": (lambda x: x is None or INTS[0](x), "a tuple of ints, or None"),
 }
-_OF_THREAD = {"copy": a(TiledCopy), "thread": a(int)}
+_OF_THREAD = {"copy": of_class(TiledCopy), "thread": of_class(int)}
 
 
 def _retiled(fragment: Any, tiler: Any, by_value: Layout) -> Any:

@@ -20,7 +20,7 @@ from .inverse import right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
 from .like import LayoutLike
 from .makers import make_fragment_like
-from .operands import TILERS, a, expect_fields
+from .operands import TILERS, expect_fields, of_class
 from .products import tiled_product
 from .slices import slice_
 
@@ -218,8 +218,8 @@ class ThrMma:
         return Layout(self.partition_C(tensor).shape)
 
 
-_OF_MMA = {"atom": a(MmaAtom), "atom_layout": a(Layout), "permutation": TILERS}
-_OF_THREAD = {"mma": a(TiledMma), "thread": a(int)}
+_OF_MMA = {"atom": of_class(MmaAtom), "atom_layout": of_class(Layout), "permutation": TILERS}
+_OF_THREAD = {"mma": of_class(TiledMma), "thread": of_class(int)}
 
 
 def make_tiled_mma(

@@ -165,6 +165,9 @@ MAKERS: dict[str, dict[str, Any]] = {
     "CustomStride": {"func": abs, "stride": 2},
     "StridedGather": {"stride": 3},
     "IndexedGather": {"index": [3, 1]},
+    "Layout": {"shape": (4, 8), "stride": (8, 1)},
+    "Swizzle": {"bits": 2, "base": 0, "shift": 3},
+    "SymInt": {"value": 4, "expr": "H", "runtime": False},
     "ComposedLayout": {"outer": Swizzle(2, 0, 3), "offset": 0, "inner": L},
     "Tensor": {"engine": list(range(32)), "layout": L, "offset": 0},
     **{
@@ -242,13 +245,13 @@ RIGHT: dict[str, list[tuple[frozenset[str], str]]] = {
     ],
     "the mode that is asked for has no coordinate": [(NESTED, "make_layout_image_mask.crd")],
     "a text is a name": [
-        (TEXTS, "emit.names emit.index CopyAtom.name MmaAtom.name"),
+        (TEXTS, "emit.names emit.index CopyAtom.name MmaAtom.name SymInt.expr"),
         (frozenset({"text"}), "symbols.names"),
     ],
     "a relation that is decided is a bool": [(FLAG, "assuming.0")],
     "a flag is a bool": [
         (FLAG, "tmem_accumulator.weight_stationary wgmma_atom.a_in_registers wgmma_atom.sparse"),
-        (FLAG, "MmaAtom.sparse"),
+        (FLAG, "MmaAtom.sparse SymInt.runtime"),
     ],
     "any value is repeated": [(ANYTHING, "repeat_like.x")],
     "any function maps offsets": [

@@ -14,7 +14,7 @@ from ..display import Pictured
 from ..errors import LayoutValueError
 from ..layout import Layout
 from ..like import LayoutLike
-from ..operands import INTS, a, expect_fields
+from ..operands import INTS, expect_fields, of_class
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,16 @@ class CopyAtom(Pictured):
 
 
 _OF_MMA = {
-    "name": a(str),
+    "name": of_class(str),
     "shape": INTS,
-    **dict.fromkeys(("a", "b", "c", "thr_id"), a(Layout)),
-    **dict.fromkeys(("threads", "a_bits", "c_bits", "blocks"), a(int)),
-    "sparse": a(bool),
+    **dict.fromkeys(("a", "b", "c", "thr_id"), of_class(Layout)),
+    **dict.fromkeys(("threads", "a_bits", "c_bits", "blocks"), of_class(int)),
+    "sparse": of_class(bool),
 }
 _OF_COPY = {
-    "name": a(str),
-    **dict.fromkeys(("source", "destination"), a(LayoutLike)),
-    **dict.fromkeys(("threads", "row_bits", "element_bits"), a(int)),
+    "name": of_class(str),
+    **dict.fromkeys(("source", "destination"), of_class(LayoutLike)),
+    **dict.fromkeys(("threads", "row_bits", "element_bits"), of_class(int)),
 }
 
 
