@@ -39,7 +39,7 @@ def get(x: Any, mode: Mode = None) -> Any:
     >>> print(get(Layout((4, (2, 3)), (6, (3, 1))), mode=[1, 0]), get((4, (2, 3)), 1))
     2:3 (2, 3)
     """
-    for i in path_of(mode):
+    for i in path_of("get", mode):
         entries = _entries("get", x)
         if not -len(entries) <= i < len(entries):
             raise LayoutTypeError(f"get: {_shown(x)} has no entry {i}")
@@ -135,7 +135,7 @@ def select(x: Any, mode: Mode) -> Any:
     """
 
     def selected(inner: Any) -> Any:
-        entries, chosen = _entries("select", inner), path_of(mode)
+        entries, chosen = _entries("select", inner), path_of("select", mode)
         _checked("select", inner, entries, chosen)
         return _joined("select", inner, [entries[i] for i in chosen])
 

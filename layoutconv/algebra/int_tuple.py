@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .errors import LayoutTypeError, LayoutValueError, shortly, text, wrong_argument
+from .errors import LayoutTypeError, LayoutValueError, text, wrong_argument
 from .late import late
 from .values import Shaped
 
@@ -100,10 +100,10 @@ def _product_of(shape: IntTuple) -> Any:
     return product(shape) if isinstance(shape, tuple) else shape
 
 
-def path_of(mode: Any) -> tuple[int, ...]:
+def path_of(name: str, mode: Any) -> tuple[int, ...]:
     """A mode as a path: an index, or a sequence of them, from the outside in.
 
-    >>> path_of(None), path_of(1), path_of([1, 0])
+    >>> path_of("get", None), path_of("get", 1), path_of("get", [1, 0])
     ((), (1,), (1, 0))
     """
     if type(mode) is int:
@@ -113,14 +113,13 @@ def path_of(mode: Any) -> tuple[int, ...]:
     path = tuple(mode) if type(mode) is list or isinstance(mode, Sequence) else (mode,)
     for i in path:
         if type(i) is not int:
-            shown = shortly(mode)
-            raise LayoutTypeError(f"mode: expected an index or a sequence of them, got {shown}")
+            raise wrong_argument(name, "mode", "an index or a sequence of them", mode)
     return path
 
 
 def at_mode(name: str, shape: IntTuple, mode: Any) -> IntTuple:
     """The part of a shape at a mode: an index, or a sequence of them from the outside in."""
-    for i in path_of(mode):
+    for i in path_of(name, mode):
         if not isinstance(shape, tuple) or not -len(shape) <= i < len(shape):
             raise LayoutTypeError(f"{name}: the shape {text(shape)} has no mode {i}")
         shape = shape[i]

@@ -415,8 +415,8 @@ GATE = lc.mma_atom("m16n8k16.f16")
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (lambda: lc.size(Layout((4, 8)), mode=lc.E(0)), "mode: expected an index or a sequence"),
-        (lambda: lc.select((4, 8), lc.F2(1)), "mode: expected an index or a sequence"),
+        (lambda: lc.size(Layout((4, 8)), mode=lc.E(0)), "size: argument `mode`: expected an index"),
+        (lambda: lc.select((4, 8), lc.F2(1)), "select: argument `mode`: expected an index"),
         (lambda: lc.basis_get(Layout(4), (4, 8)), "basis_get: expected a scaled basis, got 4:1"),
         (lambda: lc.make_tiled_mma("m16n8k16"), "make_tiled_mma: expected an mma atom"),
         (lambda: lc.copy_unit(GATE), "copy_unit: expected a copy atom"),
