@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ..coords import row_plan
 from ..coords.cell_errors import overflow
 from ..coords.coordinates import Coordinates
 from ..coords.keys import MAX_KEY, key_strides, unpack
 from .taps import Taps
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Offsets = Sequence[Sequence[int]]
 
@@ -40,8 +39,6 @@ def reached(
     tensor([[0, 0],
             [0, 2]], dtype=torch.int32)
     """
-    import torch
-
     batch_size = coordinates.batch_size
     if batch_size * prod(spatial_shape) > MAX_KEY:
         key_strides(spatial_shape, batch_size)  # raises for a grid that is too great
@@ -168,6 +165,4 @@ class _Reach:
 
 def _distinct(keys: Sequence[Tensor]) -> Tensor:
     """In order; in less than half of the time of ``torch.unique``."""
-    import torch
-
     return torch.unique_consecutive(torch.sort(torch.cat(list(keys))).values)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from ...base.caches import remembered
 from ..coords import morton
 from ..coords.graphs import refuse_in_graphs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 WORD = 32  # bits of a word of a tap mask
 PLACE_BITS = 12  # of where a row is among all, about
@@ -33,8 +32,6 @@ def tap_masks(index: Tensor) -> Tensor:
     >>> tap_masks(torch.tensor([[4, -1, 7], [-1, -1, -1]], dtype=torch.int32)).tolist()
     [[5], [0]]
     """
-    import torch
-
     rows, taps = index.shape
     words = torch.zeros(-(-taps // WORD), rows, dtype=torch.int32, device=index.device)
     for tap in range(taps):
@@ -51,8 +48,6 @@ def tile_taps(index: Tensor, rows: int) -> Tensor:
     >>> tile_taps(torch.tensor([[4, -1], [-1, -1], [-1, 0]], dtype=torch.int32), 2).tolist()
     [[True, False], [False, True]]
     """
-    import torch
-
     there = index >= 0
     missing = -len(index) % rows
     there = torch.nn.functional.pad(there, (0, 0, 0, missing))
@@ -83,8 +78,6 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     >>> by_taps(index, (3,))[1].tolist()
     [1, 0, 3, 2]
     """
-    import torch
-
     order = tap_order(tuple(map(int, taps)))
     if index.is_cuda and index.numel():
         refuse_in_graphs(index)
@@ -108,8 +101,6 @@ def _on_gpu() -> Callable[..., tuple[Tensor, Tensor]]:
 
 def _in_windows(keys: Tensor, rows: int) -> Tensor:
     """Keys that are in the order of their places, as what they are sorted by in their windows."""
-    import torch
-
     low = KEY_BITS - PLACE_BITS
     window = torch.arange(len(keys), device=keys.device) // rows
     last = ((window + 1) * rows - 1).clamp_(max=len(keys) - 1)
@@ -153,8 +144,6 @@ class TapOrder:
 
     def keys(self, index: Tensor) -> Tensor:
         """The place of every row, int64 (rows,), below 2^31."""
-        import torch
-
         # The rows before one's are a part of all, ``width`` those of the bits so far.
         before = torch.zeros(len(index), dtype=torch.int64, device=index.device)
         width = torch.full_like(before, (1 << KEY_BITS) - 1)
@@ -206,8 +195,6 @@ def morton_order(cells: Tensor) -> Tensor:
     >>> cells[morton_order(cells)].tolist()
     [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]]
     """
-    import torch
-
     rank = cells.shape[1] - 1
     # In a grid of any extent; its images, which may be negative, are sorted apart.
     bits = min(morton.KEY_BITS // rank, 31)

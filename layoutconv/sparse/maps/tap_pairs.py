@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 from ..coords.graphs import refuse_in_graphs
 from ..coords.row_plan import is_fixed_somewhere
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +85,6 @@ def counts_of(index: Tensor) -> Counts:
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
     (3, 1)
     """
-    import torch
-
     if not index.is_cuda:
         there = (index.T >= 0).sum(1)
         return Counts(there, tuple(there.tolist()))
@@ -111,8 +109,6 @@ def _on_gpu() -> Any:
 def is_captured(index: Tensor) -> bool:
     """Return whether what is done with a tensor becomes part of a CUDA graph, or is a rehearsal of
     that, which loads the kernels of the graph."""
-    import torch
-
     if not index.is_cuda:
         return False
     return is_fixed_somewhere() or torch.cuda.is_current_stream_capturing()
@@ -147,8 +143,6 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
 
 def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> tuple[Tensor, Tensor]:
     """The rows of pairs, on a CPU, of all taps."""
-    import torch
-
     found = torch.full((2, size), -1, dtype=torch.int32)
     start, run = 0, run_of(chunk)
     for tap, length in enumerate(lengths.tolist()):
