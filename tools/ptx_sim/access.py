@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from .faults import OutOfBounds
 from .layout import CLUSTER_BITS, GENERIC_WINDOW
+from .masks import every, some
 from .memory import check_alignment, word_dtype
 from .team import Team
 
@@ -36,7 +37,7 @@ def load(
         case "global" | "const":
             return team.cta.memory.load(addresses, width, lanes)
         case "shared":
-            if not (addresses >> CLUSTER_BITS).any():
+            if not some(addresses >> CLUSTER_BITS):
                 return team.cta.shared.load_by(addresses, width, lanes, team.warp_of[lanes])
             words = np.zeros(addresses.shape, word_dtype(width))
             for cta, near, chosen in _by_cta(team, addresses, lanes):
@@ -87,7 +88,7 @@ def _by_cta(
 ) -> Iterator[tuple[CTA, NDArray[np.int64], slice | NDArray[np.bool_]]]:
     """The CTAs whose shared memory addresses lie in: CTA, addresses there, which they are."""
     ranks = addresses >> CLUSTER_BITS
-    if not ranks.any():
+    if not some(ranks):
         yield team.cta, addresses, slice(None)
         return
     for rank in np.unique(ranks).tolist():
@@ -103,7 +104,7 @@ def _generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[np.bo
     parts = []
     for space, base in (("global", 0), *GENERIC_WINDOW.items()):
         chosen = windows == base >> _WINDOW_BITS
-        if chosen.any():
+        if some(chosen):
             parts.append((space, base, chosen))
     return parts
 
@@ -116,7 +117,7 @@ def _local(
     inside = (addresses >= launch.local_base) & (
         addresses + width <= launch.local_base + launch.local_size
     )
-    if not inside.all():
+    if not every(inside):
         bad = int(inside.argmin())
         raise OutOfBounds("local access out of bounds", int(lanes[bad]), int(addresses[bad]))
     return addresses + lanes * launch.local_size
@@ -128,7 +129,7 @@ def _load_param(
     check_alignment(addresses, width, lanes)
     block = team.cta.launch.arguments
     outside = (addresses < 0) | (addresses + width > len(block))
-    if outside.any():
+    if some(outside):
         bad = int(outside.argmax())
         raise OutOfBounds("parameter access out of bounds", int(lanes[bad]), int(addresses[bad]))
     raw = np.frombuffer(block, np.uint8)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .cta import CTA, Launch
 from .faults import Deadlock, Divergent, Fault, OutOfBounds, Runaway
 from .layout import CLUSTER_BITS
+from .masks import some
 from .scratch import Clocks
 from .team import WARP, Lanes, Team
 from .warpgroup import GROUP
@@ -114,7 +115,7 @@ class Cluster:
 
     def gives_up(self, team: Team, lanes: Lanes) -> bool:
         """Must a wait of these lanes be in vain? If it was told to, or now and then."""
-        told = self._told is not None and self._told[0] is team and (self._told[1] & lanes).any()
+        told = self._told is not None and self._told[0] is team and some(self._told[1] & lanes)
         if told:
             self._told = None
         return bool(told or self._random.integers(4) == 0)

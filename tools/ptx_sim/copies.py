@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .masks import every, some
+
 if TYPE_CHECKING:
     from .cta import CTA
     from .mbarriers import MBarrier
@@ -147,9 +149,9 @@ class PendingCopies:
         remaining = []
         for batch in self._batches:
             done = which(batch)
-            if done.all():
+            if every(done):
                 self._land(batch, waited)
-            elif done.any():
+            elif some(done):
                 self._land(_part(batch, done), waited)
                 remaining.append(_part(batch, ~done))
             else:

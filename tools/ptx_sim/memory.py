@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .faults import DataRace, Misaligned, OutOfBounds, ReadOnly, Uninitialised
+from .masks import every, some
 
 # Buffers start 64 GiB apart, above 32 bits, so that neither a stray index nor an address that lost
 # its upper half can land in another buffer. Address space is free: nothing is allocated for it.
@@ -33,7 +34,7 @@ def check_alignment(addresses: NDArray[np.int64], width: int, lanes: NDArray[np.
     """Fault unless every address is a multiple of ``width`` bytes."""
     if width > 1:
         off = addresses & (width - 1)
-        if off.any():
+        if some(off):
             bad = int(off.nonzero()[0][0])
             raise Misaligned(
                 f"an access of {width} bytes is misaligned", int(lanes[bad]), int(addresses[bad])
@@ -161,7 +162,7 @@ class Memory:
         ends = np.array([b.address + b.raw.size for b in self._buffers] or [0], np.int64)
         outside = (numbers < 0) | (numbers >= len(self._buffers))
         outside |= addresses + width > ends[np.clip(numbers, 0, len(ends) - 1)]
-        if outside.any():
+        if some(outside):
             bad = int(outside.nonzero()[0][0])
             address = int(addresses[bad])
             raise OutOfBounds(
@@ -179,7 +180,7 @@ class Memory:
         assert buffer.writer is not None
         offsets = (addresses - buffer.address)[:, None] + np.arange(width)
         ready = (buffer.writer[offsets] != _NOBODY).all(axis=1)
-        if not ready.all():
+        if not every(ready):
             bad = int(ready.argmin())
             raise Uninitialised(
                 f"read of {buffer.name} before anything wrote it",
@@ -206,7 +207,7 @@ class Memory:
         # The second look finds lanes that write the same byte in this very instruction.
         for previous in (before, buffer.writer[offsets]):
             clash = (previous >= 0) & (previous != writers[:, None])
-            if clash.any():
+            if some(clash):
                 bad, column = (int(i[0]) for i in clash.nonzero())
                 raise DataRace(
                     f"write to {buffer.name} where thread {previous[bad, column]} of the grid did",

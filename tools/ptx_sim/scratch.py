@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .faults import DataRace, InFlight, OutOfBounds, Unfenced, Uninitialised
+from .masks import every, some
 from .memory import as_words, check_alignment
 
 # What a granule's byte of state says.
@@ -31,7 +32,7 @@ class Scratch:
         """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
         offsets = self._offsets(addresses, width, lanes)
         state = self._states(offsets, width)
-        if not (state == _READY).all():
+        if not every(state == _READY):
             bad = int((state != _READY).any(axis=1).argmax())
             flying = (state[bad] & _IN_FLIGHT).any()
             raise (InFlight if flying else Uninitialised)(
@@ -84,7 +85,7 @@ class Scratch:
         lanes: NDArray[np.intp],
     ) -> None:
         flying = self._states(offsets, width) & _IN_FLIGHT
-        if flying.any():
+        if some(flying):
             bad = int(flying.any(axis=1).argmax())
             raise InFlight(
                 f"write to {self.name} memory that an asynchronous copy is still writing",
@@ -199,7 +200,7 @@ class SharedMemory(Scratch):
             granules = self._granules(addresses - self.base, width)
             self._check_writers(granules, addresses, lanes, warps, "read")
             unfenced = self._unfenced[granules]
-            if unfenced.any():
+            if some(unfenced):
                 bad = int(unfenced.any(axis=1).argmax())
                 raise Unfenced(
                     "an asynchronous read of shared memory that was written with no "
@@ -263,7 +264,7 @@ class SharedMemory(Scratch):
         granules = self._granules(addresses - self.base, width)
         self._check_writers(granules, addresses, lanes, warps, "write")
         early = self._read_time[granules] > known[warps][:, None, :]
-        if early.any():
+        if some(early):
             bad, _, other = (int(i[0]) for i in early.nonzero())
             if other >= len(known):
                 raise InFlight(
@@ -289,7 +290,7 @@ class SharedMemory(Scratch):
         assert self._clocks is not None
         writer = self._writer[granules]
         late = self._write_time[granules] > self._clocks.known[warps[:, None], writer]
-        if late.any():
+        if some(late):
             bad, column = (int(i[0]) for i in late.nonzero())
             raise self._race(what, "write", bad, int(writer[bad, column]), addresses, lanes, warps)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from .bulk_stores import BulkStores
 from .copies import PendingCopies
 from .faults import Divergent, Fault, InFlight, Unfenced, UnsetRegister
+from .masks import every, some
 from .ptx import Guard, Instruction, Register
 from .scratch import Scratch
 
@@ -67,13 +68,13 @@ class Team:
         self.parked: dict[int, Lanes] = {}
         self.pc = 0
         self.active: Lanes = self.alive.copy()
-        self.full = bool(self.active.all())
+        self.full = every(self.active)
         self._registers = registers
         self._values: list[NDArray | None] = [None] * len(registers)
         # Per register: the lanes that never wrote it; None when every lane has.
         self._missing: list[Lanes | None] = [np.ones(lanes, np.bool_)] * len(registers)
-        # Per register that wgmmas in flight use: what for, and by how many in every lane.
-        self._flying: dict[int, tuple[str, NDArray[np.int16]]] = {}
+        # Per register that wgmmas in flight use: what for, and by how many of every warp.
+        self._flying: dict[int, tuple[str, list[int]]] = {}
         # Per warp of the team, all registers at its last wgmma.fence.
         self._fenced: list[list[NDArray | None] | None] = [None] * warps
         self.copies = PendingCopies(self)
@@ -92,7 +93,7 @@ class Team:
         """The bits of a register in every lane; only those of active lanes mean anything."""
         value = self._values[index]
         missing = self._missing[index]
-        if missing is not None and (value is None or (missing & self.active).any()):
+        if missing is not None and (value is None or some(missing & self.active)):
             self._refuse_flying(index)
             name = self._registers[index].name
             lane = int((missing & self.active).argmax())
@@ -125,7 +126,7 @@ class Team:
         missing = self._missing[index]
         if missing is not None:
             missing = missing & ~self.active
-            self._missing[index] = missing if missing.any() else None
+            self._missing[index] = missing if some(missing) else None
 
     # ---- registers of wgmma: untouchable until it was waited for
 
@@ -140,27 +141,25 @@ class Team:
         name, fenced = self._registers[index].name, self._fenced[warp]
         if fenced is None:
             raise Unfenced("there was no wgmma.fence before this", lanes.start)
-        none = "", np.zeros(self.numbers.size, np.int16)
-        other, count = self._flying.get(index, none)
-        if count[lanes].any():
+        other, count = self._flying.get(index) or ("", [0] * self.warps)
+        if count[warp]:
             if other != use:
                 raise InFlight(f"register {name} is in use by an unlike wgmma", lanes.start)
         else:
             missing = self._missing[index]
             missing = np.zeros_like(self.alive) if missing is None else missing.copy()
-            if read and missing[lanes].any():
+            if read and some(missing[lanes]):
                 raise UnsetRegister(f"register {name} is read before it is written", lanes.start)
             missing[lanes] = True
             self._missing[index] = missing
         value, old = self._values[index], fenced[index]
         if read and value is not old:
             assert value is not None
-            if old is None or (old[lanes] != value[lanes]).any():
+            if old is None or some(old[lanes] != value[lanes]):
                 raise Unfenced(
                     f"register {name} was changed after the last wgmma.fence", lanes.start
                 )
-        count = count.copy()
-        count[lanes] += 1
+        count[warp] += 1
         self._flying[index] = use, count
         return None if value is None else value[lanes]
 
@@ -175,22 +174,21 @@ class Team:
     def take_back(self, index: int, warp: int) -> None:
         """A warp has waited for a wgmma that used a register."""
         lanes = slice(WARP * warp, WARP * warp + WARP)
-        use, count = self._flying.pop(index)
-        count = count.copy()
-        count[lanes] -= 1
-        if count.any():
-            self._flying[index] = use, count
-        if not count[lanes].any():
+        _, count = self._flying[index]
+        count[warp] -= 1
+        if not any(count):
+            del self._flying[index]
+        if not count[warp]:
             missing = self._missing[index]
             assert missing is not None
             missing = missing.copy()
             missing[lanes] = False
-            self._missing[index] = missing if missing.any() else None
+            self._missing[index] = missing if some(missing) else None
 
     def _refuse_flying(self, index: int) -> None:
         if index in self._flying:
-            lanes = (self._flying[index][1] > 0) & self.active
-            if lanes.any():
+            lanes = np.repeat(np.array(self._flying[index][1], np.bool_), WARP) & self.active
+            if some(lanes):
                 name = self._registers[index].name
                 raise InFlight(
                     f"register {name} is in use by a wgmma that was not waited for",
@@ -255,7 +253,7 @@ class Team:
         """Run one path until it meets another, splits, ends, parks or has spent its budget."""
         program, issued = self.cta.program, self.issued
         stop = self._next_meeting(pc)
-        full = bool(lanes.all())
+        full = every(lanes)
         warps = self.warps if full else int(lanes.reshape(-1, WARP).any(axis=1).sum())
         self.active, self.full = lanes, full
         spent = 0
@@ -266,18 +264,18 @@ class Team:
                 guard = step.instruction.guard
                 if guard is not None:
                     taken = self._taken(guard, lanes)
-                    if not taken.any():
+                    if not some(taken):
                         issued[pc] += warps
                         spent += 1
                         pc += 1
                         continue
                     self.active = taken
-                    self.full = full and bool(taken.all())
+                    self.full = full and every(taken)
                 if step.members is not None and not self.full:
                     ready = lanes & ~self._park(step, pc, lanes)
-                    if not ready.any():
+                    if not some(ready):
                         return spent
-                    if not (ready == lanes).all():
+                    if not every(ready == lanes):
                         return spent + self._follow(pc, ready, budget - spent)
                 issued[pc] += warps
                 spent += 1
@@ -287,10 +285,10 @@ class Team:
                     if target is not None:
                         staying = lanes & ~self.active
                         alone = target not in self.paths and target not in self.parked
-                        if target == LEFT or target >= stop or staying.any() or not alone:
+                        if target == LEFT or target >= stop or some(staying) or not alone:
                             if target != LEFT:
                                 self.push(target, self.active)
-                            if staying.any():
+                            if some(staying):
                                 self.push(pc + 1, staying)
                             return spent
                         pc = target
@@ -319,12 +317,12 @@ class Team:
         assert step.members is not None
         absent = step.members(self) & ~self.active
         off = absent & lanes
-        if off.any():
+        if some(off):
             raise Divergent(
                 "a warp-collective instruction is predicated off in some lanes", int(off.argmax())
             )
         parked = lanes & absent.reshape(-1, WARP).any(axis=1).repeat(WARP)
-        if parked.any():
+        if some(parked):
             self.parked[pc] = parked
         return parked
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..faults import Fault
+from ..masks import every, some
 from ..memory import word_dtype
 from ..operation import Operation, Run, instruction
 from ..ptx import Register
@@ -42,13 +43,13 @@ def copy(op: Operation) -> Run:
             size = np.full(lanes.size, width)
         words = np.zeros(lanes.size, word_dtype(width))
         whole = size == width
-        if whole.all():
+        if every(whole):
             words[:] = t.cta.memory.load(addresses, width, lanes)
         else:
-            if (size > width).any():
+            if some(size > width):
                 lane = int(lanes[(size > width).argmax()])
                 raise Fault(f"a copy of {width} bytes reads more than that", lane)
-            if whole.any():
+            if some(whole):
                 words[whole] = t.cta.memory.load(addresses[whole], width, lanes[whole])
             _load_parts(t, words, addresses, size, lanes)
         t.copies.issue(t.pick(target(t)), words)
@@ -63,12 +64,12 @@ def _load_parts(
     width = words.dtype.itemsize
     raw = words.view(np.uint8).reshape(-1, width)
     off = (size > 0) & (addresses % width != 0)
-    if off.any():
+    if some(off):
         # The machine wants the source aligned to the whole copy, however little of it is read.
         t.cta.memory.load(addresses[off], width, lanes[off])
     for at in range(width):
         reads = (size > at) & (size < width)
-        if reads.any():
+        if some(reads):
             raw[reads, at] = t.cta.memory.load(addresses[reads] + at, 1, lanes[reads]).view(
                 np.uint8
             )

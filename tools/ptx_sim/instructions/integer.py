@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..faults import DivisionByZero
+from ..masks import some
 from ..operation import Operation, Run, instruction
 from ..team import Team
 from . import floating
@@ -118,7 +119,7 @@ def divide(op: Operation) -> Run:
     def run(t: Team) -> None:
         x, y = np.broadcast_arrays(a(t), b(t), t.numbers)[:2]
         zero = t.active & (y == 0)
-        if zero.any():
+        if some(zero):
             raise DivisionByZero("integer division by zero", int(zero.argmax()))
         y = np.where(t.active, y, dtype.type(1))
         if dtype.kind == "i":

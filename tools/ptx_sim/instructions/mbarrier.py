@@ -8,6 +8,7 @@ import numpy as np
 
 from ..faults import Fault, Misaligned
 from ..layout import GENERIC_WINDOW
+from ..masks import every
 from ..mbarriers import MBarrier
 from ..operation import Operation, Read, Run, instruction
 from ..team import LEFT, WARP, Team
@@ -152,7 +153,7 @@ def wait(op: Operation) -> Run:
         if not patient:
             t.cta.cluster.pass_time()
         elif not t.cta.cluster.gives_up(t, asleep):
-            if (asleep == t.active).all():
+            if every(asleep == t.active):
                 t.cta.cluster.sleep(t, t.pc, asleep, str(asked))
                 return LEFT
             # Those that are through go on; the others come here again.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..masks import some
 from ..operation import Operation, Read, Run, instruction
 from ..team import WARP, Lanes, Team
 
@@ -147,7 +148,7 @@ def reduce(op: Operation) -> Run:
         rows = np.broadcast_to(value(t), t.numbers.shape).reshape(-1, WARP)
         result = np.zeros_like(rows)
         for row, active in enumerate(t.active.reshape(-1, WARP)):
-            if active.any():
+            if some(active):
                 result[row] = ufunc.reduce(rows[row][active])
         write(t, result.reshape(-1))
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .. import descriptor
 from ..faults import Divergent
+from ..masks import some
 from ..operation import Operation, Read, Run, instruction
 from ..ptx import Operand, Register
 from ..team import LEFT, WARP, Team
@@ -51,10 +52,10 @@ def wait(op: Operation) -> Run:
         for warp in np.unique(t.warp_of[t.chosen]).tolist():
             if not t.cta.warpgroups.wait(t, warp, newest):
                 asleep |= t.warp_of == warp
-        if not asleep.any():
+        if not some(asleep):
             return None
         t.cta.cluster.sleep(t, t.pc, asleep, "the other warps of a warpgroup to issue a wgmma")
-        if (t.active & ~asleep).any():
+        if some(t.active & ~asleep):
             t.push(t.pc + 1, t.active & ~asleep)
         return LEFT
 
@@ -165,7 +166,7 @@ def _stack(values: list[NDArray | None]) -> NDArray[np.uint32]:
 def _same(t: Team, read: Read, lanes: slice) -> int:
     """An operand that must be the same in all lanes of a warp."""
     value = np.broadcast_to(read(t), t.numbers.shape)[lanes][:WARP]
-    if (value != value[0]).any():
+    if some(value != value[0]):
         raise Divergent("an operand of wgmma differs between lanes", lanes.start)
     return int(value[0])
 
