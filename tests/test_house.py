@@ -121,11 +121,15 @@ def test_contributing_has_the_floors() -> None:
     assert [room.strip("`").replace("/", ".") for room in rooms] == FLOORS
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{name.removeprefix('layoutconv.')}.{node.name}", node
+@functools.cache
+def functions() -> list[tuple[str, int, int]]:
+    """Names of functions with their lines and parameters, without trees, which slow collections."""
+    return [
+        (f"{name.removeprefix('layoutconv.')}.{node.name}", lines_of(node), parameters_of(node))
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -151,7 +155,7 @@ def test_files_are_short() -> None:
 
 def test_functions_are_short() -> None:
     """But for these: device code, traced in one go, the choice of a kernel, steps of drawings."""
-    assert {name for name, node in functions() if lines_of(node) > MOST_OF_A_FUNCTION} == {
+    assert {name for name, lines, _ in functions() if lines > MOST_OF_A_FUNCTION} == {
         "drawing.followed.composition_steps",
         "drawing.followed.divide_steps",
         "kernels.gemm.mainloop_sm80.__call__",
@@ -160,7 +164,7 @@ def test_functions_are_short() -> None:
 
 def test_functions_take_few_parameters() -> None:
     """But for torch's and other libraries' signatures, schemas of operators, and device entries."""
-    found = {name for name, node in functions() if parameters_of(node) > MOST_PARAMETERS}
+    found = {name for name, _, count in functions() if count > MOST_PARAMETERS}
     assert {name for name in found if not name.startswith(TORCH)} == MANY
 
 
