@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -59,11 +60,13 @@ def instruction(*stems: str) -> Callable[[Callable[[Operation], Run]], Callable[
     return register
 
 
+@cache
 def bits_dtype(bits: int) -> np.dtype:
     """The dtype in which a register of that width is kept."""
     return np.dtype(np.bool_) if bits == 1 else np.dtype("V16" if bits == 128 else f"u{bits // 8}")
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype:
     """The dtype of a PTX type; bit types, bf16 and packed types are unsigned integers."""
     if name == "pred":

@@ -99,8 +99,13 @@ def _extents(name: str, directives: str) -> tuple[int, int, int] | None:
     return (int(m[1]), int(m[2] or 1), int(m[3] or 1)) if m else None
 
 
+_BRACKET = re.compile(r"[{}\[\]()]")
+
+
 def split_operands(text: str) -> list[str]:
     """Split at the commas that are outside ``{}``, ``[]`` and ``()``."""
+    if not _BRACKET.search(text):
+        return [p for part in text.split(",") if (p := part.strip())]
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "[{(":
@@ -121,6 +126,7 @@ _DECLARATION = re.compile(
 )
 _LINE_DIRECTIVE = re.compile(r"\.(?:loc|file)\s[^\n]*")
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
+_SPACE = re.compile(r"[\s;]*")
 _SCOPED = re.compile(r"[\w$%]+")
 
 
@@ -129,7 +135,7 @@ class _Body:
 
     def __init__(self, text: str, first_line: int) -> None:
         self.text = text
-        self.first_line = first_line
+        self._line, self._counted = first_line, 0  # the line of a place in the text
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.registers: list[Register] = []
@@ -177,7 +183,7 @@ class _Body:
                     raise ParseError(f"no label {o.name!r} for `{i.text}`")
 
     def _skip_space(self, at: int) -> int:
-        m = re.compile(r"[\s;]*").match(self.text, at)
+        m = _SPACE.match(self.text, at)
         return m.end() if m else at
 
     def _labels_of(self, start: int) -> set[str]:
@@ -221,8 +227,9 @@ class _Body:
             if not text.startswith(".pragma"):
                 self._declare_variable(text)
         else:
-            line = self.first_line + self.text.count("\n", 0, at)
-            self.instructions.append(self._instruction(text, line))
+            self._line += self.text.count("\n", self._counted, at)
+            self._counted = at
+            self.instructions.append(self._instruction(text, self._line))
 
     def _declare_registers(self, text: str) -> None:
         m = re.fullmatch(r"\.reg\s+(?:\.v[248]\s+)?\.(\w+)\s+(.*)", text)
