@@ -79,7 +79,7 @@ def pictures() -> dict[str, Figure]:
 
 
 def convolutions() -> dict[str, Figure]:
-    """What one row of A reads, of each kind of view that there is."""
+    """A row of A as it is read by each kind of view."""
     padded = ConvProblem((1, 4, 4, 1), (1, 3, 3), padding=1)
     strided = ConvProblem((1, 5, 5, 1), (1, 3, 3), padding=1, stride=2)
     (dgrad,) = dgrad_views(padded)

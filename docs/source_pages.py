@@ -26,7 +26,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def _no_downloads(app: Sphinx, env: Any) -> None:
-    """Those of pages that an earlier build read stay known."""
+    """Keep what pages of an earlier build link to."""
     found = {(Path(app.srcdir) / path).resolve().relative_to(ROOT) for path in env.dlfiles}
     env.linked_files = getattr(env, "linked_files", set()) | found
     env.dlfiles.clear()

@@ -216,7 +216,7 @@ def test_views_keep_what_is_listed() -> None:
 
 def test_docstrings_begin_with_the_thing() -> None:
     """With a verb or a noun phrase, not with a question or half a sentence."""
-    folders = ("layoutconv", "kernels", "benchmarks", "tools", "examples", "tests")
+    folders = ("layoutconv", "kernels", "benchmarks", "tools", "examples", "tests", "docs")
     paths = {p.resolve() for folder in folders for p in (ROOT / folder).rglob("*.py")}
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     found = [
