@@ -168,11 +168,11 @@ class CpAsyncLoad:
         for row_step, step, vector, pred in self._vectors(first_k, columns, some):
             target = self._slot(row_step, step, stage)
             if self.bytes >= ASYNC_BYTES:
-                cute.copy(self.atom, vector, target, pred=pred)
+                cute.copy_atom_call(self.atom, vector, target, pred=pred)
                 continue
             held = cute.make_fragment_like(vector)
             held.fill(0)
-            cute.copy(self.atom, vector, held, pred=pred)
+            cute.copy_atom_call(self.atom, vector, held, pred=pred)
             cute.autovec_copy(held, target)
 
     def _slot(self, row_step: int, column_step: int, stage: Any) -> Any:

@@ -71,7 +71,7 @@ class Fragments:
             if self.copy is not None:
                 pointer = self._pointer(start, (0, tile, k_block), stage, VECTOR_BYTES)
                 source = cute.make_tensor(pointer, self.values)
-                cute.copy(self.copy, source, self.to[None, tile, to])
+                cute.copy_atom_call(self.copy, source, self.to[None, tile, to])
                 continue
             for value in values:
                 crd = value, tile, k_block

@@ -74,7 +74,7 @@ class SharedCopy:
         target = cute.make_ptr(
             self.dtype, Int32(shared + to), cute.AddressSpace.smem, assumed_align=self.bytes
         )
-        cute.copy(
+        cute.copy_atom_call(
             self.atom,
             cute.make_tensor(aligned, self.layout),
             cute.make_tensor(target, self.layout),

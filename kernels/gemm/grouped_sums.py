@@ -128,7 +128,7 @@ class GroupedSums(GroupKernel):
                         pair[i] = element(acc[2 * half + i, block, tap])
                     pred = cute.make_rmem_tensor(1, Boolean)
                     pred[0] = Boolean(own) & Boolean(there)
-                    cute.copy(
+                    cute.copy_atom_call(
                         atom,
                         cute.make_tensor(pair.iterator, layout),
                         cute.make_tensor(d.at(d.pointer, offset), layout),

@@ -69,7 +69,7 @@ class RoundingLoad(CpAsyncLoad):
         for i, (_, _, vector, pred) in enumerate(self._vectors(first_k)):
             held = self.held[None, i, place]
             held.fill(0.0)
-            cute.copy(self.atom, cute.recast_tensor(vector, Float32), held, pred=pred)
+            cute.copy_atom_call(self.atom, cute.recast_tensor(vector, Float32), held, pred=pred)
 
     def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Round what was loaded, and store it into a stage."""

@@ -90,6 +90,6 @@ class PackLines:
             for i in range_constexpr(self.vector):  # predicated, at fixed distances
                 one = cute.make_tensor(values.iterator + i, element)
                 pred = cute.make_tensor(there.iterator + i, cute.make_layout(1))
-                cute.copy(atom, cute.make_tensor(first + i, element), one, pred=pred)
+                cute.copy_atom_call(atom, cute.make_tensor(first + i, element), one, pred=pred)
             to = target + cute.assume(Int64(number) * self.vector, divby=self.vector)
             cute.autovec_copy(values, cute.make_tensor(to, cute.make_layout(self.vector)))

@@ -107,7 +107,7 @@ class RegisterEpilogue(Epilogue):
         pred, layout = cute.make_rmem_tensor(1, Boolean), cute.make_layout(((count, 1),))
         pred[0] = there
         source = cute.make_tensor(vector.iterator, layout)
-        cute.copy(atom, source, cute.make_tensor(pointer, layout), pred=pred)
+        cute.copy_atom_call(atom, source, cute.make_tensor(pointer, layout), pred=pred)
 
     def _is_stored(self, d: Operand, row: Any) -> Any:
         """Return whether a row is, if that has to be known: whether its first column is."""

@@ -245,7 +245,7 @@ class Epilogue:
                 if first + vector <= left:
                     whole = cute.make_layout(((vector, 1),))
                     source = cute.make_tensor(out.iterator, whole)
-                    cute.copy(atom, source, cute.make_tensor(pointer, whole))
+                    cute.copy_atom_call(atom, source, cute.make_tensor(pointer, whole))
                 else:
                     for i in range_constexpr(vector - 1):
                         if first + i < left:
@@ -419,7 +419,7 @@ class Epilogue:
             pred = cute.make_rmem_tensor(1, cutlass.Boolean)
             pred[0] = there
             layout = cute.make_layout(((self.vector, 1),))
-            cute.copy(
+            cute.copy_atom_call(
                 atom,
                 cute.make_tensor(out.iterator, layout),
                 cute.make_tensor(pointer, layout),
