@@ -134,7 +134,7 @@ def _load(compiled: Any, folder: Path) -> Callable[..., Any]:
     It is not optimised, as ``export_to_c`` would: that takes three times as long, 0.04 s more.
     """
     import cutlass.cute as cute
-    from cutlass._mlir._mlir_libs._cutlass_ir import _aot_support
+    from cutlass._mlir._mlir_libs._cutlass_ir import _aot_support  # type: ignore[attr-defined]
 
     path = folder / "function.o"
     path.write_bytes(
