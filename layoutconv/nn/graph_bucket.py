@@ -63,7 +63,6 @@ class Bucket:
 
     _asks_first = False  # whether the network is what it was, before a replay writes to it
     _poison: float = torch.nan  # of padding, in the run that is compared
-    _beside = True  # whether kernel maps are made on a second stream, beside the layers
 
     def __init__(
         self, net: Any, memory: Memory, keys: Sequence[Hashable], capacities: Sequence[int]
@@ -109,7 +108,7 @@ class Bucket:
             self._results = Results(call, eager.leaves, outcome.returned, rows, every)
             self._checked(outcome, call, rows, eager)
             del outcome
-            self._side = ahead.side_of(device) if self._beside else None
+            self._side = ahead.side_of(device)
             self._begin(call, rows)
             recording = recorder.record(lambda: self._run(device))
             self._replay, self.nbytes = recording.replay, self._memory.nbytes + recording.nbytes

@@ -124,7 +124,6 @@ class StepBucket(Bucket):
 
     _asks_first = True
     _poison = 32.0  # a number: rows that get no gradient multiply it by zero
-    _beside = False  # a step's layers take so long that it gains nothing
 
     def __init__(
         self,
@@ -214,6 +213,7 @@ def detached(result: Any) -> Any:
 
 def _guarded(result: Any, plan: FixedRows) -> Any:
     """The result of a network, which takes no gradient of rows without a cell."""
+    plan.join()  # for the backward pass
 
     def guard(features: Tensor) -> Tensor:
         there = plan.there(features.shape[0]) if features.dim() else None

@@ -24,7 +24,8 @@ from layoutconv.sparse.maps.ahead import Ahead, Asked, Wait, asked_of, joined
 from layoutconv.sparse.maps.two_way import KernelMap
 
 from .test_graphed import Levels, captured, check_same, cloud, with_integers
-from .test_graphed_step import squares, step_of
+from .test_graphed_step import check_same as check_gradients
+from .test_graphed_step import eagerly, integers, squares, step_of
 
 NOWHERE = 10**6
 
@@ -82,13 +83,26 @@ def test_networks_give_the_same(side: Lazy) -> None:
     assert all(run.count("wait") > 1 for run in runs)
 
 
-def test_steps_make_them_in_line(side: Lazy) -> None:
-    layers = lc.nn.SubmConv3d(3, 4, 3), nn.ReLU(), lc.nn.SparseConv3d(4, 4, 3, 2, 1)
-    step = step_of(lc.nn.Sequential(*layers), squares)
-    for number, rows in enumerate((200, 180, 190)):
-        step(cloud(rows, number))
-    assert step.report().hits >= 1
-    assert not side.done
+def of_two_levels() -> nn.Sequential:
+    layers = (
+        lc.nn.SubmConv3d(3, 4, 3), nn.ReLU(), lc.nn.SparseConv3d(4, 4, 3, 2, 1),
+        lc.nn.SubmConv3d(4, 4, 3), lc.nn.SparseInverseConv3d(4, 2, 3),
+    )  # fmt: skip
+    return integers(lc.nn.Sequential(*layers))
+
+
+def test_steps_leave_the_same(side: Lazy) -> None:
+    net, other = of_two_levels(), of_two_levels()
+    step = step_of(net, squares)
+    for number, rows in enumerate((200, 180, 230, 190)):
+        net.zero_grad()
+        other.zero_grad()
+        x = cloud(rows, number)
+        step(x)
+        eagerly(other, squares, x)
+        check_gradients(net, other, exact=True)
+    assert step.report().hits >= 2
+    assert side.done.count("fork") >= 3
 
 
 class Chosen(nn.Module):
