@@ -34,7 +34,8 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_all_passes(name, dtype):
     problem, rows, columns = PROBLEMS[name]
-    if dtype.itemsize == 2:
+    # Of other bandwidths other tiles are faster, and for an H200 measured ones are shipped.
+    if dtype.itemsize == 2 and "H100" in torch.cuda.get_device_name():
         tile = choose_kernel(fprop_view(problem), dtype, 0).spec.tile
         assert (rows or tile.m, columns or tile.n) == (tile.m, tile.n)
     torch.manual_seed(0)
