@@ -186,7 +186,7 @@ class ScaledBasis(Coordinate):
     value: Any
     path: Path
 
-    def __init__(self, value: Any, path: Path) -> None:
+    def __init__(self, value: Any, path: Path | list[int]) -> None:
         if type(value) is not int:
             expect_numbers("ScaledBasis", "value", value)
         if type(path) is list:  # as of the CuTe DSL
