@@ -99,6 +99,11 @@ class KernelSpec:
         return self.tile.smem_bytes(BYTES[self.dtype], self.staged_bytes)
 
     @property
+    def bytes_past_stages(self) -> int:
+        """The part of :attr:`own_bytes` between the stages and the mbarriers."""
+        return self.tile.bytes_past_stages(BYTES[self.dtype], self.staged_bytes)
+
+    @property
     def stores_registers(self) -> bool:
         """Results go from registers to memory, past shared memory."""
         return self.tile.stores_registers(BYTES[self.dtype])

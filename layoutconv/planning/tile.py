@@ -269,13 +269,29 @@ class TileConfig:
         49200
         """
         mainloop = self.mainloop_bytes(operand_bytes)
-        if self.cluster_k > 1:
-            output_bytes = max(output_bytes, PARTIAL_BYTES)
-        by_registers = self.stores_registers(operand_bytes)
-        epilogue = 0 if by_registers else self.epilogue_bytes(output_bytes)
         if self.persistent:
-            return mainloop + epilogue
-        return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))
+            return mainloop + self._bytes_staged(operand_bytes, output_bytes)
+        return mainloop + self.bytes_past_stages(operand_bytes, output_bytes)
+
+    def bytes_past_stages(self, operand_bytes: int, output_bytes: int) -> int:
+        """Return by how much an epilogue that reuses the stages is larger than they are.
+
+        Mbarriers lie behind that: their bytes are nothing else as long as they are not ended.
+
+        >>> tile = TileConfig((192, 128, 64), (12, 1), 4, KernelSchedule.COOPERATIVE, Load.TMA_WARP)
+        >>> tile.bytes_past_stages(1, 4), tile.bytes_past_stages(1, 2)
+        (19456, 0)
+        """
+        if self.persistent:
+            return 0
+        staged = self._bytes_staged(operand_bytes, output_bytes)
+        return max(0, staged - self.stages * self.stage_bytes(operand_bytes))
+
+    def _bytes_staged(self, operand_bytes: int, output_bytes: int) -> int:
+        if self.stores_registers(operand_bytes):
+            return 0
+        partial = PARTIAL_BYTES if self.cluster_k > 1 else 0
+        return self.epilogue_bytes(max(output_bytes, partial))
 
     def epilogue_bytes(self, output_bytes: int) -> int:
         """Return the bytes of the epilogue: its tile, and what it keeps for each row."""

@@ -64,12 +64,14 @@ class MBarriers:
         nobody = np.zeros(self._cta.clocks.known.shape[1], np.int32)
         token = np.array([_TOKEN + len(self._objects)], np.uint64)
         self._cta.shared.store_by(at, token, lanes, warps)
+        self._cta.shared.begin_mbarrier(address)
         self._objects.append(MBarrier(address, count, count, nobody, nobody))
 
     def invalidate(self, team: Team, lane: int, address: int) -> None:
         """A thread ends an object; its bytes are free for another use."""
         self.at(team, lane, address)
         at, lanes, warps = self._place(team, lane, address)
+        self._cta.shared.end_mbarrier(address)
         self._cta.shared.store_by(at, np.zeros(1, np.uint64), lanes, warps)
 
     def at(self, team: Team, lane: int, address: int) -> MBarrier:

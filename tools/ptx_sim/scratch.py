@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .faults import DataRace, InFlight, OutOfBounds, Unfenced, Uninitialised
+from .faults import DataRace, Fault, InFlight, OutOfBounds, Unfenced, Uninitialised
 from .masks import every, some
 from .memory import as_words, check_alignment
 
@@ -136,6 +136,7 @@ class SharedMemory(Scratch):
     def __init__(self, base: int, size: int, granule: int, clocks: Clocks | None) -> None:
         super().__init__("shared", base, size, granule)
         self._clocks = clocks
+        self._mbarriers: set[int] = set()  # addresses of those that were not ended
         if clocks is not None:
             granules = self._state.size
             self._writer = np.zeros(granules, np.int16)
@@ -168,6 +169,7 @@ class SharedMemory(Scratch):
         warps: NDArray[np.intp],
     ) -> None:
         """:meth:`store`, with the order against other warps' accesses checked."""
+        self._refuse_mbarriers(addresses, words.dtype.itemsize, lanes)
         self.store(addresses, words, lanes)
         self._claim(addresses, words.dtype.itemsize, lanes, warps)
 
@@ -181,8 +183,36 @@ class SharedMemory(Scratch):
         """An asynchronous copy into these addresses was issued: until it lands they are taboo."""
         offsets = self._offsets(addresses, width, lanes)
         self._refuse_in_flight(offsets, addresses, width, lanes)
+        self._refuse_mbarriers(addresses, width, lanes)
         self._claim(addresses, width, lanes, warps)
         self._mark(offsets, width, _IN_FLIGHT)
+
+    def begin_mbarrier(self, address: int) -> None:
+        """8 bytes are an mbarrier from now on, for instructions of mbarriers alone."""
+        self._mbarriers.add(address)
+
+    def end_mbarrier(self, address: int) -> None:
+        """They are memory like any other."""
+        self._mbarriers.discard(address)
+
+    def _refuse_mbarriers(
+        self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+    ) -> None:
+        """PTX ISA, ``mbarrier.inval``: before its bytes are written to, an mbarrier is ended."""
+        if not self._mbarriers or not addresses.size:
+            return
+        first, last = min(self._mbarriers), max(self._mbarriers)
+        if addresses.max() + width <= first or addresses.min() >= last + 8:
+            return
+        held = np.fromiter(self._mbarriers, np.int64)
+        met = (addresses[:, None] < held + 8) & (addresses[:, None] + width > held)
+        if some(met):
+            bad = int(met.any(axis=1).argmax())
+            raise Fault(
+                "write to shared memory that holds an mbarrier, which was not ended",
+                int(lanes[bad]),
+                int(addresses[bad]),
+            )
 
     def load_async(
         self,

@@ -183,7 +183,7 @@ def test_faults_of_bulk_copies(produce: str, wait: str, fault: type[Exception]) 
         ("mbarrier.arrive.shared.b64 %rd5, [%r20+4];", Misaligned, "8 aligned bytes"),
         ("mbarrier.arrive.shared.b64 %rd5, [%r20], 3;", Fault, "too many"),
         ("mbarrier.inval.shared.b64 [%r20];" + ARRIVE, Fault, "no mbarrier here"),
-        ("st.shared.u32 [%r20+4], %t;" + ARRIVE, Fault, "no mbarrier here"),
+        ("st.shared.u32 [%r20+4], %t;", Fault, "holds an mbarrier, which was not ended"),
         ("mbarrier.init.shared.b64 [%r20+8], 0;", Fault, "does not exist"),
         ("mbarrier.init.shared.b64 [%r20], 1;", Fault, "already"),
         (
