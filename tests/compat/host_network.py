@@ -56,6 +56,8 @@ def stand_in() -> None:
     own: Any = machines
     own.machine_of = lambda device: MACHINES["sm_90a"]
     for module in (build_map, map_stages, pairs):
+        if hasattr(module, "crew_for"):
+            module.__dict__["crew_for"] = lambda rows, device: 132
         if hasattr(module, "multiprocessors"):
             module.__dict__["multiprocessors"] = lambda device: 132
     for module, name in ((gpu_plan, "load_kernel"), (segment_sum, "load_segment_sum")):

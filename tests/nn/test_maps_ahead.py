@@ -202,3 +202,19 @@ def test_a_run_that_fails_joins_and_says_why(side: Lazy) -> None:
     with pytest.raises(ValueError, match="no such class"):
         fail()
     assert side.done[-1] == "wait 2"
+
+
+def test_a_map_that_fails_joins_and_says_why() -> None:
+    x, side = cloud(50, 2), Lazy()
+    _, plan = asked_by(with_integers(Chosen()), x)
+
+    def fail(inputs: Coordinates, outputs: Coordinates | None) -> KernelMap:
+        raise ValueError("no such map")
+
+    first, second = asked_of(plan.given, plan.made)
+    ahead = Ahead([first, second._replace(make=fail)], side)
+    run = FixedRows((), (), [50], beside=ahead)
+    cells = Coordinates(x.coords, x.spatial_shape, x.batch_size, padded=True, valid=True)
+    with pytest.raises(ValueError, match="no such map"), run.in_effect(), joined(ahead):
+        run.start(cells)
+    assert side.done == ["fork", "mark", "mark", "wait 1"]

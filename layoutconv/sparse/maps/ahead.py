@@ -127,11 +127,13 @@ class Ahead:
         self._cells["given", number] = cells
         wanted = [(n, asked) for n, asked in enumerate(self._asked) if asked.root == number]
         if wanted:
-            with self._side.fork():
-                coming = self._make(wanted)
+            try:
+                with self._side.fork():
+                    coming = self._make(wanted)
+            finally:  # who fails has launched something, too
+                self._end = self._side.mark()
             for ways, waits in coming:
                 ways.coming = waits
-            self._end = self._side.mark()
 
     def _make(self, wanted: list[tuple[int, Asked]]) -> list[tuple[TwoWay, dict[int, Wait]]]:
         """Make maps: forwards first, as layers need them, then inverses, the deepest first. Return
