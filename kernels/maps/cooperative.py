@@ -264,7 +264,7 @@ def beside_others() -> Iterator[None]:
 def crew_for(rows: int, device: int) -> int:
     """Return how many CTAs a launch for so many rows has."""
     every = multiprocessors(device)
-    if not _of_thread.beside or not ROWS_BESIDE:
+    if not _of_thread.beside:
         return every
     return min(every, max(every // 8, -(-rows // ROWS_BESIDE)))
 

@@ -6,8 +6,8 @@ on integer semimodules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 from .errors import LayoutTypeError, wrong_argument
 from .int_tuple import expect_numbers
@@ -284,6 +284,10 @@ _VALUE = vars(ScaledBasis)["value"].__set__  # the slots: twice as fast as objec
 _PATH = vars(ScaledBasis)["path"].__set__
 
 
+@overload
+def E() -> int: ...
+@overload
+def E(mode: int | Sequence[int], /, *modes: int) -> ScaledBasis: ...
 def E(*path: Any) -> Any:
     """The unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 inside mode 0.
 
