@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .warm_process import run_python, run_ranks
+from .warm_process import run_python
 
 ROOT = Path(__file__).resolve().parents[1]
 _BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -90,9 +90,6 @@ def test_command(command: str, printed: str, tmp_path: Path) -> None:
     assert not printed or doctest.OutputChecker().check_output(printed, told, FLAGS), told
 
 
-LAUNCHER = ["-m", "torch.distributed.run"]
-
-
 @cache
 def options_of(*words: str) -> str:
     """Return a script's help, cached because pages call some scripts a dozen times."""
@@ -103,14 +100,11 @@ def run(arguments: list[str], folder: Path) -> str:
     """Return what Python prints in ``folder``, with the checkout's files and package at hand."""
     paths = [str(ROOT / a) if (ROOT / a).is_file() else a for a in arguments]
     python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": python_path}
-    if paths[:2] == LAUNCHER:  # itself runs in tests/examples/test_labelled_training.py
-        with socket.socket() as free:  # of ranks: tests that run beside this one have others
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        done = run_ranks(paths[2:], folder, environment, port)
-    else:
-        done = run_python(paths, folder, environment)
+    with socket.socket() as free:  # of ranks: tests that run beside this one have others
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "PYTHONPATH": python_path, "PET_MASTER_PORT": port}
+    done = run_python(paths, folder, environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

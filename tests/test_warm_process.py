@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from .warm_process import run_python, run_ranks
+from .warm_process import run_python
 
 SCRIPT = """
 import atexit, os, sys
@@ -51,26 +49,3 @@ def test_nothing_of_ours_is_there_before(tmp_path: Path) -> None:
 def test_one_that_does_not_end_is_ended(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         run_python(["-c", "import time; time.sleep(60)"], tmp_path, timeout=0.5)
-
-
-RANKS = """
-import os, sys
-import torch.distributed as dist
-dist.init_process_group("gloo")
-print(dist.get_rank(), dist.get_world_size(), os.environ["LOCAL_RANK"], sys.argv[1:], flush=True)
-dist.barrier()
-sys.exit(3 * (dist.get_rank() == 1 and "fail" in sys.argv))
-"""
-
-
-def test_ranks_find_each_other(tmp_path: Path) -> None:
-    (tmp_path / "ranks.py").write_text(RANKS)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    command = ["--nproc-per-node", "2", "ranks.py", "fail", "--count", "3"]
-    done = run_ranks(command, tmp_path, environment, port)
-    said = [f"{rank} 2 {rank} ['fail', '--count', '3']" for rank in range(2)]
-    assert done.stdout.splitlines() == said
-    assert done.returncode == 3

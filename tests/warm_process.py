@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 WARM = multiprocessing.get_context("forkserver")
@@ -48,32 +47,6 @@ def run_python(
             raise subprocess.TimeoutExpired(list(arguments), timeout)
         out, err = (Path(p).read_text() if os.path.exists(p) else "" for p in paths)
     return subprocess.CompletedProcess(list(arguments), process.exitcode, out, err)
-
-
-def run_ranks(
-    arguments: Sequence[str], folder: Path | str, environment: Mapping[str, str], port: int
-) -> subprocess.CompletedProcess[str]:
-    """Run what ``python -m torch.distributed.run ARGUMENTS`` starts, without its launcher.
-
-    Torch's own parser reads the arguments, and ranks get the variables that its documentation
-    names: the launcher would start an interpreter for each, 3 s of processor time.
-    """
-    from torch.distributed.run import parse_args
-
-    asked = parse_args(list(arguments))
-    count = int(asked.nproc_per_node)
-    script = [*(["-m"] if asked.module else []), asked.training_script, *asked.training_script_args]
-
-    def run(rank: int) -> subprocess.CompletedProcess[str]:
-        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return run_python(script, folder, {**environment, **{k: str(v) for k, v in own.items()}})
-
-    with ThreadPoolExecutor(count) as ranks:
-        done = list(ranks.map(run, range(count)))
-    code = next((one.returncode for one in done if one.returncode), 0)
-    out, err = ("".join(texts) for texts in zip(*((d.stdout, d.stderr) for d in done), strict=True))
-    return subprocess.CompletedProcess(list(arguments), code, out, err)
 
 
 def _run(
