@@ -100,7 +100,6 @@ class GemmKernel:
             cluster=start.cluster,
             min_blocks_per_mp=spec.ctas_per_sm,
             preferred_smem_carveout=spec.carveout(spec.ctas_per_sm),
-            smem=spec.smem_bytes,
             stream=stream,
             use_pdl=start.early,
         )

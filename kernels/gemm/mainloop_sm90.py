@@ -92,8 +92,6 @@ class MainloopSm90:
         of = data, spec.tile, self.along, in_registers, columns
         self.multiplier = WarpgroupMultiplier(*of)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, self._read)
-        if spec.bytes_past_stages:  # what is staged there must not meet a live mbarrier
-            smem.allocate_array(Int64, spec.bytes_past_stages // 8)
         mbarriers = smem.allocate_array(Int64, spec.tile.mbarriers)
         self.pipeline = Pipeline(spec.tile, mbarriers)
 

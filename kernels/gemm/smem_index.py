@@ -13,7 +13,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32
 
-from layoutconv.planning.kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 
 from ..common.arguments import Extent
 from .operand import Operand
@@ -26,13 +26,9 @@ def keep_index(
 ) -> SmemRows | None:
     """Allocate shared memory for what a tile takes of index buffers; read that of D.
 
-    It lies behind the stages, and behind what the epilogue's tile takes beyond them. ``load`` is
-    that of A, from row ``first`` on: it reads its entries there from now on.
+    ``load`` is that of A, from row ``first`` on: it reads its entries there from now on.
     """
     tile, rows = spec.tile, None
-    behind = spec.own_bytes - tile.mainloop_bytes(BYTES[spec.dtype])
-    if behind:
-        smem.allocate_array(Int32, behind // 4)
     if d.gather:
         rows = SmemRows(smem, tile.m)
         rows.fill(d, first, tile.threads, tid)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, Int64
 
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.tile import TileConfig, line_bytes
@@ -37,7 +37,8 @@ def wait_for_tile(tile: TileConfig) -> None:
 def shared_tiles(
     smem: Any, spec: KernelSpec, data: Data, along: tuple[int, int], read: Callable[[int], str]
 ) -> Any:
-    """Shared memory for all stages of A and of B, with the modes that run ``along`` it.
+    """Shared memory for all stages of A and of B, with the modes that run ``along`` it; behind them
+    lies what the epilogue's tile takes beyond.
 
     ``read`` says how what runs along a mode is read.
     """
@@ -47,6 +48,8 @@ def shared_tiles(
     for (rows, stages), mode in zip(of_both, along, strict=True):
         shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
         found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))
+    if spec.bytes_past_stages:  # what is staged there must not meet mbarriers, or kept indices
+        smem.allocate_array(Int64, spec.bytes_past_stages // 8)
     return found
 
 

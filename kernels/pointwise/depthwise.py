@@ -72,7 +72,6 @@ class Dot:
             self.terms *= extent
         of_d = shape.accumulator, shape.vector, shape.stored
         self.store = Store(shape.epilogue, shape.out_dtype, *of_d)
-        self.filter_bytes = self.terms * CHANNELS * shape.vector * self.dtype.width // 8
 
     @cute.jit
     def __call__(
@@ -93,7 +92,6 @@ class Dot:
                     1,
                 ],
                 block=[THREADS, 1, 1],
-                smem=self.filter_bytes if self.shape.staged else 0,
                 stream=stream,
             )
         else:
@@ -101,7 +99,6 @@ class Dot:
             self.long_sums(a.iterator, b.iterator, target.iterator, args).launch(
                 grid=[Int32((rows + per_cta - 1) // per_cta), 1, 1],
                 block=[THREADS, 1, 1],
-                smem=THREADS * self.shape.vector * self.accumulator.width // 8,
                 stream=stream,
             )
 

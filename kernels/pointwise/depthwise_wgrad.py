@@ -50,7 +50,6 @@ class FilterGradientKernel:
                 Int32((filters + of_cta - 1) // of_cta),
             ],
             block=[CTA, 1, 1],
-            smem=self.shape.smem_bytes,
             min_blocks_per_mp=CTAS_PER_SM,
             preferred_smem_carveout=self.shape.carveout,
             stream=stream,

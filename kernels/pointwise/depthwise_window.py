@@ -62,7 +62,6 @@ class Window:
                 1,
             ],
             block=[CTA, 1, 1],
-            smem=self.shape.smem_bytes,
             min_blocks_per_mp=CTAS_PER_SM,
             preferred_smem_carveout=self.shape.carveout,
             stream=stream,

@@ -71,7 +71,6 @@ class Reduction:
         self.kernel(source.iterator, target.iterator, args).launch(
             grid=[Int32((rows + per_cta - 1) // per_cta), 1, 1],
             block=[WARPS * LANES, 1, 1],
-            smem=WARPS * LANES * self.kept * self.accumulator.width // 8,
             stream=stream,
             use_pdl=self.early,
         )

@@ -236,6 +236,7 @@ def run_case(
         epilogue.numbers or None, vectors, sources,
         None if parts is None else _on_device(memory, "statistics", parts.view(-1)).address,
     )  # fmt: skip
+    assert launch.shared_bytes <= compiled.spec.smem_bytes  # as planned, or legality means nothing
     options |= {"shared_bytes": launch.shared_bytes, "cluster": launch.cluster}
     stats = run(compiled.program, memory, launch.arguments, launch.grid, **options)
     if compiled.spec.split == "atomic":

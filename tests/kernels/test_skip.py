@@ -125,6 +125,27 @@ def test_taps_that_a_kernel_map_lacks_are_not_multiplied(name: str) -> None:
     assert products(skipping) == k_tiles * of_a_k_tile(tile, torch.float16)
 
 
+@pytest.mark.parametrize(
+    ("tile", "arch"),
+    [
+        (TileConfig((64, 128, 32), (2, 2), 2), "sm_80"),
+        (specialized((64, 128, 32), (4, 1), 2), "sm_90a"),
+    ],
+    ids=["multistage", "warp-specialized"],
+)
+def test_an_index_buffer_is_kept_behind_an_epilogue_larger_than_the_stages(
+    tile: TileConfig, arch: str
+) -> None:
+    """Both have memory of their own, once: a launch that asks for less writes past its end."""
+    index, order = kernel_map(100, 9, 0.3), torch.arange(100, dtype=torch.int32)
+    view = kernel_map_view(index, 32, tile.n, kernel_size=(3, 3), scatter_index=order)
+    case = Case.of(view, torch.float16, torch.float32)
+    compiled = compiled_view(view, torch.float16, tile, arch, torch.float32, skip=True)
+    assert compiled.spec.kept
+    assert compiled.spec.bytes_past_stages
+    check_exact(case, run_case(case, compiled))
+
+
 def test_a_grid_that_is_gathered_has_its_taps() -> None:
     index = torch.arange(2 * 8 * 8, dtype=torch.int32)
     view = gather_fprop_view(ConvProblem((2, 8, 8, 64), (32, 3, 3), padding=1), index)
