@@ -94,7 +94,7 @@ class StaticPersistent:
         fetch: Callable[[Any], None],
     ):
         """Sum all k-tiles of every tile into ``acc``, which then is to ``store``; ``fetch`` what
-        that reads of the columns, before the first wait.
+        that reads of the columns: before the first wait, or once where all tiles have the same.
         """
         a, b = loads(*self.place(self.first))
         mainloop.prepare(a, b, tid)
@@ -104,6 +104,9 @@ class StaticPersistent:
         consumer, number = tid // tile.mma_threads, tid % tile.mma_threads
         if cutlass.const_expr(not tile.pingpong):
             consumer, number = 0, tid
+        fetch_once, same_columns = fetch, cutlass.const_expr(self.n_tiles == 1)
+        if cutlass.const_expr(same_columns):
+            fetch = _fetch_nothing
         consume = Consumer(mainloop, a, b, k_tiles, acc)
         load = partial(_load, mainloop, loads, k_tiles, count, tid)
         multiply: Callable[..., Any] = partial(_multiply, consume, count, number, store, fetch)
@@ -112,12 +115,18 @@ class StaticPersistent:
         producer = Producer(mainloop, a, b, k_tiles)
         load_resident_b = producer.load_resident_b
         if tid < consumer_threads:
+            if cutlass.const_expr(same_columns):
+                fetch_once(0)
             state = PipelineState.of_consumer(tile.stages).skip(consumer * count)
             each(multiply, (state, Int32(0)) if consumers > 1 else (state,), consumer, consumers)
         else:
             if cutlass.const_expr(tile.b_resident):
                 load_resident_b(tid)
             each(load, (PipelineState.of_producer(tile.stages),))
+
+
+def _fetch_nothing(n0: Any) -> None:
+    """Of columns that are there."""
 
 
 def _load(

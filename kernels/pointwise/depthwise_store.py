@@ -107,7 +107,7 @@ class Store:
         if self.steps:
             source = self._of_d(walk, reads, values, step)
             places = Places(of_columns.vector, of_columns.column, source, of_columns.row)
-            x = self.steps(x, reads.numbers, places)
+            x = self.steps(x, reads.numbers, places, self.out_dtype)
         result = cute.make_rmem_tensor(vector, self.out_dtype)
         result.store(converted(x, self.out_dtype))
         if self.stored:

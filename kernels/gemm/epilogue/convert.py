@@ -5,23 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float8E4M3FN, Float8E5M2, Float32, Float64, Int8, Int16, Int32
-from cutlass._mlir.dialects import llvm
+from cutlass import (
+    BFloat16,
+    Float8E4M3FN,
+    Float8E5M2,
+    Float16,
+    Float32,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+)
 
 from ...common.walk import select
+from .instructions import assembly, in_registers, relu
 
-_FP8 = {Float8E4M3FN: "e4m3x2", Float8E5M2: "e5m2x2"}
+_PAIRS = {  # instructions that convert two floats, and what they write
+    Float16: ("rn", "f16x2", Int32),
+    BFloat16: ("rn", "bf16x2", Int32),
+    Float8E4M3FN: ("rn.satfinite", "e4m3x2", Int16),
+    Float8E5M2: ("rn.satfinite", "e5m2x2", Int16),
+}
 _INTEGERS = {Int8: "sat.s8", Int32: "s32"}  # a float as 32 bits saturates by definition
 _REGISTERS = {Int32: "r", Float32: "f", Float64: "d"}
+_LETTERS = {Int16: "h", Int32: "r"}
 
 
-def converted(x: Any, dtype: Any) -> Any:
-    """A vector of floats or of int32 as one of ``dtype``."""
+def converted(x: Any, dtype: Any, *, positive: bool = False) -> Any:
+    """A vector of floats or of int32 as one of ``dtype``; if asked for, its ``positive`` part,
+    which costs nothing where pairs are converted.
+    """
     kind = x.element_type
+    narrow = dtype.width == 8 and not dtype.is_integer
+    if narrow or (positive and dtype in _PAIRS and kind is Float32):
+        return _pairs(x.to(Float32), dtype, ".relu" * positive)
+    if positive:
+        x = relu(x)
     if kind is dtype:
         return x
-    if dtype in _FP8:
-        return _pairs(x.to(Float32), dtype)
     if dtype is Int8 and kind is Int32:
         return _each(x, Int8, "cvt.sat.s8.s32")
     if dtype is Int8 or dtype is Int32:
@@ -30,43 +51,26 @@ def converted(x: Any, dtype: Any) -> Any:
 
 
 def _each(x: Any, dtype: Any, instruction: str) -> Any:
-    values, out = _held(x), cute.make_rmem_tensor(x.shape, dtype)
+    values, out = in_registers(x), cute.make_rmem_tensor(x.shape, dtype)
     register = _REGISTERS[x.element_type]
     for i in range(cute.size(out)):
         value = values[i]
         if x.element_type is Float64:  # whose NaN is the least integer, that of Float32 is 0
             value = select(value == value, value, Float64(0.0))
-        out[i] = dtype(Int32(_asm(Int32, instruction, f"=r,{register}", value)))
+        of = f"{instruction} $0, $1;", f"=r,{register}"
+        out[i] = dtype(Int32(assembly(Int32, *of, value)))
     return out.load()
 
 
-def _pairs(x: Any, dtype: Any) -> Any:
-    """To fp8, two at a time: the largest finite number for what is larger, NaN for NaN."""
+def _pairs(x: Any, dtype: Any, relu: str) -> Any:
+    """Two at a time: of 8 bits the largest finite number for what is larger; NaN for NaN."""
+    rounding, name, word = _PAIRS[dtype]
     count = cute.size(x.shape)
-    values = _held(x)
-    words = cute.make_rmem_tensor((-(-count // 2),), Int16)
-    instruction = f"cvt.rn.satfinite.{_FP8[dtype]}.f32"
+    values = in_registers(x)
+    words = cute.make_rmem_tensor((-(-count // 2),), word)
+    of = f"cvt.{rounding}{relu}.{name}.f32 $0, $1, $2;", f"={_LETTERS[word]},f,f"
     for i in range(0, count, 2):
         upper = values[i + 1] if i + 1 < count else Float32(0.0)
-        words[i // 2] = Int16(_asm(Int16, instruction, "=h,f,f", upper, values[i]))
+        words[i // 2] = word(assembly(word, *of, upper, values[i]))
     out = cute.recast_tensor(words, dtype)
     return cute.make_tensor(out.iterator, cute.make_layout(x.shape)).load()
-
-
-def _held(x: Any) -> Any:
-    values = cute.make_rmem_tensor(x.shape, x.element_type)
-    values.store(x)
-    return values
-
-
-def _asm(kind: Any, instruction: str, constraints: str, *values: Any) -> Any:
-    names = ", ".join(f"${i + 1}" for i in range(len(values)))
-    return llvm.inline_asm(
-        kind.mlir_type,
-        [value.ir_value() for value in values],
-        f"{instruction} $0, {names};",
-        constraints,
-        has_side_effects=False,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
-    )

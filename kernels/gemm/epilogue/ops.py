@@ -16,6 +16,8 @@ import cutlass.cute as cute
 from layoutconv.view.epilogue import POINTWISE, is_by_row, programs_of
 from layoutconv.view.traced import Program
 
+from .convert import converted
+from .instructions import greatest, least, relu
 from .traced_ops import LOG2_E, run_program
 
 Vector = Any  # cute.TensorSSA
@@ -64,11 +66,11 @@ class Steps:
     def __bool__(self) -> bool:
         return bool(self.words)
 
-    def __call__(self, x: Vector, numbers: tuple[Any, ...], places: Places) -> Vector:
-        """``x``, the sums of some ``places``, after all steps."""
+    def __call__(self, x: Vector, numbers: tuple[Any, ...], places: Places, kind: Any) -> Vector:
+        """``x``, the sums of some ``places``, after all steps, as a vector of that ``kind``."""
         number, vectors, sources = iter(numbers), count(), count()
-        programs = iter(self.programs)
-        for word in self.words:
+        programs, positive = iter(self.programs), self.words[-1] == "relu"
+        for word in self.words[: -1 if positive else None]:
             name, _, dtype = word.partition(":")
             if name == "scale":
                 x = x * (places.vector(next(vectors)) if dtype else next(number))
@@ -82,7 +84,7 @@ class Steps:
                 x = run_program(program, x, partial(_read, places, given))
             else:
                 x = _FUNCTIONS[name](x, number)
-        return x
+        return converted(x, kind, positive=positive)
 
 
 @dataclass
@@ -119,13 +121,6 @@ def _given(
     return found
 
 
-def _where(condition: Any, x: Any, y: Any) -> Vector:
-    """``x`` or ``y`` by element; one of both may be a number."""
-    shaped = x if isinstance(x, cute.TensorSSA) else y
-    x, y = (v if isinstance(v, cute.TensorSSA) else cute.full_like(shaped, v) for v in (x, y))
-    return cute.where(condition, x, y)
-
-
 def _sigmoid(x: Vector) -> Vector:
     return 1.0 / (1.0 + _math.exp2(x * -LOG2_E, fastmath=True))
 
@@ -135,16 +130,15 @@ def _gelu_tanh(x: Vector) -> Vector:
 
 
 def _clamp(x: Vector, low: Any, high: Any) -> Vector:
-    """A NaN is neither below nor above: it stays."""
-    x = _where(x < low, low, x)
-    return _where(x > high, high, x)
+    """A NaN stays."""
+    return least(greatest(x, cute.full_like(x, low)), cute.full_like(x, high))
 
 
 _KEEP_ZERO = {"scale", "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "hardswish"}
 _NUMBERS = {"scale": 1, "residual": 1, "leaky_relu": 1, "clamp": 2}
 _FUNCTIONS: dict[str, Callable[[Vector, Iterator[Any]], Vector]] = {
-    "relu": lambda x, _: _where(x < 0.0, 0.0, x),
-    "leaky_relu": lambda x, n: _where(x < 0.0, x * next(n), x),
+    "relu": lambda x, _: relu(x),
+    "leaky_relu": lambda x, n: cute.where(x < 0.0, x * next(n), x),
     "gelu": lambda x, _: 0.5 * x * (1.0 + _math.erf(x * _SQRT_HALF)),
     "gelu_tanh": lambda x, _: _gelu_tanh(x),
     "silu": lambda x, _: x * _sigmoid(x),

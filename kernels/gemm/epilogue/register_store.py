@@ -124,7 +124,7 @@ class RegisterEpilogue(Epilogue):
                     values[pair, h, g] = acc[(pair, h, block + g), i, j]
         x = values.load()
         if self.by_fragment:
-            x = self.steps(x.to(self.work), extras.numbers, places)
+            x = self.steps(x.to(self.work), extras.numbers, places, self.dtype)
         out = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), self.dtype)
         out.store(converted(x, self.dtype))
         return out

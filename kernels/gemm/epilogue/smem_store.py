@@ -140,7 +140,7 @@ class Epilogue:
         x = acc.load()
         if const_expr(self.by_fragment):
             places = self._by_fragment(mma, tid, n0, d, extras)
-            x = self.steps(x.to(self.work), extras.numbers, places)
+            x = self.steps(x.to(self.work), extras.numbers, places, self.staged)
         turned = cute.make_fragment_like(acc, self.staged)
         turned.store(converted(x, self.staged))
         cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
@@ -198,7 +198,7 @@ class Epilogue:
                 if const_expr(self.by_row):
                     number = m0 + numbers[i]
                     places = self._of_row(by_vector, d, number, offset, there, extras)
-                    y = self.steps(y.to(self.work), extras.numbers, places)
+                    y = self.steps(y.to(self.work), extras.numbers, places, self.dtype)
                 out = cute.make_rmem_tensor((self.vector,), self.dtype)
                 out.store(converted(y, self.dtype))
                 if const_expr(self.sums_by_row):

@@ -11,6 +11,8 @@ from cutlass import Boolean, Float32, Int32
 
 from layoutconv.view.traced import Program
 
+from .instructions import greatest, in_registers, least
+
 Vector = Any  # cute.TensorSSA
 _math: Any = cute.math
 
@@ -37,19 +39,6 @@ def run_program(program: Program, x: Vector, given: Callable[[str], Any]) -> Vec
     return program.run(operand, {**_OPERATIONS, "float": lambda v: v.to(kind)})
 
 
-def _least(x: Vector, y: Vector) -> Vector:
-    return cute.where((x < y) | _is_nan(x), x, y)
-
-
-def _greatest(x: Vector, y: Vector) -> Vector:
-    return cute.where((x > y) | _is_nan(x), x, y)
-
-
-def _is_nan(x: Vector) -> Vector:
-    """False of integers."""
-    return x != x
-
-
 def _floordiv(x: Vector, by: Vector) -> Vector:
     """To the lower integer; ``by`` is positive."""
     cut = _truncated(x, by)
@@ -58,17 +47,11 @@ def _floordiv(x: Vector, by: Vector) -> Vector:
 
 def _truncated(x: Vector, by: Vector) -> Vector:
     """Element by element: towards zero."""
-    values, divisors = _held(x), _held(by)
+    values, divisors = in_registers(x), in_registers(by)
     out = cute.make_rmem_tensor(x.shape, Int32)
     for i in range(cute.size(out)):
         out[i] = Int32(values[i]) // Int32(divisors[i])
     return out.load()
-
-
-def _held(x: Vector) -> Any:
-    values = cute.make_rmem_tensor(x.shape, x.dtype)
-    values.store(x)
-    return values
 
 
 _OPERATIONS: dict[str, Callable[..., Vector]] = {
@@ -80,8 +63,8 @@ _OPERATIONS: dict[str, Callable[..., Vector]] = {
     "mod": lambda x, by: x - _floordiv(x, by) * by,
     "neg": operator.neg,
     "abs": lambda x: cute.where(x < 0, -x, x),
-    "minimum": _least,
-    "maximum": _greatest,
+    "minimum": least,
+    "maximum": greatest,
     "lt": operator.lt,
     "le": operator.le,
     "gt": operator.gt,

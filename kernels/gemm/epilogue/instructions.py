@@ -1,0 +1,61 @@
+"""Instructions of PTX on vectors, element by element, that the DSL has no names for.
+
+Comparisons, selects and maxima take an SM twice as long as sums and products, which have wider
+pipes. So a maximum is one instruction in place of a comparison and a select, and a ReLU in front of
+a conversion (``convert.py``) none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32
+from cutlass._mlir.dialects import llvm
+
+Vector = Any  # cute.TensorSSA
+
+
+def assembly(kind: Any, text: str, constraints: str, *values: Any) -> Any:
+    """The result of instructions, of that ``kind``: ``$0`` of values ``$1``, ``$2``, ..."""
+    return llvm.inline_asm(
+        kind.mlir_type,
+        [value.ir_value() for value in values],
+        text,
+        constraints,
+        has_side_effects=False,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+
+
+def in_registers(x: Vector) -> Any:
+    """A vector as a tensor, whose elements have numbers."""
+    values = cute.make_rmem_tensor(x.shape, x.element_type)
+    values.store(x)
+    return values
+
+
+def least(x: Vector, y: Vector) -> Vector:
+    """The smaller of two elements; NaN if one of them is."""
+    return _either("min", x < y, x, y)
+
+
+def greatest(x: Vector, y: Vector) -> Vector:
+    """The larger of two elements; NaN if one of them is."""
+    return _either("max", x > y, x, y)
+
+
+def relu(x: Vector) -> Vector:
+    """The positive part; a NaN stays."""
+    return greatest(x, cute.full_like(x, 0.0))
+
+
+def _either(name: str, first: Vector, x: Vector, y: Vector) -> Vector:
+    if x.element_type is not Float32:
+        return cute.where(first | (x != x), x, y)
+    left, right, out = in_registers(x), in_registers(y), cute.make_rmem_tensor(x.shape, Float32)
+    for i in range(cute.size(out)):
+        of = f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"
+        out[i] = Float32(assembly(Float32, *of, left[i], right[i]))
+    return out.load()
