@@ -59,6 +59,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             "interpreter: kernels in tools/ptx_sim; compile: compile kernels, keep them, run none; "
             "count: say how many kernels there are")  # fmt: skip
         add("--size", choices=tuple(BUDGETS), help="how large; by default as suits --device")
+        add(
+            "--tiles",
+            choices=("chosen", "any"),
+            default="chosen",
+            help="of the template's kernels: the model's choice, or any legal one at random",
+        )
         add("--case", type=int, metavar="SEED", help="run one problem here, and say all of it")
         add("--patience", type=float, default=120.0, help="seconds until a worker hangs")
         add("--shrink", type=float, default=1.0, metavar="MINUTES",
@@ -84,7 +90,7 @@ def repeat(options: argparse.Namespace) -> int:
 
     problem = problems.family(options.family).draw(options.case, options.size)
     print(problems.code(problem))
-    kernels = Kernels(options.device, lambda stage: None)
+    kernels = Kernels(options.device, lambda stage: None, options.tiles)
     bench = prepare(options.device, lambda stage: print(f"  {bench.seconds:7.2f} s  {stage}"))
     found = run(problem, options.size, bench)
     print(f"{found.status} in {found.seconds:.1f} s, {kernels.count} kernels\n{found.message}")
@@ -100,7 +106,9 @@ def campaign(options: argparse.Namespace) -> int:
         done = {r.key for r in results.read([options.out])}
     seeds = [s for s in range(options.seed, options.seed + options.count)
              if (options.family, options.size, s) not in done]  # fmt: skip
-    settings = Settings(options.device, options.workers, options.patience, options.minutes)
+    settings = Settings(
+        options.device, options.workers, options.patience, options.minutes, tiles=options.tiles
+    )
     note = Notebook(options.out, len(seeds))
     begun = time.monotonic()
     left = run_crew(batches(options, seeds), settings, failed, note.take)

@@ -32,7 +32,7 @@ class Settings:
     """Options for running workers.
 
     Args:
-        device: what ``worker`` is told.
+        device, tiles: what ``worker`` is told.
         patience: seconds without a word from a worker, before it is killed.
         minutes: after which no problem begins.
         command: what starts a worker, instead of ``python -m tests.campaign.worker``.
@@ -43,9 +43,11 @@ class Settings:
     patience: float = 120.0
     minutes: float = float("inf")
     command: tuple[str, ...] = ()
+    tiles: str = "chosen"
 
     def start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        command = self.command or (sys.executable, "-m", "tests.campaign.worker", self.device)
+        worker = sys.executable, "-m", "tests.campaign.worker", self.device, self.tiles
+        command = self.command or worker
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 import torch
 
+from layoutconv.planning.cost_model import ranked
+from layoutconv.planning.machine import MACHINES
+from layoutconv.planning.tile_time import Problem
+
 from . import __main__ as commands
 from . import problems
+from .any_tile import shuffled
 from .crew import Settings, run_crew
 from .dense import Dense
 from .ending import Ending
@@ -107,3 +112,19 @@ def test_a_cpu_stands_in_for_a_gpu(
     assert {r.device for r in found} == {device}
     assert sum(r.kernels for r in found) > 0
     assert all(bool(r.passes) is (device == "interpreter") for r in found)
+
+
+def test_any_legal_tile_takes_the_place_of_the_choice() -> None:
+    """The same tiles in an order that the problem decides, in every run."""
+    machine, chosen = MACHINES["sm_90a"], []
+    for rows in (1000, 2000, 3000):
+        problem = Problem(rows, 128, 1728, 64, "float16", 2)
+        pairs = list(shuffled(problem, machine))
+        assert pairs == list(shuffled(problem, machine))
+        assert sorted(map(repr, pairs)) == sorted(map(repr, ranked(problem, machine)))
+        chosen.append(pairs[0] == next(ranked(problem, machine)))
+    assert not all(chosen)
+    found: list[Result] = []
+    request = {"family": "dense", "size": "gpu", "seed": 5}
+    run_crew([[request]], Settings("count", tiles="any"), commands.failed, found.append)
+    assert [r.status for r in found] == ["ok"], found

@@ -24,7 +24,7 @@ from layoutconv.errors import ArgumentError, DeviceError
 from layoutconv.kernels.compile.store import cache_directory
 from layoutconv.testing import stand_in
 
-from . import problems, results
+from . import any_tile, problems, results
 from .bench import Bench
 from .oracle import WrongResultError
 from .results import Result
@@ -35,9 +35,14 @@ SHARE = 0.05  # of a GPU's memory, for what a worker keeps and calls
 
 
 class Kernels:
-    """A count of the kernels this process compiles, or would compile; reports each as it begins."""
+    """A count of the kernels this process compiles, or would compile; reports each as it begins.
 
-    def __init__(self, device: str, stage: Callable[[str], object]) -> None:
+    ``tiles``: "chosen" by the model, or "any".
+    """
+
+    def __init__(self, device: str, stage: Callable[[str], object], tiles: str = "chosen") -> None:
+        if tiles == "any":
+            any_tile.install()
         self._stage, self._known = stage, set[str]()
         self.count = 0
         if device in ("count", "compile"):
@@ -106,7 +111,7 @@ def repeat(problem: Any, device: str = "") -> None:
     print(f"{found.status}: {found.message or found.passes}")
 
 
-def serve(device: str) -> None:
+def serve(device: str, tiles: str = "chosen") -> None:
     """Answer requests until there are no more."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what else prints is a log
@@ -119,7 +124,7 @@ def serve(device: str) -> None:
             torch.cuda.set_per_process_memory_fraction(1.0 if name == "reference" else SHARE)
         print(json.dumps({"stage": name}), file=answers)
 
-    kernels = Kernels(device, stage)
+    kernels = Kernels(device, stage, tiles)
     bench = prepare(device, stage)
     torch.set_num_threads(1)
     for line in sys.stdin:
@@ -138,4 +143,4 @@ def serve(device: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

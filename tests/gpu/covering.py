@@ -5,9 +5,9 @@ It makes kernels ten to a hundred times slower, which the suite is too long for:
     compute-sanitizer --tool memcheck python -m tests.gpu.covering
 
 Of the template, each kind of tile runs once: how warps are specialised, who loads, which tiles a
-CTA computes, halo reuse, clusters, a resident B, narrow tiles, several groups, slices of sums. The
-rest are calls of public functions. Results are compared elsewhere; here they are finite. ``run``
-takes parts by name, all by default.
+CTA computes, halo reuse, clusters, a resident B, narrow tiles, several groups, slices of sums, what
+is kept of index buffers. The rest are calls of public functions. Results are compared elsewhere;
+here they are finite. ``run`` takes parts by name, all by default.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.gpu.plan import Plan
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import ranked
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.machine import Machine
 from layoutconv.planning.view_rules import UnsupportedViewError
+from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.tensor_checks import expected
 from layoutconv.view.gemm_view import GemmView
 
@@ -39,6 +41,7 @@ PROBLEMS = {
     "groups of 4": ConvProblem((2, 17, 18, 32), (32, 3, 3), padding=1, groups=8),
     "groups of 24": ConvProblem((2, 9, 10, 48), (48, 3, 3), padding=1, groups=2),
 }
+MAPS = {"half lines": (32, 40), "quarter lines": (48, 160), "odd channels": (20, 24)}
 DTYPES = (HALF, SINGLE, torch.float64, torch.int8, torch.float8_e4m3fn)
 
 
@@ -51,15 +54,35 @@ def views() -> Iterator[tuple[str, GemmView, torch.dtype, torch.dtype]]:
                 if dtype.itemsize > 1 or kind == "fprop":
                     out = {torch.int8: torch.int32, torch.float8_e4m3fn: HALF}.get(dtype, dtype)
                     yield f"{name}, {kind}", view, dtype, SINGLE if kind == "wgrad" else out
+    for name, (channels, columns) in MAPS.items():
+        view = map_view(700, channels, columns)
+        for dtype in (HALF, SINGLE):
+            for out in dict.fromkeys((dtype, SINGLE)):
+                yield f"{name} of a map, fprop", view, dtype, out
 
 
-def kind_of(tile: Any, splits: int) -> Hashable:
+def map_view(rows: int, channels: int, columns: int) -> GemmView:
+    """A kernel map of 27 taps, most of which rows lack, that stores rows in another order."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    index = torch.randint(-3 * rows, rows, (27, rows), dtype=torch.int32, device=device).clamp(-1)
+    order = torch.randperm(rows, device=device).int()
+    return kernel_map_view(
+        index.T, channels, columns, kernel_size=(3, 3, 3), in_rows=rows, scatter_index=order
+    )
+
+
+def kind_of(tile: Any, splits: int) -> tuple[Hashable, ...]:
     """Return what another kernel is written for."""
     return (
         type(tile).__name__, tile.schedule, tile.load, tile.scheduler, tile.halo_taps > 1,
         tile.cluster_k > 1, tile.b_resident > 0, tile.n <= 16, tile.stages == 1, splits > 1,
         tile.mma_threads // 128, tile.n & (tile.n - 1) > 0,
     )  # fmt: skip
+
+
+def kind_of_map(spec: KernelSpec) -> tuple[Hashable, ...]:
+    """Return the same of what a kernel does with an index buffer."""
+    return spec.skip, spec.kept > 0, spec.kept > 0 and spec.bytes_past_stages > 0
 
 
 Chosen = tuple[str, GemmView, torch.dtype, torch.dtype, Any, int]
@@ -73,15 +96,18 @@ def choices(device: int | Machine) -> Iterator[Chosen]:
             out = dtype
         found = choose_kernel(view, dtype, device, out, measures=False)
         for tile, splits in ranked(found.problem, found.machine):
-            key = dtype, name.rpartition(" ")[2], kind_of(tile, splits)
-            if key in seen:
+            key: tuple[Hashable, ...] = dtype, name.rpartition(" ")[2], kind_of(tile, splits)
+            if key in seen and not found.problem.gathered:
                 continue
             try:
-                choose_kernel(view, dtype, found.machine, out, tile=tile, splits=splits)
+                chosen = choose_kernel(view, dtype, found.machine, out, tile=tile, splits=splits)
             except UnsupportedViewError:
                 continue
-            seen.add(key)
-            yield name, view, dtype, out, tile, splits
+            if found.problem.gathered:
+                key = *key, kind_of_map(chosen.spec)
+            if key not in seen:
+                seen.add(key)
+                yield name, view, dtype, out, tile, splits
 
 
 def tiles() -> None:
