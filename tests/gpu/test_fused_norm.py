@@ -90,6 +90,23 @@ def test_a_network(networks: Any, name: str, dtype: torch.dtype) -> None:
         assert error(got.features, want.features) < 1.2 * error(apart.features, want.features)
 
 
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize(("name", "channels"), [("residual_backbone", 5), ("segmentation_unet", 6)])
+def test_a_network_as_wide_as_in_its_project(
+    networks: Any, name: str, channels: int, dtype: torch.dtype
+) -> None:
+    """Of so many rows that tiles are those of a sweep; against float64, by kernels as well."""
+    net = drawn(getattr(networks, name)(spconv, channels)).cuda()
+    exact = copy.deepcopy(net).double()
+    net = net.to(dtype)
+    for rows, seed in ((150_000, 0), (60_000, 1)):
+        x = cloud(rows, channels, seed)
+        with unfused():
+            want = exact(on_gpu(x, torch.float64)).features.cpu()
+        poisoned(len(x.indices))
+        assert error(net(on_gpu(x, dtype)).features, want) < LIMITS[dtype]
+
+
 @pytest.mark.parametrize("K", [8, 16, 24, 64, 128, 256])
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
 def test_a_layer(K: int, dtype: torch.dtype) -> None:

@@ -69,7 +69,7 @@ class Steps:
     def __call__(self, x: Vector, numbers: tuple[Any, ...], places: Places, kind: Any) -> Vector:
         """``x``, the sums of some ``places``, after all steps, as a vector of that ``kind``."""
         number, vectors, sources = iter(numbers), count(), count()
-        programs, positive = iter(self.programs), self.words[-1] == "relu"
+        programs, positive = iter(self.programs), self.words[-1:] == ["relu"]
         for word in self.words[: -1 if positive else None]:
             name, _, dtype = word.partition(":")
             if name == "scale":
