@@ -34,14 +34,16 @@ def networks() -> Any:
     sys.modules.pop("spconv_networks", None)
 
 
-def cloud(rows: int, channels: int, seed: int = 0) -> spconv.SparseConvTensor:
+def cloud(
+    rows: int, channels: int, seed: int = 0, shape: list[int] = SHAPE
+) -> spconv.SparseConvTensor:
     random = torch.Generator().manual_seed(seed)
     flat = torch.rand(rows, 4, generator=random)
     flat[:, 1] = 0.1 + 0.2 * flat[:, 2] * flat[:, 3]
-    cells = (flat * torch.tensor([2, *SHAPE])).int().unique(dim=0)
+    cells = (flat * torch.tensor([2, *shape])).int().unique(dim=0)
     cells = cells[torch.randperm(len(cells), generator=random)]
     features = torch.randn(len(cells), channels, generator=random)
-    return spconv.SparseConvTensor(features, cells, SHAPE, 2)
+    return spconv.SparseConvTensor(features, cells, shape, 2)
 
 
 def drawn(net: nn.Module) -> nn.Module:
@@ -56,7 +58,7 @@ def drawn(net: nn.Module) -> nn.Module:
 
 def on_gpu(x: Any, dtype: torch.dtype) -> Any:
     features = x.features.cuda().to(dtype)
-    return spconv.SparseConvTensor(features, x.indices.cuda(), SHAPE, 2)
+    return spconv.SparseConvTensor(features, x.indices.cuda(), x.spatial_shape, 2)
 
 
 def poisoned(rows: int) -> None:
@@ -99,8 +101,8 @@ def test_a_network_as_wide_as_in_its_project(
     net = drawn(getattr(networks, name)(spconv, channels)).cuda()
     exact = copy.deepcopy(net).double()
     net = net.to(dtype)
-    for rows, seed in ((150_000, 0), (60_000, 1)):
-        x = cloud(rows, channels, seed)
+    for rows, seed in ((250_000, 0), (60_000, 1)):
+        x = cloud(rows, channels, seed, [41, 480, 480])
         with unfused():
             want = exact(on_gpu(x, torch.float64)).features.cpu()
         poisoned(len(x.indices))
