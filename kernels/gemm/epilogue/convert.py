@@ -36,7 +36,7 @@ def converted(x: Any, dtype: Any, *, positive: bool = False) -> Any:
     which costs nothing where pairs are converted.
     """
     kind = x.element_type
-    narrow = dtype.width == 8 and not dtype.is_integer
+    narrow = dtype.width == 8 and dtype.is_float
     if narrow or (positive and dtype in _PAIRS and kind is Float32):
         return _pairs(x.to(Float32), dtype, ".relu" * positive)
     if positive:

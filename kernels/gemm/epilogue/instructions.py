@@ -7,6 +7,8 @@ a conversion (``convert.py``) none.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import cutlass.cute as cute
@@ -38,12 +40,12 @@ def in_registers(x: Vector) -> Any:
 
 def least(x: Vector, y: Vector) -> Vector:
     """The smaller of two elements; NaN if one of them is."""
-    return _either("min", x < y, x, y)
+    return _either("min", operator.lt, x, y)
 
 
 def greatest(x: Vector, y: Vector) -> Vector:
     """The larger of two elements; NaN if one of them is."""
-    return _either("max", x > y, x, y)
+    return _either("max", operator.gt, x, y)
 
 
 def relu(x: Vector) -> Vector:
@@ -51,11 +53,11 @@ def relu(x: Vector) -> Vector:
     return greatest(x, cute.full_like(x, 0.0))
 
 
-def _either(name: str, first: Vector, x: Vector, y: Vector) -> Vector:
+def _either(name: str, before: Callable[[Vector, Vector], Vector], x: Vector, y: Vector) -> Vector:
     if x.element_type is not Float32:
-        return cute.where(first | (x != x), x, y)
+        return cute.where(before(x, y) | (x != x), x, y)
     left, right, out = in_registers(x), in_registers(y), cute.make_rmem_tensor(x.shape, Float32)
+    of = f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"
     for i in range(cute.size(out)):
-        of = f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"
         out[i] = Float32(assembly(Float32, *of, left[i], right[i]))
     return out.load()
