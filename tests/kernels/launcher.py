@@ -8,6 +8,8 @@ reference in float64 that is computed from the definition of a view alone, ``gem
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -110,6 +112,18 @@ def compiled_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
     if key not in _compiled:
         _compiled[key] = compile_view(view, *of, **rest)
     return _compiled[key]
+
+
+@contextmanager
+def compiled_apart() -> Iterator[None]:
+    """Keep what :func:`compiled_view` compiles in this context for nobody else: it is mutated."""
+    before = dict(_compiled)
+    _compiled.clear()
+    try:
+        yield
+    finally:
+        _compiled.clear()
+        _compiled.update(before)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -15,6 +15,7 @@ from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.view.epilogue import Bias, Epilogue, Scale
 
 from .launcher import Case, compile_view, run_case
+from .mutations import replace
 from .test_epilogue import check, numbers
 from .tiles import retiled
 
@@ -68,12 +69,10 @@ def test_more_than_there_are_registers_for_is_loaded_behind_it() -> None:
 
 @pytest.mark.parametrize("name", ["persistent", "ping-pong"])
 def test_columns_of_another_tile_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch = HeldColumns.fetch
+    def of_the_first(fetch: Any) -> Any:
+        return lambda self, n0, at: fetch(self, cute.arch.block_idx()[1], at)
 
-    def of_the_first(self: Any, n0: Any, at: Any) -> None:
-        fetch(self, cute.arch.block_idx()[1], at)
-
-    monkeypatch.setattr(HeldColumns, "fetch", of_the_first)
+    replace(HeldColumns, "fetch", of_the_first)(monkeypatch)
     case = case_of(Bias(numbers(136)))
     with pytest.raises(AssertionError):
         check(case, run_case(case, compiled_of(case, KINDS[name]), most=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +23,13 @@ from layoutconv.planning.tma_im2col import Im2col, im2col, im2col_of_a
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
-from tools.ptx_sim import Fault, tensor_map
+from tools.ptx_sim import tensor_map
 from tools.ptx_sim.boxes import elements
 from tools.ptx_sim.instructions import tensor_copy
 
 from ..grid_cover import with_deep
 from .launcher import (
     Case,
-    check_exact,
     check_view_runs,
     compile_view,
     compiled_view,
@@ -41,6 +39,8 @@ from .launcher import (
     run_case,
     spec_of,
 )
+from .mutations import check_fault, put
+from .mutations import replace as mutated
 from .test_skip import kernel_map
 from .test_tma import HALF, WIDE, copies
 from .tiles import retiled
@@ -366,56 +366,33 @@ def test_numbers_are_rounded_to_nearest() -> None:
 
 # -- every guard is needed -------------------------------------------------------------------------
 
-Patch = pytest.MonkeyPatch
+MAPS_THAT_TRUNCATE = put(
+    tensor_copy, "encode", lambda x, name: x.view(np.uint32) & ~np.uint32(0x1FFF)
+)
 
 
-def maps_that_truncate(patch: Patch) -> None:
-    patch.setattr(tensor_copy, "encode", lambda x, name: x.view(np.uint32) & ~np.uint32(0x1FFF))
-
-
-def test_what_is_not_rounded_shows(monkeypatch: Patch) -> None:
-    maps_that_truncate(monkeypatch)
+def test_what_is_not_rounded_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    MAPS_THAT_TRUNCATE(monkeypatch)
     with pytest.raises(AssertionError):
         check_rounding()
 
 
-def taps_that_are_left_out(patch: Patch) -> None:
-    column = Im2col.column
-    patch.setattr(Im2col, "column", lambda *of: (column(*of)[0], *(0 for _ in column(*of)[1:])))
+def taps_left_out(column: Any) -> Any:
+    return lambda *of: (column(*of)[0], *(0 for _ in column(*of)[1:]))
 
 
-def a_box_that_ends_too_early(patch: Patch) -> None:
-    upper = tma_im2col_copy._upper
-    patch.setattr(tma_im2col_copy, "_upper", lambda mode, args: upper(mode, args) - 1)
+def one_too_few(upper: Any) -> Any:
+    return lambda mode, args: upper(mode, args) - 1
 
 
-def bytes_of_b_alone(patch: Patch) -> None:
-    patch.setattr(TmaIm2colLoad, "bytes_of", lambda self, columns: 0)
+FAULTS = {
+    "taps that are left out": mutated(Im2col, "column", taps_left_out),
+    "a box that ends too early": mutated(tma_im2col_copy, "_upper", one_too_few),
+    "bytes of B alone": put(TmaIm2colLoad, "bytes_of", lambda self, columns: 0),
+    "no waiting for a full stage": put(pipeline, "wait_full", lambda mbarrier, phase, fence: None),
+}
 
 
-def no_waiting_for_a_full_stage(patch: Patch) -> None:
-    patch.setattr(pipeline, "wait_full", lambda mbarrier, phase, fence: None)
-
-
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        taps_that_are_left_out,
-        a_box_that_ends_too_early,
-        bytes_of_b_alone,
-        no_waiting_for_a_full_stage,
-    ],
-)
-def test_without_a_guard_the_machine_finds_a_fault(
-    mutation: Callable[[Patch], None], monkeypatch: Patch
-) -> None:
-    check_fault(fprop_view(LINES), mutation, monkeypatch)
-
-
-def check_fault(view: GemmView, mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    """A kernel that is compiled with a mutation is refused by the machine, or wrong."""
-    mutation(monkeypatch)
-    case = Case.of(view, F16)
-    compiled = compile_view(view, F16, WIDE, "sm_90a")
-    with pytest.raises((Fault, AssertionError)):
-        check_exact(case, run_case(case, compiled))
+@pytest.mark.parametrize("name", FAULTS)
+def test_without_a_guard_the_machine_finds_a_fault(name: str) -> None:
+    check_fault(FAULTS[name], fprop_view(LINES), F16, WIDE, "sm_90a")

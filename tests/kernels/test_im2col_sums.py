@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,15 +33,9 @@ from .launcher import (
     run_case,
     spec_of,
 )
-from .test_im2col import (
-    HALF,
-    WIDE,
-    a_box_that_ends_too_early,
-    brought,
-    check_fault,
-    random_problem,
-    taps_that_are_left_out,
-)
+from .mutations import check_fault
+from .mutations import replace as mutated
+from .test_im2col import FAULTS, HALF, WIDE, brought, random_problem
 from .tiles import retiled
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -206,19 +199,17 @@ def test_nothing_spills(tile: TileConfig, resident: int) -> None:
 
 # -- every guard is needed -------------------------------------------------------------------------
 
-Patch = pytest.MonkeyPatch
+
+def of_the_first_k_tile(corner: Any) -> Any:
+    return lambda self, first_k, *of: corner(self, 0, *of)
 
 
-def the_same_pixels_for_every_k_tile(patch: Patch) -> None:
-    corner = TmaSumLoad.corner
-    patch.setattr(TmaSumLoad, "corner", lambda self, first_k, *of: corner(self, 0, *of))
+OF_SUMS = {
+    **{name: FAULTS[name] for name in ("taps that are left out", "a box that ends too early")},
+    "the same pixels for every k-tile": mutated(TmaSumLoad, "corner", of_the_first_k_tile),
+}
 
 
-@pytest.mark.parametrize(
-    "mutation",
-    [taps_that_are_left_out, a_box_that_ends_too_early, the_same_pixels_for_every_k_tile],
-)
-def test_without_a_guard_the_machine_finds_a_fault(
-    mutation: Callable[[Patch], None], monkeypatch: Patch
-) -> None:
-    check_fault(wgrad_view(LINES), mutation, monkeypatch)
+@pytest.mark.parametrize("name", OF_SUMS)
+def test_without_a_guard_the_machine_finds_a_fault(name: str) -> None:
+    check_fault(OF_SUMS[name], wgrad_view(LINES), F16, WIDE, "sm_90a")

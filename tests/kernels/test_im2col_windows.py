@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +26,6 @@ from layoutconv.planning.tile_table import MAPPED_WINDOWS, WINDOWS
 from layoutconv.planning.tile_time import rate_of
 from layoutconv.planning.tma_im2col import im2col_of_a
 from layoutconv.view.gemm_view import GemmView
-from tools.ptx_sim import Fault
 
 from ..grid_cover import with_deep
 from .launcher import (
@@ -41,6 +39,8 @@ from .launcher import (
     run_case,
     spec_of,
 )
+from .mutations import check_fault, put
+from .mutations import replace as mutated
 from .test_im2col import brought, copies, random_problem
 from .tiles import retiled
 
@@ -229,41 +229,33 @@ def test_the_model_expects_more_of_what_maps_bring() -> None:
 
 # -- every guard is needed -------------------------------------------------------------------------
 
-Patch = pytest.MonkeyPatch
+
+def one_piece_twice(corner: Any) -> Any:
+    return lambda self, k, panel, piece: corner(self, k, panel, 0)
 
 
-def bytes_of_rows_alone(patch: Patch) -> None:
-    patch.setattr(TmaIm2colLoad, "bytes_of", lambda self, columns: 64 * 64)
+def one_tap_for_all(known: Any) -> Any:
+    return lambda *of: known(*of)._replace(columns=0)
 
 
-def pieces_that_start_in_any_row(patch: Patch) -> None:
-    patch.setattr(tma_im2col, "PERIOD", 1)
+FAULTS = {
+    "bytes of rows alone": (
+        put(TmaIm2colLoad, "bytes_of", lambda self, columns: 64 * 64), wide(fprop_view(FEW)), TILE
+    ),
+    "pieces that start in any row": (
+        put(tma_im2col, "PERIOD", 1), wide(fprop_view(PLANES)), TWO_PIECES
+    ),
+    "one piece twice": (
+        mutated(TmaRowsLoad, "corner", one_piece_twice), gradient(FAR), TWO_PIECES
+    ),
+    "one tap of B for all": (
+        mutated(implicit_gemm, "halo_of", one_tap_for_all),
+        gradient(replace(FEW, filter=(32, 3))), TILE
+    ),
+}  # fmt: skip
 
 
-def one_piece_twice(patch: Patch) -> None:
-    corner = TmaRowsLoad.corner
-    patch.setattr(TmaRowsLoad, "corner", lambda self, k, panel, piece: corner(self, k, panel, 0))
-
-
-def one_tap_of_b_for_all(patch: Patch) -> None:
-    known = implicit_gemm.halo_of
-    patch.setattr(implicit_gemm, "halo_of", lambda *of: known(*of)._replace(columns=0))
-
-
-@pytest.mark.parametrize(
-    ("mutation", "view", "tile"),
-    [
-        (bytes_of_rows_alone, wide(fprop_view(FEW)), TILE),
-        (pieces_that_start_in_any_row, wide(fprop_view(PLANES)), TWO_PIECES),
-        (one_piece_twice, gradient(FAR), TWO_PIECES),
-        (one_tap_of_b_for_all, gradient(replace(FEW, filter=(32, 3))), TILE),
-    ],
-)
-def test_without_a_guard_the_machine_finds_a_fault(
-    mutation: Callable[[Patch], None], view: GemmView, tile: TileConfig, monkeypatch: Patch
-) -> None:
-    mutation(monkeypatch)
-    case = Case.of(view, F16)
-    compiled = compile_view(view, F16, tile, "sm_90a")
-    with pytest.raises((Fault, AssertionError)):
-        check_exact(case, run_case(case, compiled))
+@pytest.mark.parametrize("name", FAULTS)
+def test_without_a_guard_the_machine_finds_a_fault(name: str) -> None:
+    mutation, view, tile = FAULTS[name]
+    check_fault(mutation, view, F16, tile, "sm_90a")

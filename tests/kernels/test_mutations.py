@@ -32,9 +32,7 @@ from .launcher import (
     compiled_view,
 )
 from .mutation_problems import PROBLEMS
-
-Patch = pytest.MonkeyPatch
-Mutation = Callable[[Patch], None]
+from .mutations import Mutation, Patch, replace
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -44,11 +42,6 @@ def test_the_template_is_right(name: str) -> None:
 
 
 # -- ways to change the template ------------------------------------------------------------------
-
-
-def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Mutation:
-    """Put ``make(original)`` in the place of ``owner.name``."""
-    return lambda patch: patch.setattr(owner, name, make(getattr(owner, name)))
 
 
 def without_call(owner: Any, name: str, number: int) -> Mutation:

@@ -25,6 +25,7 @@ from tools.ptx_sim import Fault
 
 from ..grid_cover import with_deep
 from .launcher import Case, check_view_runs, compile_view, run_case, spec_of
+from .mutations import put
 from .test_skip import kernel_map
 from .tiles import retiled
 
@@ -92,7 +93,7 @@ def test_b_comes_by_tma() -> None:
 
 def test_a_mode_that_is_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the host, which launches nothing; and by the machine, as the hardware does."""
-    monkeypatch.setattr(tma, "Int32", lambda extent: extent)
+    put(tma, "Int32", lambda extent: extent)(monkeypatch)
     with pytest.raises(RuntimeError, match="expected 2 coordinates, a mode each, got 1"):
         compile_view(HEAD, F16, TILE, "sm_90a")
     monkeypatch.setattr(tma, "len", lambda of: 2, raising=False)

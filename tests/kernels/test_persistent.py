@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +24,10 @@ from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tile import REGISTERS, TileConfig, persistent
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
-from tools.ptx_sim import Fault
 
 from ..grid_cover import with_deep
 from .launcher import (
     Case,
-    check_exact,
     check_view_runs,
     compile_view,
     compiled_view,
@@ -39,6 +36,8 @@ from .launcher import (
     run_case,
     spec_of,
 )
+from .mutations import check_fault, put
+from .mutations import replace as mutated
 from .test_epilogue import check
 from .test_tma import known
 from .tiles import retiled
@@ -239,76 +238,54 @@ def test_what_persistent_kernels_do_not_compute(view: GemmView, options: dict[st
 
 # -- every guard is needed -------------------------------------------------------------------------
 
-Patch = pytest.MonkeyPatch
 
-
-def the_last_stage_is_not_given_back(patch: Patch) -> None:
-    multiply = Consumer.multiply
-
+def the_last_stage_is_not_given_back(multiply: Any) -> Any:
     def once(self: Any, *of: Any) -> Any:
         tile, self.tile = self.tile, replace(self.tile, scheduler=TileScheduler.SINGLE_TILE)
         found = multiply(self, *of)
         self.tile = tile
         return found
 
-    patch.setattr(Consumer, "multiply", once)
+    return once
 
 
-def no_waiting_for_others_before_a_tile_turns(patch: Patch) -> None:
-    patch.setattr(consumer, "sync", lambda tile: None)
-
-
-def no_waiting_for_others_after_it(patch: Patch) -> None:
-    patch.setattr(smem_store, "sync", lambda tile: None)
-
-
-def the_ring_starts_anew(patch: Patch) -> None:
-    multiply = Consumer.multiply
-
+def the_ring_starts_anew(multiply: Any) -> Any:
     def anew(self: Any, *of: Any) -> Any:
         *rest, state, meanwhile = of
         return multiply(self, *rest, PipelineState.of_consumer(state.stages), meanwhile)
 
-    patch.setattr(Consumer, "multiply", anew)
+    return anew
 
 
-def every_tile_reads_the_rows_of_the_first(patch: Patch) -> None:
-    start = TmaRowsLoad.start
+def rows_of_the_first(start: Any) -> Any:
     first = cute.arch.block_idx
-    patch.setattr(TmaRowsLoad, "start", lambda self, _, group: start(self, first()[0], group))
+    return lambda self, _, group: start(self, first()[0], group)
 
 
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        the_last_stage_is_not_given_back,
-        no_waiting_for_others_before_a_tile_turns,
-        no_waiting_for_others_after_it,
-        the_ring_starts_anew,
-        every_tile_reads_the_rows_of_the_first,
-    ],
-)
-def test_without_a_guard_the_machine_finds_a_fault(
-    mutation: Callable[[Patch], None], monkeypatch: Patch
-) -> None:
+FAULTS = {
+    "the last stage is not given back": mutated(
+        Consumer, "multiply", the_last_stage_is_not_given_back
+    ),
+    "no waiting for others before a tile turns": put(consumer, "sync", lambda tile: None),
+    "no waiting for others after it": put(smem_store, "sync", lambda tile: None),
+    "the ring starts anew": mutated(Consumer, "multiply", the_ring_starts_anew),
+    "every tile reads the rows of the first": mutated(TmaRowsLoad, "start", rows_of_the_first),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_without_a_guard_the_machine_finds_a_fault(name: str) -> None:
     # Sums so short that a warpgroup could be a tile ahead of the other: stages have room for that.
     view = fprop_view(ConvProblem((4, 9, 11, 64), (64, 1, 1)))
     tile = retiled(TILE, m=128, warps_m=8, k=32, stages=3)
-    mutation(monkeypatch)
-    case = Case.of(view, F16)
-    compiled = compile_view(view, F16, tile, "sm_90a")
-    with pytest.raises((Fault, AssertionError)):
-        check_exact(case, run_case(case, compiled, most=1))
+    check_fault(FAULTS[name], view, F16, tile, "sm_90a", most=1)
 
 
-def test_a_team_that_does_not_wait_for_its_turn(monkeypatch: Patch) -> None:
+def test_a_team_that_does_not_wait_for_its_turn() -> None:
     """It would take stages that were full a lap before for full ones."""
-    monkeypatch.setattr(Pipeline, "wait_for_turn", lambda self, consumer, turn: None)
     view, dtype, tile, *_ = RUN["teams"]
-    case = Case.of(view, dtype)
-    compiled = compile_view(view, dtype, tile, "sm_90a")
-    with pytest.raises((Fault, AssertionError)):
-        check_exact(case, run_case(case, compiled, most=1))
+    none = put(Pipeline, "wait_for_turn", lambda self, consumer, turn: None)
+    check_fault(none, view, dtype, tile, "sm_90a", most=1)
 
 
 @pytest.mark.parametrize(

@@ -18,20 +18,18 @@ from layoutconv.planning.tile_table import FAMILY
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView, through_coordinates
 from layoutconv.view.operands import row_major
-from tools.ptx_sim import Fault
 
 from ..grid_cover import with_deep
-from . import launcher
 from .launcher import (
     DTYPES,
-    Case,
-    check_exact,
     check_view_runs,
     compile_view,
+    compiled_apart,
     dtype_name,
     half_line,
-    run_case,
 )
+from .mutations import check_fault, put
+from .mutations import replace as mutated
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
 
@@ -263,11 +261,11 @@ OF_MANY_K_TILES = {
 @pytest.mark.parametrize("name", OF_MANY_K_TILES)
 @pytest.mark.chessboard
 def test_copies_that_are_spread(name: str, blocks: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_compiled", {})
-    monkeypatch.setattr(MainloopSm80, "copied", lambda self, k_blocks: blocks)
+    put(MainloopSm80, "copied", lambda self, k_blocks: blocks)(monkeypatch)
     single = name == "vectors of 2 bytes"  # which two warps would be compiled for seconds to copy
     tile = TileConfig((64, 32, 64), (4, 1)) if single else WHOLE_LINES
-    check_view_runs(OF_MANY_K_TILES[name], torch.float16, tile)
+    with compiled_apart():
+        check_view_runs(OF_MANY_K_TILES[name], torch.float16, tile)
 
 
 @pytest.mark.parametrize(
@@ -297,13 +295,10 @@ def test_which_copies_are_spread(dtype: torch.dtype, tile: TileConfig, runs: int
 
 
 def test_a_share_that_nobody_copies_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    share = mainloop_sm80._share
-    monkeypatch.setattr(MainloopSm80, "copied", lambda self, k_blocks: range(1, 3))
-    monkeypatch.setattr(mainloop_sm80, "_share", lambda *of: share(*of)[:1])
+    put(MainloopSm80, "copied", lambda self, k_blocks: range(1, 3))(monkeypatch)
+    first = mutated(mainloop_sm80, "_share", lambda share: lambda *of: share(*of)[:1])
     view = OF_MANY_K_TILES["a k-tile for each tap"]
-    case = Case.of(view, torch.float16)
-    with pytest.raises((Fault, AssertionError)):
-        check_exact(case, run_case(case, compile_view(view, torch.float16, WHOLE_LINES)))
+    check_fault(first, view, torch.float16, WHOLE_LINES, "sm_80")
 
 
 @each_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,35 +25,39 @@ from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
 from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView
-from tools.ptx_sim import Fault
 
 from ..grid_cover import with_deep
-from . import launcher
 from .launcher import (
     Case,
     check_exact,
     check_view_runs,
     compile_view,
+    compiled_apart,
     compiled_view,
     reference,
     run_case,
 )
+from .mutations import Patch, check_fault, put
 from .test_skip import kernel_map
 from .test_template import grid
 from .tiles import retiled
 
-Patch = pytest.MonkeyPatch
 # (m, n, k, warps_m, warps_n, stages)
 LINES, HALF_LINES = specialized((64, 64, 32), (4, 1), 3), specialized((128, 32, 16), (4, 1), 4)
 WIDE = specialized((128, 64, 32), (8, 1), 2)
 SIDE_BY_SIDE = specialized((64, 64, 16), (4, 2), 2)
 
 
+def rounded_by_maps(patch: Patch, *, maps: bool) -> None:
+    """Let TMA round, or threads, as they do what no TMA descriptor describes."""
+    put(tma_tiled, "MAPS_ROUND", maps)(patch)
+
+
 @pytest.fixture(autouse=True)
-def without_maps(monkeypatch: Patch) -> None:
-    """As if TMA did not round: threads round all, as they do what no TMA descriptor describes."""
-    monkeypatch.setattr(tma_tiled, "MAPS_ROUND", False)
-    monkeypatch.setattr(launcher, "_compiled", {})
+def without_maps(monkeypatch: Patch) -> Iterator[None]:
+    rounded_by_maps(monkeypatch, maps=False)
+    with compiled_apart():
+        yield
 
 
 def check(view: GemmView, tile: TileConfig, **options: Any) -> Any:
@@ -100,7 +104,7 @@ ROWS_192 = specialized((192, 128, 32), (12, 1), 4)
 @pytest.mark.chessboard
 def test_three_warpgroups_multiply_gathered_rows(C: int, maps: bool, monkeypatch: Patch) -> None:
     """Two tiles of rows and of columns, the last of them not full; results are scattered."""
-    monkeypatch.setattr(tma_tiled, "MAPS_ROUND", maps)
+    rounded_by_maps(monkeypatch, maps=maps)
     tile = ROWS_192 if C == 32 else retiled(ROWS_192, k=16)
     view = grid(ConvProblem((1, 19, 13, C), (140, 2, 3), padding=1), True, True)
     ran = check(view, tile)
@@ -221,7 +225,7 @@ def bits(x: Any, arch: int) -> Any:
 
 @pytest.mark.parametrize(("room", "kind"), [(wgmma, "fprop"), (tf32_rounding, "dgrad")])
 def test_what_is_not_rounded_shows(room: Any, kind: str, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(room, "round_to_tf32", bits)
+    put(room, "round_to_tf32", bits)(monkeypatch)
     with pytest.raises(AssertionError):
         check_rounding(kind)
 
@@ -265,32 +269,16 @@ def test_what_the_model_offers() -> None:
 # -- every guard is needed ------------------------------------------------------------------------
 
 
-def fragments_that_are_overwritten_too_early(patch: Patch) -> None:
-    patch.setattr(KTileOperands, "in_flight", property(lambda self: self.sets))
+FAULTS = {
+    "fragments that are overwritten too early": put(
+        KTileOperands, "in_flight", property(lambda self: self.sets)
+    ),
+    "fragments that nobody fences": put(consumer.warpgroup, "fence", lambda: None),
+    "nobody fences what threads rounded": put(MainloopSm90, "fences", False),
+}
 
 
-def fragments_that_nobody_fences(patch: Patch) -> None:
-    patch.setattr(consumer.warpgroup, "fence", lambda: None)
-
-
-def nobody_fences_what_threads_rounded(patch: Patch) -> None:
-    patch.setattr(MainloopSm90, "fences", False)
-
-
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        fragments_that_are_overwritten_too_early,
-        fragments_that_nobody_fences,
-        nobody_fences_what_threads_rounded,
-    ],
-)
-def test_without_a_guard_the_machine_finds_a_fault(
-    mutation: Callable[[Patch], None], monkeypatch: Patch
-) -> None:
+@pytest.mark.parametrize("name", FAULTS)
+def test_without_a_guard_the_machine_finds_a_fault(name: str) -> None:
     view = fprop_view(ConvProblem((1, 60, 32), (24, 5), padding=2))
-    mutation(monkeypatch)
-    case = Case.of(view, torch.float32)
-    compiled = compile_view(view, torch.float32, LINES, "sm_90a")
-    with pytest.raises((Fault, AssertionError)):
-        check_exact(case, run_case(case, compiled))
+    check_fault(FAULTS[name], view, torch.float32, LINES, "sm_90a")
