@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from .grid_cover import uncovered
+from .stand_ins import clock, compilations, gpu, kernel_folder, spoiled, staged
+
+__all__ = ["clock", "compilations", "gpu", "kernel_folder", "spoiled", "staged"]
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 

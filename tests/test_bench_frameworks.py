@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv.nn import fused_norm
+from layoutconv.nn.fused_norm import fused
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -33,9 +33,9 @@ def cloud() -> Any:
 def test_its_sides(bench, monkeypatch):
     monkeypatch.setattr(bench, "CALLS", 1)
     monkeypatch.setattr(bench, "WARM", 0)
-    monkeypatch.setattr(fused_norm, "runs_kernels", lambda x: True)
     peers = ["math", "a_module_that_nobody_has"]
-    found = dict(bench.measure("Res8x", cloud(), False, peers, width=0.25))
+    with fused():
+        found = dict(bench.measure("Res8x", cloud(), False, peers, width=0.25))
     assert list(found) == ["ours", "ours, apart", "ours, graphed", "error", "math"]
     assert "FAILED" in found["math"]
     assert 0 < found["error"] < bench.TOLERANCE
@@ -55,22 +55,15 @@ def test_a_step_trains(bench, graphed):
     assert all(parameter.grad.isfinite().all() for parameter in net.parameters())
 
 
-def test_memory_counts_what_graphs_keep_once(bench, monkeypatch):
+def test_memory_counts_what_graphs_keep_once(bench, gpu):
     """In a graph's pool, what results lie in is allocated already."""
     segments = [
         {"segment_pool_id": (0, 0), "total_size": 100, "allocated_size": 40},
         {"segment_pool_id": (0, 7), "total_size": 50, "allocated_size": 10},
         {"segment_pool_id": (3, 0), "total_size": 20, "allocated_size": 20},
     ]
-    stand_ins = {
-        "is_available": lambda: True,
-        "empty_cache": lambda: None,
-        "memory_snapshot": lambda: segments,
-        "memory_allocated": lambda: 70,
-        "max_memory_allocated": lambda: 90,
-    }
-    for name, function in stand_ins.items():
-        monkeypatch.setattr(torch.cuda, name, function)
+    gpu.says(is_available=True, empty_cache=None, memory_snapshot=segments)
+    gpu.says(memory_allocated=70, max_memory_allocated=90)
     assert (bench.memory(), bench.memory(peak=True)) == (70 + 40, 90 + 40)
 
 

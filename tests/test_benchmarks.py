@@ -117,22 +117,19 @@ def test_both_sides_are_compared_with_float64(load, small, name, kind, dtype):
 
 
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
-def test_what_is_wrong_is_seen(load, small, kind, monkeypatch):
+def test_what_is_wrong_is_seen(load, small, kind, spoiled):
     job = small("wide", kind, "fp32")
     cases = load("dense_cases")
-    execute = lc.execute
 
-    def unwritten(view, a, b, out, **options):
-        execute(view, a, b, out, **options)
+    def unwritten(out):
         out.view(-1)[-1] = nan  # of a channel that is not compared, as some are enough
 
-    def wrong(view, a, b, out, **options):
-        execute(view, a, b, out, **options)
+    def wrong(out):
         out.view(-1)[0] += 1
 
-    monkeypatch.setattr(lc, "execute", unwritten)
+    spoiled(unwritten)
     assert isnan(cases.case_of(job, "cpu").error())
-    monkeypatch.setattr(lc, "execute", wrong)
+    spoiled(wrong)
     assert cases.case_of(job, "cpu").error() > 1e-3
 
 
@@ -144,16 +141,14 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
     assert case.error() == 0 if dtype == "int8" else 0 < case.error() < 1e-3
 
 
-def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch):
+def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch, gpu):
     from layoutconv.gpu import filter_choice
-    from layoutconv.planning.machine import MACHINES
 
     copies, copy = [], filter_choice.turned_filter
     monkeypatch.setattr(filter_choice, "turned_filter", lambda w: copies.append(w) or copy(w))
-    monkeypatch.setattr(filter_choice, "_runs_kernels", lambda a: True)
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(filter_choice, "ROWS", 1)
-    monkeypatch.setattr(filter_choice, "PRODUCTS", 1)
+    gpu.runs_kernels()
+    gpu.like("sm_90a")
+    monkeypatch.setattr(filter_choice, "LEAST", filter_choice.Least(1, 1))
     for name, dtype, times in (("strided", "tf32", 1), ("strided", "fp32", 0), ("3d", "fp16", 0)):
         case = load("dense_cases").case_of(small(name, "dgrad", dtype), "cpu")
         copies.clear()
@@ -188,7 +183,7 @@ def test_a_row_says_what_is_wrong_with_it(load):
     assert alone.right
 
 
-def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, capsys, tmp_path):
+def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, gpu, capsys, tmp_path):
     """Every other row is reported, in the JSON too, and the exit status says that one failed."""
     bench = load("bench_dense")
 
@@ -201,7 +196,7 @@ def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, capsys, tmp_pa
     monkeypatch.setattr(bench, "measured", measured)
     monkeypatch.setattr(bench, "_gpu", lambda: "NVIDIA H200")
     monkeypatch.setattr(bench, "_host_times", lambda: {"lc.conv3d": 5.0})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    gpu.says(is_available=True)
     found, picture = tmp_path / "rows.json", tmp_path / "rows.svg"
     options = [
         "--rows",
@@ -331,7 +326,7 @@ def test_eager_calls_of_a_point_cloud_agree(load):
     assert calls["subm_conv"]().features.shape == (64, 16)
 
 
-def test_without_a_gpu_it_says_so(load, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_without_a_gpu_it_says_so(load, gpu, capsys):
+    gpu.says(is_available=False)
     assert load("bench_dense").main([]) == 2
     assert "it measures a GPU" in capsys.readouterr().err

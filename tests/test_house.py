@@ -20,11 +20,12 @@ import torch
 from torch._subclasses import FakeTensor
 
 import layoutconv as lc
-from layoutconv.gpu import machines, map_views, plan
+from layoutconv.gpu import map_views, plan
 from layoutconv.ops import sparse_calls, sparse_operators
-from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import submanifold_map
 from layoutconv.view import view_cache
+
+from .stand_ins import Gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 # From the ground up, as CONTRIBUTING has them; of a room within another, the longer name counts.
@@ -267,17 +268,13 @@ def holders(call: Callable[[], Any], buffers: set[int]) -> set[str]:
     return found
 
 
-def test_four_classes_hold_an_index_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_classes_hold_an_index_buffer(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
     """From ``subm_conv`` to the kernel: a map, an operator's tensors, a pass, a layout."""
-    for module, name, stand_in in (
-        (machines, "machine_of", lambda device: MACHINES["sm_90a"]),
-        (plan, "load_kernel", lambda *of: lambda *tensors: None),
-        (torch.cuda, "device_count", lambda: 1),
-        (sparse_calls, "_takes_memory", lambda *of: True),
-        (sparse_operators, "_on_cpu", lambda *of: False),
-        (sys.modules["layoutconv.ops.execute"], "execute_cpu", plan.execute_gpu),
-    ):
-        monkeypatch.setattr(module, name, stand_in)
+    gpu.like("sm_90a")
+    gpu.loads(lambda *of: lambda *tensors: None)
+    gpu.says(device_count=1)
+    gpu.runs_kernels()
+    monkeypatch.setattr(sys.modules["layoutconv.ops.execute"], "execute_cpu", plan.execute_gpu)
     cells = torch.cartesian_prod(torch.arange(2), *[torch.arange(4)] * 3).int()
     w = torch.randn(8, 3, 3, 3, 8, requires_grad=True)
 

@@ -5,7 +5,6 @@ GPUs and drivers are stand-ins. Full disks, signals, processes and the compiler 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -37,9 +36,9 @@ from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning.kernel_spec import KernelSpec
-from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
 
+from .stand_ins import Clock, Gpu
 from .warm_process import run_python
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -54,11 +53,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the back
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import torch
-from layoutconv.gpu import machines, plan as gpu_plan
+from layoutconv.gpu import kernel_source, machines
 from layoutconv.planning.machine import MACHINES
 from layoutconv.tuning import precompile, race
 from layoutconv.cli import main
-machines.machine_of = lambda device: MACHINES["sm_90a"]
+machines.stand_in(MACHINES["sm_90a"])
 torch.cuda.is_available = lambda: True
 torch.cuda.current_device = lambda: 0
 """
@@ -71,11 +70,8 @@ from layoutconv.base.processes import in_processes
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and a process that has loaded nothing."""
-    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "kernels"))
-    monkeypatch.setattr(store, "_loaded", {})
-    return tmp_path / "kernels"
+def folder(kernel_folder: Path) -> Path:
+    return kernel_folder
 
 
 def everything(folder: Path) -> list[str]:
@@ -105,13 +101,16 @@ NO_GPU: dict[str, tuple[str | None, int | None, str | None, str]] = {
 
 @pytest.mark.parametrize("trouble", NO_GPU)
 def test_without_a_gpu_it_says_why(
-    trouble: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+    trouble: str,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: Gpu,
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
 ) -> None:
     built_for, driver, visible, sentence = NO_GPU[trouble]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    gpu.says(is_available=False, device_count=0)
+    gpu.has_driver(driver)
     monkeypatch.setattr(torch.version, "cuda", built_for)
-    monkeypatch.setattr(devices, "cuda_driver", lambda: driver)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -142,7 +141,7 @@ def test_a_gpu_that_runs_no_kernels(
     capability: tuple[int, int],
     driver: int,
     sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
+    gpu: Gpu,
     capsys: pytest.CaptureFixture[str],
     folder: Path,
 ) -> None:
@@ -151,13 +150,11 @@ def test_a_gpu_that_runs_no_kernels(
         name="a GPU", major=major, minor=minor, multi_processor_count=40, total_memory=1 << 34,
         shared_memory_per_block_optin=1 << 16, shared_memory_per_multiprocessor=1 << 16,
     )  # fmt: skip
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
-    monkeypatch.setattr(devices, "cuda_driver", lambda: driver)
+    gpu.says(
+        is_available=True, device_count=1, current_device=0, get_device_properties=found,
+        get_device_capability=capability, get_device_name="a GPU",
+    )  # fmt: skip
+    gpu.has_driver(driver)
     with pytest.raises(DeviceError, match=sentence):
         gpu_plan.Plan(VIEW, torch.float16, 0)
     assert main(TUNE) == 2
@@ -171,24 +168,21 @@ def test_a_gpu_that_runs_no_kernels(
     assert not folder.exists()
 
 
-def test_the_driver_says_which_cuda_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_says_which_cuda_it_has(gpu: Gpu) -> None:
     class Driver:
         @staticmethod
         def cuDriverGetVersion(number: Any) -> int:
             number._obj.value = 12040
             return 0
 
-    find = devices.cuda_driver.__wrapped__
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver)
-    assert find() == 12040
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # a library without the function
-    assert find() is None
+    assert devices.driver_version(lambda name: Driver) == 12040
+    assert devices.driver_version(lambda name: object()) is None  # without the function
 
     def no_library(name: str) -> None:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(ctypes, "CDLL", no_library)
-    assert find() is None
+    assert devices.driver_version(no_library) is None
+    gpu.has_driver(None)
     devices.check_driver()  # kernels compile without one
 
 
@@ -223,11 +217,10 @@ def no_more_than(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("home", ["read-only", "none"])
 def test_a_home_that_cannot_be_written(
-    home: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
     for name in ("LAYOUTCONV_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(store, "_loaded", {})
     if home == "read-only":
         monkeypatch.setenv("HOME", "/proc")  # in which nobody makes a folder, root neither
     else:
@@ -254,17 +247,12 @@ def test_a_disk_that_fills_up_while_a_kernel_is_kept(folder: Path) -> None:
     with no_more_than(10_000), pytest.warns(UserWarning, match="File too large; .* with room"):
         assert callable(store.load_kernel(VIEW, SPEC))
     assert everything(folder) == []
-    store._loaded.clear()
+    store.unload()
     assert callable(store.load_kernel(VIEW, SPEC))
     assert store.is_kept(VIEW, SPEC)
 
 
-def test_a_disk_that_fills_up_while_a_choice_is_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
-    monkeypatch.setattr("layoutconv.tuning.race.compile_kernels", lambda *args: None)
+def test_a_disk_that_fills_up_while_a_choice_is_kept(folder: Path, clock: Clock) -> None:
     with no_more_than(10), pytest.warns(UserWarning, match="choice cannot be kept: .* with room"):
         tuned = lc.tune(VIEW, torch.float16, device=0, measure=lambda plan: 1.0)
     assert tuned.choice.microseconds == 1.0
@@ -397,7 +385,7 @@ if __name__ == "__main__":
 def test_two_processes_that_tune_at_once(folder: Path, tmp_path: Path) -> None:
     """Both write the same choices over and over; who reads meanwhile finds a whole one."""
     code = f"""
-gpu_plan.load_kernel = lambda view, spec: spec
+kernel_source.take_from(lambda view, spec: spec)
 precompile.compile_kernels = lambda *args: None
 race._on_gpu = lambda *of: lambda plan: 1.0
 if __name__ == "__main__":

@@ -164,9 +164,11 @@ def test_means_weigh_by_calls_and_time(load, layers):
     assert report.per_model(more, by_id) == pytest.approx({"a": 360 / 330, "b": 0.5})
 
 
-def test_a_run_stops_when_its_time_is_over_and_goes_on(load, file, monkeypatch, capsys, tmp_path):
+def test_a_run_stops_when_its_time_is_over_and_goes_on(
+    load, file, monkeypatch, gpu, capsys, tmp_path
+):
     zoo, report = load("dense_zoo"), load("zoo_report")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    gpu.says(is_available=True)
     now, asked = [0.0], []
     monkeypatch.setattr(zoo.time, "monotonic", lambda: now[0])
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, DeviceError
 
@@ -21,9 +22,14 @@ LEAST_RELEASE = "525"  # of NVIDIA's drivers, the first for CUDA 12
 @cache
 def cuda_driver() -> int | None:
     """The CUDA that NVIDIA's driver has, 12090 for 12.9; None where there is no driver."""
+    return driver_version(ctypes.CDLL)
+
+
+def driver_version(load: Callable[[str], Any]) -> int | None:
+    """The same of the library that ``load`` returns for its name; it raises where there is none."""
     number = ctypes.c_int()
     try:
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
+        if load("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
             return number.value
     except (OSError, AttributeError):
         pass
@@ -73,6 +79,11 @@ def check_driver() -> None:
             f"one for CUDA {version_text(DRIVER)}: update it to {LEAST_RELEASE} or newer; "
             f"{ON_THE_CPU}"
         )
+
+
+def runs_kernels(tensor: torch.Tensor) -> bool:
+    """Return whether kernels compute with a tensor; else torch does, on a CPU."""
+    return tensor.is_cuda
 
 
 def choose_device(name: str) -> tuple[torch.device, str]:

@@ -18,7 +18,7 @@ import torch
 from ..kernels.compile.store import load_kernel
 from ..planning.kernel_spec import KernelSpec
 from ..view.gemm_view import GemmView
-from . import plan
+from .kernel_source import Load, source, take_from
 
 Need = tuple[GemmView, KernelSpec]
 Note = Callable[[GemmView, KernelSpec], None]
@@ -43,13 +43,12 @@ def dry(note: Note = _forgets, *, others: bool = True) -> Iterator[None]:
     ...     pass
     """
     with _one_at_a_time:
-        before = plan.load_kernel
-        run = _Dry(before, note, None if others else threading.get_ident())
-        plan.load_kernel = run.load
+        run = _Dry(source(), note, None if others else threading.get_ident())
+        before = take_from(run.load)
         try:
             yield
         finally:
-            plan.load_kernel = before
+            take_from(before)
             run.over = True
             run.note = _forgets  # plans are kept, and with them the run; what was noted is not
 
@@ -57,7 +56,7 @@ def dry(note: Note = _forgets, *, others: bool = True) -> Iterator[None]:
 class _Dry:
     """A stand-in that is loaded instead of kernels, and notes what would have been."""
 
-    def __init__(self, load: Callable[..., Any], note: Note, thread: int | None) -> None:
+    def __init__(self, load: Load, note: Note, thread: int | None) -> None:
         self.note = note
         self.over, self._load, self._thread = False, load, thread
 

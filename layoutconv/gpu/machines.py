@@ -32,6 +32,7 @@ class Planned:
 
 
 _planned: ContextVar[Planned | None] = ContextVar("planned", default=None)
+_stand_in: Machine | None = None
 
 
 def planned_as(plan: Planned) -> AbstractContextManager[None]:
@@ -54,8 +55,16 @@ def machine_of(device: int) -> Machine:
     return plan.machine if plan and plan.machine.arch == found.arch else found
 
 
+def stand_in(machine: Machine | None) -> None:
+    """Let every GPU be like ``machine`` from now on, whatever is there; None: be itself again."""
+    global _stand_in
+    _stand_in = machine
+
+
 def present(device: int) -> Machine:
     """Describe a GPU that is present; ``DeviceError`` if kernels do not run on it."""
+    if _stand_in is not None:
+        return _stand_in
     check_driver()
     found: Any = torch.cuda.get_device_properties(device)
     arch = architecture((found.major, found.minor))

@@ -13,7 +13,6 @@ from ..base.caches import put_few
 from ..base.memory import maker
 from ..base.torch_internals import in_shape
 from ..kernels.compile.store import as_argument
-from ..kernels.compile.store import load_kernel as load_kernel  # ``dry_run`` swaps it here
 from ..planning.kernel_key import index_buffer, runtime_integers
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
@@ -23,6 +22,7 @@ from ..view.operands import row_major
 from . import machines, select
 from .depthwise_plan import DTYPES, DotPlan
 from .fp32_precision import multiplied_as
+from .kernel_source import kernel_of
 from .map_views import Buffers, Kind, MapView, Over, keep_plan
 from .reduction_plan import adder, sum_partials
 from .select import ALIGNED, Asked
@@ -89,7 +89,7 @@ class Plan:
         view, self.spec, self.splits, self._sums, self.machine, self.problem, self.key = chosen
         self.tile, self.device = self.spec.tile, device
         self._only_device = torch.cuda.device_count() < 2  # hence the current one
-        self._kernel: Any = load_kernel(view, self.spec) if bind else None
+        self._kernel: Any = kernel_of(view, self.spec) if bind else None
         atomic = asked.get("atomic", False)
         self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base import devices
 from ..base.memory import allocator
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
@@ -301,7 +302,7 @@ def _takes_memory(found: Pass, input: Tensor, result: Tensor, ends: bool) -> boo
 
     ``ends`` says whether anything comes after the sums, which torch applies to some depthwise ones.
     """
-    if not input.is_cuda or {input.dtype, result.dtype} & FP8:
+    if not devices.runs_kernels(input) or {input.dtype, result.dtype} & FP8:
         return False
     if not found.is_depthwise:
         return True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base import devices
 from ..base.memory import allocator
 from ..base.torch_internals import is_batched
 from ..cpu import gathered_passes
@@ -227,8 +228,9 @@ class Kind:
         self.fprop: _Pass = partial(_OnCPU, dtype=out_dtype, ending=self.ending)
         self.dgrad: _Pass = partial(_OnCPU, dtype=x.dtype)
         self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
-        self.gathered, self.out_dtype = not _takes_memory(x) and is_gathered(x), out_dtype
-        if _takes_memory(x):
+        on_gpu = devices.runs_kernels(x)
+        self.gathered, self.out_dtype = not on_gpu and is_gathered(x), out_dtype
+        if on_gpu:
             self.fprop = partial(OverMap, Launch(tuple, x, out_dtype, ending.epilogue()))
             self.dgrad = partial(OverMap, Launch(tuple, x, x.dtype, None, self.filter))
             self.wgrad = partial(OverMap, Launch(tuple, x, exact, None))
@@ -442,8 +444,3 @@ class _OnCPU:
         activation, slope = self.ending
         epilogue = epilogue_of(bias, scale, residual, function or activation, slope)
         return execute_cpu(self.view, a, b, out, epilogue)
-
-
-def _takes_memory(a: Tensor) -> bool:
-    """Return whether kernels run."""
-    return a.is_cuda

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..base import devices
 from ..base.caches import remembered
 from ..base.contexts import setting
 from ..base.outlive import keeping
@@ -98,7 +99,7 @@ def tables(
     GPU, where tiles of neighbouring rows share what they leave out.
     """
     compiling = torch.compiler.is_compiling()
-    if not gradients or (_on_cpu(found.outputs.cells) and not compiling):
+    if not gradients or not (devices.runs_kernels(found.outputs.cells) or compiling):
         maps = forward_maps(found)  # on a CPU its pairs, found once, serve all passes
     else:
         pairs = pairs_for(found, channels, dtype)
@@ -257,11 +258,6 @@ def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor
     return maps.forward, maps.order
 
 
-def _on_cpu(tensor: Tensor) -> bool:
-    """Return whether torch computes passes."""
-    return not tensor.is_cuda
-
-
 def conv_view(
     found: Maps,
     count: int,
@@ -298,7 +294,7 @@ def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
     ``numbers`` are the other arguments of the operator ``sparse_conv``.
     """
     of = _ConvArgs.of(*numbers)
-    if _on_cpu(x) and is_gathered(x) and not of.maps.order.numel():
+    if not devices.runs_kernels(x) and is_gathered(x) and not of.maps.order.numel():
         plan = plan_of(of.maps.forward, of.rows if of.transposed else len(x))
         ends = of.ending.epilogue(), of.ending.out_dtype
         return gathered_passes.forward(plan, x, w, of.groups, *ends, transposed=of.transposed)
@@ -361,7 +357,7 @@ def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
     count = len(Maps._fields)
     found, (taps, *rest) = Maps(*numbers[:count]), numbers[count:]
     groups = rest[0] if rest else 1
-    if _on_cpu(x) and is_gathered(x) and not found.order.numel():
+    if not devices.runs_kernels(x) and is_gathered(x) and not found.order.numel():
         plan = plan_of(found.forward, len(x))
         return gathered_passes.filter_gradient(plan, y, x, taps, groups)
     view, lengths = wgrad_view(found, len(y), len(x), y.shape[1], x.shape[1], groups)

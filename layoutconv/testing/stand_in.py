@@ -40,9 +40,7 @@ def pretend(like: Machine | None = None) -> None:
     tensor.is_cpu = property(lambda tensor: not on_gpu(tensor))
     cuda: Any = torch.cuda
     cuda.current_device = lambda: -1
-    stands_for = like or MACHINES["sm_90a"]
-    machine: Any = lambda device: stands_for  # noqa: E731
-    machines.present = machine
+    machines.stand_in(like or MACHINES["sm_90a"])
     # Rows in the order of their taps, as on a GPU, though their cells are on the CPU.
     rows: Any = lambda found, none: found.sorted  # noqa: E731
     executor._rows = rows

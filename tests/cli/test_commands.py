@@ -7,7 +7,6 @@ import os
 import re
 import time
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +18,11 @@ from layoutconv.cli import bench, info, main
 from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
-from layoutconv.planning import cost_model
 from layoutconv.planning.machine import MACHINES, Machine
 from layoutconv.planning.tile import TileConfig
-from layoutconv.tuning import precompile, race
+from layoutconv.tuning import precompile
+
+from ..stand_ins import Clock, Gpu
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
 CHOICE = measured_choices.Choice(TileConfig((64, 64, 64)), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
@@ -70,14 +70,13 @@ def test_info_counts_what_is_kept(kept: Path, capsys: pytest.CaptureFixture[str]
     }  # fmt: skip
 
 
-def test_info_names_gpus(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+def test_info_names_gpus(gpu: Gpu, capsys: Any, tmp_path: Path) -> None:
     numbers = {"total_memory": 141 << 30, "multi_processor_count": 132}
     found = [
         SimpleNamespace(name="NVIDIA H200", major=9, minor=0, **numbers),
         SimpleNamespace(name="Tesla V100", major=7, minor=0, **numbers),
     ]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at: found[at])
+    gpu.says(device_count=2, get_device_properties=found.__getitem__)
     assert main(["info"]) == 0
     out = capsys.readouterr().out
     assert "NVIDIA H200, compute capability 9.0, 141 GiB\n" in out
@@ -155,19 +154,16 @@ def test_cache_commands_where_there_is_no_cache(
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def of_96_rows(monkeypatch: pytest.MonkeyPatch, gpu: Gpu, clock: Clock) -> Clock:
     """A GPU on which tiles of 96 rows are the fastest."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINE)
-    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
+    gpu.says(is_available=True, current_device=-1)
+    gpu.like(MACHINE)
     monkeypatch.setattr(precompile, "compile_kernels", lambda *args: None)
-    monkeypatch.setattr(cost_model, "FAR", inf)  # any tile may win
-    times = lambda plan: 4.0 if plan.tile.m == 96 else 8.0  # noqa: E731
-    monkeypatch.setattr(race, "_on_gpu", lambda *of: times)
+    clock.measures(lambda *of: lambda plan: 4.0 if plan.tile.m == 96 else 8.0)
+    return clock
 
 
-def test_tune_measures_and_remembers(clock: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_measures_and_remembers(of_96_rows: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["tune", "--conv", "2,16,16,64", "--filter", "64,3,3", "--filter", "128,1,1"]
     assert main([*command, "--dtype", "float16", "--dtype", "tf32"]) == 0
     out, err = capsys.readouterr()
@@ -194,7 +190,7 @@ ZOO_LAYER = {
 
 
 def test_tune_says_where_tiles_are_best(
-    clock: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    of_96_rows: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = tmp_path / "zoo.json", tmp_path / "rates.json"
     transposed = {**ZOO_LAYER, "id": 1, "kind": "transposed", "K": 32, "uses": [["a", 2, 1, 1, 5]]}
@@ -219,7 +215,7 @@ def test_tune_says_where_tiles_are_best(
     assert "0 of 4 races, and the time is over" in capsys.readouterr().out
 
 
-def test_tune_adds_to_a_table(clock: None, tmp_path: Path) -> None:
+def test_tune_adds_to_a_table(of_96_rows: Clock, tmp_path: Path) -> None:
     table = tmp_path / "table.json"
     command = ["tune", "--conv", "2,16,16,64", "--filter", "64,3,3", "--table", str(table)]
     assert main([*command, "--pass", "fprop"]) == 0
@@ -229,7 +225,7 @@ def test_tune_adds_to_a_table(clock: None, tmp_path: Path) -> None:
 
 
 def test_a_table_that_cannot_be_kept_is_refused_before_anything_is_measured(
-    clock: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    of_96_rows: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = tmp_path / "wrong.json"
     for text in ("no json", "[1, 2]"):
@@ -242,7 +238,9 @@ def test_a_table_that_cannot_be_kept_is_refused_before_anything_is_measured(
     assert list(measured_choices.kept()) == []
 
 
-def test_tune_takes_rows_of_the_benchmark(clock: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_takes_rows_of_the_benchmark(
+    of_96_rows: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tune", "--rows", "^vae (fprop|dgrad) (fp16|tf32)|depthwise_3d", "--json"]) == 0
     rows = {(row["input"], row["pass"], row["dtype"]) for row in told(capsys)}
     shape = "1,16,64,64,256"
@@ -250,14 +248,14 @@ def test_tune_takes_rows_of_the_benchmark(clock: None, capsys: pytest.CaptureFix
 
 
 def test_ctrl_c_in_a_tune_keeps_what_was_found(
-    clock: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    of_96_rows: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(plan: gpu_plan.Plan) -> float:
         if len(list(measured_choices.kept())) == 1:
             raise KeyboardInterrupt
         return 1.0
 
-    monkeypatch.setattr(race, "_on_gpu", lambda *of: interrupt)
+    of_96_rows.measures(lambda *of: interrupt)
     assert main(["tune", "--conv", "2,16,16,64", "--filter", "64,3,3"]) == 130
     assert len(list(measured_choices.kept())) == 1
     assert "Traceback" not in capsys.readouterr().err
@@ -285,7 +283,7 @@ def test_without_a_gpu_there_is_a_sentence(name: str, capsys: pytest.CaptureFixt
     ],
 )  # fmt: skip
 def test_bench_calls_the_script(
-    command: list[str], script: str, arguments: list[str], monkeypatch: Any, capsys: Any
+    command: list[str], script: str, arguments: list[str], monkeypatch: Any, gpu: Gpu, capsys: Any
 ) -> None:
     """Its options are the script's, JSON alone goes to standard output, its status is ours."""
     given: list[list[str]] = []
@@ -307,7 +305,7 @@ def test_bench_calls_the_script(
         loaded.append(name)
         return SimpleNamespace(main=main_of_script)
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    gpu.says(is_available=True)
     monkeypatch.setattr(bench, "load", load)
     assert main(["bench", *command]) == 1
     assert loaded == [script]

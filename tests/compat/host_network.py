@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layoutconv.gpu.kernel_source import take_from
+
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
@@ -27,11 +29,9 @@ from spconv_networks import residual_backbone  # noqa: E402
 
 import layoutconv.compat.spconv.pytorch as spconv  # noqa: E402
 from layoutconv.gpu import machines  # noqa: E402
-from layoutconv.gpu import plan as gpu_plan  # noqa: E402
 from layoutconv.kernels.maps import build_map, map_stages, pairs, per_rank  # noqa: E402
 from layoutconv.kernels.maps.build_map import HashTable  # noqa: E402
 from layoutconv.kernels.pointwise import segment_sum  # noqa: E402
-from layoutconv.ops import sparse_calls, sparse_operators  # noqa: E402
 from layoutconv.planning.machine import MACHINES  # noqa: E402
 
 ROWS, SHAPE = 200, [41, 200, 176]
@@ -53,21 +53,16 @@ def stand_in() -> None:
     cuda.current_device, cuda.device_count = lambda: -1, lambda: 1
     cuda.is_current_stream_capturing, cuda.current_stream = lambda: False, lambda *_: None
     cuda.Event = Event
-    own: Any = machines
-    own.machine_of = lambda device: MACHINES["sm_90a"]
+    machines.stand_in(MACHINES["sm_90a"])
+    take_from(lambda *_: nothing)
     for module in (build_map, map_stages, pairs):
         if hasattr(module, "crew_for"):
             module.__dict__["crew_for"] = lambda rows, device: 132
         if hasattr(module, "multiprocessors"):
             module.__dict__["multiprocessors"] = lambda device: 132
-    for module, name in ((gpu_plan, "load_kernel"), (segment_sum, "load_segment_sum")):
-        module.__dict__[name] = lambda *_: nothing
+    segment_sum.__dict__["load_segment_sum"] = lambda *_: nothing
     rank: Any = per_rank
     rank.load_per_rank, rank._arch = map_kernel, lambda device: "sm_90a"
-    calls: Any = sparse_calls
-    calls._takes_memory = lambda tensor: True
-    operators: Any = sparse_operators
-    operators._on_cpu = lambda tensor: False
     table: Any = HashTable
     table.verdict = lambda found: (0, 0, found.memory is None)
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.compat.spconv.pytorch import blocks
-from layoutconv.nn import fused_norm, unfused
+from layoutconv.nn import unfused
+from layoutconv.nn.fused_norm import fused
 from layoutconv.ops import sparse_calls
 
 from .blocks import PLANNED, REFUSED, SEEN, C, Conditional, Detecting, Other, Segmenting, shortcut
@@ -37,7 +38,6 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sparse_calls.forget()
     blocks._plans.clear()
     sums.clear()
-    monkeypatch.setattr(fused_norm, "runs_kernels", lambda x: True)
     with_following = spconv.conv.SparseConvolution.with_following
 
     def noted(self: Any, *given: Any) -> Any:
@@ -46,7 +46,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return made
 
     monkeypatch.setattr(spconv.conv.SparseConvolution, "with_following", noted)
-    yield
+    with fused():
+        yield
     sparse_calls.forget()
 
 

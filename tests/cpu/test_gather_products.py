@@ -7,6 +7,7 @@ import gc
 import pickle
 import sys
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from layoutconv.cpu import gathered_passes
 from layoutconv.cpu.gather_products import GatherPlan
 from layoutconv.cpu.gathered_passes import plan_of
 from layoutconv.errors import ArgumentError
-from layoutconv.ops import sparse_calls
+from layoutconv.ops import sparse_calls, sparse_operators
 from layoutconv.sparse import Coordinates, strided_map, submanifold_map
 
 
@@ -108,7 +109,8 @@ def layer(found, dtype, by_views, monkeypatch):
     sparse_calls.forget()
     with monkeypatch.context() as patch:
         if by_views:
-            patch.setattr("layoutconv.ops.sparse_operators._on_cpu", lambda tensor: False)
+            elsewhere = SimpleNamespace(runs_kernels=lambda tensor: True)
+            patch.setattr(sparse_operators, "devices", elsewhere)
             patch.setattr(sparse_calls, "is_gathered", lambda tensor: False)
         else:
             patch.setattr(sys.modules["layoutconv.ops.execute"], "execute_cpu", None)

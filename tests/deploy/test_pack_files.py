@@ -18,9 +18,10 @@ from layoutconv.deploy import packed_network
 from layoutconv.deploy.pack_file import KERNELS, MANIFEST, PROGRAM, WEIGHTS, read_pack, write_pack
 from layoutconv.deploy.program import exported
 from layoutconv.errors import ArgumentError
-from layoutconv.gpu import machines
 from layoutconv.kernels.compile import store
 from layoutconv.planning.machine import MACHINES
+
+from ..stand_ins import Gpu
 
 NET = torch.nn.Linear(4, 3).eval()
 X = torch.ones(2, 4)
@@ -126,15 +127,13 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         lc.load_pack(path, "cpu")
 
 
-def test_another_gpu_or_processor_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machines, "present", lambda device: MACHINES["sm_80"])
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+def test_another_gpu_or_processor_is_refused(tmp_path: Path, gpu: Gpu) -> None:
+    gpu.like("sm_80")
+    gpu.says(current_device=0)
     path = written(tmp_path / "net.pack")
     with pytest.raises(ArgumentError, match=r"a pack for sm_80, which this GPU is, .* for sm_90a"):
         lc.load_pack(path, "cuda")
-    monkeypatch.setattr(machines, "present", lambda device: MACHINES[ARCH])
+    gpu.like(ARCH)
     host = {"machine": packed_network.platform.machine(), "flags": ["avx512_of_tomorrow"]}
     path = written(tmp_path / "net.pack", host=host)
     with pytest.raises(ArgumentError, match="one that may use avx512_of_tomorrow"):
@@ -144,8 +143,8 @@ def test_another_gpu_or_processor_is_refused(
         lc.load_pack(path, "cuda")
 
 
-def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
+    gpu.says(is_available=False)
     path = tmp_path / "net.pack"
     with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .* no GPU here, got"):
         lc.pack(NET, X, path)

@@ -17,13 +17,14 @@ import torch
 
 import layoutconv as lc
 from layoutconv.deploy.pack_file import KERNELS, read_pack
-from layoutconv.gpu import machines, select
+from layoutconv.gpu import select
 from layoutconv.gpu.machines import Planned, machine_of, planned_as
 from layoutconv.kernels.compile import linked
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse.views import kernel_map_view
 
+from ..stand_ins import Gpu
 from ..warm_process import run_python
 from .networks import IMAGES, ROWS, cloud, dense, equal, sparse
 
@@ -159,11 +160,9 @@ class TestSparse:
 # -- what a pack was planned for -------------------------------------------------------------------
 
 
-def test_a_call_of_a_pack_plans_for_the_gpu_that_it_was_made_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_of_a_pack_plans_for_the_gpu_that_it_was_made_for(gpu: Gpu) -> None:
     here = replace(MACHINES[ARCH], sm_count=78, name="here")
-    monkeypatch.setattr(machines, "present", lambda device: here)
+    gpu.like(here)
     with planned_as(Planned(MACHINES[ARCH], {})):
         assert machine_of(0) == MACHINES[ARCH]
         with planned_as(Planned(MACHINES["sm_80"], {})):
@@ -173,10 +172,10 @@ def test_a_call_of_a_pack_plans_for_the_gpu_that_it_was_made_for(
 
 
 def test_a_call_of_a_pack_chooses_what_was_measured_and_measures_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, gpu: Gpu
 ) -> None:
     view = kernel_map_view(torch.zeros(27, 4096, dtype=torch.int32).T, 64, 64)
-    monkeypatch.setattr(machines, "present", lambda device: MACHINES["sm_80"])
+    gpu.like("sm_80")
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
     monkeypatch.setattr(select.handed, "tune_at_need", lambda *_, **__: pytest.fail("measured"))
 

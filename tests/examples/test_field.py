@@ -12,16 +12,13 @@ NAMES = ["ck_tile_windows", "gather_gemm_scatter", "gett", "memory_layouts", "wm
 
 
 @pytest.fixture
-def wrong(monkeypatch):
+def wrong(spoiled):
     """An executor whose last number is off by a little."""
-    right = layoutconv.execute
 
-    def execute(view, a, b, *rest, **options):
-        d = right(view, a, b, *rest, **options)
+    def change(d):
         d[tuple((d == d).nonzero()[-1])] += 0.5
-        return d
 
-    monkeypatch.setattr(layoutconv, "execute", execute)
+    spoiled(change)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,10 +87,8 @@ def test_rows_and_columns_that_are_gathered(example, capsys):
     assert written == ["31840", "12736", "19200", "12736"]
 
 
-def test_measuring_wants_a_gpu(example, capsys, monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_measuring_wants_a_gpu(example, capsys, gpu):
+    gpu.says(is_available=False)
     assert example("wmma_conv3x3").main(["--perf"]) == 2
     assert "--perf measures a GPU" in capsys.readouterr().err
 
@@ -127,14 +122,11 @@ def test_the_memory_is_shown(example, capsys):
     assert dict(shown) == expected
 
 
-def test_what_is_beside_a_slice_is_left_alone(example, capsys, monkeypatch):
-    right = layoutconv.execute
-
-    def careless(view, a, b, out):
-        right(view, a, b, out)
+def test_what_is_beside_a_slice_is_left_alone(example, capsys, spoiled):
+    def careless(out):
         if out._base is not None and out.stride(-2) > out.shape[-1]:
             out._base[0, 0, 0, 0] = 0.0
 
-    monkeypatch.setattr(layoutconv, "execute", careless)
+    spoiled(careless)
     assert example("memory_layouts").main([]) == 1
     assert capsys.readouterr().out.count("FAILED") == 1

@@ -43,16 +43,11 @@ def test_the_limits_of_the_original_are_gone(main, capsys):
     assert len(re.findall(r"3 of 3 images checked: .* ok$", told, re.M)) == 2
 
 
-def test_a_wrong_result_is_found(example, main, capsys, monkeypatch):
-    import layoutconv
-
-    right = layoutconv.execute
-
-    def wrong(view, a, b, out):
-        right(view, a, b, out)
+def test_a_wrong_result_is_found(example, main, capsys, spoiled):
+    def wrong(out):
         out.view(-1)[-1] = torch.nan
 
-    monkeypatch.setattr(layoutconv, "execute", wrong)
+    spoiled(wrong)
     assert main(IMAGES) == 1
     assert len(re.findall("FAILED", capsys.readouterr().out)) == 2
     assert main([*IMAGES, "--no-check"]) == 0

@@ -129,7 +129,7 @@ def test_operators_keep_the_rules_of_torch_library(problem):
     torch.library.opcheck(conv_wgrad, (tensors(problem)[2], x, list(problem.taps), *n))
 
 
-def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch):
+def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch, gpu):
     """Sums that are stored, and finished by torch, are those that an executor finishes."""
     x, w, y = (t.detach().float() for t in tensors(DEPTHWISE))
     bias, residual = torch.randn(DEPTHWISE.K), torch.randn_like(y)
@@ -142,7 +142,7 @@ def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch):
     plan.device, plan.sums, plan.in_torch = 0, torch.float32, True
     plan.place = _Place.of_view(view)
     monkeypatch.setattr(plan, "_launch", partial(execute_cpu, view), raising=False)
-    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    gpu.says(device=nullcontext)
     epilogue = Epilogue((Bias(bias), Residual(residual), Activation("silu")), statistics=True)
     y, statistics = torch.empty(DEPTHWISE.output, dtype=torch.int8), torch.empty(2, DEPTHWISE.K)
     plan(x, w, y, epilogue, statistics)

@@ -20,16 +20,18 @@ SHAPES = int(os.environ.get("LAYOUTCONV_SHAPES", "600"))
 MOST_MB = 60  # after the whole number of shapes, above the start
 NOISE_MB = 4  # of modules that are imported late, and of an allocator that keeps pages
 ON_A_GPU = """
-from layoutconv.gpu import machines, plan
+from layoutconv.base import devices
+from layoutconv.gpu import kernel_source, machines, plan
 from layoutconv.kernels.pointwise import loaders
-from layoutconv.ops import dense_calls, dense_passes
+from layoutconv.ops import dense_passes
 from layoutconv.planning.machine import MACHINES
 
-machines.machine_of = lambda device: MACHINES["sm_90a"]
-plan.load_kernel = loaders.load_reduction = lambda *of: lambda *operands: None
+machines.stand_in(MACHINES["sm_90a"])
+loaders.load_reduction = lambda *of: lambda *operands: None
+kernel_source.take_from(loaders.load_reduction)
 torch.cuda.device_count = lambda: 1
 dense_passes.is_torchs = lambda *of: False
-dense_calls._takes_memory = lambda *of: True
+devices.runs_kernels = lambda tensor: True
 sys.modules["layoutconv.ops.execute"].execute_cpu = plan.execute_gpu
 """
 FORWARD = """

@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.ops import sparse_operators
 from layoutconv.ops.chunk_sums import sum_chunks
 from layoutconv.ops.sparse_operators import Maps, chunk_of, wgrad
 from layoutconv.planning.machine import MACHINES
@@ -71,10 +70,9 @@ def map_on_a_gpu(rows: int, counts: tuple[int, ...] | None) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("sms", [78, 132])
-def test_chunks_follow_the_gpu_the_dtype_and_what_is_counted(sms, dtype, monkeypatch):
+def test_chunks_follow_the_gpu_the_dtype_and_what_is_counted(sms, dtype, gpu):
     machine = replace(MACHINES["sm_90a"], sm_count=sms)
-    monkeypatch.setattr(sparse_operators.machines, "machine_of", lambda _: machine)
-    monkeypatch.setattr(sparse_operators, "multiplied_as", lambda kind: "tf32")
+    gpu.like(machine)
     kind = "tfloat32" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
     counts, rows = (60_000,) * 27, 100_000
     for C in (32, 64, 128):

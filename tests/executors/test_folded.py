@@ -25,6 +25,8 @@ from layoutconv.tensors.tensor_checks import as_stored
 from layoutconv.tuning.tuned_problems import views_of
 from layoutconv.view.gemm_view import GemmView
 
+from ..stand_ins import Gpu
+
 LARGE = (2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1
 FOURTHS = {"activation": (8, 64, 64, 64, 16), "stride": 4, "padding": 0}  # of which one is zeros
 
@@ -107,11 +109,9 @@ def test_nothing_outside_the_filter_is_multiplied(
         assert leaves_bounds(found.view)  # folded lines are worth it where a tile leaves that out
 
 
-def test_where_lines_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_lines_are_folded(gpu: Gpu) -> None:
     for arch, want in (("sm_90a", LINE), ("sm_80", 0)):
-        monkeypatch.setattr(
-            "layoutconv.gpu.machines.machine_of", lambda device, arch=arch: MACHINES[arch]
-        )
+        gpu.like(arch)
         assert (line_of(torch.bfloat16, 0), line_of(torch.float32, 0)) == (want, 0)
 
 

@@ -20,7 +20,6 @@ from layoutconv.conv import (
 )
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.packed_int4 import in_pairs, unpacked
 from layoutconv.view.epilogue import Activation, Bias, Scale
@@ -222,11 +221,11 @@ def test_views_without_pairs_along_k():
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch):
+def machine(gpu):
     def use(name: str) -> list[Any]:
         specs: list[Any] = []
-        monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES[name])
-        monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: specs.append(spec))
+        gpu.like(name)
+        gpu.loads(lambda view, spec: specs.append(spec))
         return specs
 
     return use

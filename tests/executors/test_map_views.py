@@ -17,24 +17,23 @@ from layoutconv.gpu.map_views import MapView, Over, map_view, representative
 from layoutconv.gpu.measured_choices import size_class
 from layoutconv.ops import sparse_operators as executor
 from layoutconv.planning.kernel_key import index_buffer, signature
-from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
 from layoutconv.sparse.maps.tap_pairs import Pairs
 from layoutconv.tensors import tensor_checks
 from layoutconv.view.gemm_view import GemmView
 
+from ..stand_ins import Gpu
+
 C, K = 16, 24
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_gpu(gpu: Gpu) -> Iterator[None]:
     """Kernels are what they were made for; rows are sorted, as for a GPU."""
     map_views.forget()
-    monkeypatch.setattr(executor, "_on_cpu", lambda tensor: False)
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(
-        gpu_plan, "load_kernel", lambda view, spec: (signature(view, spec.along), spec)
-    )
+    gpu.runs_kernels()
+    gpu.like("sm_90a")
+    gpu.loads(lambda view, spec: (signature(view, spec.along), spec))
     yield
     map_views.forget()
 

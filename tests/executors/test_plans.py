@@ -90,7 +90,7 @@ launched: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
+def no_gpu(monkeypatch, gpu):
     def adder(like: Tensor, result: Tensor, pieces: int) -> Callable[[Tensor, Tensor], None]:
         def add(workspace: Tensor, out: Tensor) -> None:
             assert len(workspace) == like.numel() == pieces * len(out)
@@ -101,11 +101,11 @@ def no_gpu(monkeypatch):
 
     launched.clear()
     dense_calls.forget()
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu_plan, "load_kernel", StandIn)
+    gpu.like("sm_90a")
+    gpu.loads(StandIn)
+    gpu.says(current_device=-1)
+    gpu.runs_kernels()
     monkeypatch.setattr(gpu_plan, "adder", adder)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
     monkeypatch.setattr(dense_calls, "_takes_memory", lambda found, *_: not found.is_depthwise)
     yield
     dense_calls.forget()
@@ -280,17 +280,17 @@ def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("name", ["sm_80", "sm_86"])
-def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
+def test_a_machine_without_fp8_is_refused(gpu, name, dtype):
     specs: list[Any] = []
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES[name])
-    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: specs.append(spec))
+    gpu.like(name)
+    gpu.loads(lambda view, spec: specs.append(spec))
     view = fprop_view(ConvProblem((8, 64, 64, 128), (64, 3, 3), padding=1))
     kind = str(dtype).removeprefix("torch.")
     message = f"`a`: expected a GPU of compute capability 8.9 or more for {kind}, got one of 8."
     with pytest.raises(ArgumentTypeError, match=message):
         gpu_plan.Plan(view, dtype, -1, torch.float16)
     assert specs == []
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_89"])
+    gpu.like("sm_89")
     gpu_plan.Plan(view, dtype, -1, torch.float16)
     assert [spec.dtype for spec in specs] == [kind]
 

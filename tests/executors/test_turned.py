@@ -6,6 +6,7 @@ A GPU is stood in for by the CPU: kernels are its executor, on the memory that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,12 +26,13 @@ from layoutconv.ops import sparse_operators as operators
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.planning.kernel_key import runtime_integers
 from layoutconv.planning.kernel_spec import vectors_of
-from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.tensors.tensor_checks import expected
 from layoutconv.tuning.tuned_problems import views_of
 from layoutconv.view.gemm_view import GemmView
 
+from .. import precision
+from ..stand_ins import Gpu
 from .addresses import tensor_at
 
 # Views of kernels, where the filters that they got start, and these.
@@ -59,25 +61,26 @@ def in_one_part(plan: gpu_plan.Plan, a: int, b: int, out: Tensor) -> None:
 
 
 @pytest.fixture(autouse=True)
-def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def hopper(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[None]:
     ran.clear()
     for module in (dense_calls, sparse_calls, map_views):
         module.forget()
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu_plan, "load_kernel", kernel_of)
+    gpu.like("sm_90a")
+    gpu.loads(kernel_of)
+    gpu.says(device_count=1)
+    gpu.runs_kernels()
     monkeypatch.setattr(gpu_plan.Plan, "_run_in_parts", in_one_part)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
-    for module in (dense_calls, sparse_calls):
-        monkeypatch.setattr(module, "_takes_memory", lambda *_: True)
-    monkeypatch.setattr(operators, "_on_cpu", lambda *_: False)
-    monkeypatch.setattr(room, "_runs_kernels", lambda a: True)
-    monkeypatch.setattr(room, "ROWS", 32)
-    monkeypatch.setattr(room, "PRODUCTS", 1 << 12)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    yield
+    enough(monkeypatch, 32, 1 << 12)
+    with precision.restored():
+        torch.backends.cudnn.allow_tf32 = True
+        yield
     for module in (dense_calls, sparse_calls, map_views):
         module.forget()
+
+
+def enough(monkeypatch: pytest.MonkeyPatch, rows: int, products: int) -> None:
+    """Filters are turned for so many rows, and so many products."""
+    monkeypatch.setattr(room, "LEAST", room.Least(rows, products))
 
 
 def is_turned(view: GemmView) -> bool:
@@ -128,7 +131,7 @@ def test_how_much_work_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: str(value),
 )
 def test_the_executor_turns_under_the_rule_alone(
-    change: dict[str, Any], turns: bool, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any], turns: bool, monkeypatch: pytest.MonkeyPatch, gpu: Gpu
 ) -> None:
     seen: list[tuple[GemmView, Tensor]] = []
 
@@ -138,10 +141,10 @@ def test_the_executor_turns_under_the_rule_alone(
     clear_caches()  # of passes under another rule
     monkeypatch.setattr(dense_passes, "execute", note)
     machine = change.get("machine", "sm_90a")
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES[machine])
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", change.get("precision") != "fp32")
-    monkeypatch.setattr(room, "_runs_kernels", lambda a: change.get("on_gpu", True))
-    monkeypatch.setattr(room, "PRODUCTS", change.get("products", 1 << 12))
+    gpu.like(machine)
+    torch.backends.cudnn.allow_tf32 = change.get("precision") != "fp32"
+    gpu.runs_kernels(change.get("on_gpu", True))
+    enough(monkeypatch, 32, change.get("products", 1 << 12))
     dtype, rows = change.get("dtype", torch.float32), change.get("rows", 32)
     y, w = torch.ones(1, rows, 8, dtype=dtype), torch.ones(8, 3, 16, dtype=dtype)
     dense_passes.dgrad(y.mT, w.mT, [rows], [1], [1, 1], [1])
@@ -163,7 +166,7 @@ def test_gradients_of_any_order_and_under_compile(
     copy = room.turned_filter
     monkeypatch.setattr(room, "turned_filter", lambda w: copies.append(copy(w)) or copies[-1])
     # Tensors of the CPU, so that views run by its executor: what is not known of a call.
-    monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: False)
+    monkeypatch.setattr(dense_calls, "devices", SimpleNamespace(runs_kernels=lambda tensor: False))
     x, w = integers(2, 4, 9, 8).requires_grad_(), integers(8, 4, 3, 3, seed=1).requires_grad_()
 
     def step(conv: Any) -> list[Tensor]:
@@ -296,6 +299,6 @@ def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(map(is_turned, plain))
     for direction in ("fprop", "wgrad"):
         assert views_of(problem, direction, along_sums=True) == views_of(problem, direction)
-    monkeypatch.setattr(room, "ROWS", 33)
+    enough(monkeypatch, 33, 1 << 12)
     assert views_of(problem, "dgrad", along_sums=True) == plain
     assert len(seen) == 4

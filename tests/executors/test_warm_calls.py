@@ -18,11 +18,9 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.gpu import map_views
-from layoutconv.gpu import plan as gpu_plan
 from layoutconv.nn.sparse import subm_conv
-from layoutconv.ops import dense_calls, dense_passes, sparse_calls
+from layoutconv.ops import dense_calls, sparse_calls
 from layoutconv.ops.epilogue_args import EpilogueArgs
-from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
 
 from .. import precision
@@ -39,19 +37,16 @@ def stand_in(view: Any, spec: Any) -> Callable[..., None]:
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
+def no_gpu(monkeypatch, gpu):
     launched.clear()
     dense_calls.forget()
     sparse_calls.forget()
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu_plan, "load_kernel", stand_in)
+    gpu.like("sm_90a")
+    gpu.loads(stand_in)
+    gpu.says(device_count=1)
+    gpu.runs_kernels()
     # No sum is cut in parts: nothing stands in for what adds them up.
     monkeypatch.setattr("layoutconv.planning.cost_model.MOST_SPLITS", 1)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
-    monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)
-    monkeypatch.setattr(sparse_calls, "_takes_memory", lambda *_: True)
-    monkeypatch.setattr("layoutconv.ops.sparse_operators._on_cpu", lambda *_: False)
     yield
     dense_calls.forget()
     sparse_calls.forget()
@@ -313,7 +308,7 @@ def test_the_input_may_be_the_residual():
     assert len(launched) == 2
 
 
-def test_a_plan_makes_its_device_the_current_one_where_there_are_several(monkeypatch):
+def test_a_plan_makes_its_device_the_current_one_where_there_are_several(gpu):
     current, entered = [-1], []
 
     class Device:
@@ -327,9 +322,7 @@ def test_a_plan_makes_its_device_the_current_one_where_there_are_several(monkeyp
         def __exit__(self, *_: Any) -> None:
             current.pop()
 
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
-    monkeypatch.setattr(torch.cuda, "device", Device)
+    gpu.says(device_count=2, current_device=lambda: current[-1], device=Device)
     x = memory_of(1, 16, 4, 4, 5)  # whose view has no plan
     for _ in range(2):
         lc.conv3d(x, W)

@@ -12,7 +12,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
-from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu import packing_choice
 from layoutconv.gpu.depthwise_plan import launches_alone
 from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.ops import dense_calls, dense_passes
@@ -58,7 +58,6 @@ PLANE = memory_of(2, 16, 6, 5)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_warm_depthwise_call_is_a_launch(transposed, ends, monkeypatch):
-    monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)
     monkeypatch.setattr(
         "layoutconv.kernels.pointwise.loaders.load_dot", lambda view, *_, **__: OnCpu(view)
     )
@@ -96,11 +95,17 @@ def test_depthwise_epilogues_that_torch_applies_are_no_launch():
     assert launches_alone(empty, torch.float16, ends=False)
 
 
-def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch):
+@pytest.fixture
+def packing(monkeypatch, gpu):
+    """Channels are packed wherever they can be, and kernels of them computed on the CPU."""
     of = multiplied_on(torch.float16, MACHINES["sm_90a"])
     monkeypatch.setattr(dense_passes, "multiplied_for", lambda a: of)
-    monkeypatch.setattr(gpu_plan, "load_kernel", on_cpu)
-    monkeypatch.setattr("layoutconv.gpu.packing_choice.HOST", -1e9)  # any gain is worth it
+    monkeypatch.setattr(packing_choice, "HOST", -1e9)  # any gain is worth it
+    gpu.loads(on_cpu)
+
+
+@pytest.mark.usefixtures("packing")
+def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch):
     x, w = memory_of(1, 3, 9, 12), memory_of(16, 3, 3, 3)
     want = torch.nn.functional.conv2d(x.double(), w.double(), None, 2, 1)
     made = dense_passes.pass_of("fprop", x, w, ((2, 2), (1, 1, 1, 1), (1, 1), 1, None))
@@ -118,13 +123,10 @@ def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch
 
 
 @pytest.mark.parametrize("channels", [(3, 16), (16, 3)], ids=["packed", "exchanged"])
-def test_a_packed_gradient_of_the_filter_is_found_and_finished(channels, monkeypatch):
+@pytest.mark.usefixtures("packing")
+def test_a_packed_gradient_of_the_filter_is_found_and_finished(channels):
     """Its views write other memory, which calls bring to the result as the operator does."""
     C, K = channels
-    of = multiplied_on(torch.float16, MACHINES["sm_90a"])
-    monkeypatch.setattr(dense_passes, "multiplied_for", lambda a: of)
-    monkeypatch.setattr(gpu_plan, "load_kernel", on_cpu)
-    monkeypatch.setattr("layoutconv.gpu.packing_choice.HOST", -1e9)  # any gain is worth it
     x, w = memory_of(2, C, 9, 12), memory_of(K, C, 3, 3).requires_grad_()
     y = lc.conv2d(x, w, padding=1)
     grad = memory_of(*y.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -14,6 +16,8 @@ from layoutconv.gpu.voxel_rows import voxel_rows
 from layoutconv.ops import dense_passes
 from layoutconv.ops.dense_passes import Pass
 from layoutconv.ops.epilogue_args import EpilogueArgs
+
+from .. import precision
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
@@ -34,9 +38,15 @@ PROBLEMS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def in_tf32() -> Iterator[None]:
+    with precision.restored():
+        torch.backends.cudnn.allow_tf32 = True
+        yield
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_every_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+def test_every_way(name: str) -> None:
     problem = PROBLEMS[name]
     generator = torch.Generator("cuda").manual_seed(len(name))
     y, x = (
@@ -77,7 +87,6 @@ def test_every_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_starts_at_any_element(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of tensors in the middle of others, through the function that users call."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setattr(packing_choice, "HOST", -1e9)  # whatever is saved
     dense_passes.forget()
     found: list[int] = []

@@ -18,6 +18,8 @@ from layoutconv.kernels.pointwise import gather_pool as kernels
 from layoutconv.kernels.pointwise.gather_pool import FLIGHT, GatherShape, build
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, parse, run
 
+from ..stand_ins import Gpu
+
 _compiled: dict[Any, Any] = {}
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -66,12 +68,11 @@ def on_device(memory: Memory, name: str, x: Tensor, written: bool) -> DeviceTens
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+def machine(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_gather", found.load)
-    machine = type("", (), {"arch": ""})
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda _: machine)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    gpu.like("sm_80")
+    gpu.says(current_device=-1)
     gathered._kernel.cache_clear()
     yield found
     gathered._kernel.cache_clear()

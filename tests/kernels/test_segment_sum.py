@@ -21,6 +21,8 @@ from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
 from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
 
+from ..stand_ins import Gpu
+
 _compiled: dict[Any, Any] = {}
 
 
@@ -65,12 +67,11 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+def machine(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_segment_sum", found.load)
-    machine = type("", (), {"arch": ""})
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda _: machine)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    gpu.like("sm_80")
+    gpu.says(current_device=-1)
     chunk_sums._segment_sum.cache_clear()
     yield found
     chunk_sums._segment_sum.cache_clear()

@@ -11,6 +11,8 @@ import torch
 from layoutconv.nn import graph_recorder
 from layoutconv.nn.graph_recorder import CudaGraphs, HostReads
 
+from ..stand_ins import Gpu
+
 
 @pytest.mark.parametrize("of", ["", "Stream", "Event"])
 def test_what_waits_for_the_device_is_refused_before_a_capture(of: str) -> None:
@@ -31,7 +33,9 @@ class Nothing:
 
 
 @pytest.mark.parametrize("torch_ends", [False, True])
-def test_a_capture_that_fails_is_ended(torch_ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_fails_is_ended(
+    torch_ends: bool, monkeypatch: pytest.MonkeyPatch, gpu: Gpu
+) -> None:
     """As torch 2.11 leaves one: its allocator goes on, its stream stays, its generator waits."""
     before, done = Nothing(), list[Any]()
 
@@ -49,14 +53,10 @@ def test_a_capture_that_fails_is_ended(torch_ends: bool, monkeypatch: pytest.Mon
             raise RuntimeError("not currently recording")
         done.append(("ended", *of))
 
-    of_cuda: dict[str, Any] = {
-        "current_stream": lambda: before, "Stream": Nothing, "stream": lambda _: Nothing(),
-        "CUDAGraph": Nothing, "graph": Graph, "graph_pool_handle": lambda: (0, 7),
-        "set_stream": lambda stream: done.append(stream), "current_device": lambda: 3,
-        "device": lambda _: Nothing(),
-    }  # fmt: skip
-    for name, made in of_cuda.items():
-        monkeypatch.setattr(torch.cuda, name, made)
+    gpu.says(
+        current_stream=before, Stream=Nothing, stream=Nothing(), CUDAGraph=Nothing, graph=Graph,
+        graph_pool_handle=(0, 7), set_stream=done.append, current_device=3, device=Nothing(),
+    )  # fmt: skip
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: Nothing())
     monkeypatch.setattr(graph_recorder, "end_of_pool", ends)
     monkeypatch.setattr(graph_recorder, "release_pool", lambda *of: done.append(("freed", *of)))

@@ -10,17 +10,18 @@ import torch
 from torch import nn
 
 import layoutconv as lc
-from layoutconv.nn import Residual, Sequential, fused_norm, unfused
+from layoutconv.nn import Residual, Sequential, unfused
+from layoutconv.nn.fused_norm import fused
 from layoutconv.ops import sparse_calls
 
 C = 8
 
 
 @pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def kernels() -> Iterator[None]:
     sparse_calls.forget()
-    monkeypatch.setattr(fused_norm, "runs_kernels", lambda x: True)
-    yield
+    with fused():
+        yield
     sparse_calls.forget()
 
 

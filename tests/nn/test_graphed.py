@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import layoutconv as lc
 from layoutconv.compat.spconv import pytorch as spconv
-from layoutconv.gpu import plan
+from layoutconv.gpu.kernel_source import source
 from layoutconv.nn.graph_bucket import OVERFLOW
 from layoutconv.nn.graph_recorder import Recording
 from layoutconv.nn.graphed_network import Graphed
@@ -473,12 +473,12 @@ def test_bad_options_are_named(options: dict[str, Any], name: str) -> None:
 def test_who_looks_for_reads_has_no_kernels_compiled() -> None:
     """With a mode that looks on, fused layers run apart: those kernels nobody replays."""
     kinds: list[bool] = []
-    real = plan.load_kernel
+    real = source()
 
     class Looks(nn.Module):
         def forward(self, x: Any) -> Any:
             if isinstance(x, SparseTensor):
-                kinds.append(plan.load_kernel is real)
+                kinds.append(source() is real)
             return x
 
     net = captured(lc.nn.Sequential(lc.nn.SubmConv3d(3, 8, 3), Looks()).eval())

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 import layoutconv as lc
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.gpu.row_norm import Norm
-from layoutconv.nn import Residual, Sequential, fused_norm, trained_norm, unfused
+from layoutconv.nn import Residual, Sequential, trained_norm, unfused
 from layoutconv.nn.counted_rows import CountedRows, WithoutDropout
+from layoutconv.nn.fused_norm import fused
 from layoutconv.sparse import SparseTensor
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -25,7 +26,7 @@ C = 8
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[Norm]:
+def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Norm]]:
     """The passes that there were."""
     found: list[Norm] = []
     real = trained_norm.batch_norm
@@ -34,10 +35,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[Norm]:
         found.append(norm)
         return real(x, norm)
 
-    monkeypatch.setattr(fused_norm, "runs_kernels", lambda x: True)
     monkeypatch.setattr(trained_norm, "on_kernels", lambda _, n: isinstance(n.momentum, float))
     monkeypatch.setattr(trained_norm, "batch_norm", noted)
-    return found
+    with fused():
+        yield found
 
 
 @pytest.fixture

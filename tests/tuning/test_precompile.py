@@ -24,15 +24,16 @@ from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import dry_run
 from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu.kernel_source import source
 from layoutconv.gpu.line_packing import pack_lines
 from layoutconv.ops.execute import execute_cpu
-from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tensors import tensor_checks
 from layoutconv.tuning import precompile
 from layoutconv.view.gemm_view import GemmView
 
 from ..executors.addresses import tensor_at
+from ..stand_ins import Gpu
 
 PROBLEM = ConvProblem((1, 6, 6, 16), (16, 3, 3), padding=1)
 VIEW = fprop_view(PROBLEM)
@@ -40,13 +41,13 @@ X, W = torch.randn(1, 6, 6, 16), torch.randn(16, 3, 3, 16)
 
 
 @pytest.fixture(autouse=True)
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> list[list[Any]]:
     """Kernels that compute on the CPU; what processes are asked to compile, call by call."""
     calls: list[list[Any]] = []
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    gpu.like("sm_90a")
+    gpu.says(current_device=-1)
     monkeypatch.setattr(dry_run, "load_kernel", on_cpu)
     monkeypatch.setattr(precompile, "Workers", partial(Recorded, calls))
     return calls
@@ -109,7 +110,7 @@ def test_what_is_on_disk_is_not_asked_for(
 
 
 def test_a_call_that_fails_leaves_kernels_as_they_were() -> None:
-    load = gpu_plan.load_kernel
+    load = source()
 
     def fails() -> None:
         run(replace(VIEW))
@@ -117,7 +118,7 @@ def test_a_call_that_fails_leaves_kernels_as_they_were() -> None:
 
     with pytest.raises(KeyError):
         lc.precompile(fails)
-    assert gpu_plan.load_kernel is load
+    assert source() is load
 
 
 def test_a_race_compiles_by_itself(asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +142,9 @@ def test_what_is_kept_holds_no_cloud() -> None:
     assert kernels[0].run.over
 
 
-def test_other_threads_go_on_launching_where_they_are_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_go_on_launching_where_they_are_to(gpu: Gpu) -> None:
     """As while a network is captured: theirs are results, not zeros."""
-    monkeypatch.setattr(gpu_plan, "load_kernel", on_cpu)
+    gpu.loads(on_cpu)
     seen: dict[str, bool] = {}
 
     def call(name: str, rows: int) -> None:

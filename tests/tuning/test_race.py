@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,17 @@ from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import precompile, race
 from layoutconv.tuning.tuned_problems import PASSES, views_of
 
+from ..stand_ins import Clock, Gpu
+
 MACHINE = MACHINES["sm_90a"]
 PROBLEM = ConvProblem((2, 16, 16, 64), (64, 3, 3), padding=1)
 SILENT: Any = {"device": -1, "tick": lambda done, total: None}
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINE)
-    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
-    monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
-    monkeypatch.setattr(cost_model, "FAR", inf)  # any tile may win
 
 
 def view() -> Any:
@@ -139,18 +136,19 @@ def test_ctrl_c_leaves_what_was_there() -> None:
     assert list(measured_choices.kept()) == kept
 
 
-def test_the_environment_variable_tunes_at_first_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_tunes_at_first_need(
+    monkeypatch: pytest.MonkeyPatch, gpu: Gpu, clock: Clock
+) -> None:
     measured: list[TileConfig] = []
 
-    def clock(*of: Any) -> race.Measure:
+    def timed(*of: Any) -> race.Measure:
         def measure(plan: gpu_plan.Plan) -> float:
             measured.append(plan.tile)
             return 1.0 if plan.tile.m == 96 else 10.0
 
         return measure
 
-    monkeypatch.setattr(race, "_on_gpu", clock)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    clock.measures(timed)
     assert gpu_plan.Plan(view(), torch.float16, -1).tile.m != 96
     assert measured == []
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
@@ -159,20 +157,19 @@ def test_the_environment_variable_tunes_at_first_need(monkeypatch: pytest.Monkey
     assert count > 1
     assert gpu_plan.Plan(view(), torch.float16, -1, structure="bias:float16").tile.m == 96
     assert len(measured) == count
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    gpu.says(is_current_stream_capturing=True)
     gpu_plan.Plan(view(), torch.bfloat16, -1)  # in a graph: the model
     assert len(measured) == count
 
 
 def test_a_race_that_cannot_be_held_at_first_need_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    def clock(*of: Any) -> race.Measure:
+    def fails(*of: Any) -> race.Measure:
         raise torch.OutOfMemoryError("no memory for another tensor")
 
     model = gpu_plan.Plan(view(), torch.float16, -1).tile
-    monkeypatch.setattr(race, "_on_gpu", clock)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    clock.measures(fails)
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
     with pytest.warns(UserWarning, match="not tuned: no memory for another tensor"):
         plan = gpu_plan.Plan(view(), torch.float16, -1)

@@ -1,0 +1,165 @@
+"""Stand-ins for a GPU, and for kernels that were compiled before: each seam, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Gpu:
+    """A GPU that is not there: what the library asks of one, a test answers.
+
+    What a test does not answer is as it is where the test runs. Everything is as before after it.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        from layoutconv.gpu.kernel_source import source
+
+        self._patch, self._source = patch, source()
+
+    def like(self, machine: Any) -> None:
+        """Every GPU is one: an architecture of ``MACHINES``, or a machine."""
+        from layoutconv.gpu import machines
+        from layoutconv.planning.machine import MACHINES
+
+        machines.stand_in(MACHINES[machine] if isinstance(machine, str) else machine)
+
+    def loads(self, load: Callable[[Any, Any], Any]) -> None:
+        """Plans get what ``load(view, spec)`` returns as their kernel."""
+        from layoutconv.gpu.kernel_source import take_from
+
+        take_from(load)
+
+    def says(self, **answers: Any) -> None:
+        """Functions of ``torch.cuda`` return an answer each; an answer that can be called is asked,
+        or is the class.
+        """
+        import torch
+
+        for name, answer in answers.items():
+            function = answer if callable(answer) else _always(answer)
+            self._patch.setattr(torch.cuda, name, function)
+
+    def has_driver(self, version: int | None) -> None:
+        """NVIDIA's driver has a CUDA: 12090 is 12.9; None: there is no driver."""
+        from layoutconv.base import devices
+
+        self._patch.setattr(devices, "cuda_driver", lambda: version)
+
+    def runs_kernels(self, there: bool = True) -> None:
+        """Kernels compute with tensors that are on the CPU, and torch convolves none."""
+        from layoutconv.base import devices
+        from layoutconv.ops import dense_passes
+
+        self._patch.setattr(devices, "runs_kernels", lambda tensor: there)
+        self._patch.setattr(dense_passes, "is_torchs", lambda *_: False)
+
+    def is_as_before(self) -> None:
+        self.like(None)
+        self.loads(self._source)
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    made = Gpu(monkeypatch)
+    yield made
+    made.is_as_before()
+
+
+class Clock:
+    """Races between tiles on a GPU that is not there; any tile may win, and none is compiled."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, gpu: Gpu) -> None:
+        from layoutconv.planning import cost_model
+        from layoutconv.tuning import race
+
+        self._patch = patch
+        gpu.like("sm_90a")
+        gpu.loads(lambda view, spec: spec)
+        gpu.says(is_current_stream_capturing=False)
+        patch.setattr(race, "compile_kernels", lambda *_: None)
+        patch.setattr(cost_model, "FAR", float("inf"))
+
+    def measures(self, clock: Callable[..., Any]) -> None:
+        """Take the time of plans by what ``clock(view, dtype, out_dtype, device)`` returns."""
+        from layoutconv.tuning import race
+
+        self._patch.setattr(race, "_on_gpu", clock)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Clock:
+    return Clock(monkeypatch, gpu)
+
+
+@pytest.fixture
+def kernel_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of kernels, not made yet, of a process that has loaded nothing."""
+    from layoutconv.kernels.compile import store
+
+    path = tmp_path / "kernels"
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(path))
+    monkeypatch.delenv("LAYOUTCONV_CACHE_LIMIT", raising=False)
+    store.unload()
+    yield path
+    store.unload()  # stand-ins of kernels, too
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Views and specs that kernels of the template are compiled for, one after the other."""
+    from layoutconv.kernels.compile import build
+
+    found: list[tuple[Any, ...]] = []
+    original = build.build
+
+    def noted(*of: Any) -> Any:
+        found.append(of)
+        return original(*of)
+
+    monkeypatch.setattr(build, "build", noted)
+    return found
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Any]]:
+    """A function: rows of all that streams go through a ``Staging``, which it returns."""
+    from layoutconv.sparse.stream import staging
+
+    made: list[Any] = []
+
+    def through(one: Any) -> Any:
+        made.append(one)
+        monkeypatch.setattr(staging, "_kept", lambda *_: one)
+        return one
+
+    yield through
+    for one in made:
+        one.threads.shutdown()
+
+
+@pytest.fixture
+def spoiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
+    """A function: from now on another one changes what ``lc.execute`` returns, as a mistake of a
+    kernel does.
+    """
+    import layoutconv as lc
+
+    right = lc.execute
+
+    def by(change: Callable[[Any], None]) -> None:
+        def execute(*arguments: Any, **options: Any) -> Any:
+            result = right(*arguments, **options)
+            change(result)
+            return result
+
+        monkeypatch.setattr(lc, "execute", execute)
+
+    return by
