@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -99,25 +100,13 @@ def fresh(view: GemmView) -> GemmView:
     return GemmView(view.a, view.b, view.d)
 
 
-def count_compilations(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[Any]:
+@pytest.fixture
+def compiled(kernel_folder: Path, compilations: list[Any]) -> list[Any]:
     """A list that grows with every kernel that is compiled; none is kept so far."""
-    from layoutconv.kernels.compile import build, store
-
-    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(store, "_loaded", {})
-    compiled: list[Any] = []
-    original = build.build
-
-    def counted(*arguments: Any) -> Any:
-        compiled.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(build, "build", counted)
-    return compiled
+    return compilations
 
 
-def test_sizes_do_not_compile_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    compiled = count_compilations(monkeypatch, tmp_path)
+def test_sizes_do_not_compile_again(compiled: list[Any]) -> None:
     # All are small, so that the same tile is best for them.
     for N, size in ((1, 8), (1, 9), (2, 7), (1, 11)):
         view = fresh(fprop_view(problem(N, size)))
@@ -137,15 +126,14 @@ def test_sizes_do_not_compile_again(monkeypatch: pytest.MonkeyPatch, tmp_path: A
 
 
 def test_another_view_of_the_same_kind_loads_and_does_not_compile(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    compiled: list[Any],
 ) -> None:
     from layoutconv.kernels.compile import store
 
-    compiled = count_compilations(monkeypatch, tmp_path)
     view = fprop_view(problem(1, 10))
     a, b = data(view, problem(1, 10).activation)
     want = execute(fresh(view), a, b)
-    monkeypatch.setattr(store, "_loaded", {})
+    store.unload()
     index = torch.arange(100, dtype=torch.int32, device="cuda")
     assert torch.equal(execute(fresh(view), a, b), want)
     assert len(compiled) == 1

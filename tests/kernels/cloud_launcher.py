@@ -97,6 +97,7 @@ class Launches:
         self.seed = 0
         self.ctas = 2  # of a cooperative launch
         self.kinds: list[type[PerRank]] = []
+        self.keys: list[Any] = []  # of what is launched
 
     def __call__(
         self,
@@ -105,6 +106,7 @@ class Launches:
         addresses: tuple[int, ...],
         integers: tuple[int, ...],
     ) -> None:
+        self.keys.append(kernel.key)
         assert len(addresses) == len(kernel.tensors())
         assert tensors[0].dtype == torch.int32
         assert tensors[0].ndim == 2
@@ -210,16 +212,21 @@ def forget_plans() -> None:
 
 
 @contextmanager
+def in_the_machine() -> Iterator[Launches]:
+    """Launches of kernels of clouds, in the simulator."""
+    launches = Launches()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(per_rank, "launch", launches)
+        yield launches
+
+
+@contextmanager
 def launches_of_maps() -> Iterator[Launches]:
     """Launches of maps in the simulator, with few CTAs and few bits to sort by."""
-    patch = pytest.MonkeyPatch()
-    patched = Launches()
-    patch.setattr(per_rank, "launch", patched)
-    patch.setattr(build_map, "crew_for", lambda rows, device: patched.ctas)
-    patch.setattr(map_stages, "FEWEST_OF_CHUNK", 32)
-    with with_sizes(SIZES):
-        yield patched
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch, in_the_machine() as launches, with_sizes(SIZES):
+        patch.setattr(build_map, "crew_for", lambda rows, device: launches.ctas)
+        patch.setattr(map_stages, "FEWEST_OF_CHUNK", 32)
+        yield launches
 
 
 class Work(TorchDispatchMode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,13 @@ class Kernel:
         Path(path).write_bytes(bytes([self.number]) * 1000)
 
 
+def loaded_by(monkeypatch: pytest.MonkeyPatch, load: Callable[[bytes], Any]) -> None:
+    """A kernel is what ``load`` makes of the bytes that are kept."""
+    monkeypatch.setattr(store, "_from_object", load)
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(kernel_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No cache yet, and a process that has loaded nothing."""
 
     def load(content: bytes) -> bytes:
@@ -39,11 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     compiled.clear()
     loaded.clear()
-    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "kernels"))
-    monkeypatch.delenv("LAYOUTCONV_CACHE_LIMIT", raising=False)
-    monkeypatch.setattr(store, "_loaded", {})
-    monkeypatch.setattr(store, "_from_object", load)
-    return tmp_path / "kernels"
+    loaded_by(monkeypatch, load)
+    return kernel_folder
 
 
 def key(number: int) -> tuple[str, int]:
@@ -56,7 +58,7 @@ def path_of(folder: Path, number: int) -> Path:
 
 def get(number: int) -> bool:
     """Return whether a process that has loaded nothing compiles a kernel; check the kernel."""
-    store._loaded.clear()
+    store.unload()
     before = len(compiled)
     found = store.load(key(number), lambda: Kernel(number))
     assert found == bytes([number]) * 1000 or isinstance(found, Kernel)

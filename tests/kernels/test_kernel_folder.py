@@ -8,17 +8,18 @@ import stat
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from layoutconv.base.cache_folder import printable, write_file
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.kernels.compile import build, store
+from layoutconv.kernels.compile import store
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.tile import TileConfig
 
-from .kept_kernels import Kernel, at_once, folder, get, loaded, path_of
+from .kept_kernels import Kernel, at_once, folder, get, loaded, loaded_by, path_of
 
 __all__ = ["at_once", "folder"]  # fixtures
 
@@ -214,26 +215,22 @@ def test_what_does_not_load_is_compiled_once_more(folder: Path) -> None:
 
 
 def test_the_compiler_says_no_to_what_is_no_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel_folder: Path, compilations: list[Any]
 ) -> None:
     """The real one, of a real kernel of which half is there."""
-    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(store, "_loaded", {})
     view = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
     spec = KernelSpec.of(view, "float16", "float16", TileConfig((16, 16, 32), (1, 1), 2), "sm_80")
     store.load_kernel(view, spec)
-    [path] = tmp_path.iterdir()
+    [path] = kernel_folder.iterdir()
     whole = path.read_bytes()
-    built = []
-    original = build.build
-    monkeypatch.setattr(build, "build", lambda *of: built.append(of) or original(*of))
+    compilations.clear()
     for content in (whole[:9000], b"text" * 1000):
         path.write_bytes(content + store._seal(path, content))
         for _ in range(2):
-            store._loaded.clear()
+            store.unload()
             assert callable(store.load_kernel(view, spec))
-        assert len(built) == 1
-        built.clear()
+        assert len(compilations) == 1
+        compilations.clear()
         assert path.read_bytes()[:1000] == whole[:1000]
 
 
@@ -243,7 +240,7 @@ def test_where_even_a_new_one_does_not_load_it_runs_as_compiled(
     def fails(content: bytes) -> None:
         raise RuntimeError("no memory to load it")
 
-    monkeypatch.setattr(store, "_from_object", fails)
+    loaded_by(monkeypatch, fails)
     assert get(1)
     assert get(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,9 +88,7 @@ def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) ->
     assert found == {move + vector for vector in word} | slot
 
 
-def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(store, "_loaded", {})
+def test_kernels_are_kept_by_rank(kernel_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
 
     def counted(*arguments: Any) -> Any:
@@ -101,9 +100,9 @@ def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     assert load(Search(1, True), "sm_80") is load(Search(1, True), "sm_80")
     assert load(Search(1, True), "sm_80") is not load(Search(2, True), "sm_80")
     assert load(Unpack(1), "sm_80") is not load(Search(1, True), "sm_80")
-    monkeypatch.setattr(store, "_loaded", {})
+    store.unload()
     assert callable(load(Search(2, True), "sm_80"))  # from disk
-    assert len(built) == len(list(tmp_path.iterdir())) == 3
+    assert len(built) == len(list(kernel_folder.iterdir())) == 3
 
 
 @pytest.mark.parametrize(

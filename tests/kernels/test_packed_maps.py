@@ -17,6 +17,7 @@ from layoutconv.sparse.maps.map_operators import _numbers
 from layoutconv.sparse.maps.taps import Taps
 from layoutconv.testing import stand_in
 
+from ..stand_ins import Gpu
 from .cloud_launcher import cloud
 
 GRID = [1, 6, 6]
@@ -37,9 +38,13 @@ CALLS = {
 }  # fmt: skip
 
 
+def forbidden(*_: Any) -> None:
+    raise AssertionError("asked of a GPU")
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_they_are_those_that_the_operator_launches(
-    name: str, launches: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, launches: Any, monkeypatch: pytest.MonkeyPatch, gpu: Gpu
 ) -> None:
     operator, *arguments = CALLS[name]
     target = target_of(f"layoutconv.{operator}.default")
@@ -48,8 +53,7 @@ def test_they_are_those_that_the_operator_launches(
     monkeypatch.setattr(
         kept, "is_cuda", property(lambda tensor: tensor.dtype not in stand_in.INDICES)
     )
-    monkeypatch.setattr(torch.cuda, "get_device_properties", None)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    gpu.says(get_device_properties=forbidden, is_current_stream_capturing=False)
     like = replace(MACHINES["sm_90a"], sm_count=launches.ctas)
     asked: list[Any] = []
     monkeypatch.setattr(per_rank, "load_per_rank", lambda kernel, arch: asked.append(kernel.key))
@@ -57,20 +61,13 @@ def test_they_are_those_that_the_operator_launches(
 
     clear_caches(kernels=True)  # tables of taps were written over
 
-    launched: list[Any] = []
-    simulated = per_rank.launch
-    assert simulated is launches  # as before
-
-    def launch(kernel: Any, *rest: Any) -> None:
-        launched.append(kernel.key)
-        simulated(kernel, *rest)
-
-    monkeypatch.setattr(per_rank, "launch", launch)
-    monkeypatch.setattr(stand_in, "INDICES", ())
-    found = target(*arguments)
-    monkeypatch.setattr(stand_in, "INDICES", (torch.int32, torch.int64, torch.bool))
-    assert launched
-    assert asked == launched
+    assert per_rank.launch is launches  # as before
+    launches.keys.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(stand_in, "INDICES", ())
+        found = target(*arguments)
+    assert launches.keys
+    assert asked == launches.keys
     torch.testing.assert_close(found, expected)  # it was the GPU's path, to its end
 
 

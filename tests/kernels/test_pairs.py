@@ -13,25 +13,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layoutconv.kernels.compile.cubin import read_cubin
-from layoutconv.kernels.maps import pairs, per_rank
+from layoutconv.kernels.maps import pairs
 from layoutconv.kernels.maps.pairs import COUNT, CTAS, WRITE, CountPairs, WritePairs
 from layoutconv.kernels.maps.per_rank import PerRank, build
 from layoutconv.sparse.maps.tap_pairs import counts_of, pairs_of, run_of
 
-from .cloud_launcher import SEEDS, Launches, Work, few
+from .cloud_launcher import SEEDS, Launches, Work, few, in_the_machine
 from .draws import draws
 
 
 @pytest.fixture(scope="module")
 def launches() -> Iterator[Launches]:
-    patch = pytest.MonkeyPatch()
-    patched = Launches()
-    patch.setattr(per_rank, "launch", patched)
-    patch.setattr(pairs, "multiprocessors", lambda _: patched.ctas)
-    patch.setattr(pairs, "COUNT", CountPairs(96))  # few: small maps have several CTAs a tap
-    patch.setattr(pairs, "WRITE", WritePairs(64))
-    yield patched
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch, in_the_machine() as launches:
+        patch.setattr(pairs, "multiprocessors", lambda _: launches.ctas)
+        patch.setattr(pairs, "COUNT", CountPairs(96))  # few: small maps have several CTAs a tap
+        patch.setattr(pairs, "WRITE", WritePairs(64))
+        yield launches
 
 
 def indices(seed: int, rows: int, taps: int, share: float, memory: str = "taps") -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -313,10 +314,8 @@ def test_constants_are_those_of_the_kernel() -> None:
 
 
 def test_kernels_of_functions_are_kept_by_what_they_compute(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    kernel_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(store, "_loaded", {})
     compilations: list[Any] = []
 
     def counted(*arguments: Any) -> Any:
@@ -336,10 +335,10 @@ def test_kernels_of_functions_are_kept_by_what_they_compute(
     assert loaded(1) is loaded(1)
     assert loaded(1) is not loaded(2)
     assert len(compilations) == 2
-    monkeypatch.setattr(store, "_loaded", {})
+    store.unload()
     assert callable(loaded(2))
     assert len(compilations) == 2  # from disk
     load_reduction(launch.shape, "sum", "sum", 0, "sm_80")
     load_reduction(launch.shape, "sum", "sum", 0, "sm_90a")
     assert len(compilations) == 4
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(kernel_folder.iterdir())) == 4

@@ -17,7 +17,6 @@ from layoutconv.gpu import row_norm
 from layoutconv.gpu.row_norm import Norm
 from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
-from layoutconv.kernels.maps import per_rank
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise.row_norm import (
     THREADS,
@@ -30,7 +29,7 @@ from layoutconv.kernels.pointwise.row_norm import (
 from layoutconv.planning import norm_schedule
 from layoutconv.planning.norm_schedule import NormShape
 
-from .cloud_launcher import SEEDS, Launches, few
+from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
 from .test_dependents import MEMORY, START, WAIT
 
@@ -39,11 +38,8 @@ EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a r
 
 @pytest.fixture(scope="module")
 def launches() -> Iterator[Launches]:
-    patch = pytest.MonkeyPatch()
-    patched = Launches()
-    patch.setattr(per_rank, "launch", patched)
-    yield patched
-    patch.undo()
+    with in_the_machine() as launches:
+        yield launches
 
 
 def definition(

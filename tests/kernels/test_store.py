@@ -29,6 +29,7 @@ from layoutconv.view.gemm_view import GemmView
 from tools.ptx_sim import DeviceTensor, HostLaunch, host
 
 from ..warm_process import run_python
+from .kept_kernels import loaded_by
 from .launcher import compiled_view, storage
 from .tiles import retiled
 
@@ -40,11 +41,8 @@ ARGUMENTS = VIEW, SPEC
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and a process that has loaded nothing."""
-    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "kernels"))
-    forget(monkeypatch)
-    return tmp_path / "kernels"
+def folder(kernel_folder: Path) -> Path:
+    return kernel_folder
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +51,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAYOUTCONV_CACHE_DIR", str(path))
-        forget(patch)
+        store.unload()
         load_kernel(*ARGUMENTS)
     return path
-
-
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Go on like a process that has loaded nothing."""
-    monkeypatch.setattr(store, "_loaded", {})
 
 
 def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +85,7 @@ def test_a_kept_kernel_loads_in_milliseconds(
     forbid_compiling(monkeypatch)
     seconds = []
     for _ in range(5):
-        forget(monkeypatch)
+        store.unload()
         start = time.perf_counter()
         load_kernel(*ARGUMENTS)
         seconds.append(time.perf_counter() - start)
@@ -121,7 +114,7 @@ def test_a_kept_kernel_launches_what_the_compiled_one_does(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = launch_of_loaded(load_kernel(*ARGUMENTS))
-    forget(monkeypatch)
+    store.unload()
     forbid_compiling(monkeypatch)
     second = launch_of_loaded(load_kernel(*ARGUMENTS))
     assert (second.grid, second.block, second.shared_bytes) == (
@@ -133,18 +126,10 @@ def test_a_kept_kernel_launches_what_the_compiled_one_does(
     assert first.shared_bytes == TILE.smem_bytes(2, 2)
 
 
-def test_threads_compile_a_kernel_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
-    original = build.build
-
-    def counted(*arguments: Any) -> Any:
-        compiled.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(build, "build", counted)
+def test_threads_compile_a_kernel_once(folder: Path, compilations: list[Any]) -> None:
     with ThreadPoolExecutor(4) as pool:
         kernels = list(pool.map(lambda _: load_kernel(*ARGUMENTS), range(4)))
-    assert len(compiled) == 1
+    assert len(compilations) == 1
     assert all(kernel is kernels[0] for kernel in kernels)
 
 
@@ -167,7 +152,7 @@ def test_a_damaged_file_is_replaced(
     (path,) = folder.iterdir()
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     load_kernel(*ARGUMENTS)
-    forget(monkeypatch)
+    store.unload()
     forbid_compiling(monkeypatch)
     assert launch_of_loaded(load_kernel(*ARGUMENTS)).grid == (2, 1, 1)
     assert files(folder) == [path.name]
@@ -178,7 +163,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "file" / "kernels"))
-    forget(monkeypatch)
+    store.unload()
     with pytest.warns(UserWarning, match=r"cannot be kept in .*file/kernels"):
         assert callable(load_kernel(*ARGUMENTS))
 
@@ -465,7 +450,7 @@ def test_kernels_of_other_kinds_say_what_they_are(
         def export_to_c(self, path: str, function_name: str) -> None:
             Path(path).write_bytes(b"object")
 
-    monkeypatch.setattr(store, "_from_object", lambda content: content)
+    loaded_by(monkeypatch, lambda content: content)
 
     def noted(key: Any) -> dict[str, str] | None:
         store.load(key, Object)

@@ -12,24 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from layoutconv.kernels.maps import per_rank
 from layoutconv.kernels.maps.block_table import Fill
 from layoutconv.kernels.maps.inverse import REVERSED, Scatter, reversed_index
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.sparse.maps import two_way
 
-from .cloud_launcher import SEEDS, Launches, Work, few
+from .cloud_launcher import SEEDS, Launches, Work, few, in_the_machine
 
 
 @pytest.fixture(scope="module")
 def launches() -> Iterator[Launches]:
-    patch = pytest.MonkeyPatch()
-    patched = Launches()
-    patch.setattr(per_rank, "launch", patched)
     torch.use_deterministic_algorithms(True)  # memory that nobody wrote is no -1
-    yield patched
+    with in_the_machine() as launches:
+        yield launches
     torch.use_deterministic_algorithms(False)
-    patch.undo()
 
 
 def random_index(seed: int, count: int, rows: int, taps: int, share: float) -> Tensor:
