@@ -38,6 +38,7 @@ def reached(
     capacity: int | None = None,
     *,
     transposed: bool = False,
+    as_bits: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The distinct cells of a grid that some cell of a cloud reaches, on the cloud's GPU.
 
@@ -51,6 +52,8 @@ def reached(
             the GPU once; with it nothing waits.
         transposed: cells ``x * stride + offset`` of the grid; otherwise those y whose
             ``y * stride + offset`` is some x.
+        as_bits: whether cells are marked in an occupancy bitmap, which is sorted already; by
+            default where it is no larger than a set of their keys.
 
     Returns the cells, int32 (cells, 1 + rank), in lexicographic order, and how many there are,
     int64 (). With a capacity, those past the last have the batch -1 and zeros, and of more cells
@@ -72,7 +75,7 @@ def reached(
 
     in_grid = prod(grid)
     most = min(indices.shape[0] * taps.at_once, in_grid)
-    if most and suits(in_grid, most):
+    if most and (suits(in_grid, most) if as_bits is None else as_bits):
         return cells_of_bits(indices, taps, grid, capacity)
     bits = bits_for(most)
     device = indices.device

@@ -22,13 +22,21 @@ from .view_tables import Tables
 
 _WORKSPACE = 64 << 20  # bytes, about: what all temporary tensors take together
 _PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache when it does
-_COLUMNS = 128  # vectors of A that one product multiplies, at most
-_ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the caches
-_DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
 _SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
-_PRODUCTS = 16 << 20  # bytes of products of listed rows before they are summed
-_TERMS = 2 << 20  # bytes of the rows that terms of a batch are gathered in
-_SMALL = 1 << 19  # numbers read and multiplied that take less time than a call for each tap
+
+
+class Blocking(NamedTuple):
+    """Sizes that products are cut by."""
+
+    columns: int = 128  # vectors of A that one product multiplies, at most
+    rows: int = 32768  # at once, at most: fewer cost calls, more fall out of the caches
+    depth: int = 32  # numbers in a row of a product: fewer cost more to call than to multiply
+    products: int = 16 << 20  # bytes of products of listed rows before they are summed
+    terms: int = 2 << 20  # bytes of the rows that terms of a batch are gathered in
+    small: int = 1 << 19  # numbers that are multiplied in less time than a call for each tap
+
+
+BLOCKING = Blocking()
 
 
 class _Given(NamedTuple):
@@ -196,14 +204,14 @@ def _multiply_batch(batch: Batch, given: _Given) -> None:
 
 
 def _batch(view: GemmView, kind: torch.dtype) -> Batch:
-    limit = _TERMS // (kind.itemsize * (view.m + view.n))
-    return Batch(view, max(1, min(_ROWS, limit)))
+    limit = BLOCKING.terms // (kind.itemsize * (view.m + view.n))
+    return Batch(view, max(1, min(BLOCKING.rows, limit)))
 
 
 def _dot(view: GemmView, given: _Given) -> None:
     """Products of one row and one column each, all problems at once: sums element by element."""
     tables, a, b, out, kind, finish = given
-    dots: Dots = tables.structure("dots", lambda: Dots(view, _COLUMNS, _WORKSPACE))
+    dots: Dots = tables.structure("dots", lambda: Dots(view, BLOCKING.columns, _WORKSPACE))
     x, w, y = dots.left.memory(a), dots.right.memory(b), dots.target.memory(out)
     for first in dots.tiles:
         acc = torch.zeros(1, min(dots.width, dots.l - first), dtype=kind)
@@ -239,20 +247,20 @@ def _tile(view: GemmView, a: Operand, itemsize: int) -> Tile:
     Where A runs along its rows the vectors are of one column each, and what one product reads of A
     and B is as large as a panel.
     """
-    along_rows = a.along == 0
-    small = view.m * view.k * (view.n + 8) <= _SMALL
+    most, along_rows = BLOCKING, a.along == 0
+    small = view.m * view.k * (view.n + 8) <= most.small
     if along_rows:
-        width = min(_ROWS, max(_COLUMNS, _PANEL // (itemsize * (view.m + view.n))))
+        width = min(most.rows, max(most.columns, _PANEL // (itemsize * (view.m + view.n))))
     elif a.rest and not small:
-        width = min(-(-_DEPTH // a.vector), flatten(a.column_shape)[0])
+        width = min(-(-most.depth // a.vector), flatten(a.column_shape)[0])
     else:
-        width = _COLUMNS
+        width = most.columns
     vector = 1 if along_rows else a.vector
     width = max(1, min(width, view.k // vector))
     per_row = width * vector * itemsize
-    chunk = max(1, min(_ROWS, _WORKSPACE // 2 // (per_row + 2 * view.n * itemsize)))
+    chunk = max(1, min(most.rows, _WORKSPACE // 2 // (per_row + 2 * view.n * itemsize)))
     if along_rows:
         chunk = max(a.vector, chunk - chunk % a.vector)
     block = chunk if a.rest else min(chunk, max(256, _PANEL // per_row))
-    products = _PRODUCTS // (view.n * itemsize)
+    products = most.products // (view.n * itemsize)
     return Tile(chunk, block, width, products, 0.0 if small else _SPARSE)

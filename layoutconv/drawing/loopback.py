@@ -25,8 +25,6 @@ from typing import Any
 
 CONNECTIONS = 32  # at once; a browser opens six
 REQUEST_BYTES = 16 << 10  # of a request, an expression of 2,000 characters in escapes among them
-REQUEST_SECONDS = 5.0  # until a request has come as a whole
-ANSWER_SECONDS = 10.0  # until an answer is taken
 _LINGER_BYTES, _LINGER_SECONDS = 1 << 20, 0.5  # of what nobody reads, before the connection ends
 
 
@@ -45,6 +43,8 @@ class LoopbackServer(ThreadingHTTPServer):
         if port == 80:
             self.names |= {"127.0.0.1", "localhost"}
         self.origins = {f"http://{name}" for name in self.names}
+        self.request_seconds = 5.0  # until a request has come as a whole
+        self.answer_seconds = 10.0  # until an answer is taken
         self._lock = Lock()
         self._open = 0
         self._silent: dict[Any, None] = {}  # connections without a request yet, the oldest first
@@ -108,7 +108,9 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.rfile = io.BufferedReader(_BoundedRequest(self.connection))
+        self.rfile = io.BufferedReader(
+            _BoundedRequest(self.connection, self.server.request_seconds)
+        )
 
     def handle(self) -> None:
         self.unread = False
@@ -125,7 +127,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         if self.request_version == "HTTP/0.9":  # it has no headers to say whose request it is
             self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
             return
-        self.connection.settimeout(ANSWER_SECONDS)
+        self.connection.settimeout(self.server.answer_seconds)
         refused = self.refusal()
         if refused is None:
             self.respond()
@@ -186,7 +188,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         """Refuse what is no request; the library's own page would repeat what was sent."""
         self.request_version = "HTTP/1.0"  # of what was not understood, it is not known
         self.unread = True
-        self.connection.settimeout(ANSWER_SECONDS)
+        self.connection.settimeout(self.server.answer_seconds)
         self.answer(code, "text/plain", HTTPStatus(code).phrase + "\n")
 
     def linger(self) -> None:
@@ -215,10 +217,10 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 class _BoundedRequest(io.RawIOBase):
     """The bytes of a request, as they come: not too many, and all before a deadline."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection
         self._left = REQUEST_BYTES
-        self._deadline = monotonic() + REQUEST_SECONDS
+        self._deadline = monotonic() + seconds
 
     def readable(self) -> bool:
         return True

@@ -30,7 +30,6 @@ EXAMPLES = (
 
 _WORKERS = 3  # processes: one that takes all its time, one that starts anew, and one to answer
 _MEMORY = 512 << 20  # bytes of each
-_PATIENCE = 5.0  # seconds that a request waits for one of them
 
 
 class Server(LoopbackServer):
@@ -47,6 +46,7 @@ class Server(LoopbackServer):
 
     def __init__(self, port: int = 0, *, limit: int = 32) -> None:
         self.limit = limit
+        self.patience = 5.0  # seconds that a request waits for one of the processes
         self.workers = Workers(_WORKERS, _MEMORY)
         super().__init__(port, _Handler)
 
@@ -63,7 +63,7 @@ class Server(LoopbackServer):
         """The status of an expression, and what the page shows of it."""
         asked = {"expression": expression, "limit": self.limit}
         try:
-            good, fragment = self.workers.call("page", asked, _PATIENCE)
+            good, fragment = self.workers.call("page", asked, self.patience)
         except LayoutBudgetError as error:
             sentence, _, line = str(error).partition("\n")
             fragment = walk(no_drawing("This takes too much", sentence, line or expression), [])

@@ -37,11 +37,14 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 class Worker:
-    """A process for one request at a time; ``memory`` is how many bytes it may take."""
+    """A process for one request at a time; ``memory`` is how many bytes it may take.
 
-    def __init__(self, memory: int) -> None:
+    ``code`` is what it runs, where a root, a package and the memory are filled in.
+    """
+
+    def __init__(self, memory: int, code: str | None = None) -> None:
         root = str(Path(__file__).resolve().parents[2])
-        code = _CODE.format(root=root, package=__package__, memory=memory)
+        code = (code or _CODE).format(root=root, package=__package__, memory=memory)
         # Isolated, without site packages, it starts in half the time. In a session of its own it
         # hears no Ctrl-C, which is for who asks. It reads no environment: `-B` is told it.
         bytecode = ["-B"] if sys.dont_write_bytecode else []

@@ -110,10 +110,10 @@ def test_a_request_without_a_name_is_refused(server: Server) -> None:
 
 
 def test_a_slow_client_has_so_long_and_no_longer(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     """A byte now and then does not keep a connection: the deadline is that of the request."""
-    monkeypatch.setattr(loopback, "REQUEST_SECONDS", 0.3)
+    server.request_seconds = 0.3
     with opened(server) as connection:
         wait_until(lambda: server.connections() == 1)
         with pytest.raises(OSError):  # noqa: PT012
@@ -124,9 +124,9 @@ def test_a_slow_client_has_so_long_and_no_longer(
 
 
 def test_a_client_that_takes_no_answer_has_so_long_and_no_longer(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
-    monkeypatch.setattr(loopback, "ANSWER_SECONDS", 0.3)
+    server.answer_seconds = 0.3
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.server_address[1]))
@@ -141,7 +141,7 @@ def test_silent_connections_keep_nobody_out(server: Server) -> None:
     silent = [opened(server) for _ in range(loopback.CONNECTIONS + 5)]
     started = monotonic()
     assert status(answer(server, "GET /drawing?expression=4:1 HTTP/1.1")) == 200
-    assert monotonic() - started < loopback.REQUEST_SECONDS  # none had to end by itself
+    assert monotonic() - started < server.request_seconds  # none had to end by itself
     # The oldest made way.
     assert silent[0].recv(1) == b""
     assert server.connections() <= loopback.CONNECTIONS + 1
@@ -171,9 +171,9 @@ def test_who_asks_for_too_much_keeps_nobody_waiting(server: Server) -> None:
 
 
 def test_a_request_that_nobody_is_free_for_is_told_to_wait(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
-    monkeypatch.setattr("layoutconv.drawing.serve._PATIENCE", 0.01)
+    server.patience = 0.01
     answers: list[int] = []
 
     def ask() -> None:

@@ -11,7 +11,6 @@ import pytest
 from layoutconv import LayoutError, LayoutTypeError
 from layoutconv.algebra import LayoutBudgetError
 from layoutconv.cli import main
-from layoutconv.drawing import workers as module
 from layoutconv.drawing.workers import Worker, Workers
 from layoutconv.errors import ArgumentError
 
@@ -121,18 +120,15 @@ def test_of_one_worker_two_cannot_have_the_answer_at_once(slow: Workers) -> None
     other.join()
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, *lines: str) -> Worker:
+def stand_in(*lines: str) -> Worker:
     """A worker that writes these lines when it is asked, and then nothing any more."""
     code = "import sys, time\nprint('{\"timers\": false}', flush=True)\nsys.stdin.readline()\n"
     code += "".join(f"print({line!r}, flush=True)\n" for line in lines) + "time.sleep(60)\n"
-    monkeypatch.setattr(module, "_CODE", code.replace("{", "{{").replace("}", "}}"))
-    return Worker(0)
+    return Worker(0, code.replace("{", "{{").replace("}", "}}"))
 
 
-def test_where_a_process_cannot_limit_itself_the_clock_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    worker = stand_in(monkeypatch, '{"within": 5}', '{"within": 0.2}')
+def test_where_a_process_cannot_limit_itself_the_clock_does() -> None:
+    worker = stand_in('{"within": 5}', '{"within": 0.2}')
     started = monotonic()
     with pytest.raises(LayoutBudgetError, match="more time or memory than there is"):
         worker.call("page", {})
@@ -141,8 +137,8 @@ def test_where_a_process_cannot_limit_itself_the_clock_does(
     worker.close()
 
 
-def test_half_an_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = stand_in(monkeypatch, '{"within": 1}')
+def test_half_an_answer_is_none() -> None:
+    worker = stand_in('{"within": 1}')
     worker._process.kill()
     with pytest.raises((LayoutBudgetError, OSError)):
         worker.call("page", {})

@@ -31,11 +31,12 @@ from layoutconv.conv import (
     interleaved_filter,
     wgrad_view,
 )
-from layoutconv.cpu import cpu_executor
 from layoutconv.ops.execute import execute
 from layoutconv.sparse import kernel_map_view
 from layoutconv.testing.problems import conv_problems
 from layoutconv.view.gemm_view import GemmView
+
+from .blocking import blocked
 
 FIXTURE = HealthCheck.function_scoped_fixture  # tile sizes are the same for all examples
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -45,11 +46,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 def tiles(request, monkeypatch):
     """Once with the usual tiles, once with tiles so small that every loop repeats."""
     if request.param == "many tiles":
-        monkeypatch.setattr(cpu_executor, "_ROWS", 3)
-        monkeypatch.setattr(cpu_executor, "_COLUMNS", 4)
-        monkeypatch.setattr(cpu_executor, "_DEPTH", 2)
-        monkeypatch.setattr(cpu_executor, "_SMALL", 0)
-        monkeypatch.setattr(cpu_executor, "_PRODUCTS", 64)
+        blocked(monkeypatch, rows=3, columns=4, depth=2, small=0, products=64)
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

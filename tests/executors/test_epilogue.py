@@ -13,13 +13,14 @@ import layoutconv as lc
 from layoutconv import Activation, Bias, Clamp, Epilogue, Residual, Scale
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.cpu import cpu_executor
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.ops.execute import execute
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
 from layoutconv.testing.problems import conv_problems
 from layoutconv.view.epilogue import ACTIVATIONS, Step
 from layoutconv.view.gemm_view import GemmView
+
+from .blocking import blocked
 
 BY_HAND = {
     "relu": lambda v, _: max(v, 0.0),
@@ -39,7 +40,7 @@ BY_HAND = {
 def tiles(request, monkeypatch):
     """Once with the usual tiles, once with tiles so small that every loop repeats."""
     if request.param == "many tiles":
-        monkeypatch.setattr(cpu_executor, "_ROWS", 3)
+        blocked(monkeypatch, rows=3)
 
 
 @st.composite

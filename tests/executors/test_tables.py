@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.cpu import cpu_executor, products, view_tables
+from layoutconv.cpu import products, view_tables
 from layoutconv.errors import ArgumentError
 from layoutconv.ops.execute import execute
 from layoutconv.sparse import Coordinates, KernelMap, kernel_map_view, submanifold_map
 from layoutconv.sparse.views import pairs_wgrad_view
 from layoutconv.view.gemm_view import GemmView
+
+from .blocking import blocked
 
 
 def integers(*shape: int) -> torch.Tensor:
@@ -33,7 +35,7 @@ def convolved(index: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Te
 def sparse(request, monkeypatch):
     """Once where a call for each tap would cost more than it saves, once where it is made."""
     if request.param == "tap by tap":
-        monkeypatch.setattr(cpu_executor, "_SMALL", 0)
+        blocked(monkeypatch, small=0)
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_a_batch_of_gathered_terms_is_no_loop_over_views(cloud, monkeypatch):
     """Problems without a term, too: their part of D is zero, not what was there."""
     pairs = cloud.pairs(2)
     monkeypatch.setattr(GemmView, "at", None)
-    monkeypatch.setattr(cpu_executor, "_TERMS", 200)  # several lists of terms
+    blocked(monkeypatch, terms=200)  # several lists of terms
     view = pairs_wgrad_view(pairs, 4, 6, in_rows=60, out_rows=60)
     g, x = integers(60, 6), integers(60, 4)
     out = torch.full((len(pairs.outputs), 6, 4), torch.nan)

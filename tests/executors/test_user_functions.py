@@ -9,13 +9,14 @@ import layoutconv as lc
 from layoutconv import pointwise as pw
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
-from layoutconv.cpu import cpu_executor
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+
+from .blocking import blocked
 
 
 @pytest.fixture(params=[32768, 3], ids=["one tile", "many tiles"])
 def rows(request, monkeypatch):
-    monkeypatch.setattr(cpu_executor, "_ROWS", request.param)
+    blocked(monkeypatch, rows=request.param)
 
 
 def placed(x, row, column, weight, shift, skip, by):

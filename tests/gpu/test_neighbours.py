@@ -10,7 +10,6 @@ import torch
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
-from layoutconv.kernels.maps import output_coords as reached_module
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.output_coords import reached
 from layoutconv.sparse.maps.row_orders import by_taps
@@ -131,8 +130,7 @@ def test_status(grid):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("stride", "size"), [(1, 3), (2, 3), (2, 2), (3, 2)])
 @pytest.mark.parametrize("as_bits", [True, False])
-def test_reached(grid, transposed, stride, size, as_bits, monkeypatch):
-    monkeypatch.setattr(reached_module, "suits", lambda *_: as_bits)
+def test_reached(grid, transposed, stride, size, as_bits):
     rank = len(grid) - 1
     indices = cloud(grid, 6, 1, 0.1)
     offsets = box(rank, size)
@@ -151,26 +149,25 @@ def test_reached(grid, transposed, stride, size, as_bits, monkeypatch):
     keys = torch.cat(found).unique()
     want = torch.stack(torch.unravel_index(keys[keys >= 0], out), 1).int()
     arguments = indices, (stride,) * rank, offsets, out[1:], out[0]
-    cells, count = reached(*arguments, transposed=transposed)
+    cells, count = reached(*arguments, transposed=transposed, as_bits=as_bits)
     assert int(count) == len(want)
     assert torch.equal(cells, want)
     for capacity in (len(want) - 1000 % len(want), len(want) + 1000):
-        cells, count = reached(*arguments, capacity, transposed=transposed)
+        cells, count = reached(*arguments, capacity, transposed=transposed, as_bits=as_bits)
         assert int(count) == len(want)
         kept = min(capacity, len(want))
         assert torch.equal(cells[:kept], want[:kept])
         assert cells[kept:].unique(dim=0).tolist() == [[-1, *[0] * rank]] * (capacity > kept)
 
 
-def test_bits_of_a_large_grid_are_sorted_keys(monkeypatch):
+def test_bits_of_a_large_grid_are_sorted_keys():
     grid = (2, 90, 1100, 1300)  # 16,000 blocks of bits
     indices = cloud((2, 90, 40, 1300), 12)
     for transposed, capacity in product((False, True), (None, 10**6, 7 * 10**6)):
         arguments = indices, (1, 1, 1), box(3, 3), grid[1:], grid[0], capacity
-        found = []
-        for as_bits in (True, False):
-            monkeypatch.setattr(reached_module, "suits", lambda *_, way=as_bits: way)
-            found.append(reached(*arguments, transposed=transposed))
+        found = [
+            reached(*arguments, transposed=transposed, as_bits=as_bits) for as_bits in (True, False)
+        ]
         for ours, want in zip(*found, strict=True):
             assert torch.equal(ours, want)
 

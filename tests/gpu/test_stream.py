@@ -38,8 +38,8 @@ def layer_and_result(x, cells):
 
 @pytest.mark.parametrize("max_rows", [500, 1700, 10**5])
 @pytest.mark.parametrize("given", ["in any order", "in order", "pinned", "to pinned"])
-def test_bits_are_those_of_the_layer(given, max_rows, monkeypatch):
-    monkeypatch.setattr(staging, "LEAST_PIECE", 1 << 12)
+def test_bits_are_those_of_the_layer(given, max_rows, staged):
+    staged(staging.Staging("cuda:0", 4, piece_bytes=(1 << 12, staging.PIECE_BYTES[1])))
     x, cells = cloud()
     out = torch.full((len(x), CHANNELS), torch.nan, dtype=torch.float16)
     if given != "in any order":
@@ -88,5 +88,5 @@ def test_pinned_memory_is_bounded_and_kept():
         lc.nn.stream(layer, x, Chunks(cells, SHAPE, 3, max_rows=700, device="cuda"))
     assert 1 <= len(pieces.made) <= pieces.most
     assert all(piece.memory.is_pinned() for piece in pieces.made)
-    assert all(piece.memory.numel() <= staging.MOST_PIECE for piece in pieces.made)
+    assert all(piece.memory.numel() <= staging.PIECE_BYTES[1] for piece in pieces.made)
     assert staging.staging("cuda").pieces is pieces

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from layoutconv.base.memory import maker
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.kernels.maps import build_map
-from layoutconv.kernels.maps import output_coords as reached_module
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.output_coords import reached
 from layoutconv.sparse.maps.taps import Taps
@@ -96,9 +95,8 @@ def test_filters_of_three_axes(launches: Launches, size: int, dilation: int) -> 
 
 @pytest.mark.parametrize("as_bits", [True, False])
 def test_the_result_does_not_depend_on_the_order_of_threads(
-    launches: Launches, monkeypatch: pytest.MonkeyPatch, as_bits: bool
+    launches: Launches, as_bits: bool
 ) -> None:
-    monkeypatch.setattr(reached_module, "suits", lambda *_: as_bits)
     grid = (1, 5, 6, 7)
     indices = cloud(3, 400, grid, again=0.5)
     results = set()
@@ -106,7 +104,7 @@ def test_the_result_does_not_depend_on_the_order_of_threads(
         launches.seed, launches.ctas = seed, 1 + seed % 3
         table = table_of(indices, grid)
         found = table.search(indices, (1, 1, 1), box(3, 3)[:5])
-        cells, count = reached(indices, (2, 2, 2), box(3, 3), (3, 3, 4), 1)
+        cells, count = reached(indices, (2, 2, 2), box(3, 3), (3, 3, 4), 1, as_bits=as_bits)
         parts = (table.status, found, cells, count)
         results.add(tuple(part.contiguous().numpy().tobytes() for part in parts))
     assert len(results) == 1

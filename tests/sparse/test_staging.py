@@ -35,10 +35,8 @@ ROWS = {
 
 
 @pytest.fixture(params=[False, True], ids=["at once", "through pieces"])
-def move(request, monkeypatch):
-    monkeypatch.setattr(module, "LEAST_PIECE", 16)
-    monkeypatch.setattr(module, "MOST_PIECE", 64)
-    move = Staging("cpu", 3, staged=request.param)
+def move(request):
+    move = Staging("cpu", 3, staged=request.param, piece_bytes=(16, 64))
     yield move
     move.threads.shutdown()
 
@@ -60,10 +58,9 @@ def test_rows_go_there_and_come_back(name, dtype, move):
             assert torch.equal(back, want)
 
 
-def test_pieces_are_no_more_and_no_larger_than_said(monkeypatch):
-    monkeypatch.setattr(module, "LEAST_PIECE", 16)
-    monkeypatch.setattr(module, "MOST_PIECE", 64)
-    move, array, order = Staging("cpu", 3, staged=True), numbers(3000, 3), torch.randperm(3000)
+def test_pieces_are_no_more_and_no_larger_than_said():
+    move = Staging("cpu", 3, staged=True, piece_bytes=(16, 64))
+    array, order = numbers(3000, 3), torch.randperm(3000)
     for _ in range(3):
         tasks = move.to_host(array, torch.empty_like(array), order)
         move.bring(array, order).here()
@@ -100,8 +97,6 @@ def test_a_piece_comes_back_from_a_task_that_fails():
 
 
 def test_what_is_one_piece_the_caller_moves(monkeypatch):
-    monkeypatch.setattr(module, "LEAST_PIECE", 60)
-    monkeypatch.setattr(module, "MOST_PIECE", 600)
     seen, gather = [], module._gather
 
     def watched(source, rows, out):
@@ -109,7 +104,7 @@ def test_what_is_one_piece_the_caller_moves(monkeypatch):
         gather(source, rows, out)
 
     monkeypatch.setattr(module, "_gather", watched)
-    move = Staging("cpu", 3, staged=True)
+    move = Staging("cpu", 3, staged=True, piece_bytes=(60, 600))
     for rows, pieces in ((9, [9]), (10, [5, 5]), (100, [34, 34, 32]), (160, [50, 50, 50, 10])):
         array = numbers(rows, 3, dtype=torch.int32)
         seen.clear()

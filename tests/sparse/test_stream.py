@@ -73,13 +73,9 @@ def test_files_go_in_and_out(tmp_path, dtype):
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(monkeypatch, ordered, inference):
+def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(staged, ordered, inference):
     """As on a GPU, through memory of the pieces that it has there, but not pinned."""
-    monkeypatch.setattr("layoutconv.sparse.stream.staging.LEAST_PIECE", 100)
-    monkeypatch.setattr("layoutconv.sparse.stream.staging.MOST_PIECE", 400)
-    through = Staging("cpu", 3, staged=True)
-    for module in ("nn.streaming", "sparse.stream.chunks"):
-        monkeypatch.setattr(f"layoutconv.{module}.staging", lambda _: through)
+    through = staged(Staging("cpu", 3, staged=True, piece_bytes=(100, 400)))
     x, cells, shape = cloud()
     if ordered:
         cells = cells[morton_order(cells)]
@@ -98,9 +94,8 @@ def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(monkeypatch, ord
     assert max(piece.memory.numel() for piece in through.pieces.made) <= 512
 
 
-def test_nobody_writes_behind_a_failure(monkeypatch):
-    for bound in ("LEAST", "MOST"):  # of a piece: there are several, or threads have nothing to do
-        monkeypatch.setattr(f"layoutconv.sparse.stream.staging.{bound}_PIECE", 1000)
+def test_nobody_writes_behind_a_failure(monkeypatch, staged):
+    staged(Staging("cpu", 3, piece_bytes=(1000, 1000)))  # several, or threads have nothing to do
     x, cells, shape = cloud()
     chunks, alive = Chunks(cells, shape, 2, max_rows=100), []
     layer, out = lc.nn.SubmConv3d(4, 6, 3).double(), torch.zeros(400, 6, dtype=torch.float64)

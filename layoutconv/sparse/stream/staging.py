@@ -30,7 +30,7 @@ Rows = Tensor | slice  # int32 or int64 (rows,) on the host, or a range of them
 # few as are worth a task, 30 us of the interpreter that all threads share; as many as a cache
 # holds.
 WORKERS = 12
-LEAST_PIECE, MOST_PIECE = 1 << 22, 1 << 23
+PIECE_BYTES = 1 << 22, 1 << 23
 PIECES_OF_WORKER = 2  # one under way while the other one is filled
 
 
@@ -55,12 +55,21 @@ class Staging:
         device: a GPU; or a CPU, whose rows are copied at once.
         workers: number of threads.
         staged: whether rows go through pieces. By default on a GPU alone.
+        piece_bytes: of a piece, the least that several are cut for, and the most.
 
     Any number of threads may call it. What is taken from a GPU is what its current stream will have
     made; what is brought there, the current stream waits for.
     """
 
-    def __init__(self, device: Any, workers: int, *, staged: bool | None = None) -> None:
+    def __init__(
+        self,
+        device: Any,
+        workers: int,
+        *,
+        staged: bool | None = None,
+        piece_bytes: tuple[int, int] = PIECE_BYTES,
+    ) -> None:
+        self._piece_bytes = piece_bytes
         self.device, self.workers = torch.device(device), workers
         on_gpu = self.device.type == "cuda"
         self.staged = on_gpu if staged is None else staged
@@ -115,8 +124,9 @@ class Staging:
         if not row or not len(rows):
             return
         memory = rows.flatten().view(torch.uint8)
-        count = max(1, min(self.workers, len(memory) // LEAST_PIECE))
-        step = max(1, min(-(-len(rows) // count), MOST_PIECE // row))
+        least, most = self._piece_bytes
+        count = max(1, min(self.workers, len(memory) // least))
+        step = max(1, min(-(-len(rows) // count), most // row))
         for first in range(0, len(rows), step):
             last = min(first + step, len(rows))
             yield slice(first, last), memory[first * row : last * row]
