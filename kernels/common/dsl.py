@@ -7,12 +7,18 @@ that are compiled. These can be imported where the DSL is not installed; compili
 from __future__ import annotations
 
 from inspect import isclass, isfunction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "Boolean", "Float32", "Int32", "Int64", "Uint32", "Uint64", "cute", "cutlass",
-    "make_fake_stream", "make_fake_tensor", "range_constexpr",
+    "AnyList", "AnyTuple", "Boolean", "Constexpr", "Float32", "Int32", "Int64", "Uint32", "Uint64",
+    "cute", "cutlass", "make_fake_stream", "make_fake_tensor", "range_constexpr",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    AnyList = list[Any]
+    AnyTuple = tuple[Any, ...]
+else:  # the DSL takes ``tuple[Any, ...]`` for a tuple of two, and names kernels by their lists
+    AnyList, AnyTuple = list, tuple
 
 
 class Absent:
@@ -42,6 +48,8 @@ try:
     import cutlass.cute as cute
     from cutlass import Boolean, Float32, Int32, Int64, Uint32, Uint64, range_constexpr
     from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+    Constexpr = cutlass.Constexpr[Any]
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "cutlass":
         raise

@@ -53,7 +53,7 @@ class Consumer:
         tid: Any,
         state: PipelineState,
         meanwhile: Callable[[], None],
-    ):
+    ) -> PipelineState:
         """Multiply ``count`` k-tiles, from number ``begin`` on; return the state after the last.
 
         ``state`` is that of the first. ``meanwhile`` is called before the first wait.
@@ -108,7 +108,9 @@ class Consumer:
         return state
 
     @cute.jit
-    def _multiply_one(self, operands: KTileOperands, tid: Any, stage: Any, slot: Any, before: Any):
+    def _multiply_one(
+        self, operands: KTileOperands, tid: Any, stage: Any, slot: Any, before: Any
+    ) -> None:
         """Multiply a k-tile, and fetch what is next of it while products are running.
 
         It is in a ``stage``; B's, where all are resident, has that of its number, a ``slot``.

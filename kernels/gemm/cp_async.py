@@ -153,7 +153,7 @@ class CpAsyncLoad:
             self._copy_if_busy(first_k, stage)
 
     @cute.jit
-    def _copy_if_busy(self, first_k: Any, stage: Any):
+    def _copy_if_busy(self, first_k: Any, stage: Any) -> None:
         if self.busy:
             self.copy_rows(first_k, stage)
 

@@ -15,6 +15,7 @@ from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.legality import check
 from layoutconv.view.gemm_view import GemmView
 
+from ..common.dsl import AnyTuple
 from ..common.pdl import starts_early
 from .epilogue.ops import Steps
 from .mma_atoms import MULTIPLY, OUTPUT
@@ -74,13 +75,13 @@ class GemmKernel:
         index_a: Any,
         index_b: Any,
         index_d: Any,
-        integers: tuple,
+        integers: AnyTuple,
         numbers: Any,
         columns: Any,
         sources: Any,
         statistics: Any,
         stream: Any,
-    ):
+    ) -> None:
         element, out, spec = self.data.element, self.out.element, self.spec
         splits, split_stride, *others = integers
         start = self.start(

@@ -16,6 +16,7 @@ from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, stages
 
 from ..common.arguments import Arguments, Extent
+from ..common.dsl import AnyTuple
 from .gemm_kernel import GemmKernel, Given
 from .mma_atoms import load_matrices
 from .operand import Column, Operand, Row
@@ -54,7 +55,9 @@ class SharedCopy:
         self.layout = cute.make_layout(((vector, 1),))
 
     @cute.jit
-    def __call__(self, pointer: Any, shared: Any, count: int, place: Callable[[Any], Place]):
+    def __call__(
+        self, pointer: Any, shared: Any, count: int, place: Callable[[Any], Place]
+    ) -> None:
         """Issue ``count`` copies from memory at ``pointer`` to ``shared`` memory, an address."""
         tid, _, _ = cute.arch.thread_idx()
         whole = const_expr(count // self.threads)
@@ -168,7 +171,7 @@ class Patch:
 
     def __init__(self, of: GroupView, tile: GroupTile, args: Arguments, dtype: Any) -> None:
         self.of, self.tile, self.args, self.dtype = of, tile, args, dtype
-        self.size = dtype.width // 8
+        self.size: int = dtype.width // 8
         self.pitch = pitch(tile.k * self.size)
         domain, self.memory = stages(of.a)
         self.offset = domain.offset
@@ -179,7 +182,7 @@ class Patch:
                              - {row.mode for row in of.rows}).pop()  # fmt: skip
 
     @cute.jit
-    def load(self, pointer: Any, shared: Any, box: Box, group: Any, vector: int):
+    def load(self, pointer: Any, shared: Any, box: Box, group: Any, vector: int) -> None:
         """Issue all copies of a box, of the CTA's groups from number ``group`` on.
 
         A *team* of threads takes the cells of a line, along the first digit, and the lines one
@@ -201,7 +204,9 @@ class Patch:
                     self.copy_if(there, pointer, shared, line, team + i, vector)
 
     @cute.jit
-    def copy_if(self, there: Any, pointer: Any, shared: Any, line: tuple, number: Any, vector: int):
+    def copy_if(
+        self, there: Any, pointer: Any, shared: Any, line: AnyTuple, number: Any, vector: int
+    ) -> None:
         """The copy of a thread that has one; none writes in another's place."""
         if there:
             self.copy_cell(pointer, shared, line, number, vector)
@@ -261,7 +266,7 @@ class SharedFilter:
         self.tile, self.dtype, self.operand = tile, dtype, operand
         self.channels, self.lane = of.channels, lane
         self.lanes: dict[tuple[int, ...], Any] = {}  # what each lane adds for the rows of others
-        self.size = dtype.width // 8
+        self.size: int = dtype.width // 8
         self.rows, self.length = tile.filter
         self.pitch = pitch(self.length * self.size)
 

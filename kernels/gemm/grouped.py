@@ -49,7 +49,7 @@ class GroupedConv(GroupKernel):
     @cute.kernel
     def kernel(
         self, a: Any, b: Any, d: Any, args: Arguments, numbers: Any, columns: Any, sources: Any
-    ):
+    ) -> None:
         tile, spec, of = self.tile, self.spec, self.of
         smem = cutlass.memory.SmemAllocator()
         base = smem.allocate_array(Int64, spec.smem_bytes // 8, byte_alignment=1024)

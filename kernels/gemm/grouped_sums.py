@@ -22,6 +22,7 @@ from layoutconv.planning.group_tile import BLOCK, pitch
 from layoutconv.planning.kernel_spec import VECTOR_BYTES
 
 from ..common.arguments import Arguments, Extent
+from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, wait_for_others
 from .gemm_kernel import Given, Start
 from .group_operands import Box, GroupKernel, Patch
@@ -56,7 +57,7 @@ class GroupedSums(GroupKernel):
         return Start(kernel, [self.n_tiles, splits, 1], self.pdl)
 
     @cute.kernel
-    def kernel(self, y: Any, x: Any, d: Any, args: Arguments, split: tuple):
+    def kernel(self, y: Any, x: Any, d: Any, args: Arguments, split: AnyTuple) -> None:
         tile, of, size = self.tile, self.of, self.data.bytes
         smem = cutlass.memory.SmemAllocator()
         base = smem.allocate_array(Int64, self.spec.smem_bytes // 8, byte_alignment=1024)
@@ -94,7 +95,7 @@ class GroupedSums(GroupKernel):
         self._store(acc, of_d, n_tile, sums)
 
     @cute.jit
-    def _clear(self, begin: Any, end: Any, tid: Any):
+    def _clear(self, begin: Any, end: Any, tid: Any) -> None:
         """Zeros for voxels that no box has, and for rows of X that no voxel has."""
         step = Int32(self.tile.threads * VECTOR_BYTES)
         for address in cutlass.range(begin + tid * VECTOR_BYTES, end, step, unroll=1):
@@ -182,7 +183,7 @@ class Sums:
             self.packed.append(packed | (past & (SIGNS - 1)))
 
     @cute.jit
-    def load_if(self, x: Any, y: Any, group: Any, number: Any, end: Any, stage: Any):
+    def load_if(self, x: Any, y: Any, group: Any, number: Any, end: Any, stage: Any) -> None:
         """Issue the copies of box ``number`` into a stage, if it is before the ``end``."""
         if number < end:
             self.load(x, y, group, number, stage)

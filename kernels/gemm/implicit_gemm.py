@@ -24,6 +24,7 @@ from layoutconv.planning.tile import registers_given
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
+from ..common.dsl import AnyTuple
 from ..common.leaving import leave_if
 from ..common.pdl import let_dependents_start, wait_for_others
 from .active_taps import active_k_tiles
@@ -116,7 +117,7 @@ class ImplicitGemm(GemmKernel):
         index_b: Any,
         index_d: Any,
         args: Arguments,
-        split: tuple,
+        split: AnyTuple,
         numbers: Any,
         columns: Any,
         sources: Any,
@@ -124,7 +125,7 @@ class ImplicitGemm(GemmKernel):
         atom_a: Any,
         atom_b: Any,
         coordinates_b: Any,
-    ):
+    ) -> None:
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
         epilogue_smem = None
@@ -221,7 +222,7 @@ class ImplicitGemm(GemmKernel):
         nothing: Any,
         epilogue: Epilogue,
         extras: Extras,
-    ):
+    ) -> None:
         """Store one output tile; sum its columns, if a producer can do so meanwhile."""
         tile, (tid, _, _) = self.tile, cute.arch.thread_idx()
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma

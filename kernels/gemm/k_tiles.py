@@ -144,7 +144,8 @@ def _above(bit: Any, word: int) -> Int32:
         bits = -(Int32(2) << cutlass.min(Int32(bit), Int32(WORD - 1)))  # of bit 31, none
         return Int32(bits)
     inside = cutlass.min(cutlass.max(Int32(bit), Int32(0)), Int32(WORD - 1))
-    return cutlass.select_(bit < 0, Int32(-1), -(Int32(2) << inside))
+    above: Int32 = cutlass.select_(bit < 0, Int32(-1), -(Int32(2) << inside))
+    return above
 
 
 def _any(words: list[Any]) -> Any:

@@ -60,7 +60,7 @@ class MainloopSm80:
         tid: Any,
         acc: Any,
         meanwhile: Callable[[], None],
-    ):
+    ) -> None:
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring.
 
         ``meanwhile`` is called before the last wait.

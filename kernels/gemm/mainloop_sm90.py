@@ -190,7 +190,7 @@ class MainloopSm90:
         tid: Any,
         acc: Any,
         meanwhile: Callable[[], None],
-    ):
+    ) -> None:
         """Accumulate ``count`` k-tiles of one output tile, from number ``begin`` on.
 
         Consumers call ``meanwhile`` before their first wait.
@@ -212,7 +212,7 @@ class MainloopSm90:
         a: CpAsyncLoad | TmaIm2colLoad,
         b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         tid: Any,
-    ):
+    ) -> None:
         """Initialize mbarriers, and fetch TMA descriptors; all threads wait for that."""
         by_tma: Any = const_expr([load for load in (a, b) if isinstance(load, TmaLoad)])
         for load in by_tma:

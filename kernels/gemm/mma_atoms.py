@@ -55,7 +55,8 @@ class Data:
 
     @property
     def bytes(self) -> int:
-        return self.element.width // 8
+        width: int = self.element.width
+        return width // 8
 
 
 _MMA_8_BIT = "mma.sync.aligned.m16n8k32.row.col."

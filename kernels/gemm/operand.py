@@ -245,13 +245,14 @@ class Operand:
     def _row_coords(self, m: Any) -> tuple[Any, ...]:
         shape = map_leaves(self.args.divisor, self.row_shape)
         part = crd2idx(m, shape, self.args.stride(self.row_stride, Int32))
-        every = self._all_modes(part) + _offset(self.start)
+        every: tuple[Any, ...] = self._all_modes(part) + _offset(self.start)
         return every if self.group is None else every + self.group
 
     def _col_coords(self, k: Any) -> tuple[Any, ...]:
         shape = map_leaves(Extent, self.col_shape)
         part = crd2idx(k, shape, self.args.stride(self.col_stride, Int32))
-        return self._all_modes(part)
+        every: tuple[Any, ...] = self._all_modes(part)
+        return every
 
     def _all_modes(self, part: Any) -> Any:
         return ArithmeticTuple((0,) * len(self.bounds)) + part
@@ -347,10 +348,12 @@ class Operand:
         if unchecked and col.valid is None:
             return self._entry(position)
         absent = self.absent(row, col) >> 31
-        return self._entry(position & ~absent) | absent
+        entry: Int32 = self._entry(position & ~absent) | absent
+        return entry
 
     def _entry(self, position: Any) -> Int32:
-        return cute.make_tensor(self.index + Int64(position), cute.make_layout(1))[0]
+        entry: Int32 = cute.make_tensor(self.index + Int64(position), cute.make_layout(1))[0]
+        return entry
 
     def offset(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
         """Where in memory the vector at (row, column) is, in elements, and whether there is one.

@@ -83,7 +83,7 @@ class Pipeline:
         return self.full + (self.tile.mbarriers - self.tile.consumers) + consumer
 
     @cute.jit
-    def initialize(self, full_arrivals: int, tid: Any):
+    def initialize(self, full_arrivals: int, tid: Any) -> None:
         """Initialize the mbarriers, by one thread; all threads wait for that."""
         tile, full, empty = const_expr(self.tile), self.full, self.empty
         warps = const_expr(tile.mma_threads // WARP)
@@ -147,7 +147,7 @@ def wait_full(mbarrier: Any, phase: Any, *, fence: bool) -> None:
 
 
 @cute.jit
-def arrive(mbarrier: Any, tid: Any):
+def arrive(mbarrier: Any, tid: Any) -> None:
     """One thread of a warp arrives."""
     if tid % WARP == 0:
         cute.arch.mbarrier_arrive(mbarrier)

@@ -47,7 +47,7 @@ class Producer:
         self.columns_per_tap = mainloop.halo.columns
 
     @cute.jit
-    def load(self, begin: Any, count: Any, tid: Any, state: PipelineState):
+    def load(self, begin: Any, count: Any, tid: Any, state: PipelineState) -> PipelineState:
         """Load ``count`` k-tiles, from number ``begin`` on; the state after the last is returned.
 
         ``state`` is that of the first.
@@ -78,7 +78,7 @@ class Producer:
         return state
 
     @cute.jit
-    def load_resident_b(self, tid: Any):
+    def load_resident_b(self, tid: Any) -> None:
         """Load all k-tiles of B, which stay in shared memory."""
         tile, apart = const_expr(self.tile), const_expr(self.columns_per_tap)
         b: Any = self.b
@@ -108,7 +108,7 @@ class Producer:
         first: Any,
         later: Any,
         state: PipelineState,
-    ):
+    ) -> Any:
         """Load a k-tile, of which B is held in a ``place``; then read what later ones take.
 
         Returns the columns of the next, and of the last of B that was read; and the next state.

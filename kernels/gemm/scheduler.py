@@ -74,7 +74,7 @@ class StaticPersistent:
     @cute.jit
     def each(
         self, work: Callable[..., Any], state: tuple[Any, ...], consumer: Any = 0, of: int = 1
-    ):
+    ) -> None:
         """``state = work(m0, n0, *state)`` of every tile, one after the other; of those of a
         ``consumer``, if there are several."""
         place, first = self.place, self.first + consumer * self.step
@@ -92,7 +92,7 @@ class StaticPersistent:
         acc: Any,
         store: Callable[[Any, Any], None],
         fetch: Callable[[Any], None],
-    ):
+    ) -> None:
         """Sum all k-tiles of every tile into ``acc``, which then is to ``store``; ``fetch`` what
         that reads of the columns: before the first wait, or once where all tiles have the same.
         """

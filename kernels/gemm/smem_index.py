@@ -87,6 +87,6 @@ class SmemRows:
 
 
 @cute.jit
-def _write(pointer: Any, entry: Any, mine: Any):
+def _write(pointer: Any, entry: Any, mine: Any) -> None:
     if mine:
         cute.make_tensor(pointer, cute.make_layout(1))[0] = entry

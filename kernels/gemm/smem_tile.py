@@ -73,7 +73,8 @@ class SharedTile:
     def __init__(
         self, smem: Any, dtype: Any, rows: int, columns: int, stages: int, read: str
     ) -> None:
-        self.dtype, self.bytes = dtype, dtype.width // 8
+        width: int = dtype.width
+        self.dtype, self.bytes = dtype, width // 8
         self.rows, self.columns, self.read = rows, columns, read
         row_bytes = columns * self.bytes
         self.line_bytes = line_bytes(row_bytes)

@@ -76,7 +76,7 @@ class TmaLoad:
         return self.taps * self.shared.stage_bytes
 
     @cute.jit
-    def prefetch(self):
+    def prefetch(self) -> None:
         """Read the map, which is an argument of the kernel, before it is needed."""
         if self.copies:
             with cute.arch.elect_one():
@@ -136,7 +136,9 @@ class TmaTiledLoad(TmaLoad):
         return range(columns.first // shared.line, (columns.first + columns.width) // shared.line)
 
     @cute.jit
-    def copy(self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]):
+    def copy(
+        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
+    ) -> None:
         """Issue the copies of a k-tile into a stage, of taps so many columns of A ``apart``."""
         if self.copies:
             for tap in range_constexpr(self.taps):
@@ -162,7 +164,7 @@ class TmaTiledLoad(TmaLoad):
 
 
 @cute.jit
-def expect(full: Any, size: int, tid: Any):
+def expect(full: Any, size: int, tid: Any) -> None:
     """One thread arrives at the barrier, and tells it of the bytes that are on their way to it."""
     if tid < WARP:
         with cute.arch.elect_one():

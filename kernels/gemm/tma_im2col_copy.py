@@ -109,7 +109,9 @@ class TmaIm2colLoad(TmaLoad):
         raise NotImplementedError
 
     @cute.jit
-    def copy(self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]):
+    def copy(
+        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
+    ) -> None:
         """Issue the copies of a k-tile into a stage."""
         shared = const_expr(self.shared)
         panels = const_expr(shared.stage_bytes // shared.panel_bytes)

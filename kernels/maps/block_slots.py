@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dsl import Int32, Int64, cute, range_constexpr
+from ..common.dsl import AnyList, Int32, Int64, cute, range_constexpr
 from ..common.walk import put, read, select
 from .cooperative import Part
 from .hash_table import EMPTY, following, home
@@ -67,7 +67,7 @@ def another(key: Any, seen: Any) -> Any:
 
 
 @cute.jit
-def look_up(slots: Any, keys: list, bits: Any):
+def look_up(slots: Any, keys: AnyList, bits: Any) -> Any:
     """The first places and the cells of blocks, 0 of those that are not there.
 
     A key below 0 is not looked for, and no slot is read for it. The slots of all others are read

@@ -16,7 +16,17 @@ from typing import Any
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside, key_of, read_cell, vector_of
-from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.dsl import (
+    AnyList,
+    AnyTuple,
+    Constexpr,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    cute,
+    range_constexpr,
+)
 from ..common.walk import at, put, select
 from .block_slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot
 from .cooperative import BEFORE, WARP, Arrays, Crew, arrays_in
@@ -116,7 +126,7 @@ class Fill(PerRank):
         return 2
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         slots, values, word = (cute.recast_ptr(pointer, dtype=Int32) for pointer in pointers)
         vectors, of_slots = integers
         tid, _, _ = cute.arch.thread_idx()
@@ -139,8 +149,8 @@ class SomeRows(OfSlots):
 
     @cute.jit
     def rows(
-        self, crew: cutlass.Constexpr, first: Any, end: Any, pointers: list, integers: tuple
-    ):  # fmt: skip
+        self, crew: Constexpr, first: Any, end: Any, pointers: AnyList, integers: AnyTuple
+    ) -> None:  # fmt: skip
         for some in range(first, end, crew.threads * FLIGHT):
             self.some(crew, some + crew.tid, end, pointers, integers)
 
@@ -168,8 +178,8 @@ class Insert(SomeRows):
 
     @cute.jit
     def some(
-        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, integers: tuple
-    ):  # fmt: skip
+        self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
+    ) -> None:  # fmt: skip
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
         # Of no cell the key is NOWHERE.
@@ -262,17 +272,18 @@ class Reserve(OfSlots):
 
     @cute.jit
     def rows(
-        self, crew: cutlass.Constexpr, start: Any, end: Any, pointers: list, rows: Any,
-        arrays: list,
-    ):  # fmt: skip
+        self, crew: Constexpr, start: Any, end: Any, pointers: AnyList, rows: Any,
+        arrays: AnyList,
+    ) -> None:  # fmt: skip
         for some in range(start, end, crew.threads * FLIGHT):
             self.some(crew, some + crew.tid, end, pointers, rows, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
     def some(
-        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, rows: Any, arrays: list
-    ):  # fmt: skip
+        self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, rows: Any,
+        arrays: AnyList,
+    ) -> None:  # fmt: skip
         """Some rows of a thread, which are read at once; no thread leaves."""
         slots, slot_of, values = pointers
         (smem,) = arrays
@@ -311,8 +322,8 @@ class Settle(SomeRows):
 
     @cute.jit
     def some(
-        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, integers: tuple
-    ):  # fmt: skip
+        self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
+    ) -> None:  # fmt: skip
         cells, slots, slot_of, values = pointers
         rows = integers[0]
         seen, places = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))

@@ -22,7 +22,7 @@ import torch
 
 from layoutconv.base.caches import remembered
 
-from ..common.dsl import Int32, Int64, cute, cutlass
+from ..common.dsl import AnyList, AnyTuple, Constexpr, Int32, Int64, cute, cutlass
 from ..common.walk import select
 from .per_rank import PerRank, Places, types_of
 
@@ -83,16 +83,16 @@ class EachRow(Part):
 
     @cute.jit
     def rows(
-        self, crew: cutlass.Constexpr, first: Any, end: Any, pointers: list, integers: tuple,
+        self, crew: Constexpr, first: Any, end: Any, pointers: AnyList, integers: AnyTuple,
         room: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         """Return those rows, from the first to past the last."""
         arrays = arrays_in(room, self.shared(crew.threads))
         for row in range(first + crew.tid, end, crew.threads):
             self.row(row, crew.tid, pointers, integers, arrays)
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         arrays = arrays_in(shared_room(self.shared(self.threads)), self.shared(self.threads))
@@ -149,7 +149,7 @@ class Together(PerRank):
         )
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
@@ -173,7 +173,7 @@ class Together(PerRank):
 
 
 @cute.jit
-def arrive(word: Any, crew: cutlass.Constexpr):
+def arrive(word: Any, crew: Constexpr) -> None:
     """At a barrier of all CTAs: what they wrote before, all see who have waited.
 
     The fence of one thread publishes what all of a CTA wrote, as they were waited for.
@@ -185,7 +185,7 @@ def arrive(word: Any, crew: cutlass.Constexpr):
 
 
 @cute.jit
-def wait_for_all(word: Any, number: cutlass.Constexpr, crew: cutlass.Constexpr):
+def wait_for_all(word: Any, number: Constexpr, crew: Constexpr) -> None:
     """Until all CTAs have arrived at barrier ``number``, from 1 on.
 
     To acquire drops what this multiprocessor's cache has kept, for all of its threads.

@@ -7,7 +7,7 @@ graph may be replayed, either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ Table = tuple[tuple[int, ...], ...]
 
 _MOST_BYTES = 64 << 20  # of tables that graphs read: 100,000 of 27 taps
 _READ_BY_GRAPHS: dict[Any, torch.Tensor] = {}  # by what is in them, and where
-_KEYS = WeakTensorKeyDictionary()  # what is in each table that somebody holds, and where
+# What is in each table that somebody holds, and where.
+_KEYS: MutableMapping[torch.Tensor, Any] = WeakTensorKeyDictionary()
 
 
 @remembered(1024, stays=True)

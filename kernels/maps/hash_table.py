@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass
+from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute
 from ..common.walk import at, select
 
 EMPTY = -1
@@ -69,7 +69,7 @@ def following(slot: Any, bits: Any) -> Any:
 
 
 @cute.jit
-def insert(keys: Any, key: Any, bits: Any):
+def insert(keys: Any, key: Any, bits: Any) -> Any:
     """The slot of a key, which is put there if need be, and whether this call was the one that did.
 
     Where many insert one key, most of them only read. What is read may be older than what is there,
@@ -81,7 +81,7 @@ def insert(keys: Any, key: Any, bits: Any):
 
 
 @cute.jit
-def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: cutlass.Constexpr = 1):
+def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: Constexpr = 1) -> Any:
     """Return what a slot had, which was read before, when a key was put there if it was free.
 
     Keys are the first of the ``words`` of every slot.
@@ -96,8 +96,8 @@ def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: cutlass.Constexpr 
 @cute.jit
 def inserted(
     keys: Any, key: Any, slot: Any, seen: Any, found: Any, bits: Any,
-    words: cutlass.Constexpr = 1,
-):  # fmt: skip
+    words: Constexpr = 1,
+) -> Any:  # fmt: skip
     """As ``insert``, from what was read in the key's first slot, and what was ``claimed``."""
     while (found != key) & ((seen != EMPTY) | (found != EMPTY)):
         slot = following(slot, bits)

@@ -9,7 +9,7 @@ from torch import Tensor
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
-from ..common.dsl import Int32, Int64, cute, range_constexpr
+from ..common.dsl import AnyList, AnyTuple, Int32, Int64, cute, range_constexpr
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill
@@ -62,7 +62,7 @@ class Scatter(PerRank):
         )
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         index, order, found = pointers
         rows, _, row_stride, tap_stride, fed, ordered = integers
         tid, _, _ = cute.arch.thread_idx()

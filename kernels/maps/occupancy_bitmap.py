@@ -18,7 +18,7 @@ from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
 from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
-from ..common.dsl import Int32, Int64, Uint64, cute, cutlass
+from ..common.dsl import AnyList, AnyTuple, Int32, Int64, Uint64, cute, cutlass
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill
@@ -98,7 +98,7 @@ class Mark(Meet):
         return 3 + 3 * self.rank
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         cells, bits, table = pointers
         rows, taps, *rest = integers
         rank = self.rank
@@ -114,7 +114,7 @@ class Mark(Meet):
                     self.mark(bits, key_of(to, grid))
 
     @cute.jit
-    def mark(self, bits: Any, key: Any):
+    def mark(self, bits: Any, key: Any) -> None:
         """Whom a neighbour marked is read alone, most often."""
         word, bit = key >> 6, Int64(1) << (key & 63)
         if (at(bits, word) & bit) != 0:
@@ -144,7 +144,7 @@ class OfWords(PerRank):
         return upto, total
 
     @cute.jit
-    def keep(self, tid: Any, upto: Any, room: Any):
+    def keep(self, tid: Any, upto: Any, room: Any) -> None:
         if (tid & 31) == 31:
             room[tid >> 5] = upto
 
@@ -159,7 +159,7 @@ class CountBits(OfWords):
         return 1
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         bits, sums, count = pointers
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
@@ -186,7 +186,7 @@ class WriteCells(OfWords):
         return 3 + self.rank
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         bits, sums, count, cells = pointers
         words, room, *grid = integers
         grid = [Int32(extent) for extent in grid]
@@ -205,7 +205,7 @@ class WriteCells(OfWords):
         self.pad(cells, start + tid, least(start + of_cta, room))
 
     @cute.jit
-    def before(self, sums: Any, cta: Any, tid: Any):
+    def before(self, sums: Any, cta: Any, tid: Any) -> Any:
         """The cells of earlier blocks, those that a thread counts."""
         found = Int32(0)
         for block in range(tid, cta, self.threads):
@@ -215,7 +215,7 @@ class WriteCells(OfWords):
     @cute.jit
     def write(
         self, cells: Any, place: Any, room: Any, word: Any, first: Any, own: Any, grid: Any
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         """The cells of a word, whose first is the cell of that number."""
         for _ in range(own):
             lowest = word & -word
@@ -226,7 +226,7 @@ class WriteCells(OfWords):
             place = place + 1
 
     @cute.jit
-    def pad(self, cells: Any, first: Any, end: Any):
+    def pad(self, cells: Any, first: Any, end: Any) -> None:
         """Rows without a cell: the batch is -1."""
         for row in range(first, end, self.threads):
             write_cell(cells, row, [Int32(-1), *[Int32(0)] * self.rank])

@@ -16,7 +16,7 @@ from layoutconv.base.caches import remembered
 from layoutconv.errors import ArgumentError
 
 from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
-from ..common.dsl import Int32, Int64, Uint32, cute
+from ..common.dsl import AnyList, AnyTuple, Int32, Int64, Uint32, cute
 from ..common.walk import at, put, select
 from . import per_rank
 from .device_tables import Table
@@ -122,7 +122,7 @@ class Reach(Meet):
         return 4 + 3 * self.rank
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         cells, keys, table, found = pointers
         rows, bits, taps, *rest = integers
         rank = self.rank
@@ -161,7 +161,7 @@ class Unpack(PerRank):
         return 2 + self.rank
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         keys, cells = pointers
         rows, *grid = integers
         tid, _, _ = cute.arch.thread_idx()
@@ -187,7 +187,7 @@ def reserve(counter: Any, count: Any, lane: Any) -> Any:
 
 
 @cute.jit
-def taken(counter: Any, upto: Any, count: Any, lane: Any):
+def taken(counter: Any, upto: Any, count: Any, lane: Any) -> Any:
     before: Any = Int64(0)
     if (lane == 31) & (upto > 0):
         before = cute.arch.atomic_add(counter, Int64(upto))

@@ -17,7 +17,18 @@ from torch import Tensor
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
-from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.dsl import (
+    AnyList,
+    AnyTuple,
+    Constexpr,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    cute,
+    cutlass,
+    range_constexpr,
+)
 from ..common.walk import at, put, select
 from . import per_rank
 from .cooperative import WARP, least, multiprocessors
@@ -119,8 +130,8 @@ class OfColumns(PerRank):
 
     @cute.jit
     def entries(
-        self, column: Any, stride: Any, first: Any, end: Any, step: cutlass.Constexpr
-    ):  # fmt: skip
+        self, column: Any, stride: Any, first: Any, end: Any, step: Constexpr
+    ) -> Any:  # fmt: skip
         """Return how many rows, ``step`` apart, have an entry."""
         found = Int32(0)
         for some in range(first, end, step * FLIGHT):
@@ -146,7 +157,7 @@ class OfColumns(PerRank):
         return found
 
     @cute.jit
-    def keep(self, tid: Any, values: list, room: Any):
+    def keep(self, tid: Any, values: AnyList, room: Any) -> None:
         if (tid & 31) == 31:
             for i in range_constexpr(len(values)):
                 room[tid >> 5, i] = values[i]
@@ -165,7 +176,7 @@ class CountPairs(OfColumns):
         return integers[1]
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         index, found = pointers
         rows, _, row_stride, tap_stride = integers
         tid, _, _ = cute.arch.thread_idx()
@@ -195,7 +206,7 @@ class WritePairs(OfColumns):
         return integers[1] * integers[7]
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         index, of_taps, lengths, outputs, inputs = pointers
         rows, taps, row_stride, tap_stride, chunk, room, share, parts, log_run = integers
         tid, _, _ = cute.arch.thread_idx()
@@ -233,7 +244,7 @@ class WritePairs(OfColumns):
         )
 
     @cute.jit
-    def chunks(self, of_taps: Any, tid: Any, tap: Any, taps: Any, chunk: Any):
+    def chunks(self, of_taps: Any, tid: Any, tap: Any, taps: Any, chunk: Any) -> Any:
         """Scan taps, as many as a thread has: the chunks of those before a tap, and of all."""
         before, every = Int64(0), Int64(0)
         for other in range(tid, Int32(taps), self.threads):
@@ -245,8 +256,8 @@ class WritePairs(OfColumns):
     @cute.jit
     def write(
         self, column: Any, stride: Any, first: Any, last: Any, lane: Any, number: Any, places: Any,
-        pairs: tuple,
-    ):  # fmt: skip
+        pairs: AnyTuple,
+    ) -> None:  # fmt: skip
         """The rows of a warp that have an entry, from a ``number`` of the tap's pairs on."""
         outputs, inputs = pairs
         below = (Int32(1) << lane) - 1
@@ -263,7 +274,7 @@ class WritePairs(OfColumns):
                 number = number + Uint32(cute.arch.popc(of_warp))
 
     @cute.jit
-    def clear(self, outputs: Any, inputs: Any, first: Any, end: Any, places: Any):
+    def clear(self, outputs: Any, inputs: Any, first: Any, end: Any, places: Any) -> None:
         """-1 into some places: a thread's are as many apart as there are threads."""
         for number in range(first, end, self.threads):
             to, inside = places(number)

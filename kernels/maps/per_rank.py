@@ -18,7 +18,7 @@ from layoutconv.base.torch_internals import is_capturing
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from ..common.compiled import compiled
-from ..common.dsl import Int32, Int64, cute, make_fake_tensor
+from ..common.dsl import AnyTuple, Int32, Int64, cute, make_fake_tensor
 from ..common.walk import TYPES
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph
@@ -53,7 +53,7 @@ class PerRank:
         raise NotImplementedError
 
     @cute.jit
-    def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
+    def __call__(self, of: Any, addresses: AnyTuple, integers: AnyTuple, stream: Any) -> None:
         self.start(pointers(self.tensors(), addresses), integers, stream)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
@@ -91,7 +91,7 @@ class Chain:
         return 1 + max(place for _, _, places in self.parts for place in places)
 
     @cute.jit
-    def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
+    def __call__(self, of: Any, addresses: AnyTuple, integers: AnyTuple, stream: Any) -> None:
         self.start(pointers(self.tensors(), addresses), integers, stream)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:

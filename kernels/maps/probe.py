@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from ..common.cells import Cell, per_axis, read_cell, vector_of
-from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.dsl import (
+    AnyList,
+    AnyTuple,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    cute,
+    cutlass,
+    range_constexpr,
+)
 from ..common.walk import at, put, select
 from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
@@ -38,7 +48,9 @@ class Search(Neighbours):
         return [(Int64, shape), (Int32, shape)] if self.near else []
 
     @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+    def row(
+        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
+    ) -> None:
         i = row  # of the index; that of the centre is another, if there is an order
         slots, values, centres, table, order, index = pointers
         rows, bits, taps, ordered, *rest = integers
@@ -124,7 +136,7 @@ class Search(Neighbours):
         return select(bit < 32, low, high), select(bit < 32, Int32(0), count_of(low))
 
     @cute.jit
-    def row_at(self, values: Any, place: Any, there: Any):
+    def row_at(self, values: Any, place: Any, there: Any) -> Any:
         """Return what is at a place, if anything is there. The read does not wait for others."""
         value = Int32(-1)
         if there:
@@ -137,7 +149,7 @@ class Search(Neighbours):
             places[tid, corner] = first
 
     @cute.jit
-    def ask(self, slots: Any, cell: list, grid: list, bits: Any):
+    def ask(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:
         first, word, bit = self.block(slots, cell, grid, bits)
         return word, bit, first
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dsl import Int32, cute, cutlass, range_constexpr
+from ..common.dsl import AnyList, Constexpr, Int32, cute, cutlass, range_constexpr
 from ..common.walk import select
 from .cooperative import WARP, Arrays
 from .scan import sums_before
@@ -39,9 +39,9 @@ def arrays_for(log: int, bits: int, threads: int) -> Arrays:
 
 @cute.jit
 def sort(
-    crew: cutlass.Constexpr, count: Any, low: cutlass.Constexpr, bits: cutlass.Constexpr,
-    arrays: list,
-):  # fmt: skip
+    crew: Constexpr, count: Any, low: Constexpr, bits: Constexpr,
+    arrays: AnyList,
+) -> None:  # fmt: skip
     """``count`` numbers, Int32 of at least 0, by their bits from ``low`` on: those of the first
     half of the first array, which are then in its half ``digits_of(bits)[0] % 2``.
 

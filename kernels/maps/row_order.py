@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.dsl import Int32, Int64, cute, cutlass, range_constexpr
+from ..common.dsl import AnyList, AnyTuple, Constexpr, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.walk import at, put, read, select
 from .cooperative import (
     BEFORE,
@@ -88,7 +88,8 @@ class Count(OfRows):
         return ("int64", 8), ("int32", 16), ("int32", 16), *self.keys.tensors()
 
     def integers(self) -> int:
-        return 3 + self.keys.integers()
+        of_keys: int = self.keys.integers()
+        return 3 + of_keys
 
     def shared(self, threads: int) -> Arrays:
         own = self._shared(threads)
@@ -103,7 +104,13 @@ class Count(OfRows):
         self.chunks(crew, pointers, integers, room)
 
     @cute.jit
-    def chunks(self, crew: cutlass.Constexpr, pointers: list, integers: tuple, room: Any):
+    def chunks(
+        self,
+        crew: Constexpr,
+        pointers: AnyList,
+        integers: AnyTuple,
+        room: Any,
+    ) -> None:
         rows, chunk, chunks, *of_keys = integers
         for number in range(crew.cta, Int32(chunks), crew.ctas):
             start = Int64(number) * chunk
@@ -116,9 +123,9 @@ class Count(OfRows):
 
     @cute.jit
     def chunk(
-        self, crew: cutlass.Constexpr, number: Any, start: Any, count: Any, pointers: list,
-        arrays: list,
-    ):  # fmt: skip
+        self, crew: Constexpr, number: Any, start: Any, count: Any, pointers: AnyList,
+        arrays: AnyList,
+    ) -> None:  # fmt: skip
         runs, counts, word, *_, keys = pointers
         *for_sort, found = arrays
         tid, threads = crew.tid, crew.threads
@@ -186,7 +193,8 @@ class Windows(OfRows):
         return ("int64", 8), ("int32", 16), ("int32", 16), word, *self.then.tensors()
 
     def integers(self) -> int:
-        return 4 + self.then.integers()
+        more: int = self.then.integers()
+        return 4 + more
 
     def shared(self, threads: int) -> Arrays:
         return max(self._shared(threads), self.then.shared(threads), key=size_of)
@@ -203,7 +211,13 @@ class Windows(OfRows):
         self.windows(crew, pointers, integers, room)
 
     @cute.jit
-    def windows(self, crew: cutlass.Constexpr, pointers: list, integers: tuple, room: Any):
+    def windows(
+        self,
+        crew: Constexpr,
+        pointers: AnyList,
+        integers: AnyTuple,
+        room: Any,
+    ) -> None:
         rows, chunk, chunks, window, *of_then = integers
         arrays = arrays_in(room, self._shared(crew.threads))
         for number in range(crew.cta, Int32((rows + window - 1) // window), crew.ctas):
@@ -222,8 +236,8 @@ class Windows(OfRows):
 
     @cute.jit
     def places(
-        self, crew: cutlass.Constexpr, start: Any, end: Any, word: Any, arrays: list
-    ):  # fmt: skip
+        self, crew: Constexpr, start: Any, end: Any, word: Any, arrays: AnyList
+    ) -> Any:  # fmt: skip
         """The first place of a window, with how many of its rows are in windows before; the last
         one, with how many of its rows are in this window or before."""
         *_, sums, found = arrays
@@ -248,9 +262,9 @@ class Windows(OfRows):
 
     @cute.jit
     def pieces(
-        self, crew: cutlass.Constexpr, places: tuple, of_chunks: tuple, pointers: list,
-        arrays: list,
-    ):  # fmt: skip
+        self, crew: Constexpr, places: AnyTuple, of_chunks: AnyTuple,
+        pointers: AnyList, arrays: AnyList,
+    ) -> None:  # fmt: skip
         """The window's rows and, as far as they differ, the rest of their keys."""
         first, skipped, last, taken = places
         chunk, chunks = of_chunks
@@ -297,8 +311,8 @@ class Windows(OfRows):
 
     @cute.jit
     def sort(
-        self, crew: cutlass.Constexpr, start: Any, count: Any, order: Any, arrays: list
-    ):  # fmt: skip
+        self, crew: Constexpr, start: Any, count: Any, order: Any, arrays: AnyList
+    ) -> None:  # fmt: skip
         *for_sort, rows, _, _, _, _ = arrays
         low, log = self.sizes.low, self.sizes.window
         sort(crew, count, log, low, for_sort)
@@ -308,7 +322,7 @@ class Windows(OfRows):
 
 
 @cute.jit
-def last_upto(firsts: Any, i: Any, count: cutlass.Constexpr):
+def last_upto(firsts: Any, i: Any, count: Constexpr) -> Any:
     """The last of numbers in shared memory, a power of two, that is at most ``i``: its place."""
     found = Int32(0)
     for step in range_constexpr((count - 1).bit_length()):
@@ -331,7 +345,9 @@ class Gather(OfIndex):
     """The rows of an index, int32 (taps, rows), in an order."""
 
     @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+    def row(
+        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
+    ) -> None:
         index, order, found = pointers
         rows, taps = integers
         source = Int64(at(order, row))

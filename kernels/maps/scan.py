@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dsl import Int32, cute, cutlass, range_constexpr
+from ..common.dsl import AnyList, Constexpr, Int32, cute, range_constexpr
 from ..common.walk import select
 from .cooperative import WARP
 
@@ -19,7 +19,7 @@ def sum_upto(count: Any, lane: Any) -> Any:
 
 
 @cute.jit
-def sums_before(own: list, sums: Any, tid: Any, threads: cutlass.Constexpr):
+def sums_before(own: AnyList, sums: Any, tid: Any, threads: Constexpr) -> Any:
     """Scan each of some numbers of a CTA's threads: the sum of those of threads before; then of
     each that of all.
 

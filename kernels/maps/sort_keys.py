@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from ..common.cells import per_axis, read_cell, vector_of
-from ..common.dsl import Boolean, Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.dsl import (
+    AnyList,
+    AnyTuple,
+    Boolean,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    cute,
+    cutlass,
+    range_constexpr,
+)
 from ..common.walk import at, put, select
 from .cooperative import Arrays
 from .row_order import OfIndex, Sizes
@@ -66,7 +77,9 @@ class Keys(Neighbours):
         return [(Int32, (threads, 2 << self.rank))] if self.near and not self.fits else []
 
     @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+    def row(
+        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
+    ) -> None:
         centres, slots, table, keys = pointers
         _, bits, taps, *rest = integers
         rank = self.rank
@@ -128,7 +141,7 @@ class Keys(Neighbours):
         return state[0]
 
     @cute.jit
-    def has(self, slots: Any, cell: list, grid: list, bits: Any):
+    def has(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:
         """Return whether a cell is there."""
         _, cells, bit = self.block(slots, cell, grid, bits)
         return Int32(cells >> Int64(bit)) & 1 != 0
@@ -138,7 +151,9 @@ class KeysOfIndex(OfIndex):
     """The same of an index, int32 (taps, rows); the table has a tap and its weight in a row."""
 
     @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+    def row(
+        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
+    ) -> None:
         index, table, keys = pointers
         rows, taps = integers
         before, width, parity, count = nothing_taken(self.sizes)

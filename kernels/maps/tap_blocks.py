@@ -13,7 +13,7 @@ from typing import Any
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside
-from ..common.dsl import Int32, Uint32, Uint64, cute
+from ..common.dsl import AnyList, Int32, Uint32, Uint64, cute
 from ..common.walk import select
 from .block_slots import OfSlots, look_up
 from .block_table import EDGES, bit_of, block_of, blocks_of, has_wide_keys, key_of_block
@@ -157,7 +157,7 @@ class Neighbours(OfSlots, EachRow):
             yield from look_up(slots, keys, bits)
 
     @cute.jit
-    def block(self, slots: Any, cell: list, grid: list, bits: Any):
+    def block(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:
         """The first place of a cell's block, its cells, 0 if it is not there, and the cell's
         number."""
         key = select(inside(cell, grid), key_of_block(cell, grid, self.kind), self.kind(NOWHERE))

@@ -25,6 +25,7 @@ from layoutconv.planning.window_schedule import WindowShape
 
 from ..common.arguments import Arguments, Extent
 from ..common.compiled import compiled
+from ..common.dsl import AnyTuple
 from ..common.walk import TYPES, Values, Walk, bind, read, select
 from .depthwise_store import Reads, Store, epilogue_arguments
 from .depthwise_wgrad import FilterGradientKernel
@@ -75,9 +76,9 @@ class Dot:
 
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: tuple, numbers: Any,
-        vectors_of_d: Any, sources: Any, stream: Any,
-    ):  # fmt: skip
+        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: AnyTuple,
+        numbers: Any, vectors_of_d: Any, sources: Any, stream: Any,
+    ) -> None:  # fmt: skip
         args = bind(self.shape.nest, integers)
         rows, _, lanes, warps, channels = Walk(self.shape.nest, args).further[:5]
         if const_expr(self.short):
@@ -108,7 +109,7 @@ class Dot:
     def short_sums(
         self, a: Any, b: Any, target: Any, args: Arguments, numbers: Any, vectors_of_d: Any,
         sources: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         shape = self.shape
         walk = Walk(shape.nest, args)
         channels, vectors = Int32(walk.further[4]), Int32(args.values["0"])
@@ -202,7 +203,7 @@ class Dot:
     # -- sums over voxels ------------------------------------------------------------------------
 
     @cute.kernel
-    def long_sums(self, a: Any, b: Any, target: Any, args: Arguments):
+    def long_sums(self, a: Any, b: Any, target: Any, args: Arguments) -> None:
         shape = self.shape
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])

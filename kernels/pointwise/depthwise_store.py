@@ -76,7 +76,7 @@ class Store:
     def __call__(
         self, walk: Any, target: Any, reads: Any, tiled: Any, at_row: Any, valid: Any, acc: Any,
         steps: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         """Write vector ``t`` of ``acc`` where ``valid[t]`` and D has it; ``at_row`` are all forms
         at the first. ``steps`` are those of D and of columns between the elements of a vector.
         """

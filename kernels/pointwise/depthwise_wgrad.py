@@ -21,6 +21,7 @@ from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.window_schedule import CTA, CTAS_PER_SM
 
 from ..common.arguments import Arguments
+from ..common.dsl import AnyTuple
 from ..common.masked_load import load_masked, masks
 from ..common.walk import TYPES, Values, Walk, bind, select
 from .depthwise_store import Reads, Store
@@ -36,9 +37,9 @@ class FilterGradientKernel:
 
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: tuple, numbers: Any,
-        vectors: Any, sources: Any, stream: Any,
-    ):  # fmt: skip
+        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: AnyTuple,
+        numbers: Any, vectors: Any, sources: Any, stream: Any,
+    ) -> None:  # fmt: skip
         args = bind(self.shape.nest, integers)
         walk = Walk(self.shape.nest, args)
         present, channels, filters, of_cta, _, _, of_runs, of_rows = walk.further[:8]
@@ -63,7 +64,7 @@ class FilterGradientKernel:
         return rows
 
     @cute.kernel
-    def kernel(self, a: Any, b: Any, target: Any, args: Arguments):
+    def kernel(self, a: Any, b: Any, target: Any, args: Arguments) -> None:
         shape = self.shape
         walk = Walk(shape.nest, args)
         present, channels, filters, of_cta, row_threads, run_threads, of_runs, of_rows, taps = (
@@ -123,7 +124,7 @@ class FilterGradientKernel:
     @cute.jit
     def walk_run(
         self, walk: Any, a: Any, b: Any, at_row: Any, valid: Any, run: Any, rows: Any, acc: Any
-    ):
+    ) -> None:
         """The products of a run of outputs, in all rows of a thread."""
         first = run * self.shape.run
         start = walk.moved(at_row, [first, *[0] * (len(walk.named.inner) - 1)])

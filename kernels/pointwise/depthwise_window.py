@@ -24,6 +24,7 @@ from cutlass import Int32, Int64, Uint32, const_expr
 from layoutconv.planning.window_schedule import CHUNK, CTA, CTAS_PER_SM, WindowShape
 
 from ..common.arguments import Arguments, Extent
+from ..common.dsl import AnyTuple
 from ..common.masked_load import load_masked, masks
 from ..common.walk import TYPES, Values, Walk, bind, read, select
 from .depthwise_store import Reads, Store
@@ -43,9 +44,9 @@ class Window:
 
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: tuple, numbers: Any,
-        vectors: Any, sources: Any, stream: Any,
-    ):  # fmt: skip
+        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: AnyTuple,
+        numbers: Any, vectors: Any, sources: Any, stream: Any,
+    ) -> None:  # fmt: skip
         args = bind(self.shape.nest, integers)
         walk = Walk(self.shape.nest, args)
         there, channels, turns = walk.further[:3]
@@ -71,7 +72,7 @@ class Window:
     def kernel(
         self, a: Any, b: Any, target: Any, args: Arguments, numbers: Any, vectors: Any,
         sources: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         shape = self.shape
         walk, reads = Walk(shape.nest, args), Reads.of(numbers, vectors, sources)
         present, channels, turns = (Int32(n) for n in walk.further[:3])
@@ -100,7 +101,7 @@ class Window:
                 self.block(walk, a, weights, target, reads, channel, other)
 
     @cute.jit
-    def stage(self, walk: Any, b: Any, staged: Any, first: Any, channels: Any, tid: Any):
+    def stage(self, walk: Any, b: Any, staged: Any, first: Any, channels: Any, tid: Any) -> None:
         """Copy the filter of some vectors of channels; a thread stays at a tap where it can."""
         vector = const_expr(self.shape.vector)
         beside = const_expr(min(self.terms, CTA))
@@ -133,7 +134,7 @@ class Window:
     @cute.jit
     def block(
         self, walk: Any, a: Any, weights: Any, target: Any, reads: Any, channel: Any, other: Any
-    ):
+    ) -> None:
         """The outputs of a thread."""
         shape = self.shape
         indices = [channel, *walk.indices(walk.named.outer[1:], other)]

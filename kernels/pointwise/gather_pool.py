@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..common.compiled import compiled
-from ..common.dsl import Boolean, Int32, Int64, Uint32, cute, cutlass, make_fake_tensor
+from ..common.dsl import AnyTuple, Boolean, Int32, Int64, Uint32, cute, cutlass, make_fake_tensor
 from ..common.walk import TYPES, read, select
 from ..compile.store import load
 
@@ -128,9 +128,9 @@ class GatherReduce:
         chosen: Any,
         out: Any,
         winners: Any,
-        integers: tuple,
+        integers: AnyTuple,
         stream: Any,
-    ):
+    ) -> None:
         rows, channels = out.shape
         across = integers[0]
         vectors = channels // self.shape.vector
@@ -156,8 +156,8 @@ class GatherReduce:
         chosen: Any,
         out: Any,
         winners: Any,
-        integers: tuple,
-    ):
+        integers: AnyTuple,
+    ) -> None:
         rows, channels = out.shape
         across, parts = integers[0], integers[1]
         tid, _, _ = cute.arch.thread_idx()
@@ -197,7 +197,7 @@ class GatherReduce:
         begin: Any,
         end: Any,
         integers: Any,
-    ):
+    ) -> None:
         shape = self.shape
         acc = cute.make_rmem_tensor(shape.vector, self.accumulator)
         acc.fill(self.accumulator(self.neutral))

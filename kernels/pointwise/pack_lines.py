@@ -13,6 +13,7 @@ from cutlass import Boolean, Int32, Int64, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
 from ..common.compiled import compiled
+from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES
 
@@ -46,7 +47,7 @@ class PackLines:
         self.dtype, self.vector, self.early = dtype, vector, early
 
     @cute.jit
-    def __call__(self, source: Any, target: Any, numbers: tuple, stream: Any):
+    def __call__(self, source: Any, target: Any, numbers: AnyTuple, stream: Any) -> None:
         length, positions, step, start, used, width = numbers
         across = Int32(width // self.vector)
         divisors = (
@@ -63,7 +64,14 @@ class PackLines:
         )
 
     @cute.kernel
-    def kernel(self, source: Any, target: Any, of_line: tuple, divisors: tuple, vectors: Any):
+    def kernel(
+        self,
+        source: Any,
+        target: Any,
+        of_line: AnyTuple,
+        divisors: AnyTuple,
+        vectors: Any,
+    ) -> None:
         """A vector of the target for each thread."""
         let_dependents_start(self.early)
         wait_for_others(self.early)

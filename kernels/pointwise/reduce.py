@@ -22,6 +22,7 @@ from layoutconv.planning.reduction_schedule import LANES, WARPS, ReduceShape
 
 from ..common.arguments import Arguments
 from ..common.compiled import compiled
+from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES, Walk, bind, read, select
 
@@ -64,7 +65,9 @@ class Reduction:
         return self.accumulator(self.function(a, b))
 
     @cute.jit
-    def __call__(self, source: cute.Tensor, target: cute.Tensor, integers: tuple, stream: Any):
+    def __call__(
+        self, source: cute.Tensor, target: cute.Tensor, integers: AnyTuple, stream: Any
+    ) -> None:
         args = bind(self.shape.nest, integers)
         rows, _, lanes, warps, _, _ = Walk(self.shape.nest, args).further
         per_cta = Int64(WARPS * LANES) >> (lanes + warps)
@@ -76,7 +79,7 @@ class Reduction:
         )
 
     @cute.kernel
-    def kernel(self, source: Any, target: Any, args: Arguments):
+    def kernel(self, source: Any, target: Any, args: Arguments) -> None:
         let_dependents_start(self.early)
         shape = self.shape
         walk = Walk(shape.nest, args)
@@ -104,7 +107,7 @@ class Reduction:
                 self.store(walk, target, at_row, acc)
 
     @cute.jit
-    def meet(self, acc: Any, smem: Any, tid: Any, lanes: Any, warps: Any):
+    def meet(self, acc: Any, smem: Any, tid: Any, lanes: Any, warps: Any) -> None:
         """Return what all who share a row have, in its first thread."""
         warp, lane = tid >> 5, tid & 31
         if const_expr(self.shape.inner):

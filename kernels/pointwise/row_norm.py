@@ -25,7 +25,17 @@ from typing import Any
 
 from layoutconv.planning.norm_schedule import LOG_THREADS, NormShape
 
-from ..common.dsl import Float32, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.dsl import (
+    AnyList,
+    AnyTuple,
+    Constexpr,
+    Float32,
+    Int32,
+    Int64,
+    cute,
+    cutlass,
+    range_constexpr,
+)
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
 from .row_parts import THREADS, OfRows, Place, merge_moments, merge_sums, of_moments
@@ -43,7 +53,7 @@ class Statistics(OfRows):
         return self.of_features(), ("uint8", 1), ("float32", 4), ("float32", 4)
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         x, there, moments, counts = pointers
         place, columns = self.enter(integers), integers[1]
         count = cute.make_rmem_tensor(1, Float32)
@@ -105,7 +115,7 @@ class Normalise(OfRows):
         )  # fmt: skip
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         x, there, moments, counts, weight, bias, past, out, kept, *moving = pointers
         mean_run, variance_run, batches = moving
         place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
@@ -145,9 +155,7 @@ class Normalise(OfRows):
             self.rows_of((x, there, past), out, place, turn, columns, lists)
 
     @cute.jit
-    def merged(
-        self, moments: Any, counts: Any, place: cutlass.Constexpr, columns: Any, parts: Any
-    ) -> Any:
+    def merged(self, moments: Any, counts: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
         """The moments of a column, of every so many-th part."""
         n, mean, squares = Float32(0.0), Float32(0.0), Float32(0.0)
         for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
@@ -193,7 +201,7 @@ class Sums(OfRows):
         return features, ("uint8", 1), features, features, floats, floats
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         x, there, out, grad, kept, found = pointers
         place, columns = self.enter(integers), integers[1]
         mean, inverse = self.kept(kept, place, columns)
@@ -259,7 +267,7 @@ class Gradient(Sums):
         return (*super().tensors(), parameter, features, features, floats)
 
     @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         x, there, out, grad, kept, found, weight, dx, dpast, of_parameters = pointers
         place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
         arrays = self.shared(2)
@@ -308,7 +316,7 @@ class Gradient(Sums):
                 self.write(written[1], place, row, inside, columns, own)
 
     @cute.jit
-    def merged(self, found: Any, place: cutlass.Constexpr, columns: Any, parts: Any) -> Any:
+    def merged(self, found: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
         """Both sums of a column, of every so many-th part."""
         grads, products = Float32(0.0), Float32(0.0)
         for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from layoutconv.planning.norm_schedule import FLIGHT, LOG_THREADS, NormShape
 
-from ..common.dsl import Float32, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.dsl import AnyList, Constexpr, Float32, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.walk import TYPES, at, read, select
 from ..maps.cooperative import least
@@ -139,8 +139,8 @@ class OfRows(PerRank):
 
     @cute.jit
     def write(
-        self, base: Any, place: cutlass.Constexpr, row: Any, inside: Any, columns: Any, values: list
-    ):  # fmt: skip
+        self, base: Any, place: Constexpr, row: Any, inside: Any, columns: Any, values: AnyList
+    ) -> None:  # fmt: skip
         """The columns of a thread in a row, rounded once."""
         if inside & place.is_column:
             result = cute.make_rmem_tensor(self.vector, base.dtype)
@@ -163,7 +163,14 @@ class OfRows(PerRank):
         return [smem.allocate_tensor(Float32, layout, byte_alignment=16) for _ in range(count)]
 
     @cute.jit
-    def add_up(self, arrays: list, merge: cutlass.Constexpr, tid: Any, log_each: Any, log_all: Any):
+    def add_up(
+        self,
+        arrays: AnyList,
+        merge: Constexpr,
+        tid: Any,
+        log_each: Any,
+        log_all: Any,
+    ) -> None:
         """Merge what threads have in shared memory, of every ``1 << log_each``-th into the first.
 
         ``merge(arrays, to, of)`` is of two threads; there are ``1 << log_all`` to merge.

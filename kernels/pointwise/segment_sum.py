@@ -87,7 +87,7 @@ class SegmentSum:
         self.dtype, self.out_dtype = TYPES[shape.dtype], TYPES[shape.out_dtype]
 
     @cute.jit
-    def __call__(self, parts: Any, lengths: Any, out: Any, stream: Any):
+    def __call__(self, parts: Any, lengths: Any, out: Any, stream: Any) -> None:
         chunks, K, C = parts.shape
         (taps,) = lengths.shape
         rows = Int32(FEWEST)
@@ -103,7 +103,9 @@ class SegmentSum:
         )
 
     @cute.kernel
-    def kernel(self, parts: Any, lengths: Any, out: Any, columns: Any, C: Any, log_rows: Any):
+    def kernel(
+        self, parts: Any, lengths: Any, out: Any, columns: Any, C: Any, log_rows: Any
+    ) -> None:
         """``2^log_rows`` rows of threads; those of a row have a vector of columns each."""
         let_dependents_start(self.early)
         wait_for_others(self.early)

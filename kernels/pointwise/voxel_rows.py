@@ -15,6 +15,7 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
 from ..common.compiled import compiled
+from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import read, select
 
@@ -52,7 +53,7 @@ class VoxelRowsKernel:
         self.early = early
 
     @cute.jit
-    def __call__(self, source: Any, target: Any, numbers: tuple, stream: Any):
+    def __call__(self, source: Any, target: Any, numbers: AnyTuple, stream: Any) -> None:
         channels, grid, taps, length = numbers[4], numbers[5:8], numbers[8:11], numbers[-1]
         count = taps[0] * taps[1] * taps[2]
         divisors = tuple(
@@ -68,7 +69,7 @@ class VoxelRowsKernel:
         )
 
     @cute.kernel
-    def kernel(self, source: Any, target: Any, numbers: tuple, divisors: tuple):
+    def kernel(self, source: Any, target: Any, numbers: AnyTuple, divisors: AnyTuple) -> None:
         """Read a square by voxels, write it by channels."""
         let_dependents_start(self.early)
         wait_for_others(self.early)

@@ -53,7 +53,7 @@ class SumsByRow:
             self.sums[i, 1] = self.sums[i, 1] + x * x
 
     @cute.jit
-    def write(self, base: Any, tid: Any, columns: Columns):
+    def write(self, base: Any, tid: Any, columns: Columns) -> None:
         """Add up the threads' sums in shared memory from ``base`` on, which nothing else needs."""
         across = const_expr(self.tile.n // self.vector)
         parts = const_expr(self.tile.mma_threads // across)
@@ -87,7 +87,7 @@ class SumsOfFragments:
             self.sums[i, 1, group] = self.sums[i, 1, group] + x * x
 
     @cute.jit
-    def write(self, tid: Any, columns: Columns):
+    def write(self, tid: Any, columns: Columns) -> None:
         lane = tid % 32
         for group in range_constexpr(self.groups):
             for kind in range_constexpr(2):
@@ -121,7 +121,7 @@ class SumsOfMatrices:
         self.parts = 1 if tile.statistics_by_producers else max(1, self.warps // self.groups)
 
     @cute.jit
-    def write(self, base: Any, tid: Any, columns: Columns):
+    def write(self, base: Any, tid: Any, columns: Columns) -> None:
         """Sum the tile that lies at ``base``; what is not stored has been replaced by zeros."""
         tile = self.tile
         groups, warps, parts = const_expr(self.groups), const_expr(self.warps), self.parts
@@ -199,7 +199,7 @@ def _either(number: Any, even: Any, odd: Any) -> Any:
 
 
 @cute.jit
-def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: Columns):
+def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: Columns) -> None:
     """Add up the parts in their order, a thread for each column and kind."""
     sync(tile)
     for turn in range_constexpr(-(-2 * tile.n // tile.mma_threads)):

@@ -46,7 +46,7 @@ class RegisterEpilogue(Epilogue):
         self.sums: Any = SumsOfFragments(self.tile) if self.steps.statistics else None
 
     @cute.jit
-    def end(self, d: Operand, extras: Extras):
+    def end(self, d: Operand, extras: Extras) -> None:
         """Write a warp's row of partial sums after the last tile; the producer has none."""
         here = extras.statistics + Int64(self.warp) * (2 * extras.all_columns)
         columns = Columns(here, extras.first_column, d.col_count, extras.all_columns)
@@ -55,7 +55,7 @@ class RegisterEpilogue(Epilogue):
             write(tid, columns)
 
     @cute.jit
-    def __call__(self, acc: Any, mma: Any, d: Operand, m0: Any, n0: Any, extras: Extras):
+    def __call__(self, acc: Any, mma: Any, d: Operand, m0: Any, n0: Any, extras: Extras) -> None:
         coordinates = cute.make_identity_tensor((self.tile.m, self.tile.n))
         where = mma.get_slice(self.tid).partition_C(coordinates)
         (_, halves, groups), down, across = where.shape
@@ -97,7 +97,7 @@ class RegisterEpilogue(Epilogue):
         return [cute.recast_tensor(out, self.dtype)]
 
     @cute.jit
-    def _store_vector(self, vector: Any, d: Operand, row: Row, column: Column):
+    def _store_vector(self, vector: Any, d: Operand, row: Row, column: Column) -> None:
         entry = d.load_index(row, column, written=True) if d.gather else None
         offset, there = d.offset(row, column, entry)
         count = const_expr(cute.size(vector))

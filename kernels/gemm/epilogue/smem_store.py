@@ -133,7 +133,7 @@ class Epilogue:
         n0: Any,
         tid: Any,
         extras: Extras,
-    ):
+    ) -> None:
         """Store a tile; ``base`` is shared memory that the mainloop is done with."""
         layout, swizzle = self.shared_layout()
         smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
@@ -161,7 +161,7 @@ class Epilogue:
     @cute.jit
     def _store_rows(
         self, smem: Any, base: Any, d: Operand, first: tuple[Any, Any], tid: Any, extras: Extras
-    ):
+    ) -> None:
         """Write vectors of rows; sum their columns, if that is asked for."""
         (m0, n0), table = first, self._row_table(base)
         across = const_expr(self.tile.n // self.vector)
@@ -219,7 +219,7 @@ class Epilogue:
             self._sums().write(base, tid, self._columns(d, n0, extras))
 
     @cute.jit
-    def _store_run(self, smem: Any, d: Operand, m0: Any, tid: Any):
+    def _store_run(self, smem: Any, d: Operand, m0: Any, tid: Any) -> None:
         """Write all columns of the rows, which adjoin in memory, as one run of whole vectors.
 
         The last rows may end within a vector: its elements are stored one by one.
@@ -252,7 +252,7 @@ class Epilogue:
                             cute.make_tensor(pointer + i, cute.make_layout(1))[0] = out[i]
 
     @cute.jit
-    def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras):
+    def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras) -> None:
         """Sum columns by the producer's threads, if ``sums_beside``; of others, ``tid`` < 0."""
         if tid >= 0:
             wait_for_tile(self.tile)
@@ -279,7 +279,7 @@ class Epilogue:
         return cute.make_tensor(pointer, cute.make_layout((2, self.tile.m)))
 
     @cute.jit
-    def _fill(self, table: Any, d: Operand, m0: Any, tid: Any):
+    def _fill(self, table: Any, d: Operand, m0: Any, tid: Any) -> None:
         for part in range_constexpr(-(-self.tile.m // self.tile.mma_threads)):
             number = tid + part * self.tile.mma_threads
             row = d.row(m0 + number)
@@ -410,7 +410,7 @@ class Epilogue:
     # -- what is written -------------------------------------------------------------------------
 
     @cute.jit
-    def _store(self, atom: Any, out: Any, pointer: Any, there: Any):
+    def _store(self, atom: Any, out: Any, pointer: Any, there: Any) -> None:
         if const_expr(self.atomic):
             if there:
                 for i in range_constexpr(self.vector):
@@ -431,7 +431,7 @@ class Epilogue:
         return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
 
     @cute.jit
-    def _clear(self, staged: Any, there: Any):
+    def _clear(self, staged: Any, there: Any) -> None:
         """Zeros in the turned tile for what is not stored: it takes no part in statistics."""
         if not there:
             zeros = cute.make_fragment_like(staged)
