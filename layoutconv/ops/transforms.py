@@ -78,12 +78,19 @@ class _Pass(torch.autograd.Function):
     """A pass as a function of two tensors, the operator's numbers, and the result's dtype.
 
     Attributes:
+        operator: of torch, which computes it.
         described: the formula of its operator.
         folds: where batches of problems go.
     """
 
+    operator: Any
     described: Any
     folds: _Folds
+
+    @classmethod
+    def forward(cls, *inputs: Any) -> Any:
+        *of, out_dtype = inputs
+        return cls.operator(*of, out_dtype=out_dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -135,52 +142,39 @@ class _Pass(torch.autograd.Function):
 class Fprop(_Pass):
     """The forward pass, of ``x`` (N, C, ...) and ``w`` (K, C / groups, ...)."""
 
-    described = staticmethod(of_fprop)
+    operator, described = staticmethod(conv_fprop), staticmethod(of_fprop)
     folds = _Folds(
         (_FIRST, _FIRST),
         (_FIRST_OF_GROUPS, _SECOND_OF_GROUPS),
         (_SECOND, _FIRST, _SECOND),
     )
 
-    @staticmethod
-    def forward(x: Tensor, w: Tensor, *rest: Any) -> Tensor:
-        *numbers, out_dtype = rest
-        result: Tensor = conv_fprop(x, w, *numbers, out_dtype=out_dtype)
-        return result
-
 
 class Dgrad(_Pass):
     """The gradient of ``x``, or the transposed convolution, of ``y`` (N, K, ...) and ``w``."""
 
-    described = staticmethod(of_dgrad)
+    operator, described = staticmethod(conv_dgrad), staticmethod(of_dgrad)
     folds = _Folds(
         (_FIRST, _FIRST),
         (_SECOND, _SECOND_OF_GROUPS),
         (_SECOND, _FIRST, _SECOND),
     )
 
-    @staticmethod
-    def forward(y: Tensor, w: Tensor, *rest: Any) -> Tensor:
-        *numbers, out_dtype = rest
-        result: Tensor = conv_dgrad(y, w, *numbers, out_dtype=out_dtype)
-        return result
-
 
 class Wgrad(_Pass):
     """The gradient of ``w``, of ``y`` (N, K, ...) and ``x`` (N, C, ...)."""
 
-    described = staticmethod(of_wgrad)
+    operator, described = staticmethod(conv_wgrad), staticmethod(of_wgrad)
     folds = _Folds(
         (_SECOND_OF_GROUPS, _FIRST_OF_GROUPS),
         (_SECOND_OF_GROUPS, _SECOND),
         (_SECOND, _SECOND, _FIRST),
     )
 
-    @staticmethod
-    def forward(y: Tensor, x: Tensor, *rest: Any) -> Tensor:
-        *numbers, _ = rest
-        result: Tensor = conv_wgrad(y, x, *numbers)
-        return result
+    @classmethod
+    def forward(cls, *inputs: Any) -> Any:
+        *of, _ = inputs  # its operator has one dtype of results
+        return cls.operator(*of)
 
 
 def _fprop(over: Arguments, x: Tensor, w: Tensor) -> Any:
