@@ -26,7 +26,8 @@ from layoutconv.planning.window_schedule import WindowShape
 from ..common.arguments import Arguments, Extent
 from ..common.compiled import compiled
 from ..common.dsl import AnyTuple
-from ..common.walk import TYPES, Values, Walk, bind, read, select
+from ..common.walk import TYPES, Values, Walk, read, select
+from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import Reads, Store, epilogue_arguments
 from .depthwise_wgrad import FilterGradientKernel
 from .depthwise_window import Window
@@ -60,7 +61,7 @@ def build(
     )
 
 
-class Dot:
+class Dot(DepthwiseEntry):
     """The kernel of a shape."""
 
     def __init__(self, shape: DotShape) -> None:
@@ -74,19 +75,13 @@ class Dot:
         of_d = shape.accumulator, shape.vector, shape.stored
         self.store = Store(shape.epilogue, shape.out_dtype, *of_d)
 
-    @cute.jit
-    def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: AnyTuple,
-        numbers: Any, vectors_of_d: Any, sources: Any, stream: Any,
-    ) -> None:  # fmt: skip
-        args = bind(self.shape.nest, integers)
+    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
         rows, _, lanes, warps, channels = Walk(self.shape.nest, args).further[:5]
-        if const_expr(self.short):
+        if self.short:
             vectors = args.values["0"]
             others = rows // vectors
             per_cta = THREADS // channels
-            reads = numbers, vectors_of_d, sources
-            self.short_sums(a.iterator, b.iterator, target.iterator, args, *reads).launch(
+            self.short_sums(*pointers, args, *reads).launch(
                 grid=[
                     Int32((others + per_cta - 1) // per_cta),
                     Int32((vectors + channels - 1) // channels),
@@ -97,7 +92,7 @@ class Dot:
             )
         else:
             per_cta = Int64(THREADS) >> (lanes + warps)
-            self.long_sums(a.iterator, b.iterator, target.iterator, args).launch(
+            self.long_sums(*pointers, args).launch(
                 grid=[Int32((rows + per_cta - 1) // per_cta), 1, 1],
                 block=[THREADS, 1, 1],
                 stream=stream,

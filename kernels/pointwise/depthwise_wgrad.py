@@ -23,11 +23,12 @@ from layoutconv.planning.window_schedule import CTA, CTAS_PER_SM
 from ..common.arguments import Arguments
 from ..common.dsl import AnyTuple
 from ..common.masked_load import load_masked, masks
-from ..common.walk import TYPES, Values, Walk, bind, select
+from ..common.walk import TYPES, Values, Walk, select
+from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import Reads, Store
 
 
-class FilterGradientKernel:
+class FilterGradientKernel(DepthwiseEntry):
     """The kernel of a shape."""
 
     def __init__(self, shape: FilterGradientShape) -> None:
@@ -35,16 +36,11 @@ class FilterGradientKernel:
         self.dtype, self.accumulator = TYPES[shape.dtype], TYPES[shape.accumulator]
         self.store = Store("", shape.out_dtype, shape.accumulator, shape.vector, shape.stored)
 
-    @cute.jit
-    def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: AnyTuple,
-        numbers: Any, vectors: Any, sources: Any, stream: Any,
-    ) -> None:  # fmt: skip
-        args = bind(self.shape.nest, integers)
+    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
         walk = Walk(self.shape.nest, args)
         present, channels, filters, of_cta, _, _, of_runs, of_rows = walk.further[:8]
         rows = self.rows(walk, Int64)
-        self.kernel(a.iterator, b.iterator, target.iterator, args).launch(
+        self.kernel(*pointers, args).launch(
             grid=[
                 Int32(of_runs * ((rows + of_rows - 1) // of_rows)),
                 Int32((present + channels - 1) // channels),

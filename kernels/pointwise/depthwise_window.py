@@ -26,11 +26,12 @@ from layoutconv.planning.window_schedule import CHUNK, CTA, CTAS_PER_SM, WindowS
 from ..common.arguments import Arguments, Extent
 from ..common.dsl import AnyTuple
 from ..common.masked_load import load_masked, masks
-from ..common.walk import TYPES, Values, Walk, bind, read, select
+from ..common.walk import TYPES, Values, Walk, read, select
+from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import Reads, Store
 
 
-class Window:
+class Window(DepthwiseEntry):
     """The kernel of a shape."""
 
     def __init__(self, shape: WindowShape) -> None:
@@ -42,21 +43,14 @@ class Window:
             shape.epilogue, shape.out_dtype, shape.accumulator, shape.vector, shape.stored
         )
 
-    @cute.jit
-    def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: AnyTuple,
-        numbers: Any, vectors: Any, sources: Any, stream: Any,
-    ) -> None:  # fmt: skip
-        args = bind(self.shape.nest, integers)
+    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
         walk = Walk(self.shape.nest, args)
         there, channels, turns = walk.further[:3]
         others = Int64(1)
         for name in walk.named.outer[1:]:
             others = others * args.values[name]
         per_cta = CTA // channels
-        self.kernel(
-            a.iterator, b.iterator, target.iterator, args, numbers, vectors, sources
-        ).launch(
+        self.kernel(*pointers, args, *reads).launch(
             grid=[
                 Int32((others + per_cta * turns - 1) // (per_cta * turns)),
                 Int32((there + channels - 1) // channels),

@@ -1,0 +1,34 @@
+"""The host code that depthwise kernels share: what is launched gets flat memory and a nest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+
+from ..common.arguments import Arguments
+from ..common.dsl import AnyTuple
+from ..common.walk import bind
+
+
+class DepthwiseEntry:
+    """The base of kernels of a shape, which say how they are launched.
+
+    Their arguments are flat tensors, the integers of the shape's nest, and the numbers, vectors and
+    sources that an epilogue reads: tuples, or None.
+    """
+
+    shape: Any
+
+    @cute.jit
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: AnyTuple,
+        numbers: Any, vectors: Any, sources: Any, stream: Any,
+    ) -> None:  # fmt: skip
+        pointers = a.iterator, b.iterator, target.iterator
+        args = bind(self.shape.nest, integers)
+        self.start(pointers, args, (numbers, vectors, sources), stream)
+
+    def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
+        """Launch, in host code: ``pointers`` are those of A, B and D."""
+        raise NotImplementedError
