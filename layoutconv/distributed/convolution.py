@@ -27,7 +27,7 @@ from ..ops.execute import execute
 from ..tensors.tensor_checks import OUTPUTS
 from .agreement import Agreement
 from .exchange import Exchange, Rows
-from .halo import Part, dgrad_plan, fprop_plan
+from .halo import Part, Split, dgrad_plan, fprop_plan
 from .slab import Slab
 
 Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
@@ -52,7 +52,8 @@ class SplitConv(torch.autograd.Function):
         label: str,
     ) -> Tensor:
         x, w, mode = x.contiguous(), w.contiguous(), before.mode
-        plan = fprop_plan(problem, mode, before.bounds, after.bounds, before.rank)
+        split = Split(mode, before.bounds, after.bounds, before.rank)
+        plan = fprop_plan(problem, split)
 
         def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
             _run("fprop", a, w, out, _numbers(part), EpilogueArgs(bias))
@@ -65,14 +66,14 @@ class SplitConv(torch.autograd.Function):
         needs_x, needs_w, *_ = ctx.needs_input_grad
         kept = rows[2:] if needs_w else (None,) * 3
         ctx.save_for_backward(*kept, w if needs_x else None)
-        ctx.split, ctx.plan, ctx.label = (problem, before, after), plan, label
+        ctx.split, ctx.plan, ctx.label = (problem, before, split), plan, label
         ctx.x_shape, ctx.w_shape, ctx.w_dtype = x.shape, w.shape, w.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        problem, before, after = ctx.split
+        problem, before, split = ctx.split
         needs_x, needs_w, needs_bias, *_ = ctx.needs_input_grad
         with Agreement(f"backward of {ctx.label}", before.group):
             if torch.is_grad_enabled():  # what is computed here has no graph: say so
@@ -82,7 +83,7 @@ class SplitConv(torch.autograd.Function):
         dy, mode = dy.contiguous(), before.mode
         dx = dw = db = None
         # Every rank enters the collectives in this order: the halo, then the sums over ranks.
-        plan = dgrad_plan(problem, mode, before.bounds, after.bounds, before.rank)
+        plan = dgrad_plan(problem, split)
         halo = Exchange(dy, mode, plan, before.group) if needs_x else None
         exact = torch.promote_types(dy.dtype, torch.float32)
         sums = []

@@ -136,44 +136,47 @@ class Plan(NamedTuple):
     exchanged: bool  # whether any rank sends anything
 
 
+class Split(NamedTuple):
+    """A spatial mode that is cut in slabs: where those of the ranks begin, and which is this one's.
+
+    ``activation`` and ``output`` end with the mode's extents.
+    """
+
+    mode: int
+    activation: tuple[int, ...]
+    output: tuple[int, ...]
+    rank: int
+
+
 @kept_in(_PLANS)
-def fprop_plan(
-    problem: ConvProblem,
-    mode: int,
-    activation: tuple[int, ...],
-    output: tuple[int, ...],
-    rank: int,
-) -> Plan:
-    """The forward pass. ``activation`` and ``output`` are where the slabs of the ranks begin.
+def fprop_plan(problem: ConvProblem, split: Split) -> Plan:
+    """The forward pass.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 3), padding=1)
-    >>> plan = fprop_plan(problem, 0, (0, 4, 8), (0, 4, 8), rank=0)
+    >>> plan = fprop_plan(problem, Split(0, (0, 4, 8), (0, 4, 8), rank=0))
     >>> plan.inner.rows, [part.rows for part in plan.outer], plan.far, plan.send
     (range(0, 3), [range(3, 4)], range(4, 5), (range(0, 0), range(3, 4)))
     """
+    mode = split.mode
     windows = fprop_reads(problem, mode)
     found = windows.inside(problem.spatial[mode])
     part = partial(_fprop_part, problem, mode, windows, found)
-    return _plan(found, activation, output, rank, part)
+    return _plan(found, split.activation, split.output, split.rank, part)
 
 
 @kept_in(_PLANS)
-def dgrad_plan(
-    problem: ConvProblem,
-    mode: int,
-    activation: tuple[int, ...],
-    output: tuple[int, ...],
-    rank: int,
-) -> Plan:
+def dgrad_plan(problem: ConvProblem, split: Split) -> Plan:
     """The gradient of the activation, which reads that of the output.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 2), stride=2)
-    >>> dgrad_plan(problem, 0, (0, 4, 8), (0, 2, 4), rank=0).exchanged
+    >>> dgrad_plan(problem, Split(0, (0, 4, 8), (0, 2, 4), rank=0)).exchanged
     False
     """
+    mode = split.mode
     extent = problem.output_spatial[mode]
     found = reads(dgrad_views(problem), mode, problem.spatial[mode]).inside(extent)
-    return _plan(found, output, activation, rank, partial(_dgrad_part, problem, mode, found))
+    part = partial(_dgrad_part, problem, mode, found)
+    return _plan(found, split.output, split.activation, split.rank, part)
 
 
 @remembered(256)
