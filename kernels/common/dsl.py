@@ -7,18 +7,12 @@ that are compiled. These can be imported where the DSL is not installed; compili
 from __future__ import annotations
 
 from inspect import isclass, isfunction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __all__ = [
-    "AnyList", "AnyTuple", "Boolean", "Constexpr", "Float32", "Int32", "Int64", "Uint32", "Uint64",
-    "cute", "cutlass", "make_fake_stream", "make_fake_tensor", "range_constexpr",
+    "Boolean", "Constexpr", "Float32", "Int32", "Int64", "Uint32", "Uint64", "cute", "cutlass",
+    "make_fake_stream", "make_fake_tensor", "range_constexpr",
 ]  # fmt: skip
-
-if TYPE_CHECKING:
-    AnyList = list[Any]
-    AnyTuple = tuple[Any, ...]
-else:  # the DSL takes ``tuple[Any, ...]`` for a tuple of two, and names kernels by their lists
-    AnyList, AnyTuple = list, tuple
 
 
 class Absent:

@@ -15,8 +15,8 @@ from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.legality import check
 from layoutconv.view.gemm_view import GemmView
 
-from ..common.dsl import AnyTuple
 from ..common.pdl import starts_early
+from ..common.plain_types import AnyTuple
 from .epilogue.ops import Steps
 from .mma_atoms import MULTIPLY, OUTPUT
 

@@ -16,7 +16,7 @@ from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, stages
 
 from ..common.arguments import Arguments, Extent
-from ..common.dsl import AnyTuple
+from ..common.plain_types import AnyTuple
 from .gemm_kernel import GemmKernel, Given
 from .mma_atoms import load_matrices
 from .operand import Column, Operand, Row

@@ -22,8 +22,8 @@ from layoutconv.planning.group_tile import BLOCK, pitch
 from layoutconv.planning.kernel_spec import VECTOR_BYTES
 
 from ..common.arguments import Arguments, Extent
-from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, wait_for_others
+from ..common.plain_types import AnyTuple
 from .gemm_kernel import Given, Start
 from .group_operands import Box, GroupKernel, Patch
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32

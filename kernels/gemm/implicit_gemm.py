@@ -24,9 +24,9 @@ from layoutconv.planning.tile import registers_given
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
-from ..common.dsl import AnyTuple
 from ..common.leaving import leave_if
 from ..common.pdl import let_dependents_start, wait_for_others
+from ..common.plain_types import AnyTuple
 from .active_taps import active_k_tiles
 from .epilogue.column_entries import ColumnEntries
 from .epilogue.register_store import RegisterEpilogue

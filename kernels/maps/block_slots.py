@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dsl import AnyList, Int32, Int64, cute, range_constexpr
+from ..common.dsl import Int32, Int64, cute, range_constexpr
+from ..common.plain_types import AnyList
 from ..common.walk import put, read, select
 from .cooperative import Part
 from .hash_table import EMPTY, following, home

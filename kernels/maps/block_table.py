@@ -16,17 +16,8 @@ from typing import Any
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside, key_of, read_cell, vector_of
-from ..common.dsl import (
-    AnyList,
-    AnyTuple,
-    Constexpr,
-    Int32,
-    Int64,
-    Uint32,
-    Uint64,
-    cute,
-    range_constexpr,
-)
+from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .block_slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot
 from .cooperative import BEFORE, WARP, Arrays, Crew, arrays_in
@@ -150,7 +141,7 @@ class SomeRows(OfSlots):
     @cute.jit
     def rows(
         self, crew: Constexpr, first: Any, end: Any, pointers: AnyList, integers: AnyTuple
-    ) -> None:  # fmt: skip
+    ) -> None:
         for some in range(first, end, crew.threads * FLIGHT):
             self.some(crew, some + crew.tid, end, pointers, integers)
 
@@ -179,7 +170,7 @@ class Insert(SomeRows):
     @cute.jit
     def some(
         self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
-    ) -> None:  # fmt: skip
+    ) -> None:
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
         # Of no cell the key is NOWHERE.
@@ -272,18 +263,28 @@ class Reserve(OfSlots):
 
     @cute.jit
     def rows(
-        self, crew: Constexpr, start: Any, end: Any, pointers: AnyList, rows: Any,
+        self,
+        crew: Constexpr,
+        start: Any,
+        end: Any,
+        pointers: AnyList,
+        rows: Any,
         arrays: AnyList,
-    ) -> None:  # fmt: skip
+    ) -> None:
         for some in range(start, end, crew.threads * FLIGHT):
             self.some(crew, some + crew.tid, end, pointers, rows, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
     def some(
-        self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, rows: Any,
+        self,
+        crew: Constexpr,
+        some: Any,
+        end: Any,
+        pointers: AnyList,
+        rows: Any,
         arrays: AnyList,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Some rows of a thread, which are read at once; no thread leaves."""
         slots, slot_of, values = pointers
         (smem,) = arrays
@@ -323,7 +324,7 @@ class Settle(SomeRows):
     @cute.jit
     def some(
         self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
-    ) -> None:  # fmt: skip
+    ) -> None:
         cells, slots, slot_of, values = pointers
         rows = integers[0]
         seen, places = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))

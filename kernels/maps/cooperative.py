@@ -22,7 +22,8 @@ import torch
 
 from layoutconv.base.caches import remembered
 
-from ..common.dsl import AnyList, AnyTuple, Constexpr, Int32, Int64, cute, cutlass
+from ..common.dsl import Constexpr, Int32, Int64, cute, cutlass
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import select
 from .per_rank import PerRank, Places, types_of
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
-from ..common.dsl import AnyList, AnyTuple, Int32, Int64, cute, range_constexpr
+from ..common.dsl import Int32, Int64, cute, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill

@@ -18,7 +18,8 @@ from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
 from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
-from ..common.dsl import AnyList, AnyTuple, Int32, Int64, Uint64, cute, cutlass
+from ..common.dsl import Int32, Int64, Uint64, cute, cutlass
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from . import per_rank
 from .block_table import Fill
@@ -215,7 +216,7 @@ class WriteCells(OfWords):
     @cute.jit
     def write(
         self, cells: Any, place: Any, room: Any, word: Any, first: Any, own: Any, grid: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The cells of a word, whose first is the cell of that number."""
         for _ in range(own):
             lowest = word & -word

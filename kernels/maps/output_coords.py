@@ -16,7 +16,8 @@ from layoutconv.base.caches import remembered
 from layoutconv.errors import ArgumentError
 
 from ..common.cells import cell_of, key_of, per_axis, read_cell, vector_of, write_cell
-from ..common.dsl import AnyList, AnyTuple, Int32, Int64, Uint32, cute
+from ..common.dsl import Int32, Int64, Uint32, cute
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from . import per_rank
 from .device_tables import Table

@@ -17,18 +17,8 @@ from torch import Tensor
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
-from ..common.dsl import (
-    AnyList,
-    AnyTuple,
-    Constexpr,
-    Int32,
-    Int64,
-    Uint32,
-    Uint64,
-    cute,
-    cutlass,
-    range_constexpr,
-)
+from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from . import per_rank
 from .cooperative import WARP, least, multiprocessors
@@ -129,9 +119,7 @@ class OfColumns(PerRank):
         return found
 
     @cute.jit
-    def entries(
-        self, column: Any, stride: Any, first: Any, end: Any, step: Constexpr
-    ) -> Any:  # fmt: skip
+    def entries(self, column: Any, stride: Any, first: Any, end: Any, step: Constexpr) -> Any:
         """Return how many rows, ``step`` apart, have an entry."""
         found = Int32(0)
         for some in range(first, end, step * FLIGHT):

@@ -18,7 +18,8 @@ from layoutconv.base.torch_internals import is_capturing
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from ..common.compiled import compiled
-from ..common.dsl import AnyTuple, Int32, Int64, cute, make_fake_tensor
+from ..common.dsl import Int32, Int64, cute, make_fake_tensor
+from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph

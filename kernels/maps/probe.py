@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..common.cells import Cell, per_axis, read_cell, vector_of
-from ..common.dsl import (
-    AnyList,
-    AnyTuple,
-    Int32,
-    Int64,
-    Uint32,
-    Uint64,
-    cute,
-    cutlass,
-    range_constexpr,
-)
+from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays

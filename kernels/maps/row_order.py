@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.dsl import AnyList, AnyTuple, Constexpr, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.dsl import Constexpr, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, read, select
 from .cooperative import (
     BEFORE,
@@ -104,13 +105,7 @@ class Count(OfRows):
         self.chunks(crew, pointers, integers, room)
 
     @cute.jit
-    def chunks(
-        self,
-        crew: Constexpr,
-        pointers: AnyList,
-        integers: AnyTuple,
-        room: Any,
-    ) -> None:
+    def chunks(self, crew: Constexpr, pointers: AnyList, integers: AnyTuple, room: Any) -> None:
         rows, chunk, chunks, *of_keys = integers
         for number in range(crew.cta, Int32(chunks), crew.ctas):
             start = Int64(number) * chunk
@@ -211,13 +206,7 @@ class Windows(OfRows):
         self.windows(crew, pointers, integers, room)
 
     @cute.jit
-    def windows(
-        self,
-        crew: Constexpr,
-        pointers: AnyList,
-        integers: AnyTuple,
-        room: Any,
-    ) -> None:
+    def windows(self, crew: Constexpr, pointers: AnyList, integers: AnyTuple, room: Any) -> None:
         rows, chunk, chunks, window, *of_then = integers
         arrays = arrays_in(room, self._shared(crew.threads))
         for number in range(crew.cta, Int32((rows + window - 1) // window), crew.ctas):
@@ -235,9 +224,7 @@ class Windows(OfRows):
             cute.arch.sync_threads()
 
     @cute.jit
-    def places(
-        self, crew: Constexpr, start: Any, end: Any, word: Any, arrays: AnyList
-    ) -> Any:  # fmt: skip
+    def places(self, crew: Constexpr, start: Any, end: Any, word: Any, arrays: AnyList) -> Any:
         """The first place of a window, with how many of its rows are in windows before; the last
         one, with how many of its rows are in this window or before."""
         *_, sums, found = arrays
@@ -310,9 +297,7 @@ class Windows(OfRows):
             cute.arch.sync_threads()
 
     @cute.jit
-    def sort(
-        self, crew: Constexpr, start: Any, count: Any, order: Any, arrays: AnyList
-    ) -> None:  # fmt: skip
+    def sort(self, crew: Constexpr, start: Any, count: Any, order: Any, arrays: AnyList) -> None:
         *for_sort, rows, _, _, _, _ = arrays
         low, log = self.sizes.low, self.sizes.window
         sort(crew, count, log, low, for_sort)

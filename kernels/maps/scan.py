@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.dsl import AnyList, Constexpr, Int32, cute, range_constexpr
+from ..common.dsl import Constexpr, Int32, cute, range_constexpr
+from ..common.plain_types import AnyList
 from ..common.walk import select
 from .cooperative import WARP
 

@@ -9,18 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..common.cells import per_axis, read_cell, vector_of
-from ..common.dsl import (
-    AnyList,
-    AnyTuple,
-    Boolean,
-    Int32,
-    Int64,
-    Uint32,
-    Uint64,
-    cute,
-    cutlass,
-    range_constexpr,
-)
+from ..common.dsl import Boolean, Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .cooperative import Arrays
 from .row_order import OfIndex, Sizes

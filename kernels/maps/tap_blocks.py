@@ -13,7 +13,8 @@ from typing import Any
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside
-from ..common.dsl import AnyList, Int32, Uint32, Uint64, cute
+from ..common.dsl import Int32, Uint32, Uint64, cute
+from ..common.plain_types import AnyList
 from ..common.walk import select
 from .block_slots import OfSlots, look_up
 from .block_table import EDGES, bit_of, block_of, blocks_of, has_wide_keys, key_of_block

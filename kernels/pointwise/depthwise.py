@@ -25,7 +25,7 @@ from layoutconv.planning.window_schedule import WindowShape
 
 from ..common.arguments import Arguments, Extent
 from ..common.compiled import compiled
-from ..common.dsl import AnyTuple
+from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, Values, Walk, read, select
 from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import Reads, Store, epilogue_arguments

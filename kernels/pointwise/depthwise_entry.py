@@ -7,7 +7,7 @@ from typing import Any
 import cutlass.cute as cute
 
 from ..common.arguments import Arguments
-from ..common.dsl import AnyTuple
+from ..common.plain_types import AnyTuple
 from ..common.walk import bind
 
 

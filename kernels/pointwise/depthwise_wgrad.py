@@ -21,8 +21,8 @@ from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.window_schedule import CTA, CTAS_PER_SM
 
 from ..common.arguments import Arguments
-from ..common.dsl import AnyTuple
 from ..common.masked_load import load_masked, masks
+from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, Values, Walk, select
 from .depthwise_entry import DepthwiseEntry
 from .depthwise_store import Reads, Store

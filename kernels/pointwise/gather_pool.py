@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..common.compiled import compiled
-from ..common.dsl import AnyTuple, Boolean, Int32, Int64, Uint32, cute, cutlass, make_fake_tensor
+from ..common.dsl import Boolean, Int32, Int64, Uint32, cute, cutlass, make_fake_tensor
+from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, read, select
 from ..compile.store import load
 

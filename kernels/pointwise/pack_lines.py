@@ -13,8 +13,8 @@ from cutlass import Boolean, Int32, Int64, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
 from ..common.compiled import compiled
-from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
+from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES
 
 THREADS = 256  # of a CTA
@@ -65,12 +65,7 @@ class PackLines:
 
     @cute.kernel
     def kernel(
-        self,
-        source: Any,
-        target: Any,
-        of_line: AnyTuple,
-        divisors: AnyTuple,
-        vectors: Any,
+        self, source: Any, target: Any, of_line: AnyTuple, divisors: AnyTuple, vectors: Any
     ) -> None:
         """A vector of the target for each thread."""
         let_dependents_start(self.early)

@@ -22,8 +22,8 @@ from layoutconv.planning.reduction_schedule import LANES, WARPS, ReduceShape
 
 from ..common.arguments import Arguments
 from ..common.compiled import compiled
-from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
+from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES, Walk, bind, read, select
 
 

@@ -25,17 +25,8 @@ from typing import Any
 
 from layoutconv.planning.norm_schedule import LOG_THREADS, NormShape
 
-from ..common.dsl import (
-    AnyList,
-    AnyTuple,
-    Constexpr,
-    Float32,
-    Int32,
-    Int64,
-    cute,
-    cutlass,
-    range_constexpr,
-)
+from ..common.dsl import Constexpr, Float32, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
 from .row_parts import THREADS, OfRows, Place, merge_moments, merge_sums, of_moments

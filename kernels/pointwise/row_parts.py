@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from layoutconv.planning.norm_schedule import FLIGHT, LOG_THREADS, NormShape
 
-from ..common.dsl import AnyList, Constexpr, Float32, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.dsl import Constexpr, Float32, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.pdl import let_dependents_start, wait_for_others
+from ..common.plain_types import AnyList
 from ..common.walk import TYPES, at, read, select
 from ..maps.cooperative import least
 from ..maps.per_rank import PerRank
@@ -164,12 +165,7 @@ class OfRows(PerRank):
 
     @cute.jit
     def add_up(
-        self,
-        arrays: AnyList,
-        merge: Constexpr,
-        tid: Any,
-        log_each: Any,
-        log_all: Any,
+        self, arrays: AnyList, merge: Constexpr, tid: Any, log_each: Any, log_all: Any
     ) -> None:
         """Merge what threads have in shared memory, of every ``1 << log_each``-th into the first.
 

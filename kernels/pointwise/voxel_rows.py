@@ -15,8 +15,8 @@ from cutlass import Float32, Int32, Int64, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
 from ..common.compiled import compiled
-from ..common.dsl import AnyTuple
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
+from ..common.plain_types import AnyTuple
 from ..common.walk import read, select
 
 THREADS = 256  # of a CTA

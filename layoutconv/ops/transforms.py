@@ -144,9 +144,7 @@ class Fprop(_Pass):
 
     operator, described = staticmethod(conv_fprop), staticmethod(of_fprop)
     folds = _Folds(
-        (_FIRST, _FIRST),
-        (_FIRST_OF_GROUPS, _SECOND_OF_GROUPS),
-        (_SECOND, _FIRST, _SECOND),
+        (_FIRST, _FIRST), (_FIRST_OF_GROUPS, _SECOND_OF_GROUPS), (_SECOND, _FIRST, _SECOND)
     )
 
 
@@ -154,11 +152,7 @@ class Dgrad(_Pass):
     """The gradient of ``x``, or the transposed convolution, of ``y`` (N, K, ...) and ``w``."""
 
     operator, described = staticmethod(conv_dgrad), staticmethod(of_dgrad)
-    folds = _Folds(
-        (_FIRST, _FIRST),
-        (_SECOND, _SECOND_OF_GROUPS),
-        (_SECOND, _FIRST, _SECOND),
-    )
+    folds = _Folds((_FIRST, _FIRST), (_SECOND, _SECOND_OF_GROUPS), (_SECOND, _FIRST, _SECOND))
 
 
 class Wgrad(_Pass):
