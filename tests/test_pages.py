@@ -128,6 +128,13 @@ def test_a_page_opens_with_what_its_reader_can_do(page: Path) -> None:
     assert first.startswith(("After this page you can ", "After this page you know "))
 
 
+def test_each_picture_of_the_gallery_has_one_sentence_of_insight() -> None:
+    found = [(t.type, t.content) for t in tokens(DOCS / "gallery.md") if t.type == "inline"]
+    after = [below for (_, text), (_, below) in pairwise(found) if text.startswith("![")]
+    assert len(after) == len(list((DOCS / "images" / "gallery").iterdir()))
+    assert [text for text in after if not re.fullmatch(r"[A-Zi][^.!\[]+\.", text)] == []
+
+
 @each_page
 def test_headings_are_noun_phrases_or_verbs(page: Path) -> None:
     assert [h for h in headings(page) if re.match(r"(What|Whether|How|Of|Those)\b", h)] == []
