@@ -13,7 +13,7 @@ from ..algebra.int_tuple import flatten, paired_leaves, product
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
 from ..errors import ArgumentError, ArgumentTypeError
-from ..view.epilogue import Epilogue
+from ..view.epilogue import Epilogue, Pointwise, Step
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
 # The dtypes of operands, and what D has where nobody says.
@@ -206,11 +206,11 @@ def _explain(
             )
 
 
-def _check_stored(name: str, stored: Stored, tensor: Any) -> None:
-    """Return whether it is a tensor of the shape and the strides that a view stores."""
+def _check_stored(name: str, stored: Stored, tensor: Any, said: str = "") -> None:
+    """Refuse what is no tensor of the shape and the strides that a view stores."""
     if not isinstance(tensor, torch.Tensor):
-        raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
-    letters = f"of {stored.text}"
+        raise ArgumentTypeError(name, f"a torch tensor{said}", type(tensor).__name__)
+    letters = f"of {stored.text}{said}"
     if tensor.shape != stored.shape:
         raise ArgumentError(name, f"shape {stored.shape} {letters}", f"shape {tuple(tensor.shape)}")
     same = all(
@@ -274,38 +274,48 @@ def columns_of(view: GemmView) -> int:
 def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
     """Compare the tensors of an epilogue with D, and with its columns.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` that names ``epilogue`` and the step.
+    Raises :class:`~layoutconv.errors.ArgumentError` that names ``epilogue``, and the step or the
+    tensor of a user's function.
     """
-    columns, stored = (columns_of(view),), expected(view).d
+    stored, device = expected(view).d, a.device
     kinds = {torch.float16, torch.bfloat16, torch.float32}
     if a.dtype == torch.float64:
         kinds.add(torch.float64)
-    for tensor in epilogue.columns:
-        _check_epilogue_tensor("epilogue", tensor, kinds, a.device)
-        if tensor.shape != columns or not tensor.is_contiguous():
-            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
-            raise ArgumentError("epilogue", f"{columns[0]} contiguous numbers, one per column", got)
-    for tensor in epilogue.rows:
-        _check_epilogue_tensor("epilogue", tensor, kinds, a.device)
-        if tensor.shape != (view.m,) or not tensor.is_contiguous():
-            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
-            raise ArgumentError("epilogue", f"{view.m} contiguous numbers, one per row", got)
-    for source in epilogue.sources:
-        _check_stored("epilogue", stored, source)
-        _check_epilogue_tensor("epilogue", source, kinds | _NARROW, a.device)
+    for step in epilogue.steps:
+        names = iter(_names(step))
+        for place, count, tensors in (
+            ("column", columns_of(view), step.per_column),
+            ("row", view.m, step.per_row),
+        ):
+            for tensor, name in zip(tensors, names, strict=False):
+                _check_epilogue_tensor(name, tensor, kinds, device)
+                if tensor.shape != (count,) or not tensor.is_contiguous():
+                    wanted = f"{count} contiguous numbers, one per {place}, for {name}"
+                    got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+                    raise ArgumentError("epilogue", wanted, got)
+        for source, name in zip(step.like_d, names, strict=True):
+            _check_stored("epilogue", stored, source, f", for {name}")
+            _check_epilogue_tensor(name, source, kinds | _NARROW, device)
+
+
+def _names(step: Step) -> list[str]:
+    """What messages call the tensors of a step: per column, per row, like D."""
+    if isinstance(step, Pointwise):
+        return [f"`{name}`" for name in (*step.columns, *step.rows, *step.sources)]
+    return [type(step).__name__] * len((*step.per_column, *step.per_row, *step.like_d))
 
 
 def _check_epilogue_tensor(
     name: str, tensor: Any, kinds: set[torch.dtype], device: torch.device
 ) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise ArgumentTypeError(name, "torch tensors", type(tensor).__name__)
+        raise ArgumentTypeError("epilogue", f"torch tensors, for {name}", type(tensor).__name__)
     if tensor.dtype not in kinds:
-        raise ArgumentTypeError(
-            name, f"tensors of {', '.join(sorted(map(str, kinds)))}", str(tensor.dtype)
-        )
+        wanted = f"tensors of {', '.join(sorted(map(str, kinds)))}, for {name}"
+        raise ArgumentTypeError("epilogue", wanted, str(tensor.dtype))
     if tensor.device != device:
-        raise ArgumentError(name, f"tensors on {device}, where `a` is", str(tensor.device))
+        wanted = f"tensors on {device}, where `a` is, for {name}"
+        raise ArgumentError("epilogue", wanted, str(tensor.device))
 
 
 def check_indices(view: GemmView) -> None:

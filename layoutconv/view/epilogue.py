@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .traced import Program, trace
+from .traced import Program, check_parameters, trace
 
 ACTIVATIONS = (
     "relu",
@@ -256,6 +256,9 @@ class Pointwise(Step):
             check_number(name, number)
         if self.backward is not None and not callable(self.backward):
             raise ArgumentTypeError("backward", "a function or None", repr(self.backward))
+        if self.backward is not None:
+            named = [*self.columns, *self.rows, *self.sources, *self.values]
+            check_parameters("backward", self.backward, ["a gradient", "the result"], named)
         columns, rows, sources = (
             {name: _dtype(tensor) for name, tensor in of.items()}
             for of in (self.columns, self.rows, self.sources)

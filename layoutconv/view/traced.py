@@ -116,12 +116,12 @@ result to result
 
     def __bool__(self) -> bool:
         expected = "where(condition, x, y) in place of `if`, `and`, `or`, `not`, min and max"
-        got = f"the truth of a {self.kind} that differs from result to result"
+        got = f"the truth of {_said(self)} that differs from result to result"
         raise ArgumentTypeError("function", expected, got)
 
     def __float__(self) -> float:
         expected = "functions of layoutconv.pointwise, such as exp, tanh and where"
-        raise ArgumentTypeError("function", expected, f"a {self.kind} turned into Python's float")
+        raise ArgumentTypeError("function", expected, f"{_said(self)} turned into Python's float")
 
     __index__ = __int__ = __float__
     __hash__ = object.__hash__
@@ -164,6 +164,9 @@ result to result
             power = power * power
             power = power * self if bit == "1" else power
         return power
+
+    def __pos__(self) -> Traced:
+        return self
 
     def __neg__(self) -> Traced:
         return _arithmetic("neg", self)
@@ -300,10 +303,10 @@ def trace(
     for coordinate in ("row", "column"):
         if coordinate in named:
             raise ArgumentError(coordinate, "a name but `row` and `column`: coordinates", "a value")
-        if coordinate in _parameters(function):
+        if coordinate in _parameters("function", function)[1:]:
             named[coordinate] = Traced(steps, coordinate, INTEGER)
     value = Traced(steps, "x", NUMBER)
-    _check_parameters(function, list(named))
+    check_parameters("function", function, ["a value"], list(named))
     try:
         result = function(value, **named)
     except (TypeError, AttributeError) as error:  # torch.relu(x), x.exp(), 2**x
@@ -324,31 +327,43 @@ def trace(
     return Program(of_columns, of_rows, of_sources, len(numbers), tuple(steps))
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
+def _parameters(argument: str, function: Callable[..., Any]) -> list[str]:
     import inspect
 
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise ArgumentTypeError("function", "a Python function", repr(function)) from error
-    return list(signature.parameters)[1:]
+        raise ArgumentTypeError(argument, "a Python function", repr(function)) from error
+    return list(signature.parameters)
 
 
-def _check_parameters(function: Callable[..., Any], names: list[str]) -> None:
-    """Refuse what the call would, by the names of parameters."""
+def check_parameters(
+    argument: str, function: Callable[..., Any], first: Sequence[str], names: Sequence[str]
+) -> None:
+    """Refuse what a call would, by the names of parameters: ``first`` come by place.
+
+    >>> check_parameters("backward", lambda grad, result: {}, ["a gradient", "a result"], ["low"])
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `backward`: expected parameters that are given: \
+a gradient, a result, got names low (got an unexpected keyword argument 'low')
+    """
     import inspect
 
+    own = _parameters(argument, function)[len(first) :]
     try:
-        inspect.signature(function).bind(None, **dict.fromkeys(names))
+        inspect.signature(function).bind(*first, **dict.fromkeys(names))
     except TypeError as error:
         got = ", ".join(names) or "none"
-        after = ", then ".join(filter(None, ["a value", ", ".join(_parameters(function))]))
+        after = ", then ".join(filter(None, [", ".join(first), ", ".join(own)]))
         expected = f"parameters that are given: {after}"
-        raise ArgumentTypeError("function", expected, f"names {got} ({error})") from None
+        raise ArgumentTypeError(argument, expected, f"names {got} ({error})") from None
 
 
 def _step(like: Traced, operation: str, operands: Sequence[Any], kind: str) -> Traced:
     """Add an instruction, or return the one that has been there."""
+    if any(isinstance(o, Traced) and o.steps is not like.steps for o in operands):
+        expected = "values of this call alone"
+        raise ArgumentError("function", expected, "one that an earlier call of it has kept")
     names = [o.name if isinstance(o, Traced) else repr(o) for o in operands]
     instruction = operation, *names
     if instruction in like.steps:
@@ -382,7 +397,7 @@ def _compare(operation: str, *operands: Any) -> Traced:
 def _of_integer(operation: str, x: Traced, divisor: Any) -> Traced:
     if x.kind != INTEGER or type(divisor) is not int or divisor < 1:
         expected = f"{operation} of an integer, such as `row`, by a positive int"
-        raise ArgumentTypeError("function", expected, f"a {x.kind} and {_said(divisor)}")
+        raise ArgumentTypeError("function", expected, f"{_said(x)} and {_said(divisor)}")
     return _step(x, operation, [x, divisor], INTEGER)
 
 
@@ -426,4 +441,6 @@ def _number(value: Any) -> Any:
 
 
 def _said(value: Any) -> str:
-    return f"a {value.kind}" if isinstance(value, Traced) else f"{type(value).__name__}: {value!r}"
+    if not isinstance(value, Traced):
+        return f"{type(value).__name__}: {value!r}"
+    return "an integer" if value.kind == INTEGER else f"a {value.kind}"

@@ -94,3 +94,23 @@ def test_tensors_of_another_shape():
     wrong = lc.Pointwise(lambda x, c: x * c, {"c": torch.ones(4, dtype=torch.int64)})
     with pytest.raises(ArgumentTypeError, match=r"`epilogue`: expected tensors of .*int64"):
         lc.execute(view, x, w, epilogue=wrong)
+
+
+def test_messages_name_the_one_of_several_tensors():
+    view = lc.GemmView(lc.Layout((6, 4), (4, 1)), lc.Layout((5, 4), (4, 1)), lc.Layout((6, 5)))
+    right = {"c": torch.ones(5), "r": torch.ones(6), "s": torch.ones(5, 6).T}
+    wrong = {
+        "c": (torch.ones(4), "5 contiguous numbers, one per column, for `c`, got shape"),
+        "r": (torch.ones(5), "6 contiguous numbers, one per row, for `r`, got shape"),
+        "s": (torch.ones(5, 5).T, "of .*, for `s`, got shape"),
+    }
+    for name, (short, message) in wrong.items():
+        for tensor, said in ((short, message), (right[name].int(), f"for `{name}`, got .*int32")):
+            given = {**right, name: tensor}
+            places = ({place: given[place]} for place in "crs")
+            step = lc.Pointwise(lambda x, c, r, s: x * c + r * s, *places)
+            for steps in (step, (lc.Scale(torch.ones(5)), step)):
+                with pytest.raises(ArgumentError, match=f"`epilogue`: expected .*{said}"):
+                    lc.execute(view, torch.ones(6, 4), torch.ones(5, 4), epilogue=steps)
+    with pytest.raises(ArgumentError, match="one per column, for Bias, got shape"):
+        lc.execute(view, torch.ones(6, 4), torch.ones(5, 4), epilogue=lc.Bias(torch.ones(4)))

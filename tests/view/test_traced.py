@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,39 @@ def test_arguments_that_are_refused() -> None:
         Pointwise(lambda x, row: x, {"row": column})
     with pytest.raises(ArgumentTypeError, match="`backward`: expected a function"):
         Pointwise(lambda x: x, backward=1)  # type: ignore[arg-type]
+
+
+def test_a_backward_function_takes_what_it_is_given() -> None:
+    """It would be told in the first backward pass, by the interpreter."""
+    low = {"low": np.ones(4, np.float32)}
+
+    def clamped(x: Any, low: Any, by: Any) -> Any:
+        return pw.maximum(x, low) * by
+
+    wrong: list[tuple[Callable[..., Any], str]] = [
+        (lambda grad, result: {}, "a gradient, the result, got names low, by .*'low'"),
+        (lambda grad, result, low: {}, "the result, then low, got names low, by .*'by'"),
+        (lambda grad, *, low, by: {}, "got names low, by .*too many positional"),
+        (lambda grad, result, low, by, up: {}, "got names low, by .*missing.*'up'"),
+    ]
+    for backward, message in wrong:
+        with pytest.raises(ArgumentTypeError, match=f"`backward`: expected parameters.*{message}"):
+            Pointwise(clamped, low, values={"by": 2.0}, backward=backward)
+    for right in (lambda *_, **__: {}, lambda grad, result, by, low: {}):
+        Pointwise(clamped, low, values={"by": 2.0}, backward=right)
+
+
+def test_values_of_another_call_are_refused() -> None:
+    """A name of theirs would be that of another value."""
+    kept: list[Any] = []
+
+    def leaking(x: Any) -> Any:
+        kept.append(x + 7.0)
+        return +x * kept[0]
+
+    assert trace(leaking).text == "||||add,x,7.0;mul,x,v0"
+    with pytest.raises(ArgumentError, match="`function`: expected values of this call alone, got"):
+        trace(leaking)
 
 
 def test_integers_past_all_floats_are_refused_by_name() -> None:
