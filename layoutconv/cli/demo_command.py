@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import NewFile
+from .options import Finite, NewFile
 
 
 @click.command(
@@ -20,7 +20,7 @@ examples:
 )
 @click.argument("points", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--voxel-size", type=click.FloatRange(0, min_open=True), default=0.2, metavar="M",
+    "--voxel-size", type=Finite(0, min_open=True), default=0.2, metavar="M",
     show_default=True,
     help="Edge of a voxel; 0.05 suits a room.",
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Types of options beside click's own: regular expressions, extents, new files."""
+"""Types of options beside click's own: regular expressions, extents, numbers, new files."""
 
 from __future__ import annotations
 
 import re
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ class Tile(Extents):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """The integers; a notation, which has a stride, as it was typed."""
         return value if ":" in value else super().convert(value, param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number in a range; neither NaN, which no range excludes, nor infinity."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The number, or an error that says what came."""
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"expected a finite number, got {value!r}", param, ctx)
+        return number
 
 
 class NewFile(click.Path):

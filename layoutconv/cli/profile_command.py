@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import NewFile
+from .options import Finite, NewFile
 from .targets import called, load_target
 from .text_table import as_json, print_json, print_table
 
@@ -27,7 +27,7 @@ MODEL is FILE.py:NAME or MODULE:NAME, a function that returns a model of torch a
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32",
               show_default=True)  # fmt: skip
 @click.option("--backward", is_flag=True, help="Forward and backward, not forward alone.")
-@click.option("--seconds", type=click.FloatRange(0.001), default=0.2, show_default=True,
+@click.option("--seconds", type=Finite(0.001), default=0.2, show_default=True,
               help="How long each layer is measured.")  # fmt: skip
 @click.option("--plot", type=NewFile(".png"), metavar="FILE", help="Write a bar chart.")
 @as_json

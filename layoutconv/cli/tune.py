@@ -10,7 +10,7 @@ import click
 
 from . import bench, tune_zoo
 from .cache import tile_text
-from .options import Extents, Pattern
+from .options import Extents, Finite, Pattern
 from .text_table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
     "--sample", type=click.IntRange(1), default=30, metavar="N", help="Layers of the zoo."
 )
 @click.option("--seed", type=int, default=0, metavar="S", help="Of the sample.")
-@click.option(
-    "--minutes", type=click.FloatRange(0), default=1.0, metavar="M", help="Of races over the zoo."
-)
+@click.option("--minutes", type=Finite(0), default=1.0, metavar="M", help="Of races over the zoo.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write every trial of the zoo here, as JSON, to send or to keep.",

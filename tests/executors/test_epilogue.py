@@ -260,7 +260,7 @@ def test_structure_numbers_and_operands():
         (lambda: Bias(torch.ones(12)[::2]), ArgumentError, "6 contiguous numbers, one per column"),
         (lambda: Scale(torch.ones(6).double()), ArgumentTypeError, "got torch.float64"),
         (lambda: Bias(torch.ones(6, device="meta")), ArgumentError, "tensors on cpu, where `a` is"),
-        (lambda: Bias(torch.ones(6).numpy()), ArgumentTypeError, "torch tensors, for Bias, got ndarray"),
+        (lambda: Bias(torch.ones(6).numpy()), ArgumentTypeError, "tensors, for Bias, got ndarray"),
         (lambda: Residual(torch.ones(6)), ArgumentError, "shape (2, 4, 6, 6) of (N,P,Q,K):(P*Q*K"),
         (lambda: Residual(torch.ones(2, 4, 6, 6).mT), ArgumentError, "strides (144, 36, 6, 1) of"),
     ],
