@@ -136,26 +136,41 @@ class Run:
     def load(self, path: Path) -> None:
         """Go on where a checkpoint was written.
 
-        Raises ``ValueError`` for one of another network.
+        Raises ``ValueError`` for a damaged one, for what is none, and for one of another network.
         """
-        found = torch.load(path, map_location=self.device, weights_only=True)
+        with path.open("rb") as file:
+            try:
+                found = torch.load(file, map_location=self.device, weights_only=True)
+            except Exception as error:  # of a damaged file torch raises nearly anything
+                told = f"a whole checkpoint expected, got {type(error).__name__}"
+                raise ValueError(f"{path}: {told} as it was read") from error
+        for key, value in self.kept().items():
+            if not isinstance(found, dict) or not isinstance(found.get(key), type(value)):
+                raise ValueError(f"{path}: a checkpoint with {', '.join(self.kept())} expected")
+        if not 0 <= found["epoch"] == len(found["losses"]):
+            raise ValueError(f"{path}: a loss of each of its epochs expected")
         try:
             self.net.load_state_dict(found["net"])
-        except RuntimeError as error:
+            self.optimizer.load_state_dict(found["optimizer"])
+        except (RuntimeError, ValueError, LookupError) as error:
             told = "of a network with these classes, --width and --stages expected"
             raise ValueError(f"{path}: a checkpoint {told}") from error
-        self.optimizer.load_state_dict(found["optimizer"])
         self.scaler.load_state_dict(found["scaler"])
         self.epoch, self.losses = found["epoch"], found["losses"]
 
 
 def frequencies(found: LabelledClouds) -> Tensor:
     """Weights of classes, by the root of how many points the first scans have: 1 for a point,
-    on average; a class that they lack counts as the rarest."""
+    on average; a class that they lack counts as the rarest.
+
+    Raises ``ValueError`` where none of them has a labelled point.
+    """
     counts = torch.zeros(len(found.classes), dtype=torch.int64)
     for at in range(min(len(found), _COUNTED)):
         _, target = tensors(found, at)
         counts += torch.bincount(target[target >= 0], minlength=len(counts))
+    if not counts.any():
+        raise ValueError(f"{found!r}: no point of the first scans is labelled as a class")
     weight = counts.clamp(min=max(1, int(counts[counts > 0].min()))).float().rsqrt()
     return weight * counts.sum() / (weight * counts).sum()
 
@@ -239,6 +254,8 @@ def write_page(run: Run, found: LabelledClouds, path: Path) -> None:
     points, target = tensors(found, 0)
     with torch.no_grad():
         predicted, labelled = prediction(run, (inputs(points, run.options.voxel_size), target))
+    if not len(labelled):
+        raise ValueError(f"{found!r}: no point of {found.names[0]} is labelled as a class")
     wrong = (predicted != labelled).float()
     values = {"prediction": predicted.cpu(), "labels": labelled.cpu(), "wrong": wrong.cpu()}
     cloud_page(points[target >= 0], values, path, classes=found.classes, title=found.names[0])
@@ -290,11 +307,37 @@ def _main(options: argparse.Namespace, device: torch.device) -> bool:
         if options.page:
             write_page(run, tested, options.page)
             print(f"  page      {options.page}")
-    fell = len(run.losses) < 2 or run.losses[-1] < run.losses[0]
+    fell = math.isfinite(run.losses[-1]) and (len(run.losses) < 2 or run.losses[-1] < run.losses[0])
     if first:
         print(f"  check     loss {run.losses[0]:.3f} to {run.losses[-1]:.3f}", end=", ")
         print("ok" if fell else "FAILED")
     return fell
+
+
+def count(text: str) -> int:
+    """An integer from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"an integer >= 1 expected, got {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"a finite number > 0 expected, got {text!r}")
+    return number
+
+
+def new_file(text: str) -> Path:
+    """A file that can be written: told before the first epoch, not behind it."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"a file in a folder that there is expected, got {text!r}")
+    return path
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -305,18 +348,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("folder", type=Path, help="of the data set")
-    add("--epochs", type=int, default=2, metavar="N", help="of the whole run")
-    add("--batch", type=int, default=2, metavar="N", help="scans in a step, of each process")
+    add("--epochs", type=count, default=2, metavar="N", help="of the whole run")
+    add("--batch", type=count, default=2, metavar="N", help="scans in a step, of each process")
     add("--workers", type=int, default=0, metavar="N", help="processes that read and voxelize")
-    add("--rate", type=float, default=0.01, help="of learning, at most")
-    add("--voxel-size", type=float, default=0.1, metavar="M", help="edge of a voxel, metres")
-    add("--width", type=int, default=16, metavar="C", help="channels of the finest stage")
-    add("--stages", type=int, default=4, metavar="N", help="how often the grid is halved")
+    add("--rate", type=positive, default=0.01, help="of learning, at most")
+    add("--voxel-size", type=positive, default=0.1, metavar="M", help="edge of a voxel, metres")
+    add("--width", type=count, default=16, metavar="C", help="channels of the finest stage")
+    add("--stages", type=count, default=4, metavar="N", help="how often the grid is halved")
     add("--amp", choices=("none", "bfloat16", "float16"), default="none", help="mixed precision")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
-    add("--checkpoint", type=Path, metavar="FILE", help="written after each epoch")
+    add("--checkpoint", type=new_file, metavar="FILE", help="written after each epoch")
     add("--resume", type=Path, metavar="FILE", help="a checkpoint to go on from")
-    add("--page", type=Path, metavar="FILE", help="HTML of a scan, labels and prediction")
+    add("--page", type=new_file, metavar="FILE", help="HTML of a scan, labels and prediction")
     return parser.parse_args(arguments)
 
 

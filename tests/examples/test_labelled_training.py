@@ -93,6 +93,54 @@ def test_what_makes_no_sense_is_one_line(labelled, scans, capsys, tmp_path):
         assert error.count("\n") == 1
 
 
+def test_a_damaged_checkpoint_is_one_line(labelled, scans, capsys, tmp_path):
+    """Of each torch, the interpreter or the program said something else, mostly a traceback."""
+    whole, bad = tmp_path / "whole.pt", tmp_path / "bad.pt"
+    run = [str(scans), *SMALL]
+    assert labelled.main([*run, "--epochs", "1", "--checkpoint", str(whole)]) == 0
+    content, kept = whole.read_bytes(), torch.load(whole, weights_only=True)
+    for damaged in (b"", content[: len(content) // 2], b"hello world" * 100):
+        bad.write_bytes(damaged)
+        capsys.readouterr()
+        assert labelled.main([*run, "--epochs", "2", "--resume", str(bad)]) == 2
+        said = capsys.readouterr().err
+        assert f"{bad}: a whole checkpoint expected, got " in said
+        assert said.count("\n") == 1
+    entries = "a checkpoint with net, optimizer, scaler, epoch, losses expected"
+    other = torch.optim.SGD([torch.zeros(3)], lr=0.1).state_dict()
+    for kind, message in (
+        (kept["net"], entries),
+        ([1], entries),
+        ({**kept, "epoch": "1"}, entries),
+        ({**kept, "losses": None}, entries),
+        ({**kept, "epoch": -3}, "a loss of each of its epochs expected"),
+        ({**kept, "optimizer": other}, "a checkpoint of a network with these classes"),
+    ):
+        torch.save(kind, bad)
+        capsys.readouterr()
+        assert labelled.main([*run, "--epochs", "2", "--resume", str(bad)]) == 2
+        assert f"{bad}: {message}" in capsys.readouterr().err
+
+
+def test_options_that_would_fail_after_the_first_epoch(labelled, scans, capsys, tmp_path):
+    wrong = {
+        "--epochs": "0", "--batch": "-1", "--rate": "nan", "--voxel-size": "inf", "--stages": "0",
+        "--checkpoint": str(tmp_path / "none" / "a.pt"), "--page": str(tmp_path),
+    }  # fmt: skip
+    for option, value in wrong.items():
+        with pytest.raises(SystemExit, match="2"):
+            labelled.main([str(scans), option, value])
+        assert re.search(rf"argument {option}: .* expected, got '{value}'", capsys.readouterr().err)
+
+
+def test_scans_without_a_labelled_point(labelled, scans, capsys, tmp_path):
+    folder = shutil.copytree(scans, tmp_path / "unlabelled")
+    for path in folder.rglob("*.label"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert labelled.main([str(folder), *SMALL]) == 2
+    assert "no point of the first scans is labelled as a class" in capsys.readouterr().err
+
+
 def test_two_processes_train_in_mixed_precision(scans, tmp_path):
     command = [
         "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
