@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 MODULES = "fcntl resource pwd grp termios tty pty curses readline syslog posix cutlass tvm_ffi"
@@ -31,7 +32,8 @@ THEIRS = (
 def hide() -> None:
     """Take from this process what Windows has none of."""
     for name in THEIRS.split():
-        import_module(name)
+        with suppress(ModuleNotFoundError):  # plotly is an extra
+            import_module(name)
     sys.modules.update(dict.fromkeys(MODULES.split()))  # type: ignore[arg-type]
     for module, names in ((os, OF_OS), (signal, OF_SIGNAL)):
         for name in names.split():

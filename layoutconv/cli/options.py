@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ def pattern(text: str, inside: str = "{}") -> str:
     whole = inside.format(text)
     try:
         re.compile(text)
-        re.compile(whole)
-    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # of Python 3.10: an error since
+            re.compile(whole)
+    except (re.error, OverflowError, RecursionError, MemoryError, DeprecationWarning) as error:
         why = str(error) or "it nests too deeply"
         raise ValueError(f"expected a regular expression, got {text!r}: {why}") from None
     return whole

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ops.epilogue_args import EpilogueArgs
+from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..tensors.tensor_checks import PAIRS
 from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
 
-_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_OWN = frozenset({torch.float64, torch.complex64, torch.complex128})
-_NARROW = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
+# Tuples: torch 2.6 compiles no set of dtypes.
+_FLOATS = torch.float16, torch.bfloat16, torch.float32
+_OWN = torch.float64, torch.complex64, torch.complex128
+_NARROW = torch.int8, torch.float8_e4m3fn, torch.float8_e5m2
 AUTOCAST = frozenset({"cpu", "cuda"})  # devices whose autocast lowers convolutions
 
 
@@ -61,7 +62,7 @@ def check_tensors(
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
     """
-    bias, scale, residual = ending[:3]
+    bias, scale, residual = tensors_in(ending)
     numeric = is_number(scale)
     if numeric and scale != scale:
         raise ArgumentError("scale", "a torch tensor or a number", scale)
@@ -128,7 +129,7 @@ def _check_channels(channels: int, weight: Tensor, groups: int, transposed: bool
 
 def _check_dtypes(named: dict[str, Any]) -> None:
     input = named.pop("input")
-    if input.dtype not in _FLOATS | _OWN | _NARROW:
+    if input.dtype not in (*_FLOATS, *_OWN, *_NARROW):
         kinds = (
             "float16, bfloat16, float32, float64, int8, float8_e4m3fn, float8_e5m2, complex64 or"
             " complex128"
@@ -241,8 +242,9 @@ def check_function(function: Pointwise, input: Tensor, K: int) -> None:
     """
     if input.dtype.is_complex:
         raise ArgumentError("activation", "None for complex numbers", "a Pointwise")
-    kinds = {*_FLOATS, torch.float64} if input.dtype == torch.float64 else set(_FLOATS)
-    places = (function.columns, kinds), (function.rows, kinds), (function.sources, kinds | _NARROW)
+    kinds = (*_FLOATS, torch.float64) if input.dtype == torch.float64 else _FLOATS
+    wide = *kinds, *_NARROW
+    places = (function.columns, kinds), (function.rows, kinds), (function.sources, wide)
     for named, allowed in places:
         for name, tensor in named.items():
             if not isinstance(tensor, torch.Tensor):

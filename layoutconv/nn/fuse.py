@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..ops import dense_passes
 from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, conv_transpose
-from ..ops.epilogue_args import EpilogueArgs
+from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import has_gradient, linear, lower, wide_sums
 from ..ops.function_gradients import apply_function, may_be_bound, tensors_of
 from ..ops.guard import refuse_transforms, wants_gradient
@@ -56,7 +56,7 @@ def _is_bound(x: Tensor, w: Tensor, ending: EpilogueArgs) -> bool:
     assert isinstance(ending.activation, Pointwise)
     named = tensors_of(ending.activation)
     bound = may_be_bound(ending.activation, (x, w), ending, x.numel())
-    return bound and not wants_gradient(x, w, *ending[:3], *named)
+    return bound and not wants_gradient(x, w, *tensors_in(ending), *named)
 
 
 def _is_fused(a: Tensor, b: Tensor, ending: EpilogueArgs) -> bool:

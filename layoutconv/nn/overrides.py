@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.overrides import handle_torch_function
 
-from ..ops.epilogue_args import EpilogueArgs
+from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.function_gradients import tensors_of
 from ..view.epilogue import Pointwise
 
@@ -15,7 +15,7 @@ def tensors_given(operands: tuple[Any, Any], ending: EpilogueArgs) -> tuple[Any,
     """All tensors of a call, any of which may override it."""
     function = ending.activation
     named = tensors_of(function) if isinstance(function, Pointwise) else ()
-    return *operands, *ending[:3], *named
+    return *operands, *tensors_in(ending), *named
 
 
 def overridden(

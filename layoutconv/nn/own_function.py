@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..ops import dense_calls
-from ..ops.epilogue_args import EpilogueArgs
+from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import lower
 from ..ops.function_gradients import tensors_of
 from ..view.epilogue import Pointwise
@@ -67,7 +67,7 @@ def with_function(
             y = convolve(x, weight, numbers, ending)
         else:
             function: Any = asked.activation
-            y = call.run_function(function, x, weight, *asked[:3])
+            y = call.run_function(function, x, weight, *tensors_in(asked))
     return like(y, input, rank)
 
 

@@ -20,7 +20,7 @@ from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
-from ..ops.epilogue_args import EpilogueArgs
+from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import has_gradient, wide_sums
 from ..ops.guard import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
@@ -332,7 +332,8 @@ def _over_repeated(
     _check_over(found, x, weight, groups, ending)
     bare = EpilogueArgs(out_dtype=before_torch(x.dtype, ending.out_dtype))
     if isinstance(ending.activation, Pointwise):
-        ending = EpilogueArgs(*ending[:5], ending.out_dtype or x.dtype)
+        named = ending.activation, ending.slope, ending.out_dtype or x.dtype
+        ending = EpilogueArgs(*tensors_in(ending), *named)
         bare = EpilogueArgs(*wide_sums(x.dtype))
 
     def sums(extended: Tensor, over: KernelMap) -> Tensor:

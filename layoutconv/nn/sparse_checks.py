@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
-from ..ops.epilogue_args import EpilogueArgs
+from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.guard import wants_gradient
 from ..view.epilogue import is_number
 
@@ -63,7 +63,7 @@ def check_operands(
     _check_weight_dtype(x, weight)
     K = weight.shape[0]
     shapes: dict[str, tuple[int, ...]] = {"bias": (K,), "scale": (K,), "residual": (rows, K)}
-    for (name, shape), tensor in zip(shapes.items(), ending[:3], strict=True):
+    for (name, shape), tensor in zip(shapes.items(), tensors_in(ending), strict=True):
         if tensor is None or (name == "scale" and is_number(tensor)):
             continue
         if not isinstance(tensor, torch.Tensor):
@@ -109,7 +109,7 @@ def check_narrow(
             "floating types of 16 bits or more"
         )
         raise ArgumentError("groups", expected, groups)
-    bias, scale, residual = ending[:3]
+    bias, scale, residual = tensors_in(ending)
     named = {"input": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
     for name, tensor in named.items():
         if isinstance(tensor, torch.Tensor) and wants_gradient(tensor):

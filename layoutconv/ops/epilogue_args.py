@@ -58,6 +58,11 @@ class EpilogueArgs(NamedTuple):
         return epilogue_of(*self[:5], statistics)
 
 
+def tensors_in(ending: EpilogueArgs) -> tuple[Tensor | None, Any, Tensor | None]:
+    """Bias, scale and residual: torch 2.6 compiles neither a slice nor a property of a tuple."""
+    return ending.bias, ending.scale, ending.residual
+
+
 def epilogue_of(
     bias: Tensor | None = None,
     scale: Tensor | float | None = None,

@@ -59,7 +59,7 @@ def may_be_bound(
     ``elements`` are those of the result. A function of rows is not: views count them in orders of
     their own. Nor is a call with a gradient whose scale is a number, or has one.
     """
-    bias, scale, residual = ending[:3]
+    bias, scale, residual = ending.bias, ending.scale, ending.residual
     columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
     tensors = [*operands, *columns, *tensors_of(function)]
     tensors += [] if residual is None else [residual]
