@@ -81,16 +81,17 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "machine", "kernels"),
+    ("system", "machine", "installed"),
     [
-        ("Linux", "x86_64", True), ("Linux", "aarch64", True), ("Linux", "ppc64le", False),
-        ("Windows", "AMD64", True), ("Windows", "ARM64", False), ("Darwin", "arm64", False),
+        ("Linux", "x86_64", "kernels"), ("Linux", "aarch64", "kernels"),
+        ("Linux", "ppc64le", "torch"), ("Windows", "AMD64", "kernels"), ("Windows", "ARM64", ""),
+        ("Darwin", "arm64", "torch"), ("Darwin", "x86_64", ""),
     ],
 )  # fmt: skip
 def test_dependencies_are_those_of_the_platform(
-    wheel: Path, system: str, machine: str, kernels: bool
+    wheel: Path, system: str, machine: str, installed: str
 ) -> None:
-    """pip finds no wheel of the DSL elsewhere, and would install nothing at all."""
+    """pip finds no wheel of the DSL or torch elsewhere, and would install nothing at all."""
     requirements = pytest.importorskip("packaging.requirements")
     (metadata,) = wheel.glob("*.dist-info/METADATA")
     lines = re.findall(r"^Requires-Dist: (.*)$", metadata.read_text("utf-8"), re.M)
@@ -100,8 +101,9 @@ def test_dependencies_are_those_of_the_platform(
         for found in map(requirements.Requirement, lines)
         if found.marker is None or found.marker.evaluate(environment)
     }
-    everywhere = {"torch", "numpy", "click", "tabulate", "matplotlib"}
-    assert wanted == everywhere | ({"nvidia-cutlass-dsl", "apache-tvm-ffi"} if kernels else set())
+    kernels = {"nvidia-cutlass-dsl", "apache-tvm-ffi", "torch"}
+    more = {"kernels": kernels, "torch": {"torch"}, "": set()}[installed]
+    assert wanted == {"numpy", "click", "tabulate", "matplotlib"} | more
 
 
 def test_a_wheel_is_built_of_the_source_archive(built: Path, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ First-day programs are run so by ``test_packaging.py``, from a wheel.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from .warm_process import run_python
@@ -66,3 +68,34 @@ def test_commands(tmp_path: Path) -> None:
         assert said in printed, command
         if "-o" in command:
             assert (tmp_path / command.split()[-1]).stat().st_size > 1000
+
+
+WITHOUT_TORCH = """
+import sys
+
+sys.modules["torch"] = None  # whoever imports it is refused
+import layoutconv as lc
+from layoutconv.cli import main
+from layoutconv.conv import ConvProblem, fprop_view
+
+assert str(lc.zipped_divide(lc.Layout((4, 8), (8, 1)), (2, 4))) == "((2,4),(2,2)):((8,1),(16,4))"
+view = fprop_view(ConvProblem((1, 5, 5, 4), (8, 3, 3), padding=1))
+assert all(o._repr_svg_() for o in (view, lc.mma_atom("m16n8k8.f16"), lc.Layout(8)))
+for command in (
+    "draw (4,8):(8,1)", "draw --view fprop:5x5,3x3 -o view.svg", "draw --gallery steps",
+    "draw zipped_divide((4,8):(8,1),(2,4)) --steps -o steps.html", "cache list",
+):
+    assert main(command.split(" ")) == 0, command
+for command in ("info", "demo", "compile --conv 1,8,8,8 --filter 8,3,3"):
+    assert main(command.split(" ")) == 2, command
+"""
+
+
+def test_layouts_are_computed_and_drawn_without_torch(tmp_path: Path) -> None:
+    """On Macs with Intel's processors and Windows on Arm there is none."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    wanted = "layoutconv: error: this wants torch, which is not installed: pip install torch\n"
+    assert done.stderr == 3 * wanted

@@ -89,6 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(of_system(error))
     except (ValueError, LayoutError, DeviceError) as error:
         return _fail(str(error))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return _fail("this wants torch, which is not installed: pip install torch")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
             raise
