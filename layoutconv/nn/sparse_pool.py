@@ -204,7 +204,7 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     over = ops.Ways(kernel_map.index, inverse)
     if wanted and weight.requires_grad:
         pairs = kernel_map.pairs(CHUNK)
-        over = ops.Ways(*over[:2], pairs.outputs, pairs.inputs, pairs.lengths)
+        over = ops.Ways(kernel_map.index, inverse, pairs.outputs, pairs.inputs, pairs.lengths)
     return ops.sparse_depthwise(features, table, over, filters)
 
 

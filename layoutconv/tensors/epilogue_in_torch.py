@@ -117,8 +117,8 @@ def _pointwise(
             raise ArgumentError("epilogue", expected, program.text)
         rows = torch.zeros(1, dtype=torch.int64, device=value.device)
     if isinstance(columns, slice):
-        whole = columns.indices(columns.stop or value.shape[-1])
-        columns = torch.arange(*whole, device=value.device)
+        first, end = columns.start or 0, columns.stop or value.shape[-1]
+        columns = torch.arange(first, end, columns.step or 1, device=value.device)
     tensors = [tensor[columns] for tensor in step.per_column]
     tensors += [tensor[rows, None] for tensor in step.per_row]
     return run_program(program, value, [*tensors, *sources], step.numbers, (rows[:, None], columns))
