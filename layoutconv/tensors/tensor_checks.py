@@ -299,7 +299,7 @@ def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
 
 
 def _names(step: Step) -> list[str]:
-    """What messages call the tensors of a step: per column, per row, like D."""
+    """Names of the tensors of a step for messages: per column, per row, like D."""
     if isinstance(step, Pointwise):
         return [f"`{name}`" for name in (*step.columns, *step.rows, *step.sources)]
     return [type(step).__name__] * len((*step.per_column, *step.per_row, *step.like_d))

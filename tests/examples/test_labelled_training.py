@@ -94,7 +94,7 @@ def test_what_makes_no_sense_is_one_line(labelled, scans, capsys, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_one_line(labelled, scans, capsys, tmp_path):
-    """Of each torch, the interpreter or the program said something else, mostly a traceback."""
+    """Torch, the interpreter and the program said something else of each, mostly a traceback."""
     whole, bad = tmp_path / "whole.pt", tmp_path / "bad.pt"
     run = [str(scans), *SMALL]
     assert labelled.main([*run, "--epochs", "1", "--checkpoint", str(whole)]) == 0
