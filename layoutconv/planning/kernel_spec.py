@@ -91,7 +91,8 @@ class KernelSpec:
     def smem_bytes(self) -> int:
         """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
         of an index buffer."""
-        return self.own_bytes + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
+        own = self.own_bytes
+        return own + (-own % VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 
     @property
     def own_bytes(self) -> int:
