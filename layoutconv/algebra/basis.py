@@ -6,11 +6,11 @@ on integer semimodules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from .errors import LayoutTypeError, wrong_argument
-from .int_tuple import expect_numbers
+from .int_tuple import expect_numbers, is_no_integer
 from .protocol import Bounds, Path, Stride, Terms, is_integer, is_zero, xor
 from .symbols import Symbolic, same
 
@@ -27,16 +27,16 @@ class Coordinate(Stride):
     __slots__ = ()
 
     def __add__(self, other: Any) -> Any:
-        return add(self, other)
+        return add(self, _term(other))
 
     def __radd__(self, other: Any) -> Any:
-        return add(other, self)
+        return add(_term(other), self)
 
     def __sub__(self, other: Any) -> Any:
-        return add(self, negated(other))
+        return add(self, negated(_term(other)))
 
     def __rsub__(self, other: Any) -> Any:
-        return add(other, negated(self))
+        return add(_term(other), negated(self))
 
     def __neg__(self) -> Any:
         return negated(self)
@@ -54,11 +54,17 @@ class Coordinate(Stride):
         return _order(self, other) >= 0 if _is_coordinate(other) else NotImplemented
 
 
+def _is_sequence(x: Any) -> bool:
+    """Tell if something gives parts in an order, which are not characters or bytes."""
+    return isinstance(x, Iterable) and not isinstance(x, set | frozenset | dict | str | bytes)
+
+
 class ArithmeticTuple(Coordinate, tuple[Any, ...]):
     """A coordinate that can be added to: by mode, the shorter one padded with zeros.
 
     Zeros at the end say nothing: a coordinate is equal to one that has more of them, and one of
-    nothing but zeros to the integer 0, the zero of every kind.
+    nothing but zeros to the integer 0, the zero of every kind. Components are integers, arrays of
+    them, strides, or tuples of these; :class:`LayoutTypeError` for any other.
 
     >>> ArithmeticTuple((1, 2)) + ArithmeticTuple((0, 0, 3))
     ArithmeticTuple((1, 2, 3))
@@ -70,11 +76,19 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):
 
     __slots__ = ()
 
-    def __mul__(self, c: Any) -> Any:
-        return scaled(c, self)
+    def __new__(cls, components: Iterable[Any] = ()) -> ArithmeticTuple:
+        if type(components) is not tuple and not _is_sequence(components):
+            raise wrong_argument(cls.__name__, "components", "a sequence of them", components)
+        made = tuple.__new__(cls, components)
+        for part in made:
+            if type(part) is not int:
+                expect_numbers(cls.__name__, "components", part)
+        return made
 
-    def __rmul__(self, c: Any) -> Any:
-        return scaled(c, self)
+    def __mul__(self, c: Any) -> Any:
+        return scaled(c if type(c) is int else _factor(c), self)
+
+    __rmul__ = __mul__
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ScaledBasis):
@@ -147,9 +161,28 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
         """The coordinate with ``fn`` applied to its components."""
-        return ArithmeticTuple([
-            ArithmeticTuple(x).map_integers(fn) if isinstance(x, tuple) else fn(x) for x in self
+        return coordinate([
+            coordinate(x).map_integers(fn) if isinstance(x, tuple) else fn(x) for x in self
         ])  # fmt: skip
+
+
+def coordinate(components: Iterable[Any]) -> ArithmeticTuple:
+    """A coordinate of components that are known to be good: no check, for what is computed."""
+    return tuple.__new__(ArithmeticTuple, components)
+
+
+def _factor(c: Any) -> Any:
+    """Return what a coordinate can be multiplied by, or refuse it."""
+    if isinstance(c, tuple) or (not isinstance(c, Stride) and is_no_integer(c)):
+        raise wrong_argument("coordinate", "factor", "an integer or an array of them", c)
+    return c
+
+
+def _term(other: Any) -> Any:
+    """Return what may be added to a coordinate, its components looked at, or refuse it."""
+    if type(other) is tuple:
+        expect_numbers("coordinate", "term", other)
+    return other
 
 
 def _trimmed(t: Any) -> Any:
@@ -203,6 +236,8 @@ class ScaledBasis(Coordinate):
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, tuple) or (isinstance(other, Stride) and not _both_xor(other, self)):
             return NotImplemented
+        if type(other) is not int:
+            _factor(other)
         return ScaledBasis(other * self.value, self.path)
 
     __rmul__ = __mul__
@@ -237,7 +272,7 @@ class ScaledBasis(Coordinate):
         """The vector itself: the value in its mode, zeros before it."""
         result = self.value
         for mode in reversed(self.path):
-            result = ArithmeticTuple((0,) * mode + (result,))
+            result = coordinate((0,) * mode + (result,))
         return result
 
     def zero(self) -> Any:
@@ -313,7 +348,7 @@ def add(a: Any, b: Any) -> Any:
     if a_tuple and b_tuple:
         if len(a) < len(b):
             a, b = b, a
-        return ArithmeticTuple([add(x, y) for x, y in zip(a, b)] + list(a[len(b) :]))  # noqa: B905
+        return coordinate([add(x, y) for x, y in zip(a, b)] + list(a[len(b) :]))  # noqa: B905
     if not a_tuple and not b_tuple:
         return a + b
     zero, other = (b, a) if a_tuple else (a, b)
@@ -326,7 +361,7 @@ def add(a: Any, b: Any) -> Any:
 def scaled(c: Any, x: Any) -> Any:
     """``c * x`` for a coordinate ``x``, by mode."""
     if isinstance(x, tuple):
-        return ArithmeticTuple([scaled(c, mode) for mode in x])
+        return coordinate([scaled(c, mode) for mode in x])
     return c * x
 
 
@@ -334,7 +369,7 @@ def negated(x: Any) -> Any:
     """``-x`` for a coordinate ``x``, by mode: an XOR value is its own negative."""
     if isinstance(x, ScaledBasis):
         return ScaledBasis(-x.value, x.path)
-    return ArithmeticTuple([negated(mode) for mode in x]) if isinstance(x, tuple) else -x
+    return coordinate([negated(mode) for mode in x]) if isinstance(x, tuple) else -x
 
 
 def _is_coordinate(x: Any) -> bool:

@@ -107,7 +107,7 @@ def flatten_layout(layout: Any) -> Any:
     (4,2,3):(1,4,8) (4, 2, 3)
     """
     if isinstance(layout, tuple | int) and type(layout) is not bool:
-        return flatten(layout) if isinstance(layout, tuple) else layout
+        return flatten(shape_of("flatten_layout", layout)) if isinstance(layout, tuple) else layout
     if type(layout) is not Layout:
         return as_like("flatten_layout", layout).on_domain(flatten_layout)
     if not isinstance(layout.shape, tuple):
@@ -125,6 +125,7 @@ def group_modes(layout: Any, begin: int, end: int | None = None) -> Any:
     (2,(3,4),5):(1,(2,6),24) (2, (3, 4))
     """
     if isinstance(layout, tuple):
+        layout = shape_of("group_modes", layout)
         end = len(layout) if end is None else end
         _check_modes(layout, len(layout), begin, end)
         return (*layout[:begin], layout[begin:end], *layout[end:])

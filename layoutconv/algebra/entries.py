@@ -166,9 +166,6 @@ def concat(*xs: Any) -> Any:
     entries: list[Any] = []
     layout = None
     for x in xs:
-        if type(x) is tuple:
-            entries += x
-            continue
         if isinstance(x, LayoutLike):
             layout = x
             if not isinstance(x, Layout):
@@ -289,6 +286,9 @@ def _entries(name: str, x: Any) -> list[Any]:
             x = x.inner if hasattr(x, "inner") else x.layout  # type: ignore[attr-defined]
         return list(x) if isinstance(x.shape, tuple) else [x]
     if isinstance(x, tuple):
+        for entry in x:
+            if type(entry) is not int:
+                expect_entries(name, "x", entry)
         return list(x)
     if type(x) is not int and (x is None or not is_entry(x)):
         raise wrong_argument(name, "x", "an int, a tuple or a layout", x)
@@ -298,9 +298,6 @@ def _entries(name: str, x: Any) -> list[Any]:
 def _joined(name: str, like: Any, entries: list[Any]) -> Any:
     if isinstance(like, LayoutLike):
         return make_layout(entries)
-    for entry in entries:
-        if type(entry) is not int:
-            expect_entries(name, "x", entry)
     return tuple(entries)
 
 

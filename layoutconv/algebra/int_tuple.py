@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .errors import LayoutTypeError, LayoutValueError, text, wrong_argument
+from .errors import LayoutTypeError, LayoutValueError, shortly, text, wrong_argument
 from .late import late
-from .values import Shaped
+from .values import Immutable, Shaped
 
 IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither readers nor checkers
 
@@ -56,6 +56,10 @@ def shape_of(name: str, x: Any) -> IntTuple:
     (4, 8)
     """
     if isinstance(x, (tuple, int)) and type(x) is not bool:  # a union takes twice as long
+        if type(x) is tuple:
+            for leaf in x:
+                if type(leaf) is not int:
+                    expect_leaves(name, leaf)
         return x
     if isinstance(x, Shaped):
         return x.shape
@@ -67,6 +71,23 @@ def shape_of(name: str, x: Any) -> IntTuple:
         hint = "; write it as a tuple" if isinstance(x, list) else ""
         raise LayoutTypeError(f"{name}: {x!r} is no shape{hint}")
     return x
+
+
+def expect_leaves(name: str, t: IntTuple) -> None:
+    """Refuse a tuple with a leaf that is no integer: a bool, a float, text. None may be one.
+
+    >>> expect_leaves("size", (4, (True, 2)))
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: size: the leaf True is not an integer
+    """
+    if isinstance(t, tuple):
+        for leaf in t:
+            if type(leaf) is not int:
+                expect_leaves(name, leaf)
+    elif t is not None and not isinstance(t, Immutable) and is_no_integer(t):
+        hint = "; write it as a tuple" if isinstance(t, list) else ""
+        raise LayoutTypeError(f"{name}: the leaf {shortly(t)} is not an integer{hint}")
 
 
 def refuse_other_profile(name: str, a: IntTuple, b: IntTuple) -> None:
@@ -88,9 +109,16 @@ def product(t: IntTuple) -> Any:
         return t if type(t) is int else _product_of(shape_of("product", t))
     result: Any = 1
     for mode in t:
+        if type(mode) is int:
+            result *= mode
+            continue
         if mode is None:
             raise LayoutTypeError(f"product: {text(t)} leaves a mode open")
-        result = result * (product(mode) if isinstance(mode, tuple) else mode)
+        if isinstance(mode, tuple):
+            mode = product(mode)
+        else:
+            expect_leaves("product", mode)
+        result = result * mode
     return result
 
 
@@ -158,6 +186,8 @@ def congruent(a: IntTuple, b: IntTuple) -> bool:
     >>> congruent((4, 2, 3), (1, (4, 8)))
     False
     """
+    if type(a) is int and type(b) is int:
+        return True
     a, b = shape_of("congruent", a), shape_of("congruent", b)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(congruent, a, b))
@@ -170,6 +200,8 @@ def compatible(a: IntTuple, b: IntTuple) -> bool:
     >>> compatible((4, 6), (4, (2, 3))), compatible(24, (4, 6)), compatible((4, 6), 24)
     (True, True, False)
     """
+    if type(a) is int and type(b) is int:
+        return a == b
     a, b = shape_of("compatible", a), shape_of("compatible", b)
     if isinstance(a, tuple):
         return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
@@ -254,7 +286,11 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
             if callable(shape):
                 return shape(crd)
             shape = shape_of("crd2idx", shape)
+        expect_leaves("crd2idx", shape)
         stride = compact_stride(shape)
+    else:
+        expect_leaves("crd2idx", stride)
+        expect_leaves("crd2idx", shape)
     if type(crd) is not int and _has_array(crd):
         crd = late("fitted")(crd, shape, stride)
     try:
@@ -372,7 +408,7 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     >>> idx2crd(27, (4, (2, 3))), idx2crd((3, 5), (4, (2, 3)))
     ((3, (0, 3)), (3, (1, 2)))
     """
-    if type(shape) is not tuple and type(shape) is not int:
+    if type(shape) is not int:
         shape = shape_of("idx2crd", shape)
         if shape is None:
             raise LayoutTypeError("idx2crd: None is no shape")

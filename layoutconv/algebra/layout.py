@@ -169,7 +169,7 @@ class Layout(LayoutLike):
                 )
             sliced: Layout = late("slice_")(key, self)
             return sliced
-        if not isinstance(key, slice) and not hasattr(key, "__index__"):
+        if not isinstance(key, slice) and (type(key) is bool or not hasattr(key, "__index__")):
             raise LayoutTypeError(
                 f"Layout: expected a mode, a slice of modes or a coordinate with None, got {key!r}"
             )

@@ -155,8 +155,8 @@ def naming_operands(fn: Function) -> Function:
     >>> naming_operands(ceil_div)((9, 10), (4, {}))
     Traceback (most recent call last):
         ...
-    layoutconv.algebra.errors.LayoutTypeError: ceil_div: argument `b`: expected an int, a nested \
-tuple of them, a layout, or text that says one, got (4, {})
+    layoutconv.algebra.errors.LayoutTypeError: ceil_div: the leaf {} is not an integer; argument \
+`b`: expected an int, a nested tuple of them, a layout, or text that says one, got (4, {})
     """
 
     if "_naming" in vars(fn):  # another name of the same function

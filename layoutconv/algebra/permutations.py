@@ -11,7 +11,7 @@ from .budget import Budget, one_operation, table_size
 from .composed import ComposedLayout, moved_slice
 from .errors import LayoutTypeError, LayoutValueError, inexact, whole
 from .extent import extremes
-from .int_tuple import IntTuple, idx2crd
+from .int_tuple import IntTuple, expect_leaves, idx2crd
 from .inverse_composed import gives_integers
 from .layout import Layout, as_like
 from .like import is_symbolic, values_of
@@ -62,6 +62,7 @@ def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
         raise LayoutTypeError(
             f"make_layout_image_mask: {like} has {like.rank} modes; got {crd!r} and mode {mode!r}"
         )
+    expect_leaves("make_layout_image_mask", crd)
     open_, offset = _opened((*crd[:mode], None, *crd[mode + 1 :]), like)
     name = "make_layout_image_mask"
     start = whole(name, offset)

@@ -259,7 +259,7 @@ def increment(crd: IntTuple, shape: Any) -> IntTuple:
     ((0, 1), (0, 2))
     """
     found = shape_of("increment", shape)
-    digits = list(flatten(crd))
+    digits = list(flatten(shape_of("increment", crd)))
     extents = flatten(found)
     if len(digits) != len(extents):
         raise LayoutTypeError(f"increment: {text(crd)} has another profile than {text(found)}")

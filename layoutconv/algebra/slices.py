@@ -6,7 +6,7 @@ from typing import Any
 
 from .arrays import fitted, has_array
 from .errors import LayoutTypeError, text
-from .int_tuple import IntTuple, offset_at, paired_leaves, slice_tuple, sum_of
+from .int_tuple import IntTuple, offset_at, paired_leaves, shape_of, slice_tuple, sum_of
 from .layout import Layout, as_like, carried, make, make_all_plain
 from .like import LayoutLike
 from .protocol import zero_of
@@ -27,6 +27,7 @@ def slice_(crd: IntTuple, target: Any) -> Any:
     if isinstance(crd, LayoutLike):
         raise LayoutTypeError(f"slice_: the coordinate comes first, before {crd}")
     if isinstance(target, tuple | int):
+        target = shape_of("slice_", target)
         return target if crd is None else slice_tuple(crd, target)
     target = as_like("slice_", target)
     return target if crd is None else slice_and_offset(crd, target)[0]

@@ -11,7 +11,16 @@ from itertools import zip_longest
 from typing import Any
 
 from .arrays import is_array, moved
-from .basis import ArithmeticTuple, E, ScaledBasis, add, basis_terms, scaled, stride_text
+from .basis import (
+    ArithmeticTuple,
+    E,
+    ScaledBasis,
+    add,
+    basis_terms,
+    coordinate,
+    scaled,
+    stride_text,
+)
 from .gather import CustomStride, IndexedGather, StridedGather
 from .protocol import Stride
 from .xor import F2
@@ -46,7 +55,7 @@ def finished(total: Any) -> Any:
     if isinstance(total, tuple):
         if all(type(mode) is int for mode in total):
             return total
-        return ArithmeticTuple([finished(mode) for mode in total])
+        return coordinate([finished(mode) for mode in total])
     return total.value if isinstance(total, F2) else total
 
 
@@ -66,7 +75,7 @@ def shifted(value: Any, offset: Any) -> Any:
     if is_xor(offset):
         offset = offset.as_tuple() if isinstance(offset, ScaledBasis) else offset
         modes = zip_longest(value if isinstance(value, tuple) else (), offset, fillvalue=0)
-        return ArithmeticTuple([shifted(v, d) for v, d in modes])
+        return coordinate([shifted(v, d) for v, d in modes])
     if is_array(value) and type(offset) is int:
         return moved(value, offset)
     return finished(add(value, offset))

@@ -11,7 +11,7 @@ from typing import Any
 from .composed import ComposedLayout, over_coordinates
 from .divide import zipped_divide
 from .errors import LayoutTypeError, LayoutValueError, text
-from .int_tuple import IntTuple, idx2crd, product
+from .int_tuple import IntTuple, expect_leaves, idx2crd, product
 from .inverse import left_inverse
 from .layout import Layout, as_layout, as_like
 from .normal import Arithmetic, arithmetic
@@ -120,4 +120,5 @@ def _padded(x: Any, mode: int, crd: IntTuple) -> IntTuple:
 def _projected(name: str, entries: Any, proj: IntTuple) -> tuple[Any, ...]:
     if not isinstance(entries, tuple) or not isinstance(proj, tuple) or len(entries) != len(proj):
         raise LayoutTypeError(f"{name}: proj {text(proj)} does not fit {text(entries)}")
+    expect_leaves(name, proj)  # False would keep an entry
     return tuple([e for e, keep in zip(entries, proj, strict=True) if keep is not None])

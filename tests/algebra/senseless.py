@@ -161,6 +161,7 @@ OTHER_CALLS: list[tuple[str, Call]] = [
 ]
 MAKERS: dict[str, dict[str, Any]] = {
     "F2": {"value": 5},
+    "ArithmeticTuple": {"components": (1, (2, 3))},
     "ScaledBasis": {"value": 3, "path": (0, 1)},
     "CustomStride": {"func": abs, "stride": 2},
     "StridedGather": {"stride": 3},
@@ -198,6 +199,9 @@ SENSELESS: dict[str, Any] = {
     "int": lambda: int,
     "nested list": lambda: [1, [None]],
     "nested tuple": lambda: (4, (None, "x")),
+    "nested bool": lambda: (4, (True, 8)),
+    "tuple with a bool": lambda: (True, 8),
+    "tuple with a float": lambda: (4, 8.0),
     "generator": lambda: (i for i in (4,)),
     "function": lambda: len,
     "module": lambda: lc,
@@ -207,7 +211,7 @@ SENSELESS: dict[str, Any] = {
 ANYTHING = frozenset(SENSELESS)
 NONE, FLAG = frozenset({"none"}), frozenset({"bool"})
 TEXTS = frozenset({"text", "brackets"})
-NESTED = frozenset({"nested tuple"})
+TUPLES = frozenset({"nested tuple", "nested bool", "tuple with a bool", "tuple with a float"})
 FUNCTIONS = frozenset({"class", "int", "function"})
 
 # What is right to accept, and why: the kinds, then the names with their operands. None where it
@@ -233,17 +237,7 @@ RIGHT: dict[str, list[tuple[frozenset[str], str]]] = {
     ],
     "its profile differs, so its leaves are not read": [
         (NONE, "compatible.b evenly_divides.a"),
-        (NESTED, "compatible.a evenly_divides.b lex_less.b"),
     ],
-    "a tuple is taken apart, and its leaves are not read": [
-        (NESTED, "basis_get.x flatten.layout flatten_layout.layout get.x group_modes.layout"),
-        (NESTED, "rank.t shape.x slice_.target slice_.1 take.x take.0 unwrap.x"),
-    ],
-    "leaves are counted, or told from None, and not read": [
-        (NESTED, "congruent.a congruent.b weakly_congruent.a weakly_congruent.b unflatten.profile"),
-        (NESTED, "repeat_like.profile local_partition.proj local_tile.proj crd2crd.src_shape"),
-    ],
-    "the mode that is asked for has no coordinate": [(NESTED, "make_layout_image_mask.crd")],
     "a text is a name": [
         (TEXTS, "emit.names emit.index CopyAtom.name MmaAtom.name SymInt.expr"),
         (frozenset({"text"}), "symbols.names"),
@@ -253,12 +247,15 @@ RIGHT: dict[str, list[tuple[frozenset[str], str]]] = {
         (FLAG, "tmem_accumulator.weight_stationary wgmma_atom.a_in_registers wgmma_atom.sparse"),
         (FLAG, "MmaAtom.sparse SymInt.runtime"),
     ],
+    "components come from any iterable, in its order": [
+        (frozenset({"generator"}), "ArithmeticTuple.components"),
+    ],
     "any value is repeated": [(ANYTHING, "repeat_like.x")],
     "any function maps offsets": [
         (FUNCTIONS, "make_composed_layout.last ComposedLayout.outer CustomStride.func"),
     ],
     "an engine is whatever can be indexed": [
-        (TEXTS | NESTED | {"dict", "bytes", "nested list"}, "make_tensor.engine Tensor.engine"),
+        (TEXTS | TUPLES | {"dict", "bytes", "nested list"}, "make_tensor.engine Tensor.engine"),
     ],
 }
 ACCEPTED = {

@@ -103,6 +103,27 @@ def test_the_error_names_the_argument_what_was_expected_and_what_came(call, argu
     assert isinstance(raised.value, TypeError)
 
 
+@pytest.mark.parametrize("senseless", [True, 1.5, "a", None, {}, (1, True), (1, "a")])
+def test_a_coordinate_computes_with_integers_alone(senseless):
+    bad = (1, senseless)
+    for coordinate in (lc.E(1), lc.ArithmeticTuple((1, (2, 3)))):
+        for compute in (
+            lambda c: c * senseless,
+            lambda c: senseless * c,
+            lambda c: c + bad,
+            lambda c: bad - c,
+            lambda c: lc.ArithmeticTuple((c, senseless)),
+        ):
+            with pytest.raises((LayoutTypeError, TypeError)) as raised:
+                compute(coordinate)
+            assert isinstance(raised.value, LayoutTypeError) or isinstance(senseless, tuple)
+
+
+def test_a_bool_is_no_mode_of_a_layout():
+    with pytest.raises(LayoutTypeError, match="got True"):
+        Layout((4, 8))[True]
+
+
 def test_what_a_users_function_raises_is_the_users():
     def fails(x):
         raise KeyError("mine")
