@@ -29,6 +29,7 @@ from .normal import (
     require_known,
     simplified,
 )
+from .of_one_kind import in_one_kind
 from .packing import Path
 from .protocol import is_integer, times
 from .relations import known
@@ -92,14 +93,16 @@ def _by_mode(a: Layout, tiler: tuple[Any, ...]) -> Any:
     if Arithmetic.OPAQUE not in kinds:
         try:
             result = by_mode(composition, "composition", a, tiler, keep=False)
-            return without_carry(result) if Arithmetic.XOR in kinds else result
-        except LayoutError:
             if kinds[-1] is not Arithmetic.XOR:
+                return in_one_kind("composition", result)
+            return without_carry(result)
+        except LayoutError:
+            if Arithmetic.XOR not in kinds:
                 raise
     inner = over_coordinates(a).inner
     lifts = []
     for i, t in enumerate(tiler):
-        opaque = isinstance(t, Layout) and arithmetic(t) is Arithmetic.OPAQUE
+        opaque = isinstance(t, Layout) and arithmetic(t) in (Arithmetic.OPAQUE, Arithmetic.XOR)
         mode = lift(t, i) if opaque else composition(_mode(inner, modes, i), t)
         if mode is None:
             raise LayoutTypeError(f"composition: {t} gives no coordinates of mode {i} of {a}")

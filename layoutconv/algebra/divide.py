@@ -12,6 +12,7 @@ from .f2_linear import without_carry
 from .layout import Layout, as_layout, as_like, make, make_all_plain, make_layout, make_plain
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_mode, from_plain, modes_for
+from .of_one_kind import added, in_one_kind
 from .operands import expect_entries
 from .protocol import is_integer
 
@@ -64,7 +65,8 @@ def _logical_divide(a: Layout, tiler: Any) -> Any:
     if tiler is None:
         return a
     if isinstance(tiler, tuple):
-        return by_mode(logical_divide, "logical_divide", a, tiler)
+        made = by_mode(logical_divide, "logical_divide", a, tiler)
+        return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_divide", made)
     tile = as_tile("logical_divide", tiler)
     if a._plain and tile._plain:
         return _divide_plain(a, tile, tiler)
@@ -157,6 +159,9 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
         as_layout(name, unzipped(splitter, name, m, t)) for m, t in zip(modes, tiler, strict=False)
     ]
     rest = modes[len(tiler) :]
+    if arithmetic(a) is not Arithmetic.XOR:
+        both = added(name, halves + rest)
+        halves, rest = both[: len(tiler)], both[len(tiler) :]
     shapes = [h.shape for h in halves]
     strides = [h.stride for h in halves]
     return make(

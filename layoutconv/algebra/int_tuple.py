@@ -114,7 +114,7 @@ def product(t: IntTuple) -> Any:
             continue
         if mode is None:
             raise LayoutTypeError(f"product: {text(t)} leaves a mode open")
-        if isinstance(mode, tuple):
+        if isinstance(mode, tuple | Shaped):
             mode = product(mode)
         else:
             expect_leaves("product", mode)

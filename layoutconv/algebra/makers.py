@@ -129,9 +129,8 @@ def _make_fragment_like(layout: Layout) -> Layout:
         return Layout(layout.shape)
     first, *rest = layout.shape
     repeated = map_leaves(lambda s, d: 1 if is_zero(d) else s, first, layout.stride[0])
-    of_first = map_leaves(
-        lambda d, c: 0 if is_zero(d) else c, layout.stride[0], compact_stride(repeated)
-    )
+    compact = compact_stride(repeated)
+    of_first = map_leaves(lambda _, d, c: 0 if is_zero(d) else c, first, layout.stride[0], compact)
     leaves = paired_leaves(tuple(rest), simplified(layout).stride[1:])
     ordered = [(i, _rank_of(d, i)) for i, (_, d) in enumerate(leaves)]
     strides: list[Any] = [0] * len(leaves)

@@ -158,7 +158,7 @@ def _among_xor(plain: Plain, other: Plain, budget: Budget) -> bool | None:
     the extents of ``plain`` decide.
     """
     (layout, constant), (values, start) = plain, other
-    if arithmetic(layout) is not Arithmetic.XOR or int(values.size()) > TABLE:
+    if arithmetic(layout) is not Arithmetic.XOR or whole("overlaps", values.size()) > TABLE:
         return None
     if not values._plain and arithmetic(values) is not Arithmetic.XOR:
         return None

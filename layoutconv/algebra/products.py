@@ -16,6 +16,7 @@ from .int_tuple import IntTuple, map_leaves, product, shape_of
 from .layout import Layout, as_like, make, make_all_plain, make_layout
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_mode, from_plain, require_known
+from .of_one_kind import added, in_one_kind
 from .protocol import terms
 
 
@@ -44,14 +45,18 @@ def _logical_product(a: Layout, tiler: Any) -> Layout:
     if tiler is None:
         return a
     if isinstance(tiler, tuple):
-        return by_mode(logical_product, "logical_product", a, tiler)
+        made = by_mode(logical_product, "logical_product", a, tiler)
+        return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_product", made)
     tile = as_tile("logical_product", tiler)
     copies = compose(_starts(a, tile, (a, tiler)), tile, "logical_product", (a, tiler))
     if not isinstance(copies, Layout):
         raise LayoutTypeError(f"logical_product: {tiler} is no layout of copies")
     if a._plain and copies._plain:
         return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
-    return make((a.shape, copies.shape), (a.stride, copies.stride))
+    first = a
+    if arithmetic(a) is Arithmetic.INTEGER:
+        first, copies = added("logical_product", [a, copies])
+    return make((a.shape, copies.shape), (first.stride, copies.stride))
 
 
 def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:

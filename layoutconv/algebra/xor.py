@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .arrays import is_array, is_negative
+from .basis import ScaledBasis
 from .errors import LayoutTypeError, wrong_argument
 from .int_tuple import is_no_integer
-from .protocol import Bounds, Stride, is_zero, xor
+from .protocol import Bounds, Path, Stride, is_zero, xor
 
 _SET = object.__setattr__
 
@@ -160,6 +161,10 @@ class F2(Stride):
     def divisor(self) -> int:
         """The lowest bit of the value."""
         return self.value & -self.value if isinstance(self.value, int) else 1
+
+    def lifted(self, path: Path) -> Any:
+        """The same values as mode ``path`` of a coordinate."""
+        return ScaledBasis(self, path)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
         """The stride of what ``fn`` gives for the value."""
