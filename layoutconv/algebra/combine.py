@@ -26,7 +26,7 @@ from .normal import (
     starts_at_zero,
 )
 from .packing import Packing
-from .protocol import plus, scale
+from .protocol import is_zero, plus, scale
 from .relations import known
 from .symbols import same
 from .values_at_once import values_at_once
@@ -132,6 +132,8 @@ def _layout_add(a: Layout, b: Layout) -> Layout:
         return from_leaves(merge([(s, _plus(a, b, x, y)) for s, x, y in cut]))
     kinds = {arithmetic(a), arithmetic(b)}
     if kinds <= {Arithmetic.INTEGER, Arithmetic.COORDINATE}:
+        if len(kinds) > 1:
+            _refuse_other_values(a, b)
         return _exactly(simplified(a), simplified(b))
     cut = _refined(a, b)
     if cut is not None:
@@ -139,6 +141,15 @@ def _layout_add(a: Layout, b: Layout) -> Layout:
     if kinds <= {Arithmetic.INTEGER, Arithmetic.XOR}:
         return _by_table(a, b)
     raise LayoutValueError(f"layout_add: {a} and {b} have no common refinement of their modes")
+
+
+def _refuse_other_values(a: Layout, b: Layout) -> None:
+    """Refuse integers beside coordinates, unless they are zeros."""
+    whole = a if arithmetic(a) is Arithmetic.INTEGER else b
+    d = next((d for s, d in whole._leaves if not (s == 1 or is_zero(d))), 0)
+    if not is_zero(d):
+        other = b if whole is a else a
+        raise LayoutTypeError(f"layout_add: the stride {d} of {whole} does not add up with {other}")
 
 
 def known_same(a: IntTuple, b: IntTuple) -> bool:

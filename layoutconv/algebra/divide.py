@@ -66,7 +66,12 @@ def _logical_divide(a: Layout, tiler: Any) -> Any:
         return a
     if isinstance(tiler, tuple):
         made = by_mode(logical_divide, "logical_divide", a, tiler)
-        return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_divide", made)
+        if made._plain or arithmetic(a) is Arithmetic.XOR:
+            return made
+        try:
+            return in_one_kind("logical_divide", made)
+        except LayoutTypeError:  # modes that carry: those of the coordinates do not
+            return ComposedLayout(a, 0, _logical_divide(over_coordinates(a).inner, tiler))
     tile = as_tile("logical_divide", tiler)
     if a._plain and tile._plain:
         return _divide_plain(a, tile, tiler)
@@ -160,7 +165,12 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
     ]
     rest = modes[len(tiler) :]
     if arithmetic(a) is not Arithmetic.XOR:
-        both = added(name, halves + rest)
+        try:
+            both = added(name, halves + rest)
+        except LayoutTypeError:
+            if splitter is not logical_divide:
+                raise
+            return ComposedLayout(a, 0, unzipped(splitter, name, over_coordinates(a).inner, tiler))
         halves, rest = both[: len(tiler)], both[len(tiler) :]
     shapes = [h.shape for h in halves]
     strides = [h.stride for h in halves]

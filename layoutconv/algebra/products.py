@@ -54,7 +54,7 @@ def _logical_product(a: Layout, tiler: Any) -> Layout:
     if a._plain and copies._plain:
         return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
     first = a
-    if arithmetic(a) is Arithmetic.INTEGER:
+    if arithmetic(a) is not Arithmetic.XOR:
         first, copies = added("logical_product", [a, copies])
     return make((a.shape, copies.shape), (first.stride, copies.stride))
 

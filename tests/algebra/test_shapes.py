@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import (
+    F2,
+    E,
     Layout,
     LayoutError,
+    LayoutTypeError,
     common_coarsening,
     common_refinement,
     compatible,
@@ -448,3 +451,27 @@ GATE = lc.mma_atom("m16n8k16.f16")
 def test_an_operand_of_another_kind_is_named(call, why):
     with pytest.raises(lc.LayoutError, match=why):
         call()
+
+
+def test_integers_do_not_add_to_coordinates():
+    coordinates = Layout((2, 2), (E(1), E(0)))
+    for whole in (Layout(4), Layout((4,)), Layout(((), 4), ((), 1))):
+        with pytest.raises(LayoutTypeError, match="layout_add: the stride 1"):
+            lc.layout_add(whole, coordinates)
+    zeros = lc.layout_add(Layout(4, 0), coordinates)
+    assert [zeros(i) for i in range(4)] == [coordinates(i) for i in range(4)]
+
+
+def test_a_shape_may_have_layouts_in_it():
+    assert lc.product((Layout((2, 3)), 2)) == 12
+    assert lc.complement(Layout(4), (Layout(4), 2)) == Layout(2, 4)
+
+
+def test_a_fragment_of_strides_that_are_sums_of_bases():
+    both = Layout((3, 2), (E(0) + E(1), E(0)))
+    assert lc.make_fragment_like(both) == Layout((3, 2), (1, 3))
+
+
+def test_overlaps_of_xor_strides_and_a_name_say_what_has_no_value():
+    with pytest.raises(LayoutTypeError, match="H is no integer with a value"):
+        lc.overlaps(Layout((4, 4), (F2(5), F2(16))), Layout(lc.symbols("H"), 1), 1)
