@@ -17,11 +17,19 @@ from layoutconv import (
     E,
     Layout,
     Swizzle,
+    blocked_product,
     complement,
     copy_atom,
     make_layout,
+    make_layout_tv,
+    make_tiled_copy_tv,
+    make_tiled_mma,
+    mfma_atom,
     mma_atom,
+    raked_product,
+    smem_atom,
     tma_atom,
+    universal_copy,
     zipped_divide,
 )
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
@@ -65,6 +73,7 @@ def pictures() -> dict[str, Figure]:
         "ldmatrix": draw(copy_atom("ldmatrix.x1.trans")),
         "tensor-memory": draw(copy_atom("tcgen05.ld.16x64b.x2")),
         "tma-box": draw(tma_atom((16, 8), 16, swizzle="SW32")),
+        **threads(),
         "im2col-strip": draw(strip),
         "im2col-padded": draw(ComposedLayout(Layout((6,), (10,)), (-1,), strip)),
         "im2col": draw(fprop_view(problem), row=4),
@@ -75,6 +84,22 @@ def pictures() -> dict[str, Figure]:
         "kernel-map": draw(kernel_map_view(KERNEL_MAP, 2, 8, kernel_size=(3,)), row=2),
         **convolutions(),
         **clouds(),
+    }
+
+
+def threads() -> dict[str, Figure]:
+    """Blocks that are repeated, and what each thread of a tile holds."""
+    block, copies = Layout((2, 3), (3, 1)), Layout((2, 3))
+    tiler, tv = make_layout_tv(Layout((2, 4), (4, 1)), Layout((2, 2), (2, 1)))
+    pairs = make_tiled_copy_tv(universal_copy(2), Layout((4, 4), (4, 1)), Layout((1, 4)))
+    return {
+        "blocked": draw(blocked_product(block, copies)),
+        "raked": draw(raked_product(block, copies)),
+        "smem-atom": draw(smem_atom("K_SW32", 16)),
+        "mfma": draw(mfma_atom("mfma.16x16x4.f32")),
+        "tiled-copy": draw(pairs),
+        "tiled-mma": draw(make_tiled_mma(mma_atom("m8n8k4.f64"), (2, 1, 1))),
+        "partition": draw(tv, tv=tiler),
     }
 
 

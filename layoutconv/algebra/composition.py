@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .basis import ScaledBasis, basis_terms
+from .basis import basis_terms
 from .composed import ComposedLayout, lift, over_coordinates
 from .errors import LayoutBudgetError, LayoutError, LayoutTypeError, LayoutValueError
 from .exact import decided, mode_at
 from .f2 import integer_strides
 from .f2_compose import compose_f2
 from .f2_linear import integers_for, without_carry
-from .int_tuple import IntTuple, split_and_sum, unflatten
+from .int_tuple import IntTuple, split_and_sum
 from .layout import Layout, as_like, make, make_layout, make_plain
 from .like import is_symbolic, present, symbolically
 from .normal import (
@@ -31,10 +31,9 @@ from .normal import (
 )
 from .of_one_kind import in_one_kind
 from .packing import Path
-from .protocol import is_integer, terms, times, xor
+from .protocol import is_integer, times
 from .relations import known
 from .swizzle import Swizzle
-from .xor import F2
 
 
 def composition(a: Any, b: Any) -> Any:
@@ -145,7 +144,7 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
         return ComposedLayout(a, 0, b)
     if Arithmetic.XOR in kinds:
         if Arithmetic.COORDINATE in kinds:
-            return _along(a, b) or ComposedLayout(a, 0, b)
+            return ComposedLayout(a, 0, b)
         a, b = at_present(operation, a), at_present(operation, b)
         plain = integers_for(a, b)
         if plain is not None:
@@ -166,20 +165,6 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
         a, b = at_present(operation, a), at_present(operation, b)
         return compose(a, b, operation, operands)
     return decided(a, b, operation, operands or (a, b))
-
-
-def _along(a: Layout, b: Layout) -> Layout | None:
-    """XOR strides along the one mode of coordinates that ``a`` walks in steps of a power of 2."""
-    form = normal_form(a)
-    steps = terms(form[0][1]) if len(form) == 1 else None
-    if not steps or len(steps) > 1 or not steps[0][0]:
-        return None
-    path, step = steps[0]
-    columns = [xor(d) for _, d in b._leaves]
-    if type(step) is not int or step < 1 or step & (step - 1) or None in columns:
-        return None
-    strides = [ScaledBasis(F2(c * step), path) if c else 0 for c in columns]
-    return make(b.shape, unflatten(iter(strides), b.shape))
 
 
 def at_present(operation: str, layout: Any) -> Any:

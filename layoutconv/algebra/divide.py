@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .complement import ascending, by_path, complement, first_lost, gaps, sorted_modes
-from .composed import ComposedLayout, over_coordinates
+from .composed import ComposedLayout, lift, over_coordinates
 from .composition import compose
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact
 from .f2_linear import without_carry
@@ -65,13 +65,14 @@ def _logical_divide(a: Layout, tiler: Any) -> Any:
     if tiler is None:
         return a
     if isinstance(tiler, tuple):
-        made = by_mode(logical_divide, "logical_divide", a, tiler)
-        if made._plain or arithmetic(a) is Arithmetic.XOR:
-            return made
         try:
-            return in_one_kind("logical_divide", made)
+            made = by_mode(logical_divide, "logical_divide", a, tiler)
+            return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_divide", made)
         except LayoutTypeError:  # modes that carry: those of the coordinates do not
-            return ComposedLayout(a, 0, _logical_divide(over_coordinates(a).inner, tiler))
+            found = _of_coordinates(a, tiler, zipped=False)
+            if found is None:
+                raise
+            return found
     tile = as_tile("logical_divide", tiler)
     if a._plain and tile._plain:
         return _divide_plain(a, tile, tiler)
@@ -160,24 +161,50 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
     if not isinstance(tiler, tuple):
         return splitter(a, tiler)
     modes = modes_for(name, a, tiler)
-    halves = [
-        as_layout(name, unzipped(splitter, name, m, t)) for m, t in zip(modes, tiler, strict=False)
-    ]
-    rest = modes[len(tiler) :]
-    if arithmetic(a) is not Arithmetic.XOR:
-        try:
+    try:
+        halves = [
+            as_layout(name, unzipped(splitter, name, m, t))
+            for m, t in zip(modes, tiler, strict=False)
+        ]
+        rest = modes[len(tiler) :]
+        if arithmetic(a) is not Arithmetic.XOR:
             both = added(name, halves + rest)
-        except LayoutTypeError:
-            if splitter is not logical_divide:
-                raise
-            return ComposedLayout(a, 0, unzipped(splitter, name, over_coordinates(a).inner, tiler))
-        halves, rest = both[: len(tiler)], both[len(tiler) :]
+            halves, rest = both[: len(tiler)], both[len(tiler) :]
+    except LayoutTypeError:
+        found = _of_coordinates(a, tiler, zipped=True) if splitter is logical_divide else None
+        if found is None:
+            raise
+        return found
     shapes = [h.shape for h in halves]
     strides = [h.stride for h in halves]
     return make(
         (tuple([s[0] for s in shapes]), tuple([s[1] for s in shapes] + [m.shape for m in rest])),
         (tuple([d[0] for d in strides]), tuple([d[1] for d in strides] + [m.stride for m in rest])),
     )
+
+
+def _of_coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> ComposedLayout | None:
+    """The divide of the coordinates of ``a``, and ``a`` after it; None without an XOR tiler."""
+    xors = [isinstance(t, Layout) and arithmetic(t) is Arithmetic.XOR for t in tiler]
+    if not any(xors) or any(isinstance(t, tuple) for t in tiler):
+        return None
+    halves: list[Layout] = []
+    for i, mode in enumerate(a):
+        whole = Layout(mode.shape)
+        t = tiler[i] if i < len(tiler) else None
+        if t is not None:
+            whole = logical_divide(Layout(mode.size(), 1), t)
+        elif zipped and i < len(tiler):
+            whole = make((1, mode.shape), (0, whole.stride))
+        lifted = lift(whole, i)
+        if lifted is None:
+            return None
+        halves.append(lifted)
+    if not zipped:
+        return ComposedLayout(a, 0, make_layout(halves))
+    pairs, rest = halves[: len(tiler)], halves[len(tiler) :]
+    tiles, rests = [p[0] for p in pairs], [p[1] for p in pairs]
+    return ComposedLayout(a, 0, make_layout(make_layout(tiles), make_layout(rests + rest)))
 
 
 def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:

@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import types
@@ -15,6 +16,8 @@ import pytest
 
 import layoutconv
 from layoutconv import algebra
+
+from .senseless import CALLS
 
 
 def test_every_exported_name_is_the_thing_and_not_a_module():
@@ -88,3 +91,49 @@ def test_every_public_name_has_an_example_that_is_executed(room):
 def test_no_name_that_is_found_late_is_that_of_its_module():
     """Importing such a module would put it where the function is looked for."""
     assert not [name for name, home in algebra._HOME.items() if name == home]
+
+
+PICTURES = {
+    "row-major": "Layout make_layout Tensor make_tensor",
+    "swizzled-banks": "Swizzle make_swizzle get_swizzle_portion ComposedLayout bank_conflicts",
+    "banks": "bank_conflicts",
+    "tiles": "zipped_divide logical_divide tiled_divide flat_divide local_tile tile_unzip",
+    "complement": "complement logical_product zipped_product tiled_product flat_product",
+    "blocked": "blocked_product tile_to_shape",
+    "raked": "raked_product",
+    "gathered": "IndexedGather CustomStride",
+    "conv-padded": "make_composed_layout",
+    "partition": "make_layout_tv local_partition",
+    "tiled-copy": "TiledCopy make_tiled_copy make_tiled_copy_tv make_cotiled_copy "
+    "make_tiled_copy_A make_tiled_copy_B make_tiled_copy_C make_tiled_copy_C_atom "
+    "make_tiled_copy_S make_tiled_copy_D universal_copy ThrCopy CopyUnit copy_unit",
+    "tiled-mma": "TiledMma make_tiled_mma ThrMma",
+    "mma": "mma_atom MmaAtom wgmma_atom",
+    "quad-pair": "mma_atom",
+    "mfma": "mfma_atom",
+    "ldmatrix": "copy_atom CopyAtom",
+    "tensor-memory": "copy_atom tmem_accumulator tcgen05_atom",
+    "tma-box": "tma_atom",
+    "smem-atom": "smem_atom",
+}
+
+
+def test_names_that_are_about_a_picture_have_one():
+    """Whatever a call gives that names threads and values, or swizzles, is drawn on a page."""
+    shown = set().union(
+        *[
+            re.findall(r"!\[.*\]\(../images/tutorial/(.*).svg\)", page.read_text("utf-8"))
+            for page in (Path(__file__).parents[2] / "docs" / "algebra").glob("*.md")
+        ]
+    )
+    assert set(PICTURES) <= shown
+    drawn = {name for names in PICTURES.values() for name in names.split()}
+    assert drawn <= set(algebra.__all__)
+    classes = "CopyAtom", "CopyUnit", "MmaAtom", "Swizzle", "TiledCopy", "TiledMma"
+    kinds = (algebra.ComposedLayout, *[getattr(algebra, name) for name in classes])
+    given = {
+        name
+        for name, (args, named) in CALLS.items()
+        if isinstance(getattr(algebra, name)(*args, **named), kinds)
+    }
+    assert {*given, *classes} <= drawn
