@@ -85,7 +85,9 @@ def expect_leaves(name: str, t: IntTuple) -> None:
         for leaf in t:
             if type(leaf) is not int:
                 expect_leaves(name, leaf)
-    elif t is not None and not isinstance(t, Immutable) and is_no_integer(t):
+    elif not (t is None or isinstance(t, Immutable)) and is_no_integer(t):
+        if hasattr(t, "__rdivmod__") and not hasattr(t, "__mul__"):
+            return  # a kernel's divisor
         hint = "; write it as a tuple" if isinstance(t, list) else ""
         raise LayoutTypeError(f"{name}: the leaf {shortly(t)} is not an integer{hint}")
 

@@ -15,6 +15,8 @@ from layoutconv.algebra import (
     LayoutTypeError,
     SymInt,
     composition,
+    crd2idx,
+    idx2crd,
     logical_divide,
 )
 from layoutconv.algebra.int_tuple import map_leaves
@@ -107,6 +109,13 @@ def test_traced_and_divisor_extents_and_strides():
     for i in range(24):
         assert value(traced(i)) == value(divisors(Traced(i))) == plain(i)
         assert value(traced(Traced(i))) == value(divisors(i)) == plain(i)
+
+
+def test_coordinates_of_shapes_of_divisors():
+    shape, divisors = (4, (2, 3)), (Divisor(4), (Divisor(2), Divisor(3)))
+    for i in range(24):
+        assert value(crd2idx(i, divisors, (6, (1, 2)))) == crd2idx(i, shape, (6, (1, 2)))
+        assert value(idx2crd(i, divisors)) == idx2crd(i, shape)
 
 
 def test_no_operation_is_wasted_on_zeros():
