@@ -98,7 +98,7 @@ def test_a_check_fails_for_what_is_not_a_number(capsys):
         (["demo", "cloud.xyz"], "known are .bin, .npy, .ply"),
         (["demo", "CLOUD", "--columns", "7"], "not a whole number of points of 7"),
         (["demo", "CLOUD", "--columns", "2"], "'--columns': 2 is not in the range 3<=x"),
-        (["demo", "CLOUD", "--voxel-size", "nan"], "`voxel_size`: expected a finite"),
+        (["demo", "CLOUD", "--voxel-size", "nan"], "'--voxel-size': expected a finite"),
         (["demo", "CLOUD", "--voxel-size", "-1"], "'--voxel-size': -1.0 is not in the range x>0"),
         (["demo", "CLOUD", "--channels", "1"], "`channels`: expected 4 or more"),
     ],

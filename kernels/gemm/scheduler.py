@@ -126,7 +126,7 @@ class StaticPersistent:
 
 
 def _fetch_nothing(n0: Any) -> None:
-    """Of columns that are there."""
+    """Nothing more is read of columns: they are there."""
 
 
 def _load(

@@ -61,7 +61,7 @@ def test_no_problem_begins_when_time_is_up() -> None:
 def test_commands_add_up_over_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "Settings", lambda *_: settings())
+    monkeypatch.setattr(commands, "Settings", lambda *_, **__: settings())
     monkeypatch.setattr(commands, "failed", failed)
     out = tmp_path / "results.jsonl"
     given = ["dense", "--device", "cpu", "--out", str(out), "--shrink", "0"]

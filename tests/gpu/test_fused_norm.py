@@ -97,7 +97,7 @@ def test_a_network(networks: Any, name: str, dtype: torch.dtype) -> None:
 def test_a_network_as_wide_as_in_its_project(
     networks: Any, name: str, channels: int, dtype: torch.dtype
 ) -> None:
-    """Of so many rows that tiles are those of a sweep; against float64, by kernels as well."""
+    """So many rows that tiles are those of a sweep; against float64, by kernels as well."""
     net = drawn(getattr(networks, name)(spconv, channels)).cuda()
     exact = copy.deepcopy(net).double()
     net = net.to(dtype)
