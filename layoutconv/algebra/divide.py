@@ -9,6 +9,7 @@ from .composed import ComposedLayout, lift, over_coordinates
 from .composition import compose
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact
 from .f2_linear import without_carry
+from .int_tuple import flatten
 from .layout import Layout, as_layout, as_like, make, make_all_plain, make_layout, make_plain
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_mode, from_plain, modes_for
@@ -185,26 +186,35 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
 
 def _of_coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> ComposedLayout | None:
     """The divide of the coordinates of ``a``, and ``a`` after it; None without an XOR tiler."""
-    xors = [isinstance(t, Layout) and arithmetic(t) is Arithmetic.XOR for t in tiler]
-    if not any(xors) or any(isinstance(t, tuple) for t in tiler):
+    leaves = flatten(tiler)
+    if not any(isinstance(t, Layout) and arithmetic(t) is Arithmetic.XOR for t in leaves):
         return None
+    coordinates = _coordinates(a, tiler, zipped)
+    return None if coordinates is None else ComposedLayout(a, 0, coordinates)
+
+
+def _coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> Layout | None:
+    """That divide, mode by mode, a nested tuple in the modes of a mode; None if there is none."""
     halves: list[Layout] = []
     for i, mode in enumerate(a):
-        whole = Layout(mode.shape)
+        whole: Layout | None = Layout(mode.shape)
         t = tiler[i] if i < len(tiler) else None
-        if t is not None:
+        if isinstance(t, tuple):
+            fits = isinstance(mode.shape, tuple) and len(t) <= mode.rank
+            whole = _coordinates(mode, t, zipped) if fits else None
+        elif t is not None:
             whole = logical_divide(Layout(mode.size(), 1), t)
         elif zipped and i < len(tiler):
-            whole = make((1, mode.shape), (0, whole.stride))
-        lifted = lift(whole, i)
+            whole = make((1, mode.shape), (0, Layout(mode.shape).stride))
+        lifted = None if whole is None else lift(whole, i)
         if lifted is None:
             return None
         halves.append(lifted)
     if not zipped:
-        return ComposedLayout(a, 0, make_layout(halves))
+        return make_layout(halves)
     pairs, rest = halves[: len(tiler)], halves[len(tiler) :]
     tiles, rests = [p[0] for p in pairs], [p[1] for p in pairs]
-    return ComposedLayout(a, 0, make_layout(make_layout(tiles), make_layout(rests + rest)))
+    return make_layout(make_layout(tiles), make_layout(rests + rest))
 
 
 def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:

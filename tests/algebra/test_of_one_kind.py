@@ -107,3 +107,25 @@ def test_what_carries_stays_in_integers(result, expected):
 def test_products_whose_copies_carry_are_refused():
     with pytest.raises(lc.LayoutTypeError, match=r"logical_product: the modes .* add with carries"):
         lc.logical_product("(4,4):(1,4)", (Layout((2, 2), (F2(1), F2(3))), None))
+
+
+@pytest.mark.law
+def test_nested_tilers_divide_the_modes_of_a_mode():
+    rng, done = random.Random(21), 0
+    for _ in range(150):
+        strides = (rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 5, 8))), rng.choice((1, 2, 7, 32))
+        a, (x, y, z) = Layout(((8, 4), 8), strides), (a_tile(rng) for _ in range(3))
+        result = tried(lc.logical_divide, a, ((x, y), z))
+        if result is None:
+            continue
+        parts = [lc.logical_divide(Layout(s), t) for s, t in ((8, x), (4, y), (8, z))]
+        zipped, done = lc.zipped_divide(a, ((x, y), z)), done + 1
+        for _ in range(20):
+            i, j, k = (
+                lc.idx2crd(rng.randrange(part.size()), (part[0].size(), part[1].size()))
+                for part in parts
+            )
+            expected = a((parts[0](i), parts[1](j)), parts[2](k))
+            assert result((i, j), k) == expected, (str(a), x, y, z)
+            assert zipped(((i[0], j[0]), k[0]), ((i[1], j[1]), k[1])) == expected, (str(a), x, y, z)
+    assert done > 60
