@@ -102,8 +102,9 @@ def test_nobody_writes_behind_a_failure(monkeypatch, staged):
     start = Staging.to_host
 
     def watched(*arguments):
-        alive.extend(start(*arguments))
-        return alive[-1:]
+        tasks = start(*arguments)
+        alive.extend(tasks)
+        return tasks
 
     def failing(*arguments, made=[], **options):  # noqa: B006
         made.append(1)
