@@ -104,19 +104,18 @@ class StaticPersistent:
         consumer, number = tid // tile.mma_threads, tid % tile.mma_threads
         if cutlass.const_expr(not tile.pingpong):
             consumer, number = 0, tid
-        fetch_once, same_columns = fetch, cutlass.const_expr(self.n_tiles == 1)
-        if cutlass.const_expr(same_columns):
-            fetch = _fetch_nothing
+        once = cutlass.const_expr(self.n_tiles == 1)
+        fetch_each = cutlass.const_expr(_nothing if once else fetch)
         consume = Consumer(mainloop, a, b, k_tiles, acc)
         load = partial(_load, mainloop, loads, k_tiles, count, tid)
-        multiply: Callable[..., Any] = partial(_multiply, consume, count, number, store, fetch)
+        multiply: Callable[..., Any] = partial(_multiply, consume, count, number, store, fetch_each)
         if cutlass.const_expr(tile.pingpong):
             multiply = partial(_in_turn, mainloop, multiply, consumer, count)
         producer = Producer(mainloop, a, b, k_tiles)
         load_resident_b = producer.load_resident_b
         if tid < consumer_threads:
-            if cutlass.const_expr(same_columns):
-                fetch_once(0)
+            if cutlass.const_expr(once):
+                fetch(0)
             state = PipelineState.of_consumer(tile.stages).skip(consumer * count)
             each(multiply, (state, Int32(0)) if consumers > 1 else (state,), consumer, consumers)
         else:
@@ -125,8 +124,8 @@ class StaticPersistent:
             each(load, (PipelineState.of_producer(tile.stages),))
 
 
-def _fetch_nothing(n0: Any) -> None:
-    """Nothing more is read of columns: they are there."""
+def _nothing(n0: Any) -> None:
+    """Fetch no columns: they are there."""
 
 
 def _load(

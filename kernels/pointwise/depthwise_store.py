@@ -108,8 +108,10 @@ class Store:
             source = self._of_d(walk, reads, values, step)
             places = Places(of_columns.vector, of_columns.column, source, of_columns.row)
             x = self.steps(x, reads.numbers, places, self.out_dtype)
+        else:
+            x = converted(x, self.out_dtype)
         result = cute.make_rmem_tensor(vector, self.out_dtype)
-        result.store(converted(x, self.out_dtype))
+        result.store(x)
         if self.stored:
             pointer = walk.pointer(target, values, 2, None, vector)
             cute.autovec_copy(result, cute.make_tensor(pointer, cute.make_layout(vector)))

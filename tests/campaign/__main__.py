@@ -89,7 +89,7 @@ def repeat(options: argparse.Namespace) -> int:
     from .worker import Kernels, prepare, run
 
     problem = problems.family(options.family).draw(options.case, options.size)
-    print(problems.code(problem))
+    print(problems.code(problem, options.tiles))
     kernels = Kernels(options.device, lambda stage: None, options.tiles)
     bench = prepare(options.device, lambda stage: print(f"  {bench.seconds:7.2f} s  {stage}"))
     found = run(problem, options.size, bench)
@@ -105,11 +105,11 @@ def campaign(options: argparse.Namespace) -> int:
     if options.resume and options.out.exists():
         done = {r.key for r in results.read([options.out])}
     seeds = [s for s in range(options.seed, options.seed + options.count)
-             if (options.family, options.size, s) not in done]  # fmt: skip
+             if (options.family, options.size, s, options.tiles) not in done]  # fmt: skip
     settings = Settings(
         options.device, options.workers, options.patience, options.minutes, tiles=options.tiles
     )
-    note = Notebook(options.out, len(seeds))
+    note = Notebook(options.out, len(seeds), options.tiles)
     begun = time.monotonic()
     left = run_crew(batches(options, seeds), settings, failed, note.take)
     seconds = time.monotonic() - begun
@@ -148,13 +148,15 @@ def failed(request: dict[str, Any], status: str, stage: str, log: str) -> Result
 class Notebook:
     """Results as they come: in a file, and a word on how far it is."""
 
-    def __init__(self, path: Path | None, total: int) -> None:
+    def __init__(self, path: Path | None, total: int, tiles: str) -> None:
         self.results: list[Result] = []
         self._sorts: Counter[str] = Counter()
         self._file = path.open("a") if path else None
         self._total, self._begun, self._said = total, time.monotonic(), 0.0
+        self._tiles = tiles
 
     def take(self, result: Result) -> None:
+        result = replace(result, tiles=self._tiles)
         self.results.append(result)
         if self._file:
             print(results.write(result), file=self._file, flush=True)
@@ -195,7 +197,7 @@ def smallest(found: list[Result], settings: Settings, minutes: float, take: Any)
 
         least, count = shrink(problems.from_json(result.problem or {}), result.status, attempt)
         worker.stop()
-        code = f"# {count} smaller ones tried\n{problems.code(least)}"
+        code = f"# {count} smaller ones tried\n{problems.code(least, settings.tiles)}"
         with lock:
             take(replace(result, smallest=code))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from layoutconv.gpu import select
 from layoutconv.planning.cost_model import ranked
@@ -18,7 +19,8 @@ from layoutconv.planning.tile_time import Problem
 
 def install() -> None:
     """Choose among all tiles from now on, in this process."""
-    select.__dict__["ranked"] = shuffled
+    chooses: Any = select
+    chooses.ranked = shuffled
 
 
 def shuffled(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int]]:

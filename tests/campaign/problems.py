@@ -92,12 +92,13 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def code(problem: Any) -> str:
+def code(problem: Any, tiles: str = "chosen") -> str:
     """A few lines that repeat a problem: what differs from the defaults."""
+    any_tile = "" if tiles == "chosen" else f", tiles={tiles!r}"
     lines = [
         f"from tests.campaign.{problem.family} import *",
         "from tests.campaign.worker import repeat",
-        f"repeat({_text(problem)})",
+        f"repeat({_text(problem)}{any_tile})",
     ]
     return "\n".join(lines)
 

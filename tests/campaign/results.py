@@ -20,7 +20,7 @@ class Result:
     """The outcome of a problem.
 
     Args:
-        family, size, seed: which it is; the same three are the same problem.
+        family, size, seed, tiles: which it is; the same four are the same run of a problem.
         kind, type: words on it.
         status: "ok"; "wrong", a result is not what it should be; "crash", a call raised what is no
             error about an argument, or took the process with it; "hang"; "refused", an error about
@@ -48,10 +48,11 @@ class Result:
     message: str = ""
     problem: dict[str, Any] | None = None
     smallest: str = ""
+    tiles: str = "chosen"
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        return self.family, self.size, self.seed
+    def key(self) -> tuple[str, str, int, str]:
+        return self.family, self.size, self.seed, self.tiles
 
 
 def write(result: Result) -> str:
@@ -174,7 +175,8 @@ def sort_of(result: Result) -> str:
 def failure(result: Result) -> str:
     """A line on what failed, and code that repeats it."""
     where = f" at {result.stage}" if result.stage else ""
-    about = f"{result.family} {result.seed} ({result.kind}, {result.type}){where}"
+    tiles = "" if result.tiles == "chosen" else f" --tiles {result.tiles}"
+    about = f"{result.family} {result.seed}{tiles} ({result.kind}, {result.type}){where}"
     line = f"{result.status}: {about}: {_text(result)}"
     return line + ("\n" + textwrap.indent(result.smallest, "    ") if result.smallest else "")
 

@@ -10,17 +10,21 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.gpu import select
+from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import ranked
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile_time import Problem
 
 from . import __main__ as commands
-from . import problems
+from . import problems, results
 from .any_tile import shuffled
 from .crew import Settings, run_crew
 from .dense import Dense
@@ -28,7 +32,7 @@ from .ending import Ending
 from .operand import Operand
 from .results import Result
 from .views import View
-from .worker import prepare, run
+from .worker import Kernels, prepare, run
 
 COUNT = os.environ.get("LAYOUTCONV_PROBLEMS")
 PROBLEMS = {"dense": 150, "sparse": 50, "views": 150}
@@ -128,3 +132,31 @@ def test_any_legal_tile_takes_the_place_of_the_choice() -> None:
     request = {"family": "dense", "size": "gpu", "seed": 5}
     run_crew([[request]], Settings("count", tiles="any"), commands.failed, found.append)
     assert [r.status for r in found] == ["ok"], found
+
+
+def test_a_worker_that_is_told_so_takes_any_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "ranked", ranked)  # as it is afterwards
+    machine, views = (
+        MACHINES["sm_90a"],
+        [fprop_view(ConvProblem((1, n, n, 64), (64, 3, 3))) for n in (20, 40, 80)],
+    )
+
+    def tiles() -> list[Any]:
+        return [choose_kernel(view, torch.float16, machine).spec.tile for view in views]
+
+    before = tiles()
+    Kernels("cpu", lambda stage: None, "any")
+    assert tiles() != before
+    assert tiles() == tiles()
+
+
+def test_runs_of_any_tile_are_others_and_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    for tiles in ("chosen", "any", "any"):
+        note = commands.Notebook(path, 1, tiles)
+        note.take(Result("dense", "cpu", 7, "a kind", "float16", "wrong", message="off"))
+    found = results.added_up(results.read([path]))
+    assert [r.tiles for r in found] == ["chosen", "any"]
+    assert "dense 7 --tiles any (" in results.failure(found[1])
+    problem = problems.family("dense").draw(7, "cpu")
+    assert problems.code(problem, "any").endswith(", tiles='any')")

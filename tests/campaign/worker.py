@@ -104,8 +104,10 @@ def prepare(device: str, stage: Callable[[str], object]) -> Bench:
     return Bench(device, where, cores, stage, device not in ("count", "compile"))
 
 
-def repeat(problem: Any, device: str = "") -> None:
+def repeat(problem: Any, device: str = "", tiles: str = "chosen") -> None:
     """Run one problem here, and print what comes of it; on a GPU where there is one."""
+    if tiles == "any":
+        any_tile.install()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     found = run(problem, "", prepare(device, lambda stage: print(f"  {stage}")))
     print(f"{found.status}: {found.message or found.passes}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
+from layoutconv.planning.tile import TileConfig
 from layoutconv.tensors.epilogue_in_torch import activate, apply_steps, column_statistics, convert
 from layoutconv.view.epilogue import (
     ACTIVATIONS,
@@ -292,3 +294,23 @@ def test_numbers_are_arguments_of_a_kernel() -> None:
         )  # fmt: skip
         kernels.add(id(compiled))
     assert len(kernels) == 1
+
+
+@pytest.mark.parametrize(
+    ("structure", "dtype", "instruction"),
+    [
+        ("bias:float16 relu", torch.float16, "cvt.rn.relu.f16x2.f32"),
+        ("bias:float16 residual:float16 relu", torch.bfloat16, "cvt.rn.relu.bf16x2.f32"),
+        ("residual:float16 relu", torch.float8_e4m3fn, "cvt.rn.satfinite.relu.e4m3x2.f32"),
+        ("residual:float16", torch.float8_e4m3fn, "cvt.rn.satfinite.e4m3x2.f32"),
+    ],
+)
+def test_results_are_converted_once_and_a_relu_with_them(
+    structure: str, dtype: torch.dtype, instruction: str
+) -> None:
+    tile = TileConfig((64, 64, 64), (2, 2), 2)
+    view = fprop_view(ConvProblem((1, 9, 9, 64), (64, 3, 3)))
+    ptx = compiled_view(view, dtype, tile, "sm_89", dtype, epilogue=structure).ptx
+    pairs = tile.m * tile.n // (2 * tile.threads)
+    assert re.findall(r"\bcvt\.\S+x2\.f32\b", ptx) == [instruction] * pairs
+    assert not re.search(r"\b(max|selp)\b\S*f32", ptx)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import (
-    BFloat16,
-    Float8E4M3FN,
-    Float8E5M2,
-    Float16,
-    Float32,
-    Float64,
-    Int8,
-    Int16,
-    Int32,
-)
+from cutlass import Float32, Float64, Int8, Int16, Int32
 
 from ...common.walk import select
 from .instructions import assembly, in_registers, relu
 
 _PAIRS = {  # instructions that convert two floats, and what they write
-    Float16: ("rn", "f16x2", Int32),
-    BFloat16: ("rn", "bf16x2", Int32),
-    Float8E4M3FN: ("rn.satfinite", "e4m3x2", Int16),
-    Float8E5M2: ("rn.satfinite", "e5m2x2", Int16),
+    cutlass.Float16: ("rn", "f16x2", Int32),
+    cutlass.BFloat16: ("rn", "bf16x2", Int32),
+    cutlass.Float8E4M3FN: ("rn.satfinite", "e4m3x2", Int16),
+    cutlass.Float8E5M2: ("rn.satfinite", "e5m2x2", Int16),
 }
 _INTEGERS = {Int8: "sat.s8", Int32: "s32"}  # a float as 32 bits saturates by definition
 _REGISTERS = {Int32: "r", Float32: "f", Float64: "d"}

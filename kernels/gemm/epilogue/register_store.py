@@ -125,8 +125,10 @@ class RegisterEpilogue(Epilogue):
         x = values.load()
         if self.by_fragment:
             x = self.steps(x.to(self.work), extras.numbers, places, self.dtype)
+        else:
+            x = converted(x, self.dtype)
         out = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), self.dtype)
-        out.store(converted(x, self.dtype))
+        out.store(x)
         return out
 
     def _places_of(

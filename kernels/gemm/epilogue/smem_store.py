@@ -141,8 +141,10 @@ class Epilogue:
         if const_expr(self.by_fragment):
             places = self._by_fragment(mma, tid, n0, d, extras)
             x = self.steps(x.to(self.work), extras.numbers, places, self.staged)
+        else:
+            x = converted(x, self.staged)
         turned = cute.make_fragment_like(acc, self.staged)
-        turned.store(converted(x, self.staged))
+        turned.store(x)
         cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
         if const_expr(self._in_table(d)):
             self._fill(self._row_table(base), d, m0, tid)
@@ -199,8 +201,10 @@ class Epilogue:
                     number = m0 + numbers[i]
                     places = self._of_row(by_vector, d, number, offset, there, extras)
                     y = self.steps(y.to(self.work), extras.numbers, places, self.dtype)
+                else:
+                    y = converted(y, self.dtype)
                 out = cute.make_rmem_tensor((self.vector,), self.dtype)
-                out.store(converted(y, self.dtype))
+                out.store(y)
                 if const_expr(self.sums_by_row):
                     by_row.add(out, there)
                 elif const_expr(self.steps.statistics and self._may_count(d)):
