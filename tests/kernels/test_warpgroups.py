@@ -328,3 +328,24 @@ def test_tiles_that_cannot_be(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         specialized(mma, warps, 3)
+
+
+@pytest.mark.parametrize(
+    ("tile", "out", "four"),
+    [
+        (small_tile(0), torch.float16, 4),
+        (small_tile(1), torch.bfloat16, 4),
+        (small_tile(3), torch.float16, 2),
+        (small_tile(0), torch.float32, 0),
+        (specialized((128, 8, 64), (4, 1), 3), torch.float16, 0),
+    ],
+)
+def test_results_of_16_bits_are_staged_as_matrices(
+    tile: TileConfig, out: torch.dtype, four: int
+) -> None:
+    """By ``stmatrix``, of which a thread's every one is for 16 rows of 16 columns of its warp."""
+    view = fprop_view(ConvProblem((1, 9, 9, 64), (tile.n, 3, 3)))
+    dtype = torch.float16 if out is torch.float32 else out
+    ptx = compiled_view(view, dtype, tile, "sm_90a", out).ptx
+    assert ptx.count("stmatrix.sync.aligned.m8n8.x4.shared.b16") == four
+    assert ptx.count("stmatrix") == four

@@ -10,8 +10,9 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+from cutlass.cute.nvgpu import warp
 
-from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.tile import NARROW, TileConfig
 
 from ...common.arguments import Extent
 from ..operand import Column, Operand, Row
@@ -145,7 +146,7 @@ class Epilogue:
             x = converted(x, self.staged)
         turned = cute.make_fragment_like(acc, self.staged)
         turned.store(x)
-        cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
+        self._stage(turned, mma, smem, tid)
         if const_expr(self._in_table(d)):
             self._fill(self._row_table(base), d, m0, tid)
         if const_expr(self.tile.cluster_k > 1):
@@ -159,6 +160,18 @@ class Epilogue:
             self._store_run(smem, d, m0, tid)
         else:
             self._store_rows(smem, base, d, (m0, n0), tid, extras)
+
+    def _stage(self, turned: Any, mma: Any, smem: Any, tid: Any) -> None:
+        """Write a thread's results to shared memory: those of ``wgmma`` in 16 bits by ``stmatrix``,
+        four matrices of 8x8 at once.
+        """
+        if self.tile.warp_specialized and self.staged.width == 16 and self.tile.n > NARROW:
+            atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(num_matrices=4), self.staged)
+            copy = cute.make_tiled_copy_C(atom, mma)
+            thread = copy.get_slice(tid)
+            cute.copy(copy, thread.retile(turned), thread.partition_D(smem))
+        else:
+            cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
 
     @cute.jit
     def _store_rows(
