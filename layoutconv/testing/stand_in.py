@@ -52,9 +52,14 @@ def install(device: str, kernel: Callable[[str], object], like: Machine | None =
     ``device`` is "count" or "compile"; ``like``: the GPU that is stood in for, an H200 by default.
     """
     from layoutconv.kernels.compile import store
+    from layoutconv.kernels.maps import per_rank
+    from layoutconv.planning.machine import MACHINES
 
     pretend(like)
     own: Any = store
+    rank: Any = per_rank
+    arch = (like or MACHINES["sm_90a"]).arch
+    rank.launch = lambda chain, *_: rank.load_per_rank(chain, arch)
 
     def load(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Any:
         path = own._path(own.cache_directory(), digest)

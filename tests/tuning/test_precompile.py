@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
+import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.base.processes import Workers
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.conv.packed_channels import LinePacking
@@ -185,13 +186,30 @@ class Step(torch.nn.Module):
         pack_lines(x, LinePacking.resized(16, 24))  # as layers of few channels do
 
 
+class SparseStep(torch.nn.Module):
+    """A step of training of a point cloud, whose norm and ReLU are kernels as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv = spconv.SubMConv3d(16, 32, 3, bias=False)
+        self.net = spconv.SparseSequential(conv, torch.nn.BatchNorm1d(32), torch.nn.ReLU())
+
+    def forward(self, features: Tensor, cells: Tensor) -> None:
+        self.net(spconv.SparseConvTensor(features, cells, [8, 8, 8], 1)).features.sum().backward()
+
+
 @pytest.mark.slow
 def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once: forward, the gradient of the filter, three of the depthwise layer, a packing."""
+    """Each once: forward, the gradient of the filter, three of the depthwise layer, a packing. Of
+    the cloud forward, the filter's gradient and its sum, the norm both ways.
+    """
     monkeypatch.setattr(precompile, "Workers", Workers)
     call = Step(), torch.zeros(1, 16, 8, 8)
     for arch, expected in (("sm_90a", 6), ("sm_86", 6), ("sm_90a", 0)):
         assert lc.precompile(*call, arch=arch, processes=2) == expected
+    cells = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4], [0, 5, 5, 5]], dtype=torch.int32)
+    step = SparseStep(), torch.zeros(3, 16), cells
+    assert lc.precompile(*step, arch="sm_90a", processes=2) == 5
 
 
 NETWORK = """
