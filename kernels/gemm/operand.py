@@ -27,6 +27,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 
+from layoutconv.algebra.coalesce import coalesce
 from layoutconv.algebra.int_tuple import (
     compact_stride,
     crd2idx,
@@ -190,15 +191,29 @@ class Operand:
 
     def _column_strides(self) -> tuple[Any, Any]:
         """Shape and stride of the column's part of an offset (of a position, where one gathers)."""
-        stride = self.args.stride(self.col_stride, Int32)
+        shape, of_domain = self._columns()
+        stride = self.args.stride(of_domain, Int32)
         for stage in (*self.fold, *(() if self.gather else (self.storage,))):
             kind = Int64 if stage is self.storage else Int32
             after = self.args.stride(stage.layout.stride, kind)
             stride = map_leaves(lambda d, after=after: d.value * after[d.path[0]], stride)
         static = all(isinstance(d, int) for d in flatten(stride))
-        if static and stride == compact_stride(self.col_shape):
+        if static and stride == compact_stride(shape):
             return self.col_count, 1  # of weights: the column is the offset
-        return self.col_shape, stride
+        return shape, stride
+
+    def _columns(self) -> tuple[Any, Any]:
+        """Shape and stride of the columns in the domain. Where one gathers, taps that move one mode
+        are coalesced: the index of a kernel map has them side by side, so that an entry's position
+        takes no division by the extents of the filter.
+        """
+        vector, *taps = flatten(self.col_shape)
+        first, *steps = flatten(self.col_stride)
+        if not self.gather or not taps or any(is_runtime(d.value) for d in steps):
+            return self.col_shape, self.col_stride
+        plain = tuple(ScaledBasis(int(d.value), d.path) for d in steps)
+        found = coalesce(Layout(tuple(taps), plain))
+        return (vector, *flatten(found.shape)), (first, *flatten(found.stride))
 
     def _row_step(self) -> Any:
         """Return how far rows lie apart in memory where all are the same distance apart, else None.
