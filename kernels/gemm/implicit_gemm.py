@@ -192,6 +192,8 @@ class ImplicitGemm(GemmKernel):
             return cutlass.Boolean(False), None
         k_tiles, rows = self._k_tiles(*loads.operands), None
         load_a, load_b = loads(single.m0, single.n0)
+        if isinstance(mainloop, MainloopSm90):
+            mainloop.prepare(load_a, load_b, loads.tid)
         wait_for_others(self.pdl)  # no memory is touched before
         if spec.skip and spec.along[0] == 0:
             leave_if(loads.operands[0].lacks_first)

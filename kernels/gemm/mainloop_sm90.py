@@ -196,7 +196,8 @@ class MainloopSm90:
         Consumers call ``meanwhile`` before their first wait.
         """
         tile = const_expr(self.tile)
-        self.prepare(a, b, tid)
+        if const_expr(len(k_tiles.present) == 0):  # else all have met to find the active taps
+            cute.arch.sync_threads()
         # Of no k-tile at all, the one past the last column is multiplied: zeros.
         count = cutlass.max(Int32(count), Int32(1))
         load = Producer(self, a, b, k_tiles).load
@@ -213,7 +214,9 @@ class MainloopSm90:
         b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         tid: Any,
     ) -> None:
-        """Initialize mbarriers, and fetch TMA descriptors; all threads wait for that."""
+        """Initialize mbarriers, and fetch TMA descriptors: no memory that other kernels write. All
+        threads meet before they go on with the mainloop.
+        """
         by_tma: Any = const_expr([load for load in (a, b) if isinstance(load, TmaLoad)])
         for load in by_tma:
             load.prefetch()

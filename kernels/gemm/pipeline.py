@@ -84,7 +84,7 @@ class Pipeline:
 
     @cute.jit
     def initialize(self, full_arrivals: int, tid: Any) -> None:
-        """Initialize the mbarriers, by one thread; all threads wait for that."""
+        """Initialize the mbarriers, by one thread; all threads meet before one is used."""
         tile, full, empty = const_expr(self.tile), self.full, self.empty
         warps = const_expr(tile.mma_threads // WARP)
         if tid == 0:
@@ -96,7 +96,6 @@ class Pipeline:
             for consumer in range_constexpr(tile.consumers if tile.pingpong else 0):
                 cute.arch.mbarrier_init(self.turn(consumer), warps)
         cute.arch.mbarrier_init_fence()
-        cute.arch.sync_threads()
 
     def wait_for_turn(self, consumer: Any, turn: Any) -> None:
         """Wait until the other consumer has waited for all stages of its tile; the first consumer

@@ -98,6 +98,7 @@ class StaticPersistent:
         """
         a, b = loads(*self.place(self.first))
         mainloop.prepare(a, b, tid)
+        cute.arch.sync_threads()
         count, each = cutlass.max(Int32(k_tiles.count), Int32(1)), self.each
         tile = mainloop.tile
         consumer_threads, consumers = tile.consumer_threads, tile.consumers
