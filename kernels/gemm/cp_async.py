@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cutlass.cute as cute
@@ -17,6 +17,9 @@ from .smem_tile import SharedTile
 
 THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
 THREADS_PER_LINE = 8  # so that a warp's copies are of whole lines: half as many requests to L2
+
+Vector = tuple[int, int, Any, Any]  # steps from a thread's first, memory, a predicate
+Vectors = list[Vector]
 
 
 class CpAsyncLoad:
@@ -115,7 +118,7 @@ class CpAsyncLoad:
 
     def _vectors(
         self, first_k: Any, columns: list[Column] | None = None, some: range | None = None
-    ) -> Iterator[tuple[int, int, Any, Any]]:
+    ) -> Iterator[Vector]:
         """Yield this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
 
         ``columns`` are those of the k-tile, if they are known; ``some``: the numbers of its rows.
@@ -147,15 +150,25 @@ class CpAsyncLoad:
 
     def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
+        self.issue(self.vectors(first_k), stage)
+
+    def vectors(self, first_k: Any) -> Vectors:
+        """This thread's vectors of a k-tile, which ``issue`` copies: what was read ahead of the
+        index buffer is used up then.
+        """
+        return list(self._vectors(first_k))
+
+    def issue(self, vectors: Vectors, stage: Any) -> None:
+        """Issue the copies of ``vectors`` into a stage."""
         if self.busy is None:
-            self.copy_rows(first_k, stage)
+            self._copy_each(vectors, stage)
         else:
-            self._copy_if_busy(first_k, stage)
+            self._copy_if_busy(vectors, stage)
 
     @cute.jit
-    def _copy_if_busy(self, first_k: Any, stage: Any) -> None:
+    def _copy_if_busy(self, vectors: Vectors, stage: Any) -> None:
         if self.busy:
-            self.copy_rows(first_k, stage)
+            self._copy_each(vectors, stage)
 
     def copy_rows(
         self,
@@ -165,7 +178,10 @@ class CpAsyncLoad:
         some: range | None = None,
     ) -> None:
         """The same of some of this thread's rows, by their numbers: of all, if none are named."""
-        for row_step, step, vector, pred in self._vectors(first_k, columns, some):
+        self._copy_each(self._vectors(first_k, columns, some), stage)
+
+    def _copy_each(self, vectors: Iterable[Vector], stage: Any) -> None:
+        for row_step, step, vector, pred in vectors:
             target = self._slot(row_step, step, stage)
             if self.bytes >= ASYNC_BYTES:
                 cute.copy_atom_call(self.atom, vector, target, pred=pred)

@@ -11,7 +11,7 @@ from cutlass import Int32, const_expr, range_constexpr
 
 from layoutconv.planning.structural_zeros import Columns
 
-from .cp_async import CpAsyncLoad
+from .cp_async import CpAsyncLoad, Vectors
 from .k_tiles import KTiles
 from .pipeline import PipelineProducer, PipelineState, arrive
 from .tma import TmaLoad, TmaTiledLoad, expect
@@ -27,9 +27,9 @@ class Producer:
     Roles: a warpgroup, half of one, or one warp (``TileConfig.load``); of a TMA copy, one elected
     thread.
 
-    Timeline of a k-tile: read the index buffer ahead -> acquire the stage (empty mbarrier) ->
-    expect the bytes of TMA -> issue copies -> arrive at the full mbarrier, as copies complete ->
-    read the index buffer for a later k-tile.
+    Timeline of a k-tile, whose index entries were read before: find its addresses -> acquire the
+    stage (empty mbarrier) -> expect the bytes of TMA -> read the index buffer for the next k-tile
+    -> issue copies -> arrive at the full mbarrier, as copies complete.
 
     Constraints: loads of A read one k-tile ahead; those of B that go through registers, two
     (``CpAsyncLoad.tiles``).
@@ -121,28 +121,36 @@ class Producer:
         read_a, read_b, ahead = a.read_ahead, self._read_b, const_expr(b.tiles)
         stage, apart = state.index, const_expr(self.columns_per_tap)
         by_tma: Any = const_expr(self._by_tma())
+        vectors = self._vectors_of_a(first)
+        here, first = first, advance(first)
         pipeline.acquire(state)
         if const_expr(by_tma):
             size = const_expr(sum(load.bytes_of(columns) for load in by_tma))
             expect(pipeline.full + stage, size, tid - self.tile.consumer_threads)
         for load in by_tma:
-            load.copy(first, stage, apart, pipeline.full + stage, columns)
-        if const_expr(not mainloop.tma[0]):
-            a.copy(first, stage)
+            load.copy(here, stage, apart, pipeline.full + stage, columns)
+        if left > 1:  # before the copies are issued, which it would wait behind
+            read_a(first)
+        self._issue(vectors, stage)
         for tap in range_constexpr(0 if mainloop.tma[1] else self.tile.halo_taps):
-            b.copy(first + tap * apart, stage * self.tile.halo_taps + tap, (tap, place))
+            b.copy(here + tap * apart, stage * self.tile.halo_taps + tap, (tap, place))
         if const_expr(not all(mainloop.tma)):
             cute.arch.cp_async_mbarrier_arrive_noinc(pipeline.full + stage)
         if const_expr(mainloop.storing):
             cute.arch.sync_warp()
             arrive(pipeline.full + stage, tid)
-        first = advance(first)
-        if left > 1:
-            read_a(first)
         later = advance(later) if const_expr(ahead > 1) else first
         if left > ahead:
             read_b(later, place)
         return first, later, state.next()
+
+    def _vectors_of_a(self, first: Any) -> Vectors:
+        """A thread's vectors of A, whose addresses are known then; none that TMA copies."""
+        return self.a.vectors(first) if isinstance(self.a, CpAsyncLoad) else []
+
+    def _issue(self, vectors: Vectors, stage: Any) -> None:
+        if isinstance(self.a, CpAsyncLoad):
+            self.a.issue(vectors, stage)
 
     def _by_tma(self) -> list[TmaLoad]:
         """Loads by TMA into stages."""
