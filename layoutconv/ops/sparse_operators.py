@@ -99,7 +99,8 @@ def tables(
     GPU, where tiles of neighbouring rows share what they leave out.
     """
     compiling = torch.compiler.is_compiling()
-    if not gradients or not (devices.runs_kernels(found.outputs.cells) or compiling):
+    runs = devices.runs_kernels(found.outputs.cells) or _stands_in
+    if not gradients or not (runs or compiling):
         maps = forward_maps(found)  # on a CPU its pairs, found once, serve all passes
     else:
         pairs = pairs_for(found, channels, dtype)
@@ -117,6 +118,7 @@ def tables(
     return maps
 
 
+_stands_in = False  # whether this CPU stands in for a GPU, where cells stay on it
 _for_gpus: ContextVar[bool] = ContextVar("for_gpus", default=False)
 
 
@@ -198,7 +200,7 @@ def kept_of(found: KernelMap) -> Kept:
 
 
 def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
-    on_gpu = found.outputs.cells.is_cuda
+    on_gpu = found.outputs.cells.is_cuda or _stands_in
     if not on_gpu and not torch.compiler.is_dynamo_compiling():  # which reads no ContextVar
         on_gpu = _for_gpus.get()
     return found.sorted if on_gpu else (found.index, none)
@@ -215,7 +217,7 @@ def chunk_of(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) ->
     if found.ways.traced:
         return _LEAST_CHUNK
     rows, cells = len(found.outputs), found.outputs.cells
-    if not cells.is_cuda:
+    if not (cells.is_cuda or _stands_in):
         return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
     counts = found.counts
     known = None if counts is None else counts.here

@@ -29,7 +29,7 @@ PROCESSOR = "processor.json"  # beside kernels, of the machine that compiled the
 def pretend(like: Machine | None = None) -> None:
     """From now on tensors are on an H200, or a GPU ``like`` another, as far as the library asks."""
     from layoutconv.gpu import machines
-    from layoutconv.ops import sparse_operators as executor
+    from layoutconv.ops import sparse_operators
     from layoutconv.planning.machine import MACHINES
 
     def on_gpu(tensor: torch.Tensor) -> bool:
@@ -41,9 +41,9 @@ def pretend(like: Machine | None = None) -> None:
     cuda: Any = torch.cuda
     cuda.current_device = lambda: -1
     machines.stand_in(like or MACHINES["sm_90a"])
-    # Rows in the order of their taps, as on a GPU, though their cells are on the CPU.
-    rows: Any = lambda found, none: found.sorted  # noqa: E731
-    executor._rows = rows
+    # Rows in the order of their taps, and pairs in a GPU's chunks, though cells are on the CPU.
+    executor: Any = sparse_operators
+    executor._stands_in = True
 
 
 def install(device: str, kernel: Callable[[str], object], like: Machine | None = None) -> None:

@@ -187,7 +187,9 @@ class Step(torch.nn.Module):
 
 
 class SparseStep(torch.nn.Module):
-    """A step of training of a point cloud, whose norm and ReLU are kernels as well."""
+    """Two steps of training of a point cloud, whose norm and ReLU are kernels as well: the second
+    goes the way of a call that is known.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,13 +197,16 @@ class SparseStep(torch.nn.Module):
         self.net = spconv.SparseSequential(conv, torch.nn.BatchNorm1d(32), torch.nn.ReLU())
 
     def forward(self, features: Tensor, cells: Tensor) -> None:
-        self.net(spconv.SparseConvTensor(features, cells, [8, 8, 8], 1)).features.sum().backward()
+        features.requires_grad_()
+        for _ in range(2):
+            x = spconv.SparseConvTensor(features, cells, [8, 8, 8], 1)
+            self.net(x).features.sum().backward()
 
 
 @pytest.mark.slow
 def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once: forward, the gradient of the filter, three of the depthwise layer, a packing. Of
-    the cloud forward, the filter's gradient and its sum, the norm both ways.
+    the cloud forward, both gradients and the sum of the filter's, the norm both ways.
     """
     monkeypatch.setattr(precompile, "Workers", Workers)
     call = Step(), torch.zeros(1, 16, 8, 8)
@@ -209,7 +214,7 @@ def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.Mon
         assert lc.precompile(*call, arch=arch, processes=2) == expected
     cells = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4], [0, 5, 5, 5]], dtype=torch.int32)
     step = SparseStep(), torch.zeros(3, 16), cells
-    assert lc.precompile(*step, arch="sm_90a", processes=2) == 5
+    assert lc.precompile(*step, arch="sm_90a", processes=2) == 6
 
 
 NETWORK = """
