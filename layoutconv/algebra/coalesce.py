@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .errors import LayoutTypeError
@@ -27,23 +28,35 @@ def coalesce(layout: Any, profile: IntTuple = None) -> Any:
     >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2))), (1, 1)))
     (2,6):(1,2)
     """
-    if type(layout) is not Layout:
-        return as_like("coalesce", layout).on_domain(lambda inner: coalesce(inner, profile))
-    if profile is not None:
-        profile = shape_of("coalesce", profile)
-        if isinstance(profile, tuple):
-            return by_mode(_coalesce_mode, "coalesce", layout, profile)
-    if layout._plain:
-        return from_plain(merge_plain(layout._leaves))
-    return symbolically(_coalesce, layout)
+    return _by_profile(coalesce, _coalesce, layout, profile)
 
 
 def _coalesce(layout: Layout) -> Layout:
+    if layout._plain:
+        return from_plain(merge_plain(layout._leaves))
     return from_leaves(merge(layout._leaves))
 
 
-def _coalesce_mode(layout: Layout, profile: IntTuple) -> Any:
-    return layout if profile is None else coalesce(layout, profile)
+def _by_profile(
+    operation: Callable[[Any, IntTuple], Any],
+    whole: Callable[[Layout], Layout],
+    layout: Any,
+    profile: IntTuple,
+) -> Any:
+    """``operation(layout, profile)``, which is ``whole`` of a layout and of each mode of it that a
+    tuple ``profile`` has an entry for; of a composed layout and a tensor it is that of the domain.
+    """
+    name = operation.__name__
+    if type(layout) is not Layout:
+        return as_like(name, layout).on_domain(lambda inner: operation(inner, profile))
+    if profile is not None:
+        profile = shape_of(name, profile)
+        if isinstance(profile, tuple):
+            return by_mode(
+                lambda mode, entry: mode if entry is None else operation(mode, entry),
+                name, layout, profile,
+            )  # fmt: skip
+    return whole(layout) if layout._plain else symbolically(whole, layout)
 
 
 def coalesce_x(layout: Any, profile: IntTuple = None) -> Any:
@@ -58,21 +71,11 @@ def coalesce_x(layout: Any, profile: IntTuple = None) -> Any:
     >>> print(coalesce_x(Layout(((4, 2), (2, 1)), ((1, 4), (8, 0))), (1, None)))
     (8,(2,1)):(1,(8,0))
     """
-    if type(layout) is not Layout:
-        return as_like("coalesce_x", layout).on_domain(lambda inner: coalesce_x(inner, profile))
-    if profile is not None:
-        profile = shape_of("coalesce_x", profile)
-        if isinstance(profile, tuple):
-            return by_mode(_coalesce_x_mode, "coalesce_x", layout, profile)
-    return symbolically(_coalesce_x, layout)
+    return _by_profile(coalesce_x, _coalesce_x, layout, profile)
 
 
 def _coalesce_x(layout: Layout) -> Layout:
     return from_leaves(normal_form(layout))
-
-
-def _coalesce_x_mode(layout: Layout, profile: IntTuple) -> Any:
-    return layout if profile is None else coalesce_x(layout, profile)
 
 
 def filter(layout: Any, profile: IntTuple = None) -> Any:
@@ -83,21 +86,11 @@ def filter(layout: Any, profile: IntTuple = None) -> Any:
     >>> print(filter(Layout((4, 2, 3), (1, 0, 4))))
     12:1
     """
-    if type(layout) is not Layout:
-        return as_like("filter", layout).on_domain(lambda inner: filter(inner, profile))
-    if profile is not None:
-        profile = shape_of("filter", profile)
-        if isinstance(profile, tuple):
-            return by_mode(_filter_mode, "filter", layout, profile)
-    return symbolically(_filter, layout)
+    return _by_profile(filter, _filter, layout, profile)
 
 
 def _filter(layout: Layout) -> Layout:
     return from_leaves(filtered(layout))
-
-
-def _filter_mode(layout: Layout, profile: IntTuple) -> Any:
-    return layout if profile is None else filter(layout, profile)
 
 
 def flatten_layout(layout: Any) -> Any:

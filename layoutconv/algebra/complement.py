@@ -9,7 +9,7 @@ from .errors import LayoutTypeError, inexact, text, whole
 from .extent import coprofile
 from .f2 import complement_f2
 from .int_tuple import IntTuple, product, shape_of
-from .layout import Layout, Leaf, as_like
+from .layout import Layout, Leaf, innermost
 from .like import symbolically
 from .normal import (
     Arithmetic,
@@ -55,9 +55,7 @@ def complement(a: Any, bound: IntTuple | None = 1) -> Any:
     (2,1):(1,8) 17
     """
     if type(a) is not Layout:
-        a = as_like("complement", a)
-        while not isinstance(a, Layout):
-            a = a.inner if hasattr(a, "inner") else a.layout
+        a = innermost("complement", a)
     if a._plain and (type(bound) is int or bound is None):
         leaves, current = gaps((a, bound), sorted_modes(a))
         if bound is None:

@@ -8,7 +8,7 @@ from .basis import ScaledBasis
 from .checks import as_integer
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, shape_of, unflatten
-from .layout import Layout, as_like, make
+from .layout import Layout, as_like, innermost, make
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_stride, require_known, simplified
 from .protocol import Path, is_zero, terms
@@ -93,10 +93,7 @@ def make_layout_like(layout: Any) -> Layout:
     >>> print(make_layout_like(parse("(4,2,8):(1@1,2@0,1@0)")))
     (4,2,8):(16,8,1)
     """
-    layout = as_like("make_layout_like", layout)
-    while not isinstance(layout, Layout):
-        layout = layout.inner if hasattr(layout, "inner") else layout.layout
-    result: Layout = symbolically(_make_layout_like, layout)
+    result: Layout = symbolically(_make_layout_like, innermost("make_layout_like", layout))
     return result
 
 

@@ -22,7 +22,7 @@ from .int_tuple import (
     shape_of,
 )
 from .int_tuple import unflatten as _unflatten
-from .layout import Layout, as_like, make, make_layout
+from .layout import Layout, as_like, innermost, make, make_layout
 from .like import LayoutLike
 from .operands import expect_entries, is_entry
 
@@ -282,9 +282,8 @@ def _entries(name: str, x: Any) -> list[Any]:
     if isinstance(x, str):
         x = as_like(name, x)
     if isinstance(x, LayoutLike):
-        while not isinstance(x, Layout):
-            x = x.inner if hasattr(x, "inner") else x.layout  # type: ignore[attr-defined]
-        return list(x) if isinstance(x.shape, tuple) else [x]
+        layout = innermost(name, x)
+        return list(layout) if isinstance(layout.shape, tuple) else [layout]
     if isinstance(x, tuple):
         for entry in x:
             if type(entry) is not int:

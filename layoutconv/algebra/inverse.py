@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -67,16 +68,27 @@ def right_inverse(a: Any) -> Any:
     >>> print(right_inverse(ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 2), (2, 1)))))
     (2,4):(4,1) o 0 o S<1,0,2> o 0 o 8:1
     """
+    return _of_any_kind(right_inverse, _right, _right_inverse, _right_of_composed, a)
+
+
+def _of_any_kind(
+    inverse: Callable[[Any], Any],
+    plain: Callable[[Layout, list[Mode]], Any],
+    of_layout: Callable[[Layout], Any],
+    of_composed: Callable[[ComposedLayout], Any],
+    a: Any,
+) -> Any:
+    """``inverse(a)``, by what it is of each kind of layout; ``plain`` is of integers alone."""
     if type(a) is Layout and a._plain:
-        return from_plain(_right(a, _sorted_placed(a)))
+        return from_plain(plain(a, _sorted_placed(a)))
     if isinstance(a, Swizzle):
         return a
-    a = as_like("right_inverse", a)
+    a = as_like(inverse.__name__, a)
     if isinstance(a, ComposedLayout):
-        return symbolically(_right_of_composed, a, name="right_inverse")
+        return symbolically(of_composed, a, name=inverse.__name__)
     if not isinstance(a, Layout):
-        return right_inverse(a.layout)
-    return symbolically(_right_inverse, a)
+        return inverse(a.layout)
+    return symbolically(of_layout, a)
 
 
 def _right_of_composed(a: ComposedLayout) -> Any:
@@ -128,16 +140,7 @@ def left_inverse(a: Any) -> Any:
     >>> print(left_inverse(Layout((6, 3), (F2(1), F2(9)))))
     (8,4):(1,6) o 0 o (8,4):(f1,f9)
     """
-    if type(a) is Layout and a._plain:
-        return from_plain(_left(a, _sorted_placed(a)))
-    if isinstance(a, Swizzle):
-        return a
-    a = as_like("left_inverse", a)
-    if isinstance(a, ComposedLayout):
-        return symbolically(_left_of_composed, a, name="left_inverse")
-    if not isinstance(a, Layout):
-        return left_inverse(a.layout)
-    return symbolically(_left_inverse, a)
+    return _of_any_kind(left_inverse, _left, _left_inverse, _left_of_composed, a)
 
 
 def _left_inverse(a: Layout) -> Layout | ComposedLayout:

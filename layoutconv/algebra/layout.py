@@ -264,14 +264,7 @@ def _plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | Non
     offset = 0
     for c, s, d in zip(crd, shape, stride):  # noqa: B905
         if type(c) is int:
-            if type(s) is int:
-                offset += c * d
-                continue
-            leaf, step = 1, 0
-            for leaf, step in paired_leaves(s, d):
-                offset += c % leaf * step
-                c //= leaf
-            offset += c * leaf * step
+            offset += c * d if type(s) is int else digits_offset(c, s, d)
         elif type(c) is tuple:
             inner = _plain_offset(c, s, d)
             if inner is None:
@@ -280,6 +273,18 @@ def _plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | Non
         else:
             return None
     return offset
+
+
+def digits_offset(index: int, shape: IntTuple, stride: IntTuple) -> int:
+    """The offset of an integer coordinate of a mode of plain integers, split into its leaves.
+
+    The last leaf is not bounded.
+    """
+    offset, leaf, step = 0, 1, 0
+    for leaf, step in paired_leaves(shape, stride):
+        offset += index % leaf * step
+        index //= leaf
+    return offset + index * leaf * step
 
 
 def _is_plain(shape: IntTuple, stride: IntTuple) -> bool:
@@ -456,6 +461,14 @@ def as_like(name: str, x: Any) -> Any:
     if callable(as_layout_like) and not isinstance(x, type):
         return as_layout_like()
     raise LayoutTypeError(f"{name}: {x!r} is not a layout")
+
+
+def innermost(name: str, x: Any) -> Layout:
+    """The plain layout of the domain: of a composed layout the inner one, of a tensor its own."""
+    found = as_like(name, x)
+    while not isinstance(found, Layout):
+        found = found.inner if hasattr(found, "inner") else found.layout
+    return found
 
 
 def as_layout(name: str, x: Any) -> Layout:

@@ -18,7 +18,7 @@ from .int_tuple import (
     product,
     unflatten,
 )
-from .layout import Layout, as_layout, as_like, carried, make, make_layout
+from .layout import Layout, as_layout, as_like, carried, innermost, make, make_layout
 from .like import symbolically
 from .normal import by_stride, simplified
 from .protocol import is_zero
@@ -117,10 +117,7 @@ def make_fragment_like(layout: Any) -> Layout:
     >>> print(make_fragment_like(Layout(((4, 2), 3), ((1, 0), 8))))
     ((4,2),3):((1,0),4)
     """
-    layout = as_like("make_fragment_like", layout)
-    while not isinstance(layout, Layout):
-        layout = layout.inner if hasattr(layout, "inner") else layout.layout
-    result: Layout = symbolically(_make_fragment_like, layout)
+    result: Layout = symbolically(_make_fragment_like, innermost("make_fragment_like", layout))
     return result
 
 

@@ -89,11 +89,7 @@ def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
     """``a + factor * b``."""
     result = dict(a)
     for monomial, coefficient in b.items():
-        total = result.get(monomial, 0) + factor * coefficient
-        if total:
-            result[monomial] = total
-        else:
-            result.pop(monomial, None)
+        _add_term(result, monomial, factor * coefficient)
     return result
 
 
@@ -107,13 +103,17 @@ def multiply(a: Poly, b: Poly) -> Poly:
     result: Poly = {}
     for x, m in a.items():
         for y, n in b.items():
-            monomial = _join(x, y)
-            total = result.get(monomial, 0) + m * n
-            if total:
-                result[monomial] = total
-            else:
-                result.pop(monomial, None)
+            _add_term(result, _join(x, y), m * n)
     return result
+
+
+def _add_term(p: Poly, monomial: Monomial, coefficient: int) -> None:
+    """Add a term to ``p``, which has no coefficient of 0."""
+    total = p.get(monomial, 0) + coefficient
+    if total:
+        p[monomial] = total
+    else:
+        p.pop(monomial, None)
 
 
 def _join(x: Monomial, y: Monomial) -> Monomial:

@@ -7,7 +7,7 @@ from typing import Any
 from .arrays import fitted, has_array
 from .errors import LayoutTypeError, text
 from .int_tuple import IntTuple, offset_at, paired_leaves, shape_of, slice_tuple, sum_of
-from .layout import Layout, as_like, carried, make, make_all_plain
+from .layout import Layout, as_like, carried, digits_offset, make, make_all_plain
 from .like import LayoutLike
 from .protocol import zero_of
 from .stride import finished
@@ -113,14 +113,7 @@ def _plain_slice(
             shapes.append(s)
             strides.append(d)
         elif type(c) is int:
-            if type(s) is int:
-                offset += c * d
-                continue
-            leaf, step = 1, 0
-            for leaf, step in paired_leaves(s, d):
-                offset += c % leaf * step
-                c //= leaf
-            offset += c * leaf * step
+            offset += c * d if type(s) is int else digits_offset(c, s, d)
         elif type(c) is tuple:
             inner = _plain_slice(c, s, d, shapes, strides)
             if inner is None:
