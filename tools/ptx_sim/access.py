@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .faults import OutOfBounds
 from .layout import CLUSTER_BITS, GENERIC_WINDOW
 from .masks import every, some
-from .memory import check_alignment, word_dtype
+from .memory import Addresses, Numbers, check_alignment, word_dtype
 from .team import Team
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def space_of(name: str) -> str:
     return name.split("::")[0]
 
 
-def load(
-    team: Team, space: str, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
-) -> NDArray:
+def load(team: Team, space: str, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
     """One word of ``width`` bytes for every address; ``lanes`` are the lanes that ask."""
     match space:
         case "global" | "const":
@@ -57,9 +55,9 @@ def load(
 def store(
     team: Team,
     space: str,
-    addresses: NDArray[np.int64],
+    addresses: Addresses,
     words: NDArray,
-    lanes: NDArray[np.intp],
+    lanes: Numbers,
     *,
     atomic: bool = False,
 ) -> None:
@@ -84,7 +82,7 @@ def store(
 
 
 def _by_cta(
-    team: Team, addresses: NDArray[np.int64], lanes: NDArray[np.intp]
+    team: Team, addresses: Addresses, lanes: Numbers
 ) -> Iterator[tuple[CTA, NDArray[np.int64], slice | NDArray[np.bool_]]]:
     """The CTAs whose shared memory addresses lie in: CTA, addresses there, which they are."""
     ranks = addresses >> CLUSTER_BITS
@@ -98,7 +96,7 @@ def _by_cta(
         yield cta, addresses[chosen] & (1 << CLUSTER_BITS) - 1, chosen
 
 
-def _generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[np.bool_]]]:
+def _generic(addresses: Addresses) -> list[tuple[str, int, NDArray[np.bool_]]]:
     """The spaces that generic addresses lie in: name, window offset, mask of the addresses."""
     windows = addresses >> _WINDOW_BITS
     parts = []
@@ -109,9 +107,7 @@ def _generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[np.bo
     return parts
 
 
-def _local(
-    team: Team, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
-) -> NDArray[np.int64]:
+def _local(team: Team, addresses: Addresses, width: int, lanes: Numbers) -> NDArray[np.int64]:
     """Every thread's local addresses in the team's one array of local memory."""
     launch = team.cta.launch
     inside = (addresses >= launch.local_base) & (
@@ -123,9 +119,7 @@ def _local(
     return addresses + lanes * launch.local_size
 
 
-def _load_param(
-    team: Team, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
-) -> NDArray:
+def _load_param(team: Team, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
     check_alignment(addresses, width, lanes)
     block = team.cta.launch.arguments
     outside = (addresses < 0) | (addresses + width > len(block))

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from .faults import DataRace, Misaligned, OutOfBounds, ReadOnly, Uninitialised
 from .masks import every, some
 
+Addresses = NDArray[np.int64]  # of bytes; from the start of a memory: offsets, and granules
+Numbers = NDArray[np.intp]  # of the lane, or of the warp, behind each address
+
 # Buffers start 64 GiB apart, above 32 bits, so that neither a stray index nor an address that lost
 # its upper half can land in another buffer. Address space is free: nothing is allocated for it.
 FIRST_ADDRESS = 0x10_0000_0000
@@ -30,7 +33,7 @@ def as_words(raw: NDArray[np.uint8], width: int) -> NDArray:
     return raw[: raw.size - raw.size % width].view(word_dtype(width))
 
 
-def check_alignment(addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]) -> None:
+def check_alignment(addresses: Addresses, width: int, lanes: Numbers) -> None:
     """Fault unless every address is a multiple of ``width`` bytes."""
     if width > 1:
         off = addresses & (width - 1)
@@ -109,7 +112,7 @@ class Memory:
         nearest = min(self._buffers, key=lambda b: abs(address - b.address - b.raw.size // 2))
         return f"byte {address - nearest.address} of {nearest.name} ({nearest.raw.size} bytes)"
 
-    def load(self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]) -> NDArray:
+    def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
         """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
         out = np.zeros(addresses.shape, word_dtype(width))
         for buffer, chosen in self._split(addresses, width, lanes):
@@ -121,9 +124,9 @@ class Memory:
 
     def store(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         words: NDArray,
-        lanes: NDArray[np.intp],
+        lanes: Numbers,
         writers: NDArray[np.int64] | None = None,
     ) -> None:
         """Write one word per address; of several lanes at one address the last wins.
@@ -145,7 +148,7 @@ class Memory:
                 self._claim(buffer, addresses[chosen], width, lanes[chosen], by)
 
     def _split(
-        self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+        self, addresses: Addresses, width: int, lanes: Numbers
     ) -> Iterator[tuple[Buffer, slice | NDArray[np.bool_]]]:
         """The buffers that the addresses lie in, each with the mask (or slice) of its addresses."""
         if not addresses.size:
@@ -174,9 +177,7 @@ class Memory:
             yield self._buffers[number], numbers == number
 
     @staticmethod
-    def _check_written(
-        buffer: Buffer, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
-    ) -> None:
+    def _check_written(buffer: Buffer, addresses: Addresses, width: int, lanes: Numbers) -> None:
         assert buffer.writer is not None
         offsets = (addresses - buffer.address)[:, None] + np.arange(width)
         ready = (buffer.writer[offsets] != _NOBODY).all(axis=1)
@@ -191,9 +192,9 @@ class Memory:
     @staticmethod
     def _claim(
         buffer: Buffer,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         width: int,
-        lanes: NDArray[np.intp],
+        lanes: Numbers,
         writers: NDArray[np.int64] | None,
     ) -> None:
         """Record who writes, and fault where another thread wrote before."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .faults import DataRace, Fault, InFlight, OutOfBounds, Unfenced, Uninitialised
 from .masks import every, some
-from .memory import as_words, check_alignment
+from .memory import Addresses, Numbers, as_words, check_alignment
 
 # What a granule's byte of state says.
 _READY = 1
@@ -28,7 +28,7 @@ class Scratch:
         self._raw = np.zeros(size + -size % 16, np.uint8)
         self._state = np.zeros(self._raw.size // granule, np.uint8)
 
-    def load(self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]) -> NDArray:
+    def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
         """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
         offsets = self._offsets(addresses, width, lanes)
         state = self._states(offsets, width)
@@ -43,7 +43,7 @@ class Scratch:
             )
         return as_words(self._raw, width)[offsets // width]
 
-    def store(self, addresses: NDArray[np.int64], words: NDArray, lanes: NDArray[np.intp]) -> None:
+    def store(self, addresses: Addresses, words: NDArray, lanes: Numbers) -> None:
         """Write one word per address."""
         width = words.dtype.itemsize
         offsets = self._offsets(addresses, width, lanes)
@@ -51,9 +51,7 @@ class Scratch:
         as_words(self._raw, width)[offsets // width] = words
         self._mark(offsets, width, _READY)
 
-    def _offsets(
-        self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
-    ) -> NDArray[np.int64]:
+    def _offsets(self, addresses: Addresses, width: int, lanes: Numbers) -> Addresses:
         check_alignment(addresses, width, lanes)
         offsets = addresses - self.base
         if offsets.size and (offsets.min() < 0 or offsets.max() + width > self.size):
@@ -66,23 +64,23 @@ class Scratch:
             )
         return offsets
 
-    def _states(self, offsets: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+    def _states(self, offsets: Addresses, width: int) -> NDArray[np.uint8]:
         """The states of an access: shape (accesses, granules of one access)."""
         return self._state[self._granules(offsets, width)]
 
-    def _granules(self, offsets: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    def _granules(self, offsets: Addresses, width: int) -> Addresses:
         count = max(width // self.granule, 1)
         return (offsets // self.granule)[:, None] + np.arange(count)
 
-    def _mark(self, offsets: NDArray[np.int64], width: int, state: int) -> None:
+    def _mark(self, offsets: Addresses, width: int, state: int) -> None:
         self._state[self._granules(offsets, width)] = state
 
     def _refuse_in_flight(
         self,
-        offsets: NDArray[np.int64],
-        addresses: NDArray[np.int64],
+        offsets: Addresses,
+        addresses: Addresses,
         width: int,
-        lanes: NDArray[np.intp],
+        lanes: Numbers,
     ) -> None:
         flying = self._states(offsets, width) & _IN_FLIGHT
         if some(flying):
@@ -121,7 +119,7 @@ class Clocks:
         """Who reads asynchronously."""
         return "wgmma" if column < len(self.known) + self.groups else "bulk store"
 
-    def join(self, arrived: NDArray[np.intp], waiting: NDArray[np.intp]) -> None:
+    def join(self, arrived: Numbers, waiting: Numbers) -> None:
         """A barrier: those waiting learn all that the arrived ones knew; all start an interval."""
         self.known[waiting] = self.known[arrived].max(axis=0)
         self.known[arrived, arrived] += 1
@@ -147,10 +145,10 @@ class SharedMemory(Scratch):
 
     def load_by(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         width: int,
-        lanes: NDArray[np.intp],
-        warps: NDArray[np.intp],
+        lanes: Numbers,
+        warps: Numbers,
     ) -> NDArray:
         """:meth:`load`, with the order against other warps' writes checked."""
         words = self.load(addresses, width, lanes)
@@ -163,10 +161,10 @@ class SharedMemory(Scratch):
 
     def store_by(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         words: NDArray,
-        lanes: NDArray[np.intp],
-        warps: NDArray[np.intp],
+        lanes: Numbers,
+        warps: Numbers,
     ) -> None:
         """:meth:`store`, with the order against other warps' accesses checked."""
         self._refuse_mbarriers(addresses, words.dtype.itemsize, lanes)
@@ -175,10 +173,10 @@ class SharedMemory(Scratch):
 
     def start_copy(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         width: int,
-        lanes: NDArray[np.intp],
-        warps: NDArray[np.intp],
+        lanes: Numbers,
+        warps: Numbers,
     ) -> None:
         """An asynchronous copy into these addresses was issued: until it lands they are taboo."""
         offsets = self._offsets(addresses, width, lanes)
@@ -195,9 +193,7 @@ class SharedMemory(Scratch):
         """They are memory like any other."""
         self._mbarriers.discard(address)
 
-    def _refuse_mbarriers(
-        self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
-    ) -> None:
+    def _refuse_mbarriers(self, addresses: Addresses, width: int, lanes: Numbers) -> None:
         """PTX ISA, ``mbarrier.inval``: before its bytes are written to, an mbarrier is ended."""
         if not self._mbarriers or not addresses.size:
             return
@@ -216,10 +212,10 @@ class SharedMemory(Scratch):
 
     def load_async(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         width: int,
-        lanes: NDArray[np.intp],
-        warps: NDArray[np.intp],
+        lanes: Numbers,
+        warps: Numbers,
     ) -> NDArray:
         """:meth:`load` of the asynchronous proxy: what it reads must have been fenced.
 
@@ -240,7 +236,7 @@ class SharedMemory(Scratch):
                 )
         return words
 
-    def keep(self, addresses: NDArray[np.int64], width: int, column: int, n: int) -> None:
+    def keep(self, addresses: Addresses, width: int, column: int, n: int) -> None:
         """The ``n``-th read of an asynchronous reader goes on until it was waited for."""
         if self._clocks is not None:
             self._read_time[self._granules(addresses - self.base, width), column] = n
@@ -251,7 +247,7 @@ class SharedMemory(Scratch):
         inside = 0 <= at <= self.size - 8
         return inside and int(as_words(self._raw, 8)[at // 8]) in values
 
-    def fence(self, warps: NDArray[np.intp]) -> None:
+    def fence(self, warps: Numbers) -> None:
         """fence.proxy.async by warps: what they know to be written may be read asynchronously."""
         if self._clocks is not None:
             for known in self._clocks.known[warps]:
@@ -259,9 +255,9 @@ class SharedMemory(Scratch):
 
     def land_copy(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         words: NDArray,
-        warps: NDArray[np.intp] | None,
+        warps: Numbers | None,
         *,
         fenced: bool = False,
     ) -> None:
@@ -282,10 +278,10 @@ class SharedMemory(Scratch):
 
     def _claim(
         self,
-        addresses: NDArray[np.int64],
+        addresses: Addresses,
         width: int,
-        lanes: NDArray[np.intp],
-        warps: NDArray[np.intp],
+        lanes: Numbers,
+        warps: Numbers,
     ) -> None:
         """Check and record a write of every address by its warp."""
         if self._clocks is None or not addresses.size:
@@ -311,10 +307,10 @@ class SharedMemory(Scratch):
 
     def _check_writers(
         self,
-        granules: NDArray[np.int64],
-        addresses: NDArray[np.int64],
-        lanes: NDArray[np.intp],
-        warps: NDArray[np.intp],
+        granules: Addresses,
+        addresses: Addresses,
+        lanes: Numbers,
+        warps: Numbers,
         what: str,
     ) -> None:
         assert self._clocks is not None
@@ -330,9 +326,9 @@ class SharedMemory(Scratch):
         other_did: str,
         bad: int,
         other: int,
-        addresses: NDArray[np.int64],
-        lanes: NDArray[np.intp],
-        warps: NDArray[np.intp],
+        addresses: Addresses,
+        lanes: Numbers,
+        warps: Numbers,
     ) -> DataRace:
         return DataRace(
             f"{what} of shared memory by warp {warps[bad]}, and a {other_did} by warp {other} "

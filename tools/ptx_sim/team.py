@@ -230,6 +230,17 @@ class Team:
                 lanes = lanes | others.pop(pc)
         self.paths[pc] = lanes
 
+    def sleep(self, asleep: Lanes, on: str) -> int | None:
+        """Lanes come to this instruction again when ``on``, what they wait for, may have happened;
+        the other active ones go on. Returns what a control instruction does.
+        """
+        if not some(asleep):
+            return None
+        self.cta.cluster.sleep(self, self.pc, asleep, on)
+        if some(self.active & ~asleep):
+            self.push(self.pc + 1, self.active & ~asleep)
+        return LEFT
+
     def retire(self, lanes: Lanes) -> None:
         """Lanes exit; what waited for them to converge looks again."""
         self.alive = self.alive & ~lanes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ..faults import Fault, Trap
-from ..masks import some
 from ..operation import Operation, Run, instruction
 from ..ptx import Name
 from ..team import LEFT, Team
@@ -146,12 +145,7 @@ def wait_in_cluster(op: Operation) -> Run:
             lane = int((t.warp_of == warp).argmax())
             if not t.cta.cluster.barrier.wait(warp, lane):
                 asleep |= t.active & (t.warp_of == warp)
-        if not some(asleep):
-            return None
-        t.cta.cluster.sleep(t, t.pc, asleep, "the other warps of the cluster to arrive")
-        if some(t.active & ~asleep):
-            t.push(t.pc + 1, t.active & ~asleep)
-        return LEFT
+        return t.sleep(asleep, "the other warps of the cluster to arrive")
 
     return run
 

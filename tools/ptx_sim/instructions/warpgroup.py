@@ -17,7 +17,7 @@ from ..faults import Divergent
 from ..masks import some
 from ..operation import Operation, Read, Run, instruction
 from ..ptx import Operand, Register
-from ..team import LEFT, WARP, Team
+from ..team import WARP, Team
 from ..warpgroup import GROUP
 from .tensor_core import _BITS, _INTEGERS, _a_places, _accumulators, _c_places, _values
 
@@ -52,12 +52,7 @@ def wait(op: Operation) -> Run:
         for warp in np.unique(t.warp_of[t.chosen]).tolist():
             if not t.cta.warpgroups.wait(t, warp, newest):
                 asleep |= t.warp_of == warp
-        if not some(asleep):
-            return None
-        t.cta.cluster.sleep(t, t.pc, asleep, "the other warps of a warpgroup to issue a wgmma")
-        if some(t.active & ~asleep):
-            t.push(t.pc + 1, t.active & ~asleep)
-        return LEFT
+        return t.sleep(asleep, "the other warps of a warpgroup to issue a wgmma")
 
     return run
 

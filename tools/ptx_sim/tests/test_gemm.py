@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from .. import (
     InFlight,
     Memory,
     OutOfBounds,
-    Stats,
     UnsupportedInstruction,
     launch_of,
     parse,
-    run,
 )
+from .planted import each, edit, multiply
 
 cutlass = pytest.importorskip("cutlass")
 
@@ -38,29 +36,7 @@ def run_gemm(
     compiled: Any, ptx: str, m: int = 100, n: int = 72, k: int = 192, **options: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """D as the kernel computes it and as it should be."""
-    got, want, _ = run_counted(compiled, ptx, m, n, k, **options)
-    return got, want
-
-
-def run_counted(
-    compiled: Any, ptx: str, m: int, n: int, k: int, **options: Any
-) -> tuple[np.ndarray, np.ndarray, Stats]:
-    """:func:`run_gemm`, and what was executed."""
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal((m, k)).astype(np.float16)
-    b = rng.standard_normal((n, k)).astype(np.float16)
-    d = np.zeros((m, n), np.float16)
-    memory = Memory()
-    tensors = [
-        DeviceTensor(memory.add(x, name, output=name == "d"), x.shape, "float16")
-        for x, name in ((a, "a"), (b, "b"), (d, "d"))
-    ]
-    kernel = parse(ptx)
-    launch = launch_of(kernel, compiled, *tensors, 0)
-    options["shared_bytes"] = launch.shared_bytes
-    stats = run(kernel, memory, launch.arguments, launch.grid, **options)
-    assert memory.written(memory.find("d")).all()
-    return d, (a.astype(np.float32) @ b.astype(np.float32).T).astype(np.float16), stats
+    return multiply(compiled, ptx, m, n, k, **options)[:2]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +53,7 @@ def test_the_kernel_multiplies(
 def test_counts_are_those_of_the_algorithm_whoever_runs_first(compiled: Any) -> None:
     m, n, k = 100, 72, 96
     counts = [
-        run_counted(compiled, compiled.__ptx__, m, n, k, independent=independent, seed=seed)[2]
+        multiply(compiled, compiled.__ptx__, m, n, k, independent=independent, seed=seed)[2]
         for independent, seed in ((True, 0), (True, 1), (False, 0))
     ]
     assert counts[0].opcodes == counts[1].opcodes == counts[2].opcodes
@@ -85,13 +61,6 @@ def test_counts_are_those_of_the_algorithm_whoever_runs_first(compiled: Any) -> 
     # A warp has 32 x 32 of a tile's 64 x 64 outputs: per k-tile 2 x 4 x 2 products of 16 x 8 x 16.
     assert counts[0].count("mma.sync") == ctas * warps * k_tiles * 16
     assert counts[0].count("bar.sync") == ctas * warps * k_tiles
-
-
-def edit(ptx: str, pattern: str, replacement: str, count: int = 0) -> str:
-    """Replace in the PTX; an error where there is nothing to replace."""
-    edited, changes = re.subn(pattern, replacement, ptx, count=count)
-    assert changes
-    return edited
 
 
 PLANTED = [
@@ -111,9 +80,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "replacement", "fault"), [p[1:] for p in PLANTED], ids=[p[0] for p in PLANTED]
-)
+@each(PLANTED)
 @pytest.mark.parametrize("independent", [True, False])
 def test_planted_faults_are_caught(
     compiled: Any, pattern: str, replacement: str, fault: type[Fault], independent: bool

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,13 @@ import pytest
 
 from .. import (
     Deadlock,
-    DeviceTensor,
     Fault,
     InFlight,
-    Memory,
     Misaligned,
     Stats,
     Unfenced,
-    launch_of,
-    parse,
-    run,
 )
+from .planted import each, edit, multiply
 
 cutlass = pytest.importorskip("cutlass")
 
@@ -28,39 +25,36 @@ cutlass = pytest.importorskip("cutlass")
 KINDS = {"waits": (False, False), "asynchronous": (True, False), "map": (True, True)}
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """The kernel of a kind, compiled once."""
     from .dsl_hopper import compile_hopper_gemm
 
-    return compile_hopper_gemm(str(tmp_path_factory.mktemp("dumps")), *request.param)
+    return cache(
+        lambda kind: compile_hopper_gemm(str(tmp_path_factory.mktemp("dumps")), *KINDS[kind])
+    )
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def compiled(request: pytest.FixtureRequest, kinds: Callable[[str], Any]) -> Any:
+    return kinds(request.param)
 
 
 @pytest.fixture(scope="module")
-def waiting(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from .dsl_hopper import compile_hopper_gemm
+def waiting(kinds: Callable[[str], Any]) -> Any:
+    return kinds("waits")
 
-    return compile_hopper_gemm(str(tmp_path_factory.mktemp("dumps")))
+
+@pytest.fixture(scope="module")
+def by_map(kinds: Callable[[str], Any]) -> Any:
+    return kinds("map")
 
 
 def run_gemm(
     compiled: Any, ptx: str, m: int = 100, n: int = 60, k: int = 320, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, Stats]:
     """D as the kernel computes it and as it should be, and what was executed."""
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal((m, k)).astype(np.float16)
-    b = rng.standard_normal((n, k)).astype(np.float16)
-    d = np.zeros((m, n), np.float16)
-    memory = Memory()
-    tensors = [
-        DeviceTensor(memory.add(x, name, output=name == "d"), x.shape, "float16")
-        for x, name in ((a, "a"), (b, "b"), (d, "d"))
-    ]
-    kernel = parse(ptx)
-    launch = launch_of(kernel, compiled, *tensors, 0)
-    options["shared_bytes"] = launch.shared_bytes
-    stats = run(kernel, memory, launch.arguments, launch.grid, **options)
-    assert memory.written(memory.find("d")).all()
-    return d, (a.astype(np.float32) @ b.astype(np.float32).T).astype(np.float16), stats
+    return multiply(compiled, ptx, m, n, k, **options)
 
 
 @pytest.mark.parametrize(
@@ -75,13 +69,6 @@ def test_the_kernel_multiplies(
     m, n, k = shape
     # Every k-tile is four products of 64 x 64 x 16 for each of the eight consumer warps.
     assert stats.count("wgmma.mma_async") == -(-m // 128) * -(-n // 64) * (k // 64) * 8 * 4
-
-
-def edit(ptx: str, pattern: str, replacement: str, count: int = 0) -> str:
-    """Replace in the PTX; an error where there is nothing to replace."""
-    edited, changes = re.subn(pattern, replacement, ptx, count=count)
-    assert changes
-    return edited
 
 
 PLANTED = [
@@ -102,9 +89,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "replacement", "fault"), [p[1:] for p in PLANTED], ids=[p[0] for p in PLANTED]
-)
+@each(PLANTED)
 def test_planted_faults_are_caught(
     waiting: Any, pattern: str, replacement: str, fault: type[Fault]
 ) -> None:
@@ -133,18 +118,7 @@ PLANTED_OF_MAP = [
 ]
 
 
-@pytest.fixture(scope="module")
-def by_map(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from .dsl_hopper import compile_hopper_gemm
-
-    return compile_hopper_gemm(str(tmp_path_factory.mktemp("dumps")), *KINDS["map"])
-
-
-@pytest.mark.parametrize(
-    ("pattern", "replacement", "fault"),
-    [p[1:] for p in PLANTED_OF_MAP],
-    ids=[p[0] for p in PLANTED_OF_MAP],
-)
+@each(PLANTED_OF_MAP)
 def test_planted_faults_of_a_tensor_map_are_caught(
     by_map: Any, pattern: str, replacement: str, fault: type[Fault]
 ) -> None:

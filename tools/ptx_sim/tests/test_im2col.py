@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import product
 from typing import Any
 
@@ -21,6 +20,7 @@ from .. import (
     parse,
     run,
 )
+from .planted import each, edit
 
 pytest.importorskip("cutlass")
 
@@ -113,13 +113,10 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "replacement", "fault"), [p[1:] for p in PLANTED], ids=[p[0] for p in PLANTED]
-)
+@each(PLANTED)
 def test_planted_faults_are_caught(
     line: Any, pattern: str, replacement: str, fault: type[Exception]
 ) -> None:
-    broken, changes = re.subn(pattern, replacement, line[2].__ptx__)
-    assert changes
+    broken = edit(line[2].__ptx__, pattern, replacement)
     with pytest.raises(fault):
         check(line, broken)

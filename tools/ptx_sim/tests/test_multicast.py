@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from .. import Deadlock, DeviceTensor, Fault, Memory, Stats, launch_of, parse, run
+from .planted import each, edit
 
 pytest.importorskip("cutlass")
 
@@ -62,13 +62,10 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "replacement", "fault"), [p[1:] for p in PLANTED], ids=[p[0] for p in PLANTED]
-)
+@each(PLANTED)
 def test_planted_faults_are_caught(
     compiled: Any, pattern: str, replacement: str, fault: type[Exception]
 ) -> None:
-    broken, changes = re.subn(pattern, replacement, compiled.__ptx__)
-    assert changes
+    broken = edit(compiled.__ptx__, pattern, replacement)
     with pytest.raises(fault):
         check(compiled, broken)
