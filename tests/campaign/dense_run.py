@@ -18,7 +18,18 @@ from .dense import Dense
 from .dense_reference import terms_of
 from .draws import Draw
 from .ending import Finish, dtype_of
-from .layer import Bilinear, Checks, Operands, Results, check_statistics, draw_values
+from .layer import (
+    Bilinear,
+    Checks,
+    Operands,
+    Results,
+    check_statistics,
+    draw_values,
+    factors,
+    gradients,
+    leaves_of,
+    precision_of,
+)
 from .oracle import WrongResultError, rounded
 
 
@@ -29,7 +40,7 @@ def run_dense(p: Dense, bench: Bench) -> None:
     operands = make_operands(p, memory)
     sizes = [max(p.N * p.K * prod(p.result_cells), 1) * size for size in (1, 2, 4, 8)]
     found: list[Results] = []
-    with _precision(p):
+    with precision_of(p):
         for name in ("first call", "second call"):
             poison(bench.device, sizes)
             bench.stage(name)
@@ -86,49 +97,20 @@ def make_operands(p: Dense, memory: Memory) -> Operands:
     )
     out = p.ending.result_type(dtype)
     grad = rounded(values[2], out) if not out.is_complex else values[2].to(out)
-    more = None
-    if p.call == "second order":
-        u, v = (memory.integers(s, 2) if exact else memory.normal(s, dtype) for s in shapes[:2])
-        more = u.to(dtype), v.to(dtype)
-    return Operands(x, w, finish, grad, more)
+    return Operands(x, w, finish, grad, factors(p, memory, shapes[:2]))
 
 
 # -- the call --------------------------------------------------------------------------------------
 
 
-def _precision(p: Dense) -> Any:
-    return torch.backends.cudnn.flags(
-        enabled=torch.backends.cudnn.enabled, allow_tf32=p.precision == "tf32"
-    )
-
-
 def call(p: Dense, operands: Operands) -> Results:
     """One call, and one backward: the results by name."""
-    x, w, finish, grad, more = operands
-    leaves = {"x": x, "w": w, **finish.tensors()}
-    leaves = {name: t.detach() for name, t in leaves.items()}
-    for name in p.gradients:
-        leaves[name].requires_grad_()
-    found: Results = {}
-    y = _forward(p, leaves, finish)
+    leaves, found = leaves_of(p, operands), {}
+    y = _forward(p, leaves, operands.finish)
     if p.statistics:
         y, found["statistics"] = y
     found["y"] = y.detach()
-    if not p.gradients:
-        return found
-    wanted = [leaves[name] for name in p.gradients]
-    first = torch.autograd.grad(
-        y, wanted, grad.requires_grad_(more is not None), create_graph=more is not None
-    )
-    found |= {f"grad {name}": t.detach() for name, t in zip(p.gradients, first, strict=True)}
-    if more is not None:
-        inputs = [leaves["x"], leaves["w"], grad]
-        product = sum((a * b).sum(dtype=torch.float64) for a, b in zip(first, more, strict=True))
-        second = torch.autograd.grad(product, inputs)
-        for name, t in zip(("x", "w", "grad"), second, strict=True):
-            found[f"second {name}"] = t.detach()
-        grad.requires_grad_(False)
-    return found
+    return found | gradients(p, y, leaves, operands)
 
 
 def _forward(p: Dense, leaves: Results, finish: Finish) -> Any:

@@ -95,6 +95,17 @@ def draw_values(
     return [one() for one in make]
 
 
+def factors(
+    p: Any, memory: Memory, shapes: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor] | None:
+    """What both gradients of a problem of the second order are multiplied by; else None."""
+    if p.call != "second order":
+        return None
+    exact, dtype = p.numbers != "normal", dtype_of(p.dtype)
+    u, v = (memory.integers(s, 2) if exact else memory.normal(s, dtype) for s in shapes)
+    return u.to(dtype), v.to(dtype)
+
+
 def _normal(memory: Memory, shape: Any, dtype: torch.dtype, scale: float) -> Tensor:
     if dtype == torch.int8:
         return memory.normal(shape, dtype)
@@ -119,6 +130,42 @@ def typical(draw: Draw, out: torch.dtype) -> float:
     """Return about how large results of a type should be."""
     large = TYPICAL.get(out, 2.0**24)
     return WHOLE_RESULTS.get(out, large) if draw.chance(0.75) else large
+
+
+# -- the call --------------------------------------------------------------------------------------
+
+
+def precision_of(p: Any) -> Any:
+    """torch's setting of how float32 is multiplied, as a context."""
+    return torch.backends.cudnn.flags(
+        enabled=torch.backends.cudnn.enabled, allow_tf32=p.precision == "tf32"
+    )
+
+
+def leaves_of(p: Any, operands: Operands) -> Results:
+    """The tensors of a call by name; those that have a gradient require it."""
+    given = {"x": operands.x, "w": operands.w, **operands.finish.tensors()}
+    leaves = {name: t.detach() for name, t in given.items()}
+    for name in p.gradients:
+        leaves[name].requires_grad_()
+    return leaves
+
+
+def gradients(p: Any, y: Tensor, leaves: Results, operands: Operands) -> Results:
+    """The gradients that a problem has, and those of the second order."""
+    if not p.gradients:
+        return {}
+    wanted, grad, more = [leaves[name] for name in p.gradients], operands.grad, operands.more
+    second = more is not None
+    first = torch.autograd.grad(y, wanted, grad.requires_grad_(second), create_graph=second)
+    found = {f"grad {name}": t.detach() for name, t in zip(p.gradients, first, strict=True)}
+    if more is not None:
+        inputs = [leaves["x"], leaves["w"], grad]
+        product = sum((a * b).sum(dtype=torch.float64) for a, b in zip(first, more, strict=True))
+        for name, t in zip(("x", "w", "grad"), torch.autograd.grad(product, inputs), strict=True):
+            found[f"second {name}"] = t.detach()
+        grad.requires_grad_(False)
+    return found
 
 
 # -- what should come out --------------------------------------------------------------------------

@@ -24,7 +24,17 @@ from .clouds import draw_cells
 from .data import Memory
 from .draws import Draw
 from .ending import Finish, dtype_of
-from .layer import Bilinear, Checks, Operands, Results, draw_values
+from .layer import (
+    Bilinear,
+    Checks,
+    Operands,
+    Results,
+    draw_values,
+    factors,
+    gradients,
+    leaves_of,
+    precision_of,
+)
 from .oracle import WrongResultError, rounded
 from .pools import run_pool
 from .sparse import Sparse
@@ -59,7 +69,7 @@ def _run(p: Sparse, geometry: Geometry, cells: Tensor, bench: Bench) -> None:
     operands = make_operands(p, geometry, memory)
     found: list[Results] = []
     coordinates = Cloud(p, geometry, cells)
-    with _precision(p):
+    with precision_of(p):
         # The second call has the map of the first; the third has new coordinates.
         for name in ("first call", "second call", "call on new coordinates"):
             if name == "call on new coordinates":
@@ -112,43 +122,17 @@ def make_operands(p: Sparse, geometry: Geometry, memory: Memory) -> Operands:
     w = memory.place("w", values[1], given, torch.empty(p.filter, device="meta").stride())
     finish = Finish.make(p.ending, memory, shapes[2], 1, exact=exact)
     grad = rounded(values[2], p.ending.result_type(dtype))
-    more = None
-    if p.call == "second order":
-        u, v = (memory.integers(s, 2) if exact else memory.normal(s, dtype) for s in shapes[:2])
-        more = u.to(dtype), v.to(dtype)
-    return Operands(x, w, finish, grad, more)
-
-
-def _precision(p: Sparse) -> Any:
-    return torch.backends.cudnn.flags(
-        enabled=torch.backends.cudnn.enabled, allow_tf32=p.precision == "tf32"
-    )
+    return Operands(x, w, finish, grad, factors(p, memory, shapes[:2]))
 
 
 def call(p: Sparse, operands: Operands, cloud: Cloud) -> Results:
     """One call, and one backward: the results by name."""
-    x, w, finish, grad, more = operands
-    leaves = {"x": x, "w": w, **finish.tensors()}
-    leaves = {name: t.detach() for name, t in leaves.items()}
-    for name in p.gradients:
-        leaves[name].requires_grad_()
-    result = forward(p, leaves, finish, cloud)
+    leaves = leaves_of(p, operands)
+    result = forward(p, leaves, operands.finish, cloud)
     cloud.result = result.coordinates
     y = result.features
     found: Results = {"y": y.detach(), "cells": result.coords}
-    if not p.gradients:
-        return found
-    wanted = [leaves[name] for name in p.gradients]
-    second = more is not None
-    first = torch.autograd.grad(y, wanted, grad.requires_grad_(second), create_graph=second)
-    found |= {f"grad {name}": t.detach() for name, t in zip(p.gradients, first, strict=True)}
-    if more is not None:
-        inputs = [leaves["x"], leaves["w"], grad]
-        product = sum((a * b).sum(dtype=torch.float64) for a, b in zip(first, more, strict=True))
-        for name, t in zip(("x", "w", "grad"), torch.autograd.grad(product, inputs), strict=True):
-            found[f"second {name}"] = t.detach()
-        grad.requires_grad_(False)
-    return found
+    return found | gradients(p, y, leaves, operands)
 
 
 def forward(p: Sparse, leaves: Results, finish: Finish, cloud: Cloud) -> SparseTensor:

@@ -15,6 +15,8 @@ from layoutconv.distributed.border import border_of
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import SparseTensor, submanifold_map
 
+from .ranks import run_each
+
 
 def whole_cloud(rank=3, rows=150, channels=4, images=2, seed=0):
     """Features and distinct cells in no order, a third of the cells of a batch of grids."""
@@ -104,11 +106,7 @@ CASES = {
 
 
 def all_cases():
-    for name, case in CASES.items():
-        try:
-            case.run()
-        except Exception as error:
-            raise AssertionError(f"{name}: {error}") from error
+    run_each(CASES)
 
 
 def a_part_of_the_processes():

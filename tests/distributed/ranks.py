@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,3 +52,12 @@ def _rank(rank: int, ranks: int, checks: dict[str, Callable[[], None]], folder: 
     (Path(folder) / f"{rank}.done").touch()
     dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
     dist.destroy_process_group()
+
+
+def run_each(cases: Mapping[str, Any]) -> None:
+    """Run cases one after the other; an error says which."""
+    for name, case in cases.items():
+        try:
+            case.run()
+        except Exception as error:
+            raise AssertionError(f"{name}: {error}") from error

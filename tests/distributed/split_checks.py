@@ -12,6 +12,8 @@ import layoutconv as lc
 from layoutconv.distributed import Slab
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
+from .ranks import run_each
+
 CONV = {1: lc.conv1d, 2: lc.conv2d, 3: lc.conv3d}
 
 
@@ -98,11 +100,7 @@ CASES = {
 
 
 def all_cases():
-    for name, case in CASES.items():
-        try:
-            case.run()
-        except Exception as error:
-            raise AssertionError(f"{name}: {error}") from error
+    run_each(CASES)
 
 
 def a_part_of_the_processes():
