@@ -9,10 +9,10 @@ of the domain. Where no layout is the result, the error has a coordinate that sh
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+
+from support.command_line import program
 
 import layoutconv as lc
 from layoutconv import E, Layout
@@ -150,12 +150,7 @@ def picture() -> Figure:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take the tour; 0 if every law holds, else 1."""
-    parser = argparse.ArgumentParser(
-        description="A tour of the layout algebra.",
-        epilog="example: python examples/algebra_tour.py --output tour.html",
-    )
-    add = parser.add_argument
-    add("--output", type=Path, default=Path("algebra_tour.svg"), metavar="FILE", help="the picture")
+    parser = program(__file__, __doc__, "--output tour.html", picture=".svg")
     output = parser.parse_args(arguments).output
     passed = True
     for stop in stops():

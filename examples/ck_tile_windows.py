@@ -15,13 +15,12 @@ All compute the same. What each reads from memory and writes to it is counted.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -71,14 +70,7 @@ class Memory:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show the views, convolve in three ways, compare and count; 1 if a result differs."""
-    parser = argparse.ArgumentParser(
-        description="Windows of an image: naive, explicit, implicit.",
-        epilog="example: python examples/ck_tile_windows.py --device cuda",
-    )
-    add = parser.add_argument
-    add("--device", choices=BOUND, default="cpu", help="where the executor runs")
-    default = Path("ck_tile_windows.svg")
-    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
     options = parser.parse_args(arguments)
     choose_device(options.device)  # says why there is no GPU
     device = options.device

@@ -14,9 +14,9 @@ import argparse
 import copy
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor, nn
 
 import layoutconv as lc
@@ -198,17 +198,11 @@ def _ms(net: nn.Module, x: Tensor) -> float:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A 3-D ResNet that was written for torch, converted.",
-        epilog="example: python examples/convert_resnet3d.py --width 16 --frames 16",
-    )
+    parser = program(__file__, __doc__, "--width 16 --frames 16", device="auto", picture=".svg")
     add = parser.add_argument
     add("--width", type=int, default=32, metavar="C", help="channels of the first stage")
     add("--frames", type=int, default=8, metavar="T", help="of the clip")
     add("--size", type=int, default=56, metavar="E", help="of a frame, in both modes")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
-    default = Path("convert_resnet3d.svg")
-    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
     return parser.parse_args(arguments)
 
 

@@ -12,13 +12,12 @@ of D and for the columns of B; columns of D are scattered by the CPU executor al
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -60,14 +59,7 @@ class Mode:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Multiply through indices on rows, on columns, on both; 1 if a result is wrong, else 0."""
-    parser = argparse.ArgumentParser(
-        description="Gather, GEMM and scatter, from layouts.",
-        epilog="example: python examples/gather_gemm_scatter.py --device cuda",
-    )
-    add = parser.add_argument
-    add("--device", choices=BOUND, default="cpu", help="where it runs")
-    default = Path("gather_gemm_scatter.svg")
-    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
     options = parser.parse_args(arguments)
     choose_device(options.device)  # says why there is no GPU
     device = options.device

@@ -20,9 +20,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from support.command_line import positive_int, program
 from torch import Tensor
 
 import layoutconv as lc
@@ -99,31 +99,18 @@ def picture() -> Figure:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Dense and gather/scatter convolution: CUTLASS's example 59, from layouts.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: python examples/gather_scatter_conv.py --n 100 --dhw 5 7 3 --padding 1",
-    )
+    parser = program(__file__, __doc__, "--n 100 --dhw 5 7 3 --padding 1", picture=".svg")
     add = parser.add_argument
-    add("--n", type=_positive, default=4320, metavar="N", help="images, any number")
-    add("--i", type=_positive, default=128, metavar="N", help="timed runs of each kind")
+    add("--n", type=positive_int, default=4320, metavar="N", help="images, any number")
+    add("--i", type=positive_int, default=128, metavar="N", help="timed runs of each kind")
     add("--no-check", action="store_true", help="do not compare with a reference")
     add("--dtype", choices=DTYPES, default="tf32", help="of data; sums are in fp32")
-    add("--dhw", type=_positive, nargs=3, default=[6, 4, 4], metavar="E", help="cells of an image")
-    add("--taps", type=_positive, nargs=3, default=[3, 3, 3], metavar="E", help="of a filter")
-    add("--channels", type=_positive, default=64, metavar="C", help="input channels")
-    add("--filters", type=_positive, default=128, metavar="K", help="output channels")
+    add("--dhw", type=positive_int, nargs=3, default=[6, 4, 4], metavar="E", help="of an image")
+    add("--taps", type=positive_int, nargs=3, default=[3, 3, 3], metavar="E", help="of a filter")
+    add("--channels", type=positive_int, default=64, metavar="C", help="input channels")
+    add("--filters", type=positive_int, default=128, metavar="K", help="output channels")
     add("--padding", type=int, default=0, metavar="CELLS", help="zeros on all sides")
-    default = Path("gather_scatter_conv.svg")
-    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return value
 
 
 def _device() -> tuple[torch.device, str]:

@@ -10,12 +10,11 @@ So no tensor is transposed, copied or reshaped, whatever the order of its letter
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -41,14 +40,9 @@ BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Contract, and compare with torch.einsum in float64; 1 if a result is wrong, else 0."""
-    parser = argparse.ArgumentParser(
-        description="Tensor contractions from text, as GEMM views.",
-        epilog='example: python examples/gett.py --text "adkb,bkce->adce"',
-    )
+    parser = program(__file__, __doc__, '--text "adkb,bkce->adce"', device="cpu", picture=".svg")
     add = parser.add_argument
-    add("--device", choices=BOUND, default="cpu", help="where it runs")
     add("--text", help="one contraction, over the letters " + "".join(EXTENTS))
-    add("--output", type=Path, default=Path("gett.svg"), metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
     choose_device(options.device)  # says why there is no GPU
     generator = torch.Generator().manual_seed(0)

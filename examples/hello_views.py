@@ -8,11 +8,10 @@ input. No function of the library is called causal, or has a flag for it; three 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -25,13 +24,7 @@ N, W, C, K, TAPS, DILATION = 2, 9, 8, 16, 3, 2  # series, steps, channels, filte
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Describe, show, run, compare and draw."""
-    parser = argparse.ArgumentParser(
-        description="A convolution that is described by hand, out of layouts.",
-        epilog="example: python examples/hello_views.py --output causal.html",
-    )
-    parser.add_argument(
-        "--output", type=Path, default=Path("hello_views.svg"), metavar="FILE", help="the picture"
-    )
+    parser = program(__file__, __doc__, "--output causal.html", picture=".svg")
     output = parser.parse_args(arguments).output
     memory = Layout((N, W, C), (W * C, C, 1))
     view = causal_view(memory)

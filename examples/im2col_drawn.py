@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -89,10 +89,7 @@ def _verdict(passed: bool) -> str:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="The im2col matrix of a convolution, drawn from its view.",
-        epilog="example: python examples/im2col_drawn.py --size 6 6 --dilation 2 --padding 2",
-    )
+    parser = program(__file__, __doc__, "--size 6 6 --dilation 2 --padding 2", picture=".svg")
     add = parser.add_argument
     add("--size", type=int, nargs=2, default=[5, 5], metavar="E", help="of the image, H and W")
     add("--taps", type=int, nargs=2, default=[3, 3], metavar="E", help="of the filter, R and S")
@@ -100,7 +97,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--stride", type=int, default=2)
     add("--dilation", type=int, default=1)
     add("--row", type=int, default=4, metavar="M", help="the row of A that is marked")
-    add("--output", type=Path, default=Path("im2col_drawn.svg"), metavar="FILE", help="the picture")
     return parser.parse_args(arguments)
 
 

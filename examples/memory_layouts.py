@@ -10,12 +10,11 @@ of the memory, which is printed, run, and compared with torch's convolution in f
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -52,14 +51,7 @@ class Run:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, compare; 1 if a result is wrong, else 0."""
-    parser = argparse.ArgumentParser(
-        description="A convolution over tensors in other memory.",
-        epilog="example: python examples/memory_layouts.py --device cuda",
-    )
-    add = parser.add_argument
-    add("--device", choices=BOUND, default="cpu", help="where it runs")
-    default = Path("memory_layouts.svg")
-    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
     options = parser.parse_args(arguments)
     choose_device(options.device)  # says why there is no GPU
     device = options.device

@@ -36,6 +36,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from support.command_line import positive_int, program
+from support.training import fell
 from torch import Tensor, nn
 
 import layoutconv as lc
@@ -243,7 +245,7 @@ def _main(options: argparse.Namespace) -> bool:
     start = time.perf_counter()
     losses = train(net, points, target, hidden, options)
     print(f"  training  {options.steps} steps in {time.perf_counter() - start:.1f} s")
-    falls = _fell(losses)
+    falls = fell(losses)
 
     with torch.no_grad():
         predicted = scores(net.eval(), points, options).argmax(1)
@@ -266,17 +268,6 @@ def _main(options: argparse.Namespace) -> bool:
     return falls
 
 
-def _fell(losses: list[float]) -> bool:
-    """Report whether the last third of the losses is below the first."""
-    third = max(1, len(losses) // 3)
-    first, last = (sum(part) / third for part in (losses[:third], losses[-third:]))
-    shown = losses[:: max(1, len(losses) // 8)]
-    verdict = "ok" if last < first else "FAILED"
-    print(f"  loss      {' '.join(f'{loss:.3f}' for loss in shown)} ... {losses[-1]:.3f}")
-    print(f"  check     mean of the first third {first:.3f}, of the last {last:.3f}, {verdict}")
-    return last < first
-
-
 def _cloud(path: Path | None) -> tuple[str, Any]:
     """The name of a cloud, and its points: float32 (points, 4 or more)."""
     if path is None:
@@ -292,10 +283,8 @@ def _cloud(path: Path | None) -> tuple[str, Any]:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A MinkUNet learns what each point of a street is.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: python examples/minkunet_segmentation.py --steps 40 --width 16",
+    parser = program(
+        __file__, __doc__, "--steps 40 --width 16", device="auto", picture="minkunet.png"
     )
     add = parser.add_argument
     told = "x, y, z, intensity; columns of a point cloud"
@@ -303,29 +292,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     told = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in FULL.items())
     add("--full", action="store_true", help=f"{told}: minutes on a CPU")
     add("--voxel-size", type=float, default=0.4, metavar="M", help="edge of a voxel, metres")
-    add("--width", type=_positive, default=8, metavar="C", help="channels of the finest stage")
-    add("--stages", type=_positive, default=3, metavar="N", help="how often the grid is halved")
-    add("--steps", type=_positive, default=20, metavar="N", help="of training")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
+    add("--width", type=positive_int, default=8, metavar="C", help="channels of the finest stage")
+    add("--stages", type=positive_int, default=3, metavar="N", help="how often the grid is halved")
+    add("--steps", type=positive_int, default=20, metavar="N", help="of training")
     add("--amp", action="store_true", help="multiply in bfloat16, under torch.autocast")
-    add("--output", type=_new, default=Path("minkunet.png"), metavar="FILE", help="the picture")
     if parser.parse_args(arguments).full:
         parser.set_defaults(**FULL)  # of what is not given
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return value
-
-
-def _new(text: str) -> Path:
-    path = Path(text)
-    if not path.absolute().parent.is_dir():  # rather than after training
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path
 
 
 if __name__ == "__main__":

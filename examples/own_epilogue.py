@@ -12,12 +12,11 @@ after another each step would read and write a tensor; what that moves is counte
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -131,13 +130,7 @@ def picture() -> Figure:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, compare with each step by torch in float64, count; 0, or 1 where a result differs."""
-    parser = argparse.ArgumentParser(
-        description="An epilogue of one's own: a quantised layer in one call.",
-        epilog="example: python examples/own_epilogue.py --device cuda",
-    )
-    add = parser.add_argument
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where it runs")
-    add("--output", type=Path, default=Path("own_epilogue.svg"), metavar="FILE", help="the picture")
+    parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
     options = parser.parse_args(arguments)
     choose_device(options.device)  # says why there is no GPU
 

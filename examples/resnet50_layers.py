@@ -15,9 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from support.command_line import positive_int, program
 from torch import Tensor
 
 import layoutconv as lc
@@ -203,24 +203,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Every convolution of ResNet-50 as a matrix product.",
-        epilog="example: python examples/resnet50_layers.py --images 8 --device cuda",
-    )
+    parser = program(__file__, __doc__, "--images 8 --device cuda", device="auto", picture=".svg")
     add = parser.add_argument
-    add("--images", type=_positive, default=1, metavar="N")
-    add("--size", type=_positive, default=224, metavar="E", help="of an image, in both modes")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
-    default = Path("resnet50_layers.svg")
-    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    add("--images", type=positive_int, default=1, metavar="N")
+    add("--size", type=positive_int, default=224, metavar="E", help="of an image, in both modes")
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return value
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
+from support.command_line import positive_int, program
+from support.training import fell
 from torch import Tensor, nn
 
 import layoutconv as lc
@@ -196,7 +197,7 @@ def _main(options: argparse.Namespace) -> bool:
     start = time.perf_counter()
     losses = train(net, batches, options.steps, options.amp)
     print(f"  training  {options.steps} steps in {time.perf_counter() - start:.1f} s")
-    falls = _fell(losses)
+    falls = fell(losses)
 
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=options.amp):
         likely = net.eval()(x.to(device)).float().sigmoid()[0].cpu()
@@ -232,45 +233,16 @@ def _values(likely: Tensor) -> np.ndarray:
     return likely.double().flatten().numpy()
 
 
-def _fell(losses: list[float]) -> bool:
-    """Report whether the last third of the losses is below the first."""
-    third = max(1, len(losses) // 3)
-    first, last = (sum(part) / third for part in (losses[:third], losses[-third:]))
-    shown = losses[:: max(1, len(losses) // 8)]
-    verdict = "ok" if last < first else "FAILED"
-    print(f"  loss      {' '.join(f'{loss:.3f}' for loss in shown)} ... {losses[-1]:.3f}")
-    print(f"  check     mean of the first third {first:.3f}, of the last {last:.3f}, {verdict}")
-    return last < first
-
-
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A SECOND-style backbone learns where the cars of a street are.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: python examples/second_backbone.py --steps 60 --width 16",
+    parser = program(
+        __file__, __doc__, "--steps 60 --width 16", device="auto", picture="second.png"
     )
     add = parser.add_argument
-    add("--width", type=_positive, default=8, metavar="C", help="channels of the first stage")
-    add("--batches", type=_positive, default=5, metavar="N", help="pairs of streets to learn from")
-    add("--steps", type=_positive, default=30, metavar="N", help="of training")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
+    add("--width", type=positive_int, default=8, metavar="C", help="channels of the first stage")
+    add("--batches", type=positive_int, default=5, metavar="N", help="pairs of streets")
+    add("--steps", type=positive_int, default=30, metavar="N", help="of training")
     add("--amp", action="store_true", help="multiply in bfloat16, under torch.autocast")
-    add("--output", type=_new, default=Path("second.png"), metavar="FILE", help="the picture")
     return parser.parse_args(arguments)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return value
-
-
-def _new(text: str) -> Path:
-    path = Path(text)
-    if not path.absolute().parent.is_dir():  # rather than after training
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from split_volume import error, seconds, start
+from split_volume import error, seconds
+from support.command_line import program
+from support.processes import start
 from torch import nn
 
 import layoutconv as lc
@@ -97,15 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Submanifold layers of one cloud over several processes, checked and timed.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: torchrun --nproc-per-node 2 examples/split_cloud.py --channels 32",
+    parser = program(
+        __file__, __doc__, "--channels 32", run="torchrun --nproc-per-node 2", device="auto"
     )
     add = parser.add_argument
     add("--voxel-size", type=float, default=0.2, metavar="METRES", help="edge of a voxel")
     add("--channels", type=int, default=16, metavar="C", help="between the layers and out")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     return parser.parse_args(arguments)
 
 

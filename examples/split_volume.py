@@ -10,36 +10,21 @@ unsplit convolution, which takes the memory of the whole volume: give ``--no-che
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
+from support.command_line import program
+from support.processes import start
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.base.devices import choose_device
 from layoutconv.distributed import Slab
 
 TOLERANCE = {torch.float16: 4e-3, torch.float32: 2e-3}  # of the largest number; fp32 may be tf32
 BY_ITSELF = ("exchange", "slab alone", "split")
-
-
-def start(choice: str) -> torch.device:
-    """Join the processes that torchrun has started, one per GPU; this one's device."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    on_gpu = choice == "cuda" or (choice == "auto" and torch.cuda.device_count() >= here)
-    device = torch.device("cpu")
-    if on_gpu and not torch.cuda.is_available():
-        choose_device(choice)  # says why there is none
-    if on_gpu:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    if "RANK" in os.environ:
-        dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    return device
 
 
 def seconds(call: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
@@ -130,15 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A convolution of one volume over several processes, checked and timed.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: torchrun --nproc-per-node 2 examples/split_volume.py",
-    )
+    parser = program(__file__, __doc__, run="torchrun --nproc-per-node 2", device="auto")
     add = parser.add_argument
     add("--size", type=int, default=32, metavar="CELLS", help="edge of the volume")
     add("--channels", type=int, default=16, metavar="C", help="in and out")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     add("--no-check", action="store_true", help="do not compute the unsplit convolution")
     return parser.parse_args(arguments)
 

@@ -10,10 +10,10 @@ costs none: that is a swizzle, a layout like others. Here all small ones are tri
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+
+from support.command_line import program
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, Layout, Swizzle
@@ -94,16 +94,10 @@ def picture(columns: int = 64) -> Figure:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Count, search, compare; 0 if what is known to be free is, and what is not is not, else 1."""
-    parser = argparse.ArgumentParser(
-        description="Bank conflicts of a tile of fp16, and the swizzle that has none.",
-        epilog="example: python examples/swizzle_banks.py --columns 32",
-    )
+    parser = program(__file__, __doc__, "--columns 32", picture=".svg")
     add = parser.add_argument
     sizes = (16, 32, 64, 128)
     add("--columns", type=int, choices=sizes, default=64, help="elements of a row")
-    add(
-        "--output", type=Path, default=Path("swizzle_banks.svg"), metavar="FILE", help="the picture"
-    )
     options = parser.parse_args(arguments)
     columns = options.columns
     found = list(search(columns))

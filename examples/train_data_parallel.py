@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 import torch.distributed as dist
+from support.command_line import program
+from support.processes import start
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
-from layoutconv.base.devices import choose_device
 from layoutconv.distributed import mean_over_ranks
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor
@@ -59,21 +59,6 @@ class UNet(nn.Module):
         fine = self.stem(x)
         y = lc.sparse.cat([self.up(self.down(fine)), fine])
         return y.replace(self.head(y.features))
-
-
-def start(choice: str) -> torch.device:
-    """Join the processes that torchrun has started, one per GPU; this one's device."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    on_gpu = choice == "cuda" or (choice == "auto" and torch.cuda.device_count() >= here)
-    device = torch.device("cpu")
-    if on_gpu and not torch.cuda.is_available():
-        choose_device(choice)  # says why there is none
-    if on_gpu:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    if "RANK" in os.environ:
-        dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    return device
 
 
 def losses(net: nn.Module, clouds: Sequence[Tensor]) -> Tensor:
@@ -149,16 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A sparse network trains in several processes as in one.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: torchrun --nproc-per-node 2 examples/train_data_parallel.py",
-    )
+    parser = program(__file__, __doc__, run="torchrun --nproc-per-node 2", device="auto")
     add = parser.add_argument
     add("--clouds", type=int, default=5, metavar="N", help="of all ranks together")
     add("--steps", type=int, default=6, metavar="N", help="of training")
     add("--width", type=int, default=8, metavar="C", help="channels of the finest stage")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     return parser.parse_args(arguments)
 
 

@@ -32,12 +32,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from minkunet_segmentation import MinkUNet, inputs, turned
+from support.command_line import new_file, positive_float, positive_int, program
+from support.processes import start
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
-from train_data_parallel import start
 
 import layoutconv as lc
 from layoutconv.distributed import mean_over_ranks
@@ -292,7 +293,7 @@ def _main(options: argparse.Namespace, device: torch.device) -> bool:
     if first:
         print(f"MinkUNet on {found!r}, {place()[1]} x {device.type}, from epoch {run.epoch}")
     weight = frequencies(found).to(device)
-    scans = Scans(found, options.voxel_size, turn=True)
+    scans, counts = Scans(found, options.voxel_size, turn=True), None
     while run.epoch < options.epochs:
         run.losses.append(train_epoch(run, scans, weight))
         if checkpoint and first:
@@ -301,7 +302,8 @@ def _main(options: argparse.Namespace, device: torch.device) -> bool:
         if first:
             accuracy, iou, *_ = told(counts, found.classes)
             print(f"  epoch {run.epoch:3d}  loss {run.losses[-1]:.3f}, {accuracy}, {iou}")
-    counts = confusion(run, tested)
+    if counts is None:  # all epochs were in the checkpoint
+        counts = confusion(run, tested)
     if first:
         print("\n".join(f"  {line}" for line in told(counts, found.classes)))
         if options.page:
@@ -314,49 +316,18 @@ def _main(options: argparse.Namespace, device: torch.device) -> bool:
     return fell
 
 
-def count(text: str) -> int:
-    """An integer from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"an integer >= 1 expected, got {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> float:
-    """A finite number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"a finite number > 0 expected, got {text!r}")
-    return number
-
-
-def new_file(text: str) -> Path:
-    """A file that can be written: told before the first epoch, not behind it."""
-    path = Path(text)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"a file in a folder that there is expected, got {text!r}")
-    return path
-
-
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A MinkUNet learns SemanticKITTI, nuScenes or ScanNet.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="example: python examples/train_labelled.py FOLDER --epochs 10 --checkpoint run.pt",
-    )
+    parser = program(__file__, __doc__, "FOLDER --epochs 10 --checkpoint run.pt", device="auto")
     add = parser.add_argument
     add("folder", type=Path, help="of the data set")
-    add("--epochs", type=count, default=2, metavar="N", help="of the whole run")
-    add("--batch", type=count, default=2, metavar="N", help="scans in a step, of each process")
+    add("--epochs", type=positive_int, default=2, metavar="N", help="of the whole run")
+    add("--batch", type=positive_int, default=2, metavar="N", help="scans in a step of a process")
     add("--workers", type=int, default=0, metavar="N", help="processes that read and voxelize")
-    add("--rate", type=positive, default=0.01, help="of learning, at most")
-    add("--voxel-size", type=positive, default=0.1, metavar="M", help="edge of a voxel, metres")
-    add("--width", type=count, default=16, metavar="C", help="channels of the finest stage")
-    add("--stages", type=count, default=4, metavar="N", help="how often the grid is halved")
+    add("--rate", type=positive_float, default=0.01, help="of learning, at most")
+    add("--voxel-size", type=positive_float, default=0.1, metavar="M", help="edge of a voxel")
+    add("--width", type=positive_int, default=16, metavar="C", help="channels of the finest stage")
+    add("--stages", type=positive_int, default=4, metavar="N", help="how often the grid is halved")
     add("--amp", choices=("none", "bfloat16", "float16"), default="none", help="mixed precision")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     add("--checkpoint", type=new_file, metavar="FILE", help="written after each epoch")
     add("--resume", type=Path, metavar="FILE", help="a checkpoint to go on from")
     add("--page", type=new_file, metavar="FILE", help="HTML of a scan, labels and prediction")

@@ -11,13 +11,13 @@ upper bound: the same kernel with its loads from memory removed.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
+from support.command_line import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -43,15 +43,9 @@ BOUND = 1e-5  # on relative errors: products of fp16 are exact in fp32, their su
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare or measure; 0, 1 where a result is wrong, 2 where there is no GPU to measure."""
-    parser = argparse.ArgumentParser(
-        description="3x3 convolution, fp16 in, fp32 out.",
-        epilog="example: python examples/wmma_conv3x3.py --acc --perf --device cuda",
-    )
+    parser = program(__file__, __doc__, "--acc --perf --device cuda", device="cpu", picture=".svg")
     parser.add_argument("--acc", action="store_true", help="compare results (the default)")
     parser.add_argument("--perf", action="store_true", help="measure; wants a GPU")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of --acc")
-    default = Path("wmma_conv3x3.svg")
-    parser.add_argument("--output", type=Path, default=default, metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
     if options.perf and not torch.cuda.is_available():
         print("wmma_conv3x3: error: --perf measures a GPU, and there is none", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""The command line of an example: a parser with the options that most have, and their types."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+
+def program(
+    file: str,
+    docstring: str | None,
+    example: str = "",
+    *,
+    run: str = "python",
+    device: str | None = None,
+    picture: str | None = None,
+) -> argparse.ArgumentParser:
+    """Return the parser of an example, whose help ends with a command to try.
+
+    Args:
+        file: ``__file__`` of the example.
+        docstring: of the example, whose first line says what it is.
+        example: the options of that command.
+        run: what starts it.
+        device: the default of ``--device``, "cpu" or "auto"; None: it has no such option.
+        picture: the default of ``--output``, or its suffix behind the name of the example; None: it
+            draws nothing.
+    """
+    name = Path(file).stem
+    parser = argparse.ArgumentParser(
+        description=(docstring or "").partition("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog=f"example: {run} examples/{name}.py {example}",
+    )
+    if device is not None:
+        choices = ("cpu", "cuda") if device == "cpu" else ("auto", "cpu", "cuda")
+        parser.add_argument("--device", choices=choices, default=device, help="where it runs")
+    if picture is not None:
+        default = Path(f"{name}{picture}" if picture.startswith(".") else picture)
+        parser.add_argument(
+            "--output", type=new_file, default=default, metavar="FILE", help="the picture"
+        )
+    return parser
+
+
+def positive_int(text: str) -> int:
+    """Read an integer from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"an integer >= 1 expected, got {text!r}")
+    return int(text)
+
+
+def positive_float(text: str) -> float:
+    """Read a finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"a finite number > 0 expected, got {text!r}")
+    return number
+
+
+def new_file(text: str) -> Path:
+    """Read the name of a file that can be written: an error before the work, not behind it."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir():
+        why = f"there is no folder {path.parent}"
+    elif path.is_dir():
+        why = "it is a folder"
+    else:
+        return path
+    raise argparse.ArgumentTypeError(f"a file in a folder expected, got {text!r}: {why}")
