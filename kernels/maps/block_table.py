@@ -20,7 +20,7 @@ from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute, range_co
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .block_slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot
-from .cooperative import BEFORE, WARP, Arrays, Crew, arrays_in
+from .cooperative import BEFORE, WARP, Arrays, Worker, arrays_in
 from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
 from .per_rank import PerRank
 from .scan import sums_before
@@ -134,18 +134,18 @@ class Fill(PerRank):
 class SomeRows(OfSlots):
     """A thread does ``FLIGHT`` rows at once: what it waits for, it waits for of all of them."""
 
-    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
-        first, end = crew.share(integers[0])
-        self.rows(crew, first, end, pointers, integers)
+    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+        first, end = worker.share(integers[0])
+        self.rows(worker, first, end, pointers, integers)
 
     @cute.jit
     def rows(
-        self, crew: Constexpr, first: Any, end: Any, pointers: AnyList, integers: AnyTuple
+        self, worker: Constexpr, first: Any, end: Any, pointers: AnyList, integers: AnyTuple
     ) -> None:
-        for some in range(first, end, crew.threads * FLIGHT):
-            self.some(crew, some + crew.tid, end, pointers, integers)
+        for some in range(first, end, worker.threads * FLIGHT):
+            self.some(worker, some + worker.tid, end, pointers, integers)
 
-    def some(self, crew: Any, some: Any, end: Any, pointers: Any, integers: Any) -> None:
+    def some(self, worker: Any, some: Any, end: Any, pointers: Any, integers: Any) -> None:
         """The work of a thread: rows from ``some`` on, as many apart as there are threads. No
         thread leaves while others of its CTA have rows.
         """
@@ -169,7 +169,7 @@ class Insert(SomeRows):
 
     @cute.jit
     def some(
-        self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
+        self, worker: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
     ) -> None:
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
@@ -177,9 +177,9 @@ class Insert(SomeRows):
         kind, keys_of_slots = self.kind, keys_at(slots, self.kind)
         keys, asked, seen, found = (cute.make_rmem_tensor(FLIGHT, kind) for _ in range(4))
         words, firsts = cute.make_rmem_tensor(FLIGHT, Int64), cute.make_rmem_tensor(FLIGHT, Int32)
-        lane = crew.tid % WARP
+        lane = worker.tid % WARP
         for u in range_constexpr(FLIGHT):
-            row = some + u * crew.threads
+            row = some + u * worker.threads
             keys[u], words[u] = kind(NOWHERE), Int64(0)
             if row < end:
                 cell = read_cell(cells, row, self.rank)
@@ -190,7 +190,7 @@ class Insert(SomeRows):
                     cute.arch.atomic_min(values + (rows + 1), Uint32(row))
         for u in range_constexpr(FLIGHT):
             firsts[u], asked[u] = lane, kind(NOWHERE)
-            if some + u * crew.threads - lane < end:  # all of a warp, or none
+            if some + u * worker.threads - lane < end:  # all of a warp, or none
                 firsts[u] = first_of_run(keys[u], lane)
                 words[u] = of_run(words[u], firsts[u], lane)
                 asked[u] = select(firsts[u] == lane, keys[u], kind(NOWHERE))
@@ -202,7 +202,7 @@ class Insert(SomeRows):
                 slot = home(asked[u], bits)
                 found[u] = claimed(keys_of_slots, asked[u], slot, seen[u], WORDS)
         for u in range_constexpr(FLIGHT):
-            row = some + u * crew.threads
+            row = some + u * worker.threads
             slot, of_row = Int32(-1), Int32(-1)
             if asked[u] != NOWHERE:
                 slot, fresh = inserted(
@@ -255,30 +255,30 @@ class Reserve(OfSlots):
     def integers(self) -> int:
         return 1
 
-    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
-        start, end = crew.share(integers[0])
+    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+        start, end = worker.share(integers[0])
         self.rows(
-            crew, start, end, pointers, integers[0], arrays_in(room, self.shared(crew.threads))
+            worker, start, end, pointers, integers[0], arrays_in(room, self.shared(worker.threads))
         )
 
     @cute.jit
     def rows(
         self,
-        crew: Constexpr,
+        worker: Constexpr,
         start: Any,
         end: Any,
         pointers: AnyList,
         rows: Any,
         arrays: AnyList,
     ) -> None:
-        for some in range(start, end, crew.threads * FLIGHT):
-            self.some(crew, some + crew.tid, end, pointers, rows, arrays)
+        for some in range(start, end, worker.threads * FLIGHT):
+            self.some(worker, some + worker.tid, end, pointers, rows, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
     def some(
         self,
-        crew: Constexpr,
+        worker: Constexpr,
         some: Any,
         end: Any,
         pointers: AnyList,
@@ -288,10 +288,10 @@ class Reserve(OfSlots):
         """Some rows of a thread, which are read at once; no thread leaves."""
         slots, slot_of, values = pointers
         (smem,) = arrays
-        tid = crew.tid
+        tid = worker.tid
         seen, counts = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))
         for u in range_constexpr(FLIGHT):
-            row = some + u * crew.threads
+            row = some + u * worker.threads
             of_row = at(slot_of, select(row < end, row, rows - 1))
             seen[u] = select(row < end, of_row, Int32(MADE))
         own = Int32(0)
@@ -300,8 +300,8 @@ class Reserve(OfSlots):
             word = ~at(cells_at(slots, slot, self.kind), 0)
             counts[u] = count_of(select(seen[u] < MADE, word, Int64(0)))
             own = own + counts[u]
-        before, total = sums_before([own], smem, tid, crew.threads)
-        last = crew.threads // WARP
+        before, total = sums_before([own], smem, tid, worker.threads)
+        last = worker.threads // WARP
         if (tid == 0) & (total > 0):
             smem[last] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
         cute.arch.sync_threads()
@@ -323,14 +323,14 @@ class Settle(SomeRows):
 
     @cute.jit
     def some(
-        self, crew: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
+        self, worker: Constexpr, some: Any, end: Any, pointers: AnyList, integers: AnyTuple
     ) -> None:
         cells, slots, slot_of, values = pointers
         rows = integers[0]
         seen, places = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))
         others = cute.make_rmem_tensor(FLIGHT, Uint32)
         for u in range_constexpr(FLIGHT):
-            row = some + u * crew.threads
+            row = some + u * worker.threads
             there = row < end
             row = select(there, row, rows - 1)
             seen[u] = select(there, at(slot_of, row), Int32(-1))
@@ -343,12 +343,12 @@ class Settle(SomeRows):
         # Of two rows of a cell, whichever comes second sees the first one's number here, or that of
         # a lower one: so the second lowest row of a cell is always told of.
         for u in range_constexpr(FLIGHT):
-            own = Uint32(some + u * crew.threads)
+            own = Uint32(some + u * worker.threads)
             others[u] = Uint32(0xFFFFFFFF)
             if seen[u] != -1:
                 others[u] = Uint32(cute.arch.atomic_min(values + Int64(places[u]), own))
         for u in range_constexpr(FLIGHT):
-            own = Uint32(some + u * crew.threads)
+            own = Uint32(some + u * worker.threads)
             if others[u] != Uint32(0xFFFFFFFF):
                 later = select(own > others[u], own, others[u])
                 cute.arch.atomic_min(values + rows, later)

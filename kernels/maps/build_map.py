@@ -17,7 +17,7 @@ from layoutconv.base.torch_internals import in_shape
 
 from . import map_stages, per_rank
 from .block_table import TAIL, table_bits
-from .cooperative import WORD, crew_for
+from .cooperative import WORD, ctas_for
 from .device_tables import Table, device_table
 from .hash_table import EMPTY
 from .map_stages import RoomToSort, filled, sorted_index, sorted_search
@@ -92,7 +92,7 @@ class HashTable:
                 addresses = (
                     found.slots, found.values, self.indices.data_ptr(), word + 4 * WORD, word,
                 )  # fmt: skip
-                ctas = crew_for(self._rows, slot_of.get_device())
+                ctas = ctas_for(self._rows, slot_of.get_device())
                 integers = (
                     self._rows, self._bits, *self.grid, ctas, found.vectors + 1, found.of_slots,
                 )  # fmt: skip
@@ -176,7 +176,7 @@ class HashTable:
             index.fill_(-1)
             return index, torch.arange(rows, dtype=torch.int32, device=index.device)
         found = make((rows,), (1,), torch.int32)
-        ctas = crew_for(max(rows, own), cells.get_device())
+        ctas = ctas_for(max(rows, own), cells.get_device())
         sorting = RoomToSort(rows, taps.order.window(rows), ctas)
         memory, empty, size = self._memory, self._memory is None, sorting.size
         if memory is None:
@@ -252,7 +252,7 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
         make((rows, taps), (1, rows or 1), torch.int32),
         make((rows,), (1,), torch.int32),
     )
-    ctas = crew_for(rows, index.get_device())
+    ctas = ctas_for(rows, index.get_device())
     sorting = RoomToSort(rows, order.window(rows), ctas)
     room = make((sorting.size,), (1,), torch.int32)
     word = room.data_ptr()

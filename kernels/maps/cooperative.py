@@ -1,13 +1,13 @@
-"""Several kernels in one launch: CTAs that are all there at once, and wait for each other between.
+"""Cooperative launch: stages of one kernel whose CTAs all run at once, with a grid sync between.
 
-A kernel of a cloud takes 2 to 10 us, of which 2 pass before its first instruction and after its
-last; a barrier of all CTAs takes about 1. So those that need each other's results are *phases* of
-one cooperative launch, which a GPU starts only if every CTA of it has a place. There is one to a
-multiprocessor: it has all of its registers, and its shared memory is what phases take turns with.
+A kernel of a point cloud takes 2 to 10 us, of which 2 us are launch latency; a grid sync takes
+about 1 us. So kernels that need each other's results are *stages* of one cooperative launch, which
+a GPU starts only if all of its CTAs are resident. There is one CTA per SM: it has all registers,
+and its stages use the shared memory in turn.
 
-CTAs count themselves at a barrier in a word of the launch's own memory, which a kernel before it,
-on the same stream, has set: so launches on several streams, or a CUDA graph that is replayed any
-number of times, never share one, and nothing has to be left as it was found.
+A grid sync counts CTAs in a word of memory that belongs to the launch, and that an earlier kernel
+of the stream has set. So launches on several streams, or replays of a CUDA graph, never share one,
+and a launch has nothing to reset.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..common.walk import select
 from .per_rank import PerRank, Places, types_of
 
 WARP = 32
-SHARED_BYTES = 99 * 1024  # of a CTA: what every GPU that kernels are built for has
-WORD = 4  # the Int32 of a barrier's word, which is filled with what is around it
-BEFORE = -1  # what it is set to
+SHARED_BYTES = 99 * 1024  # of a CTA, on every GPU that kernels are built for
+WORD = 4  # Int32 that the word of a grid sync takes: it is filled with the memory around it
+BEFORE = -1  # its value before the launch
 
 Arrays = list[tuple[Any, tuple[int, ...]]]  # in shared memory: their types and shapes
 
 
 class Part(PerRank):
-    """The work that the CTAs of a launch do in one of its phases, or a part of it.
+    """The work of a stage of a cooperative launch, or a part of that work.
 
-    The only one of a phase may say that it ``waits`` itself for the phase before, by ``wait``: only
-    then does it need what that did.
+    A part that is alone in its stage may set ``waits`` and call ``wait`` itself, where it needs the
+    results of the stage before: what it does until then overlaps with that stage.
     """
 
     waits = False
@@ -48,16 +48,17 @@ class Part(PerRank):
         """The arrays that a CTA of that many threads needs in shared memory: types and shapes."""
         return []
 
-    def work(self, crew: Crew, pointers: list[Any], integers: tuple[Any, ...], room: Any) -> None:
-        """The work of a CTA. Nobody may use ``room``, its shared memory, after that without waiting
-        for its other threads."""
+    def work(
+        self, worker: Worker, pointers: list[Any], integers: tuple[Any, ...], room: Any
+    ) -> None:
+        """Do the CTA's share. Its shared memory, ``room``, is free again behind a barrier."""
         raise NotImplementedError
 
 
-class Crew:
-    """Who works: thread ``tid`` of ``threads``, a constant, in the CTA ``cta`` of ``ctas``.
+class Worker:
+    """A thread of a cooperative launch: ``tid`` of ``threads``, a constant, in ``cta`` of ``ctas``.
 
-    ``waiting()`` ends when all have arrived at the barrier in front of the phase.
+    ``waiting()`` waits for the grid sync in front of the stage.
     """
 
     waiting: Callable[[], None]
@@ -66,31 +67,33 @@ class Crew:
         self.tid, self.threads, self.cta, self.ctas = tid, threads, cta, ctas
 
     def share(self, rows: Any) -> tuple[Any, Any]:
-        """The rows of a CTA, from the first to past the last: whole warps, side by side."""
+        """Return the range of the CTA's rows, first and end: contiguous, in multiples of a warp."""
         share = ((Int32(rows - 1) // self.ctas) // WARP + 1) * WARP
         first = Int64(self.cta) * share
         return first, least(first + share, rows)
 
 
 class EachRow(Part):
-    """A thread does a row; also on its own, as a kernel that is launched for itself.
+    """A thread per row: a part of a cooperative launch, or a kernel of its own.
 
-    Its first integer is how many rows there are.
+    The first integer is the number of rows.
     """
 
-    def work(self, crew: Crew, pointers: list[Any], integers: tuple[Any, ...], room: Any) -> None:
-        first, end = crew.share(integers[0])
-        self.rows(crew, first, end, pointers, integers, room)
+    def work(
+        self, worker: Worker, pointers: list[Any], integers: tuple[Any, ...], room: Any
+    ) -> None:
+        first, end = worker.share(integers[0])
+        self.rows(worker, first, end, pointers, integers, room)
 
     @cute.jit
     def rows(
-        self, crew: Constexpr, first: Any, end: Any, pointers: AnyList, integers: AnyTuple,
+        self, worker: Constexpr, first: Any, end: Any, pointers: AnyList, integers: AnyTuple,
         room: Any,
     ) -> None:  # fmt: skip
-        """Return those rows, from the first to past the last."""
-        arrays = arrays_in(room, self.shared(crew.threads))
-        for row in range(first + crew.tid, end, crew.threads):
-            self.row(row, crew.tid, pointers, integers, arrays)
+        """Do rows ``first`` to ``end``, exclusive."""
+        arrays = arrays_in(room, self.shared(worker.threads))
+        for row in range(first + worker.tid, end, worker.threads):
+            self.row(row, worker.tid, pointers, integers, arrays)
 
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
@@ -102,37 +105,37 @@ class EachRow(Part):
             self.row(row, tid, pointers, integers, arrays)
 
     def row(self, row: Any, tid: Any, pointers: Any, integers: Any, arrays: Any) -> None:
-        """Return what a thread does."""
+        """Do one row."""
         raise NotImplementedError
 
 
-class Together(PerRank):
-    """Parts in phases, which one launch goes through.
+class CooperativeKernel(PerRank):
+    """A cooperative launch of several stages, with a grid sync between two of them.
 
     Args:
-        phases: of each its parts, with the numbers of their addresses, and of their integers,
-            among the launch's.
+        stages: of each its parts, with the positions of their addresses and of their integers among
+            those of the launch.
         threads: of a CTA.
-        word: the number of the last address, where the barrier's word is, which is ``BEFORE``. It
-            may be a part's too: for what is behind the word.
+        word: the position of the last address, where the word of the grid sync is, set to
+            ``BEFORE``. A part may have that address, too, for what lies behind the word.
 
-    Behind the integers of the parts comes the number of CTAs.
+    The last integer of a launch, behind those of the parts, is the number of CTAs.
     """
 
-    def __init__(self, phases: tuple[Places, ...], threads: int, word: int) -> None:
-        super().__init__(phases[0][0][0].rank)
-        self.phases, self.threads, self.word = phases, threads, word
+    def __init__(self, stages: tuple[Places, ...], threads: int, word: int) -> None:
+        super().__init__(stages[0][0][0].rank)
+        self.stages, self.threads, self.word = stages, threads, word
 
     @property
     def key(self) -> tuple[Any, ...]:
         parts = tuple(
-            tuple((part.key, *places) for part, *places in phase) for phase in self.phases
+            tuple((part.key, *places) for part, *places in stage) for stage in self.stages
         )
         return type(self).__name__, parts, self.threads, self.word
 
     @property
     def parts(self) -> Places:
-        return tuple(place for phase in self.phases for place in phase)
+        return tuple(place for stage in self.stages for place in stage)
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return (*types_of(self.parts)[: self.word], ("int32", 16))
@@ -154,67 +157,67 @@ class Together(PerRank):
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         ctas, _, _ = cute.arch.grid_dim()
-        self.work(Crew(tid, self.threads, cta, ctas), pointers, integers)
+        self.work(Worker(tid, self.threads, cta, ctas), pointers, integers)
 
-    def work(self, crew: Crew, pointers: Any, integers: Any) -> None:
+    def work(self, worker: Worker, pointers: Any, integers: Any) -> None:
         needs = [part.shared(self.threads) for part, *_ in self.parts]
         room = shared_room(max(needs, key=size_of))
-        for number, phase in enumerate(self.phases):
+        for number, stage in enumerate(self.stages):
             if number:
                 word = pointers[self.word]
-                arrive(word, crew)
-                crew.waiting = partial(wait_for_all, word, number, crew)
-                if not phase[0][0].waits:
-                    wait(crew)
-            for turn, (part, addresses, of_integers) in enumerate(phase):
+                arrive(word, worker)
+                worker.waiting = partial(wait_for_all, word, number, worker)
+                if not stage[0][0].waits:
+                    wait(worker)
+            for turn, (part, addresses, of_integers) in enumerate(stage):
                 if turn:
                     cute.arch.sync_threads()
                 own = tuple(integers[place] for place in of_integers)
-                part.work(crew, [pointers[place] for place in addresses], own, room)
+                part.work(worker, [pointers[place] for place in addresses], own, room)
 
 
 @cute.jit
-def arrive(word: Any, crew: Constexpr) -> None:
-    """At a barrier of all CTAs: what they wrote before, all see who have waited.
+def arrive(word: Any, worker: Constexpr) -> None:
+    """Arrive at the grid sync: CTAs that have waited see what this one wrote before.
 
-    The fence of one thread publishes what all of a CTA wrote, as they were waited for.
+    One thread's fence publishes the writes of the whole CTA, which the barrier before it orders.
     """
     cute.arch.sync_threads()
-    if crew.tid == 0:
+    if worker.tid == 0:
         cute.arch.fence_acq_rel_gpu()
         add(word, Int32(1))
 
 
 @cute.jit
-def wait_for_all(word: Any, number: Constexpr, crew: Constexpr) -> None:
-    """Until all CTAs have arrived at barrier ``number``, from 1 on.
+def wait_for_all(word: Any, number: Constexpr, worker: Constexpr) -> None:
+    """Wait until all CTAs have arrived at grid sync ``number``, counted from 1.
 
-    To acquire drops what this multiprocessor's cache has kept, for all of its threads.
+    The acquire drops what the SM's L1 cache has kept, for all threads of the CTA.
     """
-    if crew.tid == 0:
+    if worker.tid == 0:
         there = Int32(BEFORE)
-        while there < number * crew.ctas + BEFORE:
+        while there < number * worker.ctas + BEFORE:
             there = cute.arch.load(word, Int32, sem="acquire", scope="gpu")
     cute.arch.sync_threads()
 
 
 def add(pointer: Any, number: Any) -> None:
-    """To an Int32 in memory; nobody waits for what it was."""
+    """Add to an Int32 in global memory, without a result (``red``)."""
     cute.arch.red(pointer, number, op="add", dtype="s32", sem="relaxed", scope="gpu")
 
 
-def wait(crew: Crew) -> None:
-    """For the phase before: a function, since loops carry whose methods they call."""
-    crew.waiting()
+def wait(worker: Worker) -> None:
+    """Wait for the stage before. A function, since loops carry objects whose methods they call."""
+    worker.waiting()
 
 
 def size_of(arrays: Arrays) -> int:
-    """The bytes of shared memory that arrays take."""
+    """Return the bytes of shared memory that arrays take."""
     return sum(-(-_elements(shape) * dtype.width // 8 // 16) * 16 for dtype, shape in arrays)
 
 
 def arrays_in(room: Any, arrays: Arrays) -> list[Any]:
-    """Arrays in shared memory, one behind the other, modes with the first the fastest."""
+    """Return arrays in shared memory, one behind the other, the first mode fastest."""
     found, bytes_before = [], 0
     for dtype, shape in arrays:
         pointer = cute.recast_ptr(room + bytes_before // 4, dtype=dtype)
@@ -224,7 +227,7 @@ def arrays_in(room: Any, arrays: Arrays) -> list[Any]:
 
 
 def shared_room(arrays: Arrays) -> Any:
-    """Shared memory for arrays, if there are any."""
+    """Allocate shared memory for arrays; None for no arrays."""
     size = size_of(arrays)
     assert size <= SHARED_BYTES
     if not size:
@@ -262,15 +265,15 @@ def beside_others() -> Iterator[None]:
         _of_thread.beside = before
 
 
-def crew_for(rows: int, device: int) -> int:
+def ctas_for(rows: int, device: int) -> int:
     """Return how many CTAs a launch for so many rows has."""
-    every = multiprocessors(device)
+    every = sm_count(device)
     if not _of_thread.beside:
         return every
     return min(every, max(every // 8, -(-rows // ROWS_BESIDE)))
 
 
 @remembered(64)
-def multiprocessors(device: int) -> int:
+def sm_count(device: int) -> int:
     """Count the SMs of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count

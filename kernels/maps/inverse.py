@@ -1,4 +1,4 @@
-"""The index of a kernel map's inverse: one call launches two kernels, to fill and to scatter."""
+"""The inverse map of a kernel map: one call launches two kernels, a fill with -1 and a scatter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Stages of kernel maps: chains of parts, and the room that sorting takes while it goes on.
+"""The stages of a kernel map, and the workspace of sorting.
 
-A chain fills a table, searches it for rows in the order of their taps, or sorts an index; it is two
-launches. ``neighbours.py`` has the parts that search, and calls them.
+A chain is two launches, a fill and a cooperative launch. It fills a hash table, searches one for
+rows in the order of their taps, or sorts an index buffer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from layoutconv.base.caches import remembered
 
 from .block_table import Fill, Insert, Reserve, Settle
-from .cooperative import WORD, Together
+from .cooperative import WORD, CooperativeKernel
 from .per_rank import Chain, Places
 from .row_order import Count, Gather, Sizes, Windows
 from .sort_keys import Keys, KeysOfIndex
@@ -23,8 +23,11 @@ SIZES = Sizes()
 
 @remembered(128)
 def filled(rank: int, threads: int, wide: bool) -> Chain:
-    """Rows into a table: addresses of slots, values, cells, the rows' slots, a barrier's word;
-    integers rows, bits, the grid, how many CTAs there are, and those of ``Fill``."""
+    """Put rows into a hash table.
+
+    Addresses: slots, values, cells, the rows' slots, the word of the grid sync. Integers: rows,
+    bits, the grid, CTAs, and those of ``Fill``.
+    """
     steps = _to_fill(rank, wide, (0, 1, 2, 3), tuple(range(3 + rank)))
     return _after_fill(tuple((step,) for step in steps), (0, 1, 4), threads, 0)
 
@@ -32,7 +35,7 @@ def filled(rank: int, threads: int, wide: bool) -> Chain:
 def _to_fill(
     rank: int, wide: bool, addresses: tuple[int, ...], integers: tuple[int, ...]
 ) -> Places:
-    """One phase after the other."""
+    """Return the parts that put rows into a table, a stage each."""
     slots, values, cells, slot_of = addresses
     return (
         (Insert(rank, wide), (cells, slots, slot_of, values), integers),
@@ -42,30 +45,33 @@ def _to_fill(
 
 
 def _after_fill(
-    phases: tuple[Places, ...], filled: tuple[int, int, int], threads: int, totals: int
+    stages: tuple[Places, ...], filled: tuple[int, int, int], threads: int, totals: int
 ) -> Chain:
-    """Phases, after what fills: a table at two addresses, if there is one to fill, the barrier's
-    word at a third one, and so many totals behind it."""
-    rank, word = phases[0][0][0].rank, filled[-1]
+    """Return the chain of a fill and the cooperative launch of ``stages``.
+
+    ``filled`` are the positions of three addresses: two of a table, if there is one to fill, and
+    the word of the grid sync, with ``totals`` numbers behind it.
+    """
+    rank, word = stages[0][0][0].rank, filled[-1]
     # The blocks of a thread's centre, 8 of 12 bytes, or 16 in four dimensions, fill shared memory.
-    together = Together(phases, threads // 2 if rank == 4 else threads, word)
-    last = together.integers()
+    cooperative = CooperativeKernel(stages, threads // 2 if rank == 4 else threads, word)
+    last = cooperative.integers()
     return Chain(
         (
             (Fill(rank, (WORD + totals) // 4), filled, (last, last + 1)),
-            (together, tuple(range(word + 1)), tuple(range(last))),
+            (cooperative, tuple(range(word + 1)), tuple(range(last))),
         )
     )
 
 
 @remembered(128)
 def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
-    """A table is searched for sorted rows; one that is ``empty`` is filled first.
+    """Search a hash table for the taps of rows, in the order of their tap masks.
 
-    Addresses of slots, values, centres, natural, visits, order, index, runs, counts, keys, of a
-    table to fill its cells and the rows' slots, and the barrier's word. Integers rows, bits,
-    taps, 1, rows of a chunk, chunks, rows of a window, the geometry and the grid, of a table to
-    fill its rows, how many CTAs there are, and those of ``Fill``.
+    A table that is ``empty`` is filled first. Addresses: slots, values, centres, natural, visits,
+    order, index, runs, counts, keys; for a table to fill, its cells and the rows' slots; the word
+    of the grid sync. Integers: rows, bits, taps, 1, rows of a chunk, chunks, rows of a window, the
+    geometry and the grid; for a table to fill, its rows; CTAs, and those of ``Fill``.
     """
     rank, word = search.rank, 12 if empty else 10
     geometry = tuple(range(7, 8 + 4 * rank))
@@ -73,19 +79,22 @@ def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> 
     counted = (keys, (2, 0, 4, 9), (0, 1, 2, *geometry))
     found = (search, (0, 1, 2, 3, 5, 6), (0, 1, 2, 3, *geometry))
     count, windows = _sort(sizes, counted, found, (7, 8, word, 5), (0, 4, 5, 6), waits=empty)
-    phases: tuple[Places, ...] = ((count,), (windows,))
+    stages: tuple[Places, ...] = ((count,), (windows,))
     if empty:
         of_table = geometry[-1] + 1, 1, *grid
         insert, reserve, settle = _to_fill(rank, search.wide, (0, 1, 10, 11), of_table)
-        phases = (insert,), (count, reserve), (settle,), (windows,)
-    return _after_fill(phases, (0, 1, word), sizes.threads, 1 << sizes.place)
+        stages = (insert,), (count, reserve), (settle,), (windows,)
+    return _after_fill(stages, (0, 1, word), sizes.threads, 1 << sizes.place)
 
 
 @remembered(128)
 def sorted_index(sizes: Sizes) -> Chain:
-    """Addresses of the index, visits, the sorted one, order, runs, counts, keys and the barrier's
-    word; integers rows, taps, rows of a chunk, chunks, rows of a window, how many CTAs there are,
-    and those of ``Fill``."""
+    """Sort the rows of an index buffer by their tap masks.
+
+    Addresses: the index, visits, the sorted index, order, runs, counts, keys, the word of the grid
+    sync. Integers: rows, taps, rows of a chunk, chunks, rows of a window, CTAs, and those of
+    ``Fill``.
+    """
     counted = (KeysOfIndex(1, sizes), (0, 1, 6), (0, 1))
     gathered = (Gather(1, sizes), (0, 3, 2), (0, 1))
     count, windows = _sort(sizes, counted, gathered, (4, 5, 7, 3), (0, 2, 3, 4), waits=False)
@@ -96,7 +105,9 @@ def _sort(
     sizes: Sizes, keys: Any, then: Any, addresses: tuple[int, ...], integers: tuple[int, ...],
     *, waits: bool,
 ) -> Places:  # fmt: skip
-    """From what finds keys to an order, and what is done with its rows: two phases."""
+    """Return two stages: ``keys`` finds sort keys and counts them; rows are sorted, and ``then`` is
+    done with each.
+    """
     find, of_keys, numbers = keys
     do, of_then, numbers_of_then = then
     *room, order = addresses
@@ -111,8 +122,7 @@ def _sort(
 
 
 class RoomToSort:
-    """Memory that sorting needs while it goes on: one piece of memory, in front of what else a call
-    needs, which a barrier's word starts.
+    """The workspace of sorting: one piece of memory that begins with the word of the grid sync.
 
     Args:
         rows: how many are sorted.

@@ -1,8 +1,8 @@
-"""The cells that a cloud reaches as bits of a grid: what is found in them is in order, and once.
+"""Occupancy bitmap: a bit per cell of the grid, which yields reached cells in order, each once.
 
-Cells are marked, counted by blocks, and written from where the blocks before leave off: by four
-kernels of one call, or of two where the host waits for how many cells there are. To sort keys is
-more than ten launches of torch, and more work for the GPU.
+Kernels mark cells, count them per block, and write each block from the sum of the counts before it
+on: four kernels in one call, or in two calls where the host needs the number of cells. Sorting keys
+takes more than ten launches of torch, and more work on the GPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The cells that a convolution with a stride, or a transposed one, reaches from a cloud's.
+"""Output coordinates: the cells that a strided or transposed convolution reaches from its inputs.
 
-Cells of a grid that is not too great are bits; of others keys go into a set and are sorted.
+On a grid that is not too large they are found in an occupancy bitmap; else their keys go into a
+hash set and are sorted.
 """
 
 from __future__ import annotations

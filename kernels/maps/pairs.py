@@ -21,7 +21,7 @@ from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute, cutlass,
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from . import per_rank
-from .cooperative import WARP, least, multiprocessors
+from .cooperative import WARP, least, sm_count
 from .per_rank import PerRank
 from .scan import sum_upto
 
@@ -65,7 +65,7 @@ def pairs(
     if not chunks:
         return outputs, inputs, of_taps.new_zeros(taps)
     lengths = make((taps,), (1,), of_taps.dtype)
-    parts = max(1, CTAS * multiprocessors(index.get_device()) // taps)
+    parts = max(1, CTAS * sm_count(index.get_device()) // taps)
     share = -(-rows // (parts * WRITE.threads)) * WRITE.threads
     tensors = index, of_taps, lengths, both
     start = both.data_ptr()

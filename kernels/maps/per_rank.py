@@ -24,7 +24,7 @@ from ..common.walk import TYPES
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph
 
-# Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 multiprocessors.
+# Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 SMs.
 THREADS = 128
 
 Functions = dict[int, Callable[..., None]]  # of a kernel, once it is loaded, by device
@@ -118,7 +118,7 @@ def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
     """The compiled kernel, a TVM-FFI function ``f(of, addresses, integers)``.
 
     ``of``, any int32 tensor of two modes, says which GPU, and with it which stream; memory is told
-    of by addresses: a tensor argument costs eight times as much of the host's time. With a folder
+    of by addresses: a tensor argument has eight times the host overhead. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     shape, stride = ((cute.sym_int64(), cute.sym_int64()) for _ in range(2))

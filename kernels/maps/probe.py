@@ -1,4 +1,4 @@
-"""Centres look for the rows of their taps: the part of kernels that writes an index."""
+"""Hash probing: each centre looks up the rows of its taps, and writes them to the index buffer."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def arrays_for(log: int, bits: int, threads: int) -> Arrays:
 
 @cute.jit
 def sort(
-    crew: Constexpr, count: Any, low: Constexpr, bits: Constexpr,
+    worker: Constexpr, count: Any, low: Constexpr, bits: Constexpr,
     arrays: AnyList,
 ) -> None:  # fmt: skip
     """``count`` numbers, Int32 of at least 0, by their bits from ``low`` on: those of the first
@@ -49,7 +49,7 @@ def sort(
     Who comes waits for a barrier first; who leaves has.
     """
     items, places, counts, sums = arrays
-    tid, threads = crew.tid, crew.threads
+    tid, threads = worker.tid, worker.threads
     lane, warp, warps = tid % WARP, tid // WARP, threads // WARP
     digits, width = digits_of(bits)
     values, each = 1 << width, (1 << width) // WARP

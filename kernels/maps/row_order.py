@@ -1,7 +1,7 @@
 """Rows in the order of their keys, which ``tap_keys`` makes of the taps they have, in kernels.
 
 Rows are sorted by 12 bits in one stable counting sort, then windows of them, 4096 rows at most, by
-the rest of their keys, in two phases. In the first one a CTA sorts a chunk of rows by its 12 bits,
+the rest of their keys, in two stages. In the first one a CTA sorts a chunk of rows by its 12 bits,
 and says where each place starts in it; in the second one it takes the rows of a window out of all
 the chunks, and sorts them. A radix sort of keys of 32 bits has four passes of 8 us or more each,
 for any cloud below a million rows (H200).
@@ -20,9 +20,9 @@ from .cooperative import (
     WARP,
     WORD,
     Arrays,
-    Crew,
     EachRow,
     Part,
+    Worker,
     add,
     arrays_in,
     least,
@@ -101,29 +101,29 @@ class Count(OfRows):
         sizes = self.sizes
         return [*arrays_for(sizes.chunk, sizes.place, threads), (Int32, (1 << sizes.place,))]
 
-    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
-        self.chunks(crew, pointers, integers, room)
+    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+        self.chunks(worker, pointers, integers, room)
 
     @cute.jit
-    def chunks(self, crew: Constexpr, pointers: AnyList, integers: AnyTuple, room: Any) -> None:
+    def chunks(self, worker: Constexpr, pointers: AnyList, integers: AnyTuple, room: Any) -> None:
         rows, chunk, chunks, *of_keys = integers
-        for number in range(crew.cta, Int32(chunks), crew.ctas):
+        for number in range(worker.cta, Int32(chunks), worker.ctas):
             start = Int64(number) * chunk
             end = least(start + chunk, rows)
-            self.keys.rows(crew, start, end, pointers[3:], tuple(of_keys), room)
+            self.keys.rows(worker, start, end, pointers[3:], tuple(of_keys), room)
             cute.arch.sync_threads()
-            arrays = arrays_in(room, self._shared(crew.threads))
-            self.chunk(crew, number, start, Int32(end - start), pointers, arrays)
+            arrays = arrays_in(room, self._shared(worker.threads))
+            self.chunk(worker, number, start, Int32(end - start), pointers, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
     def chunk(
-        self, crew: Constexpr, number: Any, start: Any, count: Any, pointers: AnyList,
+        self, worker: Constexpr, number: Any, start: Any, count: Any, pointers: AnyList,
         arrays: AnyList,
     ) -> None:  # fmt: skip
         runs, counts, word, *_, keys = pointers
         *for_sort, found = arrays
-        tid, threads = crew.tid, crew.threads
+        tid, threads = worker.tid, worker.threads
         log, bins = self.sizes.chunk, 1 << self.sizes.place
         unsorted = for_sort[0][None, 0]
         for i in range(tid, count, threads):
@@ -131,7 +131,7 @@ class Count(OfRows):
         for place in range(tid, bins, threads):
             found[place] = Int32(0)
         cute.arch.sync_threads()
-        sort(crew, count, log, self.sizes.place, for_sort)
+        sort(worker, count, log, self.sizes.place, for_sort)
         items = for_sort[0][None, digits_of(self.sizes.place)[0] % 2]
         # Of a run of one place: past its last row less its first.
         for i in range(tid, count, threads):
@@ -172,7 +172,7 @@ class Windows(OfRows):
     piece of its run. The CTA takes these, one behind the other. Rows that are the same to the sort
     are of one place, and come in the order of their numbers.
 
-    If it ``waits``, ``then`` is what the phase before is needed for, and nothing else is.
+    If it ``waits``, ``then`` is what the stage before is needed for, and nothing else is.
     """
 
     def __init__(self, then: Any, sizes: Sizes, waits: bool) -> None:
@@ -202,33 +202,33 @@ class Windows(OfRows):
             (Int32, (3 * threads // WARP,)), (Int32, (4,)),
         ]  # fmt: skip
 
-    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
-        self.windows(crew, pointers, integers, room)
+    def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
+        self.windows(worker, pointers, integers, room)
 
     @cute.jit
-    def windows(self, crew: Constexpr, pointers: AnyList, integers: AnyTuple, room: Any) -> None:
+    def windows(self, worker: Constexpr, pointers: AnyList, integers: AnyTuple, room: Any) -> None:
         rows, chunk, chunks, window, *of_then = integers
-        arrays = arrays_in(room, self._shared(crew.threads))
-        for number in range(crew.cta, Int32((rows + window - 1) // window), crew.ctas):
+        arrays = arrays_in(room, self._shared(worker.threads))
+        for number in range(worker.cta, Int32((rows + window - 1) // window), worker.ctas):
             start = Int64(number) * window
             end = least(start + window, rows)
             count = Int32(end - start)
-            places = self.places(crew, Int32(start), Int32(end), pointers[2], arrays)
-            self.pieces(crew, places, (chunk, Int32(chunks)), pointers, arrays)
-            self.sort(crew, start, count, pointers[3], arrays)
+            places = self.places(worker, Int32(start), Int32(end), pointers[2], arrays)
+            self.pieces(worker, places, (chunk, Int32(chunks)), pointers, arrays)
+            self.sort(worker, start, count, pointers[3], arrays)
             if cutlass.const_expr(self.waits):
-                wait(crew)
+                wait(worker)
             else:
                 cute.arch.sync_threads()
-            self.then.rows(crew, start, end, pointers[4:], tuple(of_then), room)
+            self.then.rows(worker, start, end, pointers[4:], tuple(of_then), room)
             cute.arch.sync_threads()
 
     @cute.jit
-    def places(self, crew: Constexpr, start: Any, end: Any, word: Any, arrays: AnyList) -> Any:
+    def places(self, worker: Constexpr, start: Any, end: Any, word: Any, arrays: AnyList) -> Any:
         """The first place of a window, with how many of its rows are in windows before; the last
         one, with how many of its rows are in this window or before."""
         *_, sums, found = arrays
-        tid, threads = crew.tid, crew.threads
+        tid, threads = worker.tid, worker.threads
         each = (1 << self.sizes.place) // threads
         own = read(word + cute.assume(WORD + tid * each, divby=min(each, WORD)), Int32, each)
         total = Int32(0)
@@ -249,7 +249,7 @@ class Windows(OfRows):
 
     @cute.jit
     def pieces(
-        self, crew: Constexpr, places: AnyTuple, of_chunks: AnyTuple,
+        self, worker: Constexpr, places: AnyTuple, of_chunks: AnyTuple,
         pointers: AnyList, arrays: AnyList,
     ) -> None:  # fmt: skip
         """The window's rows and, as far as they differ, the rest of their keys."""
@@ -257,7 +257,7 @@ class Windows(OfRows):
         chunk, chunks = of_chunks
         runs, counts, *_ = pointers
         items, *_, rows, firsts, sources, sums, _ = arrays
-        tid, threads = crew.tid, crew.threads
+        tid, threads = worker.tid, worker.threads
         bins, low = 1 << self.sizes.place, self.sizes.low
         shift = 32 - Int32(cute.arch.clz(last - first))  # so that the places of the window fit in
         of_first, of_last, between, filled = Int32(0), Int32(0), Int32(0), Int32(0)
@@ -297,12 +297,12 @@ class Windows(OfRows):
             cute.arch.sync_threads()
 
     @cute.jit
-    def sort(self, crew: Constexpr, start: Any, count: Any, order: Any, arrays: AnyList) -> None:
+    def sort(self, worker: Constexpr, start: Any, count: Any, order: Any, arrays: AnyList) -> None:
         *for_sort, rows, _, _, _, _ = arrays
         low, log = self.sizes.low, self.sizes.window
-        sort(crew, count, log, low, for_sort)
+        sort(worker, count, log, low, for_sort)
         items = for_sort[0][None, digits_of(low)[0] % 2]
-        for i in range(crew.tid, count, crew.threads):
+        for i in range(worker.tid, count, worker.threads):
             put(order, start + i, rows[items[i] & ((1 << log) - 1)])
 
 

@@ -1,4 +1,4 @@
-"""Sums of numbers of a warp's lanes, or of a CTA's threads, up to each of them."""
+"""Scans: an inclusive scan of a warp's lanes, and an exclusive scan of a CTA's threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .cooperative import WARP
 
 
 def sum_upto(count: Any, lane: Any) -> Any:
-    """The sum of the numbers of a warp's lanes, up to each."""
+    """Inclusive scan of a warp: the sum of ``count`` over the lanes up to this one."""
     upto = count
     for bit in range(5):
         below = cute.arch.shuffle_sync_up(upto, 1 << bit)
@@ -21,11 +21,11 @@ def sum_upto(count: Any, lane: Any) -> Any:
 
 @cute.jit
 def sums_before(own: AnyList, sums: Any, tid: Any, threads: Constexpr) -> Any:
-    """Scan each of some numbers of a CTA's threads: the sum of those of threads before; then of
-    each that of all.
+    """Exclusive scan of a CTA, of several numbers at once: their sums over the threads before this
+    one, and then their totals.
 
-    ``sums``, in shared memory, has a number for each warp and each of them. Whoever writes there
-    afterwards waits for a barrier first.
+    ``sums``, in shared memory, has an Int32 per warp for each number. A later write to it needs a
+    barrier before.
     """
     lane, warp, warps = tid & 31, tid >> 5, threads // WARP
     through = [sum_upto(number, lane) for number in own]

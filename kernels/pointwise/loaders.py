@@ -47,7 +47,7 @@ def load_dot(
     out_dtype: str,
     arch: str,
     aligned: tuple[int, int, int] = (16, 16, 16),
-    multiprocessors: int = 132,
+    sm_count: int = 132,
     epilogue: str = "",
 ) -> DotKernels:
     """The kernels of a view of one row and one column: from memory, from disk, or compiled now.
@@ -59,7 +59,7 @@ def load_dot(
         out_dtype: of D, one of the same.
         arch: such as "sm_90a".
         aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
-        multiprocessors: of the GPU; decides how long sums are cut.
+        sm_count: of the GPU; decides how long sums are cut.
         epilogue: the structure of one without statistics, for a view that ``fuses``.
 
     The kernels take the memory that the tensors span as flat tensors: ``x.as_strided((span,),
@@ -69,7 +69,7 @@ def load_dot(
     Raises ``UnsupportedViewError`` for another view, for one with an index buffer, and for 2^31
     rows of vectors or more.
     """
-    plan = schedule_dot(view, dtype, out_dtype, aligned, multiprocessors, epilogue)
+    plan = schedule_dot(view, dtype, out_dtype, aligned, sm_count, epilogue)
     shape = plan.products.shape
 
     def compile() -> Any:

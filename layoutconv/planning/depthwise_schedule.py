@@ -147,7 +147,7 @@ def schedule_dot(
     dtype: str,
     out_dtype: str,
     aligned: tuple[int, int, int] = (16, 16, 16),
-    multiprocessors: int = 132,
+    sm_count: int = 132,
     epilogue: str = "",
 ) -> DotSchedule:
     """The launches of a view that ``dot_nest`` takes; sums are in float32, of float64 in that.
@@ -164,29 +164,29 @@ def schedule_dot(
     if _static(view):
         nest = dot_nest(view, _columns(view))
         _check(nest)
-        window = window_of(nest, types, aligned, multiprocessors, epilogue)
+        window = window_of(nest, types, aligned, sm_count, epilogue)
         if window is not None:
             return DotSchedule(DotLaunch(*window), (), 0)
         if view.k <= UNROLLED:
-            launch, _ = _one(nest, types, aligned, multiprocessors, True, epilogue)
+            launch, _ = _one(nest, types, aligned, sm_count, True, epilogue)
             return DotSchedule(launch, (), 0)
     if epilogue:
         raise UnsupportedViewError(f"expected a sum over taps before an epilogue, got k = {view.k}")
     nest = dot_nest(view)
     _check(nest)
-    gradient = filter_gradient_of(nest, types, aligned, multiprocessors) if view.k else None
+    gradient = filter_gradient_of(nest, types, aligned, sm_count) if view.k else None
     if gradient is not None:
         launch = DotLaunch(gradient.shape, gradient.integers)
         if gradient.pieces < 2:
             return DotSchedule(launch, (), 0)
-        finish = schedule(gradient.finish, *types.of_finish, (16, aligned[2]), multiprocessors)
+        finish = schedule(gradient.finish, *types.of_finish, (16, aligned[2]), sm_count)
         return DotSchedule(launch, tuple(finish), gradient.pieces * prod(nest.outer))
-    launch, pieces = _one(nest, types, aligned, multiprocessors, not view.k)
+    launch, pieces = _one(nest, types, aligned, sm_count, not view.k)
     if pieces < 2:
         return DotSchedule(launch, (), 0)
     first, second = split(nest, pieces, min(1, len(nest.inner) - 1))
-    launch, _ = _one(first, types.of_parts, (*aligned[:2], 16), multiprocessors, False)
-    finish = schedule(second, *types.of_finish, (16, aligned[2]), multiprocessors)
+    launch, _ = _one(first, types.of_parts, (*aligned[:2], 16), sm_count, False)
+    finish = schedule(second, *types.of_finish, (16, aligned[2]), sm_count)
     return DotSchedule(launch, tuple(finish), prod(first.outer))
 
 
@@ -227,7 +227,7 @@ def _one(
     nest: Nest,
     types: Types,
     aligned: tuple[int, int, int],
-    multiprocessors: int,
+    sm_count: int,
     short: bool,
     epilogue: str = "",
 ) -> tuple[DotLaunch, int]:
@@ -242,7 +242,7 @@ def _one(
     depth = _depth(whole, short)
     most = max(1, min(8, ACCUMULATORS // vector))
     # A tile has about four times the loads in flight that one element has.
-    enough = 4 * prod(whole.outer) // (THREADS * multiprocessors) if short else most
+    enough = 4 * prod(whole.outer) // (THREADS * sm_count) if short else most
     tile = _tile(whole.outer[tiled], most, max(enough, 1)) if tiled else 1
     extents = whole.outer[tiled], (whole.inner or (1,))[0]
     outer = list(whole.outer)
@@ -275,7 +275,7 @@ def _one(
         ),
         epilogue=epilogue,
     )
-    lanes, warps, pieces = (0, 0, 1) if short else _team(tiles, rows, columns, multiprocessors)
+    lanes, warps, pieces = (0, 0, 1) if short else _team(tiles, rows, columns, sm_count)
     channels = min(tiles.outer[0], CHANNELS)
     further = (rows, columns, lanes, warps, channels, *extents, *steps, *[0] * (3 - len(steps)))
     return DotLaunch(shape, (*tiles.arguments(), *further)), pieces
@@ -337,9 +337,9 @@ def _ratio(nest: Nest, operand: int, tiled: int, tile: int, depth: int) -> Ratio
     return (along, down) if len(places) < tile * depth else None
 
 
-def _team(nest: Nest, rows: int, columns: int, multiprocessors: int) -> tuple[int, int, int]:
+def _team(nest: Nest, rows: int, columns: int, sm_count: int) -> tuple[int, int, int]:
     """The logarithms of lanes and warps that share a row, and pieces of the sums."""
-    enough = THREADS * multiprocessors
+    enough = THREADS * sm_count
     longest = nest.inner[-1] if len(nest.inner) == 1 else max(nest.inner[1:])
     lanes = max(LANES // rows, 1).bit_length() - 1
     while lanes < 5 and (rows << (lanes + 3)) * longest < enough:

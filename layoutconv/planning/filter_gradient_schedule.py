@@ -99,7 +99,7 @@ def filter_gradient_of(
     nest: Nest,
     types: Types,
     aligned: tuple[int, int, int],
-    multiprocessors: int,
+    sm_count: int,
 ) -> FilterGradient | None:
     """The kernel of a nest of A, B and D; None where it has none.
 
@@ -121,7 +121,7 @@ def filter_gradient_of(
     if max(prod(outer), runs * rows) >= 2**30:
         return None
     channels, filters, threads, blocks = _cta(outer)
-    cut = _cut(runs, rows, threads, CTAS_PER_SM * multiprocessors // blocks)
+    cut = _cut(runs, rows, threads, CTAS_PER_SM * sm_count // blocks)
     pieces = cut.of_runs * -(-rows // cut.of_rows)
     target, finish, room = nest, Nest((), (), ()), aligned[2]
     if pieces > 1:

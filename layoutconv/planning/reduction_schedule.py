@@ -14,7 +14,7 @@ LANES = 32
 SECTOR_BYTES = 32  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
 FEW = 2  # the same of threads that have no more
-THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
+THREADS = 1024  # of an SM that have to run before memory is busy, with FLIGHT loads each
 LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
 LONGEST = 32  # loads beyond which it does
 BYTES = {
@@ -86,7 +86,7 @@ def schedule(
     accumulator: str,
     out_dtype: str,
     aligned: tuple[int, int],
-    multiprocessors: int,
+    sm_count: int,
 ) -> list[Launch]:
     """The launches of a reduction: one, or two for long sums of few results.
 
@@ -105,15 +105,15 @@ def schedule(
     [2112, 0]
     """
     types = Types(dtype, accumulator, out_dtype)
-    launch, loads, threads = _one(nest, types, aligned, multiprocessors)
-    pieces = min(THREADS * multiprocessors // threads, loads // LEAST)
+    launch, loads, threads = _one(nest, types, aligned, sm_count)
+    pieces = min(THREADS * sm_count // threads, loads // LEAST)
     columns = launch.integers[-5]
     pieces = max(pieces if loads > LONGEST else 1, -(-columns >> 28))
     if pieces < 2:
         return [launch]
     first, second = split(nest, pieces)
-    partial, _, _ = _one(first, types.of_parts, (aligned[0], 16), multiprocessors)
-    finish, _, _ = _one(second, types.of_finish, (16, aligned[1]), multiprocessors)
+    partial, _, _ = _one(first, types.of_parts, (aligned[0], 16), sm_count)
+    finish, _, _ = _one(second, types.of_finish, (16, aligned[1]), sm_count)
     count = (*finish.integers[:-2], prod(nest.inner), finish.integers[-1])
     return [
         replace(partial, workspace=prod(first.outer)),
@@ -122,7 +122,7 @@ def schedule(
 
 
 def _one(
-    nest: Nest, types: Types, aligned: tuple[int, int], multiprocessors: int
+    nest: Nest, types: Types, aligned: tuple[int, int], sm_count: int
 ) -> tuple[Launch, int, int]:
     """A reduction in one launch; how many loads a thread makes, how many threads there are."""
     size, _, out_size = (BYTES[name] for name in types)
@@ -144,7 +144,7 @@ def _one(
     # read whole sectors beside them, then warps.
     most = LANES if inner else LANES // min(rows, LANES, max(1, SECTOR_BYTES // (vector * size)))
     warps = 0
-    while columns > 1 << (lanes + warps) and rows << (lanes + warps) < THREADS * multiprocessors:
+    while columns > 1 << (lanes + warps) and rows << (lanes + warps) < THREADS * sm_count:
         if 2 << lanes <= most:
             lanes += 1
         elif 2 << warps <= WARPS:

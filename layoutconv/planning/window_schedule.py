@@ -95,7 +95,7 @@ def window_of(
     nest: Nest,
     types: Types,
     aligned: tuple[int, int, int],
-    multiprocessors: int,
+    sm_count: int,
     epilogue: str,
 ) -> tuple[WindowShape, tuple[int, ...]] | None:
     """The kernel and its integers for a nest of A, B, D and D's columns; None where it has none.
@@ -114,7 +114,7 @@ def window_of(
     stored = vector * out_size <= min(16, aligned[2]) and together(nest, 2, False, vector) == vector
     whole = in_vectors(nest, False, vector)
     lanes = _lanes(prod(nest.inner), vector, types.accumulator)
-    found = _tiling(whole, vector, size, multiprocessors)
+    found = _tiling(whole, vector, size, sm_count)
     if not lanes or found is None or taps > LONGEST:
         return None
     loop, tile, ratio = found
@@ -148,7 +148,7 @@ def window_of(
     vectors = whole.outer[0]
     blocks = -(-vectors // min(vectors, lanes))
     channels = -(-vectors // blocks)
-    turns = _turns(prod(tiles.outer[1:]), channels, blocks, multiprocessors)
+    turns = _turns(prod(tiles.outer[1:]), channels, blocks, sm_count)
     steps = (form.outer[0] for form in nest.memories[1:])
     return shape, (*tiles.arguments(), vectors, channels, turns, extent, step, *steps)
 
@@ -163,13 +163,11 @@ def _lanes(terms: int, vector: int, accumulator: str) -> int:
     return 0
 
 
-def _tiling(
-    nest: Nest, vector: int, size: int, multiprocessors: int
-) -> tuple[int, int, Ratio] | None:
+def _tiling(nest: Nest, vector: int, size: int, sm_count: int) -> tuple[int, int, Ratio] | None:
     """The loop along which windows overlap, outputs of a thread, and the ratio of A's steps."""
     taps = nest.inner[0]
     # A tile has about four times the loads in flight that one output has.
-    enough = 4 * prod(nest.outer) // (CTA * multiprocessors)
+    enough = 4 * prod(nest.outer) // (CTA * sm_count)
     most = min(TILE, max(1, ACCUMULATORS // vector), max(2, enough))
     found = []
     for loop in range(1, len(nest.outer)):
@@ -244,9 +242,9 @@ def _ordered(nest: Nest, loop: int, tile: int) -> tuple[Nest, int, int]:
     return tiles, order.index(loop), nest.outer[loop]
 
 
-def _turns(others: int, channels: int, blocks: int, multiprocessors: int) -> int:
+def _turns(others: int, channels: int, blocks: int, sm_count: int) -> int:
     """Return how many blocks of outputs a CTA takes in turn: few waves, and few copies of B."""
-    ctas, slots = -(-others // (CTA // channels)), CTAS_PER_SM * multiprocessors
+    ctas, slots = -(-others // (CTA // channels)), CTAS_PER_SM * sm_count
 
     def time(turns: int) -> float:
         waves = -(-(-(-ctas // turns) * blocks) // slots)

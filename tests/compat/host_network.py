@@ -56,10 +56,10 @@ def stand_in() -> None:
     machines.stand_in(MACHINES["sm_90a"])
     take_from(lambda *_: nothing)
     for module in (build_map, map_stages, pairs):
-        if hasattr(module, "crew_for"):
-            module.__dict__["crew_for"] = lambda rows, device: 132
-        if hasattr(module, "multiprocessors"):
-            module.__dict__["multiprocessors"] = lambda device: 132
+        if hasattr(module, "ctas_for"):
+            module.__dict__["ctas_for"] = lambda rows, device: 132
+        if hasattr(module, "sm_count"):
+            module.__dict__["sm_count"] = lambda device: 132
     segment_sum.__dict__["load_segment_sum"] = lambda *_: nothing
     rank: Any = per_rank
     rank.load_per_rank, rank._arch = map_kernel, lambda device: "sm_90a"

@@ -51,7 +51,7 @@ def test_passes(kind, dtype, C, more):
     for view in found:
         execute_cpu(view, a, b, out)
         name = str(dtype)[6:]
-        kernels = load_dot(view, name, name, machine.arch, multiprocessors=machine.sm_count)
+        kernels = load_dot(view, name, name, machine.arch, sm_count=machine.sm_count)
         kind_of_sums = getattr(torch, kernels.accumulator)
         workspace = torch.full((kernels.workspace,), torch.nan, dtype=kind_of_sums, device="cuda")
         kernels(a.cuda().view(-1), b.cuda().view(-1), result.view(-1), workspace)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from layoutconv.kernels.maps import build_map, map_stages, per_rank
 from layoutconv.kernels.maps.block_table import Fill, Insert, Reserve, Settle
 from layoutconv.kernels.maps.build_map import HashTable
-from layoutconv.kernels.maps.cooperative import Together
+from layoutconv.kernels.maps.cooperative import CooperativeKernel
 from layoutconv.kernels.maps.inverse import Scatter
 from layoutconv.kernels.maps.occupancy_bitmap import CountBits, Mark, WriteCells
 from layoutconv.kernels.maps.output_coords import Reach, Unpack
@@ -136,7 +136,7 @@ class Launches:
             assert piece.ctypes.data % min(aligned, 8) == 0
         of = DeviceTensor(addresses[0], (1, 1), "int32")
         asked = launch_of(program, function, of, tuple(addresses), integers)
-        assert asked.cooperative == isinstance(kernel, Together)
+        assert asked.cooperative == isinstance(kernel, CooperativeKernel)
         random = np.random.default_rng(self.seed)
         across, down, _ = asked.grid
         order = random.permutation(across * down)
@@ -163,7 +163,7 @@ def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
     """A kernel, or the parts of one, with the numbers of their addresses."""
     found: list[tuple[PerRank, tuple[int, ...]]] = []
     for part, places, _ in (
-        kernel.parts if isinstance(kernel, Together) else [(kernel, range(99), ())]
+        kernel.parts if isinstance(kernel, CooperativeKernel) else [(kernel, range(99), ())]
     ):
         if isinstance(part, Count):
             found.append((part.keys, tuple(places[3:])))
@@ -187,7 +187,7 @@ def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[
     for part, places in parts_of(kernel):
         updates |= {places[i] for i in UPDATES.get(type(part), ())}
         writes.update(places[i] for i in WRITES.get(type(part), ()))
-    if isinstance(kernel, Together):
+    if isinstance(kernel, CooperativeKernel):
         updates.add(kernel.word)
     return updates, dict(writes)
 
@@ -224,7 +224,7 @@ def in_the_machine() -> Iterator[Launches]:
 def launches_of_maps() -> Iterator[Launches]:
     """Launches of maps in the simulator, with few CTAs and few bits to sort by."""
     with pytest.MonkeyPatch.context() as patch, in_the_machine() as launches, with_sizes(SIZES):
-        patch.setattr(build_map, "crew_for", lambda rows, device: launches.ctas)
+        patch.setattr(build_map, "ctas_for", lambda rows, device: launches.ctas)
         patch.setattr(map_stages, "FEWEST_OF_CHUNK", 32)
         yield launches
 
@@ -336,3 +336,17 @@ few = settings(
 def tap_lists(draw: Any, rank: int, most: int = 9) -> list[Cell]:
     offset = st.tuples(*[st.integers(-3, 3)] * rank)
     return draw(st.lists(offset, max_size=most))
+
+
+def sought(draw: Any, launches: Launches) -> tuple[Any, Tensor, Tensor, Cell, list[Cell]]:
+    """Draw a grid, rows in it, the centres of windows, their stride and their taps, for launches
+    in an order that is drawn, too.
+    """
+    grid = draw(grids())
+    rank = len(grid) - 1
+    beyond, again = draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
+    launches.seed, launches.ctas = draw(SEEDS), draw(CTAS)
+    indices = cloud(draw(SEEDS), draw(ROWS), grid, beyond, again)
+    centres = cloud(draw(SEEDS), draw(ROWS), grid, 2)
+    stride = tuple(draw(st.integers(1, 3)) for _ in range(rank))
+    return grid, indices, centres, stride, tap_lists(draw, rank)

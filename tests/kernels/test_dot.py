@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from math import prod
 from typing import Any
 
@@ -36,20 +35,10 @@ from layoutconv.view.epilogue import (
     Scale,
 )
 from layoutconv.view.gemm_view import GemmView, locate, stages
-from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
 from ..grid_cover import with_deep
-
-_compiled: dict[Any, Any] = {}
-
-
-def compiled(build: Any, *key: Any) -> Any:
-    whole = (build, *key)
-    if whole not in _compiled:
-        with tempfile.TemporaryDirectory() as folder:
-            function = build(*key, dump=folder)
-            _compiled[whole] = function, parse(function.__ptx__)
-    return _compiled[whole]
+from .simulated import simulated
 
 
 def storage(layout: Any) -> tuple[int, ...]:
@@ -88,7 +77,7 @@ def check(
     dtype: torch.dtype,
     out_dtype: Any = None,
     aligned: tuple[int, int, int] = (16, 16, 16),
-    multiprocessors: int = 1,
+    sm_count: int = 1,
     infinite: str = "",
     epilogue: Epilogue | None = None,
 ) -> list[DotSchedule]:
@@ -106,7 +95,7 @@ def check(
     want, plans = out.double().flatten(), []
     for view in views:
         names = str(dtype)[6:], str(out.dtype)[6:]
-        plan = schedule_dot(view, *names, aligned, multiprocessors, epilogue.structure)
+        plan = schedule_dot(view, *names, aligned, sm_count, epilogue.structure)
         plans.append(plan)
         memory = Memory()
         tensors = [on_device(memory, "a", a), on_device(memory, "b", b)]
@@ -115,7 +104,7 @@ def check(
             kind = getattr(torch, plan.products.shape.accumulator)
             to = torch.full((plan.workspace,), torch.nan, dtype=kind)
         tensors.append(on_device(memory, "d", to, True))
-        kernel = compiled(build_dot, plan.products.shape, "sm_80")
+        kernel = simulated(build_dot, plan.products.shape, "sm_80")
         vectors, sources = (
             tuple(on_device(memory, f"{name} {i}", x).address for i, x in enumerate(found)) or None
             for name, found in (("vector", epilogue.vectors), ("source", epilogue.sources))
@@ -125,7 +114,7 @@ def check(
         for finish in plan.finish:
             memory = Memory()
             tensors = [on_device(memory, "w", to), on_device(memory, "d", out, True)]
-            kernel = compiled(build_reduction, finish.shape, OPERATIONS["sum"], 0, False, "sm_80")
+            kernel = simulated(build_reduction, finish.shape, OPERATIONS["sum"], 0, False, "sm_80")
             launch(memory, kernel, tensors, finish.integers)
         offset, valid = locate(view.d, 0, 0, torch.arange(view.l))
         offset, valid = (torch.as_tensor(t).expand(view.l) for t in (offset, valid))
@@ -197,7 +186,7 @@ def test_types(kind: str) -> None:
     check(views, torch.bfloat16)
     # The machine has no fma of f64: it is a matter of types alone.
     (plan,) = (schedule_dot(view, "float64", "float64") for view in views)
-    _, program = compiled(build_dot, plan.products.shape, "sm_80")
+    _, program = simulated(build_dot, plan.products.shape, "sm_80")
     opcodes = {instruction.opcode for instruction in program.instructions}
     assert "fma.rn.f64" in opcodes
     assert not any(opcode.startswith("fma") and opcode.endswith("f32") for opcode in opcodes)
@@ -365,7 +354,7 @@ def test_gradients_of_rows_of_taps(name: str) -> None:
     p, expected, pieces = GRADIENTS[name]
     dtype = torch.float32 if name == "3x3x3" else torch.float16
     infinite = "a" if name == "7x7, ragged" else "b" if name == "one image" else ""
-    (plan,) = check(passes(p)["wgrad"], dtype, torch.float32, multiprocessors=8, infinite=infinite)
+    (plan,) = check(passes(p)["wgrad"], dtype, torch.float32, sm_count=8, infinite=infinite)
     shape = plan.products.shape
     assert isinstance(shape, FilterGradientShape)
     assert (shape.vector, shape.tile, shape.run, shape.ragged) == expected

@@ -66,10 +66,10 @@ def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -
     assert built.__ptx__.count(".entry") == len(chain.parts) == 2
     assert ".nc" not in built.__ptx__  # of what others write, no cache may be trusted
     kernels = read_cubin(built.__cubin__)
-    (together,) = (kernel for name, kernel in kernels.items() if "Together" in name)
-    assert together.registers * chain.parts[1][0].threads <= 65_536
+    (launched,) = (kernel for name, kernel in kernels.items() if "CooperativeKernel" in name)
+    assert launched.registers * chain.parts[1][0].threads <= 65_536
     # Of a submanifold filter nothing is spilled; of others what is found once, and kept.
-    assert together.stack <= (0 if name == "known" else 96)
+    assert launched.stack <= (0 if name == "known" else 96)
     needs = [part.shared(chain.parts[1][0].threads) for part, *_ in chain.parts[1][0].parts]
     assert max(map(size_of, needs)) <= SHARED_BYTES == 99 * 1024
 
@@ -111,10 +111,10 @@ def test_kernels_are_kept_by_rank(kernel_folder: Path, monkeypatch: pytest.Monke
 def test_beside_other_kernels_a_launch_has_a_cta_for_512_rows(
     rows: int, ctas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cooperative, "multiprocessors", lambda device: 132)
-    assert cooperative.crew_for(rows, 0) == 132
+    monkeypatch.setattr(cooperative, "sm_count", lambda device: 132)
+    assert cooperative.ctas_for(rows, 0) == 132
     with cooperative.beside_others():
         with cooperative.beside_others():
             pass
-        assert cooperative.crew_for(rows, 0) == ctas
-    assert cooperative.crew_for(rows, 0) == 132
+        assert cooperative.ctas_for(rows, 0) == ctas
+    assert cooperative.ctas_for(rows, 0) == 132

@@ -28,6 +28,7 @@ from .cloud_launcher import (
     reaches,
     rows_of,
     search,
+    sought,
     status,
     table_of,
     tap_lists,
@@ -38,14 +39,7 @@ from .draws import draws
 @few
 @given(st.data())
 def test_search_is_a_dictionary(launches: Launches, data: Any) -> None:
-    grid = data.draw(grids())
-    rank = len(grid) - 1
-    beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
-    launches.seed, launches.ctas = data.draw(SEEDS), data.draw(CTAS)
-    indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
-    centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
-    stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
-    offsets = tap_lists(data.draw, rank)
+    grid, indices, centres, stride, offsets = sought(data.draw, launches)
     table = table_of(indices, grid)
     assert table.status.tolist() == status(indices, grid)
     got = table.search(centres, stride, offsets)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-
 import pytest
 import torch
 
@@ -11,7 +9,9 @@ from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.gpu.line_packing import pack_lines
 from layoutconv.kernels.pointwise.loaders import packing_vector
 from layoutconv.kernels.pointwise.pack_lines import THREADS, build
-from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, launch_of, run
+
+from .simulated import simulated
 
 # With how many lines: of several CTAs, positions before and behind a line, shorter lines, rows.
 PACKINGS = {
@@ -32,10 +32,8 @@ def test_lines_are_packed(name: str, dtype: torch.dtype) -> None:
     x = torch.arange(1, lines * packing.length + 1).remainder(120).add(1).to(dtype)
     want = pack_lines(x, packing)
     assert want.view(lines, packing.positions, packing.width)[..., packing.used :].eq(0).all()
-    with tempfile.TemporaryDirectory() as folder:
-        vector = packing_vector(packing.width, x.itemsize)
-        function = build(x.itemsize, vector, "sm_80", dump=folder)
-        program = parse(function.__ptx__)
+    vector = packing_vector(packing.width, x.itemsize)
+    function, program = simulated(build, x.itemsize, vector, "sm_80")
     memory, out, ready = Memory(), torch.full_like(want, 77), []
     for tensor, written in ((x, False), (out, True)):
         own = {"writable": written, "output": written}

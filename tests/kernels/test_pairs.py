@@ -25,7 +25,7 @@ from .draws import draws
 @pytest.fixture(scope="module")
 def launches() -> Iterator[Launches]:
     with pytest.MonkeyPatch.context() as patch, in_the_machine() as launches:
-        patch.setattr(pairs, "multiprocessors", lambda _: launches.ctas)
+        patch.setattr(pairs, "sm_count", lambda _: launches.ctas)
         patch.setattr(pairs, "COUNT", CountPairs(96))  # few: small maps have several CTAs a tap
         patch.setattr(pairs, "WRITE", WritePairs(64))
         yield launches

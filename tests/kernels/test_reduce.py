@@ -54,7 +54,7 @@ def check(
     initial: Any = None,
     out_dtype: Any = None,
     aligned: tuple[int, int] = (16, 16),
-    multiprocessors: int = 1,
+    sm_count: int = 1,
     arch: str = "sm_80",
 ) -> Ran:
     """Run the launches of a reduction; every element of the result, and none beside them."""
@@ -62,7 +62,7 @@ def check(
     what = _operation(op, initial, x.dtype)
     nest = make_nest([("source", view.source, 1), ("target", view.target, None)])
     names = [str(t)[6:] for t in (x.dtype, what.accumulator, want.dtype)]
-    launches = schedule(nest, *names, aligned, multiprocessors)
+    launches = schedule(nest, *names, aligned, sm_count)
     out = torch.full_like(want, 77)
     source, stats = x, []
     for launch in launches:
@@ -150,8 +150,8 @@ def test_lanes_and_warps_share_long_sums_of_few_results(
 def test_a_rehearsal_changes_nothing(pieces: int, results: int, op: str) -> None:
     """Hopper's kernels go through all twice, the first time with no more than the neutral."""
     x = integers(pieces, results)
-    ran = check(partials(pieces, results), x, op, multiprocessors=64, arch="sm_90a")
-    once = check(partials(pieces, results), x, op, multiprocessors=64)
+    ran = check(partials(pieces, results), x, op, sm_count=64, arch="sm_90a")
+    once = check(partials(pieces, results), x, op, sm_count=64)
     for name, times in (("shfl.sync.bfly", 2), ("ld.global", 1), ("st.global", 1)):
         assert ran.stats[0].count(name) == times * once.stats[0].count(name)
 
@@ -187,7 +187,7 @@ def test_row_sums(r: int, s: int, dtype: torch.dtype) -> None:
 )
 @pytest.mark.chessboard
 def test_long_sums_of_few_results(shape: Any, modes: Any, op: str) -> None:
-    ran = check(lc.reduction_view(shape, modes), integers(*shape), op, multiprocessors=3)
+    ran = check(lc.reduction_view(shape, modes), integers(*shape), op, sm_count=3)
     assert len(ran.launches) == 2
     assert ran.launches[0].workspace
 

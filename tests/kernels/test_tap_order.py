@@ -22,17 +22,13 @@ from layoutconv.sparse.maps.taps import Taps
 
 from ..grid_cover import with_deep
 from .cloud_launcher import (
-    CTAS,
-    ROWS,
-    SEEDS,
     Launches,
     cloud,
     few,
-    grids,
     rows_of,
     search,
+    sought,
     table_of,
-    tap_lists,
     with_sizes,
 )
 from .draws import draws
@@ -83,14 +79,7 @@ def test_sorted_rows_are_those_of_the_cpu(
 ) -> None:
     kind = data.draw(st.tuples(st.booleans(), st.booleans()))  # for any small grid
     monkeypatch.setattr(build_map, "kind_of", lambda _: kind)
-    grid = data.draw(grids())
-    rank = len(grid) - 1
-    beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
-    launches.seed, launches.ctas = data.draw(SEEDS), data.draw(CTAS)
-    indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
-    centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
-    stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
-    offsets = tap_lists(data.draw, rank)
+    grid, indices, centres, stride, offsets = sought(data.draw, launches)
     tap_order = row_orders.tap_order((len(offsets),))
     want = search(rows_of(indices, grid), centres, stride, offsets)
     want_sorted, want_order = row_orders.by_taps(want, (len(offsets),))

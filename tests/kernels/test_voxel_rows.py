@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from functools import cache
-from typing import Any
-
 import pytest
 import torch
 
@@ -13,7 +9,9 @@ from layoutconv.conv import ConvProblem
 from layoutconv.conv.k_major_wgrad import KMajorWgrad, VoxelRows, k_major_wgrads
 from layoutconv.gpu.voxel_rows import voxel_rows
 from layoutconv.kernels.pointwise.voxel_rows import SIDE, build
-from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, launch_of, run
+
+from .simulated import simulated
 
 PROBLEMS = [
     ConvProblem((2, 9, 20), (8, 3), padding=1),
@@ -21,13 +19,6 @@ PROBLEMS = [
     ConvProblem((1, 4, 3, 6, 4), (72, 2, 3, 3), padding=1),
     ConvProblem((2, 3, 5, 4, 12), (4, 1, 3, 1), stride=(2, 1, 1)),
 ]
-
-
-@cache
-def compiled() -> tuple[Any, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        function = build("sm_80", dump=folder)
-        return function, parse(function.__ptx__)
 
 
 def every() -> list[VoxelRows]:
@@ -38,7 +29,7 @@ def every() -> list[VoxelRows]:
 @pytest.mark.parametrize("rows", every(), ids=lambda r: f"{r.source}-{r.taps}-{r.length}")
 @pytest.mark.chessboard
 def test_rows_are_those_of_torch(rows: VoxelRows) -> None:
-    function, program = compiled()
+    function, program = simulated(build, "sm_80")
     x = torch.arange(1.0, 1 + torch.Size(rows.source).numel()).view(rows.source)
     want = voxel_rows(x, rows)
     memory, out, ready = Memory(), torch.full_like(want, 77), []

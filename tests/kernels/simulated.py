@@ -1,0 +1,17 @@
+"""Kernels that are compiled once in a process, to be run in the simulator."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from typing import Any
+
+from tools.ptx_sim import parse
+
+
+@cache
+def simulated(build: Any, *key: Any) -> tuple[Any, Any]:
+    """Return the function that ``build(*key)`` compiles, and its program."""
+    with tempfile.TemporaryDirectory() as folder:
+        function = build(*key, dump=folder)
+        return function, parse(function.__ptx__)
