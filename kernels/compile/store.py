@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -54,6 +54,7 @@ ARCHITECTURES = {
     (8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_87", (8, 9): "sm_89", (9, 0): "sm_90a",
     (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a",
 }  # fmt: skip
+HERE = Path(layoutconv.__file__).parent, Path(__file__).parents[1]  # the package, and its kernels
 # What kernels are compiled from, in the package: those that `kernels` import, and what these do.
 SOURCES = ("algebra", "base", "planning", "view", "errors.py")
 # Of the compiler there is one for each CUDA, or both.
@@ -388,11 +389,14 @@ def _version(toolchain: str) -> str:
 
 @cache
 def _toolchain() -> str:
-    """Digest what a kept kernel depends on besides its key: the compiler's version and our own
-    sources.
-    """
+    """Digest what a kept kernel depends on besides its key: the compiler and our own sources."""
+    return toolchain_of(sources(*HERE), version)
+
+
+def toolchain_of(files: Iterable[tuple[str, Path]], version: Callable[[str], str]) -> str:
+    """Digest files, by name, and the versions of the packages that compile."""
     digest = hashlib.sha256()
-    for name, source in sources():
+    for name, source in files:
         digest.update(f"{name} {source.stat().st_size}\n".encode())
         digest.update(source.read_bytes())
     versions = []
@@ -402,9 +406,10 @@ def _toolchain() -> str:
     return f"{' '.join(versions)} {digest.hexdigest()}"
 
 
-def sources() -> list[tuple[str, Path]]:
-    """The files that kernels are compiled from, in whatever folder of ours, by name."""
-    package, kernels = Path(layoutconv.__file__).parent, Path(__file__).parents[1]
+def sources(package: Path, kernels: Path) -> list[tuple[str, Path]]:
+    """List the files that kernels are compiled from, by name, in the folders ``layoutconv`` and
+    ``kernels``.
+    """
     found = {f"kernels/{path.relative_to(kernels).as_posix()}": path
              for path in kernels.rglob("*.py")}  # fmt: skip
     for name in SOURCES:

@@ -265,11 +265,17 @@ def _segments_on_cpu(
 
 
 def _segments_on_gpu(
-    a: Tensor, starts: Tensor, order: Tensor | None, op: str, out: Tensor, won: Tensor | None
+    a: Tensor,
+    starts: Tensor,
+    order: Tensor | None,
+    op: str,
+    out: Tensor,
+    won: Tensor | None,
+    part: int = PART,
 ) -> None:
-    """In parts that are reduced in turn, until a segment is one.
+    """Reduce segments in parts, and these again, until a segment is one.
 
-    A part is a thread's; as many as have ``PART`` rows each if segments are equally long.
+    A part is a thread's; as many as have ``part`` rows each if segments are equally long.
     """
     S, C = out.shape
     operation, exact, rows = "sum" if op == "mean" else op, _exact(a.dtype), len(a)
@@ -277,8 +283,8 @@ def _segments_on_gpu(
     total = out if counts is None else torch.empty_like(out, dtype=exact)
     found: Tensor | None = None
     bounds = starts.as_strided((S, 2), (1, 1))
-    while rows > S * PART:
-        parts = -(-rows // (S * PART))
+    while rows > S * part:
+        parts = -(-rows // (S * part))
         # Rows of a maximum stay what they are; sums are stored as they are added.
         dtype = exact if operation == "sum" else a.dtype
         partial = torch.empty((S * parts, C), dtype=dtype, device=a.device)

@@ -6,7 +6,6 @@ results are compared with loops in float64 over small integers, which are exact 
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any
 
 import pytest
@@ -16,11 +15,11 @@ from torch import Tensor
 from layoutconv.gpu import gathered
 from layoutconv.kernels.pointwise import gather_pool as kernels
 from layoutconv.kernels.pointwise.gather_pool import FLIGHT, GatherShape, build
-from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
 from ..stand_ins import Gpu
+from .simulated import simulated
 
-_compiled: dict[Any, Any] = {}
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
@@ -32,11 +31,7 @@ class Machine:
         self.stats: list[Stats] = []
 
     def load(self, shape: GatherShape, _: str) -> Any:
-        if shape not in _compiled:
-            with tempfile.TemporaryDirectory() as folder:
-                function = build(shape, "sm_80", dump=folder)
-                _compiled[shape] = function, parse(function.__ptx__)
-        function, program = _compiled[shape]
+        function, program = simulated(build, shape, "sm_80")
 
         def call(*arguments: Any) -> None:
             memory = Memory()
@@ -316,11 +311,7 @@ def cloud(lengths: list[int], C: int) -> tuple[Tensor, Tensor, Tensor]:
     ("lengths", "launches"), [([3, 0, 9], 1), ([20, 0, 1, 60], 2), ([300], 3), ([0, 0], 1)]
 )
 @pytest.mark.chessboard
-def test_segments(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, lengths: Any, launches: int, sorted_: bool,
-    op: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(gathered, "PART", 9)
+def test_segments(machine: Machine, lengths: Any, launches: int, sorted_: bool, op: str) -> None:
     a, starts, order = cloud(lengths, 6)
     a[len(a) // 2] = -torch.inf
     if op == "mean":
@@ -329,7 +320,7 @@ def test_segments(
     extreme = op in ("max", "min")
     out = torch.empty(len(lengths), 6)
     won = torch.empty(out.shape, dtype=torch.int32) if extreme else None
-    gathered._segments_on_gpu(a, starts, rows, op, out, won)
+    gathered._segments_on_gpu(a, starts, rows, op, out, won, part=9)
     assert len(machine.shapes) == launches
     cpu, cpu_won = gathered.segments(a, starts, rows, op, winners=extreme)
     place = torch.arange(len(a)) if rows is None else rows.long()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import cutlass  # noqa: F401  what is timed here does not include its import
 import pytest
 import torch
 
-import layoutconv
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.kernels.compile import build, store
 from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
@@ -270,30 +270,28 @@ def test_the_key_has_all_of_the_spec() -> None:
     assert len({k.digest for k in keys}) == len(keys)
 
 
-def test_the_key_has_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    toolchain = store._toolchain.__wrapped__
-    before = toolchain()
+def test_the_key_has_the_versions() -> None:
+    files = store.sources(*store.HERE)
+    assert store.toolchain_of(files, version) == store.compiled_with()[0]
     for package in ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu13", "apache-tvm-ffi"):
-        with monkeypatch.context() as patch:
-            patch.setattr(store, "version", lambda p, q=package: "1" + "1" * (p == q))
-            changed = toolchain()
-            patch.setattr(store, "version", lambda p: "1")
-            assert toolchain() != changed
-    assert toolchain() == before
+        changed = store.toolchain_of(files, lambda p, q=package: "1" + "1" * (p == q))
+        assert store.toolchain_of(files, lambda p: "1") != changed
 
 
-def test_the_key_has_every_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_has_every_source(tmp_path: Path) -> None:
     """One file of each folder, and each that is alone, in a copy of the package."""
-    toolchain = store._toolchain.__wrapped__
-    before = toolchain()
+    copy = tmp_path / "layoutconv", tmp_path / "kernels"
+
+    def toolchain() -> str:
+        return store.toolchain_of(store.sources(*copy), version)
+
+    before = store.compiled_with()[0]
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("kernels", "layoutconv"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    monkeypatch.setattr(store, "__file__", str(tmp_path / "kernels" / "compile" / "store.py"))
-    monkeypatch.setattr(layoutconv, "__file__", str(tmp_path / "layoutconv" / "__init__.py"))
     assert toolchain() == before
     edited = {str(Path(name).parent) + Path(name).name * (len(Path(name).parts) == 1): path
-              for name, path in store.sources()}  # fmt: skip
+              for name, path in store.sources(*copy)}  # fmt: skip
     assert {"kernels/gemm", "algebra", "planning", "view"} <= edited.keys()
     (tmp_path / "kernels" / "wing").mkdir()
     (tmp_path / "kernels" / "wing" / "new.py").write_text("")
@@ -306,7 +304,7 @@ def test_the_key_has_every_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_sources_are_all_that_kernels_import() -> None:
     """Following imports, from the kernels and from what they import."""
-    known = {path.resolve() for _, path in store.sources()}
+    known = {path.resolve() for _, path in store.sources(*store.HERE)}
     package = ROOT / "layoutconv"
 
     def imported(path: Path) -> Iterator[Path]:

@@ -68,9 +68,7 @@ def test_what_is_beyond_a_range_is_what_taps_reach_there(data, rank, at_once):
             there = [c + int(o) for c, o in zip(cell, offset, strict=True)]
             if all(0 <= c < e for c, e in zip(there, cloud.spatial_shape, strict=True)):
                 want.add(int(curve.keys(torch.tensor([[image, *there]], dtype=torch.int32))))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("layoutconv.sparse.coords.morton._KEYS_AT_ONCE", at_once)
-        got = curve.beyond(cloud.cells, offsets, first, last).tolist()
+    got = curve.beyond(cloud.cells, offsets, first, last, keys_at_once=at_once).tolist()
     assert got == sorted(key for key in want if not first <= key <= last)
 
 

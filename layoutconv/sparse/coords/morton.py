@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KEY_BITS = 63
 _BYTE = 8
-_KEYS_AT_ONCE = 1 << 22  # of rows and taps: 32 MB
+KEYS_AT_ONCE = 1 << 22  # of rows and taps: 32 MB
 
 
 class Curve:
@@ -85,7 +85,13 @@ class Curve:
         return torch.stack(columns, 1)
 
     def beyond(
-        self, cells: Tensor, offsets: Sequence[Sequence[int]], first: int, last: int
+        self,
+        cells: Tensor,
+        offsets: Sequence[Sequence[int]],
+        first: int,
+        last: int,
+        *,
+        keys_at_once: int = KEYS_AT_ONCE,
     ) -> Tensor:
         """Which cells with a key before ``first`` or behind ``last`` a filter reads: keys, int64,
         in order.
@@ -93,6 +99,7 @@ class Curve:
         Args:
             cells: int32 (rows, 1 + rank), around which it reads.
             offsets: a cell for each of its taps, seen from theirs.
+            keys_at_once: of rows and taps, which bounds the memory that this takes.
 
         Of cells of the grid: whether they are occupied is for others to say.
 
@@ -118,7 +125,7 @@ class Curve:
             corners.append(corner)
         near = cells[(corners[0] < first) | (corners[1] > last)]
         found = [near.new_empty(0, dtype=torch.int64)]
-        for some in near.split(max(1, _KEYS_AT_ONCE // len(offsets))):
+        for some in near.split(max(1, keys_at_once // len(offsets))):
             keys = self._keys_around(some, offsets)
             found.append(keys[(keys >= 0) & ((keys < first) | (keys > last))])
         return torch.unique(torch.cat(found))
