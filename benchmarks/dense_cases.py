@@ -22,7 +22,7 @@ from layoutconv.conv.depthwise_views import (
     depthwise_wgrad_view,
 )
 from layoutconv.conv.patches import patches_of
-from layoutconv.gpu.filter_choice import as_read, worth_turning
+from layoutconv.gpu.filter_choice import as_read, worth_k_major
 from layoutconv.gpu.folding_choice import arranged_fprop, line_for
 from layoutconv.gpu.packing_choice import (
     Packed,
@@ -129,14 +129,14 @@ class Convolution:
         return pairs[self.direction]
 
     @cached_property
-    def turns(self) -> bool:
+    def k_major(self) -> bool:
         """Return True if a user's call transposes the filter first, to read it along k alone."""
         work = self.workload
         rows = work.N * prod(work.voxels)
         return (
             self.direction == "dgrad"
             and not work.depthwise
-            and worth_turning(rows, self.w.shape, work.groups)
+            and worth_k_major(rows, self.w.shape, work.groups)
         )
 
     @cached_property
@@ -175,7 +175,7 @@ class Convolution:
             self.packed.finish(written, out)
             return result
         b = b.view(stored.b.shape)
-        if self.turns:
+        if self.k_major:
             views, b = as_read(views, a, b, **self.options)
         for view in views:
             result = lc.execute(view, as_stored(view, a), b, out, **self.options, **more)

@@ -14,7 +14,7 @@ from dense_cases import DTYPES
 from zoo_layers import FAMILIES, ZooJob
 from zoo_report import geometric_mean
 
-from layoutconv.gpu.filter_choice import worth_turning
+from layoutconv.gpu.filter_choice import worth_k_major
 from layoutconv.gpu.folding_choice import LINE
 from layoutconv.gpu.phase_choice import COLUMNS, MORE_COLUMNS
 from layoutconv.gpu.select import choose_kernel
@@ -26,7 +26,7 @@ from layoutconv.tuning.tuned_problems import views_of
 # What has been reached on an H200: flop and bytes in a microsecond, and microseconds of a launch.
 REACHED = {"fp16": 700e6, "bf16": 700e6, "tf32": 370e6}
 BANDWIDTH, START = 4.0e6, 3.0
-COPY, COPY_OF_MILLION = 4.0, 3.4  # microseconds of a filter that is turned, and of 10^6 elements
+COPY, COPY_OF_MILLION = 4.0, 3.4  # microseconds of a K-major copy, and of 10^6 of its elements
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ def predict(job: ZooJob, machine: Machine) -> Prediction | None:
     kind = job.kind
     if job.layer.transposed:
         kind = {"fprop": "dgrad", "dgrad": "fprop", "wgrad": "wgrad"}[kind]
-    half, turns = dtype.itemsize == 2, job.dtype == "tf32"
+    half, k_major = dtype.itemsize == 2, job.dtype == "tf32"
     views = views_of(
-        problem, kind, along_sums=turns, columns=MORE_COLUMNS if half else COLUMNS,
+        problem, kind, along_sums=k_major, columns=MORE_COLUMNS if half else COLUMNS,
         line=LINE if half else 0,
     )  # fmt: skip
     time, kernels = 0.0, []
     filter = problem.stored_filter
     if (
         kind == "dgrad"
-        and turns
-        and worth_turning(prod(problem.output[:-1]), filter, job.layer.groups)
+        and k_major
+        and worth_k_major(prod(problem.output[:-1]), filter, job.layer.groups)
     ):
         time += COPY + 1e-6 * COPY_OF_MILLION * prod(filter)
     for view in views:

@@ -144,8 +144,8 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch, gpu):
     from layoutconv.gpu import filter_choice
 
-    copies, copy = [], filter_choice.turned_filter
-    monkeypatch.setattr(filter_choice, "turned_filter", lambda w: copies.append(w) or copy(w))
+    copies, copy = [], filter_choice.k_major_filter
+    monkeypatch.setattr(filter_choice, "k_major_filter", lambda w: copies.append(w) or copy(w))
     gpu.runs_kernels()
     gpu.like("sm_90a")
     monkeypatch.setattr(filter_choice, "LEAST", filter_choice.Least(1, 1))

@@ -195,7 +195,7 @@ class _Residue(NamedTuple):
 
 
 def _together(problem: ConvProblem, mode: int) -> _Residue:
-    """All cells of a spatial mode as one class: residues side by side.
+    """All cells of a spatial mode as one class: its stride phases, concatenated along N.
 
     Tap ``tap + residue + j * stride`` is met in voxel ``voxel + i - j``, for every ``j`` for which
     there is such a tap for some residue.
@@ -366,7 +366,7 @@ def _dgrad(
 
 
 def _columns(extents: Extents, classes: tuple[_Residue, ...]) -> Layout | None:
-    """Which channel a column is, of residues side by side."""
+    """Return the layout from columns to channels, with concatenated stride phases; else None."""
     residues, channels = prod(c.residues for c in classes), extents.group_input
     if residues == 1:
         return None

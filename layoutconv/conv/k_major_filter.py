@@ -1,9 +1,9 @@
-"""A filter that is turned: its channels of the output run fastest in memory.
+"""K-major filter: a copy of the filter in which K, the summed index of dgrad, is contiguous.
 
-The gradient of the inputs sums over K, and a filter (K, T, R, S, C) has C side by side. Hopper's
-instructions read 16-bit data either way, but 32-bit data along the sum alone. Turning the filter
-tile by tile takes a third of the kernel (vae in tf32, H200: 842 us, the forward pass 558); turning
-all of it before, to (C, T, R, S, K) in memory, takes microseconds.
+Dgrad sums over K, and C is contiguous in a filter (K, T, R, S, C). ``wgmma`` reads 16-bit operands
+in either order, but 32-bit operands only along the summed index. Transposing the filter tile by
+tile takes a third of the kernel (vae in tf32, H200: 842 us, fprop 558 us); copying all of it first,
+to (C, T, R, S, K), takes microseconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def turned(view: GemmView) -> GemmView:
-    """The view whose B is stored with its first mode fastest and its last one slowest.
+def k_major_view(view: GemmView) -> GemmView:
+    """Return the view of a K-major filter: the first mode of B is contiguous, the last slowest.
 
-    B is a filter (K, T, R, S, C) behind any chain of maps; these stay, and so do A and D. The view
-    computes of :func:`turned_filter` of ``w`` what ``view`` does of ``w``. Made once, and kept with
+    B is a filter (K, T, R, S, C) behind any chain of maps; these, A and D stay. The result computes
+    with ``k_major_filter(w)`` what ``view`` computes with ``w``. It is made once and kept with
     ``view``.
 
     Raises :class:`~layoutconv.errors.ArgumentError` where B is memory without a map to it, so that
@@ -34,22 +34,22 @@ def turned(view: GemmView) -> GemmView:
     >>> [view] = dgrad_views(ConvProblem((2, 8, 8, 16), (32, 3, 5), padding=1))
     >>> print(view.b)
     (K,R,S,C):(R*S*C,S*C,C,1) o (0,0,0,0) o (C,(K,S,R)):(1@3,(1@0,1@2,1@1))
-    >>> print(turned(view).b)
+    >>> print(k_major_view(view).b)
     (K,R,S,C):(1,S*K,K,R*S*K) o (0,0,0,0) o (C,(K,S,R)):(1@3,(1@0,1@2,1@1))
     """
-    kept: GemmView | None = view.kept.get("turned")
+    kept: GemmView | None = view.kept.get("k_major")
     if kept is None:
         if not isinstance(view.b, ComposedLayout):
             raise ArgumentError("view", "maps from (n, k) to the memory of B", view.b)
-        b = _stored_turned(view.b)
-        kept = view.kept["turned"] = GemmView(view.a, b, view.d, columns=view.columns)
+        b = _stored_k_major(view.b)
+        kept = view.kept["k_major"] = GemmView(view.a, b, view.d, columns=view.columns)
     return kept
 
 
-def turned_filter(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+def k_major_filter(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     """A copy of a filter ``w``, (K, T, R, S, C / groups), whose memory is (C / groups, T, R, S, K).
 
-    The shape stays, and the dtype: the copy is what the B of :func:`turned` views takes. It is one
+    Shape and dtype stay: the copy is the B that a view of :func:`k_major_view` takes. It is one
     launch on torch's current stream.
 
     Args:
@@ -61,7 +61,7 @@ def turned_filter(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
 
     >>> import torch
     >>> w = torch.arange(24.0).view(4, 3, 2)
-    >>> turned_filter(w).stride(), torch.equal(turned_filter(w), w)
+    >>> k_major_filter(w).stride(), torch.equal(k_major_filter(w), w)
     ((1, 4, 12), True)
     """
     if not hasattr(w, "new_empty_strided"):
@@ -70,18 +70,18 @@ def turned_filter(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         w = w.as_strided(tuple(shape), row_major(shape).stride)
     if w.dim() < 2:
         raise ArgumentError("w", "two modes or more, (K, *taps, C)", f"shape {tuple(w.shape)}")
-    return w.new_empty_strided(w.shape, _turned_strides(w.shape)).copy_(w)
+    return w.new_empty_strided(w.shape, _k_major_strides(w.shape)).copy_(w)
 
 
-def _turned_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
+def _k_major_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
     """Strides of a contiguous tensor whose first mode and whose last are exchanged."""
     first, *between, last = shape
     slowest, *strides, unit = row_major((last, *between, first)).stride
     return (unit, *strides, slowest)
 
 
-def _stored_turned(layout: OperandLayout) -> OperandLayout:
+def _stored_k_major(layout: OperandLayout) -> OperandLayout:
     """The chain of maps, with other strides in its last."""
     if isinstance(layout, ComposedLayout):
-        return ComposedLayout(_stored_turned(layout.outer), layout.offset, layout.inner)
-    return Layout(layout.shape, _turned_strides(layout.shape))
+        return ComposedLayout(_stored_k_major(layout.outer), layout.offset, layout.inner)
+    return Layout(layout.shape, _k_major_strides(layout.shape))

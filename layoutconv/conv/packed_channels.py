@@ -1,8 +1,9 @@
-"""Few channels, packed: memory copied so that vectors of it are as long as kernels read.
+"""Packed channels: few channels are copied once, so that kernels read longer vectors of them.
 
-Three channels are vectors of one number. Copied once to four, or with all taps along W of a voxel
-side by side, they are vectors of 8 or of 16 bytes, and fewer of them. What is added are zeros, in
-the activation and in the filter, so that no infinity meets a zero that a convolution does not have.
+Three channels of fp16 are read one number at a time. Copied to four, or with all taps along W of a
+voxel next to each other, they are vectors of 8 or 16 bytes, and fewer of them. The padding is zeros
+in the activation and in the filter, so that no infinity is multiplied by a zero that the
+convolution does not have.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A strided convolution whose lines are folded by the stride: cells side by side are channels.
+"""Stride folding: space-to-depth along W turns a strided convolution into one of stride 1.
 
-Lines of W cells, W a multiple of the stride ``s``, are in memory lines of ``W / s`` cells, each of
-``s * C`` channels: ``logical_divide`` of W by ``s``, space to depth of memory as it is. On those a
-window moves by one cell, and so meets the cells of the window before it: rows that a tile has read
+A line of W cells, W a multiple of the stride ``s``, is the same memory as ``W / s`` cells of
+``s * C`` channels: ``logical_divide`` of W by ``s``; nothing is copied. There a window moves by one
+cell and overlaps the window before it, so that halo reuse applies: the rows that a tile has loaded
 for one tap serve the next.
 """
 

@@ -1,4 +1,4 @@
-"""Where the gradient of the inputs reads a filter that was turned before: in tf32, on Hopper."""
+"""K-major filters: which dgrads copy their filter to K-major first, in tf32 on Hopper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..base import devices
-from ..conv.k_major_filter import turned, turned_filter
+from ..conv.k_major_filter import k_major_filter, k_major_view
 from ..planning.machine import Machine
 from ..view.gemm_view import GemmView
 from . import machines
@@ -30,22 +30,22 @@ LEAST = Least(rows=2048, products=1 << 31)
 VECTOR = 4  # numbers of 16 bytes, which lie side by side then
 
 
-def worth_turning(rows: int, filter: Sequence[int], groups: int = 1) -> bool:
+def worth_k_major(rows: int, filter: Sequence[int], groups: int = 1) -> bool:
     """Return whether a copy of the filter costs less than kernels that run along the sum gain.
 
     ``rows`` are those of the gradient that is read, N * Z * P * Q or the rows of a kernel map;
     ``filter`` is a shape (K, T, R, S, C / groups).
 
-    >>> worth_turning(2048, (256, 3, 3, 3, 256)), worth_turning(2047, (256, 3, 3, 3, 256))
+    >>> worth_k_major(2048, (256, 3, 3, 3, 256)), worth_k_major(2047, (256, 3, 3, 3, 256))
     (True, False)
-    >>> worth_turning(65536, (32, 3, 3, 3, 32)), worth_turning(65536, (30, 3, 3, 3, 128))
+    >>> worth_k_major(65536, (32, 3, 3, 3, 32)), worth_k_major(65536, (30, 3, 3, 3, 128))
     (False, False)
     """
     enough = rows >= LEAST.rows and rows * prod(filter) >= LEAST.products
     return enough and filter[0] // groups % VECTOR == 0
 
 
-def reads_turned(a: Tensor, precision: str | None = None) -> bool:
+def reads_k_major(a: Tensor, precision: str | None = None) -> bool:
     """Return whether kernels read data like ``a`` along the sum alone: fp32 as tf32, by ``wgmma``.
 
     ``precision`` is as of ``execute``.
@@ -67,9 +67,9 @@ def as_read(
 ) -> tuple[Sequence[GemmView], Tensor]:
     """The views of a gradient of the inputs, and its filter, as they run where ``a`` is.
 
-    ``b`` is :func:`worth_turning`, and copied once for all of the views; where kernels read it as
+    ``b`` is :func:`worth_k_major`, and copied once for all of the views; where kernels read it as
     it lies, both are what was given.
     """
-    if not reads_turned(a, precision):
+    if not reads_k_major(a, precision):
         return views, b
-    return tuple(map(turned, views)), turned_filter(b)
+    return tuple(map(k_major_view, views)), k_major_filter(b)

@@ -43,8 +43,8 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
 
     Windows that share no cell along W are cells of more channels there, ``patches_of``.
     ``line``: what :func:`line_for` says. With few channels a tile reads too much for what it
-    multiplies. Of folded lines, taps share the rows that they read; what is outside the filter is
-    left out, where a k-tile or an instruction has no other cell.
+    multiplies. Stride folding allows halo reuse; structural zeros outside the
+    filter are skipped where a k-tile or an instruction has nothing else.
 
     >>> def taps(C, K, *numbers):
     ...     view = arranged_fprop(ConvProblem((2, 64, 64, 64, C), (K, 3, 3, 3), *numbers), LINE)
@@ -68,10 +68,10 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
 
 
 def unfolded(view: GemmView) -> GemmView | None:
-    """The same products, of a view that was arranged of folded lines, of lines as they are.
+    """Return the view before stride folding; None for a view that is not folded.
 
-    Where no tile leaves out what is outside the filter, as of memory that is not aligned, those
-    zeros would be multiplied: by an infinity beside a window, say.
+    Where no tile skips the structural zeros, as with unaligned memory, they would be multiplied: by
+    an infinity beside a window, say.
     """
     found: GemmView | None = view.kept.get("unfolded")
     return found

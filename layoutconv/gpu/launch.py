@@ -1,6 +1,4 @@
-"""Bound launches, what is left of a known call: choose plans by where memory starts, and launch
-them.
-"""
+"""Bound launches: the plans of a known call, chosen by the alignment of memory, and launched."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.memory import maker
-from ..conv.k_major_filter import turned, turned_filter
+from ..conv.k_major_filter import k_major_filter, k_major_view
 from ..kernels.compile.store import as_argument
 from ..view.epilogue import Epilogue, Pointwise
 from ..view.gemm_view import GemmView
-from .filter_choice import reads_turned, worth_turning
+from .filter_choice import reads_k_major, worth_k_major
 from .fp32_precision import multiplied_now
-from .map_passes import turned_over
+from .map_passes import k_major_over
 from .map_views import Over, kind_over
 from .plan import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
 from .select import ALIGNED
@@ -43,7 +41,7 @@ class Launch:
         epilogue: one with the structure and the numbers of those of calls.
         allocate: makes the results of calls, or None where :meth:`run` is given them.
         filter: the shape of ``b`` in the order of memory, (K, *taps, C / groups), if it is a filter
-            that had better be turned before, where kernels read it along the sum alone.
+            that is copied to K-major first, where kernels read only the summed index contiguous.
 
     Kernels depend on how float32 is multiplied and on where memory starts, too, which every call
     shows anew.
@@ -74,7 +72,7 @@ class Launch:
         added = () if epilogue is None else epilogue.sources
         self._differs = int(any(source.dtype is not out_dtype for source in added))
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
-        self._turns: dict[str, bool] = {}  # by how float32 is multiplied
+        self._k_major: dict[str, bool] = {}  # by how float32 is multiplied
         # By the same, launches of aligned memory alone: kernels, and what they get after operands.
         self._bare: dict[str | None, list[Any]] = {}
 
@@ -87,7 +85,7 @@ class Launch:
         residual: Tensor | None = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """Return what calls come to, in new memory; tensors are as :meth:`run` has them."""
+        """Launch, and return the result in new memory; tensors are those of :meth:`run`."""
         bare = self._at_once
         if bare is not None:
             at_a, at_b = a.data_ptr(), b.data_ptr()
@@ -112,7 +110,7 @@ class Launch:
     def followed(
         self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return what :meth:`result` does, of what follows the sums in the order of kernels.
+        """Return what :meth:`result` does, of an epilogue in the order of kernels.
 
         ``columns`` are scale, bias, and those of a function; ``sources`` a residual, and those.
         """
@@ -166,8 +164,8 @@ class Launch:
             for kernel, rest in self._bare[precision]:
                 kernel(at_a, at_b, out, *rest)
             return
-        if self.filter and precision is not None and self._reads_turned(a, precision):
-            b = turned_filter(b, self.filter)
+        if self.filter and precision is not None and self._reads_k_major(a, precision):
+            b = k_major_filter(b, self.filter)
             at_b = b.data_ptr()
         reads = NOTHING
         if self.structure:
@@ -195,7 +193,7 @@ class Launch:
             launch(a, b, out, at_a, at_b, reads)
 
     def _keep_bare(self, precision: str | None, launchers: tuple[Launcher, ...]) -> None:
-        """Keep kernels, where all launches of aligned memory are nothing else."""
+        """Keep bare kernels, where launches of aligned memory need nothing else."""
         bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
         if None in bare:
             return
@@ -209,15 +207,15 @@ class Launch:
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         """Return launches of plans that are kept for ``of``."""
         views = self.views()
-        if self._turns.get(of[3]):
-            views = tuple(map(turned, views))
+        if self._k_major.get(of[3]):
+            views = tuple(map(k_major_view, views))
         return tuple(launcher_of(plan_of(view, *of)) for view in views)
 
-    def _reads_turned(self, a: Tensor, precision: str) -> bool:
-        """Return whether ``b`` is turned before it is multiplied with ``a``."""
-        found = self._turns.get(precision)
+    def _reads_k_major(self, a: Tensor, precision: str) -> bool:
+        """Return whether ``b`` is copied to K-major before it is multiplied with ``a``."""
+        found = self._k_major.get(precision)
         if found is None:
-            found = self._turns[precision] = reads_turned(a, precision)
+            found = self._k_major[precision] = reads_k_major(a, precision)
         return found
 
 
@@ -246,7 +244,7 @@ class OverMap(Launch):
     Its view is made only where it is the first of its kind and size.
 
     Args:
-        of: of all maps; its ``filter`` is turned over those that are large enough.
+        of: of all maps; its ``filter`` is copied to K-major for those that are large enough.
         shape, stride, device: of the result.
     """
 
@@ -260,10 +258,10 @@ class OverMap(Launch):
     ) -> None:
         self.__dict__.update(of.__dict__)
         self._launchers, self._over, self._kind = {}, over, kind_over(over)
-        self._turns, self._bare = {}, {}
+        self._k_major, self._bare = {}, {}
         if of.filter:
             rows, channels = shape[0], shape[-1]
-            if not worth_turning(rows, of.filter, channels // of.filter[-1]):
+            if not worth_k_major(rows, of.filter, channels // of.filter[-1]):
                 self.filter = ()
         self.allocate = partial(maker(device), shape, stride, of.out_dtype)
         self._empty = 0 in shape
@@ -273,9 +271,9 @@ class OverMap(Launch):
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:
             return super()._bind(of)
-        if not self._turns.get(of[3]):
+        if not self._k_major.get(of[3]):
             return (launcher_over(self._kind, self._over, of),)
-        over = turned_over(self._over)
+        over = k_major_over(self._over)
         kind = kind_over(over)
         if kind is None:
             return (launcher_of(plan_of(over.view(), *of)),)

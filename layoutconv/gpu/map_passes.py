@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..conv.k_major_filter import turned
+from ..conv.k_major_filter import k_major_view
 from ..sparse.maps.tap_pairs import Pairs
 from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from ..view.gemm_view import GemmView
@@ -72,13 +72,13 @@ def _make_conv_view(
     return kernel_map_view(index, C, K, in_rows=count, **options)
 
 
-def turned_over(over: Over) -> Over:
-    """A pass whose filter was turned before: of another kind, over the same map."""
-    return over._replace(key=("turned", over.key), make=partial(_make_turned, over.make))
+def k_major_over(over: Over) -> Over:
+    """The pass with a K-major filter: of another kind, over the same map."""
+    return over._replace(key=("k_major", over.key), make=partial(_make_k_major, over.make))
 
 
-def _make_turned(make: Callable[..., GemmView], *tables: Any) -> GemmView:
-    return turned(make(*tables))
+def _make_k_major(make: Callable[..., GemmView], *tables: Any) -> GemmView:
+    return k_major_view(make(*tables))
 
 
 def pairs_over(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
-from ..conv.k_major_filter import turned, turned_filter
+from ..conv.k_major_filter import k_major_filter, k_major_view
 from ..conv.k_major_wgrad import VoxelRows, k_major_wgrads
 from ..conv.packed_channels import LinePacking, PackedProblem, exchanged, packings
 from ..planning.machine import Machine
@@ -101,7 +101,7 @@ class Packed:
         shapes: of A, of B and of what the views write, in the order of memory.
         a, b: how lines of the operands are packed, or copied to rows over voxels; None: memory as
             it is.
-        turned: B is a filter, which is copied so that K is contiguous.
+        k_major: B is a filter, which is copied so that K is contiguous.
         exchanged: the operands change places, and what the views write is the filter's gradient
             with its taps reversed, (C, T, R, S, K).
         unpacked: how lines of what the views write become those of the result.
@@ -111,7 +111,7 @@ class Packed:
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     a: LinePacking | VoxelRows | None = None
     b: LinePacking | VoxelRows | None = None
-    turned: bool = False
+    k_major: bool = False
     exchanged: bool = False
     unpacked: LinePacking | None = None
 
@@ -126,7 +126,7 @@ class Packed:
                 (a, b), (self.a, self.b), self.shapes, (want.a, want.b), strict=False
             )
         )
-        return a, turned_filter(b) if self.turned else b
+        return a, k_major_filter(b) if self.k_major else b
 
     def written(self, out: Tensor) -> Tensor:
         """Return what the views write: the contiguous result itself, or memory of their own."""
@@ -220,7 +220,7 @@ def packed_dgrad(
     views_of: Callable[[int], Sequence[GemmView]],
     of: Multiplied | None,
 ) -> Packed | None:
-    """The gradient of the activation, of packed channels of the output, or a filter that is turned.
+    """The gradient of the activation, of packed channels of the output, or of a K-major filter.
 
     ``views_of`` makes the views of a problem with so many output channels.
 
@@ -228,7 +228,7 @@ def packed_dgrad(
     >>> from ..planning.machine import MACHINES
     >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
     >>> few = ConvProblem((2, 64, 64, 64, 3), (32, 3, 3, 3), padding=1)
-    >>> packed_dgrad(few, dgrad_views(few), lambda K: (), fp16).turned
+    >>> packed_dgrad(few, dgrad_views(few), lambda K: (), fp16).k_major
     True
     """
     if of is None:
@@ -257,8 +257,8 @@ def dgrad_packings(
             a, b = LinePacking.resized(K, width), LinePacking.resized(K * row, width * row)
             yield Packed(tuple(views), (*shapes, problem.activation), a, b)
         if problem.C % vector and width % vector == 0:
-            views = tuple(map(turned, views))
-            yield Packed(views, (*shapes, problem.activation), a, b, turned=True)
+            views = tuple(map(k_major_view, views))
+            yield Packed(views, (*shapes, problem.activation), a, b, k_major=True)
 
 
 def _best(
@@ -296,5 +296,5 @@ def _time(packed: Packed, of: Multiplied) -> float:
         elif packing is not None:
             lines = prod(shape) // (packing.positions * packing.width)
             time += of.copied(lines * packing.length, prod(shape))
-    launches = packed.turned + (packed.unpacked is not None) + 2 * packed.exchanged
+    launches = packed.k_major + (packed.unpacked is not None) + 2 * packed.exchanged
     return time + LAUNCH * launches

@@ -1,4 +1,4 @@
-"""The choice of a GPU for dgrad: which rows and columns are side by side."""
+"""Stride phases of a strided dgrad: which of them a GPU runs as one view, concatenated along N."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRESENT = 0.7  # share of (cell, tap) below which tiles look for taps that they 
 
 
 def columns_for(a: Tensor) -> int:
-    """Return how many columns residues may fill where the gradient ``a`` is read: none on a CPU.
+    """Return how many columns stride phases may fill, for the gradient ``a``; 0 on a CPU.
 
     >>> import torch
     >>> columns_for(torch.zeros(1, dtype=torch.float16))
@@ -160,8 +160,8 @@ def _cost(problem: ConvProblem, classes: Sequence[Sequence[Class]], views: int) 
 def _few_channels(problem: ConvProblem, columns: int) -> tuple[int, ...]:
     """Spatial modes as many as fill the columns of a tile.
 
-    With few channels a tile reads too much for what it multiplies; what residues side by side
-    multiply with zeros costs less than reading the same rows for each of them again.
+    With few channels a tile reads too much for what it multiplies. Concatenated stride phases
+    multiply some zeros, which costs less than reading the same rows again for each phase.
 
     >>> _few_channels(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1), COLUMNS)
     (2,)

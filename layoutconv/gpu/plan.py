@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # What an epilogue reads when it runs: numbers, and addresses of vectors and of tensors like D.
 # The numbers are a tuple, or as ``as_argument`` gives it.
 Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
-# Of a, b and out, where a and b start, and what follows the sums.
+# Of a, b and out, the addresses of a and b, and what the epilogue reads.
 Launcher = Callable[["Tensor", "Tensor", "Tensor", int, int, Reads], None]
 NOTHING: Reads = (None, None, None)
 _address = torch.Tensor.data_ptr
@@ -44,7 +44,7 @@ _FEW = 16  # plans of a view: dtypes, epilogues and alignments that it meets
 def reads_of(
     numbers: tuple[float, ...], vectors: tuple[Tensor, ...], sources: tuple[Tensor, ...]
 ) -> Reads:
-    """The attributes of an ``Epilogue`` as kernels take them."""
+    """Return the numbers, columns and sources of an ``Epilogue`` as arguments of kernels."""
     return (
         numbers or None,
         tuple(map(_address, vectors)) or None,
@@ -121,14 +121,14 @@ class Plan:
         self._alone = *self._given, None, None, None, None
 
     def without_buffers(self) -> Plan:
-        """This plan, to be kept: it holds the memory of no kernel map."""
+        """Return the plan without index buffers, to be kept: it holds no kernel map's memory."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
         made._take(None, None, self._given[3])
         return made
 
     def over(self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]) -> Plan:
-        """This plan for another pass of the kind, of m rows, whose D is stored in a shape."""
+        """Return the plan for another pass of the kind: m rows, and D stored in a ``shape``."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
         made._fit(shape, m)
@@ -137,7 +137,7 @@ class Plan:
         return made
 
     def launcher(self) -> Launcher:
-        """``self`` past what it would ask at every call."""
+        """Return the plan's launch, without what a call of the plan checks every time."""
         if not self._only_launches:
             return self._launch_anywhere
         return self._launcher(self._given, self._owner)
@@ -145,7 +145,7 @@ class Plan:
     def launcher_over(
         self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> Launcher:
-        """``over(...).launcher()``, past the plan in between."""
+        """Return ``over(...).launcher()`` without making the plan between."""
         if self._parts or not self._only_launches:
             return self.over(over, m, shape, integers).launcher()
         a, b, d = over.buffers or (None, None, None)
@@ -226,7 +226,7 @@ class Plan:
             self._kernel(at_a, at_b, out, *self._given, *reads, statistics)
 
     def _run_in_parts(self, at_a: int, at_b: int, out: Tensor) -> None:
-        """Parts of sums go to memory of their own, and are added up in a fixed order."""
+        """Run split-K: slices go to memory of their own and are added up in a fixed order."""
         sums = maker(out.device)(*self._sums_kind)
         if self._parts == 1:
             sums.zero_()
@@ -243,7 +243,7 @@ class Plan:
 
 
 def _addresses(buffers: Buffers | None) -> tuple[int | None, ...]:
-    """Where index buffers start."""
+    """Return the addresses of index buffers."""
     a, b, d = buffers or (None, None, None)
     return (
         None if a is None else a.data_ptr(),
@@ -302,7 +302,7 @@ def plan_of(
 
 
 def forget_plans(view: GemmView) -> None:
-    """Have the plans of a view chosen again, as after a race."""
+    """Drop the plans of a view, so that they are chosen again, as after a race."""
     view.kept.pop("plans", None)
 
 
@@ -374,5 +374,5 @@ def aligned_to(
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    """fp8 as bytes, which is how kernels are handed it."""
+    """Return fp8 as bytes, as kernels take it."""
     return tensor.view(torch.uint8) if tensor.dtype in FP8 else tensor

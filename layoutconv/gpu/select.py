@@ -301,7 +301,7 @@ def _name(dtype: torch.dtype) -> str:
 
 def _shared_rows(view: GemmView, spec: KernelSpec) -> dict[str, Any]:
     """Describe a problem: how many taps share the rows of a tile, how many rows more that takes,
-    and whether tensor maps bring these tiles.
+    and whether TMA loads these tiles.
 
     None do if those are more rows than a kernel counts: three for one where lines are of one cell.
     """
@@ -390,7 +390,7 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
 
 
 def _has_tma(view: GemmView, spec: KernelSpec, taps: int = 1) -> bool:
-    """Return whether tensor maps bring both operands to the tiles that are made for them.
+    """Return whether TMA loads both operands of the tiles that are made for it.
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
     """

@@ -1,9 +1,8 @@
-"""The call cache: what was kept of calls, by all that they depend on beside data: a signature.
+"""The call cache: bound calls by their signature, which is all that a call depends on but data.
 
-A signature has two parts. The one that a dictionary finds is cheap and coarse: numbers, their
-types, and how many elements there are. The other is a guard, which says in one call of C what a
-dozen attributes of tensors would: whether they are like those of an earlier call, to kernels and to
-torch.
+A signature has two parts. The key of the dictionary is cheap and coarse: the numbers of a call,
+their types, and the numbers of elements. The guard is one call of C that compares tensors with
+those of an earlier call: dtypes, devices, shapes, strides, and how torch dispatches them.
 """
 
 from __future__ import annotations
@@ -34,15 +33,14 @@ Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of t
 
 
 class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
-    """Calls that are kept for signatures of convolutions: a cache with a bound, by the coarse
-    parts.
+    """A cache of calls by signature, bounded in entries and bytes.
 
-    A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
-    ``input``, ``weight``, ``bias``, ``scale`` and ``residual``, of which the last three may be
-    None, and ``scale`` a number; ``named`` are the tensors of a user's function. Numbers that are
-    equal, but of another type, are another signature: 1.0 may be refused where 1 is not. Whether
-    gradients are recorded belongs to it, too.
-    With ``rows``, how many of them ``input`` and ``residual`` have does not.
+    A call is described by ``numbers``, a tuple of Python values, by ``out_dtype``, and by
+    ``input``, ``weight``, ``bias``, ``scale`` and ``residual``; the last three may be None, and
+    ``scale`` a number. ``named`` are the tensors of a user's function. Equal numbers of different
+    types have different signatures: 1.0 may be refused where 1 is not. A signature says whether
+    gradients are recorded. With ``rows``, it leaves out the number of rows of ``input`` and
+    ``residual``.
 
     >>> calls = CallCache("", entries=2, nbytes=10_000)
     >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
@@ -68,9 +66,7 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         residual: Tensor | None = None,
         *named: Tensor,
     ) -> Any:
-        """Return what was kept for a call; None for what was not, and for a call that torch has to
-        see.
-        """
+        """Return what was kept for a call; None if nothing was, or if torch has to see the call."""
         # What is_watched_unseen asks: a function takes as long as its answers. Of graphs, those of
         # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
         if is_dynamo_compiling() or functions_that_look() or operators_that_look():
@@ -112,10 +108,10 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         *tensors: Any,
         lowered: bool = False,
     ) -> None:
-        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made.
+        """Keep ``make()`` for a call, unless torch has to see the call; then it is not made.
 
-        ``tensors`` are those of :meth:`find`. ``lowered``: autocast is on, and nothing else is
-        known to see the call.
+        ``tensors`` are those of :meth:`find`. ``lowered``: autocast is on, and nothing else looks
+        at the call.
         """
         input, weight, bias, scale, residual, *named = *tensors, *_NO_ENDING[len(tensors) - 2 :]
         numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)

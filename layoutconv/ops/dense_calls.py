@@ -1,11 +1,11 @@
-"""Convolutions past torch's dispatcher, and past checks that were made: host time of a call.
+"""Warm dense convolutions: calls that skip torch's dispatcher and checks made before.
 
-An operator that is written in Python takes tens of microseconds before anything is computed, and as
-many to be recorded by autograd. What it comes to depends on data in nothing: on shapes, strides,
-dtypes, devices and numbers alone, a *signature*. The first call of a signature takes the operator,
-with every check; if that succeeds, what was derived on the way is kept as a :class:`Call`, and
-later calls of the signature do nothing but allocate and launch. Of a call that torch has to see, of
-which :func:`~layoutconv.ops.guard.is_plain` decides, nothing is kept.
+An operator written in Python has tens of microseconds of host overhead, and as many again where
+autograd records it. The kernels of a call depend only on its *signature*: shapes, strides, dtypes,
+devices and numbers. The first call of a signature takes the operator, with every check, and what
+was derived on the way is kept as a :class:`Call`. Later calls of the signature only allocate and
+launch. Nothing is kept of a call that torch has to see, as
+:func:`~layoutconv.ops.guard.is_plain` decides.
 
 A kernel takes the memory of tensors as it is, where that is in the order of ``channels_last``;
 views of them in that order would cost a microsecond each.
@@ -64,11 +64,11 @@ def remember(
     *,
     name: str,
 ) -> Tensor:
-    """Keep what a call came to, which :func:`find` finds by ``numbers`` and the rest.
+    """Keep the :class:`Call` of a signature after its first call, for :func:`find`.
 
-    ``operands`` are its input and weight, ``name`` that of its pass, as ``pass_maker`` has it, and
+    ``operands`` are its input and weight, ``name`` that of its pass, as of ``pass_maker``, and
     ``of_pass`` the numbers of the operator. Returns the ``result``; where later calls are recorded
-    as torch's own, one of those, so that gradients of all calls have the same bits.
+    as torch's own convolution, such a result, so that gradients of all calls have the same bits.
     """
     input, weight = operands
     made: list[Call] = []
@@ -149,7 +149,7 @@ def bound(
 
 
 class Call(BoundCall):
-    """Passes of one signature, from tensors in torch's order to a result in that order."""
+    """The bound launches of one signature: tensors in torch's order to a result in that order."""
 
     def __init__(
         self,
@@ -189,8 +189,8 @@ class Call(BoundCall):
         from ..gpu.launch import Launch
 
         views = partial(_views_of, make)
-        turned = () if found.packed else found.turned
-        self.launch = Launch(views, input, result.dtype, epilogue, turned, self.allocate)
+        k_major = () if found.packed else found.k_major
+        self.launch = Launch(views, input, result.dtype, epilogue, k_major, self.allocate)
         sources = () if function is None else function.like_d
         read = [t for t in (input, weight, residual, *sources) if t is not None]
         if (

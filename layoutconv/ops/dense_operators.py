@@ -121,7 +121,7 @@ torch.library.register_fake("layoutconv::conv_wgrad", _fake_wgrad)
 def _rest(
     groups: int = 1, executor: str | None = None, *ending: Any, **named: Any
 ) -> tuple[int, EpilogueArgs]:
-    """Return the groups, and what follows the sums, of arguments from the groups on."""
+    """Return the groups and the epilogue of an operator's last arguments."""
     return groups, EpilogueArgs(*ending, **named)
 
 

@@ -1,9 +1,9 @@
-"""The passes of a dense convolution: views, and functions of tensors.
+"""The passes of a dense convolution, fprop, dgrad and wgrad, as views and functions of tensors.
 
-Here is no dispatcher and no gradient: ``dense_operators`` registers the functions as operators of
-torch, ``dense_calls`` calls what they consist of. Those take and return tensors of torch's shapes,
-(N, C, D, H, W), results in ``channels_last`` memory; views, and the rest, are of the order of
-memory.
+No dispatcher and no gradient is here: ``dense_operators`` registers these functions as operators of
+torch, and ``dense_calls`` binds their views to launches. Functions take and return torch's shapes,
+(N, C, D, H, W), results in ``channels_last`` memory; views have the order of memory,
+(N, D, H, W, C).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, 
 from ..conv.gradients import reached_residues
 from ..conv.patches import patches_of
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
-from ..gpu.filter_choice import as_read, worth_turning
+from ..gpu.filter_choice import as_read, worth_k_major
 from ..gpu.folding_choice import arranged_fprop, line_for
 from ..gpu.packing_choice import (
     Multiplied,
@@ -80,17 +80,21 @@ def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Te
 
 
 class Pass(NamedTuple):
-    """The views that together write a result of ``shape``; ``zeroed`` says: all but empty sums.
+    """The views that together write a result, (N, *spatial, channels).
 
-    ``turned`` is the shape of a filter that had better be turned before, where kernels read it
-    along the sum alone; empty of one that had not. ``packed``: other views, of packed operands,
-    that compute the same and are faster.
+    Attributes:
+        views: run one after the other, each writes a part of the result.
+        shape: of the result, in the order of memory.
+        zeroed: cells that no view writes, empty sums, are written before.
+        k_major: the shape of a filter that is copied to K-major first, where kernels read only the
+            summed index contiguous; empty where that does not pay.
+        packed: other views, of packed channels, that compute the same and are faster.
     """
 
     views: tuple[GemmView, ...]
     shape: tuple[int, ...]
     zeroed: bool = False
-    turned: tuple[int, ...] = ()
+    k_major: tuple[int, ...] = ()
     packed: Packed | None = None
 
     @property
@@ -121,7 +125,7 @@ class Pass(NamedTuple):
             return result, None
         a, b = a.contiguous(), b.contiguous()
         if self.packed is None:
-            return result, _run(self.views, a, b, out, ending, statistics, bool(self.turned))
+            return result, _run(self.views, a, b, out, ending, statistics, bool(self.k_major))
         out = out.view(expected(self.views[0]).d.shape)
         written = self.packed.written(out)
         a, b = self.packed.operands(a, b)
@@ -211,11 +215,11 @@ def dgrad_pass(
     columns: int = 0,
     of: Multiplied | None = None,
 ) -> Pass:
-    """The gradient of the activation, of ``spatial`` cells: shapes (N, Z, P, Q, K), that of ``w``.
+    """Dgrad of ``spatial`` cells, from the shapes of the gradient, (N, Z, P, Q, K), and of ``w``.
 
-    ``ends`` says whether anything comes after the sums: what becomes of an empty one need not be
-    zero, so that the cells that no window covers have views then, if not too many. ``columns``: so
-    many are filled by residues side by side where channels are few. ``of`` is as of
+    ``ends`` says whether an epilogue follows: an empty sum then need not become zero, so that cells
+    that no window covers have views, if these are not too many. ``columns``: so
+    many are filled by concatenated stride phases where channels are few. ``of`` is as of
     :func:`fprop_pass`.
 
     >>> numbers = [3], [0, 0], [1], 1
@@ -241,7 +245,7 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
     empty = ends and _few_residues(patches)
     together, _ = phases_of(patches, columns, empty=empty)
     w = (*patches.filter, patches.C // groups)
-    turns = worth_turning(prod(y[:-1]), w, groups)
+    k_major = worth_k_major(prod(y[:-1]), w, groups)
     zeroed = not empty and not _covers(patches, together)
 
     def views_of(K: int) -> tuple[GemmView, ...]:
@@ -250,16 +254,16 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
 
     views = arranged_dgrad(problem, columns, empty=empty)
     packed = packed_dgrad(patches, views, views_of, of)
-    return Pass(views, shape, zeroed, w if turns else (), packed)
+    return Pass(views, shape, zeroed, w if k_major else (), packed)
 
 
 def _few_residues(problem: ConvProblem) -> bool:
-    """A stride far beyond the filter would have a view for each of as many cells."""
+    """Return whether stride phases without taps are few enough to have a view each."""
     return prod(map(min, problem.stride, problem.spatial)) <= _EMPTY
 
 
 def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
-    """Return whether every cell is in a residue that some tap reaches; those ``together`` are."""
+    """Return whether some tap reaches every stride phase; modes ``together`` are one phase."""
     return all(
         mode in together
         or len(reached_residues(problem, mode)) == min(problem.stride[mode], problem.spatial[mode])
@@ -303,9 +307,9 @@ def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
 def _problem(
     activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> ConvProblem:
-    """The problem, with the least stride and dilation of those that make no difference.
+    """Return the problem with the least stride and dilation that have the same result.
 
-    Where one window fits, or a filter has one tap, they may be of any size.
+    A stride makes no difference where one window fits, a dilation where a filter has one tap.
     """
     taps, extents = filter[1:], activation[1:-1]
     sides = tuple(zip(padding[::2], padding[1::2], strict=True))
@@ -316,15 +320,15 @@ def _problem(
 
 
 def _is_depthwise(problem: ConvProblem) -> bool:
-    """Return whether every channel is a group: no products of matrices, but of elements."""
+    """Return whether every channel is a group of its own."""
     return problem.groups > 1 and problem.groups == problem.C
 
 
 def is_torchs_pass(a: Tensor, b: Tensor, numbers: Sequence[Any]) -> bool:
-    """Return whether torch computes a pass: on a CPU, unless views are asked for.
+    """Return whether torch computes a pass: on a CPU, unless the caller asked for views.
 
-    It takes numbers of 32 bits alone for what they are, and no negative padding, which the parts
-    of a convolution have that ranks share.
+    torch takes no argument beyond 32 bits, and no negative padding, which a rank's part of a
+    distributed convolution may have.
     """
     *modes, _, executor = numbers
     if executor == VIEW or not is_torchs(a, b):
@@ -370,11 +374,10 @@ def pass_of(
 def pass_maker(
     name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
 ) -> Callable[[], Pass]:
-    """Return a maker of the views of "fprop", "dgrad" or "wgrad" of two tensors, as their device
-    likes.
+    """Return a function that makes the pass "fprop", "dgrad" or "wgrad" of two tensors.
 
-    It holds no tensor. ``numbers`` are the arguments of the operator, from the two tensors to the
-    executor; ``ends`` says whether anything comes after the sums.
+    It holds no tensor. ``numbers`` are the arguments of the operator between the two tensors and
+    its epilogue; ``ends`` says whether an epilogue follows.
     """
     first, second = _shape_in_memory(a), _shape_in_memory(b)
     numbers, of = numbers[:-1], multiplied_for(a)
@@ -455,7 +458,7 @@ def wgrad(
 
 
 def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:
-    """With the residual, and what else is like the result, in the order of memory."""
+    """Return the epilogue with its tensors like the result in the order of memory."""
     return ending.like_result(in_memory_order)
 
 
@@ -466,13 +469,13 @@ def _run(
     out: Tensor,
     ending: EpilogueArgs,
     statistics: bool,
-    turns: bool = False,
+    k_major: bool = False,
 ) -> Tensor | None:
-    """:func:`run`, of a filter, a result and what is like it in the shapes that views have."""
+    """As :func:`run`, of tensors that get the shapes of the views."""
     stored = expected(views[0])
     ending = ending.like_result(lambda tensor: tensor.reshape(stored.d.shape))
     epilogue, out = ending.epilogue(statistics=statistics), out.view(stored.d.shape)
-    return run(views, a, b.view(stored.b.shape), out, epilogue, turns=turns)
+    return run(views, a, b.view(stored.b.shape), out, epilogue, k_major=k_major)
 
 
 def run(
@@ -482,13 +485,13 @@ def run(
     out: Tensor,
     epilogue: Epilogue | None,
     *,
-    turns: bool = False,
+    k_major: bool = False,
 ) -> Tensor | None:
     """Run the views of a pass, which together write ``out``; returns the statistics of one.
 
-    ``turns``: ``b`` is a filter that had better be turned before, as ``Pass.turned`` says.
+    ``k_major``: copy ``b``, a filter, to K-major first, as ``Pass.k_major`` says.
     """
-    if turns:
+    if k_major:
         views, b = as_read(views, a, b)
     for view in views:
         found = execute(view, as_stored(view, a), b, out, epilogue=epilogue)

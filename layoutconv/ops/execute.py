@@ -1,7 +1,4 @@
-"""Executors of GEMM views: torch on the CPU, the kernel template on a GPU.
-
-May import every room below it (``conv``, ``sparse``, ``kernels``, ``gemm_view``, ``algebra``).
-"""
+"""``execute``: run a GEMM view, with torch on a CPU and with the kernel template on a GPU."""
 
 from __future__ import annotations
 

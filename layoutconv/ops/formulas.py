@@ -115,7 +115,7 @@ def as_inputs(found: Gradients, dtype: torch.dtype) -> Gradients:
     return first, second
 
 
-# -- what follows the sums ------------------------------------------------------------------------
+# -- the epilogue ---------------------------------------------------------------------------------
 
 _BACKWARD: dict[str, Any] = {
     "relu": lambda grad, y, slope: torch.ops.aten.threshold_backward(grad, y, 0),

@@ -1,4 +1,4 @@
-"""Guards: when a call of torch is nothing but a call, and when tensors are like earlier ones."""
+"""Guards: is it safe to bypass torch's dispatcher, and are tensors as in an earlier call?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Guard = Callable[..., bool]
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Return whether nothing but autograd looks at, records or changes what is done.
+    """Return whether it is safe to bypass the dispatcher: nothing but autograd sees the call.
 
     That is so outside of ``torch.compile`` and tracers, fake tensors and other modes, transforms
     such as ``vmap``, autocast and forward-mode differentiation; and for tensors that are no
@@ -57,7 +57,7 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def is_watched() -> bool:
-    """Return whether something looks at calls, or changes them, whatever their tensors are.
+    """Return whether some mode or transform sees all calls, whatever their tensors are.
 
     >>> with torch.device("cpu"):
     ...     is_watched()

@@ -1,9 +1,9 @@
-"""Sparse convolutions past torch's dispatcher, and past checks that were made: host time of a call.
+"""Warm sparse convolutions: calls that skip torch's dispatcher and checks made before.
 
 As :mod:`~layoutconv.ops.dense_calls` for dense ones: the first call of a *signature* takes the
 operator, with every check; later ones allocate and launch, and autograd records them as one
-function. A signature says nothing of how many rows there are, so that what was found out of one
-cloud, a :class:`Kind`, serves all; a new kernel map adds its index buffers, in a :class:`Call` that
+function. A signature leaves out the number of rows. So what was derived for one cloud, a
+:class:`Kind`, serves all clouds; a new kernel map adds its index buffers, in a :class:`Call` that
 is kept with the map.
 """
 
@@ -59,7 +59,7 @@ def find(
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
 ) -> Call | None:
-    """Return what is known of a call over a map; None where every check has yet to be made.
+    """Return the bound call of a signature over a map; None where checks have yet to be made.
 
     ``numbers`` are its groups, its activation and the slope.
     """
@@ -262,9 +262,9 @@ _Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], "OverMa
 
 
 class Call(BoundCall):
-    """Sparse convolutions of a kind over a kernel map.
+    """The bound launches of a kind over one kernel map.
 
-    The map keeps it, so that it does not hold the map: what goes backward is given it.
+    The map keeps the call, so the call holds no map: backward passes are given it.
     """
 
     # ``f(x, weight, columns, sources)``, where that is nothing but a launch.
@@ -366,7 +366,7 @@ class Call(BoundCall):
 
 
 class GatheredCall(Call):
-    """The same on a CPU, by the pairs of the map, which serve all passes and all kinds of calls."""
+    """A sparse convolution on a CPU, by the pairs of the map, which serve all passes and kinds."""
 
     def __init__(self, kind: Kind, found: KernelMap) -> None:
         self.kind = kind

@@ -27,13 +27,13 @@ from ..base import devices
 from ..base.caches import remembered
 from ..base.contexts import setting
 from ..base.outlive import keeping
-from ..conv.k_major_filter import turned_filter
+from ..conv.k_major_filter import k_major_filter
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu import machines
-from ..gpu.filter_choice import reads_turned, worth_turning
+from ..gpu.filter_choice import reads_k_major, worth_k_major
 from ..gpu.fp32_precision import multiplied_as
-from ..gpu.map_passes import conv_over, pairs_over, turned_over
+from ..gpu.map_passes import conv_over, k_major_over, pairs_over
 from ..gpu.map_views import map_view
 from ..gpu.select import kernel_type
 from ..planning.machine import Machine
@@ -268,11 +268,11 @@ def conv_view(
     groups: int = 1,
     transposed: bool = False,
     mirrored: bool = False,
-    turned: bool = False,
+    k_major: bool = False,
 ) -> GemmView:
     """The view of a forward pass of ``count`` rows, or of the gradient of the inputs: see `conv`.
 
-    ``w`` is the shape of the filter, ``turned`` whether it is one of ``turned_filter``.
+    ``w`` is the shape of the filter, ``k_major`` whether it is one of ``k_major_filter``.
     """
     index, order = found.forward, found.order
     if transposed and not mirrored:
@@ -281,11 +281,11 @@ def conv_view(
             sorted_by = found.order if found.order.numel() else None
             index = reversed_index(found.forward, rows, sorted_by)
             order = index.new_empty(0)
-    key = transposed, tuple(w), groups, count, order.numel() > 0, turned
+    key = transposed, tuple(w), groups, count, order.numel() > 0, k_major
 
     def make() -> GemmView:
         over = conv_over(index, order, count, w, groups, transposed, mirrored)
-        return map_view(turned_over(over) if turned else over)
+        return map_view(k_major_over(over) if k_major else over)
 
     return _view(index, key, make)
 
@@ -300,12 +300,12 @@ def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
         plan = plan_of(of.maps.forward, of.rows if of.transposed else len(x))
         ends = of.ending.epilogue(), of.ending.out_dtype
         return gathered_passes.forward(plan, x, w, of.groups, *ends, transposed=of.transposed)
-    turns = of.transposed and worth_turning(of.rows, w.shape, of.groups) and reads_turned(x)
-    view = conv_view(of.maps, len(x), w.shape, *of[2:], turns)
+    k_major = of.transposed and worth_k_major(of.rows, w.shape, of.groups) and reads_k_major(x)
+    view = conv_view(of.maps, len(x), w.shape, *of[2:], k_major)
     channels = w.shape[-1] * of.groups if of.transposed else w.shape[0]
     ending = of.ending
     y = x.new_empty((of.rows, channels), dtype=ending.out_dtype or OUTPUTS.get(x.dtype))
-    w = turned_filter(w) if turns else w.contiguous()
+    w = k_major_filter(w) if k_major else w.contiguous()
     execute(view, x.contiguous(), w, y, epilogue=ending.epilogue())
     return y
 

@@ -8,7 +8,7 @@ a rule for tangents and one for batches. The three passes have all of these in e
   gradient is another pass, to any order;
 - a batch of problems is one problem of more images, more channels or more groups, not a loop.
 
-Tensors and numbers are those of the operators in ``autograd``, without what follows the sums.
+Tensors and numbers are those of the operators in ``autograd``, without the epilogue.
 """
 
 from __future__ import annotations

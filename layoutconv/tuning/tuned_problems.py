@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from ..conv import ConvProblem, wgrad_view
-from ..conv.k_major_filter import turned
+from ..conv.k_major_filter import k_major_view
 from ..conv.patches import patches_of
 from ..errors import ArgumentError
-from ..gpu.filter_choice import worth_turning
+from ..gpu.filter_choice import worth_k_major
 from ..gpu.folding_choice import arranged_fprop
 from ..gpu.phase_choice import COLUMNS, arranged_dgrad
 from ..view.gemm_view import GemmView
@@ -27,8 +27,8 @@ def views_of(
     """The views that a pass runs; one, or for strided dgrad one for each residue.
 
     ``along_sums``: for data that kernels read along the sum alone, so that dgrad reads a filter
-    that was turned before, where that pays. ``columns`` of residues side by side, and the elements
-    of a ``line`` where lines are folded, are as a GPU and a dtype have them.
+    that was copied to K-major before, where that pays. ``columns`` of concatenated stride phases,
+    and the elements of a ``line`` with stride folding, are as a GPU and a dtype have them.
 
     Raises ``ArgumentError`` for a depthwise convolution, whose kernels have no tiles to choose.
 
@@ -47,6 +47,6 @@ def views_of(
     views = arranged_dgrad(problem, columns)
     problem, _ = patches_of(problem)
     filter = (problem.K, *problem.taps, problem.C // problem.groups)
-    if along_sums and worth_turning(prod(problem.output[:-1]), filter, problem.groups):
-        return tuple(map(turned, views))
+    if along_sums and worth_k_major(prod(problem.output[:-1]), filter, problem.groups):
+        return tuple(map(k_major_view, views))
     return views

@@ -153,8 +153,8 @@ class GemmView(Pictured):
 
     ``columns`` says which entry of an epilogue's per-column tensors, a bias, column ``n`` reads: a
     layout of one mode, or of two, ``(n, l)``, with static strides. By default each has its own, the
-    ``n`` of a problem side by side. Where several columns are one channel, as residues side by
-    side are, it has strides of 0.
+    ``n`` of a problem side by side. Where several columns are one channel, as with stride
+    phases, it has strides of 0.
 
     ``empty_sums`` says that problems of a gathered ``a`` may be of nothing, and that this shows:
     where its index buffer lacks the first element of a problem's sums, it lacks all of them. Nobody

@@ -7,7 +7,7 @@ out of a view that is used again is kept in ``view.kept``, under one of these na
 | --- | --- | --- |
 | ``"expected"`` | what the view expects of its tensors | ``tensors.tensor_checks`` |
 | ``"in pairs"`` | the view whose elements are pairs of 4 bits | ``tensors.packed_int4`` |
-| ``"turned"`` | the view whose filter has K fastest | ``conv.k_major_filter`` |
+| ``"k_major"`` | the view over a K-major filter | ``conv.k_major_filter`` |
 | ``"unfolded"`` | the view before its lines were folded | ``gpu.folding_choice`` |
 | ``"tables"`` | where the CPU reads and writes | ``cpu.view_tables`` |
 | ``"plans"`` | kernels chosen and loaded, at most 16 | ``gpu.plan``, ``gpu.reduction_plan`` |

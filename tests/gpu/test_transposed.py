@@ -65,7 +65,7 @@ def test_steps_are_those_of_float64(name: str, dtype: torch.dtype) -> None:
     both = call(x, w, bias, stride, padding, extra, residual=residual)
     plain = TORCHS[rank](x.double(), w.double(), bias.double(), stride, padding, extra) + residual
     assert (both - plain).norm() <= CLOSE[dtype] * plain.norm()
-    more = int(dtype == torch.float32)  # a filter that is turned before, where that pays
+    more = int(dtype == torch.float32)  # a K-major copy of the filter, where that pays
     assert (
         kernels(lambda: call(x, w, bias, stride, padding, extra, activation="relu"))
         <= launches + more

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.conv.k_major_filter import turned
+from layoutconv.conv.k_major_filter import k_major_view
 from layoutconv.conv.stride_folding import folded_fprop_view, folds
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.planning.halo_reuse import halo_of, widened
@@ -56,7 +56,7 @@ def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> 
     problem = ConvProblem(*shapes, drawn.stride, drawn.padding)
     beside = tuple(i for i in range(problem.rank) if data.draw(st.booleans(), f"mode {i}"))
     views = [view for view in dgrad_views(problem, side_by_side=beside) if view.k]
-    views = [turned(view) if dtype == F32 else view for view in views]
+    views = [k_major_view(view) if dtype == F32 else view for view in views]
     views += [folded_fprop_view(problem) if folds(problem) else fprop_view(problem)]
     view = data.draw(st.sampled_from(views), "view")
     tile = retiled(TILE, k=half_line(dtype) * data.draw(st.integers(1, 2)))
@@ -115,7 +115,7 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int]] = {
         F16, retiled(TILE, m=128, warps_m=8, k=32, load=Load.CP_ASYNC_WARPGROUP), 3,
     ),
     "tf32": (
-        turned(dgrad_views(VOLUME, side_by_side=(1, 2))[0]), F32, retiled(TILE, k=32), 2
+        k_major_view(dgrad_views(VOLUME, side_by_side=(1, 2))[0]), F32, retiled(TILE, k=32), 2
     ),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.k_major_filter import turned
+from layoutconv.conv.k_major_filter import k_major_view
 from layoutconv.conv.packed_channels import exchanged
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning import legality
@@ -82,7 +82,7 @@ LOADS: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
     "taps share rows": (wide(fprop(3)), F16, replace(ONE_WARP, halo_taps=3)),
     "taps share rows, copied": (wide(fprop(3, 32)), F16, replace(HOPPER, halo_taps=3)),
     "a cluster shares sums": (fprop(4, 64), F16, replace(ONE_WARP, cluster_k=2)),
-    "a turned filter": (wide(turned(dgrad(3))), F16, replace(ONE_WARP, halo_taps=3)),
+    "a turned filter": (wide(k_major_view(dgrad(3))), F16, replace(ONE_WARP, halo_taps=3)),
     "tf32 by TMA": (fprop(3), F32, retiled(ONE_WARP, k=16)),
     "tf32, taps share rows": (wide(fprop(3)), F32, retiled(ONE_WARP, k=16, halo_taps=3)),
     "a kernel map": (MAP, F16, HOPPER),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.conv.k_major_filter import turned
+from layoutconv.conv.k_major_filter import k_major_view
 from layoutconv.kernels.gemm import tma
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.schedule import Load, TileScheduler
@@ -62,9 +62,11 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
     "tf32": (HEAD, F32, retiled(TILE, k=32)),
     "tf32, taps share rows": (wide(HEAD), F32, retiled(TILE, k=16, stages=3, halo_taps=3)),
     "tf32, gradient": (
-        wide(turned(dgrad_views(GRADIENT)[0])), F32, retiled(TILE, k=16, stages=3, halo_taps=3)
+        wide(k_major_view(dgrad_views(GRADIENT)[0])),
+        F32,
+        retiled(TILE, k=16, stages=3, halo_taps=3),
     ),
-    "gradient": (turned(dgrad_views(replace(GRADIENT, filter=(64, 3, 3)))[0]), F16, TILE),
+    "gradient": (k_major_view(dgrad_views(replace(GRADIENT, filter=(64, 3, 3)))[0]), F16, TILE),
     "fp8": (fprop(1, 5, 9, 128), FP8, retiled(TILE, k=128)),
     "int8": (fprop(1, 5, 9, 128), torch.int8, retiled(TILE, k=128)),
     "kernel map": (MAP, F16, retiled(TILE, k=32)),

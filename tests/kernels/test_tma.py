@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from layoutconv.algebra import E, Layout
 from layoutconv.algebra.composed import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
-from layoutconv.conv.k_major_filter import turned
+from layoutconv.conv.k_major_filter import k_major_view
 from layoutconv.conv.stored_layouts import interleaved_filter
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.schedule import Load
@@ -89,7 +89,7 @@ MAPPED: dict[str, tuple[GemmView, torch.dtype, TileConfig, int]] = {
     ),
     "residues beside each other": (BESIDE[0], F16, WIDE, 3),
     "of groups": (BESIDE_IN_GROUPS, F16, HALF, 3),
-    "and of a turned filter": (turned(BESIDE[1]), F32, HALF, 4),
+    "and of a turned filter": (k_major_view(BESIDE[1]), F32, HALF, 4),
     "channels of two digits": (
         fprop_view(
             ConvProblem((1, 2, 9, 9, 64), (40, 2, 3, 3)),
@@ -169,7 +169,7 @@ def test_every_tile_of_b_is_a_box(data: st.DataObject, dtype: torch.dtype) -> No
     of_lines = not any(problem.stride[i] > 1 for i in beside if i < problem.rank - 1)
     C = problem.C
     for view in views[-2:]:
-        read = view if dtype == F16 else turned(view)
+        read = view if dtype == F16 else k_major_view(view)
         whole = dtype == F16 or view.n == C or C % n == 0 or n % C == 0
         expected = problem.K % tile.k == 0 and of_lines and whole
         assert check_boxes(read, dtype, tile, 8) or not expected
@@ -288,9 +288,9 @@ RUN_BESIDE: dict[str, tuple[GemmView, TileConfig, torch.dtype]] = {
     "a stride of 3, three taps that share rows": (
         known(widened(THREE)), replace(HALF, halo_taps=3), torch.bfloat16
     ),
-    "in tf32": (turned(BESIDE[0]), retiled(HALF, k=16, stages=2), F32),
+    "in tf32": (k_major_view(BESIDE[0]), retiled(HALF, k=16, stages=2), F32),
     "in tf32, taps that share rows": (
-        known(widened(turned(BESIDE[1]))), retiled(SHARING_ROWS, k=16), F32
+        known(widened(k_major_view(BESIDE[1]))), retiled(SHARING_ROWS, k=16), F32
     ),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import torch
 from cutlass import Float32, Int32
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.k_major_filter import turned
+from layoutconv.conv.k_major_filter import k_major_view
 from layoutconv.kernels.gemm import consumer, tf32_rounding, wgmma
 from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
 from layoutconv.kernels.gemm.wgmma import KTileOperands
@@ -76,7 +76,7 @@ STRIDED = ConvProblem((2, 7, 5, 32), (23, 2, 3), stride=(1, 2), padding=1)
         (fprop_view(ConvProblem((1, 5, 6, 24), (40, 1, 3))), SIDE_BY_SIDE),
         (fprop_view(ConvProblem((1, 7, 5, 5), (27, 2, 3), padding=1)), HALF_LINES),
         (dgrad_views(ConvProblem((1, 7, 5, 6), (24, 1, 3)))[0], SIDE_BY_SIDE),
-        (turned(dgrad_views(ConvProblem((1, 7, 5, 20), (32, 2, 3), stride=(1, 2)))[0]), LINES),
+        (k_major_view(dgrad_views(ConvProblem((1, 7, 5, 20), (32, 2, 3), (1, 2)))[0]), LINES),
     ],
     ids=[
         "lines", "filter along n, rows of 23", "filter along n, half lines", "k-tiles of two taps",
@@ -152,7 +152,7 @@ def test_statistics_of_three_warpgroups() -> None:
 def test_a_gradient_over_a_kernel_map_reads_a_filter_that_was_turned() -> None:
     index = kernel_map(100, 9, 0.3)
     view = kernel_map_dgrad_view(index, 24, 16, kernel_size=(3, 3), mirrored=True)
-    check(turned(view), HALF_LINES)
+    check(k_major_view(view), HALF_LINES)
 
 
 def test_parts_of_a_sum_in_memory() -> None:

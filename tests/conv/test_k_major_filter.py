@@ -1,4 +1,4 @@
-"""A view of a filter that was turned computes what the view of the filter does, to the bit."""
+"""A view of a K-major filter computes what the view of the filter does, to the bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.conv.k_major_filter import turned, turned_filter
+from layoutconv.conv.k_major_filter import k_major_filter, k_major_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.ops.execute import execute
 from layoutconv.planning.kernel_spec import vectors_of
@@ -47,10 +47,10 @@ def test_the_gradient_is_that_of_the_filter_as_it_lies(name: str) -> None:
     problem, options = PROBLEMS[name]
     y, w = integers(*problem.output), of_filter(problem)
     plain, other = (torch.full(problem.activation, torch.nan) for _ in range(2))
-    copy = turned_filter(w)
+    copy = k_major_filter(w)
     for view in dgrad_views(problem, **options):
         execute(view, y, w, plain)
-        execute(turned(view), y, copy, other)
+        execute(k_major_view(view), y, copy, other)
     assert plain.isfinite().all()
     assert torch.equal(plain, other)
 
@@ -62,19 +62,19 @@ def test_the_gradient_over_a_kernel_map(mirrored: bool, groups: int) -> None:
     y, w = integers(7, 8), integers(8, 3, 3, 3, 6 // groups)
     numbers: dict[str, Any] = {"mirrored": mirrored, "out_rows": 7, "groups": groups}
     view = kernel_map_dgrad_view(index, 6, 8, **numbers)
-    assert torch.equal(execute(view, y, w), execute(turned(view), y, turned_filter(w)))
+    assert torch.equal(execute(view, y, w), execute(k_major_view(view), y, k_major_filter(w)))
 
 
 def test_only_where_b_is_stored_differs() -> None:
     [view] = dgrad_views(ConvProblem((2, 8, 8, 16), (32, 3, 3), groups=2))
-    other = turned(view)
-    assert turned(view) is other  # kept: plans are kept with it
+    other = k_major_view(view)
+    assert k_major_view(view) is other  # kept: plans are kept with it
     assert other.a is view.a
     assert other.d is view.d
     one, two = stages(view.b), stages(other.b)
     assert one[:-1] == two[:-1]
     assert one[-1].layout.shape == two[-1].layout.shape
-    assert turned_filter(integers(32, 3, 3, 8)).stride() == tuple(map(int, two[-1].layout.stride))
+    assert k_major_filter(integers(32, 3, 3, 8)).stride() == tuple(map(int, two[-1].layout.stride))
     # both operands run along the sum then, in vectors of 16 bytes
     assert vectors_of(view, "tfloat32", "float32") == ((4, 4, 4), (1, 0))
     assert vectors_of(other, "tfloat32", "float32") == ((4, 4, 4), (1, 1))
@@ -83,20 +83,20 @@ def test_only_where_b_is_stored_differs() -> None:
 def test_a_filter_in_the_order_of_torch() -> None:
     """A kernel takes the memory of a filter, even that of a ``channels_last`` tensor."""
     w = integers(8, 3, 2, 6)
-    copy = turned_filter(w.movedim(-1, 1), w.shape)
+    copy = k_major_filter(w.movedim(-1, 1), w.shape)
     assert torch.equal(copy, w)
-    assert copy.stride() == turned_filter(w).stride() == (1, 16, 8, 48)
+    assert copy.stride() == k_major_filter(w).stride() == (1, 16, 8, 48)
     assert copy.permute(3, 1, 2, 0).is_contiguous()
 
 
 def test_what_is_refused() -> None:
     plain = Layout((4, 8), (8, 1))
     with pytest.raises(ArgumentError, match="`view`: expected maps from"):
-        turned(GemmView(plain, plain, Layout((4, 4), (4, 1))))
+        k_major_view(GemmView(plain, plain, Layout((4, 4), (4, 1))))
     with pytest.raises(ArgumentError, match="`w`: expected two modes or more"):
-        turned_filter(torch.ones(3))
+        k_major_filter(torch.ones(3))
     with pytest.raises(ArgumentTypeError, match="`w`: expected a torch tensor, got list"):
-        turned_filter([[1.0]])  # type: ignore[arg-type]
+        k_major_filter([[1.0]])  # type: ignore[arg-type]
     fprop = fprop_view(ConvProblem((1, 8, 4), (4, 3)))
     with pytest.raises(ArgumentError, match="`b`: expected strides"):
-        execute(turned(fprop), integers(1, 8, 4), integers(4, 3, 4))
+        execute(k_major_view(fprop), integers(1, 8, 4), integers(4, 3, 4))

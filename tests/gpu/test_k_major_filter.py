@@ -1,4 +1,4 @@
-"""Gradients of the inputs in tf32, of a filter that is turned before, against float64."""
+"""Gradients of the inputs in tf32, of a K-major filter, against float64."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The filters that are turned, by where they start."""
+    """The filters that are copied, by where they start."""
     found: list[int] = []
-    copy = filter_choice.turned_filter
+    copy = filter_choice.k_major_filter
 
     def counted(w: Tensor, *shape: Any) -> Tensor:
         found.append(w.data_ptr())
         return copy(w, *shape)
 
     for module in (filter_choice, launch, operators):
-        monkeypatch.setattr(module, "turned_filter", counted)
+        monkeypatch.setattr(module, "k_major_filter", counted)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     return found
 

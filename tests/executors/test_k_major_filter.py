@@ -1,4 +1,4 @@
-"""Which passes read a filter that was turned, and that they compute what the others do.
+"""Which passes read a K-major filter, and that they compute what the others do.
 
 A GPU is stood in for by the CPU: kernels are its executor, on the memory that they are given.
 """
@@ -19,7 +19,7 @@ from layoutconv.conv import ConvProblem
 from layoutconv.gpu import filter_choice as room
 from layoutconv.gpu import map_views
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.filter_choice import worth_turning
+from layoutconv.gpu.filter_choice import worth_k_major
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.ops import dense_calls, dense_passes, sparse_calls
 from layoutconv.ops import sparse_operators as operators
@@ -79,11 +79,11 @@ def hopper(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[None]:
 
 
 def enough(monkeypatch: pytest.MonkeyPatch, rows: int, products: int) -> None:
-    """Filters are turned for so many rows, and so many products."""
+    """Filters are copied for so many rows, and so many products."""
     monkeypatch.setattr(room, "LEAST", room.Least(rows, products))
 
 
-def is_turned(view: GemmView) -> bool:
+def is_k_major(view: GemmView) -> bool:
     return vectors_of(view, "tfloat32", "float32")[1] == (1, 1)
 
 
@@ -103,20 +103,20 @@ def reference(x: Tensor, w: Tensor, **options: Any) -> Tensor:
 def test_how_much_work_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     vae, filter = 16 * 64 * 64, (256, 3, 3, 3, 256)
-    assert worth_turning(vae, filter)
-    assert worth_turning(8192, filter)  # unet_16
-    assert worth_turning(64 * 14 * 14, (256, 3, 3, 256))  # resnet_14
-    assert not worth_turning(2047, (4096, 3, 3, 3, 512))  # a large filter for few rows
-    assert not worth_turning(65536, (32, 3, 3, 3, 32))  # a launch for little work
-    assert worth_turning(1 << 17, (128, 1, 1, 128))  # exactly enough
-    assert not worth_turning((1 << 17) - 1, (128, 1, 1, 128))
-    assert not worth_turning(vae, (255, 3, 3, 3, 256))  # vectors of 16 bytes in every group
-    assert worth_turning(vae, (256, 3, 3, 3, 64), 4)
-    assert not worth_turning(vae, (24, 3, 3, 3, 256), 4)
+    assert worth_k_major(vae, filter)
+    assert worth_k_major(8192, filter)  # unet_16
+    assert worth_k_major(64 * 14 * 14, (256, 3, 3, 256))  # resnet_14
+    assert not worth_k_major(2047, (4096, 3, 3, 3, 512))  # a large filter for few rows
+    assert not worth_k_major(65536, (32, 3, 3, 3, 32))  # a launch for little work
+    assert worth_k_major(1 << 17, (128, 1, 1, 128))  # exactly enough
+    assert not worth_k_major((1 << 17) - 1, (128, 1, 1, 128))
+    assert not worth_k_major(vae, (255, 3, 3, 3, 256))  # vectors of 16 bytes in every group
+    assert worth_k_major(vae, (256, 3, 3, 3, 64), 4)
+    assert not worth_k_major(vae, (24, 3, 3, 3, 256), 4)
 
 
 @pytest.mark.parametrize(
-    ("change", "turns"),
+    ("change", "k_major"),
     [
         ({}, True),
         ({"dtype": torch.float16}, False),
@@ -131,7 +131,7 @@ def test_how_much_work_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: str(value),
 )
 def test_the_executor_turns_under_the_rule_alone(
-    change: dict[str, Any], turns: bool, monkeypatch: pytest.MonkeyPatch, gpu: Gpu
+    change: dict[str, Any], k_major: bool, monkeypatch: pytest.MonkeyPatch, gpu: Gpu
 ) -> None:
     seen: list[tuple[GemmView, Tensor]] = []
 
@@ -149,8 +149,8 @@ def test_the_executor_turns_under_the_rule_alone(
     y, w = torch.ones(1, rows, 8, dtype=dtype), torch.ones(8, 3, 16, dtype=dtype)
     dense_passes.dgrad(y.mT, w.mT, [rows], [1], [1, 1], [1])
     [(view, b)] = seen
-    assert is_turned(view) is turns
-    assert b.stride() == ((1, 8, 24) if turns else w.stride())
+    assert is_k_major(view) is k_major
+    assert b.stride() == ((1, 8, 24) if k_major else w.stride())
     dense_passes.fprop(torch.ones(1, rows, 16, dtype=dtype).mT, w.mT, [1], [1, 1], [1])
     assert seen[-1][1].stride() == w.stride()  # which runs along the sum
 
@@ -163,8 +163,8 @@ def test_gradients_of_any_order_and_under_compile(
     stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies: list[Tensor] = []
-    copy = room.turned_filter
-    monkeypatch.setattr(room, "turned_filter", lambda w: copies.append(copy(w)) or copies[-1])
+    copy = room.k_major_filter
+    monkeypatch.setattr(room, "k_major_filter", lambda w: copies.append(copy(w)) or copies[-1])
     # Tensors of the CPU, so that views run by its executor: what is not known of a call.
     monkeypatch.setattr(dense_calls, "devices", SimpleNamespace(runs_kernels=lambda tensor: False))
     x, w = integers(2, 4, 9, 8).requires_grad_(), integers(8, 4, 3, 3, seed=1).requires_grad_()
@@ -196,7 +196,7 @@ def test_warm_calls_turn_what_they_are_given() -> None:
             assert torch.equal(lc.conv_transpose2d(x, w_now, stride=stride, padding=1), want)
     views = [view for view, _, _ in ran]
     assert len(views) == 3 * (1 + 4)  # the first call of each is the operator's
-    assert all(map(is_turned, views))
+    assert all(map(is_k_major, views))
     assert len({start for _, start, _ in ran[-4:]}) == 1  # of all residues
     torch.backends.cudnn.allow_tf32 = False
     ran.clear()
@@ -206,17 +206,17 @@ def test_warm_calls_turn_what_they_are_given() -> None:
     torch.backends.cudnn.allow_tf32 = True
     for _ in range(2):
         lc.conv_transpose2d(x, w, bias, stride=2, padding=1)
-    assert is_turned(ran[-1][0])
+    assert is_k_major(ran[-1][0])
 
 
 def test_a_warm_filter_of_torchs_own_order_and_one_of_float16() -> None:
     x, w = integers(2, 8, 40), integers(8, 12, 3)
     for _ in range(3):
         assert torch.equal(lc.conv_transpose1d(x, w), reference(x, w))
-    assert is_turned(ran[-1][0])
+    assert is_k_major(ran[-1][0])
     for _ in range(2):
         lc.conv_transpose1d(x.half(), w.half())
-    assert not is_turned(ran[-1][0])
+    assert not is_k_major(ran[-1][0])
 
 
 def test_residues_that_no_tap_reaches() -> None:
@@ -263,7 +263,7 @@ def test_sparse_gradients(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.backends.cudnn.allow_tf32 = True
     for _ in range(3):
         assert torch.equal(gradient(maps[0]), want[0])
-    assert is_turned(ran[-1][0])
+    assert is_k_major(ran[-1][0])
     ran.clear()
     gradient(maps[1])
     assert [b.stride() for _, _, b in ran] == [w.stride(), (1, 72, 24, 8, 216)]
@@ -278,7 +278,7 @@ def test_the_sparse_operator() -> None:
     maps = operators.tables(found, (8, 8), gradients=True)
     y, w = integers(60, 8), integers(8, 3, 3, 3, 8, seed=3)
     got = operators.conv(y, w, *maps, 60, 1, True, found.mirrored)
-    views = [v for v in operators.kept_of(found).views.values() if is_turned(v)]
+    views = [v for v in operators.kept_of(found).views.values() if is_k_major(v)]
     torch.backends.cudnn.allow_tf32 = False
     assert torch.equal(got, operators.conv(y, w, *maps, 60, 1, True, found.mirrored))
     assert len(views) == 1
@@ -294,9 +294,9 @@ def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_passes, "execute", lambda view, *_, **__: seen.append(view))
     y, w = (integers(*shape).movedim(-1, 1) for shape in (problem.output, (32, 3, 3, 16)))
     dense_passes.dgrad(y, w, [8, 8], [2, 2], [1] * 4, [1, 1])
-    assert all(map(is_turned, views_of(problem, "dgrad", along_sums=True)))
+    assert all(map(is_k_major, views_of(problem, "dgrad", along_sums=True)))
     plain = views_of(problem, "dgrad")
-    assert not any(map(is_turned, plain))
+    assert not any(map(is_k_major, plain))
     for direction in ("fprop", "wgrad"):
         assert views_of(problem, direction, along_sums=True) == views_of(problem, direction)
     enough(monkeypatch, 33, 1 << 12)
