@@ -1,4 +1,4 @@
-"""The limits of GPUs: products and bytes in a microsecond, from the vendor's data sheets.
+"""Rooflines of GPUs: products and bytes in a microsecond, from the vendor's data sheets.
 
 Dense products on tensor cores, sums in fp32 (int32 for int8). ``fp32`` stands for three products of
 tf32, which is what the template makes of it.

@@ -1,12 +1,12 @@
-"""Kernels whose CTAs start while those of the kernel before them end: little time is in between.
+"""Programmatic dependent launch (PDL): a kernel starts while the one before it ends.
 
-Hopper launches a *dependent* before the kernel that it depends on is done, once every CTA of that
-has said ``let_dependents_start`` or has ended. The dependent says ``wait_for_others`` before it
-touches memory, and goes on when all that came before it in its stream is done, and can be seen.
-What needs no memory, such as rows and their masks, is ready then.
+From Hopper on, a GPU starts a dependent kernel once every CTA of the kernel before it has called
+``let_dependents_start`` or has exited. The dependent calls ``wait_for_others`` before it touches
+memory: it returns when all work before it in the stream is done and visible. Work without memory
+accesses, such as rows and their masks, is done by then.
 
-The template's kernels and the sums after them are both: each starts beside the end of another. To
-kernels of others they are kernels like all: those neither start early, nor say when they might.
+The template's kernels and the sums of split-K slices do both. Kernels of other libraries do
+neither, and run as always.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .dsl import cute
 
 
 def starts_early(arch: str) -> bool:
-    """Return whether a GPU launches dependents; for others these are kernels like all.
+    """Return whether a GPU has programmatic dependent launch; on others launches are plain.
 
     >>> starts_early("sm_90a"), starts_early("sm_120"), starts_early("sm_89")
     (True, True, False)
@@ -24,10 +24,12 @@ def starts_early(arch: str) -> bool:
 
 
 def let_dependents_start(early: bool) -> None:
+    """Let the next kernel of the stream start, once all CTAs have come here."""
     if early:
         cute.arch.griddepcontrol_launch_dependents()
 
 
 def wait_for_others(early: bool) -> None:
+    """Wait until all kernels before this one are done and their writes are visible."""
     if early:
         cute.arch.griddepcontrol_wait()

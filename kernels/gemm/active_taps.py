@@ -1,8 +1,8 @@
-"""Which taps some row of a CTA's tile has: what the others would multiply is zero.
+"""Active taps of a tile: those that some row of it has. The mainloop skips the others, all zeros.
 
-A row has a tap if that is inside the bounds, which its mask says, or, of a kernel map, if the index
-buffer has a row for it. The latter is read once, tap by tap, by threads that have a row each: what
-the main loop will read again, from the caches or from what is kept (``smem_index.py``).
+A row has a tap if the tap is in bounds, as its tap mask says, or, with a kernel map, if the index
+buffer has a row for it. The index buffer is read once for this, tap by tap, a thread per row. The
+mainloop reads it again, from the caches or from its copy in shared memory (``smem_index.py``).
 """
 
 from __future__ import annotations

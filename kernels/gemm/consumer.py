@@ -1,4 +1,4 @@
-"""The consumers of a warp-specialised kernel: warpgroups that multiply what is in the pipeline."""
+"""The consumers of a warp-specialised kernel: warpgroups that multiply the pipeline's stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Multiplies k-tiles into the accumulators ``acc``: one warpgroup, or several that cooperate.
+    """Multiplies k-tiles into the accumulators ``acc``: one warpgroup, or several (cooperative).
 
     Timeline of a k-tile: wait for its stage (full mbarrier) -> issue ``wgmma`` -> when those of the
     k-tile before are done, release its stage (empty mbarrier) -> next. A stage is released one

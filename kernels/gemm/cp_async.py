@@ -23,16 +23,16 @@ Vectors = list[Vector]
 
 
 class CpAsyncLoad:
-    """Copies tiles of one operand into shared memory, a few vectors a thread.
+    """Loads tiles of one operand into shared memory by ``cp.async``, a few vectors a thread.
 
-    Where k runs along memory, a thread keeps its rows for the whole main loop; per k-tile it
-    computes one delta, and per row one address and one predicate, if the tile lies within one tap:
-    a row's other vectors follow at fixed distances. If not, each column of vectors is a segment of
-    its own. Where k runs across memory, a thread keeps its columns, and rows are computed.
+    Where k is contiguous, a thread keeps its rows for the whole mainloop. Per k-tile it computes
+    one delta, and per row one address and one predicate; if the k-tile lies within one tap, the
+    row's other vectors follow at fixed distances, else each column of vectors has its own delta.
+    Where k is not contiguous, a thread keeps its columns, and computes rows.
 
-    Vectors of fewer than 4 bytes, of odd numbers of channels, go through registers. Rows of a
-    shared tile from ``used`` on become zeros. What is read ahead is of one of ``tiles`` k-tiles. An
-    index buffer that is ``kept`` is read there.
+    Vectors of fewer than 4 bytes, with odd numbers of channels, go through registers. Rows of a
+    shared tile from ``used`` on become zeros. ``tiles`` k-tiles are read ahead. An index buffer
+    that is ``kept`` in shared memory is read there.
     """
 
     tiles = 1

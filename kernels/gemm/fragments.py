@@ -1,4 +1,4 @@
-"""From shared memory to registers: what a thread multiplies, by ldmatrix or word by word."""
+"""MMA fragments: loads from shared memory to registers, by ldmatrix or word by word."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The common base of kernels of a ``GemmView``: what a view and a spec settle before a trace, and
-the one entry of a launch, which calls what a kernel does of its own.
+"""The base class of kernels that run a ``GemmView``: what is fixed before tracing, and the launch.
+
+``ImplicitGemm`` is the template; ``GroupedConv`` and ``GroupedSums`` are kernels of small groups.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from .mma_atoms import MULTIPLY, OUTPUT
 
 
 class Given(NamedTuple):
-    """Arguments of a launch: addresses of elements as kernels read them, None where none is.
+    """Arguments of a launch, traced on the host; pointers have the dtypes that kernels read.
 
     Attributes:
-        memory: of A, B and D.
-        indices: of the index buffers of A, B and D.
-        splits, split_stride: CTAs that share a sum, and the elements between their results.
-        integers: of a persistent kernel the most CTAs; then the view's ``runtime_integers``.
-        reads: the epilogue's numbers, columns and sources, tuples.
-        statistics: memory of the sums of columns.
+        memory: pointers to A, B and D.
+        indices: int32 pointers to the index buffers of A, B and D; None for an affine operand.
+        splits, split_stride: split-K slices, and the elements of D between their results.
+        integers: for a persistent kernel the maximum of CTAs; then the view's ``runtime_integers``.
+        reads: the epilogue's numbers, pointers to vectors (per column or row) and to tensors like
+            D, each a tuple or None.
+        statistics: pointer to partial column sums, fp32; None without statistics.
     """
 
     memory: tuple[Any, Any, Any]
@@ -43,7 +45,7 @@ class Given(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A kernel with its arguments, and where it differs from others: grid, CTAs along k, PDL."""
+    """A device function with its arguments, its grid, whether it uses PDL, and its cluster."""
 
     kernel: Any
     grid: list[Any]
@@ -52,9 +54,10 @@ class Start(NamedTuple):
 
 
 class GemmKernel:
-    """One kind of view and a spec that ``planning/legality.py`` allows; it refuses others.
+    """The kernel of a ``KernelSpec`` for views of one structure.
 
-    A kernel is a device function, and ``start``, which applies it to what a launch brings.
+    A subclass has a device function and ``start``, which applies it to the arguments of a launch.
+    ``planning/legality.py`` refuses a spec that the kernel cannot run.
     """
 
     def __init__(self, view: GemmView, spec: KernelSpec) -> None:
@@ -106,14 +109,14 @@ class GemmKernel:
         )
 
     def start(self, given: Given) -> Start:
-        """Return the kernel of this class, applied to what a launch brings; traced on the host."""
+        """Return the device function, applied to the arguments of a launch; traced on the host."""
         raise NotImplementedError
 
     def values_of(self, integers: Iterable[Any]) -> dict[str, Any]:
-        """Return the view's runtime integers by name, of a launch's, which are in that order."""
+        """Return the view's runtime integers by name; a launch passes them in that order."""
         return {name: Int64(v) for name, v in zip(self.names, integers, strict=True)}
 
 
 def pointer(address: Any, dtype: Any) -> Any:
-    """The start of memory, read as ``dtype`` (fp32 data as tf32)."""
+    """Return an address as a pointer to ``dtype`` (fp32 data is read as tf32); None for None."""
     return None if address is None else cute.recast_ptr(address, dtype=dtype)

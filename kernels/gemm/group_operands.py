@@ -185,23 +185,26 @@ class Patch:
     def load(self, pointer: Any, shared: Any, box: Box, group: Any, vector: int) -> None:
         """Issue all copies of a box, of the CTA's groups from number ``group`` on.
 
-        A *team* of threads takes the cells of a line, along the first digit, and the lines one
-        after the other: what a thread knows about its cell holds for all of them.
+        Each thread has a cell along the first digit, and copies it in every ``at_once``-th line:
+        what it knows about its cell holds for all lines.
         """
         tid, _, _ = cute.arch.thread_idx()
-        teams, steps = const_expr(self.tile.teams(vector)), const_expr(self.tile.steps(vector))
+        at_once, steps = (
+            const_expr(self.tile.lines_at_once(vector)),
+            const_expr(self.tile.steps(vector)),
+        )
         inner = const_expr(self.tile.patch[0] * self.tile.k // vector)
         lines = const_expr(self.steps[-1] // self.steps[1])
-        team, item = divmod(tid, Extent(inner)) if const_expr(teams > 1) else (0, tid)
+        first, item = divmod(tid, Extent(inner)) if const_expr(at_once > 1) else (0, tid)
         for step in range_constexpr(steps):
             line = self.line(box, group, item + step * self.tile.threads, vector)
             short = const_expr(min(inner - step * self.tile.threads, self.tile.threads))
-            for i in range_constexpr(0, lines, teams):
-                if const_expr(teams * short == self.tile.threads and i + teams <= lines):
-                    self.copy_cell(pointer, shared, line, team + i, vector)
+            for i in range_constexpr(0, lines, at_once):
+                if const_expr(at_once * short == self.tile.threads and i + at_once <= lines):
+                    self.copy_cell(pointer, shared, line, first + i, vector)
                 else:
-                    there = (item < short) & (team < cutlass.min(teams, lines - i))
-                    self.copy_if(there, pointer, shared, line, team + i, vector)
+                    there = (item < short) & (first < cutlass.min(at_once, lines - i))
+                    self.copy_if(there, pointer, shared, line, first + i, vector)
 
     @cute.jit
     def copy_if(

@@ -1,10 +1,9 @@
-"""The kernel of tiles that hold several groups: a patch of A in shared memory, block by block.
+"""The kernel of tiles that hold several groups: one patch of A in shared memory serves all taps.
 
-The template's grid has a slice for each group, and its tiles 32 columns or more: of groups of 4
-channels seven of eight products are of nothing, and A is read again for every tap. Here a CTA takes
-a box of rows and all channels of several groups. That is another mainloop than the template's, of
-no stages and no k-tiles, which is why it is a kernel of its own; operands, epilogue, arguments and
-launches are the template's.
+The template has a CTA per group, with tiles of 32 columns or more: with groups of 4 channels seven
+of eight products are padding, and A is read again for every tap. Here a CTA takes a box of rows and
+all channels of several groups. Its mainloop has neither stages nor k-tiles, so it is a kernel of
+its own; operands, epilogue, arguments and launches are the template's.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class GroupedConv(GroupKernel):
 
     Warp roles: all warps load, multiply and store. Timeline of a CTA::
 
-        place of the box | wait for the kernel before (PDL) | patch, filter | taps | epilogue
+        place of the box | wait for the kernel before (PDL) | load patch, filter | taps | epilogue
 
     Constraints: ``planning/group_tile.py``.
     """

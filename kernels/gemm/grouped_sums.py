@@ -1,10 +1,10 @@
-"""The kernel of sums over voxels for several groups: the filter's gradient of few channels a group.
+"""The kernel of wgrad for several groups of few channels: sums over voxels.
 
-Both operands run along channels, and k across memory: ldmatrix turns 16 bits, and words of 32 are
-read one by one, from lines of a box that are whole fours of voxels. A CTA sums over boxes of
-voxels, of which it has a share, and stores what it found for the slice reduction to add up in a
-fixed order. Voxels of a box that there are not have no product: not only Y is zero there, X is read
-from rows of zeros, since 0 times infinity is none.
+Channels are contiguous in both operands, k (voxels) is not: ldmatrix transposes 16-bit data, and
+32-bit words are read one by one, from lines of a box that are multiples of four voxels. A CTA sums
+over its share of the boxes of voxels, and stores a slice that the split-K reduction adds up in a
+fixed order. Voxels past the border add nothing: Y is zero there, and X is read from rows of zeros,
+since 0 times infinity is NaN.
 """
 
 from __future__ import annotations

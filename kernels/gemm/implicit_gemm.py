@@ -1,8 +1,8 @@
-"""THE template: ``D[m, n, l] = sum_k A[m, k, l] * B[n, k, l]``, three operands that are layouts.
+"""The template: ``D[m, n, l] = sum_k A[m, k, l] * B[n, k, l]`` over three layouts.
 
-Dense convolution and its gradients, gather/scatter, kernel maps: what differs is read off the
-operands' layouts (``Operand``); there is one prologue, one main loop and one epilogue.
-A CTA, or thread block, computes a tile of D; a persistent one computes several.
+Dense convolution and its gradients, gather/scatter and kernel maps differ only in the layouts of
+their operands (``Operand``). Each runs the same prologue, one of two mainloops and one epilogue.
+``l`` counts the groups. A CTA (thread block) computes one tile of D, a persistent CTA several.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from .operand import Operand
 from .scheduler import SingleTile, StaticPersistent
 from .smem_index import SmemRows, keep_index
 
-CROWD = 320  # CTAs, for each that an SM holds, which fill any GPU more than once
-FEW = 132  # CTAs that fill a GPU once
+CROWD = 320  # CTAs, times CTAs per SM, that fill any GPU more than once
+FEW = 132  # CTAs that fill an H100 or H200 once
 
 
 class ImplicitGemm(GemmKernel):
-    """The kernel of one kind of ``GemmView``, its structure and static integers, and a spec.
+    """The kernel of a ``KernelSpec`` for all views of one structure and the same static integers.
 
-    The values of the view's runtime integers (image count, spatial extents, rows) do not matter.
+    Runtime integers of the view (image count, spatial extents, rows) are arguments of a launch.
 
     Warp roles: those of its mainloop. ``MainloopSm80`` is multistage: all warps load, multiply and
     store. ``MainloopSm90`` is warp-specialised: a producer loads, consumers multiply and store.
@@ -56,11 +56,11 @@ class ImplicitGemm(GemmKernel):
 
         rows, masks | wait for the kernel before (PDL) | active taps | mainloop | epilogue
 
-    The grid: output tiles, those that share rows of A side by side; slices of split-K times CTAs of
-    a cluster along k; groups. A persistent kernel has as many CTAs as fit the GPU, and its
-    ``StaticPersistent`` scheduler loops over tiles.
+    Grid: (output tiles, split-K slices times ``cluster_k``, groups). Tiles that share rows of A are
+    neighbours. A persistent kernel has as many CTAs as fit the GPU, and its ``StaticPersistent``
+    scheduler loops over tiles.
 
-    Constraints: ``planning/legality.py``, which refuses others before anything is compiled.
+    Constraints: ``planning/legality.py`` says what a tile may run; it is asked before compiling.
     """
 
     def __init__(self, view: GemmView, spec: KernelSpec) -> None:
@@ -180,9 +180,9 @@ class ImplicitGemm(GemmKernel):
         acc: Any,
         fetch: Callable[[], None],
     ) -> tuple[Any, SmemRows | None]:
-        """Sum one output tile, and ``fetch`` what its epilogue reads of the columns.
+        """Run the mainloop for one output tile, and ``fetch`` what its epilogue reads per column.
 
-        Return if there was nothing to sum, and D's rows, if they are in shared memory.
+        Return whether the tile has no k-tiles, and D's rows, if they are in shared memory.
         """
         tile, spec, rank = self.tile, self.spec, single.rank
         if self.view.k == 0 and spec.along[0] == 1:  # sums of nothing
@@ -225,7 +225,7 @@ class ImplicitGemm(GemmKernel):
         epilogue: Epilogue,
         extras: Extras,
     ) -> None:
-        """Store one output tile; sum its columns, if a producer can do so meanwhile."""
+        """Run the epilogue of one output tile; producer warps sum its columns, if they can."""
         tile, (tid, _, _) = self.tile, cute.arch.thread_idx()
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
         if cutlass.const_expr(not tile.warp_specialized) or tid < tile.mma_threads:
@@ -245,7 +245,7 @@ class ImplicitGemm(GemmKernel):
         epilogue_smem: Any,
         extras: Extras,
     ) -> None:
-        """Sum and store all output tiles of a persistent CTA."""
+        """Run mainloop and epilogue for all output tiles of a persistent CTA."""
         assert isinstance(mainloop, MainloopSm90)  # legality: a persistent tile has producers
         tid, epilogue = loads.tid, self._epilogue()
         results = acc, mainloop.multiplier.mma, d
@@ -272,7 +272,7 @@ class ImplicitGemm(GemmKernel):
     def _operands(
         self, args: Arguments, pointers: tuple[Any, Any], indices: tuple[Any, Any], group: Any
     ) -> tuple[Operand, Operand]:
-        """A and B as operands; rows are hoisted where k runs along memory."""
+        """Return A and B as operands; row offsets are hoisted where k is contiguous in memory."""
         tile, view, spec = self.tile, self.view, self.spec
         sides = (view.a, tile.m), (view.b, tile.n)
         of_a, of_b = (
@@ -314,7 +314,9 @@ class ImplicitGemm(GemmKernel):
         d: Operand,
         tid: Any,
     ) -> Extras:
-        """The same with room for what is read of a consumer's columns, thread ``tid`` of one."""
+        """Return ``extras`` with registers for what the epilogue reads per column, in thread
+        ``tid`` of a consumer.
+        """
         registers = registers_given(self.ctas_per_sm, self.tile.threads)
         return replace(
             extras, held=epilogue.hold(mainloop.multiplier.mma, tid, d, extras, registers)
@@ -323,10 +325,9 @@ class ImplicitGemm(GemmKernel):
     def _starts_early(self, ctas: Any) -> Any:
         """Return whether this kernel starts while the one before it ends (PDL).
 
-        CTAs that do so crowd on the SMs that are free first: that has cost a third of the time
-        where there are few of them, and room for several on each. With TMA im2col, it has cost a
-        sixth where there are fewer than SMs. For kernel maps, it never has: all of what they look
-        up first is memory's to wait for.
+        Such CTAs crowd on the SMs that are free first. A kernel of few CTAs, several
+        per SM, took a third longer for it; one with TMA im2col and fewer CTAs than SMs, a sixth.
+        Kernel maps never lost: their first accesses wait for memory anyway.
         """
         if not self.pdl:
             return False

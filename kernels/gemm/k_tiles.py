@@ -1,4 +1,4 @@
-"""The k-tiles that a CTA sums: how many, the first column, and how to come to the next."""
+"""The k-tiles of a CTA's sum, and their order: count, first column, next column."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ WORD = 32  # bits
 
 @dataclass
 class KTiles:
-    """Which k-tiles are summed, in which order.
+    """The k-tiles of a sum, in the order in which a mainloop takes them.
 
-    ``of(operands, step)`` are all of them. Where one operand runs along k and a k-tile lies within
-    one tap, taps run fastest, then blocks of channels: neighbouring taps read mostly the same rows,
-    which stay in the caches (N4 16x32x32 C256 K256, fp16, H200: 420 TFLOP/s; with channels
-    fastest 329).
+    A k-tile is named by its first column, its index along k. ``KTiles.of(a, b, step)`` are all
+    k-tiles. Where k is contiguous in one operand and a k-tile lies within one tap, taps run
+    fastest, then blocks of channels: neighbouring taps read mostly the same rows, which stay in the
+    caches (N4 16x32x32 C256 K256, fp16, H200: 420 TFLOP/s; with channels fastest 329).
 
-    Of a tile whose rows lack taps, ``present`` are the *units* that some row has, a bit each, at
-    least one: a unit is the shortest part of the sum that is both whole taps and whole k-tiles, a
-    tap where k-tiles lie within one. ``own`` are those that a warpgroup's rows have, where that
-    leaves the others out.
+    Active taps: ``present`` has a bit for each *unit* that some row of the tile has, at least one.
+    A unit is the shortest part of k that is both whole taps and whole k-tiles: a tap, where k-tiles
+    lie within one. ``own`` are the units that the rows of a warpgroup have, where it skips others.
 
-    Of a sum that ``parts`` CTAs share, number ``part`` has every ``parts``-th k-tile, from that one
+    Cluster split-K: CTA ``part`` of ``parts`` has every ``parts``-th k-tile, from number ``part``
     on.
     """
 
@@ -44,9 +43,7 @@ class KTiles:
 
     @classmethod
     def of(cls, a: Operand, b: Operand, step: int, taps: int = 1) -> KTiles:
-        """The k-tiles of all columns; where one serves ``taps``, the slowest, of the first of
-        these.
-        """
+        """Return the k-tiles of all columns; with halo reuse, of the first of ``taps`` taps."""
         for operand in (a, b):
             if operand.hoist_rows:
                 if operand.is_open:
@@ -63,11 +60,11 @@ class KTiles:
 
     @property
     def unit(self) -> int:
-        """Columns of a unit."""
+        """Return the columns of a unit."""
         return lcm(self.channels, self.step)
 
     def in_order(self) -> KTiles:
-        """The k-tiles of the first tap, then those of the next."""
+        """Return the same k-tiles tap by tap: all of the first tap, then those of the next."""
         return replace(self, channels=self.total)
 
     def of_part(self, parts: int, part: Any) -> KTiles:
@@ -89,7 +86,7 @@ class KTiles:
         return (self.total + self.step - 1) // self.step
 
     def first(self, number: Any) -> Any:
-        """The first column of a k-tile."""
+        """Return the first column of k-tile ``number`` of this CTA."""
         first = self._first(number)
         if self.parts > 1:  # of a part without k-tiles, any that there is
             before = cutlass.min(Int32(self.part), Int32(self._all - 1))
@@ -106,7 +103,7 @@ class KTiles:
         return number % taps * self.channels + number // taps * self.step
 
     def advance(self, first: Any) -> Any:
-        """The first column of the k-tile after the one at a column, of those of this part."""
+        """Return the first column of this CTA's k-tile after the one at column ``first``."""
         for _ in range(self.parts):
             first = self._next(first)
         return first

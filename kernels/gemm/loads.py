@@ -1,4 +1,4 @@
-"""Loads of A and of B: by which instructions their tiles come, decided once for a kernel."""
+"""Loads of A and B: TMA im2col, TMA tiled or cp.async, decided once for a kernel."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ Load = CpAsyncLoad | TmaLoad
 
 
 class LoadKinds:
-    """The instructions that load the operands of a view, in the kernel of a spec.
+    """The load instructions of a kernel's operands.
 
-    A by an im2col TMA descriptor; B by a tiled or an im2col one; what none describes, by cp.async.
+    A is loaded by TMA im2col, B by TMA tiled or im2col; an operand that no TMA descriptor describes
+    is loaded by cp.async.
 
     Attributes:
-        tma: TMA brings A, and B.
+        tma: whether TMA loads A, and whether it loads B.
     """
 
     def __init__(self, view: GemmView, spec: KernelSpec, data: Data) -> None:
@@ -68,7 +69,7 @@ class Loads:
         self.atoms, self.group, self.tid = atoms, group, tid
 
     def __call__(self, m0: Any, n0: Any) -> tuple[Load, Load]:
-        """The loads of A from row ``m0`` on, and of B from column ``n0`` of D on."""
+        """Return the loads of an output tile: A from row ``m0``, B from column ``n0`` of D on."""
         return self._of_a(m0), self._of_b(n0)
 
     def _of_a(self, first: Any) -> Load:

@@ -1,9 +1,9 @@
-"""The Ampere main loop: cp.async into swizzled shared memory, ldmatrix, mma.sync.
+"""The Ampere mainloop, multistage: cp.async into swizzled shared memory, ldmatrix, mma.sync.
 
-``stages`` k-tiles are in flight. While the tensor cores work on one k-block (one MMA step along k),
-the fragments of the next are read from shared memory, the copies of the k-tile ``stages - 1`` ahead
-are issued, and the index buffer is read one k-tile further ahead: no latency is waited for. Those
-copies go at once, beside the first k-block, or are spread over some of the others.
+``stages - 1`` k-tiles are in flight. While the tensor cores work on one k-block (one MMA step along
+k), the fragments of the next are read from shared memory, the copies of the k-tile ``stages - 1``
+ahead are issued, and the index buffer is read one k-tile further ahead, so that no latency shows.
+The copies are issued beside the first k-block, or spread over some of the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,20 @@ SPREAD = (256, 128)  # of a tile whose copies do not go at once
 
 
 class MainloopSm80:
-    """Multiplies a CTA's tiles of two operands into register accumulators."""
+    """Multiplies a CTA's tiles of two operands into register accumulators, multistage.
+
+    Warp roles: all warps load, multiply and store.
+
+    Pipeline: ``TileConfig.stages`` stages of shared memory, groups of ``cp.async`` and one barrier
+    of the CTA per k-tile.
+
+    Timeline of a warp, with three stages::
+
+        copy 0, copy 1 | wait 0 | mma 0, copy 2 | wait 1 | mma 1, copy 3 | ... | epilogue
+
+    Constraints: sm_80 and newer; ``planning/legality.py``. Gathered rows of A and B come by
+    ``cp.async``, too. Profile it with ``python benchmarks/bench_template.py`` under ncu.
+    """
 
     def __init__(self, spec: KernelSpec, data: Data, smem: Any) -> None:
         self.tile, self.data = spec.tile, data
@@ -44,7 +57,7 @@ class MainloopSm80:
     def cp_async_load(
         self, operand: Operand, shared: SharedTile, first: Any, tid: Any
     ) -> CpAsyncLoad:
-        """This thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM."""
+        """Return a thread's share of loading tiles of ``operand``, from row ``first`` on."""
         return CpAsyncLoad(operand, shared, self.data.element, self.tile.mma_threads, tid, first)
 
     # -- the loop --------------------------------------------------------------------------------
@@ -61,7 +74,7 @@ class MainloopSm80:
         acc: Any,
         meanwhile: Callable[[], None],
     ) -> None:
-        """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring.
+        """Accumulate ``count`` k-tiles into ``acc``, from number ``begin`` on.
 
         ``meanwhile`` is called before the last wait.
         """
@@ -132,7 +145,7 @@ class MainloopSm80:
         cute.arch.sync_threads()
 
     def copied(self, k_blocks: int) -> range:
-        """The k-blocks that copies of a k-tile are spread over: the first, or those behind it.
+        """Return the k-blocks that copies of a k-tile are spread over: the first, or the next two.
 
         256x128 of 16 bits is 4% faster so (417 to 434 TFLOP/s with C = K = 128, H200); 128x128 the
         same as before, and 128x256 and tf32 up to 7% slower.
@@ -161,9 +174,9 @@ class MainloopSm80:
 def _share(
     a: CpAsyncLoad, b: CpAsyncLoad, columns: list[list[Column]], part: int, parts: int
 ) -> list[Callable[[Any, Any], None]]:
-    """Return what issues a part of a k-tile's copies, number so and so of so many: A's come first.
+    """Return the copies of part number ``part`` of ``parts`` of a k-tile, those of A first.
 
-    Parts share ``columns``; one part of all finds them beside its copies.
+    Parts share ``columns``, which a single part finds beside its copies.
     """
     if parts == 1:
         return [a.copy, b.copy]

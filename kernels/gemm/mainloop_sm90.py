@@ -1,13 +1,12 @@
 """The Hopper mainloop: producer warps load k-tiles, consumer warpgroups multiply them by ``wgmma``.
 
-``wgmma`` reads shared memory by itself: accumulators are all that consumers hold, and what
-addresses and masks cost is paid by warps that have nothing else to do. Of tf32, whose operands are
-rounded before they are multiplied, TMA rounds as it copies; else B goes through the producer's
-registers, and A through those of the consumers.
+``wgmma`` reads shared memory, so consumers hold only accumulators, and the producer warps pay for
+addresses and masks. Operands of tf32 are rounded first: TMA rounds as it copies; without TMA, B is
+rounded in the producer's registers and A in the consumers'.
 
-``wgmma`` reads rows from any of them on. So where taps are rows further (halo reuse), a stage is a
-tile of A with a few rows more, and a tile of B for each of those taps. TMA brings those rows as it
-brings others: pixels that follow each other.
+``wgmma`` may start at any row of a tile. So with halo reuse a stage is a tile of A with a few more
+rows, and a tile of B for each tap that it serves. TMA im2col loads those rows like any others: they
+are consecutive pixels.
 """
 
 from __future__ import annotations
@@ -115,8 +114,8 @@ class MainloopSm90:
 
     @property
     def fences(self) -> bool:
-        """Return whether wgmma reads by itself what threads wrote to shared memory: not what tensor
-        maps bring, nor an A that consumers read into registers.
+        """Return whether wgmma reads by itself what threads wrote to shared memory: not what TMA
+        copies, nor an A that consumers read into registers.
         """
         a_by_threads = not self.tma[0] and not self.multiplier.rounds
         return a_by_threads or not self.tma[1]
@@ -129,10 +128,10 @@ class MainloopSm90:
     def cp_async_load(
         self, operand: Operand, shared: SharedTile, first: Any, tid: Any
     ) -> CpAsyncLoad:
-        """A thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM.
+        """Return a thread's share of loading tiles of ``operand``, from row ``first`` of the GEMM.
 
-        Only producers copy. But all threads know the rows of some producer, and so, together, what
-        a tile may leave out.
+        Only producer threads load, but every thread holds the rows of one of them: so all threads
+        together find the active taps of the tile.
         """
         tile, threads = self.tile, self.tile.producer_threads
         if self.rounds and shared is self.s_b:
@@ -158,7 +157,7 @@ class MainloopSm90:
     def tma_tiled_load(
         self, made: tuple[Any, Any], found: Boxes, first: Any, group: Any, tid: Any
     ) -> TmaTiledLoad:
-        """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
+        """Return the TMA load of tiles of B; ``made`` are its copy atom and coordinates."""
         number = tid - self.tile.consumer_threads
         return TmaTiledLoad(made, found, self.s_b, number, first, group, self.spec)
 
@@ -172,7 +171,7 @@ class MainloopSm90:
         group: Any,
         tid: Any,
     ) -> TmaIm2colLoad:
-        """A thread's share of copying tiles by an im2col tensor map, made by the host."""
+        """Return the load of tiles by TMA im2col."""
         of = atom, found, args, shared, tid - self.tile.consumer_threads
         if self.along == (0, 0):
             return TmaSumLoad(*of, self.tile.k, first, group)

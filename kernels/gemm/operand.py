@@ -1,4 +1,4 @@
-"""A layout of the algebra as a kernel operand: what is hoisted, what is gathered, what is masked.
+"""A layout of the algebra as a kernel operand: hoisted offsets, gathers and mask predicates.
 
 An operand's layout is a chain of bounded maps (see ``layoutconv.view.gemm_view``). A layout is a
 sum over its modes, so the coordinate of (row, column) is ``coordinate(row) + coordinate(column)``
@@ -59,7 +59,7 @@ class Field:
 
 @dataclass
 class Row:
-    """A row of an operand: where it starts, and which taps it has."""
+    """A row of an operand: the hoisted part of its address, and its tap mask."""
 
     linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
     behind: Any  # what the row adds to the offset behind the index buffer
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass
 class Column:
-    """A column of an operand: what it adds to any row."""
+    """A column of an operand: the deltas that it adds to any row."""
 
     linear: Any  # to Row.linear
     behind: Any  # to the offset behind the index buffer
@@ -79,13 +79,20 @@ class Column:
 
 
 class Operand:
-    """One operand while a kernel is traced.
+    """One operand while a kernel is traced: addresses and predicates of its elements.
 
-    ``layout`` maps (m, k), or (m, k, l); ``along`` is the mode that runs along memory, 1 or 0.
-    ``pointer`` is the memory of its storage, ``index`` that of its index buffer, if it has one.
-    Columns are read in vectors of ``vector`` contiguous elements, and come in tiles of
-    ``column_tile``. ``group`` is the coordinate of the mode L, if there is one. ``hoist_rows``:
-    rows are what stays along k, as k, or n of D, runs along memory.
+    Args:
+        layout: from (m, k), or (m, k, l), to memory; of B (n, k), of D (m, n).
+        args: the runtime integers of the launch.
+        pointer: to the memory of the operand.
+        index: int32 pointer to its index buffer; None without one.
+        along: the contiguous mode, 1 or 0.
+        vector: contiguous elements of one access along it.
+        column_tile: columns of a CTA's tile.
+        group: the coordinate of the mode l.
+
+    Attributes:
+        hoist_rows: rows stay the same along k: k is contiguous, or n of D.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class Pipeline:
 
     @property
     def resident(self) -> Any:
-        """The mbarrier of a B that stays in shared memory."""
+        """Return the mbarrier of a resident B."""
         return self.full + 2 * self.stages
 
     def turn(self, consumer: Any) -> Any:

@@ -48,9 +48,8 @@ class Producer:
 
     @cute.jit
     def load(self, begin: Any, count: Any, tid: Any, state: PipelineState) -> PipelineState:
-        """Load ``count`` k-tiles, from number ``begin`` on; the state after the last is returned.
-
-        ``state`` is that of the first.
+        """Load ``count`` k-tiles, from number ``begin`` on, from ``state`` on; return the state
+        after the last.
         """
         a, k_tiles, pipeline = self.a, self.k_tiles, PipelineProducer(self.mainloop.pipeline)
         advance, ahead = k_tiles.advance, const_expr(self.b.tiles)
@@ -109,11 +108,12 @@ class Producer:
         later: Any,
         state: PipelineState,
     ) -> Any:
-        """Load a k-tile, of which B is held in a ``place``; then read what later ones take.
+        """Load one k-tile; then read ahead for later ones.
 
-        Returns the columns of the next, and of the last of B that was read; and the next state.
-        ``order``: how to come to the next, and B's columns of this one; ``left``: how many there
-        are from this k-tile on.
+        ``order``: the function from the column of a k-tile to that of the next, and the column
+        ranges of B in this one. ``place``: the slot of what was read ahead of B. ``left``: the
+        number of k-tiles from this one on. ``first``, ``later``: the columns of this k-tile, and of
+        the one that is read ahead of B. Returns both for the next k-tile, and the next state.
         """
         advance, columns = order
         # Names of their own: what a dynamic branch reaches through an object, the DSL would carry.
@@ -153,16 +153,16 @@ class Producer:
             self.a.issue(vectors, stage)
 
     def _by_tma(self) -> list[TmaLoad]:
-        """Loads by TMA into stages."""
+        """Return the loads that TMA does, but of a resident B."""
         both = (self.a,) if self.tile.b_resident else (self.a, self.b)
         return [load for load in both if isinstance(load, TmaLoad)]
 
     def _read_b(self, first: Any, place: int) -> None:
-        """Read ahead what loads of B take of a k-tile, for each of the halo taps."""
+        """Read ahead for the load of B's k-tile at column ``first``, for each halo tap."""
         for tap in range(self.tile.halo_taps):
             self.b.read_ahead(first + tap * self.columns_per_tap, (tap, place))
 
 
 def _further(step: int, first: Any) -> Any:
-    """The first column of the k-tile after the one at a column, of a run."""
+    """Return the column of a run's k-tile after the one at column ``first``."""
     return first + step

@@ -1,9 +1,9 @@
-"""The kernel-map tile in shared memory: what a CTA takes of index buffers.
+"""The kernel-map tile in shared memory: a CTA's entries of the index buffers of A and D.
 
-That of A is read anyhow, to find out which taps the rows have (``active_taps.py``). Producers that
-read it again, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map with 64
-channels on an H200, and a quarter with 32. That of D, the rows to store to, comes at the same time:
-nobody waits for it at the end, when there is nothing else to do.
+The entries of A are read anyway to find active taps (``active_taps.py``). Producers that read them
+again from global memory, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map
+with 64 channels on an H200, a quarter with 32 channels. The entries of D, the rows to store to, are
+loaded at the same time, so that the epilogue does not wait for them.
 """
 
 from __future__ import annotations

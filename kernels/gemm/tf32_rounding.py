@@ -1,4 +1,4 @@
-"""From global to shared memory through registers, where fp32 data are rounded to tf32."""
+"""Loads through registers, where fp32 data are rounded to tf32 on their way to shared memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """TMA tiled loads: one thread copies a whole k-tile of B from global to shared memory.
 
-Of producers' copies B's are two thirds where a tile is 128x256, an instruction and an address for
-every 16 bytes. By TMA they are one instruction for every panel of a tile (``smem_tile.py``), and
-their borders cost nothing.
+With ``cp.async`` two thirds of a producer's copies are those of B for a tile of 128x256, with an
+instruction and an address for every 16 bytes. TMA takes one instruction per panel of a tile
+(``smem_tile.py``), and no predicates at borders.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def _in_shared_memory(found: Boxes) -> Any:
 
 
 class TmaLoad:
-    """Loads tiles of an operand by TMA; an mbarrier expects the ``bytes_of`` a stage.
+    """Loads tiles of an operand by TMA; the full mbarrier expects ``bytes_of`` a stage.
 
-    The warp with ``tid`` below 32 does, by a thread that it elects.
+    One elected thread of the warp with ``tid`` below 32 issues the copies.
     """
 
     tiles = 1  # nothing waits in registers
@@ -109,7 +109,7 @@ class TmaLoad:
 
 
 class TmaTiledLoad(TmaLoad):
-    """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B."""
+    """Loads tiles of B by TMA tiled, all halo taps of a stage, from row ``first`` of B on."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """TMA im2col loads: one thread copies a whole k-tile from global to shared memory.
 
-A copy names a pixel to start at, a channel and a tap. Where rows are pixels, the pixel stays the
-same for the whole main loop; where the sum runs over pixels, the channel and the tap do, one of
-each for every panel of a tile (``smem_tile.py``). Rows that are more than a copy brings come in
-pieces of the same size. No row is looked at, no border, and no address is computed but that one.
+A copy names its first pixel, a channel and a tap. Where rows are pixels, the pixel stays the same
+for the whole mainloop; where the sum runs over pixels, channel and tap do, one pair per panel of a
+tile (``smem_tile.py``). Tiles of more rows than one copy has are loaded in equal pieces. The only
+address computation is that of the first pixel; no masks are needed at borders.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _distance(stride: Any, args: Arguments, data: Data) -> Any:
 
 
 class TmaIm2colLoad(TmaLoad):
-    """Copies tiles of an operand by an im2col tensor map."""
+    """Copies tiles of an operand by an im2col TMA descriptor."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class TmaIm2colLoad(TmaLoad):
 
 
 class TmaRowsLoad(TmaIm2colLoad):
-    """The pixels are rows of the GEMM."""
+    """TMA im2col with pixels as rows of the GEMM: fprop and dgrad."""
 
     def start(self, first: Any, group: Any) -> None:
         self.group = group
@@ -150,7 +150,7 @@ class TmaRowsLoad(TmaIm2colLoad):
 
 
 class TmaSumLoad(TmaIm2colLoad):
-    """The pixels are summed over: columns of the GEMM."""
+    """TMA im2col with pixels along k of the GEMM: wgrad."""
 
     def start(self, first: Any, group: Any) -> None:
         shared, found = self.shared, self.found

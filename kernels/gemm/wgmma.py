@@ -1,8 +1,8 @@
-"""Hopper's warpgroups: what they multiply, and how that reaches the tensor cores.
+"""``wgmma``: the tiled MMA of Hopper's warpgroups, and their operands.
 
-wgmma reads both operands from shared memory by itself. Of tf32 it would cut the last bits off: what
-is there has been rounded by TMA, or, of B, by its producer; any other A is read and rounded by
-consumers, and wgmma takes it from registers.
+``wgmma`` reads both operands from shared memory. It would truncate fp32 to tf32, so data are
+rounded before: by TMA, or, for B, by the producer. An A that neither rounds is read and rounded by
+consumers, and ``wgmma`` takes it from registers.
 """
 
 from __future__ import annotations

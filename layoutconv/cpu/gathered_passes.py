@@ -1,4 +1,4 @@
-"""Passes of sparse convolutions on a CPU by the pairs of a kernel map, with what follows the sums.
+"""Passes of sparse convolutions on a CPU by the pairs of a kernel map, with their epilogues.
 
 Which rows are multiplied at which tap is found out once per map and kept with its index:
 :class:`~layoutconv.cpu.gather_products.GatherPlan`. Integers and fp8 are multiplied as their views

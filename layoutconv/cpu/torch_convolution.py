@@ -178,7 +178,7 @@ def with_epilogue(
     out_dtype: torch.dtype | None = None,
     statistics: Tensor | None = None,
 ) -> Tensor:
-    """Apply what follows the sums of a pass, rounded once as the views have it.
+    """Apply the epilogue of a pass, rounded once as the views have it.
 
     Args:
         sums_of: a pass, of two tensors and of the bias that torch adds, None without one.

@@ -168,8 +168,8 @@ def conv3d(
     Returns (N, K, Z, P, Q) in ``channels_last_3d`` memory, or that and the statistics.
     Differentiable any number of times; lowered under autocast as torch's convolutions are; sums in
     fp32 (fp64 for float64, exact int32 for int8). Where a gradient is wanted, and that of the
-    activation is not a function of its value (gelu, silu, hardswish), or ``scale`` has one, what
-    follows the sums is computed by torch: the same numbers, but for one rounding more. A function
+    activation is not a function of its value (gelu, silu, hardswish), or ``scale`` has one, the
+    epilogue is computed by torch: the same numbers, but for one rounding more. A function
     of your own is fused with a gradient, too: backward, the sums are computed once more, unless it
     has a backward function. torch runs it behind the sums, which are then stored in fp32, where it
     asks for rows, under ``torch.compile`` and transforms, and where ``scale`` has a gradient.
@@ -424,7 +424,7 @@ def _checked(
     *,
     transposed: bool,
 ) -> EpilogueArgs:
-    """Return what follows the sums, with a tensor for a scale that is a number."""
+    """Check tensors and options; return the epilogue, whose scale is a tensor."""
     check_tensors(rank, input, weight, asked, groups, transposed=transposed)
     if isinstance(asked.activation, Pointwise):
         K = weight.shape[1] * groups if transposed else weight.shape[0]

@@ -430,7 +430,7 @@ def _check_input(input: SparseTensor) -> None:
 
 
 def _check_numbers(x: Tensor, ending: EpilogueArgs) -> None:
-    """Raise unless features, and what follows the sums beside tensors, are what there is."""
+    """Raise unless features, and options of the epilogue beside tensors, are supported."""
     check_features(x, NARROW)
     if not isinstance(ending.activation, Pointwise):
         check_activation(ending.activation, ending.slope, x)

@@ -334,7 +334,7 @@ class SubmConv3d(SubmOf):
         device, dtype: of the parameters.
         offsets: in place of a kernel size and a dilation, a cell for each tap: ``weight`` is then
             (K, taps, C / groups).
-        activation, slope: what follows the sums.
+        activation, slope: the epilogue.
 
     ``forward(input, kernel_map=None, residual=None)`` takes a tensor of C channels and returns
     one of K channels on its coordinates.

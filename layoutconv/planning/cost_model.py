@@ -1,4 +1,7 @@
-"""Which tile runs a problem, and how many CTAs share a sum: a small family, and a model of time."""
+"""Cost model: chooses the tile and the number of split-K slices by their expected time.
+
+The time of a tile counts waves of CTAs, and the tail of the last one (``tile_time.py``).
+"""
 
 from __future__ import annotations
 

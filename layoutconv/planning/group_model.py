@@ -88,7 +88,7 @@ class GroupWork:
         read = (prod(tile.patch) * tile.k + prod(tile.filter)) * size
         sums = tile.m * tile.n // tile.mma_threads
         taps, vector = view.tap_count, elements
-        lines = -(-prod(tile.patch[1:]) // tile.teams(vector)) * tile.steps(vector)
+        lines = -(-prod(tile.patch[1:]) // tile.lines_at_once(vector)) * tile.steps(vector)
         filter_vectors = -(-prod(tile.filter) // elements // tile.threads)
         copies = warps * (lines * COPY_A + filter_vectors * COPY_B)
         return cls(
@@ -109,7 +109,7 @@ class GroupWork:
         read = (prod(tile.patch) * tile.k + prod(tile.box) * tile.n) * size
         lines = 0
         for of in (tile, tile.of_y):
-            copied = -(-prod(of.patch[1:]) // of.teams(VECTOR_BYTES // size))
+            copied = -(-prod(of.patch[1:]) // of.lines_at_once(VECTOR_BYTES // size))
             lines += copied * of.steps(VECTOR_BYTES // size)
         # Words of 32 bits are read, and rounded, one by one.
         words = 8 * (1 + taps) if size == 4 else 0

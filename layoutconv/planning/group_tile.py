@@ -85,8 +85,8 @@ class GroupTile(TileConfig):
     def ctas_per_sm(self) -> int:
         return max(1, min(REGISTERS // (self.threads * self.registers), 2048 // self.threads))
 
-    def teams(self, vector: int) -> int:
-        """Return how many teams of threads copy lines of the patch, by vectors of elements."""
+    def lines_at_once(self, vector: int) -> int:
+        """Return how many lines of the patch all threads copy at once, by vectors of elements."""
         return max(1, self.threads * vector // (self.patch[0] * self.k))
 
     def steps(self, vector: int) -> int:

@@ -1,10 +1,10 @@
-"""Rows that several taps share: what a tile of A holds for one tap, its next row holds for another.
+"""Halo reuse: one tile of A, with a halo of a few more rows, serves several taps.
 
-Where the first mode of the rows of A, and a tap, move the same coordinate, a tap further is some
-rows further: ``A[q, (c, s, ..)] = A[q + d*s, (c, 0, ..)]``, within a line. So a tile of ``m`` rows
-and ``d * (S - 1)`` more serves all ``S`` taps: A is copied once where it is multiplied S times.
-Rows run over lines one after the other, and what follows a line must not be the next one: a widened
-view has rows there that read the border, and that are not stored.
+Where the fastest mode of the rows of A and a tap move along the same coordinate, the next tap reads
+what the next rows read: ``A[q, (c, s, ..)] = A[q + d*s, (c, 0, ..)]``, within a line. So a tile of
+``m + d * (S - 1)`` rows serves all ``S`` taps: A is loaded once and multiplied S times. The rows of
+consecutive lines are numbered through, and the last taps of a line must not read the next line. So
+:func:`widened` adds a few rows at the end of each line, which read the padding and are not stored.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def widened(view: GemmView) -> GemmView | None:
 
 
 def halo_rows_per_tap(view: GemmView) -> int:
-    """Return how many rows further the next of a widened view's slowest taps is.
+    """Return how many rows apart the slowest taps are, of a view that :func:`widened` made.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> problem = ConvProblem((1, 9, 32), (32, 3), padding=2, dilation=2)

@@ -47,7 +47,7 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "
         lines.append(f"columns {_values(view.columns.shape)}:{_values(view.columns.stride)}")
     for name, pixels in zip("ab", pixels_of(view, along), strict=True):
         if pixels and not pixels.fits:  # numbers that few views have make another kernel of them
-            lines.append(f"{name} without a tensor map")
+            lines.append(f"{name} without a TMA descriptor")
     return "\n".join(lines)
 
 

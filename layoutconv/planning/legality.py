@@ -71,7 +71,7 @@ def reasons(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> 
 
 
 def check(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> None:
-    """Refuse a view that the template, or the tile of a spec, cannot run.
+    """Raise for a view that the template, or the tile of a spec, cannot run.
 
     Raises ``UnsupportedViewError``, which names the tile, what was expected and what came.
     """

@@ -114,13 +114,13 @@ def _of_format_1(
     mma, warps = (m, n, k), (warps_m, warps_n)
     halo_taps, cluster_k = rest.pop("taps", 1), rest.pop("parts", 1)
     b_resident, consumers = rest.pop("holding", 0), rest.pop("teams", 1)
-    lasting, multicast = rest.pop("lasting", False), rest.pop("sharing", 1)
+    loops, multicast = rest.pop("lasting", False), rest.pop("sharing", 1)
     if rest or multicast != 1:
         raise ValueError(f"expected a tile without TMA multicast, got {multicast} CTAs, {rest}")
     load = next((load for load in Load if load.producer_threads == producers), None)
-    if load is None or (lasting and (load is not Load.TMA_WARP or cluster_k != 1)):
+    if load is None or (loops and (load is not Load.TMA_WARP or cluster_k != 1)):
         raise ValueError(f"expected a tile that some kernel has, got {producers} producers")
-    if lasting:
+    if loops:
         return persistent(
             mma, warps, stages, pingpong=consumers == 2, halo_taps=halo_taps, b_resident=b_resident
         )

@@ -52,7 +52,7 @@ HOPPER = {
     (128, 256, 8, 1): 4,
 }
 # Their rates, as shares of the best tile's above: of vectors that threads copy, for data of 16 and
-# 8 bits; of tf32 that they round; and where tensor maps bring both operands, whatever the type.
+# 8 bits; of tf32 that they round; and where TMA loads both operands, whatever the type.
 COPIED = dict(
     zip(HOPPER, (0.12, 0.23, 0.91, 1.08, 0.88, 1.22, 1.05, 1.40, 1.55, 1.69), strict=True)
 )
@@ -78,9 +78,9 @@ WINDOWS = {
     (256, 64, 8, 1): (1.54, 6),
 }
 ROUNDED_WINDOWS = 0.75  # times as fast with tf32
-# Where tensor maps bring both operands, one warp copies them, and two CTAs or three fit: one stores
-# while others multiply. Rates, microseconds of a wave beside its products, and stages: of two taps,
-# as of strided passes, and of more.
+# Where TMA loads both operands, one warp issues the copies, and two or three CTAs fit an SM: one
+# stores while others multiply. Rates, microseconds of a wave beside its products, and stages: of
+# two taps, as of strided passes, and of more.
 MAPPED_WINDOWS = {
     (256, 8, 8, 1): (0.42, 2.0, 3, 3),
     (256, 16, 8, 1): (0.75, 2.0, 3, 3),
@@ -89,7 +89,7 @@ MAPPED_WINDOWS = {
     (256, 64, 8, 1): (1.57, 2.0, 4, 3),
     (128, 128, 4, 1): (1.80, 2.0, 4, 0),  # more than two taps gain nothing
 }
-# Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
+# The best tiles where TMA loads both operands and one warp issues the copies: their rates, and
 # microseconds of a wave beside its products. As many fit an SM as it has registers for.
 ONE_WARP = {
     (128, 8, 4, 1): (0.12, 1.4),

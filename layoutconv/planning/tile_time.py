@@ -1,4 +1,4 @@
-"""The time that a tile is expected to take: a model of waves of CTAs, by what was measured."""
+"""The expected time of a tile: a model of waves of CTAs, with measured constants."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS = 9.0, 2.5
 TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
 # Bytes of such parts that L2 still has when they are added up, and how much faster it is.
 HELD_PARTS, HELD_RATE = 14e6, 2.5
-MORE_PARTS = 0.01  # of the time, for twice as many parts of sums that tensor maps bring
+MORE_PARTS = 0.01  # of the time, for twice as many split-K slices of sums that TMA loads
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
 # Vectors that an SM copies in a microsecond, of 4 bytes or more (an estimate), or of fewer, through
@@ -155,7 +155,7 @@ def sums_pairs(problem: Problem) -> bool:
 
 
 def maps_sums(problem: Problem) -> bool:
-    """Return whether tensor maps bring sums that run across memory: a filter's gradient."""
+    """Return whether TMA loads sums that run across memory: wgrad."""
     return problem.tma and not problem.channels
 
 
@@ -164,7 +164,7 @@ def gathered_rows(problem: Problem) -> dict[Shape, tuple[float, int, Load]]:
 
 
 def expected_time(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
-    """Microseconds, about: waves of CTAs, each as long as its tile is large; then the parts.
+    """Return about how many microseconds a tile takes: waves of CTAs, and adding up split-K slices.
 
     >>> from layoutconv.planning.cost_model import choose
     >>> from .machine import MACHINES
@@ -180,7 +180,7 @@ def expected_time(problem: Problem, tile: TileConfig, splits: int, machine: Mach
 def expected_times(
     problem: Problem, tile: TileConfig, splits: Sequence[int], machine: Machine
 ) -> list[float]:
-    """The same of several numbers of parts: sums over many cells have hundreds to choose from.
+    """Return the times for several numbers of split-K slices: long sums have hundreds of choices.
 
     >>> from .machine import MACHINES
     >>> few = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
@@ -294,7 +294,7 @@ def _of_groups(problem: Problem, tile: GroupTile, splits: int, machine: Machine)
 
 
 def resident(problem: Problem, tile: TileConfig, machine: Machine) -> int:
-    """CTAs that an SM has room for."""
+    """Return how many CTAs an SM holds (occupancy)."""
     shared = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes)
     return ctas_within(machine.smem_per_sm, tile, shared)
 

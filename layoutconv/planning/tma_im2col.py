@@ -1,11 +1,11 @@
-"""TMA im2col: the pixels of a tensor that the tensor memory accelerator copies.
+"""TMA im2col: the operands that a TMA descriptor of im2col mode describes.
 
-An *im2col tensor map* knows a bounding box of pixels. One instruction names a pixel to start at,
-offsets and a channel, and brings that many channels of so many pixels, the offsets further each:
-pixels follow each other through the box, w first, then h, d and the images, and what is outside the
-tensor is zeros. Rows of A are the pixels, offsets those of a tap, and padding is where the box
-begins and ends. A filter's gradient is a sum over pixels: there they are the columns of both
-operands, of which one has taps. ``kernels/gemm/tma_im2col_copy.py`` copies so. Needs no compiler.
+The descriptor holds a bounding box of pixels. One instruction names the first pixel, the offsets of
+a tap and a channel. It copies a number of channels of a number of pixels, each at the offsets of
+the tap. Pixels run through the box, w first, then h, d and the images; out of bounds it writes
+zeros. The rows of A are the pixels, and padding is where the box begins and ends. Wgrad sums over
+pixels: there they are the columns of both operands, one of which has taps.
+``kernels/gemm/tma_im2col_copy.py`` issues the copies. Needs no compiler.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Im2col:
 
 
 def im2col(layout: OperandLayout) -> Im2col | None:
-    """An operand as the im2col matrix of a tensor; None where no tensor map describes it.
+    """An operand as the im2col matrix of a tensor; None where no TMA descriptor describes it.
 
     What is decided here depends on what a kernel is compiled for alone, not on runtime integers.
     Taps that run backwards are counted from their last.
@@ -217,11 +217,11 @@ def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im
 
 
 def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
-    """A as an im2col matrix whose tiles a kernel copies by a tensor map; None where it does not.
+    """A as an im2col matrix whose tiles TMA copies; None where it does not.
 
     A tile's k lies within one tap, or there is one: what is past the last channel are zeros. Where
     sums run over pixels, what is past the last row of A is in no row of D. Of taps that share rows,
-    the map brings the first.
+    TMA loads the first.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from .tile import specialized
@@ -262,7 +262,7 @@ def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
 
 
 def is_mapped(view: GemmView, spec: KernelSpec) -> bool:
-    """Return whether tensor maps bring both operands to a kernel: no thread copies anything."""
+    """Return whether TMA loads both operands of a kernel, so that no thread copies."""
     of_b = memory_of_b(view, spec) or im2col_of_b(view, spec)
     return of_b is not None and im2col_of_a(view, spec) is not None
 

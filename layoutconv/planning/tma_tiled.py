@@ -1,9 +1,9 @@
-"""TMA tiled: boxes of B's memory that a TMA descriptor (a tensor map) describes.
+"""TMA tiled: which boxes of B's memory a TMA descriptor (``CUtensorMap``) describes.
 
-A filter is memory that no index buffer interrupts. A *tensor map* tells the hardware its extents
-and strides, of up to five modes; one instruction then names a corner, inside or not, and the box
-from there on arrives in shared memory, with zeros for what is outside (``kernels/gemm/tma.py``). So
-a tap that some columns lack costs nothing, as of residues side by side.
+No index buffer interrupts the memory of a filter. Its TMA descriptor tells the hardware extents and
+strides of up to five modes. One instruction names a corner, in bounds or not, and the box from
+there on is copied to shared memory, with zeros out of bounds (``kernels/gemm/tma.py``). So taps
+that some columns lack, as with concatenated stride phases, need no masks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..view.gemm_view import GemmView, Stage, gathers, stages
 from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
 
-# Whether the type CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 rounds fp32 data to nearest on their way.
+# TMA rounds fp32 data to nearest, by CU_TENSOR_MAP_DATA_TYPE_TFLOAT32.
 MAPS_ROUND = True
 MOST_MODES = 5
 MOST_EXTENT = 1 << 32
@@ -32,8 +32,7 @@ MOST_ALONG = 256  # a mode, of a box
 
 
 def has_map(dtype: str) -> bool:
-    """Return whether tensor maps copy elements as wgmma should read them: those of tf32 round to
-    nearest.
+    """Return whether TMA copies elements as ``wgmma`` should read them: tf32 rounded to nearest.
 
     >>> has_map("float16"), has_map("tfloat32"), has_map("float64")
     (True, True, False)
@@ -45,9 +44,9 @@ def has_map(dtype: str) -> bool:
 class Boxes:
     """B as ``memory o start o domain``, and the ``box`` that one copy brings: elements by mode.
 
-    A tensor map says what ``memory`` is, flat and contiguous along its first mode; ``domain`` maps
-    (n, k), or (n, k, l), to its coordinates. Rows of B past the last may be anything; columns past
-    the last are outside.
+    A TMA descriptor says what ``memory`` is, flat and contiguous along its first mode; ``domain``
+    maps (n, k), or (n, k, l), to its coordinates. Rows of B past the last may be anything; columns
+    past the last are out of bounds.
     """
 
     layout: ComposedLayout

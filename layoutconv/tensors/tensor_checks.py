@@ -109,7 +109,7 @@ def expected(view: GemmView) -> Expected:
 
 
 def as_stored(view: GemmView, a: Tensor) -> Tensor:
-    """A contiguous first operand in the shape that a view gives its memory: of folded lines."""
+    """A contiguous first operand in the shape that a view gives its memory: with stride folding."""
     return a.view(expected(view).a.shape)
 
 

@@ -98,7 +98,7 @@ def draw_values(
 def factors(
     p: Any, memory: Memory, shapes: Sequence[Sequence[int]]
 ) -> tuple[Tensor, Tensor] | None:
-    """What both gradients of a problem of the second order are multiplied by; else None."""
+    """Return the factors of both gradients in a problem of the second order; else None."""
     if p.call != "second order":
         return None
     exact, dtype = p.numbers != "normal", dtype_of(p.dtype)

@@ -1,4 +1,4 @@
-"""Which entry of a tensor "per column", a bias, a column reads: one more layout of the view."""
+"""The entry of a per-column tensor (a bias) that a column reads: one more layout of the view."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...common.arguments import Extent
 class ColumnEntries:
     """From a column of a problem to an entry: the view's ``columns``, or the column's number.
 
-    Residues that are side by side read one bias: a stride of 0. Extents are constants, so that a
-    column takes a division by one at most.
+    Concatenated stride phases read one bias: a stride of 0. Extents are constants, so that a column
+    takes at most one division by a constant.
     """
 
     def __init__(self, view: GemmView, group: Any) -> None:

@@ -1,6 +1,6 @@
-"""Column statistics: sums and sums of squares of a CTA's tile, while an epilogue stores it.
+"""Column statistics: sums and sums of squares of a CTA's tile, computed as the epilogue stores it.
 
-In a fixed order, without atomics: the same bits every time. Each CTA writes a row of partial sums.
+Each CTA writes a row of partial sums; no atomics, so that the result has the same bits every time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ONES = {Float16: 0x3C003C00, BFloat16: 0x3F803F80}
 
 @dataclass
 class Columns:
-    """Where a CTA's columns are among all, and the CTA's row of partial sums, (2, all)."""
+    """The place of a CTA's columns among all, and the CTA's row of partial sums, (2, all)."""
 
     partial: Any
     first: Any

@@ -1,8 +1,8 @@
-"""Numbers that an epilogue reads for each column, in registers before the sums are done.
+"""Per-column numbers of an epilogue, such as a bias, loaded into registers ahead of the mainloop.
 
-A bias or a scale that is loaded behind the last products is waited for, a few hundred cycles of
-every output tile in which tensor cores are idle. Consumers load it in front of their first wait,
-so that it is long there, where registers are left beside the accumulators.
+Loaded behind the last products, they cost a few hundred cycles of every output tile in which tensor
+cores are idle. Consumers load them in front of their first wait, if registers are left beside the
+accumulators.
 """
 
 from __future__ import annotations

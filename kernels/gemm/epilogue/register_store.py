@@ -1,12 +1,12 @@
-"""From accumulators to memory without shared memory: four lanes turn what they hold of a row.
+"""The register-direct store: four lanes exchange their parts of a row, and store vectors.
 
-Of Hopper's accumulators four lanes hold a row of 8 columns, a pair each. Of 16 bits and four times
-as many columns each lane gives the others what they have not, in four shuffles for each row, and
-holds 8 columns in a row then: 16 bytes, which it stores. Pairs of 32 bits are stored as they are:
-those of four lanes are a sector of 32 bytes.
+In Hopper's accumulators four lanes hold a row of 8 columns, a pair each. With 16-bit results, four
+shuffles per row exchange the pairs of 32 columns, so that each lane holds 8 consecutive columns, 16
+bytes, and stores them. Pairs of 32-bit results are stored as they are: those of four lanes fill a
+sector of 32 bytes.
 
-So a ping-pong consumer waits for no other when it stores, and what all of its tiles have in common
-stays with it: statistics are sums in registers, from tile to tile.
+No shared memory is needed. So a ping-pong consumer stores without a barrier, and column statistics
+stay in its registers from tile to tile.
 """
 
 from __future__ import annotations

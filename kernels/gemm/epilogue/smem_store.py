@@ -1,4 +1,8 @@
-"""From accumulators to memory: steps, conversion, a turn in shared memory, whole vectors by row."""
+"""The smem-staged store: accumulators go through shared memory, and rows are stored in vectors.
+
+Steps of the epilogue and the conversion come before or behind the exchange in shared memory. With
+cluster split-K it is a DSMEM reduction: CTAs read the partial sums in each other's shared memory.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +55,22 @@ class Extras:
 
 
 class Epilogue:
-    """Writes a CTA's tile through the layout of D: dense rows, or rows that an index scatters.
+    """Stores a CTA's tile, (m, n), through the layout of D: dense rows, or rows scattered by an
+    index buffer.
 
-    Steps that need no more than the column are applied to the accumulators; with a tensor like D
-    among them all are applied to rows, after the turn. Data of 8 bits turn as accumulators do.
+    Timeline::
 
-    Where all columns fit a tile and rows of D adjoin in memory, the tile is one ``run``, of so many
-    elements to a vector, however few columns there are.
+        steps by column | stage in smem | barrier | by row: (DSMEM sum) steps, convert, store
 
-    Of a sum that CTAs of a cluster share, parts turn in the memory of each; then each CTA finishes
-    as many rows, and adds up what all of them have of these, in their order.
+    Steps that need only the column are applied to the accumulators. If a step reads a tensor like D
+    (a residual), all of them are applied to rows, behind the exchange. 8-bit results are exchanged
+    as accumulators and converted behind it.
+
+    Where a tile has all columns and the rows of D are contiguous, the tile is one ``run``, stored
+    by vectors of so many elements, however few the columns are.
+
+    Cluster split-K: each CTA stages its partial sums, finishes ``m / cluster_k`` rows, and adds up
+    the partial sums of all CTAs for these, in the order of their ranks.
     """
 
     def __init__(

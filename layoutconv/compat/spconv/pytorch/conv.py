@@ -39,7 +39,7 @@ class SparseConvolution(GeometricLayer):
         inverse: back to the cells that the layer of ``indice_key`` had as inputs.
         indice_key: layers of one key share a kernel map: submanifold layers of the same sizes at
             the same cells, and a strided layer and the inverse ones that go back through it.
-        act_type, act_alpha: what follows the sums, an :class:`~layoutconv.compat.spconv.core.
+        act_type, act_alpha: the activation, an :class:`~layoutconv.compat.spconv.core.
             Activation` or one of cumm's, and the slope of ``LeakyReLU``; differentiable.
         record_voxel_count: keep the most rows that a result had in a buffer.
         algo, fp32_accum, act_beta, large_kernel_fast_algo, name: kept, without effect: sums are in
@@ -132,7 +132,7 @@ class SparseConvolution(GeometricLayer):
 
     @property
     def activation(self) -> str | None:
-        """The name of what follows the sums, as :mod:`layoutconv.nn` has it."""
+        """The name of the activation, as :mod:`layoutconv.nn` has it."""
         return self._activation
 
     @activation.setter
