@@ -12,14 +12,14 @@ from typing import Any
 from ..common.dsl import Int32, Int64, cute, range_constexpr
 from ..common.plain_types import AnyList
 from ..common.walk import put, read, select
-from .cooperative import Part
+from .cooperative import StagePart
 from .hash_table import EMPTY, following, home
 
 MOST_NARROW = 2**31  # blocks of a grid: keys from 0 on, and what is below 0 is none
 WORDS = 4  # of a slot, of a key's type
 
 
-class OfSlots(Part):
+class OfSlots(StagePart):
     """A part that knows slots: those of ``wide`` keys, of 64 bits, or of others."""
 
     def __init__(self, rank: int, wide: bool = False) -> None:

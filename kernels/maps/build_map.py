@@ -203,7 +203,7 @@ class HashTable:
         self._memory = memory  # once it is being filled
         return index, found
 
-    def _asked(self, centres: Tensor, stride: Any, offsets: Any) -> tuple[Tensor, Plan]:
+    def _asked(self, centres: Tensor, stride: Any, offsets: Any) -> tuple[Tensor, TapArguments]:
         if centres is self._given or centres is self.indices:
             centres = self.indices
         else:
@@ -280,7 +280,7 @@ def _keys(
     return Keys(rank, near, sizes, known, weights, wide, unit)
 
 
-class Plan:
+class TapArguments:
     """The arguments of kernels about taps; made once for each set of them, stride, device and keys.
 
     Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
@@ -323,12 +323,16 @@ class Plan:
 def _plan(
     offsets: Table, stride: tuple[int, ...], rank: int, device: Any, wide: bool,
     small: bool = True, order: Any = None,
-) -> Plan:  # fmt: skip
+) -> TapArguments:  # fmt: skip
     step = check_per_axis("stride", stride, rank)
-    return Plan(check_table("offsets", offsets, rank), step, order, rank, device, wide, small)
+    return TapArguments(
+        check_table("offsets", offsets, rank), step, order, rank, device, wide, small
+    )
 
 
 @remembered(128)
-def _sorted_plan(taps: Taps, rank: int, device: Any, wide: bool, small: bool = True) -> Plan:
+def _sorted_plan(
+    taps: Taps, rank: int, device: Any, wide: bool, small: bool = True
+) -> TapArguments:
     """By the taps as one: numbers in tuples are hashed at every call."""
     return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, small, taps.order)

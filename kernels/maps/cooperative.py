@@ -35,7 +35,7 @@ BEFORE = -1  # its value before the launch
 Arrays = list[tuple[Any, tuple[int, ...]]]  # in shared memory: their types and shapes
 
 
-class Part(PerRank):
+class StagePart(PerRank):
     """The work of a stage of a cooperative launch, or a part of that work.
 
     A part that is alone in its stage may set ``waits`` and call ``wait`` itself, where it needs the
@@ -73,7 +73,7 @@ class Worker:
         return first, least(first + share, rows)
 
 
-class EachRow(Part):
+class EachRow(StagePart):
     """A thread per row: a part of a cooperative launch, or a kernel of its own.
 
     The first integer is the number of rows.

@@ -21,7 +21,7 @@ from .cooperative import (
     WORD,
     Arrays,
     EachRow,
-    Part,
+    StagePart,
     Worker,
     add,
     arrays_in,
@@ -55,7 +55,7 @@ class Sizes:
         return self.key - self.place
 
 
-class OfRows(Part):
+class OfRows(StagePart):
     """A part that knows rows by number alone, so that it is the same for any rank."""
 
     def __init__(self, rank: int, sizes: Sizes) -> None:

@@ -16,7 +16,7 @@ from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
 from ..tensors.tensor_checks import allocate
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
-from .panels import Operand, Place
+from .panels import PanelOperand, Place
 from .products import Batch, Dots, Listed, Product, Tile
 from .view_tables import Tables
 
@@ -227,7 +227,7 @@ def _dot(view: GemmView, given: _Given) -> None:
 def _store(
     acc: Tensor,
     place: Place,
-    target: Operand,
+    target: PanelOperand,
     memory: Tensor,
     finish: Finish,
     columns: Any,
@@ -239,7 +239,7 @@ def _store(
     place.write(memory, finish(acc, columns, sources, written, rows))
 
 
-def _tile(view: GemmView, a: Operand, itemsize: int) -> Tile:
+def _tile(view: GemmView, a: PanelOperand, itemsize: int) -> Tile:
     """Return how a product is cut.
 
     Wide where A is dense: few calls, and the product sums in registers. One tap at a time where A

@@ -23,7 +23,7 @@ from ..view.vectors import recast
 
 
 @dataclass(frozen=True)
-class Part:
+class CoordinatePart:
     """The part that some rows, or columns, add to the coordinate before each map of a chain."""
 
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class Part:
     bounds: list[Any]  # (least, greatest) of every mode
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], coords: list[Any]) -> Part:
+    def of(cls, shape: tuple[int, ...], coords: list[Any]) -> CoordinatePart:
         def bounds(c: Any) -> tuple[int, int]:
             low, high = torch.aminmax(c) if isinstance(c, torch.Tensor) else (c, c)
             return int(low), int(high)
@@ -39,7 +39,7 @@ class Part:
         return cls(shape, coords, [[bounds(c) for c in flatten(crd)] for crd in coords])
 
 
-class Operand:
+class PanelOperand:
     """A stored operand with vectors along its columns for elements, without its tensor.
 
     Columns are what mode ``along`` counts: of the operand's transpose, if that is its rows. Its
@@ -60,7 +60,7 @@ class Operand:
         self.column_shape = chain[0].layout.shape[1]
         self.along, self.vector = along, vector
 
-    def rows(self, m: Tensor) -> Part:
+    def rows(self, m: Tensor) -> CoordinatePart:
         """The part that rows add; the offsets of the maps are theirs. Along the first axis of
         ``m``.
         """
@@ -68,15 +68,15 @@ class Operand:
         for stage, modes in zip(self.sums, self.modes, strict=True):
             image = _in_all_modes(stage.layout(coords[-1]), modes)
             coords.append(image + stage.offset if stage.offset else image)
-        return Part.of(tuple(m.shape[:1]), coords)
+        return CoordinatePart.of(tuple(m.shape[:1]), coords)
 
-    def columns(self, k: IntTuple) -> Part:
+    def columns(self, k: IntTuple) -> CoordinatePart:
         """Return what columns add. Along axes that follow the rows'."""
         coords: list[Any] = [(0, k)]
         for stage, modes in zip(self.sums, self.modes, strict=True):
             coords.append(_in_all_modes(stage.layout(coords[-1]), modes))
         leaves = reversed(flatten(k))
-        return Part.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
+        return CoordinatePart.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
 
     def memory(self, tensor: Tensor) -> Tensor:
         """Return what a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
@@ -187,7 +187,9 @@ def _steps(offset: Tensor) -> tuple[int, int] | None:
 class Panel:
     """Some rows of an operand and some of its columns."""
 
-    def __init__(self, operand: Operand, rows: Part, columns: Part) -> None:
+    def __init__(
+        self, operand: PanelOperand, rows: CoordinatePart, columns: CoordinatePart
+    ) -> None:
         self.operand, self.rows, self.columns = operand, rows, columns
         self.masks = [
             inside(rows.coords[at][mode] + columns.coords[at][mode], extent)

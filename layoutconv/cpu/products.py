@@ -20,7 +20,7 @@ from ..tensors.tensor_checks import columns_of
 from ..view.gemm_view import GemmView, OperandLayout
 from ..view.operands import arranged
 from ..view.vectors import vector_extent
-from .panels import Operand, Panel, Part, Place
+from .panels import CoordinatePart, Panel, PanelOperand, Place
 
 if TYPE_CHECKING:
     from .view_tables import Tables
@@ -102,10 +102,10 @@ class Product:
     def __init__(self, view: GemmView, key: Any, tile: Any) -> None:
         self.key = key
         self.m, self.n, self.k = view.m, view.n, view.k
-        self.left = Operand(view.a, *along_memory(view.a))
+        self.left = PanelOperand(view.a, *along_memory(view.a))
         within = self.left.vector if self.left.along == 1 else 0
-        self.right = Operand(view.b, *along_memory(view.b, within))
-        self.target = Operand(view.d, 1, vector_extent(view.d, 1))
+        self.right = PanelOperand(view.b, *along_memory(view.b, within))
+        self.target = PanelOperand(view.d, 1, vector_extent(view.d, 1))
         self.tile: Tile = tile(view, self.left)
         operand = next((o for o in (self.left, self.right) if o.along == 1), None)
         self.vector = operand.vector if operand else 1
@@ -257,9 +257,9 @@ class Batch:
         self.m, self.n, self.k, self.l = view.m, view.n, view.k, view.l
         # (m, (k, l)), (n, (k, l)) and ((m, l), n): one list of terms, one of rows.
         a, b = (arranged(x, lambda m, k, l: (m, (k, l))) for x in (view.a, view.b))
-        self.left, self.right = (Operand(o, *along_memory(o)) for o in (a, b))
+        self.left, self.right = (PanelOperand(o, *along_memory(o)) for o in (a, b))
         d = arranged(view.d, lambda m, n, l: ((m, l), n))
-        self.target = Operand(d, 1, vector_extent(d, 1))
+        self.target = PanelOperand(d, 1, vector_extent(d, 1))
 
     def suits(self, tables: Tables) -> bool:
         """Return whether both operands are as a batch wants them, and D's rows at equal steps."""
@@ -331,8 +331,8 @@ class Dots:
         # Their rows are one: (l, k), a row for every problem.
         a, b, d = (arranged(x, lambda _, k, l: (l, k)) for x in (view.a, view.b, view.d))
         vector = gcd(vector_extent(a, 0), vector_extent(d, 0))
-        self.left, self.target = Operand(a, 0, vector), Operand(d, 0, vector)
-        self.right = Operand(b, 0, gcd(vector, vector_extent(b, 0)))
+        self.left, self.target = PanelOperand(a, 0, vector), PanelOperand(d, 0, vector)
+        self.right = PanelOperand(b, 0, gcd(vector, vector_extent(b, 0)))
         self.k, self.l, self.channels = view.k, view.l, columns_of(view)
         self.depth = max(1, min(view.k, depth))
         # Of every element: two numbers, their product, two offsets and what they were summed from.
@@ -362,7 +362,7 @@ class Dots:
             )
             yield Factors(a, b)
 
-    def _columns(self, operand: Operand, first: int) -> Part:
+    def _columns(self, operand: PanelOperand, first: int) -> CoordinatePart:
         vector = operand.vector
         return operand.columns(
             torch.arange(first // vector, min(first + self.width, self.l) // vector)

@@ -86,7 +86,7 @@ def pack(
     with rows_as_on_gpus():
         program, weights = exported(net, calls[0], dynamic_shapes)
     device = "cuda" if arch is None else "cpu"
-    call = Call(program, weights, device)
+    call = PackedCall(program, weights, device)
     calls = [tuple(each.detach().to(device) for each in given) for given in calls]
     precompile(call, *calls, arch=arch, processes=processes)
     names, machine, choices = _asked_for(call, calls, arch)
@@ -122,7 +122,7 @@ def _inputs(example: Any) -> tuple[Tensor, ...]:
     return given
 
 
-class Call:
+class PackedCall:
     """A program with its weights, as another process can be sent it; called with the inputs of
     several calls of the network, it makes these.
     """
@@ -141,7 +141,7 @@ class Call:
 
 
 def _asked_for(
-    call: Call, calls: list[tuple[Tensor, ...]], arch: str | None
+    call: PackedCall, calls: list[tuple[Tensor, ...]], arch: str | None
 ) -> tuple[list[str], Machine, dict[str, Any]]:
     """Return the names of the kernels that calls ask for, the GPU that they are for, and the
     measured choices among them.

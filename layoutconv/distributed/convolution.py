@@ -27,7 +27,7 @@ from ..ops.execute import execute
 from ..tensors.tensor_checks import OUTPUTS
 from .agreement import Agreement
 from .exchange import Exchange, Rows
-from .halo import Part, Split, dgrad_plan, fprop_plan
+from .halo import HaloPart, Split, dgrad_plan, fprop_plan
 from .slab import Slab
 
 Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
@@ -131,7 +131,7 @@ def _run(
     pass_of(name, a, w, numbers).compute(a, w, ending, out)
 
 
-def _write(part: Part, rows: Rows, out: Tensor, compute: Compute) -> None:
+def _write(part: HaloPart, rows: Rows, out: Tensor, compute: Compute) -> None:
     """The rows of a part; in their place if that is one piece of memory."""
     place = _rows_of(out, part, rows)
     if not place.numel():
@@ -142,7 +142,7 @@ def _write(part: Part, rows: Rows, out: Tensor, compute: Compute) -> None:
         place.copy_(target)
 
 
-def _rows_of(written: Tensor, part: Part, rows: Rows) -> Tensor:
+def _rows_of(written: Tensor, part: HaloPart, rows: Rows) -> Tensor:
     """Return what a part writes, of all that the rank writes."""
     return written.narrow(rows.axis, part.rows.start - rows.plan.rows.start, len(part.rows))
 

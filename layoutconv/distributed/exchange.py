@@ -14,19 +14,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .halo import Part, Plan
+from .halo import HaloPart, HaloPlan
 
 
 class Rows(NamedTuple):
     """The rows that a rank has of a tensor (N, *spatial, C) that is split along ``axis``."""
 
-    plan: Plan
+    plan: HaloPlan
     axis: int
     held: Tensor  # rows plan.own
     near: Tensor  # rows plan.near, and plan.far; none before they have come
     far: Tensor
 
-    def read(self, part: Part) -> Tensor:
+    def read(self, part: HaloPart) -> Tensor:
         """Return what a part of the result reads, contiguous, with its rows of zeros."""
         pieces = [
             self.held.new_zeros(shape_of(self.held, self.axis, part.zeros)),
@@ -47,7 +47,7 @@ class Exchange:
         group: the process group; not used by a plan without an exchange.
     """
 
-    def __init__(self, held: Tensor, mode: int, plan: Plan, group: Any) -> None:
+    def __init__(self, held: Tensor, mode: int, plan: HaloPlan, group: Any) -> None:
         nothing = held.narrow(mode + 1, 0, 0)
         self.rows = Rows(plan, mode + 1, held, nothing, nothing)
         self.work = None

@@ -111,7 +111,7 @@ def _in_mode(coordinate: Any, mode: int) -> Any:
     return coordinate[mode + 1]
 
 
-class Part(NamedTuple):
+class HaloPart(NamedTuple):
     """Rows of a result that are computed by one launch, a convolution of its own."""
 
     rows: range  # that are written
@@ -120,15 +120,15 @@ class Part(NamedTuple):
     problem: ConvProblem  # whose other operand is what is read, with the zeros
 
 
-class Plan(NamedTuple):
+class HaloPlan(NamedTuple):
     """The plan of what a rank sends, receives and computes in a pass over a split tensor. Rows are
     global.
     """
 
     own: range  # that the rank holds of the tensor that is read
     rows: range  # that the rank writes
-    inner: Part | None  # reads nothing but `own`
-    outer: tuple[Part, ...]
+    inner: HaloPart | None  # reads nothing but `own`
+    outer: tuple[HaloPart, ...]
     near: range  # the halo before `own`, and that behind it
     far: range
     send: tuple[range, ...]  # to each rank
@@ -149,7 +149,7 @@ class Split(NamedTuple):
 
 
 @kept_in(_PLANS)
-def fprop_plan(problem: ConvProblem, split: Split) -> Plan:
+def fprop_plan(problem: ConvProblem, split: Split) -> HaloPlan:
     """The forward pass.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 3), padding=1)
@@ -165,7 +165,7 @@ def fprop_plan(problem: ConvProblem, split: Split) -> Plan:
 
 
 @kept_in(_PLANS)
-def dgrad_plan(problem: ConvProblem, split: Split) -> Plan:
+def dgrad_plan(problem: ConvProblem, split: Split) -> HaloPlan:
     """The gradient of the activation, which reads that of the output.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 2), stride=2)
@@ -201,8 +201,10 @@ def output_bounds(problem: ConvProblem, mode: int, bounds: tuple[int, ...]) -> t
     return (0, *cuts.tolist(), problem.output_spatial[mode])
 
 
-def _plan(found: Reads, held: Sequence[int], written: Sequence[int], rank: int, part: Any) -> Plan:
-    """A plan, from what is read inside the tensor; ``part`` makes a :class:`Part` of rows."""
+def _plan(
+    found: Reads, held: Sequence[int], written: Sequence[int], rank: int, part: Any
+) -> HaloPlan:
+    """A plan, from what is read inside the tensor; ``part`` makes a :class:`HaloPart` of rows."""
     slabs = [range(*ends) for ends in pairwise(held)]
     results = [range(*ends) for ends in pairwise(written)]
     halos = [_halo(found, own, rows) for own, rows in zip(slabs, results, strict=True)]
@@ -218,7 +220,7 @@ def _plan(found: Reads, held: Sequence[int], written: Sequence[int], rank: int, 
         edges = [range(rows.start, begin), range(end, rows.stop)]
     else:
         inner, edges = None, [rows]
-    return Plan(
+    return HaloPlan(
         own=own,
         rows=rows,
         inner=inner,
@@ -251,16 +253,18 @@ def _common(slab: range, *sides: range) -> range:
     return _NONE
 
 
-def _fprop_part(problem: ConvProblem, mode: int, windows: Reads, found: Reads, rows: range) -> Part:
+def _fprop_part(
+    problem: ConvProblem, mode: int, windows: Reads, found: Reads, rows: range
+) -> HaloPart:
     """``rows`` of the output: what they read, all else in their windows being padding."""
     (low, high), (start, stop) = windows.of(rows), found.of(rows)
     if start >= stop:  # padding alone
-        return Part(rows, _NONE, 1, _with(problem, mode, 1, 0, high - low - 1))
+        return HaloPart(rows, _NONE, 1, _with(problem, mode, 1, 0, high - low - 1))
     numbers = stop - start, start - low, high - stop
-    return Part(rows, range(start, stop), 0, _with(problem, mode, *numbers))
+    return HaloPart(rows, range(start, stop), 0, _with(problem, mode, *numbers))
 
 
-def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> Part:
+def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> HaloPart:
     """``rows`` of the activation as one of its own, whose output are the voxels that reach it.
 
     Its first cell is ``near`` behind the begin of the first voxel's window. Where the first cells
@@ -275,7 +279,7 @@ def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> P
     near = begin - (start - zeros) * stride
     last = (stop - start + zeros - 1) * stride  # where the last window begins
     far = max(0, last + problem.spans[mode] - len(rows) - near)
-    return Part(rows, range(start, stop), zeros, _with(problem, mode, len(rows), near, far))
+    return HaloPart(rows, range(start, stop), zeros, _with(problem, mode, len(rows), near, far))
 
 
 def _with(problem: ConvProblem, mode: int, extent: int, near: int, far: int) -> ConvProblem:

@@ -20,7 +20,7 @@ from .sparse_checks import LOWERED
 from .sparse_modules import InverseOf, SparseConvolution
 
 
-class Call:
+class ModuleCall:
     """The arguments of a call of a module: its input, a residual, and the others."""
 
     def __init__(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -55,9 +55,9 @@ class LayerKind:
         """Return whether a module takes up a batch norm that follows it."""
         return True
 
-    def call(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
+    def call(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> ModuleCall:
         """Return a call of a module of these arguments."""
-        return Call(input, arguments, named)
+        return ModuleCall(input, arguments, named)
 
     def by_output(self, module: Any, weight: Tensor) -> Tensor:
         """Return a weight as (K, numbers of an output channel)."""
@@ -83,7 +83,7 @@ class LayerKind:
         raise NotImplementedError
 
     def convolve(
-        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: ModuleCall
     ) -> Any:
         """Return the result of a call, of other features, another weight, and this ending."""
         raise NotImplementedError
@@ -109,7 +109,7 @@ class SparseLayers(LayerKind):
         return input.replace(features)
 
     def convolve(
-        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: ModuleCall
     ) -> Any:
         input, named = call.input, call.named
         found = self._map(module, input, named.get("kernel_map"), named, call.arguments)
@@ -161,7 +161,7 @@ class DenseLayers(LayerKind):
         return features
 
     def convolve(
-        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: ModuleCall
     ) -> Any:
         if call.arguments or call.named:
             raise TypeError(f"{type(module).__name__} takes its input alone")
@@ -187,7 +187,7 @@ class TransposedLayers(DenseLayers):
         return by_group.expand(-1, inputs, *[-1] * (len(taps) + 1)).flatten(0, 1)
 
     def convolve(
-        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: ModuleCall
     ) -> Any:
         bias, scale, _, activation, slope, out_dtype = ending
         sizes = module.stride, module.padding, module.kernel_size

@@ -3,8 +3,8 @@
 An operator written in Python has tens of microseconds of host overhead, and as many again where
 autograd records it. The kernels of a call depend only on its *signature*: shapes, strides, dtypes,
 devices and numbers. The first call of a signature takes the operator, with every check, and what
-was derived on the way is kept as a :class:`Call`. Later calls of the signature only allocate and
-launch. Nothing is kept of a call that torch has to see, as
+was derived on the way is kept as a :class:`DenseCall`. Later calls of the signature only allocate
+and launch. Nothing is kept of a call that torch has to see, as
 :func:`~layoutconv.ops.guard.is_plain` decides.
 
 A kernel takes the memory of tensors as it is, where that is in the order of ``channels_last``;
@@ -64,17 +64,17 @@ def remember(
     *,
     name: str,
 ) -> Tensor:
-    """Keep the :class:`Call` of a signature after its first call, for :func:`find`.
+    """Keep the :class:`DenseCall` of a signature after its first call, for :func:`find`.
 
     ``operands`` are its input and weight, ``name`` that of its pass, as of ``pass_maker``, and
     ``of_pass`` the numbers of the operator. Returns the ``result``; where later calls are recorded
     as torch's own convolution, such a result, so that gradients of all calls have the same bits.
     """
     input, weight = operands
-    made: list[Call] = []
+    made: list[DenseCall] = []
 
-    def make() -> Call:
-        made.append(Call(result, operands, ending, of_pass, name))
+    def make() -> DenseCall:
+        made.append(DenseCall(result, operands, ending, of_pass, name))
         return made[0]
 
     if input.dim() == weight.dim():  # no single image
@@ -111,10 +111,10 @@ def by_torch(
         or not is_torchs_pass(input, weight, of_pass)
     ):
         return None
-    made: list[Call] = []
+    made: list[DenseCall] = []
 
-    def make() -> Call:
-        made.append(Call(_as_result(input, shape, ending), operands, ending, of_pass, "fprop"))
+    def make() -> DenseCall:
+        made.append(DenseCall(_as_result(input, shape, ending), operands, ending, of_pass, "fprop"))
         return made[0]
 
     dense.keep(make, numbers, ending.out_dtype, input, weight, ending.bias)
@@ -131,7 +131,7 @@ def bound(
     of_pass: tuple[Any, ...],
     *,
     name: str,
-) -> Call | None:
+) -> DenseCall | None:
     """Bind a convolution with a user's function behind it, kept for :func:`find`.
 
     ``shape`` is the result's, in torch's order; the rest is as of :func:`remember`. None for a call
@@ -142,13 +142,13 @@ def bound(
     assert isinstance(function, Pointwise)
     if not may_be_bound(function, operands, ending, prod(shape)):
         return None
-    call = Call(_as_result(input, shape, ending), operands, ending, of_pass, name)
+    call = DenseCall(_as_result(input, shape, ending), operands, ending, of_pass, name)
     named = tensors_of(function)
     dense.keep(lambda: call, numbers, out_dtype, input, weight, bias, scale, residual, *named)
     return call
 
 
-class Call(BoundCall):
+class DenseCall(BoundCall):
     """The bound launches of one signature: tensors in torch's order to a result in that order."""
 
     def __init__(

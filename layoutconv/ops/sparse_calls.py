@@ -3,8 +3,8 @@
 As :mod:`~layoutconv.ops.dense_calls` for dense ones: the first call of a *signature* takes the
 operator, with every check; later ones allocate and launch, and autograd records them as one
 function. A signature leaves out the number of rows. So what was derived for one cloud, a
-:class:`Kind`, serves all clouds; a new kernel map adds its index buffers, in a :class:`Call` that
-is kept with the map.
+:class:`Kind`, serves all clouds; a new kernel map adds its index buffers, in a
+:class:`SparseCall` that is kept with the map.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find(
     bias: Tensor | None = None,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
-) -> Call | None:
+) -> SparseCall | None:
     """Return the bound call of a signature over a map; None where checks have yet to be made.
 
     ``numbers`` are its groups, its activation and the slope.
@@ -102,7 +102,7 @@ def keep_lowering(
 
 def find_function(
     found: KernelMap, groups: int, operands: tuple[Tensor, Tensor], ending: EpilogueArgs
-) -> Call | None:
+) -> SparseCall | None:
     """Return what is known of a call with a user's function behind it, as :func:`find`."""
     (x, weight), (bias, scale, residual, function, _, out_dtype) = operands, ending
     assert isinstance(function, Pointwise)
@@ -126,7 +126,7 @@ def find_followed(
     bias: Tensor | None,
     columns: tuple[Tensor, ...],
     sources: tuple[Tensor, ...],
-) -> Call | None:
+) -> SparseCall | None:
     """Return what :func:`find_function` does for a function of ``key`` of these columns and these
     tensors like the result, which nobody has made yet.
     """
@@ -136,7 +136,7 @@ def find_followed(
     if kind is None:
         return None
     calls = found.views.get(_CALLS)
-    call: Call | None = None if calls is None else calls.get(kind)
+    call: SparseCall | None = None if calls is None else calls.get(kind)
     if call is None:
         call = _over(kind, found)
     if call is None or x.shape[0] != call.in_rows:
@@ -147,16 +147,16 @@ def find_followed(
     return call
 
 
-def _over(kind: Kind, found: KernelMap) -> Call | None:
+def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
     """The call of a kind over a map; None if there is none."""
     calls = found.views.get(_CALLS)
-    call: Call | None = None if calls is None else calls.get(kind)
+    call: SparseCall | None = None if calls is None else calls.get(kind)
     if call is None:
         if not kind.fits(found):
             return None
         if calls is None or len(calls) >= _LIMIT:
             calls = found.views[_CALLS] = {}
-        call = calls[kind] = (GatheredCall if kind.gathered else Call)(kind, found)
+        call = calls[kind] = (GatheredCall if kind.gathered else SparseCall)(kind, found)
     return call
 
 
@@ -165,7 +165,7 @@ def bound(
     groups: int,
     operands: tuple[Tensor, Tensor],
     ending: EpilogueArgs,
-) -> Call | None:
+) -> SparseCall | None:
     """Bind a convolution with a user's function behind it, kept for :func:`find`.
 
     Arguments are as of :func:`remember`. None for a call that torch has to see, and for a function
@@ -261,7 +261,7 @@ _Bound = Callable[..., "Tensor"]
 _Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], "OverMap | _OnCPU"]
 
 
-class Call(BoundCall):
+class SparseCall(BoundCall):
     """The bound launches of a kind over one kernel map.
 
     The map keeps the call, so the call holds no map: backward passes are given it.
@@ -318,7 +318,7 @@ class Call(BoundCall):
         run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
     ) -> Gradients:
         """Return the gradients: of a call that has run backward before, by launches alone."""
-        if not isinstance(run, Call):
+        if not isinstance(run, SparseCall):
             return fprop_gradients(run, over, needed, grad, x, w)
         dx = dw = None
         plain = run.kind.contiguous
@@ -365,7 +365,7 @@ class Call(BoundCall):
         return operators.over(maps, self.in_rows, self.out_rows, of_map)
 
 
-class GatheredCall(Call):
+class GatheredCall(SparseCall):
     """A sparse convolution on a CPU, by the pairs of the map, which serve all passes and kinds."""
 
     def __init__(self, kind: Kind, found: KernelMap) -> None:

@@ -89,7 +89,7 @@ def test_a_second_call_evaluates_no_layout(sparse, cloud, name, monkeypatch):
     view, a, b = views(cloud)[name]
     first = execute(view, a, b)
     monkeypatch.setattr(products, "Panel", None)
-    monkeypatch.setattr(products, "Operand", None)
+    monkeypatch.setattr(products, "PanelOperand", None)
     assert torch.equal(execute(view, a, b), first)
 
 

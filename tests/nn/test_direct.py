@@ -27,13 +27,13 @@ def nothing_kept():
 def taken(monkeypatch) -> list[bool]:
     """Grows by whether a gradient is wanted, with every call that goes past the dispatcher."""
     calls: list[bool] = []
-    call = dense_calls.Call.run
+    call = dense_calls.DenseCall.run
 
     def spy(self: Any, *tensors: Any) -> torch.Tensor:
         calls.append(self.wanted)
         return call(self, *tensors)
 
-    monkeypatch.setattr(dense_calls.Call, "run", spy)
+    monkeypatch.setattr(dense_calls.DenseCall, "run", spy)
     return calls
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ....nn import fold
-from ....nn.layer_kinds import LAYER_KINDS, Call, LayerKind
+from ....nn.layer_kinds import LAYER_KINDS, LayerKind, ModuleCall
 from ....nn.quantization_aware import QuantizationAware
 from ....nn.quantized_conv import QuantizedConv
 from ....nn.sparse import convolved
@@ -50,8 +50,8 @@ class SpconvLayers(LayerKind):
     def swapped(self, base: type) -> Any:
         return _SWAPPED[base]
 
-    def call(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
-        found = Call(input, (), named)
+    def call(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> ModuleCall:
+        found = ModuleCall(input, (), named)
         past = arguments[0] if arguments else found.named.pop("add_input", None)
         found.residual = past.features if isinstance(past, SparseConvTensor) else past
         return found
@@ -63,7 +63,7 @@ class SpconvLayers(LayerKind):
         return input.replace_feature(features)
 
     def convolve(
-        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: ModuleCall
     ) -> Any:
         found, known, version = module._map_of(call.input)
         y = convolved(x, weight, found, module.groups, ending)
