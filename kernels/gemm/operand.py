@@ -216,7 +216,8 @@ class Operand:
         """
         vector, *taps = flatten(self.col_shape)
         first, *steps = flatten(self.col_stride)
-        if not self.gather or not taps or any(is_runtime(d.value) for d in steps):
+        several = self.gather and product(tuple(taps)) > 1
+        if not several or any(is_runtime(d.value) for d in steps):
             return self.col_shape, self.col_stride
         plain = tuple(ScaledBasis(int(d.value), d.path) for d in steps)
         found = coalesce(Layout(tuple(taps), plain))

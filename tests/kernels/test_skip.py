@@ -194,11 +194,12 @@ def test_problems_of_nothing_are_left_out(tile: TileConfig, arch: str) -> None:
     assert instructions[1] * len(want) == instructions[0] * (len(want) - len(nothing))
 
 
-def test_taps_of_a_kernel_map_are_coalesced() -> None:
+@pytest.mark.parametrize("sizes", [((3, 3, 3), (27, 1, 1)), ((1, 1, 1), (1,))])
+def test_taps_of_a_kernel_map_are_coalesced(sizes: tuple[tuple[int, ...], ...]) -> None:
     """Three digits of a tap take the code of one: their index entries lie as 27 in a row do."""
     tile, codes = TileConfig((32, 32, 32), (2, 2), 2), []
-    for kernel_size in ((3, 3, 3), (27, 1, 1)):
-        index = torch.zeros(27, 90, dtype=torch.int32).T
+    for kernel_size in sizes:
+        index = torch.zeros(prod(kernel_size), 90, dtype=torch.int32).T
         view = kernel_map_view(index, 32, 32, kernel_size=kernel_size)
         ptx = compiled_view(view, torch.float16, tile, skip=True).ptx
         codes.append([line.split()[0] for line in ptx.splitlines() if line.startswith("\t")])
