@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from .errors import LayoutTypeError, wrong_argument
 from .int_tuple import expect_numbers, is_no_integer
-from .protocol import Bounds, Path, Stride, Terms, is_integer, is_zero, xor
+from .protocol import Bounds, Path, Stride, Terms, is_integer, is_stride, is_zero, xor
 from .symbols import Symbolic, same
 
 
@@ -401,6 +401,11 @@ def basis_terms(d: Any, path: Path = ()) -> list[ScaledBasis]:
     if isinstance(d, tuple):
         return [term for i, mode in enumerate(d) for term in basis_terms(mode, (*path, i))]
     return [ScaledBasis(d, path)] if path and not (isinstance(d, int) and d == 0) else []
+
+
+def lifted(d: Any, path: Path) -> Any:
+    """The stride as mode ``path`` of a coordinate; None if unknown."""
+    return d.lifted(path) if is_stride(d) else ScaledBasis(d, path)
 
 
 def stride_text(d: Any) -> str:

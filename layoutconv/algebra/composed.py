@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .basis import lifted
 from .errors import LayoutTypeError
 from .int_tuple import IntTuple, compact_stride, expect_numbers, map_leaves
 from .late import late
 from .layout import Layout, make
 from .like import LayoutLike
-from .protocol import is_stride, lifted, map_integers
+from .protocol import is_stride, map_integers
 from .slices import cut, opened
 from .stride import E, ScaledBasis, add, finished, is_xor, shifted
 from .symbols import same
@@ -178,9 +179,7 @@ def over_coordinates(layout: Layout) -> ComposedLayout:
 
 def lift(layout: Layout, mode: int) -> Layout | None:
     """A layout of positions in mode ``mode`` as one of coordinates; None if a stride cannot be."""
-    strides = [
-        d * E(mode) if not is_stride(d) else lifted(d, (mode,)) for _, d in layout._leaves
-    ]  # fmt: skip
+    strides = [lifted(d, (mode,)) for _, d in layout._leaves]
     if any(d is None for d in strides):
         return None
     left = iter(strides)

@@ -16,7 +16,7 @@ from .exact import decided, mode_at
 from .f2 import integer_strides
 from .f2_compose import compose_f2
 from .f2_linear import integers_for, without_carry
-from .int_tuple import IntTuple, split_and_sum
+from .int_tuple import IntTuple, flatten, map_leaves, split_and_sum
 from .layout import Layout, as_like, make, make_layout, make_plain
 from .like import is_symbolic, present, symbolically
 from .normal import (
@@ -86,9 +86,9 @@ of the right-hand side carry: at (2,1) the function is 8, the sum over modes 7
 
 
 def _by_mode(a: Layout, tiler: tuple[Any, ...]) -> Any:
-    tiler = tuple([as_like("composition", t) if isinstance(t, str) else t for t in tiler])
-    modes = modes_for("composition", a, tiler)
-    kinds = [arithmetic(t) for t in tiler if isinstance(t, Layout)]
+    tiler = map_leaves(lambda t: as_like("composition", t) if isinstance(t, str) else t, tiler)
+    modes_for("composition", a, tiler)
+    kinds = [arithmetic(t) for t in flatten(tiler) if isinstance(t, Layout)]
     kinds.append(arithmetic(a))
     if Arithmetic.OPAQUE not in kinds:
         try:
@@ -99,15 +99,25 @@ def _by_mode(a: Layout, tiler: tuple[Any, ...]) -> Any:
         except LayoutError:
             if Arithmetic.XOR not in kinds:
                 raise
+    return ComposedLayout(a, 0, _coordinates(a, tiler))
+
+
+def _coordinates(a: Layout, tiler: tuple[Any, ...]) -> Layout:
+    """The coordinates of ``a`` that a tiler takes, an axis for each mode."""
+    modes = modes_for("composition", a, tiler)
     inner = over_coordinates(a).inner
     lifts = []
     for i, t in enumerate(tiler):
-        opaque = isinstance(t, Layout) and arithmetic(t) in (Arithmetic.OPAQUE, Arithmetic.XOR)
-        mode = lift(t, i) if opaque else composition(_mode(inner, modes, i), t)
+        if isinstance(t, tuple):
+            mode = lift(_coordinates(modes[i], t), i)
+        elif isinstance(t, Layout) and arithmetic(t) in (Arithmetic.OPAQUE, Arithmetic.XOR):
+            mode = lift(t, i)
+        else:
+            mode = composition(_mode(inner, modes, i), t)
         if mode is None:
             raise LayoutTypeError(f"composition: {t} gives no coordinates of mode {i} of {a}")
         lifts.append(mode)
-    return ComposedLayout(a, 0, make_layout(lifts))
+    return make_layout(lifts)
 
 
 def _mode(inner: Layout, modes: list[Layout], i: int) -> Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from .basis import basis_terms
+from .basis import ScaledBasis, basis_terms
 from .budget import Budget
 from .carry import Carry, Split, Step, carries_of, clash, split
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
@@ -56,8 +56,8 @@ def mode_at(a: Layout, path: Path) -> Layout:
     for index in path:
         if not isinstance(mode.shape, tuple) or index >= len(mode.shape):
             raise LayoutValueError(
-                f"composition: the scaled basis 1@{'@'.join(map(str, path))} of the right-hand "
-                f"side leads to no mode of {a}"
+                f"composition: the scaled basis {ScaledBasis(1, path)} of the right-hand side "
+                f"leads to no mode of {a}"
             )
         mode = mode[index]
     return mode

@@ -11,7 +11,7 @@ from math import gcd
 from typing import Any
 
 from .arrays import is_array, product_of, widened
-from .basis import stride_text
+from .basis import lifted, stride_text
 from .errors import LayoutTypeError, LayoutValueError, shortly, wrong_argument
 from .int_tuple import expect_numbers, is_no_integer, sum_of
 from .listed import of_integers
@@ -25,7 +25,6 @@ from .protocol import (
     divisor,
     is_integer,
     is_zero,
-    lifted,
     map_integers,
     plus,
     scale,
@@ -222,7 +221,8 @@ class SummedStride(Stride):
 
     def lifted(self, path: Path) -> Any:
         """The same values as mode ``path`` of a coordinate."""
-        return None
+        parts = tuple([lifted(d, path) for d in self.addends])
+        return None if any(part is None for part in parts) else SummedStride(parts)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
         """The sum of the addends with ``fn`` applied to their integers."""

@@ -33,6 +33,7 @@ def added(name: str, modes: list[Layout]) -> list[Layout]:
     if all(mode._plain for mode in modes):
         return modes
     found = [_terms(mode) for mode in modes]
+    _expect_one_codomain(name, modes, found)
     if not any(xor(v) for terms in found for on in terms.values() for _, _, v in on):
         return modes
     for path in dict.fromkeys(path for terms in found for path in terms):
@@ -45,6 +46,29 @@ def added(name: str, modes: list[Layout]) -> list[Layout]:
         for terms, new in zip(found, converted, strict=True):
             terms[path] = new
     return [_rebuilt(mode, terms) for mode, terms in zip(modes, found, strict=True)]
+
+
+def expect_one_codomain(name: str, modes: list[Layout]) -> None:
+    """Refuse modes of one layout of which some give integers and others coordinates.
+
+    >>> from layoutconv.algebra import E
+    >>> expect_one_codomain("logical_product", [Layout(4, E(0)), Layout(3, 1)])
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: logical_product: the modes 4:1@0, 3:1 add integers \
+to coordinates
+    """
+    _expect_one_codomain(name, modes, [_terms(mode) for mode in modes])
+
+
+def _expect_one_codomain(
+    name: str, modes: list[Layout], found: list[dict[Path, list[Term]]]
+) -> None:
+    coordinates = any(path for terms in found for path in terms)
+    if coordinates and any(s != 1 for terms in found for _, s, _ in terms.get((), [])):
+        raise LayoutTypeError(
+            f"{name}: the modes {', '.join(map(str, modes))} add integers to coordinates"
+        )
 
 
 def in_one_kind(name: str, layout: Any) -> Any:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from .basis import ScaledBasis
 from .complement import ascending, by_path, endless_gaps, gaps, sorted_modes
+from .composed import ComposedLayout, lift
 from .composition import compose
 from .construct import make_ordered_layout
-from .divide import as_tile, unpacked, unzipped
-from .errors import LayoutTypeError, LayoutValueError, text, whole
-from .extent import cosize
+from .divide import as_tile, tile_unzip, unpacked, unzipped
+from .errors import LayoutError, LayoutTypeError, LayoutValueError, text, under, whole
+from .extent import cosize, extremes
 from .f2 import complement_f2
 from .int_tuple import IntTuple, map_leaves, product, shape_of
 from .layout import Layout, as_like, make, make_all_plain, make_layout
 from .like import symbolically
-from .normal import Arithmetic, arithmetic, by_mode, from_plain, require_known
-from .of_one_kind import added, in_one_kind
-from .protocol import terms
+from .normal import (
+    Arithmetic,
+    arithmetic,
+    by_mode,
+    from_plain,
+    like_shape,
+    modes_for,
+    require_known,
+)
+from .of_one_kind import added, expect_one_codomain, in_one_kind
+from .protocol import terms, xor
+from .symbols import ceil_div
 
 
 def logical_product(a: Any, tiler: Any) -> Any:
@@ -28,12 +39,18 @@ def logical_product(a: Any, tiler: Any) -> Any:
     do not fit into the gaps of ``a`` follow after it. A composed layout or a tensor is repeated in
     its domain. CUTLASS: cute/layout.hpp.
 
+    Copies that no stride leads to, in the order of an index buffer or of XOR strides that carry,
+    are a composed layout: ``(a, complement of a)`` after the coordinates in it.
+
     Raises :class:`LayoutValueError` if ``a`` has no complement or the composition is inexact.
 
     >>> print(logical_product(Layout((2, 2), (4, 1)), Layout(6, 1)))
     ((2,2),(2,3)):((4,1),(2,8))
     >>> print(logical_product(Layout((8, 64), (72, 1)), 3))
     ((8,64),3):((72,1),576)
+    >>> from layoutconv.algebra import F2
+    >>> print(logical_product(Layout(3, 2), Layout((2, 2), (F2(1), F2(5)))))
+    (3,(2,3)):(2,(1,6)) o 0 o (3,(2,2)):(1@0,(f1@1,f5@1))
     """
     if type(a) is not Layout:
         like = as_like("logical_product", a)
@@ -41,22 +58,73 @@ def logical_product(a: Any, tiler: Any) -> Any:
     return _logical_product(a, tiler) if a._plain else symbolically(_logical_product, a, tiler)
 
 
-def _logical_product(a: Layout, tiler: Any) -> Layout:
+def _logical_product(a: Layout, tiler: Any) -> Any:
     if tiler is None:
         return a
     if isinstance(tiler, tuple):
-        made = by_mode(logical_product, "logical_product", a, tiler)
-        return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_product", made)
+        try:
+            made = by_mode(logical_product, "logical_product", a, tiler)
+            return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_product", made)
+        except LayoutTypeError:
+            if arithmetic(a) is Arithmetic.OPAQUE and any(xor(d) for _, d in a._leaves):
+                raise
+            return _composed(a, tiler)
     tile = as_tile("logical_product", tiler)
-    copies = compose(_starts(a, tile, (a, tiler)), tile, "logical_product", (a, tiler))
+    try:
+        copies = compose(_starts(a, tile, (a, tiler)), tile, "logical_product", (a, tiler))
+    except LayoutValueError as error:
+        if error.operation:
+            raise
+        under("logical_product", (a, tiler), error)  # a scaled basis that leads nowhere
     if not isinstance(copies, Layout):
-        raise LayoutTypeError(f"logical_product: {tiler} is no layout of copies")
+        if arithmetic(tile) is Arithmetic.COORDINATE:
+            raise LayoutTypeError(f"logical_product: {tiler} is no layout of copies")
+        return _composed(a, tile)
     if a._plain and copies._plain:
         return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
     first = a
     if arithmetic(a) is not Arithmetic.XOR:
-        first, copies = added("logical_product", [a, copies])
+        try:
+            first, copies = added("logical_product", [a, copies])
+        except LayoutTypeError:  # copies by XOR, of what adds with carries
+            return _composed(a, tile)
     return make((a.shape, copies.shape), (first.stride, copies.stride))
+
+
+def _composed(a: Layout, tiler: Any) -> ComposedLayout:
+    """The product where its copies are no strides beside those of ``a``."""
+    found = _over_copies(a, tiler)
+    expect_one_codomain("logical_product", list(found.outer))
+    return found
+
+
+def _over_copies(a: Layout, tiler: Any) -> ComposedLayout:
+    """``a`` and all its copies, mode by mode, over the coordinates of those that are taken."""
+    if tiler is None:
+        return ComposedLayout(a, 0, Layout(a.shape))
+    if isinstance(tiler, tuple):
+        modes = modes_for("logical_product", a, tiler)
+        made = [_over_copies(mode, t) for mode, t in zip_longest(modes, tiler)]
+        return ComposedLayout(
+            make_layout([mode.outer for mode in made]), 0, _axes([mode.inner for mode in made])
+        )
+    tile = as_tile("logical_product", tiler)
+    starts = _starts(a, tile, (a, tiler))
+    *leaves, (_, last) = starts._leaves
+    taken = ceil_div(extremes(tile)[1] + 1, product(tuple([s for s, _ in leaves])))
+    copies = like_shape(starts, [*leaves, (taken, last)])
+    return ComposedLayout(make_layout(a, copies), 0, _axes([Layout(a.shape), tile]))
+
+
+def _axes(modes: list[Layout]) -> Layout:
+    """Layouts of positions as one of coordinates, an axis for each."""
+    found: list[Layout] = []
+    for i, mode in enumerate(modes):
+        lifted = lift(mode, i)
+        if lifted is None:
+            raise LayoutTypeError(f"logical_product: {mode} is no layout of copies")
+        found.append(lifted)
+    return make_layout(found)
 
 
 def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
@@ -97,9 +165,14 @@ def zipped_product(a: Any, tiler: Any) -> Any:
     return _zipped_product(a, tiler) if a._plain else symbolically(_zipped_product, a, tiler)
 
 
-def _zipped_product(a: Layout, tiler: Any) -> Layout:
-    zipped: Layout = unzipped(logical_product, "zipped_product", a, tiler)
-    return zipped
+def _zipped_product(a: Layout, tiler: Any) -> Any:
+    try:
+        return unzipped(logical_product, "zipped_product", a, tiler)
+    except LayoutTypeError:
+        made = logical_product(a, tiler)
+        if isinstance(made, Layout):
+            raise
+        return made.on_domain(lambda inner: tile_unzip(inner, tiler))
 
 
 def tiled_product(a: Any, tiler: Any) -> Any:
@@ -150,16 +223,22 @@ def _ranked(name: str, block: Any, tiler: Any, *, raked: bool) -> Any:
     tile = as_like(name, tiler)
     if not isinstance(tile, Layout):
         raise LayoutTypeError(f"{name}: {tiler!r} is not a layout of copies")
-    if block._plain and tile._plain:
-        return _by_rank(block, tile, raked)
-    return symbolically(_by_rank, block, tile, raked, name=name, shown=(block, tile))
+    try:
+        if block._plain and tile._plain:
+            return _by_rank(block, tile, raked)
+        return symbolically(_by_rank, block, tile, raked, name=name, shown=(block, tile))
+    except LayoutError as error:
+        under(name, (block, tile), error)
 
 
-def _by_rank(block: Layout, tiler: Layout, raked: bool) -> Layout:
+def _by_rank(block: Layout, tiler: Layout, raked: bool) -> Any:
     rank = max(block.rank, tiler.rank)
-    both = logical_product(_appended(block, rank), _appended(tiler, rank))
-    first, second = (both[1], both[0]) if raked else (both[0], both[1])
-    return make_layout([make_layout(x, y) for x, y in zip(first, second, strict=True)])
+
+    def paired(both: Layout) -> Layout:
+        first, second = (both[1], both[0]) if raked else (both[0], both[1])
+        return make_layout([make_layout(x, y) for x, y in zip(first, second, strict=True)])
+
+    return logical_product(_appended(block, rank), _appended(tiler, rank)).on_domain(paired)
 
 
 def _appended(layout: Layout, rank: int) -> Layout:
@@ -209,5 +288,8 @@ def _tile_to_shape(block: Layout, target: tuple[Any, ...], order: IntTuple) -> L
     steps = map_leaves(
         lambda s, d: 0 if type(s) is int and s == 1 else d, ordered.shape, ordered.stride
     )
-    result: Layout = blocked_product(padded, make(ordered.shape, steps))
+    try:
+        result: Layout = _by_rank(padded, make(ordered.shape, steps), raked=False)
+    except LayoutError as error:
+        under("tile_to_shape", (block, target), error)
     return result

@@ -226,11 +226,6 @@ def divisor(d: Any) -> int:
     return d.divisor() if is_stride(d) else 1
 
 
-def lifted(d: Any, path: Path) -> Any:
-    """The stride as mode ``path`` of a coordinate; None if unknown."""
-    return d.lifted(path) if is_stride(d) else None
-
-
 def map_integers(fn: Callable[[Any], Any], d: Any) -> Any:
     """The stride with ``fn`` applied to the integers that it is made of."""
     return d.map_integers(fn) if is_stride(d) else fn(d)
