@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .budget import Budget
 from .complement import ascending, by_path, complement, first_lost, gaps, sorted_modes
 from .composed import ComposedLayout, lift, over_coordinates
 from .composition import compose
@@ -16,6 +17,7 @@ from .normal import Arithmetic, arithmetic, by_mode, from_plain, modes_for
 from .of_one_kind import added, in_one_kind
 from .operands import expect_entries
 from .protocol import is_integer
+from .xor_image import first_missed
 
 
 def logical_divide(a: Any, tiler: Any) -> Any:
@@ -100,7 +102,9 @@ def _divide_plain(a: Layout, tile: Layout, tiler: Any) -> Any:
 
 
 def _refuse(a: Layout, tiler: Any, tile: Layout, lost: Any) -> None:
-    why = f"position {lost} is in no tile: {tile} cannot fill the gap before its next mode"
+    by_xor = arithmetic(tile) is Arithmetic.XOR
+    gap = "copies of {} by XOR miss it" if by_xor else "{} cannot fill the gap before its next mode"
+    why = f"position {lost} is in no tile: {gap.format(tile)}"
     inexact("logical_divide", (a, tiler), why, witness=lost)
 
 
@@ -111,6 +115,8 @@ def _lost(tile: Layout) -> Any:
     if kind is Arithmetic.COORDINATE:
         found = [first_lost(ordered) for ordered in by_path(tile, []).values()]
         return next((lost for lost in found if lost is not None), None)
+    if kind is Arithmetic.XOR:
+        return first_missed(tile, Budget("logical_divide", (tile,)))
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import gcd
 
 from .budget import Budget
-from .f2_span import Span
+from .f2_span import Columns, Span
 from .layout import Layout
 
 MASK_BITS = 23  # of values whose image is made one integer, of 2^23 bits: 50 ms at most
@@ -30,7 +30,7 @@ class XorImage:
     __slots__ = ("bits", "columns", "extents", "span", "turns")
 
     extents: list[int]
-    columns: list[tuple[int, ...]]  # of each leaf, the lowest bit of its coordinate first
+    columns: list[Columns]  # of each leaf, the lowest bit of its coordinate first
     bits: int  # that hold every value
     span: Span
     turns: list[int]  # entry i: the XOR of the first i + 1 choices of columns that give 0
@@ -92,34 +92,72 @@ class XorImage:
 
     def mask(self) -> int:
         """The image as an integer, bit v for value v: for values of few bits."""
-        low = [1]  # entry j: the places whose bit j is 0
-        for j in range(1, self.bits):
-            low = [x | x << (1 << j) for x in low]
-            low.append((1 << (1 << j)) - 1)
+        return _mask(self._pairs(), self.bits)
 
-        def moved(values: int, by: int) -> int:
-            """The values, each XOR ``by``."""
-            for j, zeros in enumerate(low):
-                if by >> j & 1:
-                    values = (values & zeros) << (1 << j) | values >> (1 << j) & zeros
-            return values
-
-        image = 1
-        for s, leaf in self._pairs():
-            block, result = image, 0  # block: with the coordinates below 1 << k
-            for k in range(s.bit_length()):
-                if s >> k & 1:
-                    start = 0
-                    for i in range(k + 1, len(leaf)):
-                        start ^= leaf[i] if s >> i & 1 else 0
-                    result |= moved(block, start)
-                if k < len(leaf):
-                    block |= moved(block, leaf[k])
-            image = result
-        return image
-
-    def _pairs(self) -> list[tuple[int, tuple[int, ...]]]:
+    def _pairs(self) -> list[tuple[int, Columns]]:
         return [(s, x) for s, x in zip(self.extents, self.columns, strict=True) if any(x)]
+
+
+def _mask(leaves: list[tuple[int, Columns]], bits: int) -> int:
+    """The XORs of columns, those of coordinates below an extent, as an integer of their bits."""
+    low = [1]  # entry j: the places whose bit j is 0
+    for j in range(1, bits):
+        low = [x | x << (1 << j) for x in low]
+        low.append((1 << (1 << j)) - 1)
+
+    def moved(values: int, by: int) -> int:
+        """The values, each XOR ``by``."""
+        for j, zeros in enumerate(low):
+            if by >> j & 1:
+                values = (values & zeros) << (1 << j) | values >> (1 << j) & zeros
+        return values
+
+    image = 1
+    for s, leaf in leaves:
+        block, result = image, 0  # block: with the coordinates below 1 << k
+        for k in range(s.bit_length()):
+            if s >> k & 1:
+                start = 0
+                for i in range(k + 1, len(leaf)):
+                    start ^= leaf[i] if s >> i & 1 else 0
+                result |= moved(block, start)
+            if k < len(leaf):
+                block |= moved(block, leaf[k])
+        image = result
+    return image
+
+
+def first_missed(layout: Layout, budget: Budget) -> int | None:
+    """The first integer that copies of an XOR layout do not reach, those of its complement.
+
+    The complement has all bits that lead no value of the span, so that copies reach an integer if
+    its other bits are those of a value that the layout has. Bits of coordinates that are free of
+    the extent, those below its lowest 1, reach all that they span.
+
+    >>> from layoutconv.algebra import F2
+    >>> [first_missed(Layout(s, F2(4)), Budget("", ())) for s in (3, 4)]
+    [12, None]
+    """
+    leaves = XorImage(layout)._pairs()
+    bounded = [(s // (s & -s), leaf[(s & -s).bit_length() - 1 :]) for s, leaf in leaves]
+    bounded = [(s, leaf) for s, leaf in bounded if s > 1]
+    if not bounded:
+        return None
+    free = Span(tuple([c for s, leaf in leaves for c in leaf[: (s & -s).bit_length() - 1]]))
+    span = Span(tuple([c for _, leaf in leaves for c in leaf]))
+    leads = sorted(set(span.rows) - set(free.rows))
+    if len(leads) > MASK_BITS:
+        budget.give_up()
+
+    def packed(column: int) -> int:
+        rest = free.reduced(column)[0]
+        return sum([(rest >> (lead - 1) & 1) << i for i, lead in enumerate(leads)])
+
+    image = _mask([(s, tuple(map(packed, leaf))) for s, leaf in bounded], len(leads))
+    first = (~image & (image + 1)).bit_length() - 1
+    if first == 1 << len(leads):
+        return None
+    return sum([(first >> i & 1) << (lead - 1) for i, lead in enumerate(leads)])
 
 
 class XorPlaces:

@@ -9,6 +9,8 @@ import pytest
 import layoutconv.algebra as lc
 from layoutconv.algebra import F2, E, Layout, LayoutError
 from layoutconv.algebra.basis import add
+from layoutconv.algebra.budget import Budget
+from layoutconv.algebra.xor_image import first_missed
 
 
 def a_tile(rng):
@@ -175,6 +177,31 @@ def test_copies_in_the_order_of_an_index_buffer():
     assert [rows(i, 1) for i in range(4)] == [7, 5, 4, 6]
     mixed = lc.composition("(4,4):(1,4)", ((Layout((2, 2), (F2(1), F2(3)))), pages))
     assert [mixed(i, 0) for i in range(4)] == [12, 13, 15, 14]
+
+
+@pytest.mark.parametrize(("tile", "lost"), [("3:f1", 3), ("(3,3):(f1,f4)", 3), ("3:f4", 12)])
+def test_divides_refuse_xor_tiles_that_leave_positions_out(tile, lost):
+    tile = lc.parse(tile)
+    with pytest.raises(lc.LayoutValueError, match=f"position {lost} is in no tile") as caught:
+        lc.logical_divide(Layout(16), tile)
+    assert caught.value.witness == lost
+    rest = lc.complement(tile, 16)
+    assert lost not in {tile(i) ^ rest(j) for i in range(tile.size()) for j in range(rest.size())}
+    assert lc.logical_divide(Layout(lost), tile).size() >= lost  # reached as far as the layout goes
+
+
+@pytest.mark.law
+def test_the_first_position_that_copies_of_an_xor_tile_miss():
+    rng = random.Random(5)
+    for _ in range(200):
+        shape = tuple(rng.choice((1, 2, 3, 4, 5, 6, 7, 12)) for _ in range(rng.randint(1, 3)))
+        tile = Layout(shape, tuple(F2(rng.choice((0, 1, 2, 3, 4, 5, 6, 8, 9))) for _ in shape))
+        rest = lc.complement(tile, 128)
+        reached = {
+            int(tile(i)) ^ int(rest(j)) for i in range(tile.size()) for j in range(rest.size())
+        }
+        missing = next((n for n in range(128) if n not in reached), None)
+        assert first_missed(tile, Budget("", ())) == missing, tile
 
 
 @pytest.mark.law
