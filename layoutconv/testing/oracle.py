@@ -136,6 +136,8 @@ def applied(func: Any, c: Any) -> Any:
 def total(digits: Any, strides: Any) -> Any:
     """The value of a layout at the digits of its leaves."""
     result = 0
+    if any(adds_by_xor(d) for d in strides):
+        return by_axis(digits, strides)
     if any(kind_of(d) == "F2" and d.value for d in strides):
         for c, d in zip(digits, strides, strict=True):
             result ^= carryless(c, int(d.value)) if kind_of(d) == "F2" else of_stride(c, d)
@@ -143,6 +145,26 @@ def total(digits: Any, strides: Any) -> Any:
     for c, d in zip(digits, strides, strict=True):
         result = plus(result, 0 if kind_of(d) == "F2" else of_stride(c, d))
     return result
+
+
+def adds_by_xor(d: Any) -> Any:
+    """Tell if a stride is a basis that is scaled by an XOR stride."""
+    return kind_of(d) == "ScaledBasis" and kind_of(d.value) == "F2"
+
+
+def by_axis(digits: Any, strides: Any) -> Any:
+    """A coordinate some axes of which add by XOR: what does not is added on its own axes."""
+    result: dict[Any, Any] = {}
+    rest: Any = 0
+    for c, d in zip(digits, strides, strict=True):
+        if adds_by_xor(d):
+            result[d.path] = result.get(d.path, 0) ^ carryless(c, int(d.value.value))
+        else:
+            rest = plus(rest, of_stride(c, d))
+    others = components(rest)
+    if set(others) & {path for path, x in result.items() if x}:
+        raise ValueError("an axis that adds by XOR and as integers")
+    return plain({**result, **others})
 
 
 def split(n: Any, shape: Any) -> Any:

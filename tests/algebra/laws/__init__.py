@@ -15,6 +15,7 @@ from . import (
     questions,
     same_function,
     tiles,
+    xor_tilers,
 )
 from .running import CALLED, VOID, LawError
 
@@ -28,6 +29,7 @@ _ROOMS = (
     products,
     inverses,
     casts,
+    xor_tilers,
 )
 
 LAWS = {
