@@ -347,7 +347,8 @@ def _width(a: Any) -> int:
         width = gcd(width, a.offset)
         return gcd(width, 1 << a.outer.base) if a.outer.bits else width
     if isinstance(a.outer, Layout) and isinstance(a.offset, int):
-        form = normal_form(a.outer) if arithmetic(a.outer) is Arithmetic.INTEGER else []
+        outer = simplified(a.outer)
+        form = normal_form(outer) if arithmetic(outer) is Arithmetic.INTEGER else []
         if not form or form[0][1] != 1:
             return 1
         ends = [form[0][0]] if len(form) > 1 else []

@@ -259,6 +259,8 @@ class ScaledBasis(Coordinate):
         return hash(self.as_tuple())
 
     def __repr__(self) -> str:
+        if isinstance(self.value, Stride):  # which is no factor of a basis
+            return f"ScaledBasis({self.value!r}, {self.path!r})"
         basis = f"E({', '.join(map(str, self.path))})"
         return basis if type(self.value) is int and self.value == 1 else f"{self.value!r}*{basis}"
 

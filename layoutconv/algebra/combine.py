@@ -7,13 +7,12 @@ from typing import Any
 
 from .budget import Budget
 from .carry import Carry, carries_of, clash, split
-from .composition import at_present
 from .errors import LayoutTypeError, LayoutValueError, inexact
 from .f2_compose import xor_modes
 from .f2_linear import bit_columns
 from .int_tuple import IntTuple, flatten, idx2crd, shape_of, unflatten
 from .layout import Layout, Leaf, as_layout, make
-from .like import is_symbolic, present, symbolically
+from .like import at_present, is_symbolic, present, symbolically
 from .normal import (
     Arithmetic,
     arithmetic,

@@ -7,14 +7,14 @@ from typing import Any
 
 from .budget import Budget, one_operation
 from .composed import ComposedLayout
-from .composition import at_present, compose
+from .composition import compose
 from .errors import LayoutTypeError, LayoutValueError
 from .fold import folded
 from .inverse import is_identity, longest, right_inverse
 from .inverse_composed import kept_below
 from .inverse_table import identical, inside, right_inverse_of_table
 from .layout import Layout, as_like
-from .like import is_symbolic, symbolically
+from .like import at_present, is_symbolic, symbolically
 from .normal import Arithmetic, arithmetic, from_leaves, merge, normal_form
 from .relations import known
 from .swizzle import Swizzle

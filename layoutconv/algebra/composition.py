@@ -11,14 +11,14 @@ from typing import Any
 
 from .basis import basis_terms
 from .composed import ComposedLayout, lift, over_coordinates
-from .errors import LayoutBudgetError, LayoutError, LayoutTypeError, LayoutValueError
+from .errors import LayoutBudgetError, LayoutError, LayoutTypeError
 from .exact import decided, mode_at
 from .f2 import integer_strides
 from .f2_compose import compose_f2
 from .f2_linear import integers_for, without_carry
 from .int_tuple import IntTuple, flatten, map_leaves, split_and_sum
 from .layout import Layout, as_like, make, make_layout, make_plain
-from .like import is_symbolic, present, symbolically
+from .like import at_present, is_symbolic, symbolically
 from .normal import (
     Arithmetic,
     arithmetic,
@@ -175,15 +175,6 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
         a, b = at_present(operation, a), at_present(operation, b)
         return compose(a, b, operation, operands)
     return decided(a, b, operation, operands or (a, b))
-
-
-def at_present(operation: str, layout: Any) -> Any:
-    """A layout at the present values of its kernel's integers, which the result will rest on."""
-
-    try:
-        return layout.map_integers(present)
-    except LayoutValueError as error:
-        raise LayoutValueError(f"{operation} of {layout}: {error}") from None
 
 
 class _Digits:

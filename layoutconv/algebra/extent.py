@@ -16,7 +16,7 @@ from .f2_span import Span
 from .fold import folded, separated
 from .int_tuple import IntTuple, at_mode, map_leaves, product, shape_of
 from .layout import Layout, as_like
-from .like import symbolically, values_of
+from .like import at_present, symbolically, values_of
 from .normal import Arithmetic, arithmetic, require_known, simplified
 from .protocol import Bounds, Path, bounds
 from .sums import within
@@ -135,7 +135,7 @@ def _terms(constant: Any) -> list[tuple[Path, Any]]:
 def _of_layout(name: str, layout: Layout) -> Bounds:
     require_known(name, layout)
     if arithmetic(layout) is Arithmetic.XOR:
-        return {(): (0, _largest_xor(name, layout))}
+        return {(): (0, _largest_xor(name, at_present(name, layout)))}
     if arithmetic(layout) is Arithmetic.OPAQUE and has_axes(layout):
         return {path: _of_layout(name, axis)[()] for path, axis in axes(layout).items()}
     result: Bounds = {}

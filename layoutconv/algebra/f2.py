@@ -181,7 +181,7 @@ def _leaf_of(columns: list[int], kind: Any) -> tuple[IntTuple, IntTuple]:
     return tuple([s for s, _ in modes]), tuple([kind(d) for _, d in modes])
 
 
-def _as_f2(layout: Layout) -> Layout:
+def as_f2(layout: Layout) -> Layout:
     """Integer strides as F2 strides: the operands had some, so the result keeps to them."""
     if arithmetic(layout) is Arithmetic.XOR:
         return layout
@@ -231,7 +231,7 @@ def right_inverse_f2(a: Layout) -> Layout:
     size = 1
     for s, _ in a._leaves:
         size *= s
-    return _as_f2(_shortened(columns, size))
+    return as_f2(_shortened(columns, size))
 
 
 def _shortened(columns: list[int], size: int) -> Layout:
@@ -283,7 +283,7 @@ def left_inverse_f2(a: Layout) -> Layout:
     for lead in sorted(span.rows):
         row, used = span.rows[lead]
         result[lead - 1] = used ^ apply_columns(tuple(result), row)  # its own bit is still 0
-    return _as_f2(from_f2(result))
+    return as_f2(from_f2(result))
 
 
 def left_inverse_of_coordinates(a: Layout) -> ComposedLayout:
@@ -344,7 +344,7 @@ def _meeting(a: Layout, difference: int) -> tuple[int, int]:
 
 def nullspace_f2(a: Layout) -> Layout:
     """The kernel of the matrix."""
-    return _as_f2(from_f2(span_of(a).kernel))
+    return as_f2(from_f2(span_of(a).kernel))
 
 
 def complement_f2(a: Layout, bound: int | None) -> Layout:
@@ -354,7 +354,7 @@ def complement_f2(a: Layout, bound: int | None) -> Layout:
     """
     span = span_of(a)
     top = max((bound or 1) - 1, *[row for row, _ in span.rows.values()], 0).bit_length()
-    found = _as_f2(from_f2([1 << bit for bit in range(top) if bit + 1 not in span.rows]))
+    found = as_f2(from_f2([1 << bit for bit in range(top) if bit + 1 not in span.rows]))
     if bound is not None:
         return found
     return from_leaves([*merge([*found._leaves]), (1, F2(1 << top))])

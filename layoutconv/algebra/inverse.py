@@ -10,7 +10,7 @@ from .axes import has_axes
 from .basis import ScaledBasis
 from .budget import Budget
 from .composed import ComposedLayout
-from .composition import at_present, compose
+from .composition import compose
 from .errors import LayoutBudgetError, LayoutTypeError, LayoutValueError, inexact
 from .f2 import (
     integer_strides,
@@ -27,7 +27,7 @@ from .inverse_axes import inverse_by_axis, refuse_clashes
 from .inverse_composed import left_inverse_of_composed, right_inverse_of_composed
 from .inverse_table import identical, inside, right_inverse_of_table
 from .layout import Layout, as_like, make
-from .like import present, symbolically
+from .like import at_present, present, symbolically
 from .normal import (
     Arithmetic,
     arithmetic,
@@ -107,6 +107,7 @@ def _right_inverse(a: Layout) -> Layout:
             return inverse_by_axis("right_inverse", a, _right_inverse)
         return right_inverse_of_table("right_inverse", a)
     if kind is Arithmetic.XOR:
+        a = at_present("right_inverse", a)
         if is_bitwise(a):
             return right_inverse_f2(a)
         integers = integer_strides(a)
@@ -153,6 +154,7 @@ def _left_inverse(a: Layout) -> Layout | ComposedLayout:
             f"left_inverse: {a} has strides that are no multiples; no layout undoes a function"
         )
     if kind is Arithmetic.XOR:
+        a = at_present("left_inverse", a)
         if is_bitwise(a):
             return left_inverse_f2(a)
         integers = integer_strides(a)
@@ -222,9 +224,10 @@ def _nullspace(a: Layout) -> Layout:
 
 
 def _still_modes(a: Layout) -> Layout:
-    kind = arithmetic(a)
-    if kind is Arithmetic.XOR and all(s & (s - 1) == 0 for s, _ in a._leaves):
-        return nullspace_f2(a)
+    if arithmetic(a) is Arithmetic.XOR:
+        a = at_present("nullspace", a)
+        if all(s & (s - 1) == 0 for s, _ in a._leaves):
+            return nullspace_f2(a)
     place: Any = 1
     leaves = []
     for s, d in a._leaves:

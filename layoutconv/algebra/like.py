@@ -270,6 +270,14 @@ def present(x: Any) -> Any:
     return x.value
 
 
+def at_present(operation: str, layout: Any) -> Any:
+    """A layout at the present values of its kernel's integers, which the result will rest on."""
+    try:
+        return layout.map_integers(present)
+    except LayoutValueError as error:
+        raise LayoutValueError(f"{operation} of {layout}: {error}") from None
+
+
 def values_of(layout: Any) -> Any:
     """``layout`` with the present values of a kernel's integers, for questions about today's."""
     return layout.map_integers(lambda x: int(x) if isinstance(x, SymInt) else x)

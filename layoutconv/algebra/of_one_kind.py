@@ -10,9 +10,11 @@ from typing import Any
 
 from .basis import ScaledBasis, basis_terms, sum_of_bases
 from .errors import LayoutTypeError
-from .f2_linear import is_carry_free
+from .f2 import as_f2
+from .f2_linear import bit_columns, is_carry_free
 from .int_tuple import unflatten
 from .layout import Layout, make, make_layout
+from .normal import Arithmetic, arithmetic, simplified
 from .protocol import Path, is_zero, xor
 from .xor import F2
 
@@ -76,6 +78,25 @@ def in_one_kind(name: str, layout: Any) -> Any:
     if not isinstance(layout, Layout) or layout._plain:
         return layout
     return make_layout(added(name, list(layout)))
+
+
+def by_xor(name: str, layout: Layout) -> Layout:
+    """A layout whose modes add by XOR, integers among their strides put into XOR strides.
+
+    Raises :class:`LayoutTypeError` where the integers of a mode carry.
+
+    >>> from layoutconv.algebra import F2
+    >>> print(by_xor("logical_product", Layout((2, (3, 2)), (F2(5), (1, 8)))))
+    (2,(3,2)):(f5,(f1,f8))
+    """
+    kind = arithmetic(layout)
+    if kind is Arithmetic.XOR:
+        return layout
+    if kind is Arithmetic.OPAQUE and isinstance(layout.shape, tuple):
+        return make_layout([by_xor(name, mode) for mode in layout])
+    if kind is not Arithmetic.INTEGER or bit_columns(simplified(layout)) is None:
+        raise LayoutTypeError(f"{name}: the mode {layout} adds with carries, the others by XOR")
+    return as_f2(simplified(layout))
 
 
 def _terms(mode: Layout) -> dict[Path, list[Term]]:

@@ -26,7 +26,7 @@ from .normal import (
     modes_for,
     require_known,
 )
-from .of_one_kind import added, expect_one_codomain, in_one_kind
+from .of_one_kind import added, by_xor, expect_one_codomain, in_one_kind
 from .protocol import terms, xor
 from .symbols import ceil_div
 
@@ -64,7 +64,9 @@ def _logical_product(a: Layout, tiler: Any) -> Any:
     if isinstance(tiler, tuple):
         try:
             made = by_mode(logical_product, "logical_product", a, tiler)
-            return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_product", made)
+            if arithmetic(a) is Arithmetic.XOR:
+                return by_xor("logical_product", made)
+            return in_one_kind("logical_product", made)
         except LayoutTypeError:
             if arithmetic(a) is Arithmetic.OPAQUE and any(xor(d) for _, d in a._leaves):
                 raise
@@ -83,17 +85,21 @@ def _logical_product(a: Layout, tiler: Any) -> Any:
     if a._plain and copies._plain:
         return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
     first = a
-    if arithmetic(a) is not Arithmetic.XOR:
-        try:
+    try:
+        if arithmetic(a) is Arithmetic.XOR:
+            copies = by_xor("logical_product", copies)
+        else:
             first, copies = added("logical_product", [a, copies])
-        except LayoutTypeError:  # copies by XOR, of what adds with carries
-            return _composed(a, tile)
+    except LayoutTypeError:  # one adds by XOR, the other with carries
+        return _composed(a, tile)
     return make((a.shape, copies.shape), (first.stride, copies.stride))
 
 
 def _composed(a: Layout, tiler: Any) -> ComposedLayout:
     """The product where its copies are no strides beside those of ``a``."""
     found = _over_copies(a, tiler)
+    if arithmetic(a) is Arithmetic.XOR:
+        return ComposedLayout(by_xor("logical_product", found.outer), 0, found.inner)
     expect_one_codomain("logical_product", list(found.outer))
     return found
 
@@ -166,13 +172,13 @@ def zipped_product(a: Any, tiler: Any) -> Any:
 
 
 def _zipped_product(a: Layout, tiler: Any) -> Any:
-    try:
-        return unzipped(logical_product, "zipped_product", a, tiler)
-    except LayoutTypeError:
-        made = logical_product(a, tiler)
-        if isinstance(made, Layout):
-            raise
-        return made.on_domain(lambda inner: tile_unzip(inner, tiler))
+    if arithmetic(a) is not Arithmetic.XOR or not isinstance(tiler, tuple):
+        try:
+            return unzipped(logical_product, "zipped_product", a, tiler)
+        except LayoutTypeError:  # the modes do not add, but for over coordinates
+            if not isinstance(tiler, tuple):
+                raise
+    return logical_product(a, tiler).on_domain(lambda inner: tile_unzip(inner, tiler))
 
 
 def tiled_product(a: Any, tiler: Any) -> Any:

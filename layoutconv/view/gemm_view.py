@@ -62,11 +62,13 @@ def stages(layout: OperandLayout) -> tuple[Stage, ...]:
 def inside(crd: IntTuple, shape: IntTuple) -> Any:
     """Return whether ``crd`` is a coordinate of ``shape``: a bool, or an array of bools for arrays.
 
-    >>> inside((1, -1), (4, 4)), inside((3, 0), (4, (2, 2)))
-    (False, True)
+    >>> inside((1, -1), (4, 4)), inside((3, 0), (4, (2, 2))), inside((3,), (4, 4))
+    (False, True, True)
     """
     if isinstance(crd, tuple) and isinstance(shape, tuple):
         result: Any = True
+        if len(crd) < len(shape):
+            crd = (*crd, *[0] * (len(shape) - len(crd)))  # a coordinate ends before its zeros
         for c, s in zip(crd, shape, strict=True):
             result = both(inside(c, s), result)
         return result

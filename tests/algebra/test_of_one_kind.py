@@ -159,6 +159,58 @@ def test_nested_tilers_compose_with_the_modes_of_a_mode():
     assert str(result.inner) == "((2,(2,2)),2):((1@0@0,(f1@1@0,f3@1@0)),2@1)"
 
 
+@pytest.mark.parametrize(
+    ("a", "tiler", "expected"),
+    [
+        (
+            Layout(2, F2(1)),
+            Layout((2, 4), (2, 3)),
+            "(2,12):(f1,f2) o 0 o (2,(2,4)):(1@0,(2@1,3@1))",
+        ),
+        (Layout((4, 2), (F2(5), F2(0))), (Layout((2, 2), (F2(2), F2(1))), 3), None),
+        (Layout((4, 2), (F2(5), F2(0))), (2, Layout((3, 4), (5, 1))), None),
+    ],
+)
+def test_copies_of_xor_strides_add_by_xor(a, tiler, expected):
+    result = lc.logical_product(a, tiler)
+    assert expected is None or str(result) == expected
+    modes = zip(a, tiler, strict=True) if isinstance(tiler, tuple) else [(a, tiler)]
+    parts = [lc.logical_product(mode, t) for mode, t in modes]
+    for i in range(result.size()):
+        crd, expected = lc.idx2crd(i, tuple(part.size() for part in parts)), 0
+        for part, c in zip(parts, crd, strict=True):
+            expected ^= part(c)
+        assert result(i) == expected, i
+
+
+def test_names_of_extents_beside_xor_strides():
+    a, b = lc.SymInt(4, "A"), lc.SymInt(3, "B")
+    layout, plain = (
+        Layout((a, (2, b)), (0, (F2(5), F2(2)))),
+        Layout((4, (2, 3)), (0, (F2(5), F2(2)))),
+    )
+    for operation in (lc.cosize, lc.right_inverse, lc.left_inverse, lc.nullspace):
+        assert str(operation(layout)) == str(operation(plain)), operation
+
+
+def test_the_text_of_a_basis_scaled_by_xor_is_evaluated():
+    for stride in (lc.ScaledBasis(F2(3), (0, 1)), 4 * E(1), E(0)):
+        assert eval(repr(stride), vars(lc).copy()) == stride
+
+
+def test_the_width_of_multiples_after_a_swizzle():
+    steps = Layout((4, 4), (1, lc.CustomStride(lc.StridedGather(4), 2)))
+    behind = lc.ComposedLayout(steps, 0, lc.ComposedLayout(lc.Swizzle(1, 1, 1), 0, Layout(8)))
+    assert [behind(i) for i in range(8)] == [0, 1, 2, 3, 10, 11, 8, 9]
+    assert lc.vector_width(behind) == 2
+
+
+def test_coordinates_of_the_first_modes_are_drawn():
+    first = lc.composition(Layout((5, 4), (3, 1)), (Layout((2, 2), (F2(1), F2(3))),))
+    assert [first(i) for i in range(4)] == [0, 3, 9, 6]
+    assert "12" in str(lc.ComposedLayout(Layout((16, 4), (1, 16)), 3, first).draw())
+
+
 def test_integers_are_no_copies_of_coordinates():
     a = Layout((1, 2), (0, 3 * E(0)))
     for tiler in ((3, None), (Layout(3, F2(8)), None)):

@@ -16,6 +16,7 @@ from layoutconv.testing.oracle import (
     image,
     kind_of,
     leaves,
+    plain,
     plus,
     refines,
     split,
@@ -161,9 +162,16 @@ def endless(modes, count):
     return [r + k * current for k in range(-(-count // len(starts))) for r in starts][:count]
 
 
+def repeated(f, result):
+    """The product of the domain of ``f``, which may be a composed layout itself."""
+    if kind_of(f) == "ComposedLayout":
+        return repeated(f.inner, result.inner)
+    return result.layout if kind_of(f) == "Tensor" else result
+
+
 def check_copies(x, f, tile, result, add):
     """Mode 0 is the block; copies at different places of the tile do not meet."""
-    inner, both = domain(f), domain(result)
+    inner, both = domain(f), repeated(f, result)
     holds(
         volume(both[1].shape) == volume(tile.shape) and same(both[0], inner),
         "block",
@@ -176,6 +184,14 @@ def check_copies(x, f, tile, result, add):
     holds(len(starts) == len(set(table(tile))), "places", lc.logical_product, (x, tile), result)
     copies = [hashable(add(o, s)) for o in own for s in starts]
     holds(len(set(copies)) == len(copies), "copies meet", lc.logical_product, (x, tile), result)
+    for i in range(volume(inner.shape)):  # and both add as the values of the block do
+        for j in range(0, volume(tile.shape), 3):
+            wanted = add(value(both, (i, 0)), value(both, (0, j)))
+            got = value(both, (i, j))
+            holds(got == wanted, f"at {i, j}", lc.logical_product, (x, tile), result)
+            holds(
+                hashable(plain(both(i, j))) == hashable(got), "call", lc.logical_product, (x, tile)
+            )
 
 
 def law_other_products(rng, kind, strides):
