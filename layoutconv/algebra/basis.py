@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from .errors import LayoutTypeError, wrong_argument
 from .int_tuple import expect_numbers, is_no_integer
-from .protocol import Bounds, Path, Stride, Terms, is_integer, is_stride, is_zero, xor
+from .protocol import Bounds, Path, Stride, Terms, is_integer, is_stride, is_zero, xor, zero_of
 from .symbols import Symbolic, same
 
 
@@ -279,7 +279,7 @@ class ScaledBasis(Coordinate):
 
     def zero(self) -> Any:
         """The basis, scaled by 0."""
-        return ScaledBasis(0, self.path)
+        return ScaledBasis(zero_of(self.value), self.path)
 
     def is_zero(self) -> bool:
         """Tell if the scale is 0."""

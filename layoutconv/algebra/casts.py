@@ -10,7 +10,7 @@ from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact, tex
 from .fold import folded
 from .int_tuple import unflatten
 from .layout import Layout, Leaf, as_like
-from .like import symbolically
+from .like import at_present, symbolically
 from .normal import (
     Arithmetic,
     arithmetic,
@@ -153,6 +153,7 @@ def _upcast_xor(layout: Layout, n: int) -> Layout:
     drop = n.bit_length() - 1
     if 1 << drop != n:
         inexact("upcast", (layout, n), "XOR strides have units of powers of two", witness=0)
+    layout = at_present("upcast", layout)
     result: list[Leaf] = []
     for i, (s, d) in enumerate(layout._leaves):
         value = xor(d) or 0

@@ -10,7 +10,7 @@ from .extent import coprofile
 from .f2 import complement_f2
 from .int_tuple import IntTuple, product, shape_of
 from .layout import Layout, Leaf, innermost
-from .like import symbolically
+from .like import at_present, symbolically
 from .normal import (
     Arithmetic,
     arithmetic,
@@ -71,6 +71,7 @@ def _complement(a: Layout, bound: IntTuple | None) -> Layout:
     operands = (a, bound)
     kind = arithmetic(a)
     if kind is Arithmetic.XOR:
+        a = at_present("complement", a)
         return complement_f2(a, None if bound is None else whole("complement", product(bound)))
     if kind is Arithmetic.OPAQUE:
         raise LayoutTypeError(f"complement: expected integers or scaled bases, got {a}")

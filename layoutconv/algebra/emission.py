@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from .basis import ScaledBasis
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, wrong_argument
 from .gather import CustomStride, IndexedGather, SummedStride
@@ -23,6 +24,7 @@ from .swizzle import Swizzle
 from .symbols import poly_of, symbolic_of
 from .symint import SymInt
 from .tensor import Tensor
+from .xor import F2
 
 Path = tuple[int, ...]
 
@@ -181,10 +183,18 @@ class _Walk:
             pairs = zip(digits, strides, strict=True)
             return self.spelling.xor([self.spelling.carryless(c, xor(d) or 0) for c, d in pairs])
         components: dict[Path, list[Term]] = defaultdict(list)
+        by_xor: dict[Path, list[Term]] = defaultdict(list)
         for digit, d in zip(digits, strides, strict=True):
+            if isinstance(d, ScaledBasis) and isinstance(d.value, F2):
+                by_xor[d.path].append(self.spelling.carryless(digit, xor(d.value) or 0))
+                continue
             for path, term in self._of_stride(digit, d):
                 components[path].append(term)
         sums = {path: self.spelling.plus(found) for path, found in components.items()}
+        for path, found in by_xor.items():
+            if not sums.get(path, number(0)).is_number(0):
+                raise LayoutTypeError(f"emit: {layout} adds integers to XOR strides of a mode")
+            sums[path] = self.spelling.xor(found)
         return _nested(layout, sums)
 
     def _of_stride(self, digit: Term, d: Any) -> list[tuple[Path, Term]]:

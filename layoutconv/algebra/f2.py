@@ -182,10 +182,13 @@ def _leaf_of(columns: list[int], kind: Any) -> tuple[IntTuple, IntTuple]:
 
 
 def as_f2(layout: Layout) -> Layout:
-    """Integer strides as F2 strides: the operands had some, so the result keeps to them."""
+    """Integer strides as F2 strides: the operands had some, so the result keeps to them.
+
+    Of each leaf they have to give the same values by XOR.
+    """
     if arithmetic(layout) is Arithmetic.XOR:
         return layout
-    strides = iter([F2(d) for _, d in layout._leaves])
+    strides = iter([F2(_column_of(d)) for _, d in layout._leaves])
     return make(layout.shape, unflatten(strides, layout.shape))
 
 

@@ -24,7 +24,7 @@ from .late import late
 from .like import LayoutLike
 from .protocol import is_integer, is_zero, map_integers, zero_of
 from .relations import Relation
-from .stride import finished, stride_text
+from .stride import ScaledBasis, finished, stride_text
 from .symbols import same
 
 if TYPE_CHECKING:
@@ -484,8 +484,11 @@ def _with_zeros(shape: IntTuple, stride: IntTuple) -> IntTuple:
     leaves = [d for _, d in paired_leaves(shape, stride)]
     zeros = [zero_of(d) for d in leaves if not is_zero(d)] or list(map(zero_of, leaves))
     zero = next((z for z in zeros if not isinstance(z, int)), 0)
+    of_path = {z.path: z for z in zeros if isinstance(z, ScaledBasis)}
 
     def filled(_: Any, d: Any) -> Any:
+        if isinstance(d, ScaledBasis) and is_zero(d):
+            return of_path.get(d.path, d)
         return zero if is_zero(d) and type(zero_of(d)) is not type(zero) else d
 
     return map_leaves(filled, shape, stride)

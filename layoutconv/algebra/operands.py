@@ -136,6 +136,10 @@ _COORDINATE = (_is_coordinate, "a coordinate: an int, an array of them, None, or
 _PATH = (_is_path, "an index or a sequence of them")
 _COUNT = (_is_leaf, "an int")
 _TEXT = (lambda x: isinstance(x, str), "a str")
+_NAMES = (
+    lambda x: isinstance(x, str) or (type(x) is tuple and all(isinstance(n, str) for n in x)),
+    "a str or a tuple of them",
+)
 _FLAG = (lambda x: isinstance(x, bool), "a bool")
 _CALLABLE = (callable, "a function")
 
@@ -144,6 +148,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "mode": _PATH,
     **dict.fromkeys(("fn", "splitter"), _CALLABLE),
     **dict.fromkeys(("name", "notation", "language", "swizzle"), _TEXT),
+    **dict.fromkeys(("names", "index"), _NAMES),
     **dict.fromkeys(("weight_stationary", "sparse", "a_in_registers"), _FLAG),
 }
 

@@ -13,10 +13,10 @@ from .construct import make_ordered_layout
 from .divide import as_tile, tile_unzip, unpacked, unzipped
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, text, under, whole
 from .extent import cosize, extremes
-from .f2 import complement_f2
+from .f2 import as_f2, complement_f2
 from .int_tuple import IntTuple, map_leaves, product, shape_of
 from .layout import Layout, as_like, make, make_all_plain, make_layout
-from .like import symbolically
+from .like import at_present, symbolically
 from .normal import (
     Arithmetic,
     arithmetic,
@@ -99,7 +99,7 @@ def _composed(a: Layout, tiler: Any) -> ComposedLayout:
     """The product where its copies are no strides beside those of ``a``."""
     found = _over_copies(a, tiler)
     if arithmetic(a) is Arithmetic.XOR:
-        return ComposedLayout(by_xor("logical_product", found.outer), 0, found.inner)
+        return ComposedLayout(as_f2(found.outer), 0, found.inner)  # modes of 0 have copies n:1
     expect_one_codomain("logical_product", list(found.outer))
     return found
 
@@ -155,6 +155,7 @@ def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
         ]
         return make(*(tuple([tuple([leaf[i] for leaf in mode]) for mode in modes]) for i in (0, 1)))
     if kind is Arithmetic.XOR:
+        a = at_present("logical_product", a)
         reach = max(int(cosize(a)) - 1, 1).bit_length()
         return complement_f2(a, whole("logical_product", cosize(tile)) << reach)
     raise LayoutTypeError(f"logical_product: {a} has strides of which no copies are known")

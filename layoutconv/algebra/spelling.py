@@ -95,7 +95,7 @@ class Spelling:
         small = _below(a, b)
         if small:
             return number(0)
-        low, high = (_quotient_of(x, b) for x in (a.low, a.high))
+        low, high = _quotient_of(a, b)
         if self.language == "sympy":
             return Term(f"floor({a.within(PRODUCT)}/{b.within(ATOM)})", ATOM, low, high)
         if self._truncates and a.may_be_negative():
@@ -191,10 +191,14 @@ def _below(a: Term, b: Term) -> bool:
     return not a.may_be_negative() and None not in (a.high, b.low) and a.high < b.low  # type: ignore
 
 
-def _quotient_of(x: int | None, b: Term) -> int | None:
-    if x is not None and b.low is not None and b.low == b.high:
-        return x // b.low
-    return 0 if x is not None and x >= 0 and b.low else None
+def _quotient_of(a: Term, b: Term) -> tuple[int | None, int | None]:
+    """The ends of ``a / b``: of a divisor that is not known only the smallest bounds it."""
+    if not b.low:
+        return None, None
+    exact = b.low == b.high
+    low = a.low // b.low if exact and a.low is not None else None if a.may_be_negative() else 0
+    high = a.high // b.low if a.high is not None and (exact or a.high >= 0) else None
+    return low, high
 
 
 def _product_of(a: Term, b: Term) -> tuple[int | None, int | None]:

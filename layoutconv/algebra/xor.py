@@ -10,6 +10,7 @@ from .basis import ScaledBasis
 from .errors import LayoutTypeError, wrong_argument
 from .int_tuple import is_no_integer
 from .protocol import Bounds, Path, Stride, is_zero, xor
+from .symbols import Symbolic
 
 _SET = object.__setattr__
 
@@ -65,7 +66,9 @@ class F2(Stride):
             return F2(self.value ^ other.value)
         if isinstance(other, int) and (other == 0 or self.is_zero()):
             return self if other == 0 else other  # a zero is that of every kind
-        if hasattr(other, "terms") and self.is_zero():
+        if isinstance(other, Symbolic) and self.is_zero():
+            return other
+        if isinstance(other, Stride) and self.is_zero():
             return NotImplemented  # the sum is the other's to say
         raise LayoutTypeError(f"F2: cannot add {other!r} to {self}; make both F2, or neither")
 

@@ -363,3 +363,39 @@ def test_a_mode_of_coordinates_that_is_never_reached_is_zero():
     assert emit(Layout(4, E(1)), "numpy") == "(0, i)"
     assert len(leaves(Layout((2,) * 9).shape)) == 9
     assert emit(Layout((2,) * 9), "numpy").startswith("c0 + c1 * 2")
+
+
+@pytest.mark.parametrize("value", [2, 3, 5])
+def test_a_digit_beyond_an_extent_without_a_value_is_said(value):
+    extent = lc.symbols("A")
+    behind = lc.ComposedLayout(Layout((extent, 5), (2, 5)), 0, Layout(6))
+    expected = [i % value * 2 + i // value * 5 for i in range(6)]
+    assert eval(emit(behind, "numpy"), {"A": value, "i": np.arange(6)}).tolist() == expected
+    assert [eval(emit(behind, "triton"), {"A": value, "i": i}) for i in range(6)] == expected
+
+
+def test_axes_of_a_coordinate_that_add_by_xor_are_said():
+    pairs = Layout((2, 2), (lc.F2(1), lc.F2(3)))
+    behind = lc.composition(Layout((4, 4), (1, 6)), (pairs, 2))
+    assert isinstance(behind, lc.ComposedLayout)
+    i, j = np.arange(4)[:, None], np.arange(2)
+    said = eval(emit(behind, "numpy"), {"i": i, "j": j})
+    assert said.tolist() == [[behind(x, y) for y in range(2)] for x in range(4)]
+    table = behind(i, j)  # arrays, too, where a stride of 0 stands beside XOR strides
+    assert table.tolist() == said.tolist()
+    zeros = lc.ComposedLayout(
+        Layout((4, 4)), 0, Layout((2, 2), (lc.ScaledBasis(lc.F2(3), (1,)), 0 * E(1)))
+    )
+    assert zeros(np.arange(4)).tolist() == [zeros(n) for n in range(4)] == [0, 12, 0, 12]
+
+
+def test_names_of_buffers_are_strings():
+    for index in (3, ("rows", 3)):
+        with pytest.raises(lc.LayoutTypeError, match=r"`index`: expected a str or a tuple of them"):
+            emit(Layout(4), "cuda", index=index)
+
+    def cyclic(c):
+        return c % 3
+
+    with pytest.raises(lc.LayoutTypeError, match=r"cyclic\(c\)\*2 has no expression$"):
+        emit(Layout(4, CustomStride(cyclic, 2)), "cuda", index=("rows", "columns"))

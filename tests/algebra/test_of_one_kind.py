@@ -211,6 +211,25 @@ def test_coordinates_of_the_first_modes_are_drawn():
     assert "12" in str(lc.ComposedLayout(Layout((16, 4), (1, 16)), 3, first).draw())
 
 
+def test_modes_of_zeros_beside_xor_strides_are_copied_by_xor():
+    a = Layout((1, (2, 2)), (F2(9), (F2(0), F2(0))))
+    result = lc.logical_product(a, (Layout((4,), (F2(5),)), (Layout((3,), (F2(1),)), 2)))
+    assert [result((0, i), ((0, j), (0, k))) for i, j, k in ((3, 2, 1), (1, 1, 1), (0, 2, 0))] == [
+        lc.Layout(4, F2(5))(i) ^ j ^ k for i, j, k in ((3, 2, 1), (1, 1, 1), (0, 2, 0))
+    ]
+
+
+def test_names_beside_xor_strides_in_copies_and_units():
+    extent = lc.SymInt(3, "A")
+    layout, plain = (Layout((2, s, 2), (F2(2), 0, F2(6))) for s in (extent, 3))
+    assert str(lc.complement(layout, 64)) == str(lc.complement(plain, 64))
+    assert str(lc.logical_product(layout, 4)[1]) == str(lc.logical_product(plain, 4)[1])
+    assert str(lc.upcast(layout, 2)) == str(lc.upcast(plain, 2))
+    zeros = Layout((4, lc.symbols("B")), (F2(0), -3))
+    assert str(lc.upcast(Layout((4, 2), (F2(0), 4)), 2)) == "(4,2):(0,2)"
+    assert zeros(3, 1) == -3
+
+
 def test_integers_are_no_copies_of_coordinates():
     a = Layout((1, 2), (0, 3 * E(0)))
     for tiler in ((3, None), (Layout(3, F2(8)), None)):
