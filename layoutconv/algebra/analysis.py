@@ -8,7 +8,13 @@ from typing import Any
 from .budget import MARKS, SET, Budget
 from .checks import as_integer
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError, whole, wrong_argument
+from .errors import (
+    LayoutBudgetError,
+    LayoutTypeError,
+    LayoutValueError,
+    whole,
+    wrong_argument,
+)
 from .extent import cosize, extremes
 from .f2 import f2_layout, span_of
 from .fold import folded, separated
@@ -102,7 +108,13 @@ def _is_injective(layout: Layout) -> bool:
         return values_apart(layout, budget)
     if is_symbolic(layout):
         return _is_injective_by_order(layout)
-    return collision(_modes(layout), budget) is None
+    try:
+        return collision(_modes(layout), budget) is None
+    except LayoutBudgetError:
+        found = values_at_once(layout)
+        if found is None:
+            raise
+        return found.differ(Budget("is_injective", (layout,)))
 
 
 def _is_injective_by_order(layout: Layout) -> bool:

@@ -126,6 +126,10 @@ def _sums_meet(one: Plain, two: Plain, shift: Any, budget: Budget) -> bool:
 
 def _told(one: Plain, two: Plain, a: Any, b: Any) -> bool | None:
     """The answer from remainders, all values at once, images as integers or a sample; or None."""
+    for plain, other in ((one, two), (two, one)):
+        if arithmetic(plain[0]) is Arithmetic.COORDINATE:
+            has = _member(other, Budget("overlaps", (a, b), _STEPS // 4))
+            return None if has is None else has(plain[1])
     remainders = [_remainder(x) for x in (one, two)]
     if all(remainders):
         (m, r), (n, q) = remainders  # type: ignore[misc]
@@ -199,6 +203,8 @@ def _member(plain: Plain, budget: Budget) -> Callable[[int], bool] | None:
     layout, constant = plain
     if type(constant) is not int:
         return None
+    if arithmetic(layout) is Arithmetic.COORDINATE:
+        return lambda value: bool(value == constant)  # the only integer among its values
     if layout._plain:
         return lambda value: solution(value - constant, layout._leaves, budget) is not None
     if arithmetic(layout) is Arithmetic.XOR:

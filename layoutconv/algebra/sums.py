@@ -30,7 +30,7 @@ def collision(modes: list[Mode], budget: Budget) -> list[int] | None:
     for i, (s, d) in enumerate(modes):
         if s > 1 and d == 0:
             return [int(j == i) for j in range(len(modes))]
-    active = _undecided({i: (s - 1, d, 1) for i, (s, d) in enumerate(modes) if s > 1})
+    active = _undecided({i: (s - 1, d, 1) for i, (s, d) in enumerate(modes) if s > 1}, budget)
     if not active:
         return None
     keys = sorted(active, key=lambda i: -abs(active[i][1]))
@@ -43,15 +43,17 @@ def collision(modes: list[Mode], budget: Budget) -> list[int] | None:
 Active = dict[int, tuple[int, int, int]]  # mode: the largest difference, stride, and its unit
 
 
-def _undecided(active: Active) -> Active:
+def _undecided(active: Active, budget: Budget) -> Active:
     """Return what is left of the modes once those are dropped whose difference can only be 0.
 
     A mode's difference is bounded by what all others reach, and a multiple of what makes its step
-    a multiple of their common divisor.
+    a multiple of their common divisor. Bounds that lower each other step by step do so within half
+    of the budget.
     """
-    changed = True
-    while changed and active:
+    changed, left = True, budget.left // 2
+    while changed and active and budget.left > left:
         changed = False
+        budget.spend(8 * len(active))
         for i in list(active):
             most, d, unit = active[i]
             others = [(m, e) for j, (m, e, _) in active.items() if j != i]
@@ -119,6 +121,7 @@ def _searched(active: Active, keys: list[int], budget: Budget) -> dict[int, int]
         modes = [(2 * active[j][0] + 1, active[j][1]) for j in rest]
         middle = sum(active[j][0] * active[j][1] for j in rest)
         for x in range(1, most + 1):
+            budget.spend(4)  # to ask takes as long where nothing is searched
             found = solution(middle - x * d, modes, budget)
             if found is not None:
                 moved = {j: c - active[j][0] for j, c in zip(rest, found, strict=True)}

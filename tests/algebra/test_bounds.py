@@ -384,3 +384,33 @@ def test_proofs_leave_a_search_its_share():
     short = ComposedLayout(Layout((5, 4), (6, 3)), 0, Layout((lc.SymInt(1, "A"),), (1,)))
     long = ComposedLayout(Layout(2, 6), 0, Layout((lc.SymInt(6, "A"), 1), (-2, 12)))
     assert lc.size(lc.max_common_layout(short, long)) == 1
+
+
+def seconds_of(operation, *operands):
+    """The processor's time of the fastest of three calls, answered or refused."""
+    times = []
+    for _ in range(3):
+        started = time.process_time()
+        with suppress(LayoutError):
+            operation(*operands)
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def test_bounds_that_lower_each_other_step_by_step_are_in_budget():
+    creeping = Layout((332363916, 131072, 369), (412317328956, 657218421289, 5))
+    assert seconds_of(lc.is_injective, creeping) < SECONDS
+    assert seconds_of(lc.is_bijective, creeping) < SECONDS
+    small = Layout((1 << 9, 1 << 9, 4), (1023, 1025, 1))  # within them every question is answered
+    offsets = lc.image(small)
+    assert lc.is_injective(small) is (len(set(offsets)) == small.size())
+
+
+def test_coordinates_share_the_zero_alone_with_integers():
+    axes = Layout((256, 512), (9 * lc.E(2), lc.E(0)))
+    for layout, shared in (
+        (Layout((8, 14), (lc.F2(1), lc.F2(4))), True),
+        (ComposedLayout(Swizzle(3, 0, 6), 0, Layout(1, 0)), True),
+        (ComposedLayout(Swizzle(3, 0, 6), 5, Layout(1, 0)), False),
+    ):
+        assert lc.overlaps(layout, axes) is lc.overlaps(axes, layout) is shared
