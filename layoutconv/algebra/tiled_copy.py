@@ -208,6 +208,9 @@ class ThrCopy:
     def partition_S(self, tensor: Any) -> Any:
         """Return what the thread reads of ``tensor``: ``((values, repeats), rest, ...)``.
 
+        A tensor moves to where the thread begins. Of a layout it is the layout of the part alone,
+        without that offset.
+
         >>> from .makers import make_identity_tensor
         >>> copy = make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8))
         >>> part = copy.get_slice(3).partition_S(make_identity_tensor((32, 64)))
