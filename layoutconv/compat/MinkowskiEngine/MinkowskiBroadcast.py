@@ -38,12 +38,16 @@ class MinkowskiBroadcast(MinkowskiModuleBase):
 class MinkowskiBroadcastAddition(MinkowskiBroadcast):
     """The sum of both."""
 
+    operation_type = BroadcastMode.ELEMENTWISE_ADDITON
+
     def _joined(self, own: Tensor, values: Tensor) -> Tensor:
         return own + values
 
 
 class MinkowskiBroadcastMultiplication(MinkowskiBroadcast):
     """The product of both."""
+
+    operation_type = BroadcastMode.ELEMENTWISE_MULTIPLICATION
 
     def _joined(self, own: Tensor, values: Tensor) -> Tensor:
         return own * values

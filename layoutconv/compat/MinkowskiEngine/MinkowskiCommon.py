@@ -8,10 +8,24 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError, ArgumentTypeError
-from .MinkowskiKernelGenerator import KernelGenerator, convert_to_int_list
+from .MinkowskiKernelGenerator import Ints, KernelGenerator, convert_to_int_list
 from .MinkowskiSparseTensor import SparseTensor
 
-__all__ = ["MinkowskiModuleBase", "MinkowskiNetwork", "convert_to_int_list"]
+__all__ = [
+    "MinkowskiModuleBase",
+    "MinkowskiNetwork",
+    "convert_to_int_list",
+    "convert_to_int_tensor",
+]
+
+
+def convert_to_int_tensor(arg: Ints, dimension: int) -> torch.Tensor:
+    """A number for each mode, int32.
+
+    >>> convert_to_int_tensor(2, 3)
+    tensor([2, 2, 2], dtype=torch.int32)
+    """
+    return torch.tensor(convert_to_int_list(arg, dimension), dtype=torch.int32)
 
 
 class MinkowskiModuleBase(torch.nn.Module):

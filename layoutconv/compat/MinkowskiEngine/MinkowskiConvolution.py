@@ -6,16 +6,42 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...errors import ArgumentError
 from ...nn import sparse, sparse_depthwise
-from ...sparse import KernelMap
 from ...sparse import SparseTensor as _SparseTensor
 from ..whole_numbers import whole
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
 from .MinkowskiCoordinateManager import CoordinateMapKey, weight_of
 from .MinkowskiKernelGenerator import Ints, KernelGenerator, check_dimension
 from .MinkowskiSparseTensor import SparseTensor, key_of
+
+
+def key_of_convolution(
+    input: SparseTensor, coordinates: Any, region: KernelGenerator, is_transpose: bool
+) -> CoordinateMapKey:
+    """The key of what a convolution computes; a region that expands makes coordinates itself."""
+    if not region.expand_coordinates:
+        return key_of(input, coordinates, region, is_transpose)
+    if is_transpose:
+        return key_of(input, None, region, is_transpose)
+    return input.coordinate_manager.expanded(input.coordinate_map_key, region)
+
+
+def convolved(
+    input: SparseTensor,
+    kernel: Tensor,
+    bias: Tensor | None,
+    region: KernelGenerator,
+    key: CoordinateMapKey,
+    is_transpose: bool,
+) -> Tensor:
+    """The convolution with ``kernel`` (taps, C, K), at the coordinates of a key."""
+    own, manager = input.coordinate_map_key, input.coordinate_manager
+    found = manager.map_of(own, key, region, is_transpose=is_transpose)
+    x = _SparseTensor(input.F, found.inputs)
+    return sparse.sparse_conv(x, weight_of(kernel, region), bias, kernel_map=found).features
 
 
 class MinkowskiConvolutionBase(MinkowskiModuleBase):
@@ -74,23 +100,10 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
         if self.use_mm and coordinates is None:
             y = input.F.mm(self.kernel)
             return input.on(y if bias is None else y + bias)
-        key, found = self._map(input, coordinates)
+        region = self.kernel_generator
+        key = key_of_convolution(input, coordinates, region, self.is_transpose)
         kernel = self.kernel[None] if self.use_mm else self.kernel
-        weight = weight_of(kernel, self.kernel_generator)
-        x = _SparseTensor(input.F, found.inputs)
-        y = sparse.sparse_conv(x, weight, bias, kernel_map=found).features
-        return input.at(y, key)
-
-    def _map(self, input: SparseTensor, coordinates: Any) -> tuple[CoordinateMapKey, KernelMap]:
-        manager, region, own = (
-            input.coordinate_manager, self.kernel_generator, input.coordinate_map_key,
-        )  # fmt: skip
-        expand = region.expand_coordinates
-        if expand and not self.is_transpose:
-            key = manager.expanded(own, region)
-        else:
-            key = key_of(input, None if expand else coordinates, region, self.is_transpose)
-        return key, manager.map_of(own, key, region, is_transpose=self.is_transpose)
+        return input.at(convolved(input, kernel, bias, region, key, self.is_transpose), key)
 
     def __repr__(self) -> str:
         sizes = region_text(self.kernel_generator)

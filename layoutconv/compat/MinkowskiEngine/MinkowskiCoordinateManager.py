@@ -99,6 +99,8 @@ class CoordinateManager:
         self.D = D
         self.minkowski_algorithm = minkowski_algorithm
         self._maps: dict[Name, Coordinates] = {}
+        # Points of fields, and what fields of the same points share: the rows of their voxels.
+        self._fields: dict[Name, tuple[Tensor, dict[CoordinateMapKey, Tensor]]] = {}
         self._batch_size: int | None = None
 
     def __repr__(self) -> str:
@@ -142,6 +144,14 @@ class CoordinateManager:
             raise ArgumentError("key_or_tensor_strides", expected, key_or_stride)
         return found[0]
 
+    def count_images(self, count: int) -> None:
+        """Take the number of images from the first tensor; further ones have no other images."""
+        if self._batch_size is None:
+            self._batch_size = count
+        elif count > self._batch_size:
+            expected = f"images from 0 to {self._batch_size - 1}, as the coordinate_manager has"
+            raise ArgumentError("coordinates", expected, count - 1)
+
     def number_of_unique_batch_indices(self) -> int:
         return self.batch_size
 
@@ -166,19 +176,45 @@ class CoordinateManager:
             raise ArgumentError("coordinates", f"(rows, {self.D + 1})", tuple(coordinates.shape))
         if set(steps) != {1}:
             divisor = cells.new_tensor([1, *steps])
-            if (cells % divisor).any():
-                raise ArgumentError("coordinates", f"multiples of tensor_stride {steps}", "others")
+            odd = (cells % divisor).any(1)
+            if odd.any():
+                row = int(odd.nonzero()[0])
+                got = f"{cells[row, 1:].tolist()} in row {row}"
+                raise ArgumentError("coordinates", f"multiples of tensor_stride {steps}", got)
             cells = cells // divisor
         every = Coordinates.unbounded(cells, self._batch_size, repeated=True)
-        if self._batch_size is None:
-            self._batch_size = every.batch_size
-        elif len(cells) and int(cells[:, 0].max()) >= self._batch_size:
-            expected = f"images from 0 to {self._batch_size - 1}, as the coordinate_manager has"
-            raise ArgumentError("coordinates", expected, int(cells[:, 0].max()))
+        self.count_images(every.batch_size)
         rows, place = first_rows(every)
         kept = every.cells if len(rows) == len(cells) else every.cells[rows]
         once = Coordinates(kept, every.spatial_shape, self.batch_size, corner=every.corner)
         return self.keep(once, steps, string_id), (rows, place)
+
+    def insert_field(
+        self, coordinates: Tensor, tensor_stride: Ints = 1, string_id: str = ""
+    ) -> CoordinateMapKey:
+        """Keep the points (points, 1 + D) of a field: their key."""
+        steps = whole_per_mode("tensor_stride", tensor_stride, self.D, 1)
+        if coordinates.ndim != 2 or coordinates.shape[1] != self.D + 1:
+            raise ArgumentError("coordinates", f"(points, {self.D + 1})", tuple(coordinates.shape))
+        name = tuple(steps), f"{string_id}field-{len(self._fields)}"
+        self._fields[name] = coordinates, {}
+        return CoordinateMapKey(*name)
+
+    def field(self, key: CoordinateMapKey) -> tuple[Tensor, dict[CoordinateMapKey, Tensor]]:
+        """The points of a field's key, and the rows of their voxels, by the voxels' key."""
+        name = key.get_key()
+        if name not in self._fields:
+            expected = f"one of {list(self._fields)}"
+            raise ArgumentError("coordinate_field_map_key", expected, name)
+        return self._fields[name]
+
+    def has_field(self, key: CoordinateMapKey) -> bool:
+        """Return whether a key is that of a field."""
+        return key.is_key_set() and key.get_key() in self._fields
+
+    def get_coordinate_field(self, key: CoordinateMapKey) -> Tensor:
+        """The points (points, 1 + D) of a field's key."""
+        return self.field(key)[0]
 
     def stride(self, key: CoordinateMapKey, stride: Ints, string_id: str = "") -> CoordinateMapKey:
         """The key of the cells ``floor(x / stride)``; those of its tensor stride, if there are."""
@@ -292,11 +328,11 @@ class CoordinateManager:
         """The images, and the rows of each."""
         return torch.arange(self.batch_size, dtype=torch.int32), self.rows_by_image(key)
 
-    def origin(self) -> CoordinateMapKey:
+    def origin(self, device: Any = None) -> CoordinateMapKey:
         """The key of one cell per image, of a tensor stride of 0."""
         name = (0,) * self.D, ""
         if name not in self._maps:
-            device = next(iter(self._maps.values())).device
+            device = device or next(iter(self._maps.values())).device
             cells = torch.zeros(self.batch_size, self.D + 1, dtype=torch.int32, device=device)
             cells[:, 0] = torch.arange(self.batch_size, dtype=torch.int32, device=device)
             self._maps[name] = Coordinates.unbounded(cells, self.batch_size)

@@ -19,6 +19,16 @@ def _over_features(function: Callable[..., Any]) -> Callable[..., Any]:
     return over
 
 
+def _loss(function: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        of = over_features(input, lambda features: features)  # a tensor or a field
+        return function(of.F, target, *args, **kwargs)
+
+    loss.__name__ = loss.__qualname__ = function.__name__
+    loss.__doc__ = f"``torch.nn.functional.{function.__name__}`` of the features, a torch tensor."
+    return loss
+
+
 threshold = _over_features(functional.threshold)
 relu = _over_features(functional.relu)
 hardtanh = _over_features(functional.hardtanh)
@@ -48,3 +58,21 @@ silu = _over_features(functional.silu)
 dropout = _over_features(functional.dropout)
 alpha_dropout = _over_features(functional.alpha_dropout)
 normalize = _over_features(functional.normalize)
+batch_norm = _over_features(functional.batch_norm)
+linear = _over_features(functional.linear)
+gumbel_softmax = _over_features(functional.gumbel_softmax)
+
+binary_cross_entropy = _loss(functional.binary_cross_entropy)
+binary_cross_entropy_with_logits = _loss(functional.binary_cross_entropy_with_logits)
+poisson_nll_loss = _loss(functional.poisson_nll_loss)
+cross_entropy = _loss(functional.cross_entropy)
+hinge_embedding_loss = _loss(functional.hinge_embedding_loss)
+kl_div = _loss(functional.kl_div)
+l1_loss = _loss(functional.l1_loss)
+mse_loss = _loss(functional.mse_loss)
+multilabel_margin_loss = _loss(functional.multilabel_margin_loss)
+multilabel_soft_margin_loss = _loss(functional.multilabel_soft_margin_loss)
+multi_margin_loss = _loss(functional.multi_margin_loss)
+nll_loss = _loss(functional.nll_loss)
+smooth_l1_loss = _loss(functional.smooth_l1_loss)
+soft_margin_loss = _loss(functional.soft_margin_loss)

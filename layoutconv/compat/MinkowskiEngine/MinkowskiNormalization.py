@@ -69,6 +69,12 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
         return found
 
 
+def normed(input: SparseTensor, eps: float) -> torch.Tensor:
+    """Features (rows, C), each channel of each image of mean 0 and variance 1."""
+    norm = torch.nn.InstanceNorm1d(input.F.shape[1], eps)  # without parameters
+    return per_image(norm, input.to_layoutconv())
+
+
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
     """Each channel of each image over its rows; ``weight`` and ``bias`` are (1, C)."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, ClassVar
 
+from torch import Tensor
+
+from ...errors import ArgumentError
 from ...nn import (
     sparse_avg_pool,
     sparse_global_pool,
@@ -13,8 +16,10 @@ from ...nn import (
     sparse_unpool,
 )
 from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
+from .MinkowskiCoordinateManager import CoordinateMapKey
 from .MinkowskiKernelGenerator import Ints, KernelGenerator
 from .MinkowskiSparseTensor import SparseTensor, key_of
+from .MinkowskiTensorField import TensorField
 
 
 class PoolingMode(Enum):
@@ -34,11 +39,37 @@ class PoolingMode(Enum):
     GLOBAL_MAX_POOLING_PYTORCH_INDEX = 11
 
 
+_POOLS = {
+    PoolingMode.LOCAL_SUM_POOLING: sparse_sum_pool,
+    PoolingMode.LOCAL_AVG_POOLING: sparse_avg_pool,
+    PoolingMode.LOCAL_MAX_POOLING: sparse_max_pool,
+}
+
+
+def pooled(
+    input: SparseTensor,
+    region: KernelGenerator,
+    key: CoordinateMapKey,
+    mode: PoolingMode,
+    is_transpose: bool,
+) -> Tensor:
+    """The pooling at the coordinates of a key; a transposed one adds up, whatever the mode."""
+    if mode not in _POOLS:
+        raise ArgumentError("pooling_mode", f"one of {[m.name for m in _POOLS]}", mode)
+    manager, x = input.coordinate_manager, input.to_layoutconv()
+    ends = input.coordinate_map_key, key
+    found = manager.map_of(*ends, region, is_transpose=is_transpose, is_pool=True)
+    if is_transpose:
+        return sparse_unpool(x, found.inverse).features
+    y: Tensor = _POOLS[mode](x, kernel_map=found).features
+    return y
+
+
 class MinkowskiPoolingBase(MinkowskiModuleBase):
     """The base of local poolings. Of a window as large as its stride, whatever its size, cells
     belong to ``floor(x / stride)``; another is as that of a convolution."""
 
-    pool: ClassVar[Any]
+    pooling_mode: ClassVar[PoolingMode]
     is_transpose = False
 
     def __init__(
@@ -59,15 +90,9 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
         """The pooling; ``coordinates`` are those to compute."""
         check_input(input, self.dimension)
-        region, manager = self.kernel_generator, input.coordinate_manager
+        region = self.kernel_generator
         key = key_of(input, coordinates, region, self.is_transpose)
-        ends = input.coordinate_map_key, key
-        found = manager.map_of(*ends, region, is_transpose=self.is_transpose, is_pool=True)
-        if self.is_transpose:
-            y = sparse_unpool(input.to_layoutconv(), found.inverse)
-        else:
-            y = type(self).pool(input.to_layoutconv(), kernel_map=found)
-        return input.at(y.features, key)
+        return input.at(pooled(input, region, key, self.pooling_mode, self.is_transpose), key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({region_text(self.kernel_generator)})"
@@ -76,24 +101,25 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
 class MinkowskiAvgPooling(MinkowskiPoolingBase):
     """The mean of the cells that there are in a window."""
 
-    pool = staticmethod(sparse_avg_pool)
+    pooling_mode = PoolingMode.LOCAL_AVG_POOLING
 
 
 class MinkowskiSumPooling(MinkowskiPoolingBase):
     """The sum of the cells in a window."""
 
-    pool = staticmethod(sparse_sum_pool)
+    pooling_mode = PoolingMode.LOCAL_SUM_POOLING
 
 
 class MinkowskiMaxPooling(MinkowskiPoolingBase):
     """The maximum of the cells in a window."""
 
-    pool = staticmethod(sparse_max_pool)
+    pooling_mode = PoolingMode.LOCAL_MAX_POOLING
 
 
 class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
     """The sum, at each finer cell, of the cells whose windows it is in."""
 
+    pooling_mode = PoolingMode.LOCAL_SUM_POOLING
     is_transpose = True
 
     def __init__(
@@ -117,9 +143,11 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
         super().__init__()
         self.pooling_mode = mode
 
-    def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """The pooling."""
+    def forward(self, input: Any, coordinates: Any = None) -> SparseTensor:
+        """The pooling; of a field, over its points."""
         kind = self.pooling_mode.name.split("_")[1].lower()  # sum, avg or max
+        if isinstance(input, TensorField):
+            return input.pooled(kind)
         values = sparse_global_pool(input.to_layoutconv(), kind)
         return input.at(values, input.coordinate_manager.origin())
 

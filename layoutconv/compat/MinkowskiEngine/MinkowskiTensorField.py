@@ -9,7 +9,9 @@ import torch
 from torch import Tensor as TorchTensor
 
 from ...errors import ArgumentError
-from ...sparse import lookup
+from ...nn import sparse_global_pool
+from ...sparse import Coordinates, lookup
+from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.rows import add_rows
 from ..whole_numbers import whole_per_mode
 from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
@@ -26,6 +28,8 @@ class TensorField(Tensor):
         features: (points, C).
         coordinates: (points, 1 + D), columns ``(batch, x, y, z)``.
         quantization_mode: what :meth:`sparse` makes of points of one voxel.
+        coordinate_field_map_key: instead of coordinates, those of another field of the same
+            ``coordinate_manager``.
         coordinate_manager: of the sparse tensors, by default one of its own.
 
     >>> field = TensorField(
@@ -50,19 +54,24 @@ class TensorField(Tensor):
         requires_grad: bool | None = None,
         device: Any = None,
     ) -> None:
-        if coordinates is None:
-            raise ArgumentError("coordinates", "(points, 1 + D): a field keeps its own", None)
-        if len(features) != len(coordinates):
-            expected = f"({len(coordinates)}, C), a row per point"
+        key = coordinate_field_map_key
+        if coordinates is not None:
+            coordinates = coordinates if device is None else coordinates.to(device)
+            self._manager = coordinate_manager or manager_for(coordinates.shape[1] - 1)
+            key = self._manager.insert_field(coordinates, tensor_stride)
+        elif coordinate_manager is None or key is None:
+            expected = "coordinates, or a coordinate_field_map_key with its coordinate_manager"
+            raise ArgumentError("coordinates", expected, None)
+        else:
+            self._manager = coordinate_manager
+        assert key is not None
+        self.coordinate_field_map_key, self._D = key, self._manager.D
+        self._points, self._rows = self._manager.field(key)
+        if len(features) != len(self._points):
+            expected = f"({len(self._points)}, C), a row per point"
             raise ArgumentError("features", expected, tuple(features.shape))
-        if device is not None:
-            features, coordinates = features.to(device), coordinates.to(device)
-        self._F, self._points = features, coordinates
-        self._D = coordinates.shape[1] - 1
-        self._manager = coordinate_manager or manager_for(self._D)
+        self._F = features if device is None else features.to(device)
         self.quantization_mode = quantization_mode
-        # What fields of the same points share: the rows of their voxels, by key.
-        self._rows: dict[CoordinateMapKey, TorchTensor] = {}
         if requires_grad is not None:
             self._F.requires_grad_(requires_grad)
 
@@ -113,6 +122,19 @@ class TensorField(Tensor):
                 raise ArgumentError("quantization_mode", expected, mode)
         return SparseTensor(
             features, coordinate_map_key=coordinate_map_key, coordinate_manager=manager
+        )
+
+    def pooled(self, kind: str) -> SparseTensor:
+        """The maximum, mean or sum ("max", "avg", "sum") over the points of each image."""
+        image = self._points[:, 0].round().int()
+        self._manager.count_images(int(image.max()) + 1 if len(image) else 0)
+        rows = torch.arange(len(image), dtype=torch.int32, device=image.device)
+        cells = Coordinates.unbounded(torch.stack([image, rows], 1), self._manager.batch_size)
+        values = sparse_global_pool(_SparseTensor(self._F, cells), kind)
+        return SparseTensor(
+            values,
+            coordinate_map_key=self._manager.origin(self.device),
+            coordinate_manager=self._manager,
         )
 
     def splat(self) -> SparseTensor:

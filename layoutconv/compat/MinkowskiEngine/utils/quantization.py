@@ -60,6 +60,10 @@ def sparse_quantize(
     rows, inverse = unique_coordinate_map(torch.nn.functional.pad(cells, (1, 0)))
     if return_maps_only:
         return (rows, inverse) if return_inverse else rows
+    # With labels MinkowskiEngine keeps arrays as arrays, without them all but features are tensors.
+    arrays = labels is not None and not isinstance(coordinates, torch.Tensor)
+    if arrays:
+        cells, rows, inverse = cells.cpu(), rows.cpu(), inverse.cpu()
     found: list[Any] = [cells[rows]]
     if features is not None:
         found.append(features[_like(features, rows)])
@@ -69,6 +73,8 @@ def sparse_quantize(
         found.append(rows)
     if return_inverse:
         found.append(inverse)
+    if arrays:
+        found = [x.numpy() if isinstance(x, torch.Tensor) else x for x in found]
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -1,0 +1,201 @@
+"""MinkowskiEngine's autograd functions and names beside its layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import layoutconv.compat.MinkowskiEngine as ME  # noqa: N817
+from layoutconv.compat.MinkowskiEngine.sparse_matrix_functions import spmm_average
+from layoutconv.errors import ArgumentError
+
+DOUBLE = torch.float64
+
+
+def tensor(rows=40, channels=3, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    cells = torch.randint(-5, 5, (rows, 2), generator=random)
+    image = torch.arange(rows)[:, None] % 2
+    features = torch.randn(rows, channels, dtype=DOUBLE, generator=random)
+    return ME.SparseTensor(features, torch.cat([image, cells], 1).int())
+
+
+def at(x, *others):
+    return x.coordinate_map_key, *others, x.coordinate_manager
+
+
+KINDS = {
+    "convolution": (ME.MinkowskiConvolutionFunction, ME.MinkowskiConvolution, {}),
+    "expanded": (
+        ME.MinkowskiConvolutionFunction,
+        ME.MinkowskiConvolution,
+        {"expand_coordinates": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", [False, True])
+def test_convolutions_as_functions(kind, given):
+    function, layer, options = KINDS[kind]
+    x = tensor()
+    conv = layer(3, 4, kernel_size=3, stride=2, dimension=2, **options).double()
+    y = conv(x)
+    key = y.coordinate_map_key if given else ME.CoordinateMapKey(3)
+    found = function.apply(
+        x.F, conv.kernel, conv.kernel_generator, conv.convolution_mode, *at(x, key)
+    )
+    assert torch.equal(found, y.F)
+    made = ME.SparseTensor(found, coordinate_map_key=key, coordinate_manager=x.coordinate_manager)
+    assert torch.equal(made.C, y.C)
+    up = ME.MinkowskiConvolutionTranspose(4, 3, kernel_size=2, stride=2, dimension=2).double()
+    if not options:
+        back = ME.MinkowskiConvolutionTransposeFunction.apply(
+            y.F, up.kernel, up.kernel_generator, None, *at(y, x.coordinate_map_key)
+        )
+        assert torch.equal(back, up(y).F)
+
+
+@pytest.mark.parametrize("name", ["Sum", "Avg", "Max"])
+def test_poolings_as_functions(name):
+    x = tensor()
+    pool = getattr(ME, f"Minkowski{name}Pooling")(kernel_size=2, stride=2, dimension=2)
+    y, key = pool(x), ME.CoordinateMapKey(3)
+    function = ME.MinkowskiLocalPoolingFunction
+    of = x.F, pool.pooling_mode, pool.kernel_generator
+    assert torch.equal(function.apply(*of, *at(x, key)), y.F)
+    assert key.get_tensor_stride() == [2, 2]
+    with pytest.raises(ArgumentError, match="pooling_mode"):
+        function.apply(
+            x.F, ME.PoolingMode.GLOBAL_SUM_POOLING_DEFAULT, pool.kernel_generator, *at(x, None)
+        )
+    back = ME.MinkowskiPoolingTranspose(kernel_size=2, stride=2, dimension=2)
+    of = y.F, back.pooling_mode, back.kernel_generator
+    function = ME.MinkowskiLocalPoolingTransposeFunction
+    assert torch.equal(function.apply(*of, *at(y, x.coordinate_map_key)), back(y).F)
+    whole = getattr(ME, f"MinkowskiGlobal{name}Pooling")()
+    row = whole(x)
+    assert torch.equal(
+        ME.MinkowskiGlobalPoolingFunction.apply(x.F, whole.pooling_mode, *at(x, None)), row.F
+    )
+    for layer in (ME.MinkowskiBroadcastAddition(), ME.MinkowskiBroadcastMultiplication()):
+        keys = x.coordinate_map_key, row.coordinate_map_key, x.coordinate_manager
+        found = ME.MinkowskiBroadcastFunction.apply(x.F, row.F, layer.operation_type, *keys)
+        assert torch.equal(found, layer(x, row).F)
+
+
+def test_the_others_as_functions():
+    x = tensor()
+    mask = x.F[:, 0] > 0
+    key = ME.CoordinateMapKey(3)
+    pruned = ME.MinkowskiPruningFunction.apply(x.F, mask, *at(x, key))
+    assert torch.equal(pruned, x.F[mask])
+    assert torch.equal(x.coordinate_manager.get_coordinates(key), x.C[mask])
+    both = [x.coordinate_map_key, key]
+    key = ME.CoordinateMapKey(3)
+    union = ME.MinkowskiUnionFunction.apply(both, key, x.coordinate_manager, x.F, pruned)
+    rows = [x.C.tolist().index(cell) for cell in x.coordinate_manager.get_coordinates(key).tolist()]
+    assert torch.equal(union, (x.F * (1 + mask[:, None].double()))[rows])
+    assert len(union) == len(x)
+    points = x.C.double() + torch.tensor([0, 0.25, 0.5], dtype=DOUBLE)
+    y, rows, to, weights = ME.MinkowskiInterpolationFunction.apply(x.F, points, *at(x))
+    assert torch.equal(y, x.features_at_coordinates(points))
+    sums = torch.zeros_like(y).index_add(0, to.long(), x.F[rows.long()] * weights[:, None])
+    assert torch.allclose(sums, y)
+    normed = ME.MinkowskiInstanceNormFunction.apply(x.F, *at(x, None))
+    assert torch.equal(normed, ME.MinkowskiInstanceNorm(3).double()(x).F)
+
+
+def test_global_pooling_of_a_field_is_over_its_points():
+    random = torch.Generator().manual_seed(0)
+    points = torch.rand(9, 3, generator=random) * 2 - 1  # several to a voxel
+    points[:, 0] = torch.arange(9) % 2
+    features = torch.randn(9, 4, generator=random)
+    field = ME.TensorField(features, points)
+    for name, expected in (
+        ("Sum", [features[i::2].sum(0) for i in (0, 1)]),
+        ("Avg", [features[i::2].mean(0) for i in (0, 1)]),
+        ("Max", [features[i::2].amax(0) for i in (0, 1)]),
+    ):
+        layer = getattr(ME, f"MinkowskiGlobal{name}Pooling")()
+        y = layer(field)
+        assert torch.allclose(y.F, torch.stack(expected))
+        assert y.C.tolist() == [[0, 0, 0], [1, 0, 0]]
+        key, manager = field.coordinate_field_map_key, field.coordinate_manager
+        apply = ME.MinkowskiGlobalPoolingFunction.apply
+        assert torch.equal(apply(features, layer.pooling_mode, key, None, manager), y.F)
+    assert len(field.sparse()) < 9  # its manager goes on
+
+
+def test_a_field_from_the_key_of_another():
+    points = torch.tensor([[0, 0.5, 0.25], [1, -3.5, 2.0]])
+    field = ME.TensorField(torch.ones(2, 1), points)
+    x = field.sparse()
+    other = ME.TensorField(
+        torch.tensor([[3.0], [5.0]]),
+        coordinate_field_map_key=field.coordinate_field_map_key,
+        coordinate_manager=field.coordinate_manager,
+    )
+    assert other.C is field.C
+    assert x.slice(other).F.T.tolist() == [[1.0, 1.0]]
+    assert (field + other).F.T.tolist() == [[4.0, 6.0]]
+    with pytest.raises(ArgumentError, match=r"\(2, C\)"):
+        ME.TensorField(
+            torch.ones(3, 1),
+            coordinate_field_map_key=field.coordinate_field_map_key,
+            coordinate_manager=field.coordinate_manager,
+        )
+
+
+def test_sparse_matrices():
+    random = torch.Generator().manual_seed(0)
+    rows, cols = (torch.randint(0, n, (20,), generator=random) for n in (6, 5))
+    vals = torch.randn(20, dtype=DOUBLE, generator=random).requires_grad_()
+    mat = torch.randn(5, 3, dtype=DOUBLE, generator=random).requires_grad_()
+    dense = torch.zeros(6, 5, dtype=DOUBLE).index_put((rows, cols), vals, accumulate=True)
+    assert torch.allclose(ME.spmm(rows, cols, vals, (6, 5), mat), dense @ mat)
+    apply = ME.MinkowskiSPMMFunction.apply
+    assert torch.autograd.gradcheck(
+        lambda v, m: apply(rows.int(), cols.int(), v, (6, 5), m), (vals, mat)
+    )
+    ones = torch.zeros(6, 5, dtype=DOUBLE).index_put(
+        (rows, cols), vals.detach() * 0 + 1, accumulate=True
+    )
+    mean = ones / ones.sum(1, keepdim=True).clamp(min=1)
+    assert torch.allclose(
+        ME.MinkowskiSPMMAverageFunction.apply(rows, cols, (6, 5), mat), mean @ mat
+    )
+    _, entries, weights = spmm_average(rows, cols, (6, 5), mat)
+    assert torch.allclose(torch.sparse_coo_tensor(entries, weights, (6, 5)).to_dense(), mean)
+    with pytest.raises(ArgumentError, match="as many"):
+        ME.spmm(rows[1:], cols, vals, (6, 5), mat)
+    top = ME.MinkowskiDirectMaxPoolingFunction.apply(rows % 5, cols, mat, 7)
+    for row in range(7):
+        of = mat[(rows % 5)[cols == row]]
+        assert torch.equal(top[row], of.amax(0) if len(of) else torch.zeros(3, dtype=DOUBLE))
+    assert torch.autograd.gradcheck(
+        lambda m: ME.MinkowskiDirectMaxPoolingFunction.apply(rows % 5, cols, m, 7), (mat,)
+    )
+
+
+def test_losses_take_features():
+    x, target = tensor(), torch.arange(40) % 3
+    loss = ME.MinkowskiFunctional.cross_entropy(x, target[: len(x)])
+    assert torch.equal(loss, torch.nn.functional.cross_entropy(x.F, target[: len(x)]))
+    y = ME.MinkowskiFunctional.linear(x, torch.ones(2, 3, dtype=DOUBLE))
+    assert y.F.shape == (len(x), 2)
+    assert torch.equal(y.C, x.C)
+
+
+def test_quantization_with_labels_keeps_arrays():
+    """As there: arrays with labels, tensors without; loaders call ``torch.from_numpy`` on one."""
+    cells = np.array([[0, 0], [0, 0], [0, 1]], np.int32)
+    labels = np.array([1, 2, 3], np.int32)
+    quantize = ME.utils.sparse_quantize
+    found = quantize(cells, labels=labels, return_index=True, return_inverse=True)
+    assert all(isinstance(array, np.ndarray) for array in found)
+    assert [array.tolist() for array in found] == [[[0, 0], [0, 1]], [-100, 3], [0, 2], [0, 0, 1]]
+    tensors = quantize(torch.from_numpy(cells), labels=torch.from_numpy(labels))
+    assert all(isinstance(array, torch.Tensor) for array in tensors)
+    assert isinstance(quantize(cells), torch.Tensor)
