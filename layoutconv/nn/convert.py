@@ -23,6 +23,7 @@ _OURS: dict[type, type] = {
 }
 # A module with such an attribute of its own would fuse it, or call it.
 _OWN_NAMES = "activation", "slope", "_function", "_activate"
+_SLOTS = "__dict__", "__weakref__"  # what every class makes for itself
 _RECORD = "_converted_from"  # the attribute of a converted module that revert reads
 
 Module = TypeVar("Module", bound=torch.nn.Module)
@@ -81,8 +82,9 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
         return_report: return a pair of the model and a :class:`ConversionReport`.
 
     A convolution is left as it is, and the report says why, if it overrides the forward pass and
-    calls none of ``super()``, is parametrized or lazy (convert a model before the one and after its
-    first call), or has an attribute that means a fused activation here.
+    calls none of ``super()``, is lazy (convert a model after its first call), or has an attribute
+    that means a fused activation here. A parametrized one, as by weight norm, is converted, before
+    its parametrization or after.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
 
@@ -164,16 +166,29 @@ def _base_of(kind: type) -> Any:
     return next((base for base in kind.__mro__ if base in _OURS), None)
 
 
+def _kind_of(layer: Any) -> Any:
+    """The class of a module, below that which ``torch.nn.utils.parametrize`` has made of it."""
+    kind = type(layer)
+    return kind.__bases__[0] if is_parametrized(layer) else kind
+
+
+def _set_kind(layer: Any, kind: Any) -> None:
+    """Give a module another class, with the properties that parametrizations put into its own."""
+    made = type(layer)
+    if is_parametrized(layer):
+        own = {name: made.__dict__[name] for name in made.__dict__ if name not in _SLOTS}
+        kind = type(made.__name__, (kind,), own)
+    layer.__class__ = kind
+
+
 def _why_not(layer: Any) -> str | None:
     """The reason not to convert a convolution."""
-    kind, base = type(layer), _base_of(type(layer))
-    name = kind.__name__
+    kind = _kind_of(layer)
+    base, name = _base_of(kind), kind.__name__
     if isinstance(layer, tuple(_OURS.values())):
         return "layoutconv computes it already"
     if base is None:
         return f"there is no counterpart of {name}"
-    if is_parametrized(layer):
-        return "it is parametrized: convert before"
     if hasattr(kind.__init_subclass__, "__func__"):
         return f"{name} defines __init_subclass__, and would get a subclass"
     method = overriding(kind, base)
@@ -191,15 +206,16 @@ def _why_not(layer: Any) -> str | None:
 
 
 def _to_ours(layer: Any) -> None:
-    kind: Any = type(layer)
+    kind: Any = _kind_of(layer)
     like = torch.empty_like(layer.weight, device="meta")  # of as many cells, without gaps
     layer.__dict__[_RECORD] = _Record(kind, tuple(like.shape), like.stride())
     if _has_own_forward(kind):
         found = own_padding(layer, _base_of(kind))
         if found is not None:
             layer.__dict__[OWN_PADDING] = found
-    layer.__class__ = _OURS[kind] if kind in _OURS else _computed_here(kind)
-    modules.to_channels_last(layer.weight)
+    _set_kind(layer, _OURS[kind] if kind in _OURS else _computed_here(kind))
+    if not is_parametrized(layer, "weight"):
+        modules.to_channels_last(layer.weight)
 
 
 @remembered(1024)
@@ -248,8 +264,6 @@ def _why_not_back(layer: Any) -> str | None:
         return "it was not converted"
     if layer.activation is not None:
         return f"`{layer.activation}` was folded into it"
-    if is_parametrized(layer):
-        return "it is parametrized: revert before"
     return None
 
 
@@ -257,7 +271,7 @@ def _to_theirs(layer: Any) -> None:
     record: _Record = layer.__dict__.pop(_RECORD)
     for name in ("activation", "slope", OWN_PADDING):
         layer.__dict__.pop(name, None)
-    layer.__class__ = record.kind
+    _set_kind(layer, record.kind)
     data = layer.weight.data
-    if data.shape == record.shape:
+    if data.shape == record.shape and not is_parametrized(layer, "weight"):
         layer.weight.data = data.new_empty_strided(record.shape, record.stride).copy_(data)
