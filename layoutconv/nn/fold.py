@@ -63,7 +63,8 @@ def fold_batch_norms(module: Module) -> Module:
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
     for name, part in module.named_modules():
-        if part.training:
+        # Copying makes some modules of einops anew, in training: without state they have no mode.
+        if part.training and (part._modules or part._parameters or part._buffers):
             expected = "a module in evaluation mode: call eval() first"
             raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
     once = used_once(module)

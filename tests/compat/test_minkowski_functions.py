@@ -199,3 +199,18 @@ def test_quantization_with_labels_keeps_arrays():
     tensors = quantize(torch.from_numpy(cells), labels=torch.from_numpy(labels))
     assert all(isinstance(array, torch.Tensor) for array in tensors)
     assert isinstance(quantize(cells), torch.Tensor)
+
+
+def test_cells_that_a_coarse_stride_leaves():
+    """Strides of a network of completion: 64 of three modes are more taps than a map has."""
+    cells = torch.randint(-300, 300, (40, 4), generator=torch.Generator().manual_seed(0)).int()
+    cells[:, 0] %= 2
+    x = ME.SparseTensor(torch.ones(40, 1), cells)
+    manager, key = x.coordinate_manager, x.coordinate_map_key
+    coarse = manager.stride(key, 64)
+    assert coarse.get_tensor_stride() == [64, 64, 64]
+    cells = manager.get_coordinates(coarse)
+    rows, place = manager.stride_map(key, coarse)
+    assert rows.tolist() == list(range(len(x)))
+    expected = torch.cat([x.C[:, :1], x.C[:, 1:].div(64, rounding_mode="floor") * 64], 1)
+    assert torch.equal(cells[place.long()], expected)

@@ -347,6 +347,17 @@ def test_what_was_folded_is_not_reverted():
     torch.testing.assert_close(net(x), expected)
 
 
+def test_a_copied_module_without_state_is_no_reason_not_to_fold():
+    """Layers of einops are in training once they are copied or loaded."""
+    net = lc.nn.convert(network()).append(torch.nn.Flatten())
+    net[-1].training = True
+    expected = net(x := torch.randn(2, 3, 5, 5, 5, dtype=torch.float64))
+    torch.testing.assert_close(lc.nn.fold_batch_norms(net)(x), expected)
+    net[0].training = True
+    with pytest.raises(lc.errors.ArgumentError, match="`0` in training"):
+        lc.nn.fold_batch_norms(net)
+
+
 def test_converted_subclasses_can_be_parametrized_and_compiled():
     class Doubled(torch.nn.Module):
         def forward(self, weight: torch.Tensor) -> torch.Tensor:

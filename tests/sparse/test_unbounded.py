@@ -91,6 +91,27 @@ def test_maps_are_their_definition(cells, data):
     assert [tuple(c) for c in down.coords.tolist()] == sorted({floored(c, stride) for c in rows})
 
 
+@pytest.mark.parametrize("stride", [(32, 32, 32), (17, 17, 17), (64, 1, 128), 4096])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_strides_of_more_taps_than_a_map_has(stride, bounded):
+    """MinkowskiEngine's networks of completion divide a target's cells by 32 and by 64."""
+    random = torch.Generator().manual_seed(0)
+    rank = 1 if stride == 4096 else 3
+    cells = torch.randint(0, 9000, (50, 1 + rank), generator=random).int()
+    cells[:, 0] %= 2
+    if bounded:
+        x = Coordinates(cells, (9001,) * rank, 2)
+    else:
+        x = Coordinates.unbounded(torch.cat([cells[:, :1], cells[:, 1:] - 4000], 1))
+    down = downsample(x, stride)
+    steps = [stride] * rank if isinstance(stride, int) else stride
+    rows = [tuple(cell) for cell in x.coords.tolist()]
+    assert [tuple(c) for c in down.coords.tolist()] == sorted({floored(c, steps) for c in rows})
+    assert downsample(x, stride) is down
+    if bounded:
+        assert down.spatial_shape == tuple(-(-9001 // step) for step in steps)
+
+
 def shifted(rows=60, by=(-37, 11, -5), seed=0, channels=2):
     random = torch.Generator().manual_seed(seed)
     keys = torch.randperm(2 * 8**3, generator=random)[:rows]

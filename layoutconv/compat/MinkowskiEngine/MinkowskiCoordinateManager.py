@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ArgumentError
-from ...sparse import Coordinates, KernelMap, downsample, strided_map, transposed_map
+from ...sparse import Coordinates, KernelMap, downsample, lookup, strided_map, transposed_map
 from ...sparse import submanifold_map as subm_map
 from ...sparse.coords.arithmetic import union
 from ...sparse.coords.rows import runs_of
@@ -305,12 +305,12 @@ class CoordinateManager:
     def stride_map(self, in_key: CoordinateMapKey, stride_key: CoordinateMapKey) -> Any:
         """Rows of the finer cells, and those of the coarser cells that they lie in."""
         both = zip(stride_key.get_tensor_stride(), in_key.get_tensor_stride(), strict=True)
-        sizes = [a // b for a, b in both]
-        region = KernelGenerator(sizes, sizes, dimension=self.D)
-        found = _strided(self.cells(in_key), self.cells(stride_key), region, [0] * self.D)
-        place = found.inverse.index.max(1).values
+        cells = self.cells(in_key).coords
+        sizes = cells.new_tensor([1, *(a // b for a, b in both)])
+        coarse = torch.div(cells, sizes, rounding_mode="floor")
+        place = lookup(self.cells(stride_key), coarse)
         rows = (place >= 0).nonzero()[:, 0]
-        return rows.int(), place[rows]
+        return rows.int(), place[rows].int()
 
     def union_map(self, in_keys: Sequence[CoordinateMapKey], out_key: CoordinateMapKey) -> Any:
         """Sets ``out_key``; for each of the inputs (2, rows), its rows and those of the union."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ...errors import ArgumentTypeError
 from ..coords.coordinates import Coordinates
 from .kernel_map import strided_map
-from .taps import Ints, per_axis
+from .taps import MAX_TAPS, Ints, per_axis
 
 
 def downsample(coordinates: Coordinates, stride: Ints = 2) -> Coordinates:
@@ -20,7 +22,8 @@ def downsample(coordinates: Coordinates, stride: Ints = 2) -> Coordinates:
         stride: an int >= 1, or one per spatial mode.
 
     Returns cells in lexicographic order, in a grid of ``ceil(extent / stride)``; the same call
-    returns the same cells, whose ``origin`` is the map of the filter of ``stride`` taps.
+    returns the same cells, whose ``origin`` is the map of the filter of ``stride`` taps. Of more
+    taps than a map may have, as of 32 x 32 x 32, the modes are divided one after another.
 
     >>> import torch
     >>> cells = Coordinates.unbounded(torch.tensor([[0, -3], [0, -4], [0, 5]]).int())
@@ -30,6 +33,13 @@ def downsample(coordinates: Coordinates, stride: Ints = 2) -> Coordinates:
     if not isinstance(coordinates, Coordinates):
         raise ArgumentTypeError("coordinates", "Coordinates", type(coordinates).__name__)
     steps = per_axis("stride", stride, coordinates.rank)
+    if prod(steps) > MAX_TAPS and max(steps) < prod(steps):
+        for axis, step in enumerate(steps):
+            if step > 1:
+                coordinates = downsample(
+                    coordinates, [step if axis == other else 1 for other in range(len(steps))]
+                )
+        return coordinates
     shape = None
     if coordinates.corner is None:
         grid = zip(coordinates.spatial_shape, steps, strict=True)
