@@ -17,6 +17,7 @@ from layoutconv.compat.torchsparse.nn import functional as spf
 from layoutconv.compat.torchsparse.nn.utils import get_kernel_offsets
 from layoutconv.compat.torchsparse.utils.collate import sparse_collate_fn
 from layoutconv.compat.torchsparse.utils.quantize import sparse_quantize
+from layoutconv.errors import ArgumentError
 
 Cell = tuple[int, ...]
 
@@ -140,6 +141,55 @@ def test_convolutions_are_their_definition(sizes, steps, padding, last, seed):
             check(z, summed(down, rows, sizes, steps, back.kernel, transposed=True), last)
     finally:
         torchsparse.set_interface("2.1")
+
+
+def minkowski():
+    return spf.conv_config.ConvConfig(downsample_mode="minkowski")
+
+
+@pytest.mark.parametrize("how", ["of the layer", "of all", "of the call", "changed"])
+def test_a_layer_leaves_the_cells_that_its_settings_say(how):
+    """Settings choose kernels, but one: which cells a stride leaves."""
+    x, config = tensor(), spf.conv_config
+    sizes, steps = (3, 3, 3), (2, 2, 2)
+    options = {"config": minkowski()} if how == "of the layer" else {}
+    net = spnn.Conv3d(3, 2, 3, 2, padding=1, **options).double()
+    usual = spnn.Conv3d(3, 2, 3, 2, padding=1).double()
+    before = {tuple(cell) for cell in usual(x).C.tolist()}
+    floored = {(b, *(c // 2 for c in cell)) for b, *cell in x.C.tolist()}
+    assert before != floored
+    try:
+        if how == "of all":
+            config.set_global_conv_config(minkowski())
+        elif how == "changed":
+            config.get_default_conv_config().downsample_mode = "minkowski"
+        if how == "of the call":
+            y = spf.conv3d(x, net.kernel, 3, None, 2, 1, config=minkowski())
+        else:
+            y = net(x)
+    finally:
+        config.clear_global_conv_config()
+        config.get_default_conv_config().downsample_mode = "spconv"
+    check(y, summed(rows_of(x), floored, sizes, steps, net.kernel))
+    assert {tuple(cell) for cell in usual(x).C.tolist()} == before
+    with pytest.raises(ArgumentError, match="downsample_mode"):
+        spf.conv3d(x, net.kernel, 3, None, 2, 1, config={"downsample_mode": "other"})
+
+
+def test_settings_that_choose_kernels_are_accepted():
+    config = spf.conv_config.get_default_conv_config(spf.ConvMode.mode1, training=True)
+    assert config.dataflow is spf.Dataflow.ImplicitGEMM
+    spf.set_kmap_mode("hashmap")
+    spf.set_conv_mode(2)
+    spf.set_downsample_mode("minkowski")
+    assert (spf.get_kmap_mode(), spf.get_downsample_mode()) == ("hashmap", "minkowski")
+    assert spf.get_conv_mode() is spf.ConvMode.mode2
+    spf.set_kmap_mode("hashmap_on_the_fly")
+    spf.set_conv_mode(0)
+    spf.set_downsample_mode("spconv")
+    torchsparse.tune(model=None, data_loader=None)
+    with pytest.raises(ArgumentError, match="downsample_mode"):
+        spf.set_downsample_mode("other")
 
 
 def test_taps_are_in_the_order_of_kernels():

@@ -23,6 +23,7 @@ from .tensor import (
     get_allow_negative_coordinates,
     set_allow_negative_coordinates,
 )
+from .utils.tune import tune
 from .version import set_interface
 
 __version__ = "2.1.0"  # of the interface
@@ -55,5 +56,6 @@ __all__ = [
     "nn",
     "set_allow_negative_coordinates",
     "set_interface",
+    "tune",
     "utils",
 ]

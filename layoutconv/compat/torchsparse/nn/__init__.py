@@ -38,7 +38,8 @@ class Conv3d(nn.Module):
     stride=1, padding=0, dilation=1, bias=False, transposed=False, generative=False, config=None``;
     the interface of 1.4 has ``dilation, bias, transposed`` behind the stride.
 
-    The padding of an odd filter at stride 1 is set by itself. ``config`` has no effect.
+    The padding of an odd filter at stride 1 is set by itself. Of ``config`` the
+    ``downsample_mode`` counts: "minkowski" leaves ``floor(x / stride)``.
 
     >>> Conv3d(4, 8, 3).kernel.shape, Conv3d(4, 8, 1).kernel.shape
     (torch.Size([27, 4, 8]), torch.Size([4, 8]))
@@ -63,7 +64,7 @@ class Conv3d(nn.Module):
         sides = zip(self.kernel_size, self.stride, triple("padding", padding, 0), strict=True)
         self.padding = tuple((k - 1) // 2 if k % 2 and s == 1 else p for k, s, p in sides)
         self.dilation, self.transposed = given["dilation"], given["transposed"]
-        self.generative = given["generative"]
+        self.generative, self._config = given["generative"], given["config"]
         self.kernel_volume = prod(self.kernel_size)
         strided = self.stride != (1, 1, 1) and not batch_last()
         shape: tuple[int, ...] = in_channels, out_channels
@@ -91,7 +92,7 @@ class Conv3d(nn.Module):
     def forward(self, input: SparseTensor) -> SparseTensor:
         return functional.conv3d(
             input, self.kernel, self.kernel_size, self.bias, self.stride, self.padding,
-            self.dilation, None, self.transposed, self.generative, self.training,
+            self.dilation, self._config, self.transposed, self.generative, self.training,
         )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ...tensor import SparseTensor, check_input, get_allow_negative_coordinates
 from ...utils import triple
 from ...version import batch_last
 from ..utils import fapply
+from .conv_config import downsample_mode_of
 
 Triple = tuple[int, ...]
 
@@ -37,7 +38,8 @@ def conv3d(
 
     Output cell y reads ``y * stride + t - (size - 1) // 2`` for every tap t; ``padding`` says which
     cells there are. A transposed one goes back to the coordinates of the finer stride, through the
-    map of the layer that left them. ``config`` and ``training`` have no effect.
+    map of the layer that left them. Of ``config`` the ``downsample_mode`` counts, see
+    :mod:`.conv_config`; ``training`` has no effect.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a dilation, which TorchSparse ignores where
     it makes a map, and for ``generative``.
@@ -71,7 +73,8 @@ def conv3d(
         strides = tuple(a * b for a, b in zip(input.stride, steps, strict=True))
         cells = input.cells
         if steps != (1, 1, 1):
-            cells = _strided_cells(input, sizes, steps, triple("padding", padding, 0), strides)
+            pads, mode = triple("padding", padding, 0), downsample_mode_of(config)
+            cells = _strided_cells(input, sizes, steps, pads, mode)
         found = _map(input.cells, cells, sizes, steps)
     x = _SparseTensor(input.feats, found.inputs)
     feats = sparse.sparse_conv(x, weight_of(weight, sizes), bias, kernel_map=found).features
@@ -99,18 +102,18 @@ def _map(inputs: Coordinates, outputs: Coordinates, sizes: Triple, steps: Triple
 
 
 def _strided_cells(
-    input: SparseTensor, sizes: Triple, steps: Triple, padding: Triple, strides: Triple
+    input: SparseTensor, sizes: Triple, steps: Triple, padding: Triple, mode: str
 ) -> Coordinates:
     """The cells of a strided layer: those of the cache, if it was made for these; or
-    ``floor(x / stride)`` where a filter is as large as its stride or that is 1, along each axis;
-    or those that a filter reaches, within bounds that TorchSparse has."""
+    ``floor(x / stride)`` where a filter is as large as its stride or that is 1, along each axis,
+    or the mode is "minkowski"; or those that a filter reaches, within TorchSparse's bounds."""
     cells, made = input.cells, input._caches.made
-    key = input.stride, sizes, steps, padding
+    key = input.stride, sizes, steps, padding, mode
     kept = made.get(key)
     if kept is not None and kept[0] is cells:
         return kept[1]
     pairs = list(zip(sizes, steps, strict=True))
-    if all(step in (1, size) for size, step in pairs):
+    if mode == "minkowski" or all(step in (1, size) for size, step in pairs):
         found = downsample(cells, steps)
     else:
         found = _bounded(cells, sizes, steps, padding, input.spatial_range)

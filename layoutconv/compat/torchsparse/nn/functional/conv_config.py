@@ -1,0 +1,138 @@
+"""Settings of TorchSparse's convolutions, of which one counts: the cells that a stride leaves.
+
+``downsample_mode`` is "spconv", cells that a filter reaches, or "minkowski", ``floor(x / stride)``
+whatever the filter is. Dataflows, kernel-map and convolution modes choose kernels there, and are
+accepted without effect. As there, a program that changes what :func:`get_default_conv_config`
+returns changes the default.
+
+>>> config = get_default_conv_config()
+>>> config.downsample_mode, config["dataflow"]
+('spconv', <Dataflow.ImplicitGEMM: 0>)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+from .....errors import ArgumentError
+
+DOWNSAMPLE_MODES = "spconv", "minkowski"
+
+
+class Dataflow(Enum):
+    """Kept for those who pass it."""
+
+    ImplicitGEMM = 0
+    GatherScatter = 1
+    FetchOnDemand = 2
+    CodedCSR = 3
+
+
+class ConvMode(Enum):
+    """Kept for those who pass it."""
+
+    mode0 = 0
+    mode1 = 1
+    mode2 = 2
+
+
+class ConvConfig(dict[str, Any]):
+    """A dict whose entries are attributes as well.
+
+    >>> ConvConfig(ifsort=True).ifsort
+    True
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+class _Settings:
+    default: ClassVar[ConvConfig] = ConvConfig(
+        dataflow=Dataflow.ImplicitGEMM,
+        ifsort=False,
+        kmap_mode="hashmap_on_the_fly",
+        downsample_mode=DOWNSAMPLE_MODES[0],
+        split_mask_num=1,
+        split_mask_num_bwd=3,
+        epsilon=0.0,
+        mm_thresh=0,
+        FOD_fusion=True,
+    )
+    of_all: ClassVar[Any] = None
+    kmap_mode: ClassVar[str] = "hashmap_on_the_fly"
+    downsample_mode: ClassVar[str] = DOWNSAMPLE_MODES[0]
+    conv_mode: ClassVar[Any] = ConvMode.mode0
+
+
+def get_default_conv_config(conv_mode: Any = ConvMode.mode0, training: bool = False) -> ConvConfig:
+    """The settings of layers without any."""
+    return _Settings.default
+
+
+def get_global_conv_config() -> Any:
+    """The settings of all layers that have none of their own; None if none were set."""
+    return _Settings.of_all
+
+
+def set_global_conv_config(conv_config: Any) -> None:
+    """Have all layers that have no settings of their own take these; what is missing is the
+    default."""
+    _Settings.of_all = conv_config
+
+
+def clear_global_conv_config() -> None:
+    """Forget them."""
+    _Settings.of_all = None
+
+
+def downsample_mode_of(config: Any) -> str:
+    """The rule of a layer with these settings, or None.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for another than the two.
+
+    >>> downsample_mode_of({"downsample_mode": "minkowski"}), downsample_mode_of(None)
+    ('minkowski', 'spconv')
+    """
+    of: Any = config or _Settings.of_all or _Settings.default
+    get = of.get if isinstance(of, dict) else lambda name, other: getattr(of, name, other)
+    mode: str = get("downsample_mode", _Settings.default["downsample_mode"])
+    if mode not in DOWNSAMPLE_MODES:
+        raise ArgumentError("config", f"downsample_mode of {' or '.join(DOWNSAMPLE_MODES)}", mode)
+    return mode
+
+
+def get_kmap_mode() -> str:
+    return _Settings.kmap_mode
+
+
+def set_kmap_mode(kmap_mode: str) -> None:
+    """Accepted, without effect."""
+    _Settings.kmap_mode = kmap_mode
+
+
+def get_downsample_mode() -> str:
+    return _Settings.downsample_mode
+
+
+def set_downsample_mode(downsample_mode: str) -> None:
+    """Kept, and not looked at by a layer, as in TorchSparse 2.1: its settings are."""
+    if downsample_mode not in DOWNSAMPLE_MODES:
+        raise ArgumentError("downsample_mode", " or ".join(DOWNSAMPLE_MODES), downsample_mode)
+    _Settings.downsample_mode = downsample_mode
+
+
+def get_conv_mode() -> Any:
+    return _Settings.conv_mode
+
+
+def set_conv_mode(conv_mode: Any) -> None:
+    """Accepted, without effect: 0 to 2, or a :class:`ConvMode`."""
+    _Settings.conv_mode = ConvMode(conv_mode)
