@@ -3,12 +3,13 @@
     python benchmarks/check_spconv_networks.py CHECKOUTS
 
 CHECKOUTS is a folder with the sources of OpenPCDet, mmdetection3d, Pointcept, CenterPoint,
-VoxelNeXt, FocalsConv, LargeKernel3D and SoftGroup, each under its name; nothing of them has to be
-installed or edited. Their model files import spconv: in one process that is spconv itself, in
-another layoutconv under its name, and one loads the state dict that the other has saved. Both
-compute in fp32. An error is over the largest number of its tensor; gradients are of features and of
-all weights. Where rounding lets another number through a ReLU on one side, gradients are of another
-function: then they are compared in the next scene, and outputs in both.
+VoxelNeXt, FocalsConv, LargeKernel3D, SoftGroup, SPFormer, oneformer3d, ISBNet and 2DPASS, each
+under its name; nothing of them has to be installed or edited. Their model files import spconv: in
+one process that is spconv itself, in another layoutconv under its name, and one loads the state
+dict that the other has saved. Both compute in fp32. An error is over the largest number of its
+tensor; gradients are of features and of all weights. Where rounding lets another number through a
+ReLU on one side, gradients are of another function: then they are compared in the next scene, and
+outputs in both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Networks of eight projects that are written for spconv: how each is built, and what it is given.
+"""Networks of twelve projects that are written for spconv: how each is built, and what it is given.
 
 Their files are not here: ``FOLDERS`` says which checkouts they come from. A network is a function
 of a seeded cloud that returns the module, and another that runs it.
@@ -7,6 +7,7 @@ of a seeded cloud that returns the module, and another that runs it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,10 @@ FOLDERS: dict[str, dict[str, list[str]]] = {
         "segmentation": ["LargeKernel3D/semantic-segmentation"],
     },
     "SoftGroup": {"softgroup": ["SoftGroup/softgroup"]},
+    "SPFormer": {"spformer": ["SPFormer/spformer"]},
+    "oneformer3d": {"oneformer3d": ["oneformer3d/oneformer3d"]},
+    "ISBNet": {"isbnet": ["ISBNet/isbnet"]},
+    "2DPASS": {"network": ["2DPASS/network"]},
 }
 
 
@@ -256,6 +261,28 @@ def softgroup(scene: Scene) -> Any:
     return made(in_channels=3, channels=16, num_blocks=5)
 
 
+def unet(module: str, name: str, block: str = "") -> Callable[[Scene], Any]:
+    """A U-Net of residual blocks behind the convolution that its detector begins with."""
+
+    def build(scene: Scene) -> Any:
+        spconv, made = import_module("spconv.pytorch"), import_module(module)
+        options = {"norm_fn": partial(nn.BatchNorm1d, eps=1e-4, momentum=0.1), "block_reps": 2}
+        if block:
+            options["block"] = getattr(made, block)
+        channels = scene.features.shape[1], 16
+        first = spconv.SubMConv3d(*channels, 3, padding=1, bias=False, indice_key="subm1")
+        return nn.Sequential(first, getattr(made, name)([16, 32, 48, 64], **options))
+
+    return build
+
+
+def distilled(scene: Scene) -> Any:
+    spconv = import_module("spconv.pytorch")
+    block = import_module("network.basic_block").SparseBasicBlock
+    ends = (scene.features.shape[1], 16, "1"), (16, 16, "1"), (16, 32, "2")
+    return spconv.SparseSequential(*(block(*of) for of in ends))
+
+
 def of_backbone(net: Any, scene: Scene) -> Any:
     every = torch.arange(len(scene.features))
     points = net.forward_backbone(sparse(scene), every)
@@ -366,6 +393,13 @@ NETWORKS = [
     Network("LargeKernel3D", "LargeKernel3D (segmentation)", voxels(6), segmentation, of_tensor,
             trains=False),
     Network("SoftGroup", "SoftGroup", voxels(6), softgroup, of_backbone),
+    Network("SPFormer", "UBlock", voxels(6),
+            unet("spformer.model.backbone", "UBlock", "ResidualBlock"), of_tensor),
+    Network("oneformer3d", "SpConvUNet", voxels(6),
+            unet("oneformer3d.spconv_unet", "SpConvUNet"), of_tensor),
+    Network("ISBNet", "UBlock", voxels(6),
+            unet("isbnet.model.blocks", "UBlock", "ResidualBlock"), of_tensor),
+    Network("2DPASS", "SparseBasicBlock, three", voxels(6), distilled, of_tensor),
 ]  # fmt: skip
 
 

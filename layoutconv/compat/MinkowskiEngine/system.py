@@ -1,4 +1,4 @@
-"""What MinkowskiEngine says of its build and its memory: torch's CUDA, and torch's allocator."""
+"""MinkowskiEngine's questions about its build and memory: torch's CUDA, and torch's allocator."""
 
 from __future__ import annotations
 
