@@ -31,7 +31,7 @@ def no_loads() -> Iterator[None]:
         TemporaryDirectory() as folder,
         patch.dict(os.environ, LAYOUTCONV_CACHE_DIR=folder),
         patch.object(store, "_loaded", {}),
-        patch.object(CpAsyncLoad, "copy_rows", _nothing),
+        patch.object(CpAsyncLoad, "copy_vectors", _nothing),
         patch.object(CpAsyncLoad, "read_ahead", _nothing),
         patch.object(RoundingLoad, "copy", _nothing),
         patch.object(RoundingLoad, "read_ahead", _nothing),

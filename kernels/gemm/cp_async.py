@@ -161,14 +161,14 @@ class CpAsyncLoad:
     def issue(self, vectors: Vectors, stage: Any) -> None:
         """Issue the copies of ``vectors`` into a stage."""
         if self.busy is None:
-            self._copy_each(vectors, stage)
+            self.copy_vectors(vectors, stage)
         else:
             self._copy_if_busy(vectors, stage)
 
     @cute.jit
     def _copy_if_busy(self, vectors: Vectors, stage: Any) -> None:
         if self.busy:
-            self._copy_each(vectors, stage)
+            self.copy_vectors(vectors, stage)
 
     def copy_rows(
         self,
@@ -178,9 +178,10 @@ class CpAsyncLoad:
         some: range | None = None,
     ) -> None:
         """The same of some of this thread's rows, by their numbers: of all, if none are named."""
-        self._copy_each(self._vectors(first_k, columns, some), stage)
+        self.copy_vectors(self._vectors(first_k, columns, some), stage)
 
-    def _copy_each(self, vectors: Iterable[Vector], stage: Any) -> None:
+    def copy_vectors(self, vectors: Iterable[Vector], stage: Any) -> None:
+        """Copy vectors into a stage: what all copies come to."""
         for row_step, step, vector, pred in vectors:
             target = self._slot(row_step, step, stage)
             if self.bytes >= ASYNC_BYTES:

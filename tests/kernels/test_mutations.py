@@ -86,16 +86,14 @@ def of_first(change: Callable[..., Any]) -> Callable[[Any], Any]:
     return make
 
 
-def swap_stages(copy: Any, self: CpAsyncLoad, first: Any, stage: Any, **some: Any) -> None:
-    copy(self, first, 1 - stage if isinstance(stage, int) else stage, **some)
+def swap_stages(copy: Any, self: CpAsyncLoad, vectors: Any, stage: Any) -> None:
+    copy(self, vectors, 1 - stage if isinstance(stage, int) else stage)
 
 
-def into_the_stage_that_is_read(
-    copy: Any, self: CpAsyncLoad, first: Any, stage: Any, **some: Any
-) -> None:
+def into_the_stage_that_is_read(copy: Any, self: CpAsyncLoad, vectors: Any, stage: Any) -> None:
     if not isinstance(stage, int):
         stage = (stage + 1) % 3
-    copy(self, first, stage, **some)
+    copy(self, vectors, stage)
 
 
 def shift_taps(column: Any) -> Any:
@@ -254,10 +252,10 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "the barrier after the loop is dropped": ("straddling", without_call(cute.arch, BARRIER, 2)),
     "the epilogue's barrier is dropped": ("dense", without_call(cute.arch, BARRIER, 3)),
     "two stages of A are swapped": (
-        "dense", replace(CpAsyncLoad, "copy_rows", of_first(swap_stages))
+        "dense", replace(CpAsyncLoad, "copy_vectors", of_first(swap_stages))
     ),
     "A is copied into the stage that is read": (
-        "dense", replace(CpAsyncLoad, "copy_rows", of_first(into_the_stage_that_is_read))
+        "dense", replace(CpAsyncLoad, "copy_vectors", of_first(into_the_stage_that_is_read))
     ),
     "k-tiles go on to the next row of B": ("dense", replace(KTiles, "advance", straight_on)),
     # addresses and numbers
