@@ -150,7 +150,7 @@ class CpAsyncLoad:
 
     def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
-        self.issue(self.vectors(first_k), stage)
+        self.issue(self._vectors(first_k), stage)
 
     def vectors(self, first_k: Any) -> Vectors:
         """This thread's vectors of a k-tile, which ``issue`` copies: what was read ahead of the
@@ -158,7 +158,7 @@ class CpAsyncLoad:
         """
         return list(self._vectors(first_k))
 
-    def issue(self, vectors: Vectors, stage: Any) -> None:
+    def issue(self, vectors: Iterable[Vector], stage: Any) -> None:
         """Issue the copies of ``vectors`` into a stage."""
         if self.busy is None:
             self.copy_vectors(vectors, stage)
@@ -166,7 +166,7 @@ class CpAsyncLoad:
             self._copy_if_busy(vectors, stage)
 
     @cute.jit
-    def _copy_if_busy(self, vectors: Vectors, stage: Any) -> None:
+    def _copy_if_busy(self, vectors: Iterable[Vector], stage: Any) -> None:
         if self.busy:
             self.copy_vectors(vectors, stage)
 
