@@ -9,7 +9,7 @@ import torch
 
 from layoutconv.algebra import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.kernels.gemm import consumer, pipeline
+from layoutconv.kernels.gemm import consumer, mainloop_sm90, pipeline
 from layoutconv.kernels.gemm.pipeline import PipelineState
 from layoutconv.planning.halo_reuse import halo_rows_per_tap, widened
 from layoutconv.planning.schedule import Load
@@ -297,6 +297,9 @@ def one_stage_more(following: Any) -> Any:
 
 
 FAULTS = {
+    "roles that do not meet behind the mbarriers": put(
+        mainloop_sm90.cute.arch, "sync_threads", lambda: None
+    ),
     "no waiting for a full stage": put(pipeline, "wait_full", lambda mbarrier, phase, fence: None),
     "no fence between copies and products": mutated(pipeline, "wait_full", no_fence),
     "the same parity every time around": mutated(PipelineState, "next", the_same_parity),

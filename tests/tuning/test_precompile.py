@@ -35,7 +35,9 @@ from layoutconv.view.gemm_view import GemmView
 
 from ..executors.addresses import tensor_at
 from ..stand_ins import Gpu
+from ..warm_process import run_python
 
+ROOT = Path(__file__).parents[2]
 PROBLEM = ConvProblem((1, 6, 6, 16), (16, 3, 3), padding=1)
 VIEW = fprop_view(PROBLEM)
 _RANDOM = torch.Generator().manual_seed(0)
@@ -186,19 +188,24 @@ class Step(torch.nn.Module):
         pack_lines(x, LinePacking.resized(16, 24))  # as layers of few channels do
 
 
+def three_cells() -> Tensor:
+    return torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4], [0, 5, 5, 5]], dtype=torch.int32)
+
+
 class SparseStep(torch.nn.Module):
-    """Two steps of training of a point cloud, whose norm and ReLU are kernels as well: the second
-    goes the way of a call that is known.
+    """Steps of training of a point cloud, whose norm and ReLU are kernels as well: from the second
+    on they go the way of a call that is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
         super().__init__()
+        self.steps = steps
         conv = spconv.SubMConv3d(16, 32, 3, bias=False)
         self.net = spconv.SparseSequential(conv, torch.nn.BatchNorm1d(32), torch.nn.ReLU())
 
     def forward(self, features: Tensor, cells: Tensor) -> None:
         features.requires_grad_()
-        for _ in range(2):
+        for _ in range(self.steps):
             x = spconv.SparseConvTensor(features, cells, [8, 8, 8], 1)
             self.net(x).features.sum().backward()
 
@@ -212,9 +219,30 @@ def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.Mon
     call = Step(), torch.zeros(1, 16, 8, 8)
     for arch, expected in (("sm_90a", 6), ("sm_86", 6), ("sm_90a", 0)):
         assert lc.precompile(*call, arch=arch, processes=2) == expected
-    cells = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4], [0, 5, 5, 5]], dtype=torch.int32)
-    step = SparseStep(), torch.zeros(3, 16), cells
+    step = SparseStep(2), torch.zeros(3, 16), three_cells()
     assert lc.precompile(*step, arch="sm_90a", processes=2) == 6
+
+
+TWO_STEPS = """
+import torch
+from layoutconv.testing import stand_in
+from tests.tuning.test_precompile import SparseStep, three_cells
+
+asked = []
+stand_in.install("count", asked.append)
+step, features, cells = SparseStep(1), torch.zeros(3, 16), three_cells()
+step(features, cells)
+print(len(asked))
+step(features, cells)
+print(len(asked))
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands in for an H200")
+def test_a_first_step_asks_for_the_kernels_of_later_ones() -> None:
+    """Of a cloud, on a CPU that stands in for a GPU: six."""
+    done = run_python(["-c", TWO_STEPS], ROOT)
+    assert done.stdout.split() == ["6", "6"], done.stderr
 
 
 NETWORK = """

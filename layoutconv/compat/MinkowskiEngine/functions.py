@@ -30,9 +30,14 @@ from .MinkowskiTensorField import TensorField
 Key = CoordinateMapKey
 
 
-def _tensor(features: Tensor, key: Key, manager: CoordinateManager | None) -> SparseTensor:
+def _tensor(
+    features: Tensor,
+    key: Key,
+    manager: CoordinateManager | None,
+    name: str = "coordinate_manager",
+) -> SparseTensor:
     if manager is None:
-        raise ArgumentError("coordinate_manager", "the manager of the keys", None)
+        raise ArgumentError(name, "the manager of the keys", None)
     return SparseTensor(features, coordinate_map_key=key, coordinate_manager=manager)
 
 
@@ -147,10 +152,12 @@ class MinkowskiBroadcastFunction:
         glob_coords_key: Key,
         coords_manager: CoordinateManager,
     ) -> Tensor:
-        x = _tensor(input_features, in_coords_key, coords_manager)
+        x = _tensor(input_features, in_coords_key, coords_manager, "coords_manager")
         adds = BroadcastMode(operation_type) == BroadcastMode.ELEMENTWISE_ADDITON
         kind = MinkowskiBroadcastAddition if adds else MinkowskiBroadcastMultiplication
-        y: Tensor = kind()(x, _tensor(input_features_global, glob_coords_key, coords_manager)).F
+        y: Tensor = kind()(
+            x, _tensor(input_features_global, glob_coords_key, coords_manager, "coords_manager")
+        ).F
         return y
 
 
@@ -165,7 +172,9 @@ class MinkowskiPruningFunction:
         out_coords_key: Key | None = None,
         coords_manager: CoordinateManager | None = None,
     ) -> Tensor:
-        y = MinkowskiPruning()(_tensor(in_feat, in_coords_key, coords_manager), mask)
+        y = MinkowskiPruning()(
+            _tensor(in_feat, in_coords_key, coords_manager, "coords_manager"), mask
+        )
         _set(out_coords_key, y.coordinate_map_key)
         return y.F
 
@@ -212,7 +221,7 @@ class MinkowskiInstanceNormFunction:
         coords_manager: CoordinateManager | None = None,
         gpooling_mode: PoolingMode = PoolingMode.GLOBAL_AVG_POOLING_KERNEL,
     ) -> Tensor:
-        x = _tensor(in_feat, in_coords_key, coords_manager)
+        x = _tensor(in_feat, in_coords_key, coords_manager, "coords_manager")
         _set(glob_coords_key, x.coordinate_manager.origin())
         return normed(x, 1e-8)
 

@@ -110,6 +110,7 @@ def downsample_mode_of(config: Any) -> str:
 
 
 def get_kmap_mode() -> str:
+    """The mode that was set last, of kernel maps."""
     return _Settings.kmap_mode
 
 
@@ -119,6 +120,7 @@ def set_kmap_mode(kmap_mode: str) -> None:
 
 
 def get_downsample_mode() -> str:
+    """The rule that was set last, which no layer looks at."""
     return _Settings.downsample_mode
 
 
@@ -130,9 +132,18 @@ def set_downsample_mode(downsample_mode: str) -> None:
 
 
 def get_conv_mode() -> Any:
+    """The mode that was set last."""
     return _Settings.conv_mode
 
 
 def set_conv_mode(conv_mode: Any) -> None:
-    """Accepted, without effect: 0 to 2, or a :class:`ConvMode`."""
-    _Settings.conv_mode = ConvMode(conv_mode)
+    """Accepted, without effect: 0 to 2, or a :class:`ConvMode`.
+
+    >>> set_conv_mode(5)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `conv_mode`: expected 0 to 2 or a ConvMode, got 5
+    """
+    try:
+        _Settings.conv_mode = ConvMode(conv_mode)
+    except ValueError:
+        raise ArgumentError("conv_mode", "0 to 2 or a ConvMode", conv_mode) from None
