@@ -240,7 +240,7 @@ print(len(asked))
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands in for an H200")
 def test_a_first_step_asks_for_the_kernels_of_later_ones() -> None:
-    """Of a cloud, on a CPU that stands in for a GPU: six."""
+    """Six, for a point cloud, on a CPU that stands in for a GPU."""
     done = run_python(["-c", TWO_STEPS], ROOT)
     assert done.stdout.split() == ["6", "6"], done.stderr
 
