@@ -3,12 +3,12 @@
 The result of a kernel is ``finish(sum of n products)``. What separates it from the exact one:
 
 *Operands.* tf32 takes float32 rounded to nearest, off by 2^-11 of itself. Three products of tf32
-lose 2^-22 of each factor, what its remainder is rounded by, and 2^-22 of the product, that of the
-remainders; they are three additions to a sum. Operands of other types are multiplied as they are. A
-rounding is as often up as down, so a sum of ``n`` such products is off by a few times ``operand *
-S2``, where ``S2 = sqrt(sum (a b)^2)``, and never by more than ``operand * S1``, ``S1 = sum |a b|``.
-``SPREAD`` deviations are allowed: 4 of the greatest possible rounding are about 10 standard
-deviations.
+lose 2^-22 of each factor, what its remainder is rounded by, and 2^-20 of the product, that of the
+remainders: tensor cores cut factors off, which leaves up to 2^-10. They are three additions to a
+sum. Operands of other types are multiplied as they are. A rounding is as often up as down, so a sum
+of ``n`` such products is off by a few times ``operand * S2``, where ``S2 = sqrt(sum (a b)^2)``, and
+never by more than ``operand * S1``, ``S1 = sum |a b|``. ``SPREAD`` deviations are allowed: 4 of the
+greatest possible rounding are about 10 standard deviations.
 
 *Accumulation.* A sum in floating point is off by at most ``n u S1`` (N. Higham, Accuracy and
 Stability of Numerical Algorithms, 3.1). Of data with mean zero, as ours are, partial sums grow as
@@ -99,7 +99,7 @@ _CORES = {
     "float16": Arithmetic(2.0**-23, 16),
     "bfloat16": Arithmetic(2.0**-23, 16),
     "tf32": Arithmetic(2.0**-23, 8, operand=2.0**-10),
-    "fp32": Arithmetic(3 * 2.0**-23, 8, operand=3 * 2.0**-22),
+    "fp32": Arithmetic(3 * 2.0**-23, 8, operand=2.0**-20 + 2 * 2.0**-22),
     "float64": Arithmetic(2.0**-52, 4, integers=2.0**53),
     "int8": Arithmetic(0.0, 32, integers=2.0**31),
     "float8_e4m3fn": Arithmetic(2.0**-13, 32, integers=2.0**13),

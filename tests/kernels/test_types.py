@@ -10,6 +10,7 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.planning.tile import TileConfig
 from layoutconv.tensors.epilogue_in_torch import convert
 
+from ..campaign import limits
 from ..grid_cover import with_deep
 from .launcher import (
     KINDS,
@@ -103,6 +104,17 @@ def test_fp32_is_not_less_accurate_than_torch_by_much() -> None:
     case = normal(fprop_view(ConvProblem((1, 40, 96), (24, 1))))
     by_torch = (case.a.view(-1, 96) @ case.b.view(24, 96).T).view(1, 40, 24)
     assert error(case, ran(case, "float32").out) < 4 * error(case, by_torch) + 2**-22
+
+
+def test_a_product_of_the_longest_remainders_is_within_the_limit_of_campaigns() -> None:
+    """The fourth product, of what tensor cores cut off of both factors, is what is lost."""
+    case = Case.of(fprop_view(ConvProblem((1, 40, 16), (24, 1))), torch.float32)
+    longest = 1 + 8189 * 2.0**-23  # of which the last 13 bits are cut off, and rounded down
+    case.a.zero_().view(-1, 16)[:, 3] = longest
+    case.b.fill_(longest)
+    lost = error(case, ran(case, "float32").out)
+    fp32 = limits.arithmetic(torch.float32, tensor_cores=True)
+    assert 2**-20 < lost <= fp32.operand
 
 
 @pytest.mark.parametrize("name", ["float32", "float64", "float8_e5m2", "float8_e4m3fn"])
