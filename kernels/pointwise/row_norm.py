@@ -1,7 +1,7 @@
-"""Batch norms of rows in training, with what follows: two launches forward, two backward.
+"""Batch norms of rows in training, with what follows: two kernels forward, two backward.
 
 A row is a voxel or a point, a column a channel. Rows of a padded cloud that have no cell do not
-count, whatever is in them, and get zeros. Of both passes the first launch leaves partial sums, and
+count, whatever is in them, and get zeros. Of both passes the first kernel leaves partial sums, and
 the second begins by merging those of its own columns: nobody waits for a last CTA, and no operation
 is atomic, so that results are the same in every run.
 
@@ -11,6 +11,11 @@ is atomic, so that results are the same in every run.
     normalise    all parts -> mean, inverse deviation; y = act((x - mean) * inverse * w + b + past)
     sums         rows of a part -> sums of g and of g * x^, g being the gradient in front of act
     gradient     all parts -> dw, db; dx = w * inverse * (g - sum(g) / n - x^ * sum(g * x^) / n)
+
+Where rows are those of several ranks, a kernel between merges the parts of a rank into the message
+that it tells the others, ``MergeMoments`` and ``MergeSums``; to what follows, ranks are parts. The
+messages are those of ``torch.nn.SyncBatchNorm``, mean, inverse deviation and count, sums of g and
+of g * (x - mean), so that a rank whose call is torch's own, of no rows say, understands the others.
 
 A thread sums what values differ from its first one by; threads, then parts, are merged as Chan,
 Golub and LeVeque do, "Updating formulae and a pairwise algorithm for computing sample variances"
@@ -37,15 +42,16 @@ _math: Any = cute.math
 class Statistics(OfRows):
     """Count, mean and squares about it of the rows of a part, by columns.
 
-    Tensors: features, which rows there are, means and squares (parts, 2, C), counts (parts,).
+    Tensors: features, which rows there are, and of each part the moments (2 C + 1,): means,
+    squares, and how many rows count.
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return self.of_features(), ("uint8", 1), ("float32", 4), ("float32", 4)
+        return self.of_features(), ("uint8", 1), ("float32", 4)
 
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
-        x, there, moments, counts = pointers
+        x, there, moments = pointers
         place, columns = self.enter(integers), integers[1]
         count = cute.make_rmem_tensor(1, Float32)
         count.fill(0.0)
@@ -60,13 +66,13 @@ class Statistics(OfRows):
             arrays[1][j, place.tid] = shift[j] + sums[j] * share
             arrays[2][j, place.tid] = squares[j] - sums[j] * sums[j] * share
         self.add_up(arrays, merge_moments, place.tid, place.log_across, place.log_step)
-        own = (Int64(place.part) * 2) * columns
+        own = Int64(place.part) * (2 * columns + 1)
         if (place.row == 0) & place.is_column:
             for j in range_constexpr(self.vector):
                 put(moments, own + place.column + j, arrays[1][j, place.tid])
                 put(moments, own + columns + place.column + j, arrays[2][j, place.tid])
             if place.column == 0:
-                put(counts, place.part, arrays[0][0, place.tid])
+                put(moments, own + 2 * columns, arrays[0][0, place.tid])
 
     def take(
         self, x: Any, there: Any, place: Place, turn: Any, columns: Any, count: Any, held: Any
@@ -85,41 +91,129 @@ class Statistics(OfRows):
                 squares[j] = squares[j] + away * away
 
 
-class Normalise(OfRows):
-    """Features after the norm, and what follows it.
+class OfParts(OfRows):
+    """A kernel that begins by merging what parts left of its columns."""
 
-    Tensors: features, which rows there are, moments and counts of the parts, weight, bias, what is
-    added, the result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; both
-    running statistics, and batches so far, int64 (). Integers: the bits of eps and of the momentum,
-    as float32.
+    @property
+    def reads_ranks(self) -> bool:
+        """Return whether parts are what ranks told."""
+        return False
+
+    def moments_of(
+        self, moments: Any, place: Place, columns: Any, parts: Any, eps: Any
+    ) -> tuple[Any, Any]:
+        """The moments of a thread's single column, and the arrays in shared memory that they were
+        merged in.
+        """
+        of_threads = self.merged_moments(moments, place, columns, parts, eps)
+        arrays = self.among_threads(of_threads, merge_moments, place)
+        return tuple(array[0, place.tid] for array in arrays), arrays
+
+    def sums_of(self, sums: Any, place: Place, columns: Any, parts: Any) -> tuple[Any, Any]:
+        """The same of the sums (parts, 2, C) of gradients."""
+        of_threads = self.merged_sums(sums, place, columns, parts)
+        arrays = self.among_threads(of_threads, merge_sums, place)
+        return tuple(array[0, place.tid] for array in arrays), arrays
+
+    def among_threads(self, of_threads: Any, merge: Any, place: Place) -> list[Any]:
+        """Merge what threads have of the same columns, in shared memory."""
+        arrays = self.shared(len(of_threads))
+        for array, own in zip(arrays, of_threads, strict=True):
+            array[0, place.tid] = own
+        self.add_up(arrays, merge, place.tid, place.log_wide, Int32(LOG_THREADS) - place.log_wide)
+        return arrays
+
+    @cute.jit
+    def merged_moments(
+        self, moments: Any, place: Constexpr, columns: Any, parts: Any, eps: Any
+    ) -> Any:
+        """The moments of a column, of every so many-th part."""
+        n, mean, squares = Float32(0.0), Float32(0.0), Float32(0.0)
+        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
+            of_part = Int64(part) * (2 * columns + 1)
+            own = of_part + place.single
+            found = at(moments, of_part + 2 * columns), at(moments, own), at(moments, own + columns)
+            n, mean, squares = of_moments((n, mean, squares), self.as_squares(found, eps))
+        return n, mean, squares
+
+    def as_squares(self, moments: tuple[Any, ...], eps: Any) -> tuple[Any, ...]:
+        """The moments of a part; those that ranks tell have an inverse deviation for squares."""
+        if not self.reads_ranks:
+            return moments
+        n, mean, inverse = moments
+        variance = 1.0 / (inverse * inverse) - eps
+        is_any = (n > 0.0) & (variance > 0.0)
+        return n, mean, select(is_any, n * variance, Float32(0.0))
+
+    @cute.jit
+    def merged_sums(self, sums: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
+        """Both sums of a column, of every so many-th part."""
+        grads, products = Float32(0.0), Float32(0.0)
+        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
+            own = Int64(part) * 2 * columns + place.single
+            grads = grads + at(sums, own)
+            products = products + at(sums, own + columns)
+        return grads, products
+
+
+class MergeMoments(OfParts):
+    """The moments of a rank, which others are told.
+
+    Tensors: the moments of its parts; of all of them, the inverse deviation in place of squares.
+    Integers: the bits of eps.
     """
 
-    more = 2
+    more, single = 1, True
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("float32", 4), ("float32", 4)
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        moments, told = pointers
+        place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
+        eps = _float(integers[5])
+        (n, mean, squares), _ = self.moments_of(moments, place, columns, parts, eps)
+        if place.is_single:
+            variance = squares * select(n > 0.0, 1.0 / n, Float32(0.0))
+            put(told, place.single, mean)
+            put(told, columns + place.single, _math.rsqrt(variance + eps))
+            if place.single == 0:
+                put(told, 2 * columns, n)
+
+
+class Normalise(OfParts):
+    """Features after the norm, and what follows it.
+
+    Tensors: features, which rows there are, moments of the parts, weight, bias, what is added, the
+    result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; both running
+    statistics, and batches so far, int64 (). Integers: the bits of eps and of the momentum, as
+    float32, and how many moments there are.
+    """
+
+    more = 3
+
+    @property
+    def reads_ranks(self) -> bool:
+        return self.shape.ranks
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         shape, floats = self.shape, ("float32", 4)
         parameter, running = (_aligned(t or "float32") for t in (shape.parameters, shape.running))
         features = self.of_features()
         return (
-            features, ("uint8", 1), floats, floats, parameter, parameter, features, features,
+            features, ("uint8", 1), floats, parameter, parameter, features, features,
             floats, running, running, ("int64", 8),
         )  # fmt: skip
 
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
-        x, there, moments, counts, weight, bias, past, out, kept, *moving = pointers
+        x, there, moments, weight, bias, past, out, kept, *moving = pointers
         mean_run, variance_run, batches = moving
-        place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
+        place, columns, parts = self.enter(integers), integers[1], Int32(integers[7])
         eps, momentum = (_float(bits) for bits in integers[5:7])
-        arrays = self.shared(3)
-        n, mean, squares = self.merged(moments, counts, place, columns, parts)
-        for array, own in zip(arrays, (n, mean, squares), strict=True):
-            array[0, place.tid] = own
-        self.add_up(
-            arrays, merge_moments, place.tid, place.log_wide, Int32(LOG_THREADS) - place.log_wide
-        )
+        (n, mean, squares), arrays = self.moments_of(moments, place, columns, parts, eps)
         if place.is_single:
-            n, mean, squares = (array[0, place.tid] for array in arrays)
             column = place.single
             variance = squares * select(n > 0.0, 1.0 / n, Float32(0.0))
             inverse = _math.rsqrt(variance + eps)
@@ -144,16 +238,6 @@ class Normalise(OfRows):
         lists = [[array[0, first + j] for j in range(self.vector)] for array in arrays]
         for turn in range(self.turns(place)):
             self.rows_of((x, there, past), out, place, turn, columns, lists)
-
-    @cute.jit
-    def merged(self, moments: Any, counts: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
-        """The moments of a column, of every so many-th part."""
-        n, mean, squares = Float32(0.0), Float32(0.0), Float32(0.0)
-        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
-            own = Int64(part) * 2 * columns + place.single
-            found = at(counts, part), at(moments, own), at(moments, own + columns)
-            n, mean, squares = of_moments((n, mean, squares), found)
-        return n, mean, squares
 
     def follow(self, running: Any, column: Any, momentum: Any, n: Any, now: Any) -> None:
         """A running statistic, of which fewer than two rows change nothing."""
@@ -180,7 +264,7 @@ class Normalise(OfRows):
             self.write(out, place, row, inside, columns, result)
 
 
-class Sums(OfRows):
+class Sums(OfParts):
     """Sums of the gradient, and of it times what was normalised, of the rows of a part.
 
     Tensors: features, which rows there are, the result, its gradient, what the forward pass left,
@@ -244,13 +328,40 @@ class Sums(OfRows):
         return found
 
 
+class MergeSums(OfParts):
+    """The sums of a rank, which others are told: of its parts.
+
+    Tensors: what the forward pass left, the sums of its parts, the gradients of weight and bias
+    (2, C), which are of its rows, and the sums of all of them (2, C): of ``x - mean`` in place of
+    ``x^``, which is that by the inverse deviation.
+    """
+
+    single = True
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return (("float32", 4),) * 4
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        kept, found, of_parameters, told = pointers
+        place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
+        totals, _ = self.sums_of(found, place, columns, parts)
+        if place.is_single:
+            for number in range_constexpr(2):
+                put(of_parameters, (1 - number) * columns + place.single, totals[number])
+            put(told, place.single, totals[0])
+            put(told, columns + place.single, totals[1] / at(kept, columns + place.single))
+
+
 class Gradient(Sums):
     """Gradients of features, of parameters, and of what was added.
 
     Tensors: features, which rows there are, the result, its gradient, what the forward pass left,
     sums of the parts, weight, the gradients of features and of what was added, and of weight and
-    bias (2, C).
+    bias (2, C). The last integer is how many sums there are.
     """
+
+    more = 1
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         features, floats = self.of_features(), ("float32", 4)
@@ -260,20 +371,18 @@ class Gradient(Sums):
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         x, there, out, grad, kept, found, weight, dx, dpast, of_parameters = pointers
-        place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
-        arrays = self.shared(2)
-        for array, own in zip(arrays, self.merged(found, place, columns, parts), strict=True):
-            array[0, place.tid] = own
-        self.add_up(
-            arrays, merge_sums, place.tid, place.log_wide, Int32(LOG_THREADS) - place.log_wide
-        )
+        place, columns, parts = self.enter(integers), integers[1], Int32(integers[5])
+        totals, arrays = self.sums_of(found, place, columns, parts)
         n = at(kept, 2 * columns)
         if place.is_single:
             for number in range_constexpr(2):
-                total = arrays[number][0, place.tid]
                 if place.part == 0:
-                    put(of_parameters, (1 - number) * columns + place.single, total)
-                arrays[number][0, place.tid] = total * select(n > 0.0, 1.0 / n, Float32(0.0))
+                    place_of = (1 - number) * columns + place.single
+                    put(of_parameters, place_of, totals[number])
+                share = select(n > 0.0, 1.0 / n, Float32(0.0))
+                if cutlass.const_expr(self.shape.ranks and number == 1):
+                    share = share * at(kept, columns + place.single)
+                arrays[number][0, place.tid] = totals[number] * share
         cute.arch.sync_threads()
         first = (place.tid & ((Int32(1) << place.log_across) - 1)) * self.vector
         grads, products = ([array[0, first + j] for j in range(self.vector)] for array in arrays)
@@ -306,32 +415,44 @@ class Gradient(Sums):
             if self.shape.added:
                 self.write(written[1], place, row, inside, columns, own)
 
-    @cute.jit
-    def merged(self, found: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
-        """Both sums of a column, of every so many-th part."""
-        grads, products = Float32(0.0), Float32(0.0)
-        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
-            own = Int64(part) * 2 * columns + place.single
-            grads = grads + at(found, own)
-            products = products + at(found, own + columns)
-        return grads, products
+
+_ALL = tuple(range(5))  # the integers of a schedule; the last one is how many parts there are
 
 
 def forward(shape: NormShape) -> Chain:
-    """The launches forward. Its tensors and integers are those of ``Normalise``."""
-    ints = tuple(range(5))
+    """The launches forward: tensors of ``Normalise``, and its integers but the last."""
     return Chain(
         (
-            (Statistics(shape), (0, 1, 2, 3), ints),
-            (Normalise(shape), tuple(range(12)), (*ints, 5, 6)),
+            (Statistics(shape), (0, 1, 2), _ALL),
+            (Normalise(shape), tuple(range(11)), (*_ALL, 5, 6, 4)),
         )
     )
 
 
+def moments(shape: NormShape) -> Chain:
+    """The launches that leave a rank's moments: tensors of ``Statistics``, and the moments."""
+    return Chain(((Statistics(shape), (0, 1, 2), _ALL), (MergeMoments(shape), (2, 3), (*_ALL, 5))))
+
+
+def normalise(shape: NormShape) -> Chain:
+    """The launch of ``Normalise``, of the moments of ranks."""
+    return Chain(((Normalise(shape), tuple(range(11)), tuple(range(8))),))
+
+
 def backward(shape: NormShape) -> Chain:
-    """The launches backward. Its tensors and integers are those of ``Gradient``."""
-    ints = tuple(range(5))
-    return Chain(((Sums(shape), tuple(range(6)), ints), (Gradient(shape), tuple(range(10)), ints)))
+    """The launches backward: tensors of ``Gradient``, and its integers but the last."""
+    parts = (Sums(shape), tuple(range(6)), _ALL), (Gradient(shape), tuple(range(10)), (*_ALL, 4))
+    return Chain(parts)
+
+
+def sums(shape: NormShape) -> Chain:
+    """The launches that leave a rank's sums: tensors of ``Sums``, then of ``MergeSums``."""
+    return Chain(((Sums(shape), tuple(range(6)), _ALL), (MergeSums(shape), (4, 5, 6, 7), _ALL)))
+
+
+def gradient(shape: NormShape) -> Chain:
+    """The launch of ``Gradient``, of the sums of all ranks."""
+    return Chain(((Gradient(shape), tuple(range(10)), tuple(range(6))),))
 
 
 def _aligned(dtype: str) -> tuple[str, int]:

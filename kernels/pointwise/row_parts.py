@@ -46,6 +46,7 @@ class OfRows(PerRank):
 
     threads = THREADS
     more = 0  # integers behind these
+    single = False  # whether one part has what all have left
 
     def __init__(self, shape: NormShape) -> None:
         super().__init__(0)
@@ -62,7 +63,7 @@ class OfRows(PerRank):
         _, columns, log_across, _, parts = integers[:5]
         wide = Int64(self.vector) << log_across
         self.kernel(pointers, integers).launch(
-            grid=[Int32((columns + wide - 1) // wide), Int32(parts), 1],
+            grid=[Int32((columns + wide - 1) // wide), 1 if self.single else Int32(parts), 1],
             block=[self.threads, 1, 1],
             stream=stream,
             use_pdl=self.shape.early,

@@ -2,8 +2,12 @@
 
 Forward, each rank tells the others one message: of each channel a mean and a sum of squares about
 it, and how many rows these are of; backward they add up another one, of each channel two sums. They
-are float64 and stay on the device: with NCCL the host waits for nothing. No square of a mean is
-subtracted from another, so means far above deviations cost no digits.
+stay on the device: with NCCL the host waits for nothing. No square of a mean is subtracted from
+another, so means far above deviations cost no digits.
+
+On a GPU both passes are two launches with the message between, and a ReLU or a sum after the norm
+is part of the second, as of batch norms (``nn.trained_norm``). Elsewhere, and for what these
+kernels do not take, they are operations of torch, and messages are float64.
 """
 
 from __future__ import annotations
@@ -15,9 +19,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..base.ranks import Ranks, ranks_of
 from ..errors import ArgumentError, ArgumentTypeError
+from ..gpu.row_norm import Norm
+from ..nn import trained_norm
 from ..nn.fused_norm import NORMS
 from ..nn.padded_norm import remember
+from ..nn.row_norm import batch_norm, on_kernels
 from ..sparse import SparseTensor
 from .group import place_in
 
@@ -110,14 +118,28 @@ class SyncBatchNorm(_BatchNorm):
         if features.dim() != 2 or features.shape[1] != self.num_features:
             expected = f"features of {self.num_features} channels"
             raise ArgumentError("input", expected, tuple(features.shape))
-        _, ranks = place_in(self.process_group)
-        of = there, self.weight, self.bias, self.eps, (self.process_group, ranks)
+        place_in(self.process_group)  # which refuses a group of others
+        norm = self._as_kernels_take_it(there)
+        if on_kernels(features, norm):
+            return batch_norm(features, norm)
+        of = there, self.weight, self.bias, self.eps, norm.ranks or Ranks(None, 1)
         y, mean, variance, count = _OverRanks.apply(features, *of)
         if self.training and self.running_mean is not None:
             with torch.no_grad():
                 remember(self, mean, variance, count)
         out: Tensor = y
         return out
+
+    def _as_kernels_take_it(self, there: Tensor | None) -> Norm:
+        running = counted = None
+        if self.training and self.running_mean is not None:
+            assert self.running_var is not None
+            running, counted = (self.running_mean, self.running_var), self.num_batches_tracked
+        momentum: Any = 0.0 if running is None else self.momentum
+        return Norm(
+            self.weight, self.bias, running, momentum, self.eps, there,
+            counted=counted, ranks=ranks_of(self),
+        )  # fmt: skip
 
     def _counts(self) -> bool:
         return self.training or self.running_mean is None
@@ -135,6 +157,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 NORMS.add(SyncBatchNorm)  # in evaluation part of the launch before it
+trained_norm.NORMS.add(SyncBatchNorm)  # in training one pass with what follows
 
 
 class _OverRanks(torch.autograd.Function):
@@ -142,13 +165,13 @@ class _OverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, there: Tensor | None, weight: Any, bias: Any, eps: float, of: Any
+        ctx: Any, x: Tensor, there: Tensor | None, weight: Any, bias: Any, eps: float, of: Ranks
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         exact = torch.promote_types(x.dtype, torch.float32)
         own = x.to(exact)
         if there is not None:
             own = own.where(there[:, None], 0)
-        mean, variance, count = _over(_gathered(_statistics(own, there), of))
+        mean, variance, count = _over(of.gathered(_statistics(own, there)))
         inverse = (variance + eps).rsqrt()
         y = _normal(own, mean, inverse, weight, bias)
         y = y if there is None else y.where(there[:, None], 0)
@@ -174,7 +197,7 @@ class _OverRanks(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             # Ranks whose input wants none would not come; networks are the same on all of them.
             told = own.to(torch.float64, copy=True)  # dw and db are views of a rank's own
-            both = (_summed(told, ctx.of) / count.clamp(min=1)).to(exact)
+            both = (ctx.of.summed(told) / count.clamp(min=1)).to(exact)
             dx = inverse * (grad - both[0] - normal * both[1])
             if weight is not None:
                 dx = (inverse * weight) * (grad - both[0] - normal * both[1])
@@ -227,23 +250,3 @@ def _normal(
     beyond = (rounded - mean) * factor
     beyond = beyond if bias is None else beyond + bias
     return torch.addcmul(beyond.to(x.dtype), x - rounded, factor.to(x.dtype))
-
-
-def _gathered(told: Tensor, of: tuple[Any, int]) -> Tensor:
-    """Return the messages (ranks, n) of all ranks."""
-    group, ranks = of
-    if ranks == 1:
-        return told[None]
-    every = told.new_empty(ranks * len(told))
-    # Of torch 2.13 on; the older name warns there.
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    gather(every, told, group=group)
-    return every.view(ranks, -1)
-
-
-def _summed(told: Tensor, of: tuple[Any, int]) -> Tensor:
-    """Return the sum of all ranks' messages."""
-    group, ranks = of
-    if ranks > 1:
-        dist.all_reduce(told, group=group)
-    return told

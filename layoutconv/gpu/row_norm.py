@@ -14,6 +14,7 @@ from . import machines
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..base.ranks import Ranks
     from ..kernels.maps.per_rank import Chain
 
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
@@ -31,6 +32,7 @@ class Norm(NamedTuple):
         past: what is added to the result, like the features, or None.
         relu: whether max(x, 0) follows.
         counted: batches so far, int64 (), which are one more then, or None.
+        ranks: those over whose rows it is, or None.
     """
 
     weight: Tensor | None
@@ -42,11 +44,15 @@ class Norm(NamedTuple):
     past: Tensor | None = None
     relu: bool = False
     counted: Tensor | None = None
+    ranks: Ranks | None = None
 
 
 def takes(x: Tensor, norm: Norm) -> bool:
     """Return whether kernels compute a norm of features ``x``, as far as dtypes and shapes say."""
-    if x.dim() != 2 or not x.numel() or x.dtype not in TYPES or len(x) >= 1 << 31:
+    if x.dim() != 2 or x.dtype not in TYPES or len(x) >= 1 << 31:
+        return False
+    # Ranks meet with or without rows.
+    if not x.shape[1] or not (len(x) or norm.ranks):
         return False
     if not (_LEAST < norm.eps < _MOST and abs(norm.momentum) < _MOST):
         return False
@@ -86,17 +92,20 @@ def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     x, past, running = _whole(x), norm.past, norm.running or (None, None)
     past = None if past is None else _whole(past)
     shape, plan = _planned(x, norm)
-    C, parts = plan.columns, plan.parts
-    out, kept = torch.empty_like(x), x.new_empty(2 * C + 1, dtype=torch.float32)
-    # Words, as launches want their first tensor: moments of each part, and counts behind them.
-    moments = x.new_empty((1, parts * (2 * C + 1)), dtype=torch.int32)
-    start = moments.data_ptr()
-    there = [x, norm.there, norm.weight, norm.bias, past, out, kept, *running, norm.counted]
-    rows, valid, *rest = [start if t is None else t.data_ptr() for t in there]
-    addresses = rows, valid, start, start + 8 * C * parts, *rest
-    chain = _chain(shape, forward=True)
-    tensors = moments, *[t for t in there if t is not None]
-    _per_rank().launch(chain, tensors, addresses, (*plan, _bits(norm.eps), _bits(norm.momentum)))
+    width = 2 * plan.columns + 1
+    out, kept = torch.empty_like(x), x.new_empty(width, dtype=torch.float32)
+    # Words, as launches want their first tensor.
+    moments = x.new_empty((1, plan.parts * width), dtype=torch.int32)
+    merged, chain = moments, "forward"
+    numbers: tuple[int, ...] = *plan, _bits(norm.eps), _bits(norm.momentum)
+    if norm.ranks is not None:
+        told = x.new_empty(width, dtype=torch.float32)
+        of_rows = *plan, _bits(norm.eps)
+        _launch("moments", shape, moments, (x, norm.there, moments, told), of_rows)
+        merged, chain = norm.ranks.gathered(told), "normalise"
+        numbers = *numbers, len(merged)
+    of_norm = norm.weight, norm.bias, past, out, kept, *running, norm.counted
+    _launch(chain, shape, moments, (x, norm.there, merged, *of_norm), numbers)
     for tensor in (*(norm.running or ()), norm.counted):
         if tensor is not None and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
@@ -108,6 +117,8 @@ def gradients(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of features and of what was added, like these, and of weight and bias, float32
     (2, C), from that of the result; ``out`` is the result, where ``norm.relu``.
+
+    Of several ranks, those of weight and bias are of this one's rows.
     """
     x, grad = _whole(x), _whole(grad)
     shape, plan = _planned(x, norm)
@@ -115,12 +126,25 @@ def gradients(
     dx, dpast = torch.empty_like(x), torch.empty_like(x) if shape.added else None
     of_parameters = x.new_empty((2, C), dtype=torch.float32)
     sums = x.new_empty((1, plan.parts * 2 * C), dtype=torch.int32)
-    there = [x, norm.there, out, grad, kept, sums, norm.weight, dx, dpast, of_parameters]
-    start = sums.data_ptr()
-    addresses = tuple([start if t is None else t.data_ptr() for t in there])
-    tensors = sums, *[t for t in there if t is not None]
-    _per_rank().launch(_chain(shape, forward=False), tensors, addresses, tuple(plan))
+    merged, chain, numbers = sums, "backward", tuple(plan)
+    written, read = of_parameters, (x, norm.there, out, grad, kept)
+    if norm.ranks is not None:
+        told = torch.empty_like(of_parameters)
+        _launch("sums", shape, sums, (*read, sums, of_parameters, told), plan)
+        merged, chain, numbers = norm.ranks.summed(told), "gradient", (*plan, 1)
+        written = torch.empty_like(of_parameters)  # those of all ranks, which nobody wants
+    _launch(chain, shape, sums, (*read, merged, norm.weight, dx, dpast, written), numbers)
     return dx, dpast, of_parameters
+
+
+def _launch(
+    chain: str, shape: NormShape, words: Tensor, tensors: tuple[Any, ...], numbers: tuple[int, ...]
+) -> None:
+    """Launch kernels on tensors, of which those that are None are read nowhere."""
+    start = words.data_ptr()
+    addresses = tuple([start if t is None else t.data_ptr() for t in tensors])
+    given = words, *[t for t in tensors if t is not None]
+    _per_rank().launch(_chain(shape, chain), given, addresses, tuple(numbers))
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -134,11 +158,13 @@ def _planned(x: Tensor, norm: Norm) -> tuple[NormShape, Schedule]:
     weight, running = norm.weight, norm.running
     of_parameters = None if weight is None else weight.dtype
     of_running = None if running is None else running[0].dtype
-    options = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
+    follows = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
     early = x.is_cuda and _starts_early(x.get_device())
+    options = *follows, early, norm.ranks is not None
     rows, C = x.shape
-    shape = _shape_of(x.dtype, C, of_parameters, of_running, *options, early)
-    return shape, schedule(rows, C, shape.vector)
+    shape = _shape_of(x.dtype, C, of_parameters, of_running, *options)
+    plan = schedule(max(rows, 1), C, shape.vector)
+    return shape, plan if rows else plan._replace(rows=0)
 
 
 @remembered(64)
@@ -161,11 +187,12 @@ def _shape_of(
     return NormShape(name, vector, of_parameters, of_running, *options)
 
 
-@remembered(64)
-def _chain(shape: NormShape, *, forward: bool) -> Chain:
+@remembered(128)
+def _chain(shape: NormShape, name: str) -> Chain:
     from ..kernels.pointwise import row_norm as kernels
 
-    return kernels.forward(shape) if forward else kernels.backward(shape)
+    found: Chain = getattr(kernels, name)(shape)
+    return found
 
 
 @remembered(64)

@@ -136,6 +136,10 @@ def apply(module: Any, input: Any) -> Any:
         return input  # where something was folded away
     if not (isinstance(input, SparseTensor) and is_plain(module)):
         return module(input)
+    if isinstance(module, torch.nn.SyncBatchNorm) and may_fuse(input.features, rows=0):
+        made = trained_features(input, module, None)
+        if made is not None:
+            return made
     of_images = type(module).forward in FORWARDS and counts_images(module)
     if not of_images and not (input.coordinates.padded and counts_rows(module)):
         return input.replace(module(input.features))

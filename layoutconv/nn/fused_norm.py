@@ -93,11 +93,11 @@ def fused() -> AbstractContextManager[None]:
     return setting(_fuses, True)
 
 
-def may_fuse(x: Any) -> bool:
+def may_fuse(x: Any, rows: int = 1) -> bool:
     """Return whether what follows convolutions of features ``x`` may be part of their launches.
 
     Asked once for a sequence of modules: nobody watches calls of torch or of modules, and there are
-    rows on a device that runs kernels.
+    at least so many rows on a device that runs kernels.
     """
     if torch.compiler.is_dynamo_compiling():  # which follows nothing of what is below
         return False
@@ -106,7 +106,7 @@ def may_fuse(x: Any) -> bool:
         type(x) in PLAIN
         and (runs_kernels(x) if asked is None else asked)
         and x.dim() == 2
-        and x.shape[0]
+        and x.shape[0] >= rows
         and not is_watched_unseen()
         and not is_tracing()
         and transform_on_top() is None

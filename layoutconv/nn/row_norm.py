@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from ..base.torch_internals import is_tracing, transform_on_top
 from ..gpu import row_norm
@@ -19,8 +20,9 @@ _PLAIN_OR_NONE = PLAIN | {type(None)}
 
 def batch_norm(x: Tensor, norm: Norm) -> Tensor:
     """Features ``x`` (rows, C) normalised over the rows that count, and what follows; zeros in
-    other rows. Running statistics move as torch's, but of fewer than two rows, which torch refuses,
-    they do not; batches are counted all the same.
+    other rows. Kernels also normalise over the rows of several ranks. Running statistics move as
+    torch's, but of fewer than two rows, which torch refuses, they do not; batches are counted all
+    the same.
 
     >>> x, there = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([True, True, False])
     >>> running = torch.zeros(1), torch.ones(1)
@@ -28,7 +30,8 @@ def batch_norm(x: Tensor, norm: Norm) -> Tensor:
     (tensor([[-1.,  1.,  0.]]), (tensor([1.]), tensor([1.5000])))
     """
     if on_kernels(x, norm):
-        found: Tensor = _OnKernels.apply(x, norm.weight, norm.bias, norm.past, norm)
+        kind = _OnKernels if norm.ranks is None else _OverRanks
+        found: Tensor = kind.apply(x, norm.weight, norm.bias, norm.past, norm)
         return found
     there = x.new_ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
     y, *statistics = normalised_rows(x, there[:, None], norm.weight, norm.bias, norm.eps)
@@ -108,7 +111,7 @@ class _OnKernels(torch.autograd.Function):
     ) -> Tensor:
         out, kept = row_norm.normalised(x, norm)
         ctx.save_for_backward(x, weight, bias, norm.there, kept, out if norm.relu else None)
-        ctx.eps, ctx.relu, ctx.added = norm.eps, norm.relu, past is not None
+        ctx.eps, ctx.relu, ctx.added, ctx.ranks = norm.eps, norm.relu, past is not None, norm.ranks
         return out
 
     @staticmethod
@@ -117,13 +120,22 @@ class _OnKernels(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *_gradients(ctx, grad), None
         past = x if ctx.added else None  # whatever it was: its gradient is one like it
-        norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.relu)
+        norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.relu, ranks=ctx.ranks)
         dx, dpast, of_parameters = row_norm.gradients(x, norm, out, kept, grad)
         dw, db = (
             None if one is None else found.to(one.dtype)
             for one, found in zip((weight, bias), of_parameters, strict=True)
         )
         return dx, dw, db, dpast, None
+
+
+class _OverRanks(_OnKernels):
+    """The norm over the rows of several ranks, which has no second derivative."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return _OnKernels.backward(ctx, grad)
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -2,7 +2,8 @@
 
 As of :mod:`.fused_norm` nothing is changed in a module, and what has hooks, or is of a kind that is
 not known here, runs as torch has it. :func:`~layoutconv.nn.fused_norm.unfused` has all of them do
-so. Statistics move, and batches are counted, as by torch.
+so. Statistics move, and batches are counted, as by torch. Those of a ``SyncBatchNorm`` are of all
+ranks; what a rank tells the others is the message of torch's own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.ranks import ranks_of
 from ..gpu.row_norm import Norm
 from ..sparse import SparseTensor
 from .counted_rows import rows_there
@@ -20,8 +22,8 @@ from .row_norm import batch_norm, on_kernels
 if TYPE_CHECKING:
     from torch import Tensor
 
-# spconv's names add theirs.
-NORMS: set[type] = {torch.nn.BatchNorm1d}
+# spconv's names and ours over ranks add theirs.
+NORMS: set[type] = {torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm}
 
 
 def trained_features(x: Any, norm: Any, last: Any, past: Any = None) -> SparseTensor | None:
@@ -54,7 +56,10 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
     >>> trained(torch.ones(3, 2), torch.nn.BatchNorm1d(2)) is None
     True
     """
-    if type(norm) not in NORMS or not norm.training or not is_bare(norm) or len(x) < 2:
+    if type(norm) not in NORMS or not norm.training or not is_bare(norm):
+        return None
+    ranks = ranks_of(norm)
+    if len(x) < 2 and ranks is None:
         return None
     if last is not None and (type(last) is not torch.nn.ReLU or not is_bare(last)):
         return None
@@ -67,5 +72,5 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
     momentum, relu = norm.momentum, last is not None
     counted = None if running is None else held.get("num_batches_tracked")
     there = rows_there(len(x))
-    told = Norm(weight, bias, running, momentum, norm.eps, there, past, relu, counted)
+    told = Norm(weight, bias, running, momentum, norm.eps, there, past, relu, counted, ranks)
     return batch_norm(x, told) if on_kernels(x, told) else None

@@ -28,6 +28,7 @@ class NormShape:
         added: whether a tensor is added in front of that.
         counts: whether batches are counted.
         early: whether kernels start while those before them end (PDL).
+        ranks: whether moments are those that ranks tell each other.
     """
 
     dtype: str
@@ -39,6 +40,7 @@ class NormShape:
     added: bool = False
     counts: bool = False
     early: bool = False
+    ranks: bool = False
 
 
 def vector_of(columns: int, itemsize: int) -> int:

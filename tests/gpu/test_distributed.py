@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ BOUND = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
 
 
 @pytest.mark.parametrize(
-    "check", ["float16", "bfloat16", "float32", "batch_norm", "dense", "graphs"]
+    "check", ["float16", "bfloat16", "float32", "batch_norm", "sync_norm", "dense", "graphs"]
 )
 def test_two_gpus(check, tmp_path):
     """A volume split in two, of a type; or a network that two train together, also as graphs."""
@@ -42,7 +44,7 @@ def _rank(rank: int, check: str, folder: str) -> None:
     dist.init_process_group(
         "nccl", init_method=where, rank=rank, world_size=RANKS, device_id=device
     )
-    networks = {"batch_norm": batch_norm, "dense": dense, "graphs": graphs}
+    networks = {"batch_norm": batch_norm, "sync_norm": sync_norm, "dense": dense, "graphs": graphs}
     networks[check]() if check in networks else split(getattr(torch, check))
     torch.cuda.synchronize()
     dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
@@ -146,6 +148,64 @@ def batch_norm() -> None:
     torch.manual_seed(0)
     mine = clouds[:3] if dist.get_rank() == 0 else clouds[3:]
     trains_alike(sparse_net(), losses, mine, clouds)
+
+
+@dataclass
+class Rows:
+    """Rows of all ranks, numbers that fp16 and tf32 have, and what a batch norm makes of them."""
+
+    x: torch.Tensor
+    grad: torch.Tensor
+    of_ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        leaf = self.x.double().requires_grad_()
+        norm = torch.nn.BatchNorm1d(leaf.shape[1], dtype=torch.double, device="cuda")
+        self.y = norm(leaf).relu()
+        self.y.backward(self.grad.double())
+        self.dx, self.norm = leaf.grad, norm
+
+    def mine(self, t: torch.Tensor) -> torch.Tensor:
+        return t.split(self.of_ranks)[dist.get_rank()]
+
+
+def sync_norm() -> None:
+    """Norms over ranks, by kernels on both, and on one beside torch's own operations on the other:
+    they tell each other the same. A rank may have one row, or none.
+    """
+    C, rank = 20, dist.get_rank()
+    for kind, dtype, of_ranks, apart in product(
+        (torch.nn.SyncBatchNorm, lc.distributed.SyncBatchNorm), (torch.float32, torch.float16),
+        ((700, 400), (600, 1), (0, 300)), (False, True),
+    ):  # fmt: skip
+        generator = torch.Generator("cuda").manual_seed(0)
+        numbers = torch.randint(
+            -64, 64, (2, sum(of_ranks), C), device="cuda", generator=generator
+        )  # fmt: skip
+        rows = Rows(*(numbers / 16 + 3), of_ranks)
+        conv = lc.nn.SubmConv3d(C, C, 1, bias=False).cuda().to(dtype)
+        with torch.no_grad():
+            conv.weight.copy_(torch.eye(C).view(conv.weight.shape))
+        net = lc.nn.Sequential(conv, kind(C).cuda(), torch.nn.ReLU())
+        x = rows.mine(rows.x).to(dtype).requires_grad_()
+        cells = torch.zeros(len(x), 4, dtype=torch.int32, device="cuda")
+        cells[:, 1] = torch.arange(len(x))
+        with lc.nn.unfused() if apart and rank == 0 and len(x) else nullcontext():
+            y = net(lc.SparseTensor(x, cells, (800, 1, 1), 1)).features
+        y.backward(rows.mine(rows.grad).to(dtype))
+        case = f"{kind.__module__}, {dtype}, {of_ranks}, {apart}"
+        limit = 4e-3 if dtype is torch.float16 else 2e-5
+        for found, whole in ((y, rows.y), (x.grad, rows.dx)):
+            torch.testing.assert_close(
+                found.double(), rows.mine(whole), rtol=0, atol=limit, msg=case
+            )
+        for name, found in net[1].named_parameters():
+            dist.all_reduce(found.grad)
+            want = getattr(rows.norm, name).grad
+            assert (found.grad.double() - want).norm() < 1e-3 * want.norm() + 1e-3, (case, name)
+        for name, found in net[1].named_buffers():
+            want = getattr(rows.norm, name)
+            torch.testing.assert_close(found.to(want.dtype), want, rtol=1e-5, atol=1e-6, msg=case)
 
 
 def dense() -> None:

@@ -30,7 +30,14 @@ from layoutconv.kernels.maps.per_rank import Chain, PerRank, build
 from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
-from layoutconv.kernels.pointwise.row_norm import Gradient, Normalise, Statistics, Sums
+from layoutconv.kernels.pointwise.row_norm import (
+    Gradient,
+    MergeMoments,
+    MergeSums,
+    Normalise,
+    Statistics,
+    Sums,
+)
 from layoutconv.sparse.maps import row_orders
 from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
 
@@ -53,13 +60,13 @@ KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (0, 2), Settle: (3,), Count: (2,), Reach: (1,), Mark: (1,),
-    CountBits: (2,), Normalise: (9, 10, 11),
+    CountBits: (2,), Normalise: (8, 9, 10),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
     Windows: (3,), Search: (5,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
-    WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2, 3), Normalise: (7, 8),
-    Sums: (5,),
+    WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2,), Normalise: (6, 7),
+    Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -76,9 +83,15 @@ def compiled(kernel: PerRank) -> Any:
 
 
 def pieces_of(tensors: tuple[Tensor, ...], addresses: tuple[int, ...]) -> list[Any]:
-    """The bytes at each address, up to the next one, or to the end of the tensor that it is in."""
+    """The bytes at each address, up to the next one, or to the end of the tensor that it is in; of
+    a tensor without elements, which is nowhere, none.
+    """
     found = []
     for address in addresses:
+        if not address:
+            assert any(not tensor.numel() for tensor in tensors)
+            found.append(np.empty(0, np.uint8))
+            continue
         (end,) = {
             tensor.data_ptr() + tensor.numel() * tensor.itemsize
             for tensor in tensors

@@ -21,6 +21,8 @@ from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise.row_norm import (
     THREADS,
     Gradient,
+    MergeMoments,
+    MergeSums,
     Normalise,
     OfRows,
     Statistics,
@@ -142,6 +144,75 @@ def test_it_is_the_norm_of_the_rows_that_are_there(
     ), grad)  # fmt: skip
 
 
+class Others:
+    """What other ranks tell one whose rows are the first ``own`` of all."""
+
+    def __init__(self, x: Tensor, grad: Tensor, norm: Norm, own: int, others: int) -> None:
+        there = torch.ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
+        rows, grads = x.double(), grad.double()
+        among = rows[there]
+        mean = among.mean(0)
+        self.moments = [told_of(r[t], norm.eps) for r, t in zip(
+            rows[own:].tensor_split(others), there[own:].tensor_split(others), strict=True
+        )]  # fmt: skip
+        g, centred = grads[own:][there[own:]], (rows - mean)[own:][there[own:]]
+        self.sums = torch.stack((g.sum(0), (g * centred).sum(0))).float()
+
+    def gathered(self, told: Tensor) -> Tensor:
+        return torch.stack((*self.moments, told))
+
+    def summed(self, told: Tensor) -> Tensor:
+        return told + self.sums
+
+
+def told_of(rows: Tensor, eps: float) -> Tensor:
+    """The message of a rank with these rows, which is that of torch.nn.SyncBatchNorm."""
+    count = max(len(rows), 1)
+    mean = rows.sum(0) / count
+    inverse = ((rows - mean).square().sum(0) / count + eps).rsqrt()
+    return torch.cat((mean, inverse, rows.new_tensor([len(rows)]))).float()
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "masked"), [(300, 1, False), (0, 2, False), (1, 3, True), (690, 2, True)]
+)
+@pytest.mark.parametrize(("C", "dtype"), [(20, torch.float32), (72, torch.float16)])
+def test_over_ranks_it_is_the_norm_of_the_rows_of_all(
+    launches: Launches, own: int, others: int, masked: bool, C: int, dtype: torch.dtype
+) -> None:
+    """A rank may have one row, or none."""
+    rows = 700
+    x, grad = features(1, rows, C, dtype, 3.0), features(2, rows, C, dtype)
+    there = torch.rand(rows, generator=torch.Generator().manual_seed(3)) < 0.8 if masked else None
+    weight, bias = features(4, 2, C, torch.float32)
+    whole = Norm(weight, bias, None, 0.25, 1e-3, there)
+    y, (dx, _, _, _), mean, variance = definition(x, whole, grad)
+    running = torch.zeros(C), torch.ones(C)
+    mine = whole._replace(
+        ranks=Others(x, grad, whole, own, others), running=running,
+        there=None if there is None else there[:own],
+    )  # fmt: skip
+    assert row_norm.takes(x[:own], mine)
+    out, kept = row_norm.normalised(x[:own], mine)
+    of_x, _, (dw, db) = row_norm.gradients(x[:own], mine, None, kept, grad[:own])
+    counted = int(rows if there is None else there.sum())
+    n = int(own if there is None else there[:own].sum())  # of these rows, the first that count
+    assert kept[-1] == counted
+    torch.testing.assert_close(running[0].double(), 0.25 * mean.detach(), rtol=1e-5, atol=1e-5)
+    unbiased = variance.detach() * counted / (counted - 1)
+    torch.testing.assert_close(running[1].double(), 0.75 + 0.25 * unbiased, rtol=1e-5, atol=1e-5)
+    assert dx is not None
+    close = EPS[dtype] * 8
+    valid = slice(None) if there is None else there[:own]
+    for found, expected in ((out, y), (of_x, dx)):
+        limit = close * max(expected.abs().max().item(), 1.0)
+        torch.testing.assert_close(found[valid].double(), expected[:n].detach(), rtol=0, atol=limit)
+    g = grad[:own].double()[valid]
+    normal = (x[:own].double()[valid] - mean) * (variance + whole.eps).rsqrt()
+    for sums, expected in ((dw, (g * normal).sum(0)), (db, g.sum(0))):  # of a rank's own rows
+        torch.testing.assert_close(sums.double(), expected.detach(), rtol=1e-4, atol=1e-3)
+
+
 def test_a_mean_beside_which_the_deviation_is_small(launches: Launches) -> None:
     """Sums of squares in float32 would have no digit of the variance."""
     x = features(0, 600, 8, torch.float32) + 3000
@@ -211,7 +282,7 @@ def test_schedules_have_every_row_and_column_once(columns: int) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("kind", [Statistics, Normalise, Sums, Gradient])
+@pytest.mark.parametrize("kind", [Statistics, MergeMoments, Normalise, Sums, MergeSums, Gradient])
 def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any) -> None:
     shape = NormShape("float16", 8, "float32", "float32", True, True, True, True)
     shape = replace(shape, early=starts_early(arch))

@@ -135,7 +135,7 @@ class SparseSyncBatchNorm(nn.SyncBatchNorm):
 
 
 NORMS.update((SparseBatchNorm, SparseSyncBatchNorm))  # as torch's, of features
-trained_norm.NORMS.add(SparseBatchNorm)
+trained_norm.NORMS.update((SparseBatchNorm, SparseSyncBatchNorm))
 
 
 class SparseReLU(nn.ReLU):
