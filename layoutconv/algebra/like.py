@@ -17,7 +17,7 @@ from .errors import LayoutBudgetError, LayoutValueError, text
 from .int_tuple import IntTuple, crd2idx, depth, idx2crd, product, rank
 from .late import late
 from .protocol import is_stride, map_integers
-from .relations import Relation, assuming, recording
+from .relations import Relation, assuming, granted, recording
 from .symbols import Symbolic, have_one_value, symbolic_of, symint_of
 from .symint import SymInt
 from .values import Shaped
@@ -175,8 +175,9 @@ def symbolically(
     """
     if not any(map(is_symbolic, operands)):
         return operation(*operands)
-    inherited = [r for x in operands for r in getattr(x, "assumptions", ())]
-    with one_operation(), recording() as record, _holding(inherited):
+    assumptions = [taken for x in operands if (taken := getattr(x, "assumptions", ()))]
+    inherited = [relation for taken in assumptions for relation in taken]
+    with one_operation(), recording() as record, _holding(assumptions):
         found: list[Symbolic] = []
         named = [_mapped(lambda integer: _named(integer, found), x) for x in operands]
         if not have_one_value(found):
@@ -200,10 +201,14 @@ def symbolically(
     return _noted(result, tuple(dict.fromkeys(taken))) if taken else result
 
 
-def _holding(relations: list[Relation]) -> Any:
+def _holding(assumptions: list[tuple[Relation, ...]]) -> Any:
     """Let operations use what their operands rest on, but for what kernels see differently."""
+    if not assumptions:
+        return nullcontext()
     try:
-        return assuming(*relations)
+        if len(assumptions) == 1:
+            return granted(assumptions[0])
+        return assuming(*[relation for taken in assumptions for relation in taken])
     except LayoutValueError:  # names that have another value in each operand
         return nullcontext()
 

@@ -133,7 +133,7 @@ def exact_quotient(a: Poly, b: Poly) -> Poly | None:
     >>> show(exact_quotient(product, add(H, W))), exact_quotient(H, W)
     ('H-W', None)
     """
-    if not b:
+    if not b or (len(a) == 1 and len(b) > 1):  # a product of several terms has several
         return None
     quotient: Poly = {}
     lead = _leading(b)
@@ -165,6 +165,8 @@ def _divided(x: Monomial, y: Monomial) -> Monomial | None:
 
 def _leading(p: Poly) -> Monomial:
     """The largest monomial of ``p``: by degree, then lexicographic."""
+    if len(p) == 1:
+        return next(iter(p))
     atoms = sorted({atom for monomial in p for atom, _ in monomial}, key=_rank)
 
     def order(monomial: Monomial) -> tuple[int, list[int]]:

@@ -5,7 +5,7 @@ Polynomials are multiplied and divided here too: ``8 * (W // 8)`` is ``W`` where
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -143,15 +143,30 @@ def assuming(*relations: Relation | bool) -> AbstractContextManager[None]:
         if not isinstance(relation, Relation):
             raise LayoutValueError(f"assuming: expected relations that can hold, got {relation!r}")
         question, wanted = relation.question()
-        known = answer(question, facts)
-        if known is not None and known != wanted:
+        disproved = fails if wanted else follows  # the other answer is not asked for
+        if disproved(question, facts):
             raise LayoutValueError(f"assuming: {relation} cannot hold")
-        if question.kind == "==" and not wanted:
-            question = Question("!=", question.polynomial)
-        elif not wanted:
-            question = Question(">=", add(constant(-1), question.polynomial, -1))
-        facts = facts.with_fact(question)
+        facts = facts.with_fact(_as_fact(question, wanted))
     return holding(facts)
+
+
+def granted(relations: Iterable[Relation]) -> AbstractContextManager[None]:
+    """:func:`assuming`, of what one result took for granted, which is no contradiction."""
+    facts = active()
+    if facts is not NONE:
+        return assuming(*relations)
+    for relation in relations:
+        facts = facts.with_fact(_as_fact(*relation.question()))
+    return holding(facts)
+
+
+def _as_fact(question: Question, wanted: bool) -> Question:
+    """A question whose answer is yes, where that of ``question`` is ``wanted``."""
+    if wanted:
+        return question
+    if question.kind == "==":
+        return Question("!=", question.polynomial)
+    return Question(">=", add(constant(-1), question.polynomial, -1))
 
 
 class Record:

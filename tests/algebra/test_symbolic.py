@@ -313,3 +313,23 @@ def test_names_of_sympy_are_equal_to_what_they_became():
     layout = lc.zipped_divide(lc.Layout((x, y), (y, z)), (128, 512))
     assert layout.shape[1] == ((x + 127) // 128, (y + 511) // 512)
     assert layout.stride == ((y, z), (128 * y, 512 * z))
+
+
+@pytest.mark.parametrize(("old", "new"), [(6, 8), (6, 32)])
+def test_both_steps_of_a_recast_keep_names(old, new):
+    """What the first step took for granted is no work of the second, which ran out of it."""
+    A, B = SymInt(2, "A"), SymInt(2, "B")
+    result = lc.recast(Layout((A, B), (B, 1)), old, new)
+    assert {"A", "B"} <= set(str(result))
+    plain = lc.recast(Layout((2, 2), (2, 1)), old, new)
+    assert [int(result(i)) for i in range(plain.size())] == list(map(plain, range(plain.size())))
+
+
+def test_what_two_results_took_for_granted_may_not_hold_at_once():
+    """Each of two operands was made for other values: neither is used, and none is refused."""
+    W = symbols("W")
+    with assuming(W > 7):
+        longer = lc.composition(Layout((W, 3), (3, 1)), 8)
+    with assuming(W < 4):
+        assert str(lc.coalesce(longer)) == "8:3"
+    assert longer.assumptions == (W > 7,)
