@@ -150,7 +150,8 @@ def _told(one: Plain, two: Plain, a: Any, b: Any) -> bool | None:
         size = whole("overlaps", other[0].size())
         if has is not None and size > _FEW:
             sample = range(0, size, -(-size // _SAMPLE))
-            if any(has(other[0](i) + other[1]) for i in sample):
+            drawn = [other[0](i) + other[1] for i in sample]
+            if any(has(v) for v in drawn if isinstance(v, int)):  # coordinates are no offsets
                 return True
     return None
 

@@ -15,7 +15,7 @@ from .int_tuple import IntTuple, expect_leaves, idx2crd
 from .inverse_composed import gives_integers
 from .layout import Layout, as_like
 from .like import is_symbolic, values_of
-from .normal import Arithmetic, arithmetic, normal_form
+from .normal import normal_form
 from .relations import known
 from .slices import slice_and_offset
 from .symbols import Symbolic, same
@@ -268,10 +268,9 @@ def _opened(crd: IntTuple, a: Any) -> tuple[Any, Any]:
 
 def _values(name: str, x: Any) -> list[Any]:
     a = _asked(name, x)
-    table_size(name, a, a.size())
-    if isinstance(a, Layout) and arithmetic(a) is Arithmetic.COORDINATE:
-        raise LayoutTypeError(f"{name}: {a} gives coordinates, no offsets")
-    values = flat_table(a)
+    size = table_size(name, a, a.size())
+    few = [a(1 << i) for i in range((size - 1).bit_length())]  # which spare most of the tables
+    values = flat_table(a) if all(isinstance(v, int) for v in few) else few
     if not all(isinstance(v, int) for v in values):
         raise LayoutTypeError(f"{name}: {a} gives coordinates, no offsets")
     return values

@@ -414,3 +414,27 @@ def test_coordinates_share_the_zero_alone_with_integers():
         (ComposedLayout(Swizzle(3, 0, 6), 5, Layout(1, 0)), False),
     ):
         assert lc.overlaps(layout, axes) is lc.overlaps(axes, layout) is shared
+
+
+MIXED = ((lc.ScaledBasis(lc.F2(8), (0,)), lc.E(1)), (lc.ScaledBasis(lc.F2(1), (0,)), 3 * lc.E(1)))
+
+
+@pytest.mark.parametrize("axes", MIXED)
+def test_axes_of_which_one_adds_by_xor_share_the_zero_alone_with_integers(axes):
+    """More of them than are all looked at: a sample has coordinates, which are no offsets."""
+    mixed, xors = Layout((4, 3000), axes), Layout((4, 5), (lc.F2(7), lc.F2(64)))
+    assert lc.overlaps(mixed, xors) is lc.overlaps(xors, mixed) is True
+
+
+@pytest.mark.parametrize("ask", [lc.image, lc.cycles, lc.fixed_points, lc.footprint])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((512, 512), MIXED[0]),
+        ComposedLayout(Layout((512, 512), (lc.E(0), lc.E(1))), 0, Layout((512, 512), (512, 1))),
+    ],
+)
+def test_tables_of_coordinates_are_refused_before_they_are_made(ask, layout):
+    assert seconds_of(ask, layout) < SECONDS
+    with pytest.raises(LayoutError, match="gives coordinates, no offsets"):
+        ask(layout)
