@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from .errors import LayoutTypeError, wrong_argument
-from .int_tuple import expect_numbers, is_no_integer
+from .int_tuple import is_no_integer, plain_numbers
+from .late import late
 from .protocol import Bounds, Path, Stride, Terms, is_integer, is_stride, is_zero, xor, zero_of
 from .symbols import Symbolic, same
 
@@ -79,11 +80,13 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):
     def __new__(cls, components: Iterable[Any] = ()) -> ArithmeticTuple:
         if type(components) is not tuple and not _is_sequence(components):
             raise wrong_argument(cls.__name__, "components", "a sequence of them", components)
-        made = tuple.__new__(cls, components)
-        for part in made:
-            if type(part) is not int:
-                expect_numbers(cls.__name__, "components", part)
-        return made
+        return tuple.__new__(
+            cls,
+            [
+                part if type(part) is int else plain_numbers(cls.__name__, "components", part)
+                for part in components
+            ],
+        )
 
     def __mul__(self, c: Any) -> Any:
         return scaled(c if type(c) is int else _factor(c), self)
@@ -175,13 +178,13 @@ def _factor(c: Any) -> Any:
     """Return what a coordinate can be multiplied by, or refuse it."""
     if isinstance(c, tuple) or (not isinstance(c, Stride) and is_no_integer(c)):
         raise wrong_argument("coordinate", "factor", "an integer or an array of them", c)
-    return c
+    return late("plain")(c)
 
 
 def _term(other: Any) -> Any:
     """Return what may be added to a coordinate, its components looked at, or refuse it."""
     if type(other) is tuple:
-        expect_numbers("coordinate", "term", other)
+        return plain_numbers("coordinate", "term", other)
     return other
 
 
@@ -221,7 +224,7 @@ class ScaledBasis(Coordinate):
 
     def __init__(self, value: Any, path: Path | list[int]) -> None:
         if type(value) is not int:
-            expect_numbers("ScaledBasis", "value", value)
+            value = plain_numbers("ScaledBasis", "value", value)
         if type(path) is list:  # as of the CuTe DSL
             path = tuple(path)
         for mode in path if type(path) is tuple else (path,):
@@ -237,7 +240,7 @@ class ScaledBasis(Coordinate):
         if isinstance(other, tuple) or (isinstance(other, Stride) and not _both_xor(other, self)):
             return NotImplemented
         if type(other) is not int:
-            _factor(other)
+            other = _factor(other)
         return ScaledBasis(other * self.value, self.path)
 
     __rmul__ = __mul__

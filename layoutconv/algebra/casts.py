@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from .checks import as_integer
 from .composed import IDENTITY, ComposedLayout
 from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact, text, under
 from .fold import folded
@@ -41,7 +42,7 @@ def upcast(layout: Any, n: int) -> Any:
     >>> print(upcast(ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))), 8))
     S<3,0,3> o 0 o (8,8):(8,1)
     """
-    _positive("upcast", n)
+    n = _positive("upcast", n)
     if isinstance(layout, Swizzle):
         return _moved("upcast", layout, n, -1)
     layout = as_like("upcast", layout)
@@ -180,7 +181,7 @@ def downcast(layout: Any, n: int) -> Any:
     >>> print(downcast(Layout((2, 4), (1, 2)), 4), downcast(Layout(4, 2), 2))
     (8,4):(1,8) (2,4):(1,4)
     """
-    _positive("downcast", n)
+    n = _positive("downcast", n)
     if isinstance(layout, Swizzle):
         return _moved("downcast", layout, n, 1)
     layout = as_like("downcast", layout)
@@ -243,8 +244,7 @@ def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
     >>> print(recast(Layout((8, 4), (1, 8)), 16, 32), recast(Layout((8, 4), (1, 8)), 32, 16))
     (4,4):(1,4) (16,4):(1,16)
     """
-    _positive("recast", old_bits)
-    _positive("recast", new_bits)
+    old_bits, new_bits = _positive("recast", old_bits), _positive("recast", new_bits)
     common = gcd(old_bits, new_bits)
     units, parts = new_bits // common, old_bits // common
     try:
@@ -264,9 +264,11 @@ def recast_layout(new_bits: int, old_bits: int, layout: Any) -> Any:
     return recast(layout, old_bits, new_bits)
 
 
-def _positive(name: str, n: Any) -> None:
-    if type(n) is not int or n < 1:
+def _positive(name: str, n: Any) -> int:
+    number = as_integer(n)
+    if type(number) is not int or number < 1:
         raise LayoutValueError(f"{name}: expected an integer >= 1, got {n!r}")
+    return number
 
 
 def _by_xor(name: str, layout: Layout) -> bool:

@@ -16,6 +16,7 @@ from .int_tuple import IntTuple
 from .protocol import is_stride
 from .symbols import Symbolic, from_sympy
 from .symint import SymInt
+from .values import Immutable
 
 
 def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...] = ()) -> IntTuple:
@@ -125,6 +126,28 @@ def as_integer(x: Any) -> Any:
     duck = all(hasattr(x, op) for op in ("__add__", "__mul__", "__floordiv__", "__mod__"))
     divisor = hasattr(x, "__rdivmod__")  # a kernel's extent that knows how to be divided by
     return x if (duck or divisor) and not hasattr(x, "as_integer_ratio") else None
+
+
+def plain(x: Any) -> Any:
+    """A number, or a tuple of them, with those of NumPy and sympy made plain.
+
+    What is computed with in a type of NumPy's wraps around where it does not hold the result.
+    Arrays, tensors, strides, layouts, None and values of a kernel stay what they are.
+
+    >>> import numpy as np
+    >>> plain((np.int8(100), (None, 2)))
+    (100, (None, 2))
+    """
+    if type(x) is tuple:
+        return tuple([leaf if type(leaf) is int else plain(leaf) for leaf in x])
+    if x is None or isinstance(x, int | tuple | Immutable):
+        return x
+    if hasattr(x, "ndim") and not hasattr(getattr(x, "dtype", None), "kind"):
+        return x  # a tensor, whose number may be known later
+    found = as_integer(x)
+    if found is None and type(x).__module__.partition(".")[0] == "sympy":
+        raise LayoutTypeError(f"{x} is not known to be an integer")
+    return x if found is None else found
 
 
 def _a(x: Any) -> str:

@@ -50,7 +50,7 @@ def greatest_common_domain(a: Any, b: Any) -> Layout:
     layoutconv.algebra.errors.LayoutValueError: greatest_common_domain((H,W), (H,8)): it is \
 unknown if W % 8 == 0; where it holds, say so: assuming(W % 8 == 0)
     """
-    a, b = (shape_of("greatest_common_domain", x) for x in (a, b))
+    a, b = (Layout(shape_of("greatest_common_domain", x)).shape for x in (a, b))
     return symbolically(_shared_factors, a, b, name="greatest_common_domain")  # type: ignore[no-any-return]
 
 

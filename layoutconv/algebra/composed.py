@@ -7,7 +7,7 @@ from typing import Any
 
 from .basis import lifted
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple, compact_stride, expect_numbers, map_leaves
+from .int_tuple import IntTuple, compact_stride, map_leaves, plain_numbers
 from .late import late
 from .layout import Layout, make
 from .like import LayoutLike
@@ -44,7 +44,7 @@ class ComposedLayout(LayoutLike):
         if not isinstance(inner, LayoutLike) and not _is_a_layout(inner):
             raise LayoutTypeError(f"ComposedLayout: inner is {inner!r}, not a layout")
         if type(offset) is not int:
-            expect_numbers("ComposedLayout", "offset", offset)
+            offset = plain_numbers("ComposedLayout", "offset", offset)
         _SET(self, "outer", outer)
         _SET(self, "offset", offset)
         _SET(self, "inner", inner)

@@ -75,8 +75,6 @@ of the right-hand side carry: at (2,1) the function is 8, the sum over modes 7
         return _by_mode(a, b)
     if isinstance(b, Swizzle):
         return ComposedLayout(a, 0, ComposedLayout(b, 0, Layout(b.size(), 1)))
-    if is_integer(b):
-        return compose(a, Layout(b, 1))
     b = as_like("composition", b)
     if isinstance(b, Layout):
         return compose(a, b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .budget import Budget
+from .checks import as_integer
 from .complement import ascending, by_path, complement, first_lost, gaps, sorted_modes
 from .composed import ComposedLayout, lift, over_coordinates
 from .composition import compose
@@ -139,6 +140,8 @@ def as_tile(name: str, tiler: Any) -> Layout:
         found = as_like(name, tiler)
         if isinstance(found, Layout):
             return found
+    elif is_integer(as_integer(tiler)):  # of NumPy or sympy
+        return Layout(tiler, 1)
     raise LayoutTypeError(f"{name}: {tiler!r} is no tiler (a layout, an int, None or a tuple)")
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from .arrays import is_array, product_of, widened
 from .basis import lifted, stride_text
 from .errors import LayoutTypeError, LayoutValueError, shortly, wrong_argument
-from .int_tuple import expect_numbers, is_no_integer, sum_of
+from .int_tuple import is_no_integer, plain_numbers, sum_of
+from .late import late
 from .listed import of_integers
 from .protocol import (
     Bounds,
@@ -60,7 +61,7 @@ class CustomStride(Stride):
         if not callable(func):
             raise LayoutTypeError(f"CustomStride: func has to be callable, got {func!r}")
         if type(stride) is not int:
-            expect_numbers("CustomStride", "stride", stride)
+            stride = plain_numbers("CustomStride", "stride", stride)
         _SET(self, "func", func)
         _SET(self, "stride", stride)
 
@@ -70,6 +71,8 @@ class CustomStride(Stride):
     def at(self, c: Any) -> Any:
         """``func(c) * stride``, arrays in a type that holds the product."""
         value = self.func(c)
+        if type(value) is not int:
+            value = late("plain")(value)
         return product_of(value, self.stride) if is_array(value) else value * self.stride
 
     def __eq__(self, other: object) -> bool:
@@ -336,13 +339,14 @@ class StridedGather(Immutable):
     def __init__(self, stride: Any) -> None:
         if type(stride) is not int and (isinstance(stride, tuple) or is_no_integer(stride)):
             raise wrong_argument("StridedGather", "stride", "an integer", stride)
-        _SET(self, "stride", stride)
+        _SET(self, "stride", late("plain")(stride))
 
     def __reduce__(self) -> Any:
         return StridedGather, (self.stride,)
 
     def __call__(self, i: Any) -> Any:
-        return i * self.stride
+        i = i if type(i) is int else late("plain")(i)
+        return product_of(i, self.stride) if is_array(i) else i * self.stride
 
     def step(self) -> Any:
         """The integer that a coordinate is multiplied by."""

@@ -58,8 +58,8 @@ def shape_of(name: str, x: Any) -> IntTuple:
     if isinstance(x, (tuple, int)) and type(x) is not bool:  # a union takes twice as long
         if type(x) is tuple:
             for leaf in x:
-                if type(leaf) is not int:
-                    expect_leaves(name, leaf)
+                if type(leaf) is not int and expect_leaves(name, leaf):
+                    return late("plain")(x)
         return x
     if isinstance(x, Shaped):
         return x.shape
@@ -70,11 +70,13 @@ def shape_of(name: str, x: Any) -> IntTuple:
     if is_no_integer(x):
         hint = "; write it as a tuple" if isinstance(x, list) else ""
         raise LayoutTypeError(f"{name}: {x!r} is no shape{hint}")
-    return x
+    return late("plain")(x)
 
 
-def expect_leaves(name: str, t: IntTuple) -> None:
+def expect_leaves(name: str, t: IntTuple) -> bool:
     """Refuse a tuple with a leaf that is no integer: a bool, a float, text. None may be one.
+
+    Tell if one is no ``int`` either, so that it may be a number of NumPy or sympy.
 
     >>> expect_leaves("size", (4, (True, 2)))
     Traceback (most recent call last):
@@ -82,14 +84,16 @@ def expect_leaves(name: str, t: IntTuple) -> None:
     layoutconv.algebra.errors.LayoutTypeError: size: the leaf True is not an integer
     """
     if isinstance(t, tuple):
-        for leaf in t:
-            if type(leaf) is not int:
-                expect_leaves(name, leaf)
-    elif not (t is None or isinstance(t, Immutable)) and is_no_integer(t):
+        others = [leaf for leaf in t if type(leaf) is not int and expect_leaves(name, leaf)]
+        return bool(others)
+    if t is None or isinstance(t, Immutable):
+        return False
+    if is_no_integer(t):
         if hasattr(t, "__rdivmod__") and not hasattr(t, "__mul__"):
-            return  # a kernel's divisor
+            return False  # a kernel's divisor
         hint = "; write it as a tuple" if isinstance(t, list) else ""
         raise LayoutTypeError(f"{name}: the leaf {shortly(t)} is not an integer{hint}")
+    return not isinstance(t, int)
 
 
 def refuse_other_profile(name: str, a: IntTuple, b: IntTuple) -> None:
@@ -118,8 +122,8 @@ def product(t: IntTuple) -> Any:
             raise LayoutTypeError(f"product: {text(t)} leaves a mode open")
         if isinstance(mode, tuple | Shaped):
             mode = product(mode)
-        else:
-            expect_leaves("product", mode)
+        elif expect_leaves("product", mode):
+            mode = late("plain")(mode)
         result = result * mode
     return result
 
@@ -288,11 +292,11 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
             if callable(shape):
                 return shape(crd)
             shape = shape_of("crd2idx", shape)
-        expect_leaves("crd2idx", shape)
+        if expect_leaves("crd2idx", shape):
+            shape = late("plain")(shape)
         stride = compact_stride(shape)
-    else:
-        expect_leaves("crd2idx", stride)
-        expect_leaves("crd2idx", shape)
+    elif expect_leaves("crd2idx", stride) | expect_leaves("crd2idx", shape):
+        shape, stride = late("plain")((shape, stride))
     if type(crd) is not int and _has_array(crd):
         crd = late("fitted")(crd, shape, stride)
     try:
@@ -368,6 +372,12 @@ a stride, or a tuple of them, got (1, None)
     """
     if not _has_numbers(x):
         raise wrong_argument(operation, argument, "an integer, a stride, or a tuple of them", x)
+
+
+def plain_numbers(operation: str, argument: str, x: Any) -> Any:
+    """:func:`expect_numbers`, and those of NumPy and sympy made plain."""
+    expect_numbers(operation, argument, x)
+    return late("plain")(x)
 
 
 def _has_numbers(x: Any) -> bool:
@@ -481,20 +491,3 @@ def crd2crd(crd: IntTuple, dst_shape: IntTuple, src_shape: IntTuple = None) -> I
 def has_none(t: IntTuple) -> bool:
     """Tell if a coordinate leaves a mode open."""
     return any(map(has_none, t)) if isinstance(t, tuple) else t is None
-
-
-def slice_tuple(crd: IntTuple, t: IntTuple) -> tuple[Any, ...]:
-    """The modes of ``t`` that ``crd`` leaves open (None), one level of nesting kept.
-
-    >>> slice_tuple((2, None), (4, (2, 3))), slice_tuple((None, (0, None)), (4, (2, 3)))
-    (((2, 3),), (4, 3))
-    """
-    if crd is None:
-        return (t,)
-    if not isinstance(crd, tuple):
-        if type(crd) is not int:
-            expect_numbers("slice_", "crd", crd)
-        return ()
-    if not isinstance(t, tuple) or len(crd) != len(t):
-        raise LayoutTypeError(f"slice_: {text(crd)} does not have the profile of {text(t)}")
-    return tuple(kept for c, mode in zip(crd, t, strict=True) for kept in slice_tuple(c, mode))

@@ -21,6 +21,7 @@ _HOMES = {
     "fitted": "arrays",  # crd2idx of arrays
     "dividing": "arrays",  # idx2crd of arrays
     "relation_of_sympy": "symbols",  # assuming(sympy.Eq(w % 8, 0))
+    "plain": "checks",  # numbers of NumPy and sympy
     "parse": "notation",  # a string is the layout that it says
 }
 _FOUND: dict[str, Any] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .arrays import at_array, checked_arrays, fitting, has_array, is_array
-from .checks import checked_shape, checked_stride
+from .checks import as_integer, checked_shape, checked_stride
 from .errors import LayoutTypeError, text
 from .int_tuple import (
     IntTuple,
@@ -434,7 +434,7 @@ def _is_shape(x: Any) -> bool:
     """Tell if an operand is a shape: integers at every leaf, and at least one."""
     if isinstance(x, tuple):
         return bool(x) and all(map(_is_shape, x))
-    return is_integer(x) and not isinstance(x, str)
+    return is_integer(as_integer(x))
 
 
 def _of_shape(shape: IntTuple, stride: Any = None, *rest: Any) -> Layout:
@@ -455,7 +455,7 @@ def as_like(name: str, x: Any) -> Any:
         return x
     if isinstance(x, str):
         return as_like(name, late("parse")(x))
-    if isinstance(x, tuple) or is_integer(x):
+    if isinstance(x, tuple) or is_integer(x) or is_integer(as_integer(x)):
         return Layout(x)
     as_layout_like = getattr(x, "as_layout_like", None)
     if callable(as_layout_like) and not isinstance(x, type):

@@ -140,6 +140,7 @@ def inner_product(a: IntTuple, b: IntTuple) -> Any:
     """
     a, b = shape_of("inner_product", a), shape_of("inner_product", b)
     refuse_other_profile("inner_product", a, b)
+    refuse_other_profile("inner_product", b, a)
     terms = flatten(map_leaves(_product, a, b))
     result: Any = terms[0] if terms else 0
     for term in terms[1:]:

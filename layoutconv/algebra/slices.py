@@ -6,7 +6,7 @@ from typing import Any
 
 from .arrays import fitted, has_array
 from .errors import LayoutTypeError, text
-from .int_tuple import IntTuple, offset_at, paired_leaves, shape_of, slice_tuple, sum_of
+from .int_tuple import IntTuple, expect_numbers, offset_at, paired_leaves, shape_of, sum_of
 from .layout import Layout, as_like, carried, digits_offset, make, make_all_plain
 from .like import LayoutLike
 from .protocol import zero_of
@@ -28,7 +28,7 @@ def slice_(crd: IntTuple, target: Any) -> Any:
         raise LayoutTypeError(f"slice_: the coordinate comes first, before {crd}")
     if isinstance(target, tuple | int):
         target = shape_of("slice_", target)
-        return target if crd is None else slice_tuple(crd, target)
+        return target if crd is None else _open_modes(crd, target)
     target = as_like("slice_", target)
     return target if crd is None else slice_and_offset(crd, target)[0]
 
@@ -132,3 +132,16 @@ def opened(crd: Any) -> Any:
 
 
 __all__ = ["LayoutLike", "cut", "opened", "slice_", "slice_and_offset"]
+
+
+def _open_modes(crd: IntTuple, t: IntTuple) -> tuple[Any, ...]:
+    """The modes of ``t`` that ``crd`` leaves open (None), one level of nesting kept."""
+    if crd is None:
+        return (t,)
+    if not isinstance(crd, tuple):
+        if type(crd) is not int:
+            expect_numbers("slice_", "crd", crd)
+        return ()
+    if not isinstance(t, tuple) or len(crd) != len(t):
+        raise LayoutTypeError(f"slice_: {text(crd)} does not have the profile of {text(t)}")
+    return tuple(kept for c, mode in zip(crd, t, strict=True) for kept in _open_modes(c, mode))

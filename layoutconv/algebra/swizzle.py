@@ -9,6 +9,7 @@ from .arrays import computable, is_array, type_range, widened
 from .display import Drawable
 from .errors import LayoutTypeError, LayoutValueError
 from .int_tuple import is_no_integer
+from .late import late
 from .symbols import Symbolic
 
 _SET = object.__setattr__
@@ -61,6 +62,8 @@ class Swizzle(Drawable):
                 raise LayoutTypeError(f"Swizzle: the coordinate {x} has no bits")
             if x is None or is_no_integer(x):
                 raise LayoutTypeError(f"Swizzle: {x!r} is no integer")
+            if isinstance(late("plain")(x), Symbolic):  # a name of sympy
+                raise LayoutTypeError(f"Swizzle: the bits of {x} are not known")
         if is_array(x) and not x.ndim and hasattr(x.dtype, "kind"):
             x = int(x)  # a scalar of NumPy
         if is_array(x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 from .errors import whole, wrong_argument
@@ -87,7 +88,9 @@ class SymInt(int):
 
 def _combine(a: Any, b: Any, op: str, fn: Any) -> Any:
     if not (isinstance(a, int) and isinstance(b, int)):
-        return NotImplemented
+        if not (isinstance(a, Integral) and isinstance(b, Integral)):
+            return NotImplemented
+        a, b = (x if isinstance(x, int) else int(x) for x in (a, b))
     value = fn(int(a), int(b))
     if op == "*" and (_plain(a, 1) or _plain(b, 1)):
         return b if _plain(a, 1) else a

@@ -7,7 +7,7 @@ from typing import Any
 
 from .composed import ComposedLayout, moved_slice
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple, expect_numbers, has_none, map_leaves
+from .int_tuple import IntTuple, has_none, map_leaves, plain_numbers
 from .layout import Layout, as_like
 from .like import LayoutLike
 from .protocol import map_integers
@@ -87,7 +87,7 @@ class Tensor(LayoutLike):
         if not hasattr(engine, "__getitem__") or isinstance(engine, type):
             raise LayoutTypeError(f"Tensor: engine is {engine!r}, which cannot be indexed")
         if type(offset) is not int:
-            expect_numbers("Tensor", "offset", offset)
+            offset = plain_numbers("Tensor", "offset", offset)
         _SET(self, "engine", engine)
         _SET(self, "layout", layout)
         _SET(self, "offset", offset)

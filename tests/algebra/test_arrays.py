@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 
 import numpy as np
@@ -121,3 +122,43 @@ def test_a_width_within_a_limit():
             widest = max(n for n in range(1, limit + 1) if width % n == 0)
             assert lc.vector_width(Layout(width), limit) == widest
     assert lc.vector_width(Layout(1 << 62), 1 << 40) == 1 << 40
+
+
+INT8, UINT8, INT32 = np.int8, np.uint8, np.int32
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (lambda: lc.product((INT32(65536), INT32(65536))), 1 << 32),
+        (lambda: lc.size((2, (INT8(100), 1))), 200),
+        (lambda: lc.product_each(((INT32(65536), INT32(65536)), 2)), (1 << 32, 2)),
+        (lambda: lc.prefix_product((INT32(65536), INT32(65536), 2)), (1, 65536, 1 << 32)),
+        (lambda: lc.elem_scale(INT32(65536), (65536, 2)), 1 << 33),
+        (lambda: lc.inner_product((INT8(100), 1), (INT8(100), 1)), 10001),
+        (lambda: lc.ceil_div((UINT8(9), 10), (UINT8(4), 4)), (3, 3)),
+        (lambda: lc.round_up(UINT8(250), UINT8(100)), 300),
+        (lambda: lc.crd2idx((1, INT32(65535)), (4, 4), (1, INT32(65536))), 65535 * 65536 + 1),
+        (lambda: lc.idx2crd(1000, (UINT8(7), UINT8(50))), (6, 142)),
+        (lambda: lc.compatible(400, (UINT8(200), UINT8(2))), True),
+        (lambda: lc.make_ordered_layout((INT8(16), INT8(16), 2), (0, 1, 2)).stride, (1, 16, 256)),
+        (lambda: lc.complement(Layout(4), UINT8(200)), Layout(50, 4)),
+        (lambda: lc.with_shape(Layout(400), (UINT8(200), UINT8(2))), Layout((200, 2))),
+        (lambda: lc.coalesce(np.int64(6)), Layout(6)),
+        (lambda: lc.logical_divide(Layout(24), UINT8(6)), lc.logical_divide(Layout(24), 6)),
+        (lambda: lc.upcast(Layout(400), UINT8(4)), Layout(100)),
+        (lambda: E(0) * INT8(100) * INT8(100), 10000 * E(0)),
+        (lambda: lc.ScaledBasis(UINT8(200), (0,)) * UINT8(200), 40000 * E(0)),
+        (lambda: lc.ArithmeticTuple((UINT8(200), 1)) * 2, (400, 2)),
+        (lambda: operator.add(lc.ArithmeticTuple((200, 1)), (UINT8(100), 1)), (300, 2)),
+        (lambda: lc.StridedGather(UINT8(200))(UINT8(200)), 40000),
+        (lambda: lc.StridedGather(200)(np.array([200], np.uint8)).tolist(), [40000]),
+        (lambda: lc.CustomStride(lc.IndexedGather([0, 200]), UINT8(200)).at(1), 40000),
+        (lambda: lc.CustomStride(lambda c: c * INT8(1), 200).at(INT8(100)), 20000),
+        (lambda: str(lc.SymInt(6, "A") * INT8(100)), "A*100"),
+    ],
+)
+def test_numbers_of_numpy_do_not_wrap_around(asked, expected):
+    found = asked()
+    assert found == expected
+    assert "np." not in repr(found)  # nothing of a narrow type is handed on

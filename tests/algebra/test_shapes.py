@@ -475,3 +475,16 @@ def test_a_fragment_of_strides_that_are_sums_of_bases():
 def test_overlaps_of_xor_strides_and_a_name_say_what_has_no_value():
     with pytest.raises(LayoutTypeError, match="H is no integer with a value"):
         lc.overlaps(Layout((4, 4), (F2(5), F2(16))), Layout(lc.symbols("H"), 1), 1)
+
+
+@pytest.mark.parametrize(("a", "b"), [((3, 4), ((1, 2), 2)), (((1, 2), 2), (3, 4)), (3, (1, 2))])
+def test_a_tuple_is_no_factor_of_a_leaf(a, b):
+    """Python's own product of an integer and a tuple repeats the tuple."""
+    with pytest.raises(LayoutTypeError, match="does not have the profile"):
+        lc.inner_product(a, b)
+
+
+@pytest.mark.parametrize("shape", [0, (0, 4), (4, -2), None])
+def test_shapes_without_elements_share_no_domain(shape):
+    with pytest.raises(LayoutError, match=r"not positive|not an integer"):
+        lc.greatest_common_domain(shape, 2)

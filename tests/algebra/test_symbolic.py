@@ -317,7 +317,7 @@ def test_names_of_sympy_are_equal_to_what_they_became():
 
 @pytest.mark.parametrize(("old", "new"), [(6, 8), (6, 32)])
 def test_both_steps_of_a_recast_keep_names(old, new):
-    """What the first step took for granted is no work of the second, which ran out of it."""
+    """The second step takes for granted what the first one did, without asking again."""
     A, B = SymInt(2, "A"), SymInt(2, "B")
     result = lc.recast(Layout((A, B), (B, 1)), old, new)
     assert {"A", "B"} <= set(str(result))
@@ -333,3 +333,19 @@ def test_what_two_results_took_for_granted_may_not_hold_at_once():
     with assuming(W < 4):
         assert str(lc.coalesce(longer)) == "8:3"
     assert longer.assumptions == (W > 7,)
+
+
+def test_numbers_of_sympy_stand_for_extents_wherever_a_shape_is_asked_for():
+    sympy = pytest.importorskip("sympy")
+    n, m = sympy.symbols("N M", positive=True, integer=True)
+    N, M = symbols("N M")
+    assert lc.complement(Layout(4, 2), 8 * n) == lc.complement(Layout(4, 2), 8 * N)
+    assert lc.greatest_common_domain((n, 4), (n, 2)) == Layout((N, 2), (1, N))
+    assert lc.ceil_div((n, m), (4, 8)) == lc.ceil_div((N, M), (4, 8))
+    assert lc.shape_div(Layout((n, m)), n) == (1, M)
+    assert lc.logical_divide(Layout((24, 8)), n) == lc.logical_divide(Layout((24, 8)), N)
+    assert lc.coalesce(Layout((4, 2), (lc.E(0) * n, 4 * n * lc.E(0)))) == Layout(8, N * lc.E(0))
+    with pytest.raises(LayoutError, match="the bits of N are not known"):
+        lc.Swizzle(1, 0, 1)(n)
+    with pytest.raises(LayoutError, match="N/2 is not known to be an integer"):
+        lc.complement(Layout(4), n / 2)
