@@ -12,6 +12,7 @@ from typing import Any
 
 from .atoms import CopyAtom
 from .casts import upcast
+from .checks import plain
 from .coalesce import coalesce, filter
 from .composition import composition
 from .construct import with_shape
@@ -159,6 +160,7 @@ class TiledCopy(Pictured):
 
     def get_slice(self, thread: int) -> ThrCopy:
         """Return what one thread has of source and destination."""
+        thread = plain(thread)
         if type(thread) is not int or not 0 <= thread < self.size:
             raise LayoutValueError(f"TiledCopy: no thread {thread!r} of {self.size}")
         return ThrCopy(self, thread)

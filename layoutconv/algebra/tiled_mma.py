@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .atoms import MmaAtom
+from .checks import plain
 from .composition import composition
 from .display import Pictured
 from .divide import logical_divide, zipped_divide
@@ -122,6 +123,7 @@ class TiledMma(Pictured):
 
     def get_slice(self, thread: int) -> ThrMma:
         """Return what one thread has of the operands."""
+        thread = plain(thread)
         if type(thread) is not int or not 0 <= thread < self.size:
             raise LayoutValueError(f"TiledMma: no thread {thread!r} of {self.size}")
         return ThrMma(self, thread)
@@ -260,7 +262,9 @@ def _modes(operand: str) -> tuple[int, int]:
 def _by_threads(fragments: Any, tile: tuple[Layout, Layout]) -> Any:
     """``((V, values), (rest, ...))`` as ``((V, (atom, atom)), (values, (rest, ...)))``."""
 
-    def regrouped(inner: Layout) -> Layout:
+    def regrouped(inner: Any) -> Any:
+        if not isinstance(inner, Layout):  # a tensor over a composed layout
+            return inner.on_domain(regrouped)
         (thread, values), rests = inner[0], zipped_divide(inner[1], tile)
         return make_layout(make_layout(thread, rests[0]), make_layout(values, rests[1]))
 

@@ -228,3 +228,25 @@ def test_coordinates_have_an_entry_for_each_mode_that_nobody_moves_in(rows):
 
 def copy_of(tensor):
     return pickle.loads(pickle.dumps(tensor))
+
+
+@pytest.mark.parametrize("operand", ["A", "B", "C"])
+def test_a_thread_has_the_elements_of_a_swizzled_tensor_that_its_layout_says(operand):
+    swizzled = lc.composition(lc.Swizzle(3, 3, 3), Layout((64, 64), (64, 1)))
+    elements = [7 * i % 4096 for i in range(4096)]
+    thread = lc.make_tiled_mma(lc.mma_atom("m16n8k16.f16"), (2, 2, 1)).get_slice(5)
+    offsets = thread.partition(operand, swizzled)
+    part = thread.partition(operand, lc.make_tensor(elements, swizzled))
+    assert part.shape == offsets.shape
+    count = offsets.size()
+    assert [part[i] for i in range(count)] == [elements[offsets(i)] for i in range(count)]
+
+
+def test_a_thread_may_be_a_number_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    mma = lc.make_tiled_mma(lc.mma_atom("m16n8k16.f16"), (2, 2, 1))
+    tile = lc.make_identity_tensor((32, 16))
+    copy = lc.make_tiled_copy_tv(lc.universal_copy(1), Layout((16, 8), (8, 1)), Layout((1, 8)))
+    for tiled, partition in ((mma, "partition_A"), (copy, "partition_S")):
+        parts = [getattr(tiled.get_slice(t), partition)(tile) for t in (5, numpy.uint8(5))]
+        assert str(parts[0]) == str(parts[1])
