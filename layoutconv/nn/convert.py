@@ -15,6 +15,7 @@ from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from ..ops.guard import PLAIN
 from . import modules
+from .own_convolution import Redirected, why_not_redirected
 from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
 
 _OURS: dict[type, type] = {
@@ -76,30 +77,38 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     causal convolutions of video autoencoders do, is recognised by what it does: the convolution
     then pads as it reads, and of an input and a cache one copy is made.
 
+    A forward pass that calls ``torch.nn.functional.conv2d`` or its like, in place of ``super()``'s,
+    runs as it is written, and those calls are computed here. Such a module is no instance of one of
+    :mod:`layoutconv.nn`: nothing is folded into it. To find out, a copy of it without numbers is
+    called once, on the meta device.
+
     Args:
         module: the model, or a convolution.
         inplace: convert ``module`` itself; else a deep copy, with parameters of its own.
         return_report: return a pair of the model and a :class:`ConversionReport`.
 
     A convolution is left as it is, and the report says why, if it overrides the forward pass and
-    calls none of ``super()``, is lazy (convert a model after its first call), or has an attribute
-    that means a fused activation here. A parametrized one, as by weight norm, is converted, before
-    its parametrization or after.
+    calls neither that of ``super()`` nor a function of torch's, is lazy (convert a model after its
+    first call), or has an attribute that means a fused activation here. A parametrized one, as by
+    weight norm, is converted, before its parametrization or after.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
 
     >>> class Named(torch.nn.Conv2d):
     ...     pass
-    >>> class Apart(torch.nn.Conv2d):
+    >>> class Positive(torch.nn.Conv2d):
     ...     def forward(self, input):
     ...         return torch.nn.functional.conv2d(input, self.weight.abs())
-    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), Named(8, 8, 3), Apart(8, 4, 1))
-    >>> net, report = convert(net, return_report=True)
-    >>> print(report)
+    >>> class Pointwise(torch.nn.Conv2d):
+    ...     def forward(self, input):
+    ...         return torch.einsum("kcrs,nchw->nkhw", self.weight, input)
+    >>> layers = Named(3, 8, 3), Positive(8, 8, 3), Pointwise(8, 4, 1)
+    >>> net, report = convert(torch.nn.Sequential(*layers), return_report=True)
+    >>> print(report)  # doctest: +ELLIPSIS
     2 of 3 convolutions swapped
-    left `2`: Apart overrides forward, and does not call that of super()
-    >>> isinstance(net[1], Named), isinstance(net[1], modules.Conv2d)
-    (True, True)
+    left `2`: Pointwise overrides forward, which calls neither that of super() nor a convolution ...
+    >>> isinstance(net[0], Named), [isinstance(layer, modules.Conv2d) for layer in net]
+    (True, [True, False, False])
     """
     return _swap(module, inplace, return_report, _why_not, _to_ours)
 
@@ -185,15 +194,12 @@ def _why_not(layer: Any) -> str | None:
     """The reason not to convert a convolution."""
     kind = _kind_of(layer)
     base, name = _base_of(kind), kind.__name__
-    if isinstance(layer, tuple(_OURS.values())):
+    if isinstance(layer, Redirected) or _is_ours(layer):
         return "layoutconv computes it already"
     if base is None:
         return f"there is no counterpart of {name}"
     if hasattr(kind.__init_subclass__, "__func__"):
         return f"{name} defines __init_subclass__, and would get a subclass"
-    method = overriding(kind, base)
-    if method is not None:
-        return f"{name} overrides {method}, and does not call that of super()"
     for method in ("forward", "_conv_forward"):
         if method in layer.__dict__:
             return f"{method} was replaced in the module"
@@ -201,6 +207,10 @@ def _why_not(layer: Any) -> str | None:
         return "it is lazy: convert after the first call"
     if type(layer.weight) not in PLAIN or layer.weight.layout != torch.strided:
         return f"its weight is a {type(layer.weight).__name__} of {layer.weight.layout} layout"
+    own = overriding(kind, base)
+    if own is not None:
+        reason = why_not_redirected(layer)
+        return None if reason is None else f"{name} overrides {own}, which {reason}"
     taken = [name for name in _OWN_NAMES if hasattr(layer, name)]
     return f"its attribute `{taken[0]}` has another meaning here" if taken else None
 
@@ -209,6 +219,9 @@ def _to_ours(layer: Any) -> None:
     kind: Any = _kind_of(layer)
     like = torch.empty_like(layer.weight, device="meta")  # of as many cells, without gaps
     layer.__dict__[_RECORD] = _Record(kind, tuple(like.shape), like.stride())
+    if overriding(kind, _base_of(kind)) is not None:
+        _set_kind(layer, _redirected(kind))
+        return
     if _has_own_forward(kind):
         found = own_padding(layer, _base_of(kind))
         if found is not None:
@@ -218,21 +231,27 @@ def _to_ours(layer: Any) -> None:
         modules.to_channels_last(layer.weight)
 
 
-@remembered(1024)
-def _computed_here(kind: Any) -> Any:
-    """A subclass of a subclass of torch's convolutions, with the forward pass of ours."""
+def _is_ours(layer: Any) -> bool:
+    return isinstance(layer, tuple(_OURS.values()))
+
+
+def _subclass(kind: Any, bases: tuple[Any, ...], new: Any, methods: dict[str, Any]) -> Any:
+    """A class with the name of ``kind``, of which ``new`` makes it again."""
 
     def reduce(self: Any, protocol: Any) -> Any:
         # The class has no place that pickle could import it from.
         _, (_, *arguments), *rest = super(made, self).__reduce_ex__(max(2, protocol))
-        return _new, (kind, *arguments), *rest
+        return new, (kind, *arguments), *rest
 
-    def fill(names: dict[str, Any]) -> None:
-        names["__reduce_ex__"] = reduce
-        names["__module__"], names["__qualname__"] = __name__, kind.__qualname__
-        names["__doc__"] = kind.__doc__
-        if _has_own_forward(kind):
-            names["forward"] = forward
+    names = {"__module__": __name__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    names.update(methods, __reduce_ex__=reduce)
+    made: Any = new_class(kind.__name__, bases, exec_body=lambda body: body.update(names))
+    return made
+
+
+@remembered(1024)
+def _computed_here(kind: Any) -> Any:
+    """A subclass of a subclass of torch's convolutions, with the forward pass of ours."""
 
     def forward(self: Any, *args: Any, **named: Any) -> Any:
         found: OwnPadding | None = self.__dict__.get(OWN_PADDING)
@@ -241,8 +260,15 @@ def _computed_here(kind: Any) -> Any:
             return super(made, self).forward(*args, **named)
         return found.compute(self, *given)
 
-    made: Any = new_class(kind.__name__, (kind, _OURS[_base_of(kind)]), exec_body=fill)
+    methods = {"forward": forward} if _has_own_forward(kind) else {}
+    made = _subclass(kind, (kind, _OURS[_base_of(kind)]), _new, methods)
     return made
+
+
+@remembered(1024)
+def _redirected(kind: Any) -> Any:
+    """A subclass whose forward pass runs as it is written, with our functions for torch's."""
+    return _subclass(kind, (Redirected, kind), _new_redirected, {})
 
 
 def _has_own_forward(kind: Any) -> bool:
@@ -255,6 +281,12 @@ def _new(kind: type, *arguments: Any) -> Any:
     return made.__new__(made, *arguments)
 
 
+def _new_redirected(kind: type, *arguments: Any) -> Any:
+    """The same, of one whose forward pass calls torch's functions."""
+    made = _redirected(kind)
+    return made.__new__(made, *arguments)
+
+
 # -- and back --------------------------------------------------------------------------------------
 
 
@@ -262,14 +294,14 @@ def _why_not_back(layer: Any) -> str | None:
     """The reason not to revert a convolution."""
     if _RECORD not in layer.__dict__:
         return "it was not converted"
-    if layer.activation is not None:
+    if _is_ours(layer) and layer.activation is not None:
         return f"`{layer.activation}` was folded into it"
     return None
 
 
 def _to_theirs(layer: Any) -> None:
     record: _Record = layer.__dict__.pop(_RECORD)
-    for name in ("activation", "slope", OWN_PADDING):
+    for name in ("activation", "slope", OWN_PADDING) if _is_ours(layer) else ():
         layer.__dict__.pop(name, None)
     _set_kind(layer, record.kind)
     data = layer.weight.data

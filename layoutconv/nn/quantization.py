@@ -19,6 +19,7 @@ from .calibration import Calibration, call_of, sqnr
 from .eight_bits import check_narrow_dtype, of_codes, scale_of
 from .fold import fold_batch_norms, is_sequence, used_once
 from .layer_kinds import LayerKind, kind_of_layer
+from .own_convolution import Redirected
 from .quantization_aware import QuantizationAware
 from .quantized_conv import QuantizedConv
 from .residual import working
@@ -214,6 +215,8 @@ def _layers_of(module: torch.nn.Module) -> tuple[Layers, dict[str, str]]:
                 left[name] = why
         elif isinstance(layer, QuantizedConv):
             raise ArgumentError("module", "a network that is not quantised", f"`{name}`, which is")
+        elif isinstance(layer, Redirected):
+            left[name] = f"{type(layer).__name__} overrides forward"
         elif isinstance(layer, _ConvNd):
             left[name] = "torch's own; lc.nn.convert makes it one of layoutconv's"
         elif isinstance(layer, torch.nn.Linear):
