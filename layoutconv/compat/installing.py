@@ -13,13 +13,13 @@ from types import ModuleType
 class Installed:
     """A package under another name: ``undo()`` takes it back, so does the end of a ``with``."""
 
-    def __init__(self, name: str, ours: str, names: Sequence[str], finder: _Absent) -> None:
-        self._name, self._ours, self._names, self._finder = name, ours, names, finder
+    def __init__(self, name: str, modules: Mapping[str, ModuleType], finder: _Absent) -> None:
+        self._name, self._modules, self._finder = name, modules, finder
 
     def undo(self) -> None:
         """``import`` finds what it would have found. Modules that imported ours keep it."""
-        for name in self._names:
-            if getattr(sys.modules.get(name), "__name__", "").startswith(self._ours):
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is module:
                 del sys.modules[name]
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
@@ -59,10 +59,16 @@ class _Absent:
 _installed: dict[str, Installed] = {}
 
 
-def install_as(name: str, ours: str, absent: Mapping[str, str] | None = None) -> Installed:
+def install_as(
+    name: str,
+    ours: str,
+    absent: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, ModuleType] | None = None,
+) -> Installed:
     """Have ``import name``, and all its modules, find those of the package ``ours``.
 
-    ``absent`` are its modules that ours has none of, and why. A second call changes nothing.
+    ``absent`` are its modules that ours has none of, and why; ``elsewhere`` those that are in no
+    package of ours under that name. A second call changes nothing.
 
     Raises ``RuntimeError`` if another package of that name was imported already.
 
@@ -84,8 +90,10 @@ def install_as(name: str, ours: str, absent: Mapping[str, str] | None = None) ->
     modules = {name: package}
     for found in walk_packages(package.__path__, f"{ours}."):
         modules[name + found.name.removeprefix(ours)] = import_module(found.name)
+    for inner, module in (elsewhere or {}).items():
+        modules[f"{name}.{inner}"] = module
     sys.modules.update(modules)
     finder = _Absent(name, absent or {})
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
-    _installed[name] = Installed(name, ours, list(modules), finder)
+    _installed[name] = Installed(name, modules, finder)
     return _installed[name]

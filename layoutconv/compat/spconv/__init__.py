@@ -17,6 +17,7 @@ from . import constants
 from .absent import explain
 from .core import AlgoHint, ConvAlgo
 from .installed import install
+from .version import set_interface
 
 __version__ = "2.3.8"  # of the interface
 SPCONV_VERSION_NUMBERS = [2, 3, 8]
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "constants",
     "install",
+    "set_interface",
 ]
 
 __getattr__ = explain(__name__)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from ..installing import Installed, install_as
+from . import utils
 from .absent import MODULES
+from .version import is_1x, set_interface
 
 __all__ = ["Installed", "install"]
 
 
-def install() -> Installed:
+def install(version: str = "2.3") -> Installed:
     """Have ``import spconv``, and all its modules, find those of layoutconv.
+
+    ``version`` is as of :func:`set_interface`. For "1.2" layers are in ``spconv`` itself, and there
+    is no ``spconv.pytorch``.
 
     Call it before anything imports spconv, say in ``sitecustomize`` or first in a program: then
     frameworks that were installed run as they are. Another spconv that is installed is not touched;
@@ -26,4 +31,8 @@ def install() -> Installed:
     >>> spconv.SubMConv3d.__module__
     'layoutconv.compat.spconv.pytorch.conv'
     """
-    return install_as("spconv", __name__.rpartition(".")[0], MODULES)
+    set_interface(version)
+    package = __name__.rpartition(".")[0]
+    if not is_1x():
+        return install_as("spconv", package, MODULES)
+    return install_as("spconv", f"{package}.pytorch", MODULES, {"utils": utils})

@@ -16,6 +16,7 @@ from ...whole_numbers import whole, whole_per_mode
 from ..absent import explain
 from ..core import ConvAlgo
 from ..tools import CUDAKernelTimer
+from ..version import is_1x
 from .indice_data import ImplicitGemmIndiceData, IndiceData
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class SparseConvTensor(NoTensor):
     """Features at cells of a batch of grids, as spconv has them.
 
     Args:
-        features: (rows, C), read-only afterwards: :meth:`replace_feature` makes another tensor.
+        features: (rows, C), read-only afterwards: :meth:`replace_feature` makes another tensor. In
+            the interface of 1.2 they may be assigned.
         indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3. Of a cell that is
             there more than once every row is kept, and layers compute what spconv does on a CPU:
             :attr:`layoutconv.sparse.Coordinates.repeats` says what that is.
@@ -128,6 +130,9 @@ class SparseConvTensor(NoTensor):
 
     @features.setter
     def features(self, features: Tensor) -> None:
+        if is_1x():
+            self._features = features
+            return
         raise ValueError(
             "features are read-only; x = x.replace_feature(features) makes another tensor"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from ....errors import ArgumentError
 from ....sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
 from ....sparse.coords.coordinates import version_of
 from ..core import ConvAlgo
+from ..version import is_1x
 from .ops import get_deconv_output_size
 
 if TYPE_CHECKING:
@@ -57,9 +59,11 @@ class Geometry:
 
     def like(self, other: Geometry) -> bool:
         """Return whether both have the same map; of a submanifold one, padding and stride say
-        nothing.
+        nothing. In the interface of 1.2 it has the first taps of this one.
         """
         if self.subm and other.subm:
+            if is_1x():
+                return prod(self.ksize) >= prod(other.ksize)
             return self.ksize == other.ksize and self.dilation == other.dilation
         return self == other
 
@@ -176,6 +180,9 @@ def map_for(
     if found is None:
         data = IndiceData(geometry.map_of(x.coordinates), geometry, algo)
         known = x.indice_dict
+        if is_1x() and key is not None:
+            known[key] = data  # for all tensors that share it
+            return data, known
         return data, known if key is None else {**known, key: data}
     if not geometry.like(found.geometry):
         expected = f"{found.geometry}: that is what made {key!r}"

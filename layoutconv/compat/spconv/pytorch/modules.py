@@ -12,6 +12,7 @@ from torch import nn
 from ....errors import ArgumentError
 from ....nn import trained_norm
 from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
+from ..version import is_1x
 from .blocks import run_fused
 from .core import SparseConvTensor
 
@@ -96,7 +97,8 @@ class SparseSequential(SparseModule):
     def forward(self, input: Any) -> Any:
         modules, at = list(self._modules.values()), 0
         # Features of all modules are on one device, and who looks at one of them looks at all.
-        fuses = isinstance(input, SparseConvTensor) and may_fuse(input._features)
+        writes = is_1x()
+        fuses = isinstance(input, SparseConvTensor) and not writes and may_fuse(input._features)
         while at < len(modules):
             module: Any = modules[at]
             at += 1
@@ -109,6 +111,8 @@ class SparseSequential(SparseModule):
                 input = module(input)
             elif fuses and type(module) is nn.Identity and is_bare(module):
                 input = input.shadow_copy()
+            elif writes and input.indices.shape[0] > 0:
+                input.features = module(input.features)
             elif input.indices.shape[0] > 0:
                 input = input.replace_feature(module(input.features))
         return input

@@ -1,0 +1,39 @@
+"""Which spconv tensors are as: 2.3 by default, 1.2 for projects that were written before."""
+
+from __future__ import annotations
+
+from ...errors import ArgumentError
+
+VERSIONS = ("2.3", "1.2")
+
+
+class _Interface:
+    version = VERSIONS[0]
+
+
+def set_interface(version: str) -> None:
+    """Tensors and keys of all layers as those of a version.
+
+    "2.3": features are read-only, and a submanifold layer whose key is another's has its sizes.
+
+    "1.2": features may be assigned, as in ``x.features = relu(x.features)``, and modules of
+    features in ``SparseSequential`` assign them. All tensors that come of one share their kernel
+    maps. A submanifold layer takes the map that was made under its key whatever its own sizes are:
+    the first of its taps, in C order, are those of the map.
+
+    >>> import torch
+    >>> from layoutconv.compat.spconv.pytorch import SparseConvTensor
+    >>> x = SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None])
+    >>> set_interface("1.2")
+    >>> x.features += 1
+    >>> x.features.T, set_interface("2.3")
+    (tensor([[2., 2., 2.]]), None)
+    """
+    if version not in VERSIONS:
+        raise ArgumentError("version", " or ".join(VERSIONS), version)
+    _Interface.version = version
+
+
+def is_1x() -> bool:
+    """Return whether the interface is that of 1.2."""
+    return _Interface.version == "1.2"
