@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -238,8 +239,28 @@ def test_type_checkers_see_the_package(checker: str, wheel: Path, tmp_path: Path
         assert "load_kernel" in errors[1]
 
 
-def test_another_package_named_kernels_is_not_ours() -> None:
-    code = (
-        "import layoutconv.planning.tile\ntry:\n import kernels\nexcept ImportError as e: print(e)"
-    )
-    assert python(code) == "No module named 'kernels'\n"
+def test_a_folder_named_kernels_is_no_package_of_that_name() -> None:
+    code = """
+        import layoutconv.planning.tile, layoutconv.kernels, kernels
+        print(getattr(kernels, "__file__", None), getattr(kernels, "__version__", None))
+        print(layoutconv.kernels.__file__ is not None)
+        try:
+            from kernels import get_kernel
+        except ImportError:
+            print("no such name")
+    """
+    assert python(textwrap.dedent(code)) == "None None\nTrue\nno such name\n"
+
+
+def test_another_package_named_kernels_is_found_behind_a_checkout(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text("from .hub import get_kernel")
+    (tmp_path / "kernels" / "hub.py").write_text("get_kernel = 'theirs'")
+    code = f"""
+        import sys
+        sys.path.append({str(tmp_path)!r})
+        import layoutconv.kernels
+        from kernels import get_kernel, hub
+        print(get_kernel, hub.get_kernel, sys.modules["kernels"].__file__)
+    """
+    assert python(textwrap.dedent(code)).startswith(f"theirs theirs {tmp_path}")
