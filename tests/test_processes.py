@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from layoutconv.base.fork_server import METHOD
+from layoutconv.base.fork_server import METHOD, add_item
 from layoutconv.base.processes import Workers, in_processes
 from layoutconv.errors import ArgumentError
 
@@ -67,6 +67,40 @@ def test_the_heaviest_of_what_waits_begins_first(tmp_path: Path) -> None:
     found = order.read_text().replace(" ", "")
     # The first may have begun before the others came.
     assert found in ("40231", "04231")
+
+
+def count_down(number: int) -> None:
+    """A process: have smaller numbers counted down from, and fail at some."""
+    for smaller in range(number):
+        add_item(smaller, float(smaller))
+    if number == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 1:
+        fails(number)
+
+
+def test_items_add_items_which_are_counted() -> None:
+    """From 3: 2, 1, 0, then 1, 0, 0, and 0 of each 1: eight items, of which two fail."""
+    ticks: list[tuple[int, int]] = []
+    with Workers(count_down, 2) as workers:
+        workers.add(3)
+        errors = workers.finish(lambda *tick: ticks.append(tick))
+        assert len(workers) == len(errors) == 8
+    assert ticks[0] == (0, 1)
+    assert ticks[-1] == (8, 8)
+    totals = [total for _, total in ticks]
+    assert totals == sorted(totals)
+    assert errors[0] is None
+    assert [str(error) for error in errors if error] == 2 * [str(wrong_item(1))]
+
+
+def test_items_that_a_killed_process_had_added_are_done() -> None:
+    with Workers(count_down, 1) as workers:
+        workers.add(9)
+        first, *others = workers.finish()
+    assert isinstance(first, BrokenProcessPool)
+    assert len(others) == 2**9 - 1  # as many as there are subsets of the numbers below 9, but one
+    assert sum(other is not None for other in others) == 2**7
 
 
 def end_at_once(path: Path) -> None:
@@ -130,8 +164,12 @@ def has_colours(expected: bool) -> None:
     assert ("colorsys" in sys.modules) == expected
 
 
+def wrong_item(item: object) -> ArgumentError:
+    return ArgumentError("item", "another one", item)
+
+
 def fails(item: object) -> None:
-    raise ArgumentError("item", "another one", item)
+    raise wrong_item(item)
 
 
 def test_errors_say_where_they_were_raised() -> None:

@@ -38,6 +38,7 @@ from layoutconv.base.caches import unloaded_by
 from layoutconv.base.devices import ON_THE_CPU
 from layoutconv.base.interrupts import interrupted_afterwards
 from layoutconv.base.processor import processor
+from layoutconv.base.rehearsal import rehearsal
 from layoutconv.errors import DeviceError
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.kernel_spec import KernelSpec
@@ -162,17 +163,28 @@ def as_argument(numbers: tuple[float, ...]) -> Any:
 
 def is_kept(view: GemmView, spec: KernelSpec) -> bool:
     """Return whether ``load_kernel`` would find a kernel on disk."""
+    return keeps(KernelKey(signature(view, spec.along, spec.epilogue), spec))
+
+
+def keeps(key: Any) -> bool:
+    """Return whether a kernel is on disk; ``key`` is as :func:`load` takes it."""
     folder = usable_folder()
-    digest = KernelKey(signature(view, spec.along, spec.epilogue), spec).digest
-    return folder is not None and _content(_path(folder, digest)) is not None
+    return folder is not None and _content(_path(folder, _digest(key))) is not None
 
 
-def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
+def load(
+    key: Hashable, compile: Callable[[], Any], writes: tuple[int, ...] = ()
+) -> Callable[..., None]:
     """A kernel of any other kind: from memory, from disk, or ``compile()``, as ``load_kernel``.
 
     ``key`` is the kind's name, and everything else that determines the kernel but the sources and
-    the versions; its ``repr`` says all of it.
+    the versions; its ``repr`` says all of it. ``compile`` can be pickled where another process may
+    compile. ``writes`` are the numbers of the arguments that are results.
     """
+    if rehearsal.load is not None:
+        later: Callable[..., None] | None = rehearsal.load(key, compile, writes)
+        if later is not None:
+            return later
     kernel = _loaded.get(key)
     if kernel is None:
         with _lock:

@@ -275,5 +275,7 @@ def ctas_for(rows: int, device: int) -> int:
 
 @remembered(64)
 def sm_count(device: int) -> int:
-    """Count the SMs of a GPU."""
+    """Count the SMs of a GPU; 1 for memory of a CPU, whose launches are noted alone."""
+    if device < 0:
+        return 1
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -34,6 +34,11 @@ def device_table(table: Table | tuple[int, ...], device: torch.device) -> torch.
     return found
 
 
+def is_table(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one of these, which others may read."""
+    return tensor in _KEYS
+
+
 def keep_for_graph(tensors: Iterable[torch.Tensor]) -> None:
     """Keep the tables among what a captured launch reads for as long as kernels are loaded.
 

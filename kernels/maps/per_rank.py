@@ -6,6 +6,7 @@ How many rows and taps there are, the extents of the grid and where taps point a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from operator import index
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.base.caches import remembered
+from layoutconv.base.rehearsal import rehearsal
 from layoutconv.base.torch_internals import is_capturing
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
@@ -30,7 +32,14 @@ THREADS = 128
 Functions = dict[int, Callable[..., None]]  # of a kernel, once it is loaded, by device
 
 
-class PerRank:
+class _Travels:
+    """A kernel as it travels to a process that compiles it: without what is loaded."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "functions": {}}
+
+
+class PerRank(_Travels):
     """A kernel of a rank; the base of others, which say what their arguments are."""
 
     threads = THREADS  # of a CTA
@@ -69,7 +78,7 @@ class PerRank:
         raise NotImplementedError
 
 
-class Chain:
+class Chain(_Travels):
     """Kernels that one call launches, each after the one before: what Python costs, it costs once.
 
     Args:
@@ -142,7 +151,7 @@ def pointers(tensors: tuple[tuple[str, int], ...], addresses: Any) -> list[Any]:
 
 def load_per_rank(kernel: PerRank | Chain, arch: str) -> Callable[..., None]:
     """A kernel as ``build`` makes it: from memory, from disk, or compiled now. No GPU is needed."""
-    return load((*kernel.key, arch), lambda: build(kernel, arch))
+    return load((*kernel.key, arch), partial(build, kernel, arch))
 
 
 def launch(
@@ -164,7 +173,9 @@ def launch(
         return
     function = kernel.functions.get(device)
     if function is None:
-        function = kernel.functions[device] = load_per_rank(kernel, _arch(device))
+        function = load_per_rank(kernel, _arch(device))
+        if rehearsal.load is None:  # else it is a stand-in
+            kernel.functions[device] = function
     if device >= 0 and is_capturing():
         keep_for_graph(tensors)
     function(tensors[0], addresses, integers)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..common.compiled import compiled
@@ -64,7 +65,7 @@ def load_gather(shape: GatherShape, arch: str) -> Callable[..., None]:
 
     It is called as ``build`` says, and launches on torch's current stream.
     """
-    return load(("gather", shape, arch), lambda: build(shape, arch))
+    return load(("gather", shape, arch), partial(build, shape, arch), writes=(6, 7))
 
 
 def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:

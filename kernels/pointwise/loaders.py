@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from layoutconv.planning.depthwise_schedule import schedule_dot
@@ -72,12 +73,7 @@ def load_dot(
     plan = schedule_dot(view, dtype, out_dtype, aligned, sm_count, epilogue)
     shape = plan.products.shape
 
-    def compile() -> Any:
-        from .depthwise import build
-
-        return build(shape, arch)
-
-    kernel = load(("dot", shape, arch), compile)
+    kernel = load(("dot", shape, arch), partial(_build_dot, shape, arch), writes=(2,))
     finish = [
         (load_reduction(launch.shape, "sum", "sum", 0, arch), launch.integers)
         for launch in plan.finish
@@ -98,14 +94,8 @@ def load_reduction(
     ``operation`` is a name in ``OPERATIONS`` or a function of two values; ``name`` tells functions
     apart. No GPU is needed. The launch goes to torch's current stream.
     """
-
-    def compile() -> Any:
-        from .reduce import OPERATIONS, build
-
-        combine = OPERATIONS[operation] if isinstance(operation, str) else operation
-        return build(shape, combine, neutral, operation == "mean", arch)
-
-    return load(("reduce", shape, name, neutral, arch), compile)
+    compile = partial(_build_reduction, shape, operation, neutral, arch)
+    return load(("reduce", shape, name, neutral, arch), compile, writes=(1,))
 
 
 def packing_vector(width: int, itemsize: int) -> int:
@@ -123,13 +113,7 @@ def load_packing(itemsize: int, vector: int, arch: str) -> Callable[..., None]:
     It is called as ``build`` says, and launches on torch's current stream.
     """
     of = itemsize, vector, arch
-
-    def compile() -> Any:
-        from .pack_lines import build
-
-        return build(*of)
-
-    return load(("pack lines", *of), compile)
+    return load(("pack lines", *of), partial(_build_packing, *of), writes=(1,))
 
 
 def load_voxel_rows(arch: str) -> Callable[..., None]:
@@ -137,10 +121,32 @@ def load_voxel_rows(arch: str) -> Callable[..., None]:
 
     It is called as ``build`` says, and launches on torch's current stream. No GPU is needed.
     """
+    return load(("voxel rows", arch), partial(_build_voxel_rows, arch), writes=(1,))
 
-    def compile() -> Any:
-        from .voxel_rows import build
 
-        return build(arch)
+# -- compilations, which import the DSL; another process can be sent them -------------------------
 
-    return load(("voxel rows", arch), compile)
+
+def _build_dot(shape: Any, arch: str) -> Any:
+    from .depthwise import build
+
+    return build(shape, arch)
+
+
+def _build_reduction(shape: ReduceShape, operation: Any, neutral: float, arch: str) -> Any:
+    from .reduce import OPERATIONS, build
+
+    combine = OPERATIONS[operation] if isinstance(operation, str) else operation
+    return build(shape, combine, neutral, operation == "mean", arch)
+
+
+def _build_packing(*of: Any) -> Any:
+    from .pack_lines import build
+
+    return build(*of)
+
+
+def _build_voxel_rows(arch: str) -> Any:
+    from .voxel_rows import build
+
+    return build(arch)

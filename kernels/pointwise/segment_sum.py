@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..common.compiled import compiled
@@ -56,7 +57,7 @@ def load_segment_sum(shape: SegmentShape, arch: str) -> Callable[..., None]:
 
     It is called as ``build`` says, and launches on torch's current stream.
     """
-    return load(("segment sum", shape, arch), lambda: build(shape, arch))
+    return load(("segment sum", shape, arch), partial(build, shape, arch), writes=(2,))
 
 
 def build(shape: SegmentShape, arch: str, dump: str | None = None) -> Any:

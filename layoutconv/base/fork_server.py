@@ -28,9 +28,11 @@ IDLE = 60.0  # seconds after which a server that nobody asks anything ends
 # Apple's libraries start threads as they are imported, so that "fork" is not safe there.
 METHOD = "fork" if hasattr(os, "fork") and sys.platform != "darwin" else "spawn"
 STOP, CLOSE = "stop", "close"  # drop what waits; expect no more
-# Of an item, its number and its error; of the function, its error, where it cannot be had; the end.
-# Errors are pickled, and nothing is one that is empty.
-Answer: TypeAlias = "tuple[int, bytes] | bytes | None"
+# Of an item, its number and its error; of one that another item added, -1 when it came, and when it
+# is done; of the function, its error, where it cannot be had; the end. Errors are pickled, and
+# nothing is one that is empty.
+Answer: TypeAlias = "tuple[int, bytes | None] | bytes | None"
+ADDED = -1  # the number of an item that another one added
 
 
 def serve(caller: Connection, idle: float = IDLE) -> None:
@@ -76,7 +78,7 @@ class _Dispatch:
         self._waiting: list[tuple[float, int, bytes]] = []
         self._processes: dict[Connection, BaseProcess] = {}
         self._running: dict[Connection, int] = {}
-        self._open = True
+        self._open, self._dropped, self._added = True, False, 0
 
     def run(self) -> None:
         """Have all of them done."""
@@ -86,7 +88,7 @@ class _Dispatch:
                     while self._caller.poll():  # all that came while the server imported
                         self._hear(self._caller.recv())
                 else:
-                    self._note(cast("Connection", ready))
+                    self._listen(cast("Connection", ready))
             self._begin()
         for connection in self._processes:
             with suppress(OSError):
@@ -99,6 +101,7 @@ class _Dispatch:
         if message in (STOP, CLOSE):
             self._open = False
             if message == STOP:
+                self._dropped = True
                 self._waiting.clear()
             return
         number, weight, item = message
@@ -110,7 +113,7 @@ class _Dispatch:
             idle = next((one for one in self._processes if one not in self._running), None)
             connection = idle or self._started()
             _, number, item = heappop(self._waiting)
-            self._running[connection] = number
+            self._running[connection] = max(number, ADDED)
             with suppress(OSError):  # one that ended is noticed by what it does not say
                 connection.send_bytes(item)
 
@@ -124,20 +127,30 @@ class _Dispatch:
         self._processes[ours] = process
         return ours
 
-    def _note(self, connection: Connection) -> None:
-        """Pass on what became of an item, and of its process, if that ended."""
-        number = self._running.pop(connection)
+    def _listen(self, connection: Connection) -> None:
+        """Take what an item adds; pass on what became of it, and of its process, if that ended."""
         try:
-            error = connection.recv_bytes()
+            said = connection.recv()
         except (EOFError, OSError):
             process = self._processes.pop(connection)
             process.join()
-            error = packed(BrokenProcessPool(f"a process ended, exit code {process.exitcode}"))
-        self._caller.send((number, error))
+            said = packed(BrokenProcessPool(f"a process ended, exit code {process.exitcode}"))
+        if isinstance(said, bytes):
+            self._caller.send((self._running.pop(connection), said))
+            return
+        weight, item = said
+        self._caller.send((ADDED, None))
+        if self._dropped:
+            self._caller.send((ADDED, b""))
+        else:
+            self._added += 1
+            heappush(self._waiting, (-weight, -self._added, item))
 
 
 def _work(server: Connection, function: Callable[..., object]) -> None:
     """Be a process: call the function of each item."""
+    global _server
+    _server = server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     while item := server.recv_bytes():
@@ -146,7 +159,19 @@ def _work(server: Connection, function: Callable[..., object]) -> None:
             function(pickle.loads(item))
         except BaseException as raised:
             error = packed(raised)
-        server.send_bytes(error)
+        server.send(error)
+
+
+_server: Connection | None = None  # of this process, if it is one of a server's
+
+
+def add_item(item: object, weight: float = 0.0) -> None:
+    """Have the function called of one more item, by the function, of an item of which this runs.
+
+    The caller counts it from now on; where it drops what waits, that one too.
+    """
+    assert _server is not None
+    _server.send((weight, pickle.dumps(item)))
 
 
 def _end_with_the_server() -> None:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from types import ModuleType, TracebackType
 from typing import Any, Generic, TypeVar
 
-from .fork_server import CLOSE, IDLE, STOP, Answer, packed, serve, unpacked
+from .fork_server import ADDED, CLOSE, IDLE, STOP, Answer, packed, serve, unpacked
 
 Item = TypeVar("Item")
 Tick = Callable[[int, int], None]
@@ -153,8 +153,15 @@ class Workers(Generic[Item]):
             tick(total - self._unanswered, total)
         while isinstance(answer := self._answers.get(), tuple):
             number, error = answer
-            self._errors[number] = unpacked(error)
-            self._unanswered -= 1
+            if error is None:
+                self._unanswered += 1
+                total += 1
+            else:
+                if number == ADDED:
+                    self._errors.append(unpacked(error))
+                else:
+                    self._errors[number] = unpacked(error)
+                self._unanswered -= 1
             if tick:
                 tick(total - self._unanswered, total)
         self._over(answer)

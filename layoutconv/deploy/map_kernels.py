@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..gpu.rehearsed_maps import launches_ask
 from ..planning.machine import Machine
 from ..testing import stand_in
 from .program import target_of
@@ -29,29 +30,18 @@ def asker(name: str, like: Machine) -> Callable[..., None]:
 
     For a process in which a CPU stands in for the GPU ``like``, and which does nothing else.
     """
-    from ..kernels.maps import per_rank
-
-    def load(kernel: Any, tensors: tuple[torch.Tensor, ...], *_: Any) -> None:
-        per_rank.load_per_rank(kernel, like.arch)
-        for tensor in tensors[1:]:  # tables of taps too, which nobody reads here
-            if tensor.dtype is torch.int32:
-                tensor.fill_(-1)  # a table without a cell that is twice there, or outside
-            elif tensor.numel():
-                tensor.view(-1)[[0, -1]] = 0 if tensor.numel() > 2 else 1  # a cell is reached
-
     cuda: Any = torch.cuda
-    rank: Any = per_rank
     own: Any = stand_in
     cuda.is_current_stream_capturing = lambda: False
     cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=like.sm_count)
 
     def ask(*arguments: Any) -> None:
         copies = [each.clone() if isinstance(each, torch.Tensor) else each for each in arguments]
-        before = rank.launch, own.INDICES
-        rank.launch, own.INDICES = load, ()
+        before, own.INDICES = own.INDICES, ()
         try:
-            target_of(name)(*copies)
+            with launches_ask(like.arch):
+                target_of(name)(*copies)
         finally:
-            rank.launch, own.INDICES = before
+            own.INDICES = before
 
     return ask

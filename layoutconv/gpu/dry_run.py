@@ -1,27 +1,41 @@
 """Calls that run dry: what they would launch is noted, and results are zeros.
 
-Kernels of tensor cores alone. Those of kernel maps do run: what a network does depends on them.
+Kernels of tensor cores alone, or of all kinds: then torch makes the kernel maps, on which depends
+what a network does, and the kernels that would have made them are noted.
 """
 
 from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ..kernels.compile.store import load_kernel
+from ..base.rehearsal import rehearsal
+from ..kernels.compile.store import load, load_kernel
 from ..planning.kernel_spec import KernelSpec
 from ..view.gemm_view import GemmView
 from .kernel_source import Load, source, take_from
+from .rehearsed_maps import ask
 
 Need = tuple[GemmView, KernelSpec]
 Note = Callable[[GemmView, KernelSpec], None]
+
+
+class Other(NamedTuple):
+    """A kernel that is none of the template: its key, and what compiles it."""
+
+    key: Hashable
+    compile: Callable[[], Any]
+
+
+NoteOther = Callable[[Hashable, bytes], None]  # of a key, and the kernel as it is dumped
 
 
 _one_at_a_time = threading.RLock()
@@ -32,12 +46,21 @@ def _forgets(view: GemmView, spec: KernelSpec) -> None:
 
 
 @contextmanager
-def dry(note: Note = _forgets, *, others: bool = True) -> Iterator[None]:
+def dry(
+    note: Note = _forgets,
+    *,
+    others: bool = True,
+    note_other: NoteOther | None = None,
+    stands_in: bool = False,
+) -> Iterator[None]:
     """Launch none of the kernels that calls in this context plan for; ``note`` is told
     of each.
 
     With ``others`` that is so of all threads, as torch has some of its own for backward passes on a
     GPU: nothing else may convolve meanwhile. Without, other threads load and launch as ever.
+    With ``note_other``, which is told of kernels of other kinds, none of those runs that was not
+    loaded before, but what no other process can be sent; if a CPU ``stands_in`` for the GPU, the
+    kernels of maps of cells on it are noted.
 
     >>> with dry(print):
     ...     pass
@@ -45,10 +68,14 @@ def dry(note: Note = _forgets, *, others: bool = True) -> Iterator[None]:
     with _one_at_a_time:
         run = _Dry(source(), note, None if others else threading.get_ident())
         before = take_from(run.load)
+        if note_other is not None:
+            rehearsal.load, rehearsal.ask = partial(run.load_other, note_other), ask
+            rehearsal.stands_in = stands_in
         try:
             yield
         finally:
             take_from(before)
+            rehearsal.load = rehearsal.ask = None
             run.over = True
             run.note = _forgets  # plans are kept, and with them the run; what was noted is not
 
@@ -69,38 +96,65 @@ class _Dry:
             found: Callable[..., None] = self._load(view, spec)
             return found
         self.note(view, spec)
-        return _Later(self, dumped((view, spec)))
+        return _Later(self, partial(loaded, dumped((view, spec))), (2,))
+
+    def load_other(
+        self,
+        note: NoteOther,
+        key: Hashable,
+        compile: Callable[[], Any],
+        writes: tuple[int, ...],
+    ) -> Callable[..., None] | None:
+        if not self.is_on():
+            return None
+        try:
+            request = dumped(Other(key, compile))
+        except (pickle.PicklingError, AttributeError, TypeError):  # of a function of a user
+            return None
+        note(key, request)
+        return _Later(self, partial(load, key, compile), writes)
 
 
 class _Later:
     """A kernel that writes zeros while a call is dry, and is loaded when it is launched after that.
 
-    Plans that were made in the dry call are kept, and go on with it.
+    Plans that were made in the dry call are kept, and go on with it. ``writes`` are the numbers of
+    the arguments that are results.
     """
 
-    def __init__(self, run: _Dry, request: bytes) -> None:
-        self.run, self.request = run, request
+    def __init__(
+        self, run: _Dry, load: Callable[[], Callable[..., None]], writes: tuple[int, ...]
+    ) -> None:
+        self.run, self._load, self._writes = run, load, writes
         self.kernel: Callable[..., None] | None = None
 
-    def __call__(self, a: Any, b: Any, out: Any, *rest: Any) -> None:
+    def __call__(self, *arguments: Any) -> None:
         if self.kernel is None:
             if self.run.is_on():
-                out.zero_()
+                for place in self._writes:
+                    if arguments[place] is not None:
+                        arguments[place].zero_()
                 return
-            self.kernel = loaded(self.request)
-        self.kernel(a, b, out, *rest)
+            self.kernel = self._load()
+        self.kernel(*arguments)
 
 
 def loaded(request: bytes) -> Callable[..., None]:
     """The kernel that was :func:`dumped`: from disk, or compiled now."""
-    return load_kernel(*_Unpickler(BytesIO(request)).load())
+    need = _Unpickler(BytesIO(request)).load()
+    return load(*need) if isinstance(need, Other) else load_kernel(*need)
 
 
-def dumped(need: Need) -> bytes:
-    """A kernel's view and spec as they travel to another process."""
-    view, spec = need
+def dumped(need: Need | Other) -> bytes:
+    """A kernel as it travels to another process: its view and spec, or its key and compilation.
+
+    Raises what pickling does, of a compilation of a user's function.
+    """
+    if not isinstance(need, Other):
+        view, spec = need
+        need = replace(view), spec  # without its plans
     stream = BytesIO()
-    _Pickler(stream).dump((replace(view), spec))  # without its plans
+    _Pickler(stream).dump(need)
     return stream.getvalue()
 
 

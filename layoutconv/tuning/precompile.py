@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from ..base.processes import Tick, Workers, in_processes
+from ..base.fork_server import add_item
+from ..base.processes import Tick, Workers
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
-from ..gpu.dry_run import Need, Note, dry, dumped, loaded
+from ..gpu.dry_run import Need, dry, dumped, loaded
 from ..gpu.measured_choices import wanted
-from ..kernels.compile.store import KernelKey, is_kept, ready_to_compile
+from ..kernels.compile.store import KernelKey, is_kept, keeps, ready_to_compile
 from ..planning.kernel_key import signature
 from ..planning.kernel_spec import KernelSpec
 from ..planning.machine import MACHINES
 from ..view.gemm_view import GemmView
 
-Request = tuple[bytes, float]  # a kernel as it travels, and the weight of its compilation
+Item = bytes | tuple[str, bytes]  # a kernel as it travels; a GPU, and a call to be looked at
+# The weight of a kernel that is none of the template, in elements of a tile: those that search and
+# sort take two to four times as long as any of it.
+OTHERS = float(1 << 20)
 
 
 def precompile(
@@ -38,8 +40,9 @@ def precompile(
 
     A kernel takes a second or two, and a network has dozens, which its first call compiles one
     after another. Here ``function(*arguments)``, a forward pass or a step of training, is called
-    once *dry*: it runs, but where a convolution would be launched, its result is zeros. What it
-    asked for is compiled meanwhile and kept on disk, and the next call finds it::
+    once *dry*: it runs, but where a kernel would be launched, its result is zeros, and torch makes
+    the kernel maps. What it asked for is compiled meanwhile and kept on disk, and the next call
+    finds it::
 
         lc.precompile(net, x)
         y = net(x)
@@ -54,13 +57,15 @@ def precompile(
         tick: ``tick(done, total)`` is called as kernels are compiled; if None, a terminal shows a
             bar.
 
-    Kernels of tensor cores alone: others, those of kernel maps and of depthwise convolutions among
-    them, are few, and compiled as the call runs. On a CPU there is nothing to compile, and 0 comes
-    back, unless ``arch`` says for which GPU; so it does with LAYOUTCONV_TUNE=1, whose races compile
-    in several processes by themselves. Kept kernels are found by machines with a processor like
-    this one, since part of each runs there.
+    Kernels of all kinds, those of kernel maps and of norms among them; one with a function of the
+    caller's that cannot be pickled is compiled as the call runs. What cannot be compiled is passed
+    over: the next call meets the error. On a CPU there is nothing to compile, and 0 comes back,
+    unless ``arch`` says for which GPU; so it does with LAYOUTCONV_TUNE=1, whose races compile in
+    several processes by themselves. Kept kernels are found by machines with a processor like this
+    one, since part of each runs there.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for ``arch``.
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for ``arch``; then,
+    as no call follows, what could not be compiled is raised, too.
 
     >>> import layoutconv as lc
     >>> lc.precompile(lc.nn.Conv2d(3, 8, 3), torch.ones(1, 3, 5, 5))
@@ -70,44 +75,49 @@ def precompile(
         with Progress().step("Compiling kernels") as step:
             return precompile(function, *arguments, arch=arch, processes=processes, tick=step.tick)
     if arch is not None:
-        missing, others = _asked_for(arch, function, arguments)
-        _compile_all(missing, processes, tick)
-        return len(missing) + others
+        return _for_another(arch, function, arguments, processes, tick)
     if wanted():
         return 0
     with _compilers(processes) as compilers:
         if torch.cuda.is_available():  # they import while the call runs dry
             compilers.start()
-        with dry(_each_missing(compilers.add)):
+        missing = _Missing(compilers.add)
+        with dry(missing.note, note_other=missing.note_other):
             function(*arguments)
         with suppress(BrokenExecutor):
             compilers.finish(tick)
         return len(compilers)
 
 
-def _each_missing(add: Callable[[bytes, float], None]) -> Note:
-    """A note of a dry call: each kernel that is not on disk is added once, as it travels to another
+class _Missing:
+    """Notes of a dry call: each kernel that is not on disk is added once, as it travels to another
     process, with the weight of its compilation."""
-    asked: set[KernelKey] = set()
 
-    def note(view: GemmView, spec: KernelSpec) -> None:
+    def __init__(self, add: Callable[[bytes, float], object]) -> None:
+        self._add, self._asked = add, set[Hashable]()
+
+    def note(self, view: GemmView, spec: KernelSpec) -> None:
         key = KernelKey(signature(view, spec.along, spec.epilogue), spec)
-        if key not in asked:
-            asked.add(key)
-            if not is_kept(view, spec):
-                # The compiler is slow at accumulators: 0.3 s for 64x64, 0.9 for 256x128.
-                add(dumped((view, spec)), float(spec.tile.m * spec.tile.n))
+        if self._is_new(key) and not is_kept(view, spec):
+            # The compiler is slow at accumulators: 0.3 s for 64x64, 0.9 for 256x128.
+            self._add(dumped((view, spec)), float(spec.tile.m * spec.tile.n))
 
-    return note
+    def note_other(self, key: Hashable, request: bytes) -> None:
+        if self._is_new(key) and not keeps(key):
+            self._add(request, OTHERS)
+
+    def _is_new(self, key: Hashable) -> bool:
+        new = key not in self._asked
+        self._asked.add(key)
+        return new
 
 
-def _asked_for(
-    arch: str, function: Callable[..., object], arguments: Any
-) -> tuple[list[Request], int]:
-    """Return what a call asks for, on a GPU that is not here, that is not on disk, and how many
-    kernels of other kinds were compiled on the way.
+def _for_another(
+    arch: str, function: Callable[..., object], arguments: Any, processes: int | None, tick: Tick
+) -> int:
+    """Compile what a call asks for on a GPU that is not here; how many kernels were missing.
 
-    A CPU stands in for the GPU in a process of its own, which then does nothing else.
+    A CPU stands in for the GPU in a process of its own, whose kernels others compile meanwhile.
     """
     if arch not in MACHINES:
         raise ArgumentError("arch", f"one of {', '.join(sorted(MACHINES))}", repr(arch))
@@ -121,15 +131,12 @@ def _asked_for(
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         expected = "what another process can be sent: no lambda and no local function"
         raise ArgumentTypeError("function", expected, str(error)) from error
-    with TemporaryDirectory() as folder:
-        found = Path(folder, "requests")
-        (wrong,) = in_processes(
-            _look, [(str(found), arch, call)], 1, main=b"__main__" in call, ready=ready_to_compile
-        )
-        if wrong is not None:
-            raise wrong
-        requests, others = pickle.loads(found.read_bytes())
-    return requests, others
+    with _compilers(processes, main=b"__main__" in call) as compilers:
+        compilers.add((arch, call))
+        errors = compilers.finish(lambda done, total: tick(max(0, done - 1), total - 1))
+    for wrong in filter(None, errors):  # nobody loads them here, and meets it
+        raise wrong
+    return len(errors) - 1
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -143,18 +150,22 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _look(request: tuple[str, str, bytes]) -> None:
-    """Run a call on the stand-in, and leave behind what it asked for."""
+def _compile_or_look(item: Item) -> None:
+    """Compile, or load, what was dumped; or run a call on the stand-in, and add what it asks for.
+
+    Its process compiles afterwards, too, and does nothing else.
+    """
+    if isinstance(item, bytes):
+        loaded(item)
+        return
     from ..testing import stand_in
 
-    path, arch, call = request
-    others: list[str] = []
-    stand_in.install("compile", others.append, MACHINES[arch])
+    arch, call = item
+    stand_in.install("compile", lambda name: None, MACHINES[arch])
     function, arguments = pickle.loads(call)
-    requests: list[Request] = []
-    with dry(_each_missing(lambda *request: requests.append(request))):
+    missing = _Missing(add_item)
+    with dry(missing.note, note_other=missing.note_other, stands_in=True):
         function(*arguments)
-    Path(path).write_bytes(pickle.dumps((requests, len(others))))
 
 
 def compile_kernels(
@@ -165,15 +176,12 @@ def compile_kernels(
     What cannot be compiled is passed over: whoever loads it gets the error. ``processes``: as many
     as there are cores, if nobody says. ``tick``: as of ``in_processes``.
     """
-    requests: list[Request] = []
-    note = _each_missing(lambda *request: requests.append(request))
+    requests: list[tuple[bytes, float]] = []
+    missing = _Missing(lambda *request: requests.append(request))
     for need in needs:
-        note(*need)
-    if len(requests) > 1:  # of one, this process is as quick
-        _compile_all(requests, processes, tick)
-
-
-def _compile_all(requests: Sequence[Request], processes: int | None, tick: Tick | None) -> None:
+        missing.note(*need)
+    if len(requests) < 2:  # of one, this process is as quick
+        return
     with _compilers(processes) as compilers:
         for request in requests:
             compilers.add(*request)
@@ -181,7 +189,8 @@ def _compile_all(requests: Sequence[Request], processes: int | None, tick: Tick 
             compilers.finish(tick)
 
 
-def _compilers(processes: int | None) -> Workers[bytes]:
-    """Processes that compile, or load, what was dumped. They may be killed, for want of memory,
-    say: whoever loads the kernel compiles it."""
-    return Workers(loaded, processes or os.cpu_count() or 1, ready=ready_to_compile)
+def _compilers(processes: int | None, *, main: bool = False) -> Workers[Item]:
+    """Processes that compile. They may be killed, for want of memory, say: whoever loads the kernel
+    compiles it."""
+    count = processes or os.cpu_count() or 1
+    return Workers(_compile_or_look, count, main=main, ready=ready_to_compile)

@@ -1,6 +1,9 @@
 """The calls of Python that a network takes on a GPU's host, by a process that has no GPU.
 
     python host_network.py [evaluation] [training]
+    python host_network.py kernels (evaluation | training)
+
+The second prints the keys of the kernels of maps and norms that a first call loads.
 
 Kernels are stood in for: those of convolutions by a function that does nothing, those of maps by
 what the host reads of them, numbers of cells and pairs. Everything before a launch is real. The
@@ -141,6 +144,25 @@ def rooms_of(call: Callable[[Tensor, Tensor], Any]) -> Counter[str]:
     return found
 
 
+def keys_of(call: Callable[[Tensor, Tensor], Any]) -> list[str]:
+    """The keys of the kernels that are loaded as maps and norms are launched."""
+    rank: Any = per_rank
+    load, keys = rank.load_per_rank, set[str]()
+
+    def noted(kernel: Any, arch: str) -> Callable[..., None]:
+        keys.add(repr((*kernel.key, arch)))
+        found: Callable[..., None] = load(kernel, arch)
+        return found
+
+    rank.load_per_rank = noted
+    for given in clouds(2):
+        call(*given)
+    return sorted(keys)
+
+
 if __name__ == "__main__":
     stand_in()
+    if sys.argv[1] == "kernels":
+        print(json.dumps(keys_of(network(training=sys.argv[2] == "training"))))
+        sys.exit()
     print(json.dumps([rooms_of(network(training=name == "training")) for name in sys.argv[1:]]))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ..warm_process import run_python
 
 SCRIPT = Path(__file__).with_name("host_network.py")
@@ -16,6 +18,44 @@ SCRIPT = Path(__file__).with_name("host_network.py")
 # has 225 for 21 norms with what follows, in place of torch's modules and operators.
 OF_EVALUATION, OF_TRAINING = 1140, 1910 + 225
 BELOW = "base", "gpu", "kernels", "ops", "planning", "sparse"
+
+
+REHEARSED = """
+import json, sys
+sys.path.insert(0, {folder!r})
+import host_network
+from host_network import clouds, network
+from layoutconv.gpu.dry_run import dry
+from layoutconv.kernels.maps import per_rank
+from layoutconv.testing import stand_in
+
+if {on_gpu}:
+    load = per_rank.load_per_rank
+    host_network.stand_in()
+    per_rank.load_per_rank = load
+else:
+    stand_in.install("count", lambda name: None)
+call, keys = network(training={training}), set()
+with dry(note_other=lambda key, request: keys.add(key), stands_in=not {on_gpu}):
+    call(*next(clouds(1)))
+print(json.dumps(sorted(repr(key) for key in keys if key[0] != "segment sum")))
+"""
+
+
+@pytest.mark.parametrize("name", ["evaluation", "training"])
+def test_a_rehearsal_notes_what_a_gpu_loads(name: str) -> None:
+    """A CPU that stands in for a GPU, and a GPU in a dry call, make maps by torch, and note the
+    kernels of maps and norms that a first call would launch.
+    """
+    loads = run_python([str(SCRIPT), "kernels", name], timeout=900)
+    assert loads.returncode == 0, loads.stderr
+    expected = json.loads(loads.stdout)
+    for on_gpu in (False, True):
+        of = {"folder": str(SCRIPT.parent), "training": name == "training", "on_gpu": on_gpu}
+        rehearsed = run_python(["-c", REHEARSED.format(**of)], timeout=900)
+        assert rehearsed.returncode == 0, rehearsed.stderr
+        assert json.loads(rehearsed.stdout) == expected
+    assert len(expected) >= (16 if name == "training" else 5)
 
 
 def test_calls_of_python_of_a_network() -> None:

@@ -175,6 +175,40 @@ def test_what_cannot_be_compiled_for_another_gpu() -> None:
         lc.precompile(lambda: None, arch="sm_90a")
 
 
+class Answers(Workers[Any]):
+    """Processes that do not start, and answer for a call and two kernels that it adds."""
+
+    def __init__(self, errors: list[Any], function: Any, processes: int, **more: Any) -> None:
+        super().__init__(function, processes, **more)
+        self._given = errors
+
+    def add(self, item: Any, weight: float = 0.0) -> None:
+        arch, _ = item
+        assert arch == "sm_86"
+
+    def finish(self, tick: Any = None) -> list[Any]:
+        for answer in ((0, 1), (1, 3), (2, 3), (3, 3)):
+            tick(*answer)
+        return self._given
+
+
+def test_a_call_that_is_looked_at_counts_for_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[tuple[int, int]] = []
+    monkeypatch.setattr(precompile, "Workers", partial(Answers, [None, None, None]))
+    tick = lambda *of: ticks.append(of)  # noqa: E731
+    assert lc.precompile(torch.nn.ReLU(), X, arch="sm_86", tick=tick) == 2
+    assert ticks == [(0, 0), (0, 2), (1, 2), (2, 2)]
+
+
+def test_what_cannot_be_compiled_for_a_gpu_that_is_not_here_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody loads it here, and meets the error."""
+    monkeypatch.setattr(precompile, "Workers", partial(Answers, [None, OSError("full"), None]))
+    with pytest.raises(OSError, match="full"):
+        lc.precompile(torch.nn.ReLU(), X, arch="sm_86")
+
+
 class Step(torch.nn.Module):
     """A step of training of an image whose convolutions are of tensor cores, and depthwise."""
 
@@ -213,14 +247,16 @@ class SparseStep(torch.nn.Module):
 @pytest.mark.slow
 def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once: forward, the gradient of the filter, three of the depthwise layer, a packing. Of
-    the cloud forward, both gradients and the sum of the filter's, the norm both ways.
+    the cloud forward, both gradients and the sum of the filter's, the norm both ways, and four of
+    its map: a search that sorts, one that does not, pairs counted and written.
     """
     monkeypatch.setattr(precompile, "Workers", Workers)
     call = Step(), torch.zeros(1, 16, 8, 8)
     for arch, expected in (("sm_90a", 6), ("sm_86", 6), ("sm_90a", 0)):
         assert lc.precompile(*call, arch=arch, processes=2) == expected
     step = SparseStep(2), torch.zeros(3, 16), three_cells()
-    assert lc.precompile(*step, arch="sm_90a", processes=2) == 6
+    for expected in (10, 0):
+        assert lc.precompile(*step, arch="sm_90a", processes=2) == expected
 
 
 TWO_STEPS = """
@@ -246,6 +282,7 @@ def test_a_first_step_asks_for_the_kernels_of_later_ones() -> None:
 
 
 NETWORK = """
+import sys
 import torch
 import layoutconv as lc
 from layoutconv.testing import stand_in
@@ -258,7 +295,7 @@ if __name__ == "__main__":
     x, seen = torch.zeros(1, 16, 8, 8, dtype=torch.float16), []
     tick = lambda done, total: seen.append((done, total))
     with torch.no_grad():
-        print(lc.precompile(net, x, processes=2, tick=tick), seen[-1])
+        print(lc.precompile(net, x, processes=2, tick=tick), seen[-1], "cutlass" in sys.modules)
 """
 
 
@@ -274,4 +311,4 @@ def test_kernels_of_a_network_are_compiled_without_a_gpu(tmp_path: Path) -> None
     )
     kernels = len(list(kept.glob("*.o")))
     assert kernels == 2
-    assert ran.stdout.strip() == f"{kernels} ({kernels}, {kernels})"
+    assert ran.stdout.strip() == f"{kernels} ({kernels}, {kernels}) False"  # others compiled

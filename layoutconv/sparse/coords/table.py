@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from ...base.rehearsal import rehearsal
 from .keys import MAX_KEY, fits_keys, key_strides, pack
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Table(Protocol):
 
 def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
     """The table of cells, int32 (rows, 1 + rank), where they are."""
+    if rehearsal.ask and rehearsal.asks(cells):
+        return RehearsedTable(cells, spatial_shape, batch_size)
     if cells.is_cuda:
         return _on_gpu()(cells, spatial_shape, batch_size)
     return SortedTable(cells, spatial_shape, batch_size)
@@ -191,6 +194,40 @@ def _runs(steps: Sequence[int]) -> list[list[int]]:
             runs.append([])
         runs[-1].append(tap)
     return runs
+
+
+class RehearsedTable(SortedTable):
+    """Sorted keys, on any device, which have the table of a GPU asked for its kernels, too.
+
+    It may outlive the rehearsal, with the cells: then it is sorted keys.
+    """
+
+    def __init__(self, cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
+        super().__init__(cells, spatial_shape, batch_size)
+        self._beside = _asked(_on_gpu(), cells, spatial_shape, batch_size)
+
+    def verdict(self) -> tuple[int, int, bool]:
+        _asked(getattr, self._beside, "memory")
+        return super().verdict()
+
+    def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
+        _asked(self._beside.search, centres, stride, offsets)
+        return super().search(centres, stride, offsets)
+
+    def search_own(self, offsets: Offsets) -> Tensor:
+        _asked(self._beside.search_own, offsets)
+        return super().search_own(offsets)
+
+    def search_to_sort(
+        self, centres: Tensor, stride: Sequence[int], offsets: Offsets, taps: object
+    ) -> Tensor:
+        """Return what ``search`` does, where a GPU searches and sorts at once."""
+        _asked(self._beside.search_sorted, centres, taps)
+        return super().search(centres, stride, offsets)
+
+
+def _asked(make: Callable[..., Any], *arguments: Any) -> Any:
+    return None if rehearsal.ask is None else rehearsal.ask(make, *arguments)
 
 
 def _nothing(centres: Tensor, offsets: Offsets) -> Tensor:

@@ -7,6 +7,7 @@ from functools import partial
 
 from ...base.caches import remembered
 from ...base.outlive import keeping
+from ...base.rehearsal import rehearsal
 from ...conv.problem import Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords import row_plan
@@ -76,7 +77,9 @@ def _around(taps: Taps, coordinates: Coordinates, _: Coordinates | None) -> Kern
     """The map of ``taps`` around cells, which are looked at if nobody has."""
     if is_compiling():
         return _traced(coordinates, coordinates, taps, mirrored=taps.is_mirrored())
-    waits = coordinates.cells.is_cuda and not coordinates.looked_at
+    cells = coordinates.cells
+    waits = cells.is_cuda or (rehearsal.ask is not None and rehearsal.asks(cells))
+    waits = waits and not coordinates.looked_at
     if not waits and coordinates.check().repeats is not None:
         return repeated_maps.around(coordinates, taps)
     found = KernelMap.of_search(coordinates, coordinates, taps, mirrored=taps.mirrored)

@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ...base.rehearsal import rehearsal
 from ..coords import row_plan
 from ..coords.cell_errors import overflow
 from ..coords.coordinates import Coordinates
@@ -42,11 +43,11 @@ def reached(
     batch_size = coordinates.batch_size
     if batch_size * prod(spatial_shape) > MAX_KEY:
         key_strides(spatial_shape, batch_size)  # raises for a grid that is too great
-    if coordinates.cells.is_cuda:
-        cells, total = _on_gpu()(
-            coordinates.cells, taps.stride, taps.offsets, spatial_shape, batch_size, capacity,
-            transposed=transposed,
-        )  # fmt: skip
+    given = coordinates.cells, taps.stride, taps.offsets, spatial_shape, batch_size, capacity
+    if rehearsal.ask and rehearsal.asks(coordinates.cells):
+        rehearsal.ask(_on_gpu(), *given, transposed=transposed)
+    elif coordinates.cells.is_cuda:
+        cells, total = _on_gpu()(*given, transposed=transposed)
         return _found(cells, spatial_shape, batch_size, capacity, total)
     keys = coordinates.keys()
     if coordinates.padded:
@@ -55,7 +56,7 @@ def reached(
         keys = _Reach(taps.stride, coordinates.spatial_shape, spatial_shape, transposed)(
             keys, taps.offsets
         )
-    total = torch.tensor(len(keys))
+    total = torch.tensor(len(keys), device=keys.device)
     if capacity is not None and len(keys) > capacity:
         if row_plan.fixed() is None:
             raise overflow(len(keys), capacity)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...base.caches import remembered
+from ...base.rehearsal import rehearsal
 from ..coords import morton
 from ..coords.graphs import refuse_in_graphs
 
@@ -79,9 +80,17 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     [1, 0, 3, 2]
     """
     order = tap_order(tuple(map(int, taps)))
-    if index.is_cuda and index.numel():
+    if rehearsal.ask and rehearsal.asks(index):
+        if index.numel():
+            rehearsal.ask(_on_gpu(), index, order)
+    elif index.is_cuda and index.numel():
         refuse_in_graphs(index)
         return _on_gpu()(index, order)
+    return sorted_in_torch(index, order)
+
+
+def sorted_in_torch(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
+    """Sort as :func:`by_taps`, by torch on any device."""
     rows, count = index.shape
     keys = order.keys(index)
     found = torch.sort(keys >> (KEY_BITS - PLACE_BITS), stable=True).indices

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...base.rehearsal import rehearsal
 from ...errors import ArgumentError
 from ..coords.graphs import refuse_in_graphs
 from ..coords.row_plan import is_fixed_somewhere
@@ -85,7 +86,10 @@ def counts_of(index: Tensor) -> Counts:
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
     (3, 1)
     """
-    if not index.is_cuda:
+    rehearsed = rehearsal.ask is not None and rehearsal.asks(index)
+    if rehearsed and rehearsal.ask:
+        rehearsal.ask(_on_gpu().counts, index)
+    if rehearsed or not index.is_cuda:
         there = (index.T >= 0).sum(1)
         return Counts(there, tuple(there.tolist()))
     refuse_in_graphs(index)
@@ -132,7 +136,10 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
     rows, taps = index.shape
     counts = counts_of(index) if counts is None else counts
     chunks = sum([-(-count // chunk) for count in counts.here or (rows,) * taps])
-    if index.is_cuda:
+    if rehearsal.ask and rehearsal.asks(index):
+        given = index, counts.there, chunk, run_of(chunk), chunks
+        rehearsal.ask(_on_gpu().pairs, *given)
+    elif index.is_cuda:
         of_taps = counts.there
         outputs, inputs, lengths = _on_gpu().pairs(index, of_taps, chunk, run_of(chunk), chunks)
         return Pairs(outputs, inputs, lengths, chunk)
@@ -142,12 +149,12 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
 
 
 def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """The rows of pairs, on a CPU, of all taps."""
-    found = torch.full((2, size), -1, dtype=torch.int32)
+    """The rows of pairs, by torch, of all taps."""
+    found = torch.full((2, size), -1, dtype=torch.int32, device=index.device)
     start, run = 0, run_of(chunk)
     for tap, length in enumerate(lengths.tolist()):
         own = (index[:, tap] >= 0).nonzero()[:, 0]
-        of_tap = torch.full((2, length * chunk), -1, dtype=torch.int32)
+        of_tap = torch.full((2, length * chunk), -1, dtype=torch.int32, device=index.device)
         of_tap[0, : len(own)] = own
         of_tap[1, : len(own)] = index[:, tap].index_select(0, own)
         end = start + length * chunk
