@@ -21,7 +21,7 @@ from ..base.rehearsal import rehearsal
 from ..kernels.compile.store import load, load_kernel
 from ..planning.kernel_spec import KernelSpec
 from ..view.gemm_view import GemmView
-from .kernel_source import Load, source, take_from
+from .kernel_source import Later, Load, source, take_from
 from .rehearsed_maps import ask
 
 Need = tuple[GemmView, KernelSpec]
@@ -96,7 +96,7 @@ class _Dry:
             found: Callable[..., None] = self._load(view, spec)
             return found
         self.note(view, spec)
-        return _Later(self, partial(loaded, dumped((view, spec))), (2,))
+        return Later(self.is_on, partial(loaded, dumped((view, spec))), (2,))
 
     def load_other(
         self,
@@ -112,31 +112,7 @@ class _Dry:
         except (pickle.PicklingError, AttributeError, TypeError):  # of a function of a user
             return None
         note(key, request)
-        return _Later(self, partial(load, key, compile), writes)
-
-
-class _Later:
-    """A kernel that writes zeros while a call is dry, and is loaded when it is launched after that.
-
-    Plans that were made in the dry call are kept, and go on with it. ``writes`` are the numbers of
-    the arguments that are results.
-    """
-
-    def __init__(
-        self, run: _Dry, load: Callable[[], Callable[..., None]], writes: tuple[int, ...]
-    ) -> None:
-        self.run, self._load, self._writes = run, load, writes
-        self.kernel: Callable[..., None] | None = None
-
-    def __call__(self, *arguments: Any) -> None:
-        if self.kernel is None:
-            if self.run.is_on():
-                for place in self._writes:
-                    if arguments[place] is not None:
-                        arguments[place].zero_()
-                return
-            self.kernel = self._load()
-        self.kernel(*arguments)
+        return Later(self.is_on, partial(load, key, compile), writes)
 
 
 def loaded(request: bytes) -> Callable[..., None]:

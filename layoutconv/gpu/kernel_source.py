@@ -31,3 +31,40 @@ def take_from(load: Load) -> Load:
     global _source
     before, _source = _source, load
     return before
+
+
+class Later:
+    """A kernel that writes zeros while a call is dry, and is loaded when it is launched after that.
+
+    Plans that were made in the dry call are kept, and go on with it; :func:`now` takes its place.
+    ``is_dry`` says whether the call goes on, ``writes`` are the numbers of the arguments that are
+    results.
+    """
+
+    def __init__(
+        self,
+        is_dry: Callable[[], bool],
+        load: Callable[[], Callable[..., None]],
+        writes: tuple[int, ...],
+    ) -> None:
+        self.is_dry, self._load, self._writes = is_dry, load, writes
+        self._kernel: Callable[..., None] | None = None
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._kernel is None and self.is_dry():
+            for place in self._writes:
+                if arguments[place] is not None:
+                    arguments[place].zero_()
+            return
+        now(self)(*arguments)
+
+    def load(self) -> Callable[..., None]:
+        """The kernel."""
+        if self._kernel is None:
+            self._kernel = self._load()
+        return self._kernel
+
+
+def now(kernel: Any) -> Any:
+    """A kernel, or what one that came later has become: launches are a call of Python less."""
+    return kernel.load() if type(kernel) is Later and not kernel.is_dry() else kernel

@@ -17,9 +17,10 @@ from ..view.epilogue import Epilogue, Pointwise
 from ..view.gemm_view import GemmView
 from .filter_choice import reads_k_major, worth_k_major
 from .fp32_precision import multiplied_now
+from .kernel_source import Later
 from .map_passes import k_major_over
 from .map_views import Over, kind_over
-from .plan import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
+from .plan import NOTHING, Launcher, aligned_to, bare_over, launcher_of, launcher_over, plan_of
 from .select import ALIGNED
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Launch:
         # Of a residual of another dtype, offsets are others than those of D.
         added = () if epilogue is None else epilogue.sources
         self._differs = int(any(source.dtype is not out_dtype for source in added))
+        # What plans of aligned memory are kept for, where that does not change from call to call.
+        kinds = self.dtype, self.device, out_dtype, None, False, self.structure, ALIGNED
+        self._kept_for = None if a.dtype is torch.float32 else kinds
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._k_major: dict[str, bool] = {}  # by how float32 is multiplied
         # By the same, launches of aligned memory alone: kernels, and what they get after operands.
@@ -184,19 +188,26 @@ class Launch:
                     aligned,
                 )
             )  # fmt: skip
-            if len(self._launchers) >= _FEW:
-                self._launchers.clear()
-            self._launchers[key] = launchers
-            if aligned == ALIGNED and not (self.filter and precision is not None):
-                self._keep_bare(precision, launchers)
+            self._keep_launchers(key, launchers)
         for launch in launchers:
             launch(a, b, out, at_a, at_b, reads)
 
-    def _keep_bare(self, precision: str | None, launchers: tuple[Launcher, ...]) -> None:
-        """Keep bare kernels, where launches of aligned memory need nothing else."""
+    def _keep_launchers(self, key: tuple[str | None, Any], launchers: tuple[Launcher, ...]) -> None:
+        """Keep launchers, and bare kernels where launches of aligned memory need nothing else.
+
+        Not those of a dry call: bound anew, they launch without what stood in for kernels.
+        """
         bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
-        if None in bare:
+        if any(each is not None and type(each[0]) is Later for each in bare):
             return
+        if len(self._launchers) >= _FEW:
+            self._launchers.clear()
+        self._launchers[key] = launchers
+        precision, aligned = key
+        if aligned == ALIGNED and not (self.filter and precision is not None) and None not in bare:
+            self._keep(precision, bare)
+
+    def _keep(self, precision: str | None, bare: list[Any]) -> None:
         if not self.structure:
             self._bare[precision] = bare
             if precision is None:
@@ -267,6 +278,10 @@ class OverMap(Launch):
         self._empty = 0 in shape
         if self._kind is None:
             self.views = partial(_alone, over)
+        elif self._kept_for is not None and not (self.filter or self._empty):
+            bare = bare_over(self._kind, over, self._kept_for)
+            if bare is not None and type(bare[0]) is not Later:
+                self._keep(None, [bare])
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:

@@ -22,7 +22,7 @@ from ..view.operands import row_major
 from . import machines, select
 from .depthwise_plan import DTYPES, DotPlan
 from .fp32_precision import multiplied_as
-from .kernel_source import kernel_of
+from .kernel_source import Later, kernel_of, now
 from .map_views import Buffers, Kind, MapView, Over, keep_plan
 from .reduction_plan import adder, sum_partials
 from .select import ALIGNED, Asked
@@ -148,14 +148,29 @@ class Plan:
         """Return ``over(...).launcher()`` without making the plan between."""
         if self._parts or not self._only_launches:
             return self.over(over, m, shape, integers).launcher()
+        return self._launcher(self._given_over(over, shape, integers), over)
+
+    def bare_over(self, over: Over, shape: tuple[int, ...], integers: tuple[int, ...]) -> Any:
+        """Return what is ``bare`` of ``launcher_over(...)``, without making that; None if its
+        launch is another. Who launches it keeps the pass.
+        """
+        if self._parts or not self._only_launches:
+            return None
+        if type(self._kernel) is Later:
+            self._kernel = now(self._kernel)
+        given = self._given_over(over, shape, integers)
+        return self._kernel, given if self.spec.epilogue else (*given, *NOTHING, None)
+
+    def _given_over(
+        self, over: Over, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> tuple[Any, ...]:
         a, b, d = over.buffers or (None, None, None)
-        given = (
+        return (
             None if a is None else a.data_ptr(),
             None if b is None else b.data_ptr(),
             None if d is None else d.data_ptr(),
             (self.splits, prod(shape), *integers),
         )
-        return self._launcher(given, over)
 
     def _launcher(self, given: tuple[Any, ...], owner: Any) -> Launcher:
         """One that keeps the owner of index buffers.
@@ -174,6 +189,8 @@ class Plan:
 
             launch_both.__dict__["bare"] = in_parts, ()
             return launch_both
+        if type(self._kernel) is Later:
+            self._kernel = now(self._kernel)
         kernel = self._kernel
 
         def launch(
@@ -344,6 +361,15 @@ def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
         if plan is not None:
             return plan.launcher_over(over, m, stored, integers)
     return launcher_of(plan_of(kind.view(over), *key))
+
+
+def bare_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Any:
+    """Return the kernel of a pass of a kind, and what it gets after operands, where there was one
+    of its kind and size; else None.
+    """
+    (m, n, _, stored), of_class, integers = kind.sizes_of(over.numbers)
+    plan: Plan | None = kind.plans.get((key, of_class)) if m > 1 or n > 1 else None
+    return None if plan is None else plan.bare_over(over, stored, integers)
 
 
 def _plan_of_kind(kind: Kind, view: MapView, key: tuple[Any, ...]) -> Plan:

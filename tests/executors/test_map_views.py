@@ -12,10 +12,12 @@ from torch import Tensor
 
 from layoutconv.gpu import map_views, select
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.map_passes import pairs_over
+from layoutconv.gpu.launch import Launch, OverMap
+from layoutconv.gpu.map_passes import conv_over, pairs_over
 from layoutconv.gpu.map_views import MapView, Over, map_view, representative
 from layoutconv.gpu.measured_choices import size_class
 from layoutconv.ops import sparse_operators as executor
+from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.kernel_key import index_buffer, signature
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
 from layoutconv.sparse.maps.tap_pairs import Pairs
@@ -114,6 +116,33 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
             held = owner.buffers if isinstance(owner, Over) else map(index_buffer, owner)
             assert [None if b is None else b.data_ptr() for b in held] == list(got._given[:3])
     assert made < 3 * len(CLOUDS)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("name", MAPS)
+def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
+    name: str, activation: str | None, gpu: Gpu
+) -> None:
+    """A map of about the size of one before takes no call to bind it; its kernel is given what a
+    call would give it.
+    """
+    gpu.says(current_device=-1)
+    like = torch.empty(0, C, dtype=torch.float16)
+    ending = EpilogueArgs(None, None, None, activation, 0.01, None).epilogue()
+    of, at_once = Launch(tuple, like, torch.float16, ending), []
+    for rows, seed in (500, 0), (600, 1), (600, 1):
+        found = MAPS[name](cloud(rows, seed))
+        over = conv_over(*found.sorted, len(found.inputs), (K, *found.taps, C))
+        made = OverMap(of, over, (len(found.outputs), K), (K, 1), like.device)
+        bare = made._at_once and made._at_once[0] if activation is None else made._then
+        at_once.append(bare is not None)
+        (launcher,) = made._bind((*of._kept_for[:3], None, False, of.structure, select.ALIGNED))
+        if bare is not None:
+            assert bare == launcher.bare  # type: ignore[attr-defined]
+            assert bare[1][0] == found.sorted[0].data_ptr()
+    assert at_once == [False, False, True]
+    whole = Launch(tuple, like.float(), torch.float32, ending)  # depends on how it is multiplied
+    assert OverMap(whole, over, (len(found.outputs), K), (K, 1), like.device)._bare == {}
 
 
 def test_pairs_of_one_channel_each_are_gathered_by_the_template() -> None:

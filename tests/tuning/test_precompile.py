@@ -25,7 +25,8 @@ from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import dry_run
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.kernel_source import source
+from layoutconv.gpu.kernel_source import Later, source
+from layoutconv.gpu.launch import Launch
 from layoutconv.gpu.line_packing import pack_lines
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.sparse.views import kernel_map_view
@@ -133,6 +134,26 @@ def test_a_race_compiles_by_itself(asked: list[list[Any]], monkeypatch: pytest.M
     assert lc.precompile(lambda: pytest.fail("called")) == 0
 
 
+def test_launches_after_a_dry_call_are_of_kernels_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What stood in for them, a call of Python, is in no launch that is bound afterwards."""
+
+    def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
+        d.fill_(3)
+
+    monkeypatch.setattr(dry_run, "load_kernel", lambda view, spec: kernel)
+    view, (x, w) = replace(VIEW), (X.half(), W.half())
+    launch, out = Launch(lambda: [view], x, torch.float16, None), torch.ones(1, 6, 6, 16).half()
+    with dry_run.dry():
+        launch.run(x, w, out)
+    assert not out.any()
+    for _ in range(2):
+        launch.run(x, w, out.zero_())
+        assert bool((out == 3).all())
+    assert [found for found, _ in launch._at_once] == [kernel]
+
+
 def test_what_is_kept_holds_no_cloud() -> None:
     """The kernel that comes later knows its view without the index buffer."""
     kernels: list[Any] = []
@@ -146,7 +167,7 @@ def test_what_is_kept_holds_no_cloud() -> None:
     lc.precompile(call)
     gc.collect()
     assert memory[0]() is None
-    assert kernels[0].run.over
+    assert not kernels[0].is_dry()
 
 
 def test_other_threads_go_on_launching_where_they_are_to(gpu: Gpu) -> None:
@@ -157,7 +178,7 @@ def test_other_threads_go_on_launching_where_they_are_to(gpu: Gpu) -> None:
     def call(name: str, rows: int) -> None:
         index = torch.zeros(27, rows, dtype=torch.int32).T
         kernel: Any = gpu_plan.Plan(kernel_map_view(index, 16, 16), torch.float32, -1)._kernel
-        seen[name] = isinstance(kernel, dry_run._Later)
+        seen[name] = isinstance(kernel, Later)
 
     for others, expected in ((False, False), (True, True)):
         with dry_run.dry(others=others):
