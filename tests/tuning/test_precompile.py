@@ -137,7 +137,7 @@ def test_a_race_compiles_by_itself(asked: list[list[Any]], monkeypatch: pytest.M
 def test_launches_after_a_dry_call_are_of_kernels_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What stood in for them, a call of Python, is in no launch that is bound afterwards."""
+    """No launch that is bound afterwards goes through the stand-in, which is a call of Python."""
 
     def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
         d.fill_(3)
