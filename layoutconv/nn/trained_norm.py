@@ -58,7 +58,7 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
     """
     if type(norm) not in NORMS or not norm.training or not is_bare(norm):
         return None
-    ranks = ranks_of(norm)
+    ranks = ranks_of(norm) if "process_group" in norm.__dict__ else None
     if len(x) < 2 and ranks is None:
         return None
     if last is not None and (type(last) is not torch.nn.ReLU or not is_bare(last)):

@@ -145,7 +145,7 @@ def test_it_is_the_norm_of_the_rows_that_are_there(
 
 
 class Others:
-    """What other ranks tell one whose rows are the first ``own`` of all."""
+    """The messages of other ranks to one whose rows are the first ``own`` of all."""
 
     def __init__(self, x: Tensor, grad: Tensor, norm: Norm, own: int, others: int) -> None:
         there = torch.ones(len(x), dtype=torch.bool) if norm.there is None else norm.there

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..installing import Installed, install_as
 from . import utils
 from .absent import MODULES
-from .version import is_1x, set_interface
+from .version import INTERFACE, set_interface
 
 __all__ = ["Installed", "install"]
 
@@ -33,6 +33,6 @@ def install(version: str = "2.3") -> Installed:
     """
     set_interface(version)
     package = __name__.rpartition(".")[0]
-    if not is_1x():
+    if not INTERFACE.is_1x:
         return install_as("spconv", package, MODULES)
     return install_as("spconv", f"{package}.pytorch", MODULES, {"utils": utils})

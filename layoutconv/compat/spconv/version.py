@@ -8,7 +8,12 @@ VERSIONS = ("2.3", "1.2")
 
 
 class _Interface:
-    version = VERSIONS[0]
+    """The interface of all layers, an attribute as each call asks for it."""
+
+    is_1x = False
+
+
+INTERFACE = _Interface()
 
 
 def set_interface(version: str) -> None:
@@ -31,9 +36,4 @@ def set_interface(version: str) -> None:
     """
     if version not in VERSIONS:
         raise ArgumentError("version", " or ".join(VERSIONS), version)
-    _Interface.version = version
-
-
-def is_1x() -> bool:
-    """Return whether the interface is that of 1.2."""
-    return _Interface.version == "1.2"
+    INTERFACE.is_1x = version == VERSIONS[1]

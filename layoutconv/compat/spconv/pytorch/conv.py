@@ -19,7 +19,7 @@ from ...whole_numbers import whole, whole_per_mode
 from .. import constants
 from ..absent import explain
 from ..core import Activation, ConvAlgo
-from ..version import is_1x
+from ..version import INTERFACE
 from .core import SparseConvTensor
 from .indice_data import Geometry, map_back, map_for
 from .layers import GeometricLayer, check_input, check_rows, features_added
@@ -172,7 +172,7 @@ class SparseConvolution(GeometricLayer):
                 return input.replace_feature(y)
             weight = matrix.reshape(self.weight_shape)
         found, known, version = self._map_of(input)
-        if self.subm and is_1x():
+        if self.subm and INTERFACE.is_1x:
             weight = weight.flatten(1, -2)[:, : prod(found.taps)].unflatten(1, found.taps)
         ending = bias, None, past, self._activation, self.act_alpha, None
         y = convolved(features, weight, found, self.groups, ending)

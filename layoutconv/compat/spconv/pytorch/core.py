@@ -16,7 +16,7 @@ from ...whole_numbers import whole, whole_per_mode
 from ..absent import explain
 from ..core import ConvAlgo
 from ..tools import CUDAKernelTimer
-from ..version import is_1x
+from ..version import INTERFACE
 from .indice_data import ImplicitGemmIndiceData, IndiceData
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class SparseConvTensor(NoTensor):
 
     @features.setter
     def features(self, features: Tensor) -> None:
-        if is_1x():
+        if INTERFACE.is_1x:
             self._features = features
             return
         raise ValueError(

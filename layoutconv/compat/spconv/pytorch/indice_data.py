@@ -12,7 +12,7 @@ from ....errors import ArgumentError
 from ....sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
 from ....sparse.coords.coordinates import version_of
 from ..core import ConvAlgo
-from ..version import is_1x
+from ..version import INTERFACE
 from .ops import get_deconv_output_size
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Geometry:
         nothing. In the interface of 1.2 it has the first taps of this one.
         """
         if self.subm and other.subm:
-            if is_1x():
+            if INTERFACE.is_1x:
                 return prod(self.ksize) >= prod(other.ksize)
             return self.ksize == other.ksize and self.dilation == other.dilation
         return self == other
@@ -180,7 +180,7 @@ def map_for(
     if found is None:
         data = IndiceData(geometry.map_of(x.coordinates), geometry, algo)
         known = x.indice_dict
-        if is_1x() and key is not None:
+        if INTERFACE.is_1x and key is not None:
             known[key] = data  # for all tensors that share it
             return data, known
         return data, known if key is None else {**known, key: data}

@@ -12,7 +12,7 @@ from torch import nn
 from ....errors import ArgumentError
 from ....nn import trained_norm
 from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
-from ..version import is_1x
+from ..version import INTERFACE
 from .blocks import run_fused
 from .core import SparseConvTensor
 
@@ -97,7 +97,7 @@ class SparseSequential(SparseModule):
     def forward(self, input: Any) -> Any:
         modules, at = list(self._modules.values()), 0
         # Features of all modules are on one device, and who looks at one of them looks at all.
-        writes = is_1x()
+        writes = INTERFACE.is_1x
         fuses = isinstance(input, SparseConvTensor) and not writes and may_fuse(input._features)
         while at < len(modules):
             module: Any = modules[at]
