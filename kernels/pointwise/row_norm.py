@@ -142,8 +142,8 @@ class OfParts(OfRows):
             return moments
         n, mean, inverse = moments
         variance = 1.0 / (inverse * inverse) - eps
-        is_any = (n > 0.0) & (variance > 0.0)
-        return n, mean, select(is_any, n * variance, Float32(0.0))
+        is_none = (n <= 0.0) | (variance <= 0.0)  # NaN stays NaN
+        return n, mean, select(is_none, Float32(0.0), n * variance)
 
     @cute.jit
     def merged_sums(self, sums: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
@@ -157,7 +157,7 @@ class OfParts(OfRows):
 
 
 class MergeMoments(OfParts):
-    """The moments of a rank, which others are told.
+    """The moments of a rank, which it sends to the others.
 
     Tensors: the moments of its parts; of all of them, the inverse deviation in place of squares.
     Integers: the bits of eps.
@@ -329,7 +329,7 @@ class Sums(OfParts):
 
 
 class MergeSums(OfParts):
-    """The sums of a rank, which others are told: of its parts.
+    """The sums of a rank, which it sends to the others.
 
     Tensors: what the forward pass left, the sums of its parts, the gradients of weight and bias
     (2, C), which are of its rows, and the sums of all of them (2, C): of ``x - mean`` in place of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pkgutil import walk_packages
@@ -13,8 +13,15 @@ from types import ModuleType
 class Installed:
     """A package under another name: ``undo()`` takes it back, so does the end of a ``with``."""
 
-    def __init__(self, name: str, modules: Mapping[str, ModuleType], finder: _Absent) -> None:
+    def __init__(
+        self,
+        name: str,
+        modules: Mapping[str, ModuleType],
+        finder: _Absent,
+        undone: Callable[[], None] | None,
+    ) -> None:
         self._name, self._modules, self._finder = name, modules, finder
+        self._undone = undone
 
     def undo(self) -> None:
         """``import`` finds what it would have found. Modules that imported ours keep it."""
@@ -25,6 +32,8 @@ class Installed:
             sys.meta_path.remove(self._finder)
         if _installed.get(self._name) is self:
             del _installed[self._name]
+            if self._undone is not None:
+                self._undone()
 
     def __enter__(self) -> Installed:
         return self
@@ -59,16 +68,27 @@ class _Absent:
 _installed: dict[str, Installed] = {}
 
 
+def is_installed(name: str) -> bool:
+    """Return whether a package of ours is found under another name.
+
+    >>> is_installed("a_name_for_doctest")
+    False
+    """
+    return name in _installed
+
+
 def install_as(
     name: str,
     ours: str,
     absent: Mapping[str, str] | None = None,
     elsewhere: Mapping[str, ModuleType] | None = None,
+    undone: Callable[[], None] | None = None,
 ) -> Installed:
     """Have ``import name``, and all its modules, find those of the package ``ours``.
 
     ``absent`` are its modules that ours has none of, and why; ``elsewhere`` those that are in no
-    package of ours under that name. A second call changes nothing.
+    package of ours under that name; ``undone`` is called when it is taken back. A second call
+    changes nothing.
 
     Raises ``RuntimeError`` if another package of that name was imported already.
 
@@ -95,5 +115,5 @@ def install_as(
     sys.modules.update(modules)
     finder = _Absent(name, absent or {})
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
-    _installed[name] = Installed(name, modules, finder)
+    _installed[name] = Installed(name, modules, finder, undone)
     return _installed[name]

@@ -58,9 +58,9 @@ def dry(
 
     With ``others`` that is so of all threads, as torch has some of its own for backward passes on a
     GPU: nothing else may convolve meanwhile. Without, other threads load and launch as ever.
-    With ``note_other``, which is told of kernels of other kinds, none of those runs that was not
-    loaded before, but what no other process can be sent; if a CPU ``stands_in`` for the GPU, the
-    kernels of maps of cells on it are noted.
+    ``note_other`` gets the kernels of other kinds, and none of them runs but one that was loaded
+    before or cannot be pickled; if a CPU ``stands_in`` for the GPU, it gets the kernels of maps of
+    cells on the CPU, too. What a call around this one notes is noted again after it.
 
     >>> with dry(print):
     ...     pass
@@ -68,6 +68,7 @@ def dry(
     with _one_at_a_time:
         run = _Dry(source(), note, None if others else threading.get_ident())
         before = take_from(run.load)
+        others_before = rehearsal.load, rehearsal.ask, rehearsal.stands_in
         if note_other is not None:
             rehearsal.load, rehearsal.ask = partial(run.load_other, note_other), ask
             rehearsal.stands_in = stands_in
@@ -75,7 +76,7 @@ def dry(
             yield
         finally:
             take_from(before)
-            rehearsal.load = rehearsal.ask = None
+            rehearsal.load, rehearsal.ask, rehearsal.stands_in = others_before
             run.over = True
             run.note = _forgets  # plans are kept, and with them the run; what was noted is not
 

@@ -100,8 +100,17 @@ except ModuleNotFoundError:
     pass
 else:
     raise SystemExit("there is no spconv.pytorch in 1.2")
+from layoutconv.compat.spconv.version import INTERFACE
+assert ours.install() is handle and INTERFACE.is_1x  # a second call changes nothing
 handle.undo()
 assert not [name for name in sys.modules if name.split(".")[0] == "spconv"]
+assert not INTERFACE.is_1x
+try:
+    ours.install("3")
+except ValueError as error:
+    assert "version" in str(error), error
+else:
+    raise SystemExit("there is no version 3")
 """
 
 

@@ -213,6 +213,21 @@ def test_over_ranks_it_is_the_norm_of_the_rows_of_all(
         torch.testing.assert_close(sums.double(), expected.detach(), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_what_is_not_a_number_reaches_every_rank(launches: Launches, wrong: float) -> None:
+    x, grad = features(0, 90, 4, torch.float32), torch.ones(90, 4)
+    x[70, 2] = wrong  # of another rank
+    norm = Norm(None, None, None, 0.5, 1e-5)
+    running = torch.zeros(4), torch.ones(4)
+    mine = norm._replace(ranks=Others(x, grad, norm, 40, 1), running=running)
+    out, kept = row_norm.normalised(x[:40], mine)
+    dx, _, _ = row_norm.gradients(x[:40], mine, None, kept, grad[:40])
+    for found in (out, dx):
+        assert found[:, 2].isnan().all()
+        assert found[:, [0, 1, 3]].isfinite().all()
+    assert running[1].isnan().tolist() == [False, False, True, False]
+
+
 def test_a_mean_beside_which_the_deviation_is_small(launches: Launches) -> None:
     """Sums of squares in float32 would have no digit of the variance."""
     x = features(0, 600, 8, torch.float32) + 3000

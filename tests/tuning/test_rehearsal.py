@@ -72,6 +72,20 @@ def test_a_kernel_of_another_kind_writes_zeros_and_is_loaded_afterwards(
     assert out.tolist() == [3.0] * 3
 
 
+def test_a_dry_call_within_another_ends_alone() -> None:
+    """Kernels after it are noted by the call around it, whatever it noted itself."""
+    outer: list[Any] = []
+    with dry(note_other=lambda key, request: outer.append(key), stands_in=True):
+        for own in (None, lambda key, request: None):
+            with dry(note_other=own):
+                pass
+            assert rehearsal.load is not None
+            assert rehearsal.stands_in
+        store.load("later", print)
+    assert outer == ["later"]
+    assert rehearsal.load is rehearsal.ask is None
+
+
 def test_what_no_other_process_can_be_sent_is_loaded(
     notes: list[tuple[Any, bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

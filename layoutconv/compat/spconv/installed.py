@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ..installing import Installed, install_as
+from functools import partial
+
+from ..installing import Installed, install_as, is_installed
 from . import utils
 from .absent import MODULES
-from .version import INTERFACE, set_interface
+from .version import VERSIONS, is_old, set_interface
 
 __all__ = ["Installed", "install"]
 
@@ -31,8 +33,11 @@ def install(version: str = "2.3") -> Installed:
     >>> spconv.SubMConv3d.__module__
     'layoutconv.compat.spconv.pytorch.conv'
     """
-    set_interface(version)
+    old = is_old(version)
+    if is_installed("spconv"):
+        return install_as("spconv", "")
     package = __name__.rpartition(".")[0]
-    if not INTERFACE.is_1x:
-        return install_as("spconv", package, MODULES)
-    return install_as("spconv", f"{package}.pytorch", MODULES, {"utils": utils})
+    ours, elsewhere = (f"{package}.pytorch", {"utils": utils}) if old else (package, {})
+    made = install_as("spconv", ours, MODULES, elsewhere, partial(set_interface, VERSIONS[0]))
+    set_interface(version)
+    return made

@@ -34,6 +34,15 @@ def set_interface(version: str) -> None:
     >>> x.features.T, set_interface("2.3")
     (tensor([[2., 2., 2.]]), None)
     """
+    INTERFACE.is_1x = is_old(version)
+
+
+def is_old(version: str) -> bool:
+    """Return whether a version is "1.2"; refuse what is none.
+
+    >>> is_old("1.2"), is_old("2.3")
+    (True, False)
+    """
     if version not in VERSIONS:
         raise ArgumentError("version", " or ".join(VERSIONS), version)
-    INTERFACE.is_1x = version == VERSIONS[1]
+    return version == VERSIONS[1]
