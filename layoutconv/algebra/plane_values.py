@@ -168,6 +168,41 @@ class Values:
             budget.give_up()
         return len(set(values)) == len(values)
 
+    def apart_along(self, steps: range, budget: Budget) -> bool:
+        """Tell if no two sums of a value and a term of a progression are the same.
+
+        Values collide if they are alike modulo the step and fewer steps apart than there are terms.
+        So those alike fall into blocks of steps that hold one value each, and only values of blocks
+        that follow each other are compared.
+
+        >>> values = Values([0b0101, 0b0011], 4, 0)  # 3, 2, 1, 0
+        >>> [values.apart_along(range(0, 8, step), Budget("", ())) for step in (4, 2)]
+        [True, False]
+        """
+        terms = (steps[-1] - steps[0]) // steps.step + 1  # which may be more than Python counts
+        low, high = self.extremes()
+        if high - low + 1 + abs(steps[-1] - steps[0]) < self.count * terms:
+            return False
+        if self.count > SET // 2:
+            budget.give_up()
+        quotients, alike = divided(self.above(low), abs(steps.step), (1 << self.count) - 1)
+        bits = terms.bit_length() - 1  # of steps of a block, no more than there are terms
+        block = Values([*quotients[bits:], 0, 0, *alike], self.count, 0)  # and room for two more
+        if self.count > _FEW:
+            few = Values([x & (1 << _FEW) - 1 for x in block.planes], _FEW, 0).listed()
+            if len(set(few)) < _FEW:
+                return False
+        places = Values(quotients[:bits], self.count, 0)
+        held = dict(zip(block.listed(), places.listed(), strict=True))
+        if len(held) < self.count:
+            return False
+        for further in (1, 2) if terms > (1 << bits) + 1 else (1,):
+            next_blocks = block.moved(further).listed()
+            for key in held.keys() & next_blocks:
+                if (further << bits) + held[key] - held[key - further] < terms:
+                    return False
+        return True
+
     def listed(self) -> memoryview | list[int]:
         """The values as integers, in their order."""
         if len(self.planes) > _WORD or not -(1 << _WORD) <= self.low < 1 << _WORD:

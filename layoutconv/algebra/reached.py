@@ -94,8 +94,8 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
     if any(s > EVALUATIONS and terms(d) is None for s, d in layout._leaves):
         at_once = values_at_once(layout)
         return budget.give_up() if at_once is None else at_once.differ(budget)
-    tables = [_table(s, d, budget) for s, d in layout._leaves if s != 1]
-    tables = _packed(tables)
+    leaves = [leaf for leaf in layout._leaves if leaf[0] != 1]
+    tables = _packed([_table(s, d, budget) for s, d in leaves])
     if not all(isinstance(table, range) or len(set(table)) == len(table) for table in tables):
         return False
     changed = True
@@ -103,14 +103,14 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
         changed = False
         for i, table in enumerate(tables):
             if _decides(table, tables[:i] + tables[i + 1 :]):
-                tables.pop(i)
+                del tables[i], leaves[i]
                 changed = True
                 break
     if not tables:
         return True
-    at_once = values_at_once(layout)
-    if at_once is not None:
-        return at_once.differ(budget)
+    answer = _apart_at_once(leaves, tables, budget)
+    if answer is not None:
+        return answer
     sums = {0}
     count = 1
     for table in tables:
@@ -120,6 +120,25 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
         if len(sums) < count:
             return False
     return True
+
+
+def _apart_at_once(leaves: list[Any], tables: list[Table], budget: Budget) -> bool | None:
+    """Tell if no two sums of values of leaves are the same; None if values are not known at once.
+
+    The longest progression is not multiplied out: sums of the others are looked at along its step.
+    """
+    progressions = [table for table in tables if isinstance(table, range)]
+    if not progressions:
+        values = values_at_once(_of_leaves(leaves))
+        return None if values is None else values.differ(budget)
+    longest = max(progressions, key=_count)
+    at = tables.index(longest)
+    values = values_at_once(_of_leaves(leaves[:at] + leaves[at + 1 :]))
+    return None if values is None else values.apart_along(longest, budget)
+
+
+def _of_leaves(leaves: list[Any]) -> Layout:
+    return Layout(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
 def _decides(table: Table, others: list[Table]) -> bool:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import F2, ComposedLayout, CustomStride, IndexedGather, Layout, Swizzle
+from layoutconv.algebra.budget import Budget
 from layoutconv.algebra.listed import of_integers
 from layoutconv.algebra.lookups import at_places, counted, repeated
 from layoutconv.algebra.plane_values import Values, divided, plus
@@ -224,6 +225,8 @@ def test_a_buffer_of_long_integers_is_analysed():
 def test_modes_longer_than_python_counts():
     gather = CustomStride(IndexedGather([3, 1, 0, 2]), 2)
     assert lc.is_injective(Layout((4, 10**30), (gather, 100)))
+    twice = CustomStride(IndexedGather([0, 100, 1, 7]), 1)
+    assert not lc.is_injective(Layout((4, 10**30), (twice, 100)))
     for question in (lc.is_surjective, lambda a: lc.overlaps(a, Layout(8, 3), 10**31)):
         with pytest.raises(lc.LayoutBudgetError):
             question(Layout((4, 10**30), (gather, 100)))
@@ -258,6 +261,33 @@ def test_digits_and_sums_of_planes():
             [v % by for v in values],
         )
         assert read(plus(planes, rest, shift)) == [v + (v % by << shift) for v in values]
+
+
+@given(
+    st.lists(st.integers(-300, 300), min_size=1, max_size=9),
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_sums_with_a_progression_collide_as_their_set_says(values, step, terms, down):
+    steps = range(0, -step * terms, -step) if down else range(0, step * terms, step)
+    sums = [v + x for v in values for x in steps]
+    planes = [sum((v + 300 >> j & 1) << i for i, v in enumerate(values)) for j in range(10)]
+    found = Values(planes, len(values), -300).apart_along(steps, Budget("is_injective", ()))
+    assert found == (len(set(sums)) == len(sums))
+
+
+@pytest.mark.parametrize("extent", [2, 3, 5, 64, 700])
+def test_gathers_beside_a_progression_are_told_apart(extent):
+    rng = random.Random(extent)
+    answers = []
+    for _ in range(4 * CASES):
+        index = rng.sample(range(1 << rng.randint(7, 30)), 20)
+        one, two = (CustomStride(IndexedGather(part), 1) for part in (index[:10], index[10:]))
+        a = Layout((10, extent, 10), (one, rng.randint(1, 99), two))
+        answers.append(lc.is_injective(a))
+        assert answers[-1] == (len(set(values_of(a))) == a.size())
+    assert set(answers) == {True, False}
 
 
 def runs(table):
