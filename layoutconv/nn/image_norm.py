@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import gathered_operators as ops
 from ..sparse import SparseTensor
 
@@ -40,7 +40,8 @@ def per_image(module: Any, input: SparseTensor) -> Tensor:
     Statistics are those of torch over a dense image: variances are biased, but for running ones.
     An image without rows has none. Rows without a cell get zeros. Hooks see features.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for another number of channels.
+    Raises :class:`~layoutconv.errors.ArgumentError` for another number of channels, and for
+    features that are no floating-point numbers.
 
     >>> from ..sparse import SparseTensor
     >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]], [[7.0], [0.0]]]))
@@ -78,6 +79,8 @@ def with_hooks(module: Any, features: Tensor, function: Callable[[Tensor], Tenso
 
 
 def _normed(module: Any, features: Tensor, input: SparseTensor) -> Tensor:
+    if not features.is_floating_point():
+        raise ArgumentTypeError("input", "features of floating-point numbers", features.dtype)
     channels = features.shape[1]
     of_instances = isinstance(module, _InstanceNorm)
     wanted = module.num_features if of_instances else module.num_channels
@@ -109,7 +112,7 @@ def _of_groups(values: Tensor, groups: int) -> Tensor:
     images, channels = values.shape
     if groups == channels:
         return values
-    return values.view(images, groups, -1).mean(2, keepdim=True).expand(
+    return values.view(images, groups, channels // groups).mean(2, keepdim=True).expand(
         -1, -1, channels // groups
     ).reshape(images, channels)  # fmt: skip
 

@@ -143,6 +143,47 @@ def test_convolutions_are_their_definition(sizes, steps, padding, last, seed):
         torchsparse.set_interface("2.1")
 
 
+@pytest.mark.parametrize("extents", [(2, 9, 8, 7), (1, 9, 8, 7), (2, 6, 5, 9)])
+def test_extents_bound_the_cells_of_every_level(extents):
+    """What a stride leaves of ``spatial_range`` bounds what the next one leaves, and comes back."""
+    x = tensor()
+    x.spatial_range = extents
+    sizes, steps = (3, 3, 3), (2, 2, 2)
+    levels, cells = [x], set(rows_of(x))
+    for layer in range(3):
+        net = spnn.Conv3d(3, 3, 3, stride=2, padding=1).double()
+        y = net(levels[-1])
+        extents = extents[0], *((extent + 2 - 3) // 2 + 1 for extent in extents[1:])
+        reached = set()
+        for cell, tap in itertools.product(cells, itertools.product(range(3), repeat=3)):
+            places = [divmod(c + 1 - t, 2) for c, t in zip(cell[1:], tap, strict=True)]
+            at = cell[0], *(place for place, _ in places)
+            if not any(rest for _, rest in places) and all(
+                0 <= c < extent for c, extent in zip(at, extents, strict=True)
+            ):
+                reached.add(at)
+        check(y, summed(rows_of(levels[-1]), reached, sizes, steps, net.kernel))
+        assert y.spatial_range == extents, layer
+        assert y.dense().shape == (*extents, 3)
+        levels, cells = [*levels, y], reached
+    same = spnn.ReLU()(spnn.Conv3d(3, 3, 3).double()(y))
+    assert same.spatial_range == extents
+    for finer in reversed(levels[:-1]):
+        y = spnn.Conv3d(3, 3, 3, stride=2, transposed=True).double()(y)
+        assert (y.C is finer.C, y.spatial_range) == (True, finer.spatial_range)
+
+
+def test_other_extents_of_the_same_coordinates():
+    x = tensor()
+    net = spnn.Conv3d(3, 2, 3, stride=2, padding=1).double()
+    x.spatial_range = (2, 7, 7, 7)
+    many = len(net(x))
+    x.spatial_range = (2, 3, 3, 3)
+    few = net(x)
+    assert len(few) < many
+    assert int(few.C[:, 1:].max()) == 1
+
+
 def minkowski():
     return spf.conv_config.ConvConfig(downsample_mode="minkowski")
 

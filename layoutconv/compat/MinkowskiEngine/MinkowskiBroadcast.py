@@ -25,6 +25,7 @@ class MinkowskiBroadcast(MinkowskiModuleBase):
     """
 
     def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:
+        input._check_manager(input_glob)
         values = broadcast(input_glob.F, input.to_layoutconv()).features
         return input.on(self._joined(input.F, values))
 

@@ -58,6 +58,9 @@ class SparseTensor(Tensor):
             raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
         if features.ndim != 2:
             raise ArgumentError("features", "(rows, C)", tuple(features.shape))
+        if not isinstance(quantization_mode, Mode):
+            expected = "a SparseTensorQuantizationMode"
+            raise ArgumentTypeError("quantization_mode", expected, repr(quantization_mode))
         if device is not None:
             features = features.to(device)
         self.quantization_mode = quantization_mode
@@ -187,8 +190,13 @@ class SparseTensor(Tensor):
     ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
         """The grid (N, C, X, Y, Z), its first coordinate, and the tensor stride; differentiable.
 
-        Without ``min_coordinate`` coordinates may not be negative, and the grid begins at zero.
+        Without ``min_coordinate`` coordinates may not be negative, and the grid begins at zero. Of
+        ``shape`` the channels are not looked at.
+
+        Raises :class:`~layoutconv.errors.ArgumentError` where a coordinate is outside of the grid.
         """
+        if shape is not None and len(shape) != self._D + 2:
+            raise ArgumentError("shape", f"(N, C, and {self._D} extents)", tuple(shape))
         channels, steps = self._F.shape[1], torch.tensor(self.tensor_stride, dtype=torch.int32)
         if not len(self):
             if shape is None:
@@ -204,6 +212,14 @@ class SparseTensor(Tensor):
         if shape is None:
             extents = (places.amax(0) + 1).tolist()
             shape = [int(self.C[:, 0].max()) + 1, channels, *extents]
+        if (places < 0).any():
+            least = low.reshape(-1).tolist()
+            raise ArgumentError("min_coordinate", f"at most {least}", first.reshape(-1).tolist())
+        last = [int(self.C[:, 0].max()), *places.amax(0).tolist()]
+        extents = [shape[0], *shape[2:]]
+        if any(place >= extent for place, extent in zip(last, extents, strict=True)):
+            least = [last[0] + 1, channels, *(place + 1 for place in last[1:])]
+            raise ArgumentError("shape", f"at least {least}", list(shape))
         grid = self._F.new_zeros(shape[0], *shape[2:], channels)
         where = (self.C[:, 0].long(), *places.long().T)
         grid = grid.index_put(where, self._F).movedim(-1, 1)

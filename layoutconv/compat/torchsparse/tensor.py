@@ -12,7 +12,7 @@ from ...errors import ArgumentError, ArgumentTypeError
 from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.no_tensor import NoTensor
-from ..whole_numbers import int32_cells
+from ..whole_numbers import int32_cells, whole_per_mode
 from .utils import to_dense, triple
 from .utils.tensor_cache import cache_for
 from .version import batch_last
@@ -53,7 +53,8 @@ class SparseTensor(NoTensor):
         coords: int (rows, 4), ``(batch, x, y, z)`` in units of ``stride``, no coordinate twice;
             :func:`~layoutconv.compat.torchsparse.set_interface` says otherwise. Any integers.
         stride: cells of the first tensor that those of this one lie apart.
-        spatial_range: extents ``(batch, X, Y, Z)`` for :meth:`dense`.
+        spatial_range: extents ``(batch, X, Y, Z)`` for :meth:`dense`, which also bound the cells that
+            a stride leaves. Layers hand on what they are of the results.
 
     Attributes are read and written, as ``x.F = ...``; tensors that a layer made share ``_caches``.
 
@@ -74,7 +75,7 @@ class SparseTensor(NoTensor):
     ) -> None:
         self.feats, self.coords = feats, coords
         self.stride = triple("stride", stride, 1)
-        self.spatial_range = None if spatial_range is None else tuple(spatial_range)
+        self.spatial_range = extents_of(spatial_range)
         self._caches = cache_for()
 
     F = property(lambda self: self.feats, lambda self, feats: setattr(self, "feats", feats))
@@ -124,10 +125,15 @@ class SparseTensor(NoTensor):
         return made
 
     def __add__(self, other: SparseTensor) -> SparseTensor:
+        if not isinstance(other, SparseTensor):
+            raise ArgumentTypeError("other", "a SparseTensor", type(other).__name__)
+        if len(self.feats) != len(other.feats):
+            expected = f"{len(self.feats)} rows, as this tensor has"
+            raise ArgumentError("other", expected, len(other.feats))
         return self.on(self.feats + other.feats)
 
     def dense(self) -> Tensor:
-        """The grid ``(batch, X, Y, Z, C)`` of ``spatial_range``."""
+        """The grid ``(batch, X, Y, Z, C)`` of ``spatial_range``, in which every cell has to be."""
         if self.spatial_range is None:
             raise ArgumentError("spatial_range", "the extents (batch, X, Y, Z)", None)
         return to_dense(self.feats, batch_first(self.coords, self.stride), self.spatial_range)
@@ -147,15 +153,26 @@ class SparseTensor(NoTensor):
             self._caches.levels[self.stride] = coords, made
         return made
 
-    def at(self, feats: Tensor, cells: Coordinates, stride: tuple[int, ...]) -> SparseTensor:
+    def at(
+        self,
+        feats: Tensor,
+        cells: Coordinates,
+        stride: tuple[int, ...],
+        spatial_range: Sequence[int] | None = None,
+    ) -> SparseTensor:
         """Return what a layer returns: features at cells of another stride."""
         kept = self._caches.levels.get(stride)
         if kept is None or kept[1].cells is not cells.cells:
             kept = self._caches.levels[stride] = in_convention(cells.coords, stride), cells
-        made = SparseTensor(feats, kept[0], stride)
+        made = SparseTensor(feats, kept[0], stride, spatial_range)
         made._caches = self._caches
-        made._caches.cmaps.setdefault(stride, kept[0] if batch_last() else (kept[0], None))
+        made.remember()
         return made
+
+    def remember(self) -> None:
+        """Note the coordinates of this stride, and their extents, for layers that come back."""
+        of = self.coords if batch_last() else (self.coords, self.spatial_range)
+        self._caches.cmaps.setdefault(self.stride, of)
 
     def to_layoutconv(self) -> _SparseTensor:
         """The same tensor for :mod:`layoutconv.nn`, in units of the stride."""
@@ -215,6 +232,21 @@ def in_convention(coords: Tensor, stride: Sequence[int]) -> Tensor:
     if not batch_last():
         return coords
     return torch.cat([coords[:, 1:] * coords.new_tensor(stride), coords[:, :1]], 1)
+
+
+def extents_of(spatial_range: Any) -> tuple[int, ...] | None:
+    """Extents ``(batch, X, Y, Z)``, or None.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for others.
+
+    >>> extents_of([1, 8, 8, 4])
+    (1, 8, 8, 4)
+    """
+    if spatial_range is None:
+        return None
+    if not getattr(spatial_range, "__len__", None):
+        raise ArgumentTypeError("spatial_range", "extents (batch, X, Y, Z)", repr(spatial_range))
+    return tuple(whole_per_mode("spatial_range", spatial_range, 4, 0))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -55,6 +55,9 @@ def sparse_quantize(
         if not bool((size > 0).all()):
             raise ArgumentError("quantization_size", "numbers > 0", quantization_size)
         given = given / (size.to(given.device) if size.ndim else float(size))
+    for name, beside in (("features", features), ("labels", labels)):
+        if beside is not None and len(beside) != len(given):
+            raise ArgumentError(name, f"{len(given)} rows, as `coordinates`", len(beside))
     cells = given.floor() if given.is_floating_point() else given
     cells = int32_cells("coordinates", cells).to(device)
     rows, inverse = unique_coordinate_map(torch.nn.functional.pad(cells, (1, 0)))

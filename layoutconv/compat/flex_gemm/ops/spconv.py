@@ -11,6 +11,7 @@ from torch import Tensor
 from ....errors import ArgumentError
 from ....nn import sparse
 from ....sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
+from ...whole_numbers import whole_per_mode
 
 __all__ = [
     "Algorithm",
@@ -23,7 +24,7 @@ __all__ = [
     "sparse_submanifold_conv3d",
 ]
 
-Triple = Sequence[int]
+Triple = int | Sequence[int]
 
 
 class Algorithm:
@@ -53,10 +54,10 @@ def set_hashmap_ratio(ratio: float) -> None:
 
 
 class SubMConv3dNeighborCache:
-    """A kernel map, that layers on the same coordinates share."""
+    """A kernel map, that layers on the same coordinates share, and the sizes it was made with."""
 
-    def __init__(self, kernel_map: KernelMap) -> None:
-        self.kernel_map = kernel_map
+    def __init__(self, kernel_map: KernelMap, **sizes: tuple[int, ...]) -> None:
+        self.kernel_map, self.sizes = kernel_map, sizes
 
     @property
     def neighbor_map(self) -> Tensor:
@@ -88,10 +89,14 @@ def sparse_submanifold_conv3d(
         shape: (N, C, W, H, D).
         weight: (K, kw, kh, kd, C), odd sizes.
         bias: (K,).
-        neighbor_cache: that of another call on the same coordinates, with these sizes.
-        dilation: one per mode.
+        neighbor_cache: that of another call on the same coordinates, with these sizes. Coordinates
+            in another tensor are compared, which waits for the device.
+        dilation: a number, or one per mode.
 
     Returns features (rows, K) and the cache.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`, for the cache of other coordinates or sizes
+    too.
 
     >>> coords = torch.tensor([[0, 1, 1, 1], [0, 1, 1, 2]]).int()
     >>> y, cache = sparse_submanifold_conv3d(
@@ -102,10 +107,12 @@ def sparse_submanifold_conv3d(
     sizes = _sizes(feats, weight)
     if not all(size % 2 for size in sizes):
         raise ArgumentError("weight", "(K, kw, kh, kd, C) of odd sizes", tuple(weight.shape))
+    apart = _triple("dilation", dilation, 1)
     if neighbor_cache is None:
-        cells = _cells(coords, shape)
-        found = submanifold_map(cells, sizes, tuple(dilation))
-        neighbor_cache = SubMConv3dNeighborCache(found)
+        found = submanifold_map(_cells(coords, shape), sizes, apart)
+        neighbor_cache = SubMConv3dNeighborCache(found, kernel_size=sizes, dilation=apart)
+    else:
+        _check_cache(neighbor_cache, coords, kernel_size=sizes, dilation=apart)
     return _convolved(feats, weight, bias, neighbor_cache), neighbor_cache
 
 
@@ -129,14 +136,19 @@ def sparse_conv3d(
     Returns features (outputs, K), coordinates in lexicographic order, and the cache.
     """
     sizes = _sizes(feats, weight)
+    steps, apart = _triple("stride", stride, 1), _triple("dilation", dilation, 1)
+    options = steps, _triple("padding", padding, 0), apart
+    asked = dict(zip(("stride", "padding", "dilation"), options, strict=True))
     if neighbor_cache is None:
-        cells, options = _cells(coords, shape), (tuple(stride), tuple(padding), tuple(dilation))
+        cells = _cells(coords, shape)
         given = None
         if out_coords is not None:
             grid = strided_map(cells, sizes, *options).outputs.spatial_shape
             given = Coordinates(out_coords, grid, cells.batch_size)
         found = strided_map(cells, sizes, *options, outputs=given)
-        neighbor_cache = SparseConv3dNeighborCache(found)
+        neighbor_cache = SparseConv3dNeighborCache(found, kernel_size=sizes, **asked)
+    else:
+        _check_cache(neighbor_cache, coords, kernel_size=sizes, **asked)
     y = _convolved(feats, weight, bias, neighbor_cache)
     return y, neighbor_cache.kernel_map.outputs.cells, neighbor_cache
 
@@ -154,11 +166,27 @@ def _cells(coords: Tensor, shape: Sequence[int]) -> Coordinates:
     return Coordinates(coords, shape[2:], shape[0])
 
 
-def _convolved(
-    feats: Tensor, weight: Tensor, bias: Tensor | None, cache: SubMConv3dNeighborCache
-) -> Tensor:
+def _triple(name: str, value: Triple, least: int) -> tuple[int, ...]:
+    return tuple(whole_per_mode(name, value, 3, least))
+
+
+def _check_cache(cache: Any, coords: Tensor, **sizes: tuple[int, ...]) -> None:
+    """Raise :class:`~layoutconv.errors.ArgumentError` if it is that of other cells or sizes."""
     if not isinstance(cache, SubMConv3dNeighborCache):
         expected = "one that a call of layoutconv returned"
         raise ArgumentError("neighbor_cache", expected, type(cache).__name__)
+    if cache.sizes and cache.sizes != sizes:
+        raise ArgumentError("neighbor_cache", f"one that was made with {sizes}", cache.sizes)
+    cells = cache.kernel_map.inputs.cells
+    if coords is cells or torch.compiler.is_compiling():
+        return
+    if coords.shape != cells.shape or not torch.equal(coords, cells.to(coords.dtype)):
+        expected = "that of a call on the same coords"
+        raise ArgumentError("neighbor_cache", expected, "one of other coordinates")
+
+
+def _convolved(
+    feats: Tensor, weight: Tensor, bias: Tensor | None, cache: SubMConv3dNeighborCache
+) -> Tensor:
     x = SparseTensor(feats, cache.kernel_map.inputs)
     return sparse.sparse_conv(x, weight, bias, kernel_map=cache.kernel_map).features

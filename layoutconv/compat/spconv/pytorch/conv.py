@@ -22,7 +22,7 @@ from ..core import Activation, ConvAlgo
 from ..version import INTERFACE
 from .core import SparseConvTensor
 from .indice_data import Geometry, map_back, map_for
-from .layers import GeometricLayer, check_input, check_rows, features_added
+from .layers import GeometricLayer, check_dtype, check_input, check_rows, features_added
 from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
@@ -163,6 +163,8 @@ class SparseConvolution(GeometricLayer):
         if self.is_matrix:
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
+                if features.dtype is not weight.dtype:
+                    check_dtype(features, weight)
                 y = nn.functional.linear(features, matrix, bias)
                 check_rows(input, y, past)
                 if past is not None:
@@ -211,7 +213,7 @@ class SparseConvolution(GeometricLayer):
         if not isinstance(input, SparseConvTensor) or len(input.spatial_shape) != self.ndim:
             check_input(input, self.ndim)
         features = input._features
-        if features.shape[1] != self.in_channels:
+        if features.dim() != 2 or features.shape[1] != self.in_channels:
             got = f"features {tuple(features.shape)}"
             raise ArgumentError("input", f"{self.in_channels} channels", got)
         return features

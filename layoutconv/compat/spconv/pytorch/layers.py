@@ -99,6 +99,13 @@ def check_input(input: Any, ndim: int | None = None) -> None:
         raise ArgumentError("input", f"{ndim} spatial modes, as the layer has", got)
 
 
+def check_dtype(features: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentTypeError` for a weight of another dtype than the
+    features, where autocast does not make them one."""
+    if not torch.is_autocast_enabled(features.device.type):
+        raise ArgumentTypeError("weight", f"{features.dtype}, as the features", weight.dtype)
+
+
 def check_rows(input: SparseConvTensor, y: torch.Tensor, past: torch.Tensor | None) -> None:
     """Refuse features of other rows than the cells, and a residual that would be broadcast.
 

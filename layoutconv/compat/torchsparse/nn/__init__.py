@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ....errors import ArgumentTypeError
 from ....nn.image_norm import per_image
 from ...whole_numbers import whole
-from ..tensor import SparseTensor
+from ..tensor import SparseTensor, check_input
 from ..utils import triple
 from ..version import batch_last
 from . import functional, utils
@@ -132,6 +132,7 @@ class GroupNorm(nn.GroupNorm):
     """``torch.nn.GroupNorm`` over the rows of each image."""
 
     def forward(self, input: Any) -> Any:
+        check_input(input)
         return input.on(per_image(self, input.to_layoutconv()))
 
 

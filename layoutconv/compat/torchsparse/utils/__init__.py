@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....errors import ArgumentError
 from ...whole_numbers import whole_per_mode
 
 __all__ = ["make_divisible", "make_ntuple", "make_tensor", "to_dense"]
@@ -44,9 +45,20 @@ def make_divisible(x: int, divisor: int) -> int:
 
 
 def to_dense(feats: Tensor, coords: Tensor, spatial_range: Sequence[int]) -> Tensor:
-    """The grid ``(batch, X, Y, Z, C)`` of features at ``(batch, x, y, z)``; differentiable."""
-    grid = feats.new_zeros(prod(spatial_range), feats.shape[1])
-    keys = coords[:, 0].long()
-    for axis, extent in enumerate(spatial_range[1:], 1):
-        keys = keys * extent + coords[:, axis].long()
+    """The grid ``(batch, X, Y, Z, C)`` of features at ``(batch, x, y, z)``; differentiable.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` where a cell is outside of it, which waits for
+    the device, and for features of other rows.
+    """
+    if feats.ndim != 2 or len(feats) != len(coords):
+        raise ArgumentError("feats", f"({len(coords)}, C)", tuple(feats.shape))
+    cells, extents = coords.long(), list(spatial_range)
+    outside = ((cells < 0) | (cells >= cells.new_tensor(extents))).any(1)
+    if bool(outside.any()):
+        expected = f"extents that have every cell, {cells[outside][0].tolist()} too"
+        raise ArgumentError("spatial_range", expected, tuple(extents))
+    grid = feats.new_zeros(prod(extents), feats.shape[1])
+    keys = cells[:, 0]
+    for axis, extent in enumerate(extents[1:], 1):
+        keys = keys * extent + cells[:, axis]
     return grid.index_copy(0, keys, feats).view(*spatial_range, -1)

@@ -37,7 +37,8 @@ def conv3d(
     """The convolution of a ``weight`` (taps, C, K), or (C, K) of one tap.
 
     Output cell y reads ``y * stride + t - (size - 1) // 2`` for every tap t; ``padding`` says which
-    cells there are. A transposed one goes back to the coordinates of the finer stride, through the
+    cells there are: from 0, or with ``set_allow_negative_coordinates(True)`` from the least, up to
+    the ``spatial_range`` or else the greatest cell of the input. A transposed one goes back to the coordinates of the finer stride, through the
     map of the layer that left them. Of ``config`` the ``downsample_mode`` counts, see
     :mod:`.conv_config`; ``training`` has no effect.
 
@@ -46,13 +47,14 @@ def conv3d(
     """
     check_input(input)
     sizes, steps = triple("kernel_size", kernel_size, 1), triple("stride", stride, 1)
+    mode = downsample_mode_of(config)
     if set(triple("dilation", dilation, 1)) != {1}:
         expected = "1: TorchSparse makes its maps without it; lc.nn.SubmConv3d has one"
         raise ArgumentError("dilation", expected, dilation)
     if generative:
         expected = "False: lc.nn.SparseConvTranspose3d makes the cells that it reaches"
         raise ArgumentError("generative", expected, True)
-    if input.feats.shape[1] != weight.shape[-2]:
+    if input.feats.ndim != 2 or input.feats.shape[1] != weight.shape[-2]:
         expected = f"{weight.shape[-2]} channels, as the weight has"
         raise ArgumentError("input", expected, f"features {tuple(input.feats.shape)}")
     if sizes == steps == (1, 1, 1):
@@ -68,17 +70,19 @@ def conv3d(
             expected = f"a tensor whose _caches have coordinates of stride {finer}"
             raise ArgumentError("input", expected, list(input._caches.levels))
         found = _map(kept[1], input.cells, sizes, steps).inverse
-        cells, strides = kept[1], finer
+        cells, strides, extents = kept[1], finer, _extents_at(input, finer)
     else:
+        input.remember()
         strides = tuple(a * b for a, b in zip(input.stride, steps, strict=True))
-        cells = input.cells
+        cells, extents = input.cells, input.spatial_range
         if steps != (1, 1, 1):
-            pads, mode = triple("padding", padding, 0), downsample_mode_of(config)
-            cells = _strided_cells(input, sizes, steps, pads, mode)
+            pads = triple("padding", padding, 0)
+            extents = _extents_after(extents, sizes, steps, pads)
+            cells = _strided_cells(input, sizes, steps, pads, mode, extents)
         found = _map(input.cells, cells, sizes, steps)
     x = _SparseTensor(input.feats, found.inputs)
     feats = sparse.sparse_conv(x, weight_of(weight, sizes), bias, kernel_map=found).features
-    return input.at(feats, cells, strides)
+    return input.at(feats, cells, strides, extents)
 
 
 def weight_of(kernel: Tensor, sizes: Triple) -> Tensor:
@@ -101,14 +105,35 @@ def _map(inputs: Coordinates, outputs: Coordinates, sizes: Triple, steps: Triple
     return strided_map(inputs, sizes, steps, near, outputs=outputs)
 
 
+def _extents_after(
+    extents: Triple | None, sizes: Triple, steps: Triple, padding: Triple
+) -> Triple | None:
+    """Those of a dense convolution, (batch, X, Y, Z)."""
+    if extents is None:
+        return None
+    axes = zip(extents[1:], sizes, steps, padding, strict=True)
+    return extents[0], *((extent + 2 * pad - k) // s + 1 for extent, k, s, pad in axes)
+
+
+def _extents_at(input: SparseTensor, stride: Triple) -> Triple | None:
+    """Those of the tensor that the coordinates of a stride came with."""
+    kept = input._caches.cmaps.get(stride)
+    return kept[1] if isinstance(kept, tuple) else None
+
+
 def _strided_cells(
-    input: SparseTensor, sizes: Triple, steps: Triple, padding: Triple, mode: str
+    input: SparseTensor,
+    sizes: Triple,
+    steps: Triple,
+    padding: Triple,
+    mode: str,
+    extents: Triple | None,
 ) -> Coordinates:
     """The cells of a strided layer: those of the cache, if it was made for these; or
     ``floor(x / stride)`` where a filter is as large as its stride or that is 1, along each axis,
     or the mode is "minkowski"; or those that a filter reaches, within TorchSparse's bounds."""
     cells, made = input.cells, input._caches.made
-    key = input.stride, sizes, steps, padding, mode
+    key = input.stride, sizes, steps, padding, mode, extents, get_allow_negative_coordinates()
     kept = made.get(key)
     if kept is not None and kept[0] is cells:
         return kept[1]
@@ -116,7 +141,7 @@ def _strided_cells(
     if mode == "minkowski" or all(step in (1, size) for size, step in pairs):
         found = downsample(cells, steps)
     else:
-        found = _bounded(cells, sizes, steps, padding, input.spatial_range)
+        found = _bounded(cells, sizes, steps, padding, extents)
     made[key] = cells, found
     return found
 
@@ -126,9 +151,9 @@ def _bounded(
 ) -> Coordinates:
     near = [(size - 1) // 2 for size in sizes] if batch_last() else padding
     every = strided_map(cells, sizes, steps, [(low, 0) for low in near]).outputs
-    y = every.coords[:, 1:]
     if not len(cells):
         return every
+    batch, y = every.coords[:, 0], every.coords[:, 1:]
     first, last = (bound(cells.coords[:, 1:], 0) for bound in (torch.amin, torch.amax))
     size, step, pad = (y.new_tensor(values) for values in (sizes, steps, padding))
     if batch_last():
@@ -140,8 +165,9 @@ def _bounded(
         if extents is None:
             high = torch.div(last + 2 * pad - (size - 1), step, rounding_mode="floor")
         else:
-            whole = y.new_tensor(extents[1:]) + 2 * pad - size
-            high = torch.div(whole, step, rounding_mode="floor")
+            high = y.new_tensor(extents[1:]) - 1
         there = (y >= low) & (y <= high)
+        if extents is not None:
+            there = there & (batch < extents[0])[:, None]
     rows = there.all(1).nonzero()[:, 0]
     return every if len(rows) == len(every) else every.at(every.cells[rows])

@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, ClassVar
 
-from .....errors import ArgumentError
+from .....errors import ArgumentError, ArgumentTypeError
 
 DOWNSAMPLE_MODES = "spconv", "minkowski"
 
@@ -102,6 +102,8 @@ def downsample_mode_of(config: Any) -> str:
     ('minkowski', 'spconv')
     """
     of: Any = config or _Settings.of_all or _Settings.default
+    if not (isinstance(of, dict) or hasattr(of, "downsample_mode") or hasattr(of, "dataflow")):
+        raise ArgumentTypeError("config", "a ConvConfig, or a dict", type(of).__name__)
     get = of.get if isinstance(of, dict) else lambda name, other: getattr(of, name, other)
     mode: str = get("downsample_mode", _Settings.default["downsample_mode"])
     if mode not in DOWNSAMPLE_MODES:
