@@ -214,3 +214,18 @@ def test_cells_that_a_coarse_stride_leaves():
     assert rows.tolist() == list(range(len(x)))
     expected = torch.cat([x.C[:, :1], x.C[:, 1:].div(64, rounding_mode="floor") * 64], 1)
     assert torch.equal(cells[place.long()], expected)
+
+
+def test_pairs_of_a_pooling_without_overlap():
+    """A cell is in one window, and once in the map, whatever tap it is at."""
+    x = tensor()
+    y = ME.MinkowskiMaxPooling(3, 3, dimension=2)(x)
+    manager, ends = x.coordinate_manager, (x.coordinate_map_key, y.coordinate_map_key)
+    found = manager.kernel_map(*ends, 3, 3, is_pool=True)
+    back = manager.kernel_map(*ends[::-1], 3, 3, is_transpose=True, is_pool=True)
+    assert list(found) == list(back) == [0]
+    assert torch.equal(found[0][0], torch.arange(len(x), dtype=torch.int32))
+    windows = torch.cat([x.C[:, :1], x.C[:, 1:].div(3, rounding_mode="floor") * 3], 1)
+    assert torch.equal(windows, y.C[found[0][1].long()])
+    assert torch.equal(back[0], found[0].flip(0))
+    assert len(manager.kernel_map(*ends, 3, 2, is_pool=True)) > 1  # windows that overlap

@@ -286,11 +286,18 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> dict[int, Tensor]:
-        """Rows of the inputs and of the outputs, int32 (2, pairs), of each tap that has any."""
+        """Rows of the inputs and of the outputs, int32 (2, pairs), of each tap that has any.
+
+        Of a pooling whose windows do not overlap, all pairs are those of tap 0, in the order of the
+        finer cells, as in MinkowskiEngine.
+        """
         region = KernelGenerator(
             kernel_size, stride, dilation, region_type=region_type, dimension=self.D
         )
         ends = self._key(in_key), self._key(out_key)
+        if is_pool and region.kernel_stride == region.kernel_size:
+            rows = torch.stack(self.stride_map(*(ends[::-1] if is_transpose else ends)))
+            return {0: rows.flip(0) if is_transpose else rows} if rows.shape[1] else {}
         found = self.map_of(*ends, region, is_transpose=is_transpose, is_pool=is_pool)
         index, order = found.index, tap_order(region)
         pairs = {}
