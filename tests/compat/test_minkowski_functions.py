@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -229,3 +231,26 @@ def test_pairs_of_a_pooling_without_overlap():
     assert torch.equal(windows, y.C[found[0][1].long()])
     assert torch.equal(back[0], found[0].flip(0))
     assert len(manager.kernel_map(*ends, 3, 2, is_pool=True)) > 1  # windows that overlap
+
+
+def test_a_manager_takes_its_documented_keywords():
+    x = tensor()
+    manager, key = x.coordinate_manager, x.coordinate_map_key
+    coarse = manager.stride(coordinate_map_key=key, stride=2)
+    assert manager.size(coordinate_map_key=key) == len(x)
+    found = manager.get_coordinates(coords_key_or_tensor_strides=coarse)
+    floored = torch.cat([x.C[:, :1], x.C[:, 1:].div(2, rounding_mode="floor") * 2], 1)
+    assert torch.equal(found, torch.unique(floored, dim=0))
+    field = ME.TensorField(x.F, x.C.double())
+    points = field.coordinate_manager.get_coordinate_field(
+        coords_key_or_tensor_strides=field.coordinate_field_map_key
+    )
+    assert torch.equal(points, field.C)
+
+
+def test_modules_under_the_names_of_their_files():
+    names = "ChannelwiseConvolution", "Interpolation", "Network", "Pruning", "Union"
+    with ME.install():
+        for name in names:
+            module = importlib.import_module(f"MinkowskiEngine.Minkowski{name}")
+            assert getattr(module, f"Minkowski{name}") is getattr(ME, f"Minkowski{name}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import layoutconv.compat.MinkowskiEngine as ME
+import layoutconv.compat.MinkowskiEngine as ME  # noqa: N817
 import layoutconv.compat.spconv.pytorch as spconv
 import layoutconv.compat.torchsparse as torchsparse
 import layoutconv.compat.torchsparse.nn as spnn
@@ -48,6 +48,11 @@ def test_spconv_features_of_one_mode_and_of_another_dtype(size: int) -> None:
     refused(lambda: layer(spconv_tensor(FEATURES.double())), "weight", "torch.float64, as the feat")
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(spconv_tensor(FEATURES.bfloat16())).features.dtype == torch.bfloat16
+
+
+def test_a_key_that_no_dict_takes() -> None:
+    keys: Any = ["a"]
+    refused(lambda: spconv.SubMConv3d(4, 4, 3, indice_key=keys), "indice_key", "a name, or anoth")
 
 
 def test_torchsparse_extents_that_cells_are_outside_of() -> None:

@@ -121,12 +121,12 @@ class CoordinateManager:
             raise ArgumentError("coordinate_map_key", f"one of {list(self._maps)}", name)
         return self._maps[name]
 
-    def size(self, key: CoordinateMapKey) -> int:
-        return len(self.cells(key))
+    def size(self, coordinate_map_key: CoordinateMapKey) -> int:
+        return len(self.cells(coordinate_map_key))
 
-    def get_coordinates(self, key_or_stride: Any) -> Tensor:
+    def get_coordinates(self, coords_key_or_tensor_strides: Any) -> Tensor:
         """int32 (rows, 1 + D), multiples of the tensor stride."""
-        key = self._key(key_or_stride)
+        key = self._key(coords_key_or_tensor_strides)
         steps = key.get_tensor_stride()
         coords = self.cells(key).coords
         return coords if set(steps) == {1} else coords * coords.new_tensor([1, *steps])
@@ -212,17 +212,19 @@ class CoordinateManager:
         """Return whether a key is that of a field."""
         return key.is_key_set() and key.get_key() in self._fields
 
-    def get_coordinate_field(self, key: CoordinateMapKey) -> Tensor:
+    def get_coordinate_field(self, coords_key_or_tensor_strides: CoordinateMapKey) -> Tensor:
         """The points (points, 1 + D) of a field's key."""
-        return self.field(key)[0]
+        return self.field(coords_key_or_tensor_strides)[0]
 
-    def stride(self, key: CoordinateMapKey, stride: Ints, string_id: str = "") -> CoordinateMapKey:
+    def stride(
+        self, coordinate_map_key: CoordinateMapKey, stride: Ints, string_id: str = ""
+    ) -> CoordinateMapKey:
         """The key of the cells ``floor(x / stride)``; those of its tensor stride, if there are."""
-        steps, word = key.get_key()
+        steps, word = coordinate_map_key.get_key()
         factors = whole_per_mode("stride", stride, self.D, 1)
         name = tuple(a * b for a, b in zip(steps, factors, strict=True)), string_id or word
         if name not in self._maps:
-            self._maps[name] = downsample(self.cells(key), factors)
+            self._maps[name] = downsample(self.cells(coordinate_map_key), factors)
         return CoordinateMapKey(*name)
 
     def expanded(self, key: CoordinateMapKey, region: KernelGenerator) -> CoordinateMapKey:

@@ -13,6 +13,8 @@ docs/coming_from_minkowski.md says what is the same and what is not.
 
 from __future__ import annotations
 
+import sys
+
 from ..installing import Installed, install_as
 from . import MinkowskiFunctional, MinkowskiOps, modules, utils
 from .functions import (
@@ -155,14 +157,24 @@ __version__ = "0.5.4"  # of the interface
 def install() -> Installed:
     """Have ``import MinkowskiEngine``, and all its modules, find those of layoutconv.
 
-    As :func:`layoutconv.compat.spconv.install`.
+    As :func:`layoutconv.compat.spconv.install`. Modules that are one file there and part of
+    another here are found under both names.
 
     >>> with install():
+    ...     from MinkowskiEngine.MinkowskiNetwork import MinkowskiNetwork
     ...     from MinkowskiEngine.modules.resnet_block import BasicBlock
     >>> BasicBlock.__module__
     'layoutconv.compat.MinkowskiEngine.modules.resnet_block'
     """
-    return install_as("MinkowskiEngine", __name__)
+    inside = {
+        "MinkowskiChannelwiseConvolution": MinkowskiChannelwiseConvolution,
+        "MinkowskiInterpolation": MinkowskiInterpolation,
+        "MinkowskiNetwork": MinkowskiNetwork,
+        "MinkowskiPruning": MinkowskiPruning,
+        "MinkowskiUnion": MinkowskiUnion,
+    }
+    elsewhere = {name: sys.modules[its.__module__] for name, its in inside.items()}
+    return install_as("MinkowskiEngine", __name__, elsewhere=elsewhere)
 
 
 __all__ = [

@@ -53,8 +53,8 @@ class SparseTensor(NoTensor):
         coords: int (rows, 4), ``(batch, x, y, z)`` in units of ``stride``, no coordinate twice;
             :func:`~layoutconv.compat.torchsparse.set_interface` says otherwise. Any integers.
         stride: cells of the first tensor that those of this one lie apart.
-        spatial_range: extents ``(batch, X, Y, Z)`` for :meth:`dense`, which also bound the cells that
-            a stride leaves. Layers hand on what they are of the results.
+        spatial_range: extents ``(batch, X, Y, Z)`` for :meth:`dense`. They bound the cells that a
+            stride leaves, too, and layers hand on those of their results.
 
     Attributes are read and written, as ``x.F = ...``; tensors that a layer made share ``_caches``.
 

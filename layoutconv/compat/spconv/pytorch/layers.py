@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from math import prod
 from typing import Any
 
@@ -38,6 +39,8 @@ class GeometricLayer(SparseModule):
         self.kernel_size, self.stride = geometry.ksize, geometry.stride
         self.padding, self.dilation = geometry.padding, geometry.dilation
         self.subm = geometry.subm
+        if not isinstance(indice_key, Hashable):
+            raise ArgumentTypeError("indice_key", "a name, or another key of a dict", indice_key)
         self.indice_key = indice_key
         if algo is None:  # which one spconv would take
             few = prod(geometry.ksize) <= limit

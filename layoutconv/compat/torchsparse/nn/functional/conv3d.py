@@ -38,9 +38,9 @@ def conv3d(
 
     Output cell y reads ``y * stride + t - (size - 1) // 2`` for every tap t; ``padding`` says which
     cells there are: from 0, or with ``set_allow_negative_coordinates(True)`` from the least, up to
-    the ``spatial_range`` or else the greatest cell of the input. A transposed one goes back to the coordinates of the finer stride, through the
-    map of the layer that left them. Of ``config`` the ``downsample_mode`` counts, see
-    :mod:`.conv_config`; ``training`` has no effect.
+    the ``spatial_range`` or else the greatest cell of the input. A transposed one goes back to the
+    coordinates of the finer stride, through the map of the layer that left them. Of ``config`` the
+    ``downsample_mode`` counts, see :mod:`.conv_config`; ``training`` has no effect.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a dilation, which TorchSparse ignores where
     it makes a map, and for ``generative``.
