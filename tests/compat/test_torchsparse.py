@@ -145,7 +145,7 @@ def test_convolutions_are_their_definition(sizes, steps, padding, last, seed):
 
 @pytest.mark.parametrize("extents", [(2, 9, 8, 7), (1, 9, 8, 7), (2, 6, 5, 9)])
 def test_extents_bound_the_cells_of_every_level(extents):
-    """What a stride leaves of ``spatial_range`` bounds what the next one leaves, and comes back."""
+    """A level's ``spatial_range`` bounds what the next stride leaves, and layers bring it back."""
     x = tensor()
     x.spatial_range = extents
     sizes, steps = (3, 3, 3), (2, 2, 2)

@@ -108,7 +108,7 @@ def _map(inputs: Coordinates, outputs: Coordinates, sizes: Triple, steps: Triple
 def _extents_after(
     extents: Triple | None, sizes: Triple, steps: Triple, padding: Triple
 ) -> Triple | None:
-    """Those of a dense convolution, (batch, X, Y, Z)."""
+    """Extents (batch, X, Y, Z) of a dense convolution's result."""
     if extents is None:
         return None
     axes = zip(extents[1:], sizes, steps, padding, strict=True)
@@ -116,7 +116,7 @@ def _extents_after(
 
 
 def _extents_at(input: SparseTensor, stride: Triple) -> Triple | None:
-    """Those of the tensor that the coordinates of a stride came with."""
+    """Extents of the tensor that the coordinates of a stride came with."""
     kept = input._caches.cmaps.get(stride)
     return kept[1] if isinstance(kept, tuple) else None
 
