@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, ArgumentTypeError
 from ....nn import sparse
 from ....sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 from ...whole_numbers import whole_per_mode
@@ -54,10 +54,26 @@ def set_hashmap_ratio(ratio: float) -> None:
 
 
 class SubMConv3dNeighborCache:
-    """A kernel map, that layers on the same coordinates share, and the sizes it was made with."""
+    """A kernel map, that layers on the same coordinates share, and what it was made with."""
 
-    def __init__(self, kernel_map: KernelMap, **sizes: tuple[int, ...]) -> None:
+    def __init__(self, kernel_map: KernelMap, coords: Tensor, **sizes: tuple[int, ...]) -> None:
         self.kernel_map, self.sizes = kernel_map, sizes
+        self._coords = coords
+
+    def check(self, coords: Tensor, sizes: dict[str, tuple[int, ...]]) -> None:
+        """Raise :class:`~layoutconv.errors.ArgumentError` if it is of other cells or sizes.
+
+        Another tensor is compared once, which waits for the device; layers pass one tensor on.
+        """
+        if self.sizes != sizes:
+            raise ArgumentError("neighbor_cache", f"one that was made with {sizes}", self.sizes)
+        if coords is self._coords or torch.compiler.is_compiling():
+            return
+        cells = self.kernel_map.inputs.cells
+        if coords.shape != cells.shape or not torch.equal(coords, cells.to(coords.dtype)):
+            expected = "that of a call on the same coords"
+            raise ArgumentError("neighbor_cache", expected, "one of other coordinates")
+        self._coords = coords
 
     @property
     def neighbor_map(self) -> Tensor:
@@ -110,7 +126,7 @@ def sparse_submanifold_conv3d(
     apart = _triple("dilation", dilation, 1)
     if neighbor_cache is None:
         found = submanifold_map(_cells(coords, shape), sizes, apart)
-        neighbor_cache = SubMConv3dNeighborCache(found, kernel_size=sizes, dilation=apart)
+        neighbor_cache = SubMConv3dNeighborCache(found, coords, kernel_size=sizes, dilation=apart)
     else:
         _check_cache(neighbor_cache, coords, kernel_size=sizes, dilation=apart)
     return _convolved(feats, weight, bias, neighbor_cache), neighbor_cache
@@ -146,7 +162,7 @@ def sparse_conv3d(
             grid = strided_map(cells, sizes, *options).outputs.spatial_shape
             given = Coordinates(out_coords, grid, cells.batch_size)
         found = strided_map(cells, sizes, *options, outputs=given)
-        neighbor_cache = SparseConv3dNeighborCache(found, kernel_size=sizes, **asked)
+        neighbor_cache = SparseConv3dNeighborCache(found, coords, kernel_size=sizes, **asked)
     else:
         _check_cache(neighbor_cache, coords, kernel_size=sizes, **asked)
     y = _convolved(feats, weight, bias, neighbor_cache)
@@ -171,18 +187,10 @@ def _triple(name: str, value: Triple, least: int) -> tuple[int, ...]:
 
 
 def _check_cache(cache: Any, coords: Tensor, **sizes: tuple[int, ...]) -> None:
-    """Raise :class:`~layoutconv.errors.ArgumentError` if it is that of other cells or sizes."""
     if not isinstance(cache, SubMConv3dNeighborCache):
         expected = "one that a call of layoutconv returned"
-        raise ArgumentError("neighbor_cache", expected, type(cache).__name__)
-    if cache.sizes and cache.sizes != sizes:
-        raise ArgumentError("neighbor_cache", f"one that was made with {sizes}", cache.sizes)
-    cells = cache.kernel_map.inputs.cells
-    if coords is cells or torch.compiler.is_compiling():
-        return
-    if coords.shape != cells.shape or not torch.equal(coords, cells.to(coords.dtype)):
-        expected = "that of a call on the same coords"
-        raise ArgumentError("neighbor_cache", expected, "one of other coordinates")
+        raise ArgumentTypeError("neighbor_cache", expected, type(cache).__name__)
+    cache.check(coords, sizes)
 
 
 def _convolved(
