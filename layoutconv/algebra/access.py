@@ -53,6 +53,10 @@ def bank_conflicts(
     expect("bank_conflicts", int, "vector, an integer", vector)
     expect("bank_conflicts", int, "banks, an integer", banks)
     expect("bank_conflicts", int, "bank_bytes, an integer", bank_bytes)
+    if banks < 1 or bank_bytes < 1:
+        raise LayoutValueError(
+            f"bank_conflicts: expected banks of at least 1 byte, got {banks} of {bank_bytes}"
+        )
     vector_bytes = vector * element_bits // 8
     if vector_bytes * 8 != vector * element_bits or vector_bytes not in (1, 2, 4, 8, 16):
         raise LayoutValueError(

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import LayoutTypeError, LayoutValueError
-from .int_tuple import IntTuple, flatten, is_no_integer, paired_leaves
+from .int_tuple import IntTuple, flatten, paired_leaves
+from .numbers import is_no_integer
 from .protocol import bounds, is_integer
 
 Interval = tuple[int, int]
@@ -141,6 +142,11 @@ def dividing(c: Any, extents: Any) -> Any:
     """An array of positions, in a type that holds the extents that they are divided by."""
     c = checked_arrays(c)
     constants = [x for x in extents if isinstance(x, int)]
+    if max(constants, default=0) > _INT64[1]:
+        raise LayoutValueError(
+            f"an extent of {max(constants)} at an array of positions needs more than 64 bits; "
+            "evaluate Python integers"
+        )
     return widened(c) if is_array(c) and max(constants, default=0) > type_range(c)[1] else c
 
 
@@ -180,7 +186,10 @@ def _plus(a: Interval, b: Interval) -> Interval:
 def _extremes(c: Any) -> Interval:
     if 0 in c.shape:
         return 0, 0
-    return int(c.min()), int(c.max())
+    try:
+        return int(c.min()), int(c.max())
+    except RuntimeError:  # of torch's meta device, of a graph that is being traced
+        raise LayoutValueError(f"the values of a tensor of {c.dtype} are not known") from None
 
 
 def _is_unbounded(s: Any, d: Any) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from .errors import LayoutTypeError, wrong_argument
-from .int_tuple import is_no_integer, plain_numbers
 from .late import late
+from .numbers import is_no_integer, plain_numbers
 from .protocol import Bounds, Path, Stride, Terms, is_integer, is_stride, is_zero, xor, zero_of
 from .symbols import Symbolic, same
 
@@ -55,9 +55,11 @@ class Coordinate(Stride):
         return _order(self, other) >= 0 if _is_coordinate(other) else NotImplemented
 
 
-def _is_sequence(x: Any) -> bool:
+def is_sequence(x: Any) -> bool:
     """Tell if something gives parts in an order, which are not characters or bytes."""
-    return isinstance(x, Iterable) and not isinstance(x, set | frozenset | dict | str | bytes)
+    if isinstance(x, set | frozenset | dict | str | bytes) or getattr(x, "ndim", 1) == 0:
+        return False
+    return isinstance(x, Iterable)
 
 
 class ArithmeticTuple(Coordinate, tuple[Any, ...]):
@@ -78,7 +80,7 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):
     __slots__ = ()
 
     def __new__(cls, components: Iterable[Any] = ()) -> ArithmeticTuple:
-        if type(components) is not tuple and not _is_sequence(components):
+        if type(components) is not tuple and not is_sequence(components):
             raise wrong_argument(cls.__name__, "components", "a sequence of them", components)
         return tuple.__new__(
             cls,
@@ -227,6 +229,8 @@ class ScaledBasis(Coordinate):
             value = plain_numbers("ScaledBasis", "value", value)
         if type(path) is list:  # as of the CuTe DSL
             path = tuple(path)
+        if type(path) is tuple and any(type(mode) is not int for mode in path):
+            path = late("plain_shape")(path)
         for mode in path if type(path) is tuple else (path,):
             if type(mode) is not int:
                 raise wrong_argument("ScaledBasis", "path", "a tuple of modes", path)
@@ -338,6 +342,8 @@ def E(*path: Any) -> Any:
     """
     if len(path) == 1 and isinstance(path[0], list | tuple):
         path = tuple(path[0])
+    if any(type(p) is not int for p in path):
+        path = late("plain_shape")(path)
     if not all(type(p) is int and p >= 0 for p in path):
         raise LayoutTypeError(f"E: expected modes (ints >= 0), got {path}")
     return ScaledBasis(1, path) if path else 1

@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from .basis import ArithmeticTuple, basis_terms
-from .errors import LayoutTypeError, LayoutValueError, point_at, text
+from .errors import LayoutTypeError, LayoutValueError, point_at, text, too_deep
 from .int_tuple import IntTuple
 from .protocol import is_stride
 from .symbols import Symbolic, from_sympy
@@ -121,11 +121,19 @@ def as_integer(x: Any) -> Any:
     if type(x).__module__.partition(".")[0] == "sympy":
         return from_sympy(x)
     if hasattr(x, "item") and hasattr(x, "ndim"):  # an array or a tensor: an integer scalar, or no
-        value = x.item() if x.ndim == 0 else None
-        return value if type(value) is int else None
+        return _item(x) if x.ndim == 0 else None
     duck = all(hasattr(x, op) for op in ("__add__", "__mul__", "__floordiv__", "__mod__"))
     divisor = hasattr(x, "__rdivmod__")  # a kernel's extent that knows how to be divided by
     return x if (duck or divisor) and not hasattr(x, "as_integer_ratio") else None
+
+
+def _item(x: Any) -> int | None:
+    """The integer of an array or a tensor of one; None of other numbers, and of one without any."""
+    try:
+        value = x.item()
+    except Exception:  # of torch's meta device, of a graph that is being traced
+        return None
+    return value if type(value) is int else None
 
 
 def plain(x: Any) -> Any:
@@ -144,6 +152,25 @@ def plain(x: Any) -> Any:
         return x
     if hasattr(x, "ndim") and not hasattr(getattr(x, "dtype", None), "kind"):
         return x  # a tensor, whose number may be known later
+    return _number(x)
+
+
+def plain_shape(x: Any) -> Any:
+    """A shape, a count or a tuple of them: :func:`plain`, with the numbers of tensors, too.
+
+    >>> import torch
+    >>> plain_shape((torch.tensor(100, dtype=torch.int8), (None, 2)))
+    (100, (None, 2))
+    """
+    if type(x) is tuple:
+        try:
+            return tuple([leaf if type(leaf) is int else plain_shape(leaf) for leaf in x])
+        except RecursionError:
+            raise too_deep("shape") from None
+    return x if x is None or isinstance(x, int | tuple | Immutable) else _number(x)
+
+
+def _number(x: Any) -> Any:
     found = as_integer(x)
     if found is None and type(x).__module__.partition(".")[0] == "sympy":
         raise LayoutTypeError(f"{x} is not known to be an integer")

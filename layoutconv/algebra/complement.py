@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from .arrays import is_array
 from .basis import ScaledBasis
-from .errors import LayoutTypeError, inexact, text, whole
+from .errors import LayoutTypeError, inexact, text, whole, wrong_argument
 from .extent import coprofile
 from .f2 import complement_f2
-from .int_tuple import IntTuple, product, shape_of
+from .int_tuple import IntTuple, flatten, product, shape_of
 from .layout import Layout, Leaf, innermost
 from .like import at_present, symbolically
 from .normal import (
@@ -23,7 +24,7 @@ from .normal import (
     require_known,
     simplified,
 )
-from .protocol import Path, is_integer
+from .protocol import Path, is_integer, is_stride
 from .relations import known
 from .symbols import ceil_div
 
@@ -77,6 +78,9 @@ def _complement(a: Layout, bound: IntTuple | None) -> Layout:
         raise LayoutTypeError(f"complement: expected integers or scaled bases, got {a}")
     if bound is None:
         return _endless(a)
+    for extent in flatten(bound):
+        if is_array(extent) or is_stride(extent):
+            raise wrong_argument("complement", "bound", "an int, a shape or None", bound)
     if kind is Arithmetic.INTEGER:
         return from_leaves(merge(bounded_gaps(operands, ascending(a), product(bound))))
     result: list[Leaf] = []

@@ -7,10 +7,11 @@ from typing import Any
 
 from .basis import lifted
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple, compact_stride, map_leaves, plain_numbers
+from .int_tuple import IntTuple, compact_stride, map_leaves
 from .late import late
 from .layout import Layout, make
 from .like import LayoutLike
+from .numbers import plain_numbers
 from .protocol import is_stride, map_integers
 from .slices import cut, opened
 from .stride import E, ScaledBasis, add, finished, is_xor, shifted

@@ -8,9 +8,13 @@ cute/algorithm/tuple_algorithms.hpp.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+from .basis import is_sequence
+from .budget import table_size
+from .checks import as_integer, plain
 from .errors import LayoutTypeError, text, wrong_argument
 from .int_tuple import (
     IntTuple,
@@ -21,7 +25,6 @@ from .int_tuple import (
     refuse_other_profile,
     shape_of,
 )
-from .int_tuple import unflatten as _unflatten
 from .layout import Layout, as_like, innermost, make, make_layout
 from .like import LayoutLike
 from .operands import expect_entries, is_entry
@@ -92,6 +95,7 @@ def prepend(x: Any, entry: Any = None, rank: int | None = None) -> Any:
 def _extended(name: str, x: Any, entry: Any, rank: int | None) -> Any:
     if type(entry) is not int and entry is not None:
         expect_entries(name, "entry", entry)
+        entry = plain(entry)
 
     def extended(inner: Any) -> Any:
         entries = _entries(name, inner)
@@ -101,7 +105,7 @@ def _extended(name: str, x: Any, entry: Any, rank: int | None) -> Any:
         new = entry
         if new is None:
             new = make(1, 0) if isinstance(inner, LayoutLike) else 1
-        more = [new] * count
+        more = [new] * table_size(name, text(rank), count)
         return _joined(name, inner, entries + more if name == "append" else more + entries)
 
     return _on_domain(name, x, extended)
@@ -114,10 +118,11 @@ def replace(x: Any, mode: int, entry: Any) -> Any:
     (5,3):(7,2) (2, (4, 5))
     """
 
-    if type(mode) is not int:
-        raise wrong_argument("replace", "mode", "an int", mode)
+    if type(mode) is not int and type(mode := as_integer(given := mode)) is not int:
+        raise wrong_argument("replace", "mode", "an int", given)
     if type(entry) is not int:
         expect_entries("replace", "entry", entry)
+        entry = plain(entry)
 
     def replaced(inner: Any) -> Any:
         entries = _entries("replace", inner)
@@ -152,7 +157,14 @@ def take(x: Any, begin: int, end: int) -> Any:
     """
     if not (type(begin) is int and type(end) is int and 0 <= begin <= end):
         raise LayoutTypeError(f"take: expected 0 <= begin <= end, got {begin!r} and {end!r}")
-    return select(x, range(begin, end))
+
+    def taken(inner: Any) -> Any:
+        entries = _entries("take", inner)
+        if end > len(entries):
+            raise LayoutTypeError(f"take: {_shown(inner)} has no entry {end - 1}")
+        return _joined("take", inner, entries[begin:end])
+
+    return _on_domain("take", x, taken)
 
 
 def concat(*xs: Any) -> Any:
@@ -193,7 +205,7 @@ def unwrap(x: Any) -> Any:
     def unwrapped(inner: Any) -> Any:
         while isinstance(shape_of("unwrap", inner), tuple) and len(_entries("unwrap", inner)) == 1:
             inner = _entries("unwrap", inner)[0]
-        return inner
+        return plain(inner)
 
     return _on_domain("unwrap", x, unwrapped)
 
@@ -204,9 +216,9 @@ def unflatten(x: Any, profile: IntTuple) -> Any:
     >>> print(unflatten(Layout((2, 2, 3)), ((1, 1), 1)), unflatten((2, 2, 3), ((1, 1), 1)))
     ((2,2),3):((1,2),4) ((2, 2), 3)
     """
-    if not isinstance(x, tuple | int | str | LayoutLike):
-        return _unflatten(iter(x), profile)
     profile = shape_of("unflatten", profile)
+    if not isinstance(x, tuple | str | LayoutLike) and is_sequence(x):
+        x = tuple(islice(x, len(flatten(profile)) + 1))
 
     def nested(inner: Any) -> Any:
         entries = list(_entries("unflatten", inner))
@@ -285,13 +297,14 @@ def _entries(name: str, x: Any) -> list[Any]:
         layout = innermost(name, x)
         return list(layout) if isinstance(layout.shape, tuple) else [layout]
     if isinstance(x, tuple):
+        if all(type(entry) is int for entry in x):
+            return list(x)
         for entry in x:
-            if type(entry) is not int:
-                expect_entries(name, "x", entry)
-        return list(x)
+            expect_entries(name, "x", entry)
+        return list(map(plain, x))
     if type(x) is not int and (x is None or not is_entry(x)):
         raise wrong_argument(name, "x", "an int, a tuple or a layout", x)
-    return [x]
+    return [plain(x)]
 
 
 def _joined(name: str, like: Any, entries: list[Any]) -> Any:

@@ -157,6 +157,15 @@ def wrong_argument(operation: str, argument: str, expected: str, x: Any) -> Layo
     )
 
 
+def too_deep(operation: str) -> LayoutTypeError:
+    """The error of an operand whose tuples are nested deeper than Python follows.
+
+    >>> print(too_deep("rank"))
+    rank: an operand is nested too deeply
+    """
+    return LayoutTypeError(f"{operation}: an operand is nested too deeply", operation=operation)
+
+
 def shortly(x: Any) -> str:
     """The repr of anything, cut where it is long.
 

@@ -7,12 +7,13 @@ its extents are powers of two and its strides are :class:`F2`, or integers whose
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
+from .basis import is_sequence
 from .budget import Budget
+from .checks import as_integer
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError, expect, inexact, text, whole
+from .errors import LayoutTypeError, LayoutValueError, inexact, shortly, text, whole
 from .f2_linear import bit_columns, is_linear_below
 from .f2_span import Columns, Span, apply_columns
 from .int_tuple import IntTuple, flatten, product, unflatten
@@ -28,8 +29,8 @@ from .xor import F2
 def to_f2(layout: Any) -> Columns:
     """The matrix of a layout over F2: column i is the offset of position ``1 << i``.
 
-    ``layout`` is a layout, a composed layout (of a swizzle) or a Swizzle. These are the bases of
-    Triton's linear layouts (Zhou et al., *Linear Layouts*, 2025).
+    ``layout`` is a layout, a composed layout (of a swizzle), a tensor's or a Swizzle. These are
+    the bases of Triton's linear layouts (Zhou et al., *Linear Layouts*, 2025).
 
     Raises :class:`LayoutValueError` if it is not linear, with two positions whose XOR shows it.
 
@@ -40,6 +41,7 @@ def to_f2(layout: Any) -> Columns:
     """
     if not isinstance(layout, Swizzle):
         layout = values_of(as_like("to_f2", layout))
+        layout = layout if isinstance(layout, Layout | ComposedLayout) else layout.layout
     size = whole("to_f2", layout.size())
     if size & (size - 1):
         raise LayoutValueError(f"to_f2: the size {size} of {layout} is not a power of two")
@@ -123,7 +125,8 @@ def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
     >>> print(from_f2((1, 2, 4)), from_f2((1, 2, 5), (4, 2)), from_f2((2, 4, 1)))
     8:1 (4,2):(f1,f5) (4,2):(2,1)
     """
-    expect("from_f2", Iterable, "a sequence of columns", columns)
+    if not is_sequence(columns):
+        raise LayoutTypeError(f"from_f2: expected a sequence of columns, got {shortly(columns)}")
     columns = tuple([_integer(c) for c in columns])
     if shape is None:
         shape = 1 << len(columns)
@@ -161,9 +164,10 @@ def f2_layout(layout: Any) -> Layout:
 
 
 def _integer(column: Any) -> int:
-    if not isinstance(column, int) or column < 0:
+    found = as_integer(column)
+    if not isinstance(found, int) or found < 0:
         raise LayoutTypeError(f"from_f2: the column {column!r} is no integer >= 0")
-    return int(column)
+    return int(found)
 
 
 def _leaf_of(columns: list[int], kind: Any) -> tuple[IntTuple, IntTuple]:

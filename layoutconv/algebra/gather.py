@@ -13,9 +13,10 @@ from typing import Any
 from .arrays import is_array, product_of, widened
 from .basis import lifted, stride_text
 from .errors import LayoutTypeError, LayoutValueError, shortly, wrong_argument
-from .int_tuple import is_no_integer, plain_numbers, sum_of
+from .int_tuple import sum_of
 from .late import late
 from .listed import of_integers
+from .numbers import is_no_integer, plain_numbers
 from .protocol import (
     Bounds,
     Path,

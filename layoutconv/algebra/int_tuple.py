@@ -12,6 +12,7 @@ from typing import Any
 
 from .errors import LayoutTypeError, LayoutValueError, shortly, text, wrong_argument
 from .late import late
+from .numbers import is_no_integer
 from .values import Immutable, Shaped
 
 IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither readers nor checkers
@@ -59,7 +60,7 @@ def shape_of(name: str, x: Any) -> IntTuple:
         if type(x) is tuple:
             for leaf in x:
                 if type(leaf) is not int and expect_leaves(name, leaf):
-                    return late("plain")(x)
+                    return late("plain_shape")(x)
         return x
     if isinstance(x, Shaped):
         return x.shape
@@ -70,7 +71,7 @@ def shape_of(name: str, x: Any) -> IntTuple:
     if is_no_integer(x):
         hint = "; write it as a tuple" if isinstance(x, list) else ""
         raise LayoutTypeError(f"{name}: {x!r} is no shape{hint}")
-    return late("plain")(x)
+    return late("plain_shape")(x)
 
 
 def expect_leaves(name: str, t: IntTuple) -> bool:
@@ -123,7 +124,7 @@ def product(t: IntTuple) -> Any:
         if isinstance(mode, tuple | Shaped):
             mode = product(mode)
         elif expect_leaves("product", mode):
-            mode = late("plain")(mode)
+            mode = late("plain_shape")(mode)
         result = result * mode
     return result
 
@@ -145,8 +146,9 @@ def path_of(name: str, mode: Any) -> tuple[int, ...]:
     if mode is None:
         return ()
     path = tuple(mode) if type(mode) is list or isinstance(mode, Sequence) else (mode,)
-    for i in path:
-        if type(i) is not int:
+    if any(type(i) is not int for i in path):
+        path = late("plain_shape")(path)
+        if any(type(i) is not int for i in path):
             raise wrong_argument(name, "mode", "an index or a sequence of them", mode)
     return path
 
@@ -277,33 +279,42 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
 
     An integer coordinate of a hierarchical mode is split colexicographically; the last leaf is not
     bounded, as in CuTe (Cecka, *CuTe Layout Representation and Algebra*, 2026). ``stride`` is
-    compact by default. Arrays are evaluated in a type that holds the offsets. An arithmetic tuple
-    that is shorter than ``shape``, and a scaled basis, have zeros after it.
+    compact by default; a layout has its own, and so has that of a tensor. Arrays are evaluated in
+    a type that holds the offsets. An arithmetic tuple that is shorter than ``shape``, and a scaled
+    basis, have zeros after it.
 
     Raises :class:`LayoutTypeError` for a coordinate or a stride of another profile.
 
     >>> crd2idx((1, 5), (4, (2, 3)), (1, (4, 8)))
     21
-    >>> crd2idx(5, (4, (2, 3)))
-    5
+    >>> crd2idx(5, (4, (2, 3))), crd2idx((1, 2), "(4,8):(8,1)")
+    (5, 10)
     """
+    if type(shape) is not tuple and type(shape) is not int:
+        layout = late("parse")(shape) if isinstance(shape, str) else shape
+        if stride is None and isinstance(layout, Shaped):
+            layout = getattr(layout, "layout", layout)  # of a tensor
+            return layout(crd)  # type: ignore[operator]
+        shape = shape_of("crd2idx", layout)
     if stride is None:
-        if type(shape) is not tuple and not isinstance(shape, int):
-            if callable(shape):
-                return shape(crd)
-            shape = shape_of("crd2idx", shape)
         if expect_leaves("crd2idx", shape):
-            shape = late("plain")(shape)
+            shape = late("plain_shape")(shape)
         stride = compact_stride(shape)
-    elif expect_leaves("crd2idx", stride) | expect_leaves("crd2idx", shape):
-        shape, stride = late("plain")((shape, stride))
+    else:
+        if expect_leaves("crd2idx", stride) | expect_leaves("crd2idx", shape):
+            shape, stride = late("plain_shape")((shape, stride))
+        _expect_strides(shape, stride)
     if type(crd) is not int and _has_array(crd):
         crd = late("fitted")(crd, shape, stride)
-    try:
-        return offset_at(crd, shape, stride)
-    except (TypeError, ValueError):
-        refuse_other_profile("crd2idx", shape, stride)
-        raise
+    return offset_at(crd, shape, stride)
+
+
+def _expect_strides(shape: IntTuple, stride: IntTuple) -> None:
+    """Refuse strides of another profile: Python would repeat a tuple for each of a mode."""
+    refuse_other_profile("crd2idx", shape, stride)
+    for s, d in paired_leaves(shape, stride):
+        if type(d) is tuple:
+            refuse_other_profile("crd2idx", d, s)
 
 
 def _has_array(crd: IntTuple) -> bool:
@@ -328,7 +339,7 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
             crd = (*crd, *[0] * (len(shape) - len(crd)))
         terms = [offset_at(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)]
         return sum_of(terms)
-    if type(crd) is not int and hasattr(crd, "as_tuple"):  # a scaled basis
+    if type(crd) is not int and hasattr(crd, "can_merge") and hasattr(crd, "as_tuple"):
         return offset_at(crd.as_tuple(), shape, stride)
     if type(crd) is not int and (crd is None or is_no_integer(crd)):
         raise LayoutTypeError(
@@ -338,52 +349,6 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
     if not isinstance(shape, tuple):
         return crd * stride
     return split_and_sum(crd, paired_leaves(shape, stride))
-
-
-_NO_INTEGERS = (
-    *(float, complex, str, bytes, list, dict, set, frozenset, bool, slice, range, Shaped),
-    *(type(Ellipsis), type),
-)
-
-
-def is_no_integer(c: Any) -> bool:
-    """Tell if a coordinate only looks like one: a float, a bool, an array of them, a stride."""
-    if isinstance(c, _NO_INTEGERS) or hasattr(c, "can_merge") or not hasattr(c, "__mul__"):
-        return True
-    dtype = getattr(c, "dtype", None)
-    if dtype is None:
-        return False
-    kind = getattr(dtype, "kind", None)  # NumPy
-    if kind is not None:
-        return kind not in "iu" if isinstance(kind, str) else False
-    if getattr(dtype, "is_floating_point", False) or getattr(dtype, "is_complex", False):  # torch
-        return True
-    return str(dtype) == "torch.bool"
-
-
-def expect_numbers(operation: str, argument: str, x: Any) -> None:
-    """Refuse what is neither a number, nor an array, a stride or a tuple of them: an offset.
-
-    >>> expect_numbers("Tensor", "offset", (1, None))
-    Traceback (most recent call last):
-        ...
-    layoutconv.algebra.errors.LayoutTypeError: Tensor: argument `offset`: expected an integer, \
-a stride, or a tuple of them, got (1, None)
-    """
-    if not _has_numbers(x):
-        raise wrong_argument(operation, argument, "an integer, a stride, or a tuple of them", x)
-
-
-def plain_numbers(operation: str, argument: str, x: Any) -> Any:
-    """:func:`expect_numbers`, and those of NumPy and sympy made plain."""
-    expect_numbers(operation, argument, x)
-    return late("plain")(x)
-
-
-def _has_numbers(x: Any) -> bool:
-    if isinstance(x, tuple):
-        return all(type(part) is int or _has_numbers(part) for part in x)
-    return hasattr(x, "can_merge") or not is_no_integer(x)
 
 
 def split_and_sum(crd: Any, leaves: Any) -> Any:
@@ -424,7 +389,7 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
         shape = shape_of("idx2crd", shape)
         if shape is None:
             raise LayoutTypeError("idx2crd: None is no shape")
-    if type(idx) is not int and hasattr(idx, "as_tuple"):  # a scaled basis
+    if type(idx) is not int and hasattr(idx, "can_merge") and hasattr(idx, "as_tuple"):
         idx = idx.as_tuple()
     if isinstance(idx, tuple):
         if type(idx) is not tuple and isinstance(shape, tuple):
@@ -468,6 +433,7 @@ def crd2crd(crd: IntTuple, dst_shape: IntTuple, src_shape: IntTuple = None) -> I
     dst = shape_of("crd2crd", dst_shape)
     src = None if src_shape is None else shape_of("crd2crd", src_shape)
     if not isinstance(crd, tuple):
+        crd = crd if type(crd) is int else late("plain")(crd)
         if isinstance(dst, int) and isinstance(crd, int) and not 0 <= crd < dst:
             raise LayoutValueError(f"crd2crd: {crd} is no coordinate of the mode {dst}")
         return idx2crd(crd, dst)

@@ -22,6 +22,7 @@ _HOMES = {
     "dividing": "arrays",  # idx2crd of arrays
     "relation_of_sympy": "symbols",  # assuming(sympy.Eq(w % 8, 0))
     "plain": "checks",  # numbers of NumPy and sympy
+    "plain_shape": "checks",  # and those of tensors, where a shape or a count is asked for
     "parse": "notation",  # a string is the layout that it says
 }
 _FOUND: dict[str, Any] = {}

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from .arrays import at_array, checked_arrays, fitting, has_array, is_array
 from .checks import as_integer, checked_shape, checked_stride
-from .errors import LayoutTypeError, text
+from .errors import LayoutTypeError, text, too_deep
 from .int_tuple import (
     IntTuple,
     compact_stride,
     has_none,
-    is_no_integer,
     map_leaves,
     offset_at,
     paired_leaves,
@@ -22,6 +21,7 @@ from .int_tuple import (
 )
 from .late import late
 from .like import LayoutLike
+from .numbers import is_no_integer
 from .protocol import is_integer, is_zero, map_integers, zero_of
 from .relations import Relation
 from .stride import ScaledBasis, finished, stride_text
@@ -61,15 +61,18 @@ class Layout(LayoutLike):
     _assumed: tuple[Relation, ...]
 
     def __init__(self, shape: IntTuple, stride: IntTuple = None) -> None:
-        if stride is None:
-            stride, last = _compact(shape, 1)
-            plain = last > 0
-        else:
-            plain = _is_plain(shape, stride)
-        if not plain:
-            shape = checked_shape(shape)
-            stride = compact_stride(shape) if stride is None else checked_stride(stride, shape)
-            plain = _is_plain(shape, stride)
+        try:
+            if stride is None:
+                stride, last = _compact(shape, 1)
+                plain = last > 0
+            else:
+                plain = _is_plain(shape, stride)
+            if not plain:
+                shape = checked_shape(shape)
+                stride = compact_stride(shape) if stride is None else checked_stride(stride, shape)
+                plain = _is_plain(shape, stride)
+        except RecursionError:
+            raise too_deep("Layout") from None
         _SHAPE(self, shape)
         _STRIDE(self, stride)
         _PLAIN(self, plain)
@@ -441,7 +444,7 @@ def _of_shape(shape: IntTuple, stride: Any = None, *rest: Any) -> Layout:
     if rest or isinstance(stride, LayoutLike | str):
         shown = ", ".join(map(text, (shape, stride, *rest)))
         raise LayoutTypeError(f"make_layout({shown}): expected a shape and a stride, or layouts")
-    if hasattr(stride, "strides"):
+    if callable(getattr(stride, "strides", None)):  # of an array it is a tuple
         stride = stride.strides(shape)
     return Layout(shape, stride)
 

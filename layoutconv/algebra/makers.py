@@ -9,18 +9,11 @@ from .composed import IDENTITY, ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
 from .errors import LayoutTypeError, expect, whole
-from .int_tuple import (
-    IntTuple,
-    compact_stride,
-    expect_numbers,
-    map_leaves,
-    paired_leaves,
-    product,
-    unflatten,
-)
+from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
 from .layout import Layout, as_layout, as_like, carried, innermost, make, make_layout
 from .like import symbolically
 from .normal import by_stride, simplified
+from .numbers import expect_numbers
 from .protocol import is_zero
 from .relations import known
 from .swizzle import Swizzle

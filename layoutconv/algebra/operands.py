@@ -10,13 +10,20 @@ hands on what it is given, and a value that keeps it, look first: :func:`expect_
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from .checks import as_integer
-from .errors import LayoutError, LayoutTypeError, shortly, wrong_argument
-from .int_tuple import is_no_integer
+from .errors import (
+    LayoutError,
+    LayoutTypeError,
+    LayoutValueError,
+    shortly,
+    too_deep,
+    wrong_argument,
+)
 from .late import late
+from .numbers import is_no_integer
 from .protocol import is_stride
 from .symbols import Symbolic
 from .values import Immutable, Shaped
@@ -32,6 +39,10 @@ def _is_leaf(x: Any) -> bool:
 
 def _is_tree(x: Any) -> bool:
     return all(map(_is_tree, x)) if isinstance(x, tuple) else _is_leaf(x)
+
+
+def _has_strides(x: Any) -> bool:
+    return any(map(_has_strides, x)) if type(x) is tuple else is_stride(x)
 
 
 def _is_operand(x: Any) -> bool:
@@ -74,14 +85,14 @@ def expect_entries(operation: str, argument: str, x: Any) -> None:
     layoutconv.algebra.errors.LayoutTypeError: append: argument `entry`: expected an int, None, \
 a layout, or a tuple of them, got (2, 'x')
     """
-    if not is_entry(x):
+    if not _fits(is_entry, x):
         raise wrong_argument(operation, argument, "an int, None, a layout, or a tuple of them", x)
 
 
 def _is_path(x: Any) -> bool:
-    if isinstance(x, Iterable) and not isinstance(x, str | bytes) and not hasattr(x, "dtype"):
-        return all(type(i) is int for i in x)
-    return type(x) is int
+    if isinstance(x, Iterable) and not isinstance(x, str | bytes | Shaped | Iterator):
+        return not hasattr(x, "dtype") and all(type(as_integer(i)) is int for i in x)
+    return type(as_integer(x)) is int
 
 
 def of_class(kind: type) -> Kind:
@@ -123,6 +134,13 @@ ints, got 4
             raise wrong_argument(type(value).__name__, name, expected, x)
 
 
+def _fits(is_one: Callable[[Any], bool], x: Any) -> bool:
+    try:
+        return is_one(x)
+    except RecursionError:  # tuples in tuples, too deep for anything
+        return False
+
+
 def _says_a_layout(text: str) -> bool:
     try:
         late("parse")(text)
@@ -135,11 +153,17 @@ _OPERAND = (_is_operand, "an int, a nested tuple of them, a layout, or text that
 _COORDINATE = (_is_coordinate, "a coordinate: an int, an array of them, None, or a tuple of those")
 _PATH = (_is_path, "an index or a sequence of them")
 _COUNT = (_is_leaf, "an int")
+_WHOLE = (lambda x: x is None or type(as_integer(x)) is int, "an int")
+_INTS = (
+    lambda x: not _has_strides(x) and _is_operand(x),
+    "an int, a nested tuple of them, a layout, or text that says one",
+)
 _TEXT = (lambda x: isinstance(x, str), "a str")
 _NAMES = (
     lambda x: isinstance(x, str) or (type(x) is tuple and all(isinstance(n, str) for n in x)),
     "a str or a tuple of them",
 )
+_COUNTS = ("int", "int | None")  # annotations
 _FLAG = (lambda x: isinstance(x, bool), "a bool")
 _CALLABLE = (callable, "a function")
 
@@ -156,6 +180,8 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 def naming_operands(fn: Function) -> Function:
     """``fn``, with an error of the algebra in place of Python's for a senseless operand.
 
+    Counts of NumPy, sympy and torch are made plain before, so that they compute like Python's.
+
     >>> from .shapes import ceil_div
     >>> naming_operands(ceil_div)((9, 10), (4, {}))
     Traceback (most recent call last):
@@ -166,10 +192,13 @@ def naming_operands(fn: Function) -> Function:
 
     if "_naming" in vars(fn):  # another name of the same function
         return vars(fn)["_naming"]  # type: ignore[no-any-return]
+    counts = _counts_of(fn)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            if counts:
+                args = _with_plain_counts(counts, args, kwargs)
             return fn(*args, **kwargs)
         except LayoutTypeError as error:
             found = refused(fn, args, kwargs)
@@ -178,8 +207,13 @@ def naming_operands(fn: Function) -> Function:
             raise
         except LayoutError:
             raise
+        except RecursionError:
+            raise too_deep(fn.__name__) from None
+        except ZeroDivisionError:
+            message = f"{fn.__name__}: an extent of 0 divides nothing"
+            raise LayoutValueError(message, operation=fn.__name__) from None
         except Exception as error:
-            found = refused(fn, args, kwargs)
+            found = refused(fn, args, kwargs) or refused(fn, args, kwargs, strictly=True)
             if not found:
                 raise
             raise LayoutTypeError(f"{fn.__name__}: {found}", operation=fn.__name__) from error
@@ -189,8 +223,38 @@ def naming_operands(fn: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
-def refused(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _counts_of(fn: Any) -> dict[str, int]:
+    """The parameters of a function that are counts, each with its place."""
+    code = getattr(fn, "__wrapped__", fn).__code__  # of a function that keeps its results
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {name: i for i, name in enumerate(names) if fn.__annotations__.get(name) in _COUNTS}
+
+
+def _with_plain_counts(
+    counts: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The positional operands with plain counts; those given by name are changed in place."""
+    for name, i in counts.items():
+        x = args[i] if i < len(args) else kwargs.get(name)
+        if type(x) is int or (number := as_integer(x)) is None:
+            continue
+        if i < len(args):
+            args = (*args[:i], number, *args[i + 1 :])
+        else:
+            kwargs[name] = number
+    return args
+
+
+def refused(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    strictly: bool = False,
+) -> str:
     """Name the first operand of another kind, what was expected and what came; "" if there is none.
+
+    ``strictly`` refuses strides and names where some operations have a meaning for them.
 
     >>> from .shapes import ceil_div
     >>> refused(ceil_div, (9, 2j), {})
@@ -203,12 +267,13 @@ def refused(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:  # too few or unknown ones: Python's own error says it
         return ""
+    counts, operand = (_WHOLE, _INTS) if strictly else (_COUNT, _OPERAND)
     for name, value in given.items():
         parameter = signature.parameters[name]
-        counted = parameter.annotation in ("int", "int | None")
-        fits, expected = _COUNT if counted else KINDS.get(name, _OPERAND)
+        counted = parameter.annotation in _COUNTS
+        fits, expected = counts if counted else KINDS.get(name, operand)
         many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         for x in value if many else (value,):
-            if x is not parameter.default and not fits(x):
+            if x is not parameter.default and not _fits(fits, x):
                 return f"argument `{name}`: expected {expected}, got {shortly(x)}"
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .checks import plain
 from .int_tuple import IntTuple
 from .operands import expect_entries
 from .shapes import prefix_product, suffix_product
@@ -51,7 +52,7 @@ def make_shape(*modes: Any) -> tuple[Any, ...]:
     for mode in modes:
         if type(mode) is not int and mode is not None:
             expect_entries("make_shape", "modes", mode)
-    return modes
+    return tuple([mode if type(mode) is int else plain(mode) for mode in modes])
 
 
 make_stride = make_coord = make_tile = make_shape

@@ -8,23 +8,23 @@ from math import gcd
 from typing import Any
 
 from .analysis import asked
-from .basis import add
+from .basis import ArithmeticTuple, ScaledBasis, add
 from .bit_planes import in_span, planes_of, scattered_bits
 from .budget import MARKS, SET, TABLE, Budget, one_operation
+from .checks import plain_shape
 from .errors import LayoutBudgetError, LayoutTypeError, whole
 from .fold import folded
-from .int_tuple import is_no_integer
 from .layout import Layout
-from .normal import Arithmetic, arithmetic
+from .normal import Arithmetic, arithmetic, filtered
 from .packing import Packing
 from .plane_values import Values
 from .reached import values_of_image
 from .sums import solution
-from .symbols import Symbolic
 from .values_at_once import values_at_once
 from .xor_image import MASK_BITS, XorImage, mask_of_sums
 
 Plain = tuple[Layout, Any]  # a layout and what is added to its values
+_ZERO = Layout(1, 0)
 _FEW = 4096  # values, each of which is looked for among the offsets of another layout
 _SAMPLE = 512  # of more values, which may show that some are shared
 _LOOKS = 24  # of them that are looked for among all values of another layout
@@ -36,13 +36,24 @@ _WIDTH = 64  # bits of values, each of which is one integer for all of them
 def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
     """Tell if some offset of ``a`` is an offset of ``b`` moved by ``shift``.
 
+    ``shift`` is an integer, or a coordinate where the layouts give coordinates.
+
     >>> evens, odds = Layout(8, 2), Layout(8, 2)
     >>> overlaps(evens, odds), overlaps(evens, odds, 1)
     (True, False)
     """
-    if isinstance(shift, Symbolic) or is_no_integer(shift):
+    shift = shift.as_tuple() if isinstance(shift, ScaledBasis) else plain_shape(shift)
+    shift = ArithmeticTuple(shift) if type(shift) is tuple else shift
+    if not isinstance(shift, int | tuple) or isinstance(shift, bool):
         raise LayoutTypeError(f"overlaps: the shift {shift} is no integer with a value")
     both = [asked("overlaps", x) for x in (a, b)]
+    if shift != 0:
+        kinds = [_is_coordinate(x) for x in (*both, shift)]
+        if None not in kinds[1:] and kinds[1] != kinds[2]:
+            raise LayoutTypeError(f"overlaps: {b} cannot be moved by {shift}")
+        moved = kinds[1] if kinds[2] is None else kinds[2]
+        if kinds[2] is not None and kinds[0] not in (None, moved):  # they share the zero alone
+            return overlaps(a, _ZERO) and overlaps(_ZERO, b, shift)
     one, two = (folded(x) for x in both)
     if one is not None and two is not None:
         additive = (Arithmetic.INTEGER, Arithmetic.COORDINATE)
@@ -70,8 +81,19 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
         return _values_meet(sides, Budget("overlaps", (a, b)))
     here, there = (values_of_image("overlaps", x) for x in both)
     if shift != 0:
-        there = {x + shift if type(x) is int else add(x, shift) for x in there}
+        there = {x + shift if type(x) is type(shift) is int else add(x, shift) for x in there}
     return not there.isdisjoint(here)
+
+
+def _is_coordinate(x: Any) -> bool | None:
+    """Tell if a layout gives coordinates, or a value is one; None of zeros, which are of any kind.
+
+    Of a function its value at 0 tells, if it is not 0.
+    """
+    if isinstance(x, Layout) and arithmetic(x) is not Arithmetic.OPAQUE:
+        return arithmetic(x) is Arithmetic.COORDINATE if filtered(x) else None
+    value = x(0) if callable(x) else x
+    return isinstance(value, tuple) if value != 0 else None
 
 
 def _sides(both: list[Any], plains: Any, shift: Any) -> list[tuple[Values, Plain | None]]:

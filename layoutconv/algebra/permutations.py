@@ -107,6 +107,8 @@ def footprint(layout: Any) -> Footprint:
     Footprint(first=0, last=6, span=7, distinct=4, holes=3, reuse=2.0)
     """
     values = _values("footprint", layout)
+    if not values:
+        raise LayoutValueError(f"footprint: {layout} has no coordinates")
     low, high, distinct = min(values), max(values), len(set(values))
     span = high - low + 1
     return Footprint(low, high, span, distinct, span - distinct, len(values) / distinct)

@@ -13,10 +13,9 @@ from .arrays import is_array
 from .basis import Coordinate, ScaledBasis
 from .checks import as_integer
 from .coalesce import coalesce
-from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
+from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole, wrong_argument
 from .int_tuple import (
     IntTuple,
-    expect_numbers,
     flatten,
     has_none,
     idx2crd,
@@ -27,6 +26,7 @@ from .int_tuple import (
 )
 from .layout import Layout, carried, make
 from .like import LayoutLike
+from .numbers import expect_numbers
 from .protocol import is_stride
 from .relations import Relation, known
 from .symbols import ceil_div as _ceil_div
@@ -111,7 +111,7 @@ def evenly_divides(a: Any, b: Any) -> bool:
     a, b = shape_of("evenly_divides", a), shape_of("evenly_divides", b)
     if isinstance(b, tuple):
         return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
-    if type(b) is int and not b:
+    if isinstance(b, int) and not b:
         raise LayoutValueError(f"evenly_divides: 0 divides nothing, {text(a)} neither")
     return bool(product(a) % b == 0)
 
@@ -260,7 +260,10 @@ def increment(crd: IntTuple, shape: Any) -> IntTuple:
     ((0, 1), (0, 2))
     """
     found = shape_of("increment", shape)
+    expect_numbers("increment", "crd", crd)
     digits = list(flatten(shape_of("increment", crd)))
+    if any(is_stride(digit) or is_array(digit) for digit in digits):
+        raise wrong_argument("increment", "crd", "an int or a tuple of them", crd)
     extents = flatten(found)
     if len(digits) != len(extents):
         raise LayoutTypeError(f"increment: {text(crd)} has another profile than {text(found)}")

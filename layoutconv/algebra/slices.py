@@ -6,9 +6,10 @@ from typing import Any
 
 from .arrays import fitted, has_array
 from .errors import LayoutTypeError, text
-from .int_tuple import IntTuple, expect_numbers, offset_at, paired_leaves, shape_of, sum_of
+from .int_tuple import IntTuple, offset_at, paired_leaves, shape_of, sum_of
 from .layout import Layout, as_like, carried, digits_offset, make, make_all_plain
 from .like import LayoutLike
+from .numbers import expect_numbers
 from .protocol import zero_of
 from .stride import finished
 

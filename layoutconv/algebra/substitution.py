@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import index
 from typing import Any
 
+from .checks import plain
 from .errors import LayoutTypeError, LayoutValueError
 from .layout import as_like
 from .like import LayoutLike
@@ -34,7 +35,7 @@ def substitute(x: Any, **values: int) -> Any:
 and not at W=12
     """
     expect_entries("substitute", "x", x)
-    x = as_like("substitute", x) if isinstance(x, str) else x
+    x = as_like("substitute", x) if isinstance(x, str) else plain(x)
     return _substituted(x, {name: _integer(name, value) for name, value in values.items()})
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from .arrays import computable, is_array, type_range, widened
 from .display import Drawable
-from .errors import LayoutTypeError, LayoutValueError
-from .int_tuple import is_no_integer
+from .errors import LayoutTypeError, LayoutValueError, wrong_argument
 from .late import late
+from .numbers import is_no_integer
 from .symbols import Symbolic
 
 _SET = object.__setattr__
@@ -34,9 +34,11 @@ class Swizzle(Drawable):
     shift: int
 
     def __init__(self, bits: int, base: int, shift: int) -> None:
-        for name, value in (("bits", bits), ("base", base), ("shift", shift)):
-            if type(value) is not int:
-                raise LayoutTypeError(f"Swizzle: {name} has to be an int, got {value!r}")
+        if not type(bits) is type(base) is type(shift) is int:
+            bits, base, shift = late("plain_shape")((bits, base, shift))
+            for name, value in (("bits", bits), ("base", base), ("shift", shift)):
+                if type(value) is not int:
+                    raise wrong_argument("Swizzle", name, "an int", value)
         if bits < 0 or base < 0 or abs(shift) < bits:
             raise LayoutValueError(
                 f"Swizzle({bits}, {base}, {shift}): expected bits >= 0, base >= 0, |shift| >= bits"

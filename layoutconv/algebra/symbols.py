@@ -234,7 +234,10 @@ def _apply(
     values = _value_of(a), _value_of(b)
     value = None
     if values[0] is not None and values[1] is not None:
-        value = on_values(values[0], values[1])
+        try:
+            value = on_values(values[0], values[1])
+        except ZeroDivisionError:
+            raise LayoutValueError(f"{a} is divided by {b}, which is 0") from None
     result = on_polys(poly_of(a), poly_of(b))
     charge(2 + len(result))
     return made(result, value)

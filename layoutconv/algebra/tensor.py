@@ -7,9 +7,10 @@ from typing import Any
 
 from .composed import ComposedLayout, moved_slice
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple, has_none, map_leaves, plain_numbers
+from .int_tuple import IntTuple, has_none, map_leaves
 from .layout import Layout, as_like
 from .like import LayoutLike
+from .numbers import plain_numbers
 from .protocol import map_integers
 from .slices import opened
 from .stride import add, shifted

@@ -12,7 +12,7 @@ from typing import Any
 
 from .atoms import CopyAtom
 from .casts import upcast
-from .checks import plain
+from .checks import plain_shape
 from .coalesce import coalesce, filter
 from .composition import composition
 from .construct import with_shape
@@ -160,7 +160,7 @@ class TiledCopy(Pictured):
 
     def get_slice(self, thread: int) -> ThrCopy:
         """Return what one thread has of source and destination."""
-        thread = plain(thread)
+        thread = plain_shape(thread)
         if type(thread) is not int or not 0 <= thread < self.size:
             raise LayoutValueError(f"TiledCopy: no thread {thread!r} of {self.size}")
         return ThrCopy(self, thread)
@@ -298,7 +298,7 @@ def make_tiled_copy(unit: CopyUnit, layout_tv: Any, tiler: Any) -> TiledCopy:
     layout = as_layout("make_tiled_copy", layout_tv)
     if not isinstance(layout.shape, tuple) or layout.rank != 2:
         raise LayoutTypeError(f"make_tiled_copy: expected modes (thread, value), got {layout}")
-    tiler = tiler if isinstance(tiler, tuple) else (tiler,)
+    tiler = plain_shape(tiler if isinstance(tiler, tuple) else (tiler,))
     threads, values = (whole("make_tiled_copy", mode.size()) for mode in layout)
     if threads % unit.threads or values % unit.values:
         raise LayoutValueError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .atoms import MmaAtom
-from .checks import plain
+from .checks import plain_shape
 from .composition import composition
 from .display import Pictured
 from .divide import logical_divide, zipped_divide
@@ -123,7 +123,7 @@ class TiledMma(Pictured):
 
     def get_slice(self, thread: int) -> ThrMma:
         """Return what one thread has of the operands."""
-        thread = plain(thread)
+        thread = plain_shape(thread)
         if type(thread) is not int or not 0 <= thread < self.size:
             raise LayoutValueError(f"TiledMma: no thread {thread!r} of {self.size}")
         return ThrMma(self, thread)

@@ -8,7 +8,8 @@ from typing import Any
 from .arrays import is_array, is_negative
 from .basis import ScaledBasis
 from .errors import LayoutTypeError, wrong_argument
-from .int_tuple import is_no_integer
+from .late import late
+from .numbers import is_no_integer
 from .protocol import Bounds, Path, Stride, is_zero, xor
 from .symbols import Symbolic
 
@@ -35,6 +36,7 @@ class F2(Stride):
 
     def __init__(self, value: Any) -> None:
         if type(value) is not int or value < 0:
+            value = late("plain_shape")(value)
             negative = isinstance(value, int) and value < 0
             if negative or isinstance(value, tuple) or is_no_integer(value):
                 raise wrong_argument("F2", "value", "an integer >= 0", value)

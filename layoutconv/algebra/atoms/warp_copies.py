@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import plain_shape
 from ..composed import ComposedLayout
 from ..errors import LayoutValueError, expect
 from ..layout import Layout
@@ -88,6 +89,7 @@ def tma_atom(box: tuple[int, ...], element_bits: int = 16, *, swizzle: str = "IN
     if swizzle not in SWIZZLES:
         raise LayoutValueError(f"tma_atom: no {swizzle!r}; there are {', '.join(SWIZZLES)}")
     expect("tma_atom", tuple | list, "the extents of a box", box)
+    box = plain_shape(tuple(box))
     if not 1 <= len(box) <= 5 or not all(type(e) is int and 1 <= e <= 256 for e in box):
         raise LayoutValueError(f"tma_atom: expected 1 to 5 extents of at most 256, got {box!r}")
     bits, row, total = SWIZZLES[swizzle], box[0] * element_bits, element_bits
