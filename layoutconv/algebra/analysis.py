@@ -105,6 +105,8 @@ def _is_injective(layout: Layout) -> bool:
         return not span_of(layout).kernel
     budget = Budget("is_injective", (layout,))
     if kind is Arithmetic.OPAQUE:
+        if any(type(d) is int and d == 0 and s > 1 for s, d in layout._leaves):
+            return False
         return values_apart(layout, budget)
     if is_symbolic(layout):
         return _is_injective_by_order(layout)

@@ -188,6 +188,6 @@ def whole(name: str, x: Any) -> int:
     try:
         if not isinstance(x, bool):
             return index(x)
-    except TypeError:
+    except (TypeError, RuntimeError):  # a tensor without a value
         pass
     raise LayoutTypeError(f"{name}: {text(x)} is no integer with a value")

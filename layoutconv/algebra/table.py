@@ -12,7 +12,7 @@ from .f2_compose import evaluator
 from .layout import Layout
 from .like import values_of
 from .normal import Arithmetic, arithmetic, merge, simplified
-from .protocol import xor
+from .protocol import terms, xor
 from .stride import finished, shifted
 from .swizzle import Swizzle
 from .values_at_once import values_at_once
@@ -70,13 +70,17 @@ def all_values(name: str, layout: Any) -> list[Any] | memoryview:
 def steps_of(f: Any) -> int:
     """The steps of a search that one evaluation of a layout is worth.
 
+    An entry of an index buffer, or a call of a function, takes 1 to 1.5 us.
+
     >>> steps_of(Layout((2, 3), (3, 1)))
     2
     """
     steps = 2
     for part in f.parts():
-        leaves = len(part._leaves)
-        steps += leaves if arithmetic(part) is Arithmetic.XOR else leaves // 4
+        leaves, kind = part._leaves, arithmetic(part)
+        steps += len(leaves) if kind is Arithmetic.XOR else len(leaves) // 4
+        if kind is Arithmetic.OPAQUE:
+            steps += sum([terms(d) is None for _, d in leaves])
     return steps
 
 

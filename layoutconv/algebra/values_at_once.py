@@ -98,7 +98,7 @@ def _of_tables(layout: Layout, count: int) -> Values | None:
 def leaf_values(s: int, d: Any) -> Values | None:
     """The values of one leaf of a sum of integers; None where they are not known at once."""
     if type(d) is int:
-        return _of_layout(Layout(s, d), s)
+        return _of_layout(Layout(s, d), s) if s <= TABLE else None
     return None if xor(d) else of_stride(d, s)
 
 

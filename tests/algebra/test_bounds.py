@@ -438,3 +438,37 @@ def test_tables_of_coordinates_are_refused_before_they_are_made(ask, layout):
     assert seconds_of(ask, layout) < SECONDS
     with pytest.raises(LayoutError, match="gives coordinates, no offsets"):
         ask(layout)
+
+
+def buffers(*shape):
+    """A layout of index buffers of these extents, none of them in an order."""
+    rng = np.random.default_rng(len(shape))
+    indices = [rng.integers(0, 1 << 20, s) for s in shape]
+    return Layout(
+        shape, tuple([lc.CustomStride(lc.IndexedGather(i), 1 + k) for k, i in enumerate(indices)])
+    )
+
+
+@pytest.mark.parametrize("shape", [(16, 1024, 2, 128, 3), (1, 2, 1 << 20), (1 << 10, 1 << 11)])
+def test_entries_of_buffers_are_looked_up_within_the_budget(shape):
+    """One evaluation takes as many steps as there are buffers: five are not the price of one."""
+    a = buffers(*shape)
+    for name in ("max_common_layout", "vector_width", "right_inverse", "contiguity"):
+        assert seconds_of(OPERATIONS[name], a, a) < SECONDS, name
+
+
+BUFFER = lc.CustomStride(lc.IndexedGather([7, 2, 5, 0]), 3)
+
+
+@pytest.mark.parametrize("step", [0, 1, 1 << 20])
+@pytest.mark.parametrize("name", ["vector_width", "max_common_layout", "is_injective", "cosize"])
+def test_a_long_mode_beside_a_buffer_is_not_listed(name, step):
+    """A mode of integers has no values that need to be looked at, however many they are."""
+    layout = Layout((2, 1 << 27, 4), (1 << 18, step, BUFFER))
+    assert seconds_of(OPERATIONS[name], layout, layout) < SECONDS
+
+
+def test_a_mode_of_stride_0_beside_a_buffer_repeats_its_values():
+    assert not lc.is_injective(Layout((4, 1 << 60), (BUFFER, 0)))
+    assert not lc.is_bijective(Layout((4, 1 << 60), (BUFFER, 0)))
+    assert lc.is_injective(Layout((4, 1), (BUFFER, 0)))
