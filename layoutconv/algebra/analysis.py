@@ -20,7 +20,7 @@ from .f2 import f2_layout, span_of
 from .fold import folded, separated
 from .inverse_composed import gives_integers, lengthened
 from .layout import Layout, as_like
-from .like import is_symbolic, values_of
+from .like import is_empty, is_symbolic, values_of
 from .lookups import counted, known_values
 from .normal import (
     Arithmetic,
@@ -82,6 +82,8 @@ def is_injective(layout: Any) -> bool:
     (True, False)
     """
     a = asked("is_injective", layout)
+    if is_empty(a):
+        return True
     plain = folded(a) or separated(a)
     if plain is not None:
         return _is_injective(plain[0])
@@ -145,6 +147,8 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
     a = asked("is_surjective", layout)
     if bound is not None and as_integer(bound) is None:
         raise wrong_argument("is_surjective", "bound", "an int", bound)
+    if is_empty(a):
+        return bound is None or bound <= 0
     plain = folded(a)
     if plain is not None and arithmetic(plain[0]) is Arithmetic.INTEGER:
         return _covers(plain[0], plain[1], bound)
@@ -233,6 +237,8 @@ def contiguity(layout: Any) -> Any:
     (32, 1)
     """
     a = asked("contiguity", layout)
+    if is_empty(a):
+        return 0
     plain = folded(a)
     if plain is not None:
         return _run(plain[0])

@@ -249,6 +249,8 @@ def _shortened(columns: list[int], size: int) -> Layout:
         reach |= column
     if reach < size:
         return layout
+    if not size:
+        raise LayoutValueError("right_inverse: a layout without coordinates has no inverse")
     good = first_reaching(columns, size)
     leaves: list[tuple[int, int]] = []
     for s, d in layout._leaves:

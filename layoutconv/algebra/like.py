@@ -17,7 +17,7 @@ from .errors import LayoutBudgetError, LayoutValueError, text
 from .int_tuple import IntTuple, crd2idx, depth, idx2crd, product, rank
 from .late import late
 from .protocol import is_stride, map_integers
-from .relations import Relation, assuming, granted, recording
+from .relations import Relation, assuming, granted, known, recording
 from .symbols import Symbolic, have_one_value, symbolic_of, symint_of
 from .symint import SymInt
 from .values import Shaped
@@ -283,9 +283,19 @@ def at_present(operation: str, layout: Any) -> Any:
         raise LayoutValueError(f"{operation} of {layout}: {error}") from None
 
 
+def is_empty(layout: Any) -> bool:
+    """Tell if a layout has no coordinates: an extent of a kernel may be 0.
+
+    >>> from .layout import Layout
+    >>> is_empty(Layout((4, SymInt(0, "N")))), is_empty(Layout(4))
+    (True, False)
+    """
+    return not getattr(layout, "_plain", False) and not known(layout.size() != 0)
+
+
 def values_of(layout: Any) -> Any:
     """``layout`` with the present values of a kernel's integers, for questions about today's."""
     return layout.map_integers(lambda x: int(x) if isinstance(x, SymInt) else x)
 
 
-__all__ = ["IntTuple", "LayoutLike", "is_symbolic", "symbolically", "values_of"]
+__all__ = ["IntTuple", "LayoutLike", "is_empty", "is_symbolic", "symbolically", "values_of"]

@@ -14,7 +14,7 @@ from .extent import extremes
 from .int_tuple import IntTuple, expect_leaves, idx2crd
 from .inverse_composed import gives_integers
 from .layout import Layout, as_like
-from .like import is_symbolic, values_of
+from .like import is_empty, is_symbolic, values_of
 from .normal import normal_form
 from .relations import known
 from .slices import slice_and_offset
@@ -156,6 +156,8 @@ def is_bijective(layout: Any) -> bool:
     size = a.size()
     if isinstance(size, Symbolic):
         return is_injective(a) and is_surjective(a, size)  # type: ignore[arg-type]
+    if is_empty(a):
+        return True
     values = values_at_once(values_of(a))
     if values is not None:
         whole_range = values.extremes() == (0, values.count - 1)
@@ -177,6 +179,8 @@ def is_contiguous(layout: Any) -> bool:
     (True, False)
     """
     a = _asked("is_contiguous", layout)
+    if is_empty(a):
+        return True
     values = values_at_once(values_of(a))
     if values is not None:
         low, high = values.extremes()
@@ -271,6 +275,8 @@ def _opened(crd: IntTuple, a: Any) -> tuple[Any, Any]:
 def _values(name: str, x: Any) -> list[Any]:
     a = _asked(name, x)
     size = table_size(name, a, a.size())
+    if not size:
+        return []
     few = [a(1 << i) for i in range((size - 1).bit_length())]  # which spare most of the tables
     values = flat_table(a) if all(isinstance(v, int) for v in few) else few
     if not all(isinstance(v, int) for v in values):

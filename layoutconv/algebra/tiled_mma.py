@@ -122,9 +122,12 @@ class TiledMma(Pictured):
         return found
 
     def get_slice(self, thread: int) -> ThrMma:
-        """Return what one thread has of the operands."""
+        """Return what one thread has of the operands.
+
+        Threads are those of :attr:`thr_layout_vmnk`: of one quad pair 0 to 3 and 16 to 19.
+        """
         thread = plain_shape(thread)
-        if type(thread) is not int or not 0 <= thread < self.size:
+        if type(thread) is not int or _digits(self.thr_layout_vmnk, thread) is None:
             raise LayoutValueError(f"TiledMma: no thread {thread!r} of {self.size}")
         return ThrMma(self, thread)
 
@@ -176,7 +179,10 @@ class ThrMma:
         """
         i, j = _modes(operand)
         divided = self.mma.thrfrg(operand, tensor)
-        v, *mnk = _digits(self.mma.thr_layout_vmnk, self.thread)
+        digits = _digits(self.mma.thr_layout_vmnk, self.thread)
+        if digits is None:
+            raise LayoutValueError(f"TiledMma: no thread {self.thread} of {self.mma.size}")
+        v, *mnk = digits
         rest = divided.shape[1][1]
         open_rest = (None,) * (len(rest) if isinstance(rest, tuple) else 1)
         return slice_(((v, (mnk[i], mnk[j])), (None, open_rest)), divided)
@@ -271,8 +277,8 @@ def _by_threads(fragments: Any, tile: tuple[Layout, Layout]) -> Any:
     return fragments.on_domain(regrouped)
 
 
-def _digits(layout: Layout, index: int) -> list[int]:
-    """The coordinate of a thread index, an integer for each mode of a layout of threads."""
+def _digits(layout: Layout, index: int) -> list[int] | None:
+    """The coordinate of a thread index, an integer for each mode of a layout of threads, if any."""
     for i in range(int(layout.size())):
         if layout(i) == index:
             digits = []
@@ -280,4 +286,4 @@ def _digits(layout: Layout, index: int) -> list[int]:
                 digits.append(i % int(mode.size()))
                 i //= int(mode.size())
             return digits
-    raise LayoutValueError(f"TiledMma: {layout} has no thread {index}")
+    return None

@@ -250,3 +250,19 @@ def test_a_thread_may_be_a_number_of_numpy():
     for tiled, partition in ((mma, "partition_A"), (copy, "partition_S")):
         parts = [getattr(tiled.get_slice(t), partition)(tile) for t in (5, numpy.uint8(5))]
         assert str(parts[0]) == str(parts[1])
+
+
+@pytest.mark.parametrize("atoms", [(1, 1, 1), (1, 2, 1), (2, 2, 1)])
+@pytest.mark.parametrize("operand", "ABC")
+def test_threads_of_quad_pairs_are_those_that_the_atom_names(atoms, operand):
+    """Thread 4 is of the next pair, thread 16 of the first: a slice of each covers the operand."""
+    mma = lc.make_tiled_mma(lc.mma_atom("m8n8k4.f16"), atoms)
+    threads = set(lc.image(mma.thr_layout_vmnk))
+    i, j = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}[operand]
+    tile = lc.make_identity_tensor((2 * mma.get_tile_size(i), mma.get_tile_size(j)))
+    held = [crd for t in threads for crd in elements(mma.get_slice(t).partition(operand, tile))]
+    assert set(held) == set(lc.coordinates(tile))
+    assert len(held) % len(set(held)) == 0
+    for other in set(range(-1, 33)) - threads:
+        with pytest.raises(lc.LayoutError, match=f"no thread {other}"):
+            mma.get_slice(other)
