@@ -294,7 +294,7 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
         layout = late("parse")(shape) if isinstance(shape, str) else shape
         if stride is None and isinstance(layout, Shaped):
             layout = getattr(layout, "layout", layout)  # of a tensor
-            return layout(crd)  # type: ignore[operator]
+            return layout(crd)
         shape = shape_of("crd2idx", layout)
     if stride is None:
         if expect_leaves("crd2idx", shape):

@@ -236,7 +236,7 @@ def _with_plain_counts(
     """The positional operands with plain counts; those given by name are changed in place."""
     for name, i in counts.items():
         x = args[i] if i < len(args) else kwargs.get(name)
-        if type(x) is int or (number := as_integer(x)) is None:
+        if x is None or type(x) is int or (number := as_integer(x)) is None:
             continue
         if i < len(args):
             args = (*args[:i], number, *args[i + 1 :])
