@@ -16,8 +16,9 @@ from .display import Drawable
 from .errors import LayoutBudgetError, LayoutValueError, text
 from .int_tuple import IntTuple, crd2idx, depth, idx2crd, product, rank
 from .late import late
+from .polynomial import evaluate, names_of
 from .protocol import is_stride, map_integers
-from .relations import Relation, assuming, granted, known, recording
+from .relations import Relation, assuming, granted, holds, known, recording
 from .symbols import Symbolic, have_one_value, symbolic_of, symint_of
 from .symint import SymInt
 from .values import Shaped
@@ -180,7 +181,7 @@ def symbolically(
     with one_operation(), recording() as record, _holding(assumptions):
         found: list[Symbolic] = []
         named = [_mapped(lambda integer: _named(integer, found), x) for x in operands]
-        if not have_one_value(found):
+        if not have_one_value(found) or not _hold_now(inherited, found):
             return symbolically(operation, *[_mapped(_number, x) for x in operands], name=name)
         try:
             result = _mapped(symint_of, operation(*named))
@@ -199,6 +200,21 @@ def symbolically(
             _undecided(name or operation.__name__.strip("_"), shown or operands, error)
     taken = [*inherited, *record.relations]
     return _noted(result, tuple(dict.fromkeys(taken))) if taken else result
+
+
+def _hold_now(relations: list[Relation], found: list[Symbolic]) -> bool:
+    """Tell if what the operands rest on holds at the values that the names in them have now.
+
+    An operand that rests on ``A == 4`` and no longer has the name in it may meet an A of 6.
+    """
+    values = {str(x): x.value for x in found if x.value is not None}
+    for relation in relations:
+        sides = dict(relation.left), dict(relation.right)
+        if {*names_of(sides[0]), *names_of(sides[1])} <= set(values):
+            left, right = (evaluate(side, values) for side in sides)
+            if not holds(relation.sign, left - right):
+                return False
+    return True
 
 
 def _holding(assumptions: list[tuple[Relation, ...]]) -> Any:

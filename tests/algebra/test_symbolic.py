@@ -349,3 +349,15 @@ def test_numbers_of_sympy_stand_for_extents_wherever_a_shape_is_asked_for():
         lc.Swizzle(1, 0, 1)(n)
     with pytest.raises(LayoutError, match="N/2 is not known to be an integer"):
         lc.complement(Layout(4), n / 2)
+
+
+@pytest.mark.parametrize("other", [5, 6, 4, 1])
+def test_what_an_operand_rests_on_is_no_fact_about_another_value_of_the_name(other):
+    """The composed layout becomes numbers, which rest on A == 4; the A of the other is its own."""
+    A, B = SymInt(4, "A"), SymInt(6, "B")
+    composed = lc.ComposedLayout(Layout(1, 1), -2, Layout((A, B), (1, -1)))
+    result = lc.max_common_layout(composed, Layout((SymInt(other, "A"),), (1,)))
+    assert lc.size(result) == min(other, 4)
+    assert [composed(result(i)) + 2 for i in range(int(result.size()))] == list(
+        range(min(other, 4))
+    )
