@@ -36,9 +36,9 @@ from layoutconv.base.cache_folder import (
 )
 from layoutconv.base.caches import unloaded_by
 from layoutconv.base.devices import ON_THE_CPU
+from layoutconv.base.dry_hooks import dry_hooks
 from layoutconv.base.interrupts import interrupted_afterwards
 from layoutconv.base.processor import processor
-from layoutconv.base.rehearsal import rehearsal
 from layoutconv.errors import DeviceError
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.kernel_spec import KernelSpec
@@ -181,8 +181,8 @@ def load(
     the versions; its ``repr`` says all of it. ``compile`` can be pickled where another process may
     compile. ``writes`` are the numbers of the arguments that are results.
     """
-    if rehearsal.load is not None:
-        later: Callable[..., None] | None = rehearsal.load(key, compile, writes)
+    if dry_hooks.load is not None:
+        later: Callable[..., None] | None = dry_hooks.load(key, compile, writes)
         if later is not None:
             return later
     kernel = _loaded.get(key)

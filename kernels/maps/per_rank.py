@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.base.caches import remembered
-from layoutconv.base.rehearsal import rehearsal
+from layoutconv.base.dry_hooks import dry_hooks
 from layoutconv.base.torch_internals import is_capturing
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
@@ -174,7 +174,7 @@ def launch(
     function = kernel.functions.get(device)
     if function is None:
         function = load_per_rank(kernel, _arch(device))
-        if rehearsal.load is None:  # else it is a stand-in
+        if dry_hooks.load is None:  # else it is a stand-in
             kernel.functions[device] = function
     if device >= 0 and is_capturing():
         keep_for_graph(tensors)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..gpu.rehearsed_maps import launches_ask
+from ..gpu.dry_maps import launches_ask
 from ..planning.machine import Machine
 from ..testing import stand_in
 from .program import target_of

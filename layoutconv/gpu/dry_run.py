@@ -1,4 +1,4 @@
-"""Calls that run dry: what they would launch is noted, and results are zeros.
+"""Dry runs: what calls would launch is noted, and results are zeros.
 
 Kernels of tensor cores alone, or of all kinds: then torch makes the kernel maps, on which depends
 what a network does, and the kernels that would have made them are noted.
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..base.rehearsal import rehearsal
+from ..base.dry_hooks import dry_hooks
 from ..kernels.compile.store import load, load_kernel
 from ..planning.kernel_spec import KernelSpec
 from ..view.gemm_view import GemmView
+from .dry_maps import ask
 from .kernel_source import Later, Load, source, take_from
-from .rehearsed_maps import ask
 
 Need = tuple[GemmView, KernelSpec]
 Note = Callable[[GemmView, KernelSpec], None]
@@ -68,15 +68,15 @@ def dry(
     with _one_at_a_time:
         run = _Dry(source(), note, None if others else threading.get_ident())
         before = take_from(run.load)
-        others_before = rehearsal.load, rehearsal.ask, rehearsal.stands_in
+        others_before = dry_hooks.load, dry_hooks.ask, dry_hooks.stands_in
         if note_other is not None:
-            rehearsal.load, rehearsal.ask = partial(run.load_other, note_other), ask
-            rehearsal.stands_in = stands_in
+            dry_hooks.load, dry_hooks.ask = partial(run.load_other, note_other), ask
+            dry_hooks.stands_in = stands_in
         try:
             yield
         finally:
             take_from(before)
-            rehearsal.load, rehearsal.ask, rehearsal.stands_in = others_before
+            dry_hooks.load, dry_hooks.ask, dry_hooks.stands_in = others_before
             run.over = True
             run.note = _forgets  # plans are kept, and with them the run; what was noted is not
 

@@ -34,9 +34,9 @@ def take_from(load: Load) -> Load:
 
 
 class Later:
-    """A kernel that writes zeros while a call is dry, and is loaded when it is launched after that.
+    """A kernel that writes zeros during a dry run, and is loaded when it is launched after that.
 
-    Plans that were made in the dry call are kept, and go on with it; :func:`now` takes its place.
+    Plans that were made in the dry run are kept, and go on with it; :func:`now` takes its place.
     ``is_dry`` says whether the call goes on, ``writes`` are the numbers of the arguments that are
     results.
     """

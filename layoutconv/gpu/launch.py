@@ -195,7 +195,7 @@ class Launch:
     def _keep_launchers(self, key: tuple[str | None, Any], launchers: tuple[Launcher, ...]) -> None:
         """Keep launchers, and bare kernels where launches of aligned memory need nothing else.
 
-        Not those of a dry call: bound anew, they launch without what stood in for kernels.
+        Not those of a dry run: bound anew, they launch without what stood in for kernels.
         """
         bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
         if any(each is not None and type(each[0]) is Later for each in bare):

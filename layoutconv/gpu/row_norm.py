@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..base.caches import remembered
-from ..base.rehearsal import rehearsal
+from ..base.dry_hooks import dry_hooks
 from ..planning.norm_schedule import BYTES, NormShape, Schedule, schedule, vector_of
 from . import machines
 
@@ -94,7 +94,7 @@ def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
     past = None if past is None else _whole(past)
     shape, plan = _planned(x, norm)
     width = 2 * plan.columns + 1
-    like = torch.empty_like if rehearsal.load is None else torch.zeros_like
+    like = torch.empty_like if dry_hooks.load is None else torch.zeros_like
     out, kept = like(x), x.new_empty(width, dtype=torch.float32)
     # Words, as launches want their first tensor.
     moments = x.new_empty((1, plan.parts * width), dtype=torch.int32)
@@ -125,7 +125,7 @@ def gradients(
     x, grad = _whole(x), _whole(grad)
     shape, plan = _planned(x, norm)
     C = plan.columns
-    like = torch.empty_like if rehearsal.load is None else torch.zeros_like
+    like = torch.empty_like if dry_hooks.load is None else torch.zeros_like
     dx, dpast = like(x), like(x) if shape.added else None
     of_parameters = x.new_empty((2, C), dtype=torch.float32)
     sums = x.new_empty((1, plan.parts * 2 * C), dtype=torch.int32)

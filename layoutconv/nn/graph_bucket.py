@@ -95,12 +95,12 @@ class Bucket:
         with self._left_by(eager, device):
             self._refuse()
             self._memory.load(call, rows)
-            self._rehearse()
+            self._prepare_warm_up()
             # Who looks on keeps fused layers apart: their kernels, which no replay launches, are
             # not worth compiling.
             with HostReads(device.type), Alone(), dry(others=False):
                 self._run(device, self._poison)
-            self._rehearse()
+            self._prepare_warm_up()
             outcome = self._run(device, self._poison)
             if outcome.structure != eager.structure:
                 raise RuntimeError("the result is nested in another way with fixed rows")
@@ -126,7 +126,7 @@ class Bucket:
         if self._state.is_hooked():
             raise RuntimeError("a part of it has hooks, which a replay would not call")
 
-    def _rehearse(self) -> None:
+    def _prepare_warm_up(self) -> None:
         """Prepare a run that is compared with the eager call."""
 
     def _begin(self, call: Arguments, rows: Sequence[int]) -> None:

@@ -143,7 +143,7 @@ class StepBucket(Bucket):
         """Also have buffers and random numbers be what the eager step left."""
         after = Moment(self._step.net, device)
         self._trained: Trained = eager.effects
-        self._rehearsing = True
+        self._warming_up = True
         try:
             yield
         finally:
@@ -154,19 +154,19 @@ class StepBucket(Bucket):
         if self._state.is_hooked():
             raise RuntimeError(HOOKED)
 
-    def _rehearse(self) -> None:
+    def _prepare_warm_up(self) -> None:
         self._memory.pad(self._poison)
         self._trained.before.restore()
 
     def _begin(self, call: Arguments, rows: Sequence[int]) -> None:
-        self._rehearsing = False
+        self._warming_up = False
         self._memory.pad()
         self._trained.before.restore()
 
     def _call(self, args: Any, kwargs: Any, plan: FixedRows) -> tuple[Any, Any]:
         saved = list(map(torch.empty_like, self._buffers))
         copy_all(saved, self._buffers)
-        random = self._rehearsing and self._trained.random
+        random = self._warming_up and self._trained.random
         dropout = WithoutDropout() if random else nullcontext()
         with CountedRows(plan.there), dropout:
             found = self._step.run(args, kwargs, lambda result: _guarded(result, plan))
@@ -177,7 +177,7 @@ class StepBucket(Bucket):
         self, outcome: Outcome, call: Arguments, rows: Sequence[int], eager: Eager
     ) -> float:
         leaves, expected, buffers = self._trained.compared
-        if not self._rehearsing and self._trained.random:
+        if not self._warming_up and self._trained.random:
             leaves = []  # of other random numbers: what can be compared was
         found = self._results.copied(outcome.returned)
         self._check_rows(outcome, rows)

@@ -79,7 +79,7 @@ def precompile(
     if wanted():
         return 0
     with _compilers(processes) as compilers:
-        if torch.cuda.is_available():  # they import while the call runs dry
+        if torch.cuda.is_available():  # they import during the dry run
             compilers.start()
         missing = _Missing(compilers.add)
         with dry(missing.note, note_other=missing.note_other):
@@ -90,7 +90,7 @@ def precompile(
 
 
 class _Missing:
-    """Notes of a dry call: each kernel that is not on disk is added once, as it travels to another
+    """Notes of a dry run: each kernel that is not on disk is added once, as it travels to another
     process, with the weight of its compilation."""
 
     def __init__(self, add: Callable[[bytes, float], object]) -> None:

@@ -20,7 +20,7 @@ OF_EVALUATION, OF_TRAINING = 1070, 1836 + 267
 BELOW = "base", "gpu", "kernels", "ops", "planning", "sparse"
 
 
-REHEARSED = """
+DRY_RUN = """
 import json, sys
 sys.path.insert(0, {folder!r})
 import host_network
@@ -43,8 +43,8 @@ print(json.dumps(sorted(repr(key) for key in keys if key[0] != "segment sum")))
 
 
 @pytest.mark.parametrize("name", ["evaluation", "training"])
-def test_a_rehearsal_notes_what_a_gpu_loads(name: str) -> None:
-    """A CPU that stands in for a GPU, and a GPU in a dry call, make maps by torch, and note the
+def test_a_dry_run_notes_what_a_gpu_loads(name: str) -> None:
+    """A CPU that stands in for a GPU, and a GPU in a dry run, make maps by torch, and note the
     kernels of maps and norms that a first call would launch.
     """
     loads = run_python([str(SCRIPT), "kernels", name], timeout=900)
@@ -52,9 +52,9 @@ def test_a_rehearsal_notes_what_a_gpu_loads(name: str) -> None:
     expected = json.loads(loads.stdout)
     for on_gpu in (False, True):
         of = {"folder": str(SCRIPT.parent), "training": name == "training", "on_gpu": on_gpu}
-        rehearsed = run_python(["-c", REHEARSED.format(**of)], timeout=900)
-        assert rehearsed.returncode == 0, rehearsed.stderr
-        assert json.loads(rehearsed.stdout) == expected
+        noted = run_python(["-c", DRY_RUN.format(**of)], timeout=900)
+        assert noted.returncode == 0, noted.stderr
+        assert json.loads(noted.stdout) == expected
     assert len(expected) >= (16 if name == "training" else 5)
 
 

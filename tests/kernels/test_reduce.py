@@ -147,7 +147,7 @@ def test_lanes_and_warps_share_long_sums_of_few_results(
     ("pieces", "results", "op"),
     [(6, 72, "sum"), (98, 8, "max"), (1300, 12, "sum"), (1300, 5, "mean")],
 )
-def test_a_rehearsal_changes_nothing(pieces: int, results: int, op: str) -> None:
+def test_a_pass_without_memory_changes_nothing(pieces: int, results: int, op: str) -> None:
     """Hopper's kernels go through all twice, the first time with no more than the neutral."""
     x = integers(pieces, results)
     ran = check(partials(pieces, results), x, op, sm_count=64, arch="sm_90a")

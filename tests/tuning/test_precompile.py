@@ -1,4 +1,4 @@
-"""A call that is run dry: what it would launch is compiled first, and launched afterwards."""
+"""A dry run: the kernels that a call would launch are compiled first, and launched afterwards."""
 
 from __future__ import annotations
 

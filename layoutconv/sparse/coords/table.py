@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from ...base.rehearsal import rehearsal
+from ...base.dry_hooks import dry_hooks
 from .keys import MAX_KEY, fits_keys, key_strides, pack
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Table(Protocol):
 
 def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
     """The table of cells, int32 (rows, 1 + rank), where they are."""
-    if rehearsal.ask and rehearsal.asks(cells):
-        return RehearsedTable(cells, spatial_shape, batch_size)
+    if dry_hooks.ask and dry_hooks.asks(cells):
+        return DryTable(cells, spatial_shape, batch_size)
     if cells.is_cuda:
         return _on_gpu()(cells, spatial_shape, batch_size)
     return SortedTable(cells, spatial_shape, batch_size)
@@ -196,10 +196,10 @@ def _runs(steps: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-class RehearsedTable(SortedTable):
+class DryTable(SortedTable):
     """Sorted keys, on any device, which have the table of a GPU asked for its kernels, too.
 
-    It may outlive the rehearsal, with the cells: then it is sorted keys.
+    It may outlive the dry run, with the cells: then it is sorted keys.
     """
 
     def __init__(self, cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
@@ -227,7 +227,7 @@ class RehearsedTable(SortedTable):
 
 
 def _asked(make: Callable[..., Any], *arguments: Any) -> Any:
-    return None if rehearsal.ask is None else rehearsal.ask(make, *arguments)
+    return None if dry_hooks.ask is None else dry_hooks.ask(make, *arguments)
 
 
 def _nothing(centres: Tensor, offsets: Offsets) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from ...base.caches import remembered
+from ...base.dry_hooks import dry_hooks
 from ...base.outlive import keeping
-from ...base.rehearsal import rehearsal
 from ...conv.problem import Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords import row_plan
@@ -78,7 +78,7 @@ def _around(taps: Taps, coordinates: Coordinates, _: Coordinates | None) -> Kern
     if is_compiling():
         return _traced(coordinates, coordinates, taps, mirrored=taps.is_mirrored())
     cells = coordinates.cells
-    waits = cells.is_cuda or (rehearsal.ask is not None and rehearsal.asks(cells))
+    waits = cells.is_cuda or (dry_hooks.ask is not None and dry_hooks.asks(cells))
     waits = waits and not coordinates.looked_at
     if not waits and coordinates.check().repeats is not None:
         return repeated_maps.around(coordinates, taps)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...base.caches import remembered
-from ...base.rehearsal import rehearsal
+from ...base.dry_hooks import dry_hooks
 from ..coords import morton
 from ..coords.graphs import refuse_in_graphs
 
@@ -80,9 +80,9 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     [1, 0, 3, 2]
     """
     order = tap_order(tuple(map(int, taps)))
-    if rehearsal.ask and rehearsal.asks(index):
+    if dry_hooks.ask and dry_hooks.asks(index):
         if index.numel():
-            rehearsal.ask(_on_gpu(), index, order)
+            dry_hooks.ask(_on_gpu(), index, order)
     elif index.is_cuda and index.numel():
         refuse_in_graphs(index)
         return _on_gpu()(index, order)

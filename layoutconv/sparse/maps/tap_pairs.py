@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...base.rehearsal import rehearsal
+from ...base.dry_hooks import dry_hooks
 from ...errors import ArgumentError
 from ..coords.graphs import refuse_in_graphs
 from ..coords.row_plan import is_fixed_somewhere
@@ -86,10 +86,10 @@ def counts_of(index: Tensor) -> Counts:
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
     (3, 1)
     """
-    rehearsed = rehearsal.ask is not None and rehearsal.asks(index)
-    if rehearsed and rehearsal.ask:
-        rehearsal.ask(_on_gpu().counts, index)
-    if rehearsed or not index.is_cuda:
+    dry = dry_hooks.ask is not None and dry_hooks.asks(index)
+    if dry and dry_hooks.ask:
+        dry_hooks.ask(_on_gpu().counts, index)
+    if dry or not index.is_cuda:
         there = (index.T >= 0).sum(1)
         return Counts(there, tuple(there.tolist()))
     refuse_in_graphs(index)
@@ -111,8 +111,8 @@ def _on_gpu() -> Any:
 
 
 def is_captured(index: Tensor) -> bool:
-    """Return whether what is done with a tensor becomes part of a CUDA graph, or is a rehearsal of
-    that, which loads the kernels of the graph."""
+    """Return whether what is done with a tensor becomes part of a CUDA graph, or belongs to the
+    warm-up call before its capture, which loads the graph's kernels."""
     if not index.is_cuda:
         return False
     return is_fixed_somewhere() or torch.cuda.is_current_stream_capturing()
@@ -136,9 +136,9 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
     rows, taps = index.shape
     counts = counts_of(index) if counts is None else counts
     chunks = sum([-(-count // chunk) for count in counts.here or (rows,) * taps])
-    if rehearsal.ask and rehearsal.asks(index):
+    if dry_hooks.ask and dry_hooks.asks(index):
         given = index, counts.there, chunk, run_of(chunk), chunks
-        rehearsal.ask(_on_gpu().pairs, *given)
+        dry_hooks.ask(_on_gpu().pairs, *given)
     elif index.is_cuda:
         of_taps = counts.there
         outputs, inputs, lengths = _on_gpu().pairs(index, of_taps, chunk, run_of(chunk), chunks)

@@ -1,4 +1,4 @@
-"""A call that is rehearsed: kernels of all kinds are noted, torch makes the maps, none runs."""
+"""A dry run: kernels of all kinds are noted, torch makes the maps, none runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layoutconv.base.rehearsal import rehearsal
+from layoutconv.base.dry_hooks import dry_hooks
 from layoutconv.gpu import row_norm
 from layoutconv.gpu.dry_run import dry, loaded
 from layoutconv.gpu.row_norm import Norm
@@ -79,11 +79,11 @@ def test_a_dry_call_within_another_ends_alone() -> None:
         for own in (None, lambda key, request: None):
             with dry(note_other=own):
                 pass
-            assert rehearsal.load is not None
-            assert rehearsal.stands_in
+            assert dry_hooks.load is not None
+            assert dry_hooks.stands_in
         store.load("later", print)
     assert outer == ["later"]
-    assert rehearsal.load is rehearsal.ask is None
+    assert dry_hooks.load is dry_hooks.ask is None
 
 
 def test_what_no_other_process_can_be_sent_is_loaded(
@@ -122,7 +122,7 @@ def everything(coordinates: Coordinates) -> list[Tensor]:
     return found
 
 
-def test_maps_of_a_rehearsal_are_those_of_torch(notes: list[tuple[Any, bytes]]) -> None:
+def test_maps_of_a_dry_run_are_those_of_torch(notes: list[tuple[Any, bytes]]) -> None:
     expected = everything(Coordinates(cells(), SHAPE, 2))
     with noted(notes, stands_in=True):
         found = everything(Coordinates(cells(), SHAPE, 2))
@@ -132,7 +132,7 @@ def test_maps_of_a_rehearsal_are_those_of_torch(notes: list[tuple[Any, bytes]]) 
         assert f"'{kernel}'" in names
 
 
-def test_cells_of_a_rehearsal_serve_later_calls(notes: list[tuple[Any, bytes]]) -> None:
+def test_cells_of_a_dry_run_serve_later_calls(notes: list[tuple[Any, bytes]]) -> None:
     expected, coordinates = (Coordinates(cells(), SHAPE, 2) for _ in range(2))
     with noted(notes, stands_in=True):
         submanifold_map(coordinates, 3).start()
@@ -142,7 +142,7 @@ def test_cells_of_a_rehearsal_serve_later_calls(notes: list[tuple[Any, bytes]]) 
         later.check()
     assert torch.equal(strided_map(coordinates, 3).index, strided_map(expected, 3).index)
     assert len(notes) == count
-    assert rehearsal.ask is None is rehearsal.load
+    assert dry_hooks.ask is None is dry_hooks.load
 
 
 def test_cells_on_a_cpu_ask_for_no_kernel(
@@ -166,7 +166,7 @@ def test_tables_of_taps_are_as_they_were(notes: list[tuple[Any, bytes]]) -> None
     assert torch.equal(plan.natural, before)
 
 
-def test_norms_of_a_rehearsal_are_zeros(notes: list[tuple[Any, bytes]], gpu: Gpu) -> None:
+def test_norms_of_a_dry_run_are_zeros(notes: list[tuple[Any, bytes]], gpu: Gpu) -> None:
     gpu.says(get_device_capability=(9, 0))
     x, ones = torch.randn(40, 16), torch.ones(16)
     mean = torch.zeros(16)

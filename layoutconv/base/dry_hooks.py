@@ -1,4 +1,4 @@
-"""Calls that are rehearsed: kernels that they would load are noted, and none runs.
+"""Hooks of a dry run: the kernels that its calls would load are noted, and none runs.
 
 Kernels of the template have a source of their own, :mod:`layoutconv.gpu.kernel_source`; these are
 the others: of kernel maps, norms, sums and whatever is no product.
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Rehearsal:
-    """Functions that rooms ask while a call is rehearsed; None at any other time.
+class DryHooks:
+    """Functions that rooms ask during a dry run; None at any other time.
 
     Attributes:
         load: ``load(key, compile, writes)`` is asked for a kernel in place of the folder; it
@@ -28,9 +28,9 @@ class Rehearsal:
     def asks(self, cells: Any) -> bool:
         """Return whether kernels of the maps of these cells are noted, and torch makes the maps.
 
-        To find out that nothing is rehearsed, look at ``ask``, which is no call.
+        To find out that no dry run is on, look at ``ask``, which is no call.
         """
         return self.ask is not None and (self.stands_in or cells.is_cuda)
 
 
-rehearsal = Rehearsal()
+dry_hooks = DryHooks()

@@ -1,4 +1,4 @@
-"""Kernels that make a map, asked for where torch makes it.
+"""Kernels of maps in a dry run: asked for where torch makes the map.
 
 A function that launches them on a GPU is called beside torch, with memory on the CPU. Its launches
 load their kernels, and none runs; what it reads on the host afterwards is written in their place.
