@@ -11,26 +11,26 @@ from typing import Any
 
 
 class DryHooks:
-    """Functions that rooms ask during a dry run; None at any other time.
+    """Functions that rooms call, which a dry run replaces.
 
     Attributes:
         load: ``load(key, compile, writes)`` is asked for a kernel in place of the folder; it
-            returns one, or None, and the kernel is loaded.
-        ask: ``ask(make, *arguments)`` notes the kernels that a function launches on a GPU to make a
-            kernel map or a part of it.
-        stands_in: whether that is asked of cells on a CPU, too.
+            returns one, or None, and the kernel is loaded. None outside of a dry run.
+        covers: ``covers(tensor)``: does a dry run make the maps of these cells? Then torch makes
+            them, and whoever would launch kernels calls ``note`` with the function that does.
+        note: ``note(make, *arguments)`` notes the kernels that a function launches on a GPU to make
+            a kernel map or a part of it.
     """
 
-    load: Callable[..., Any] | None = None
-    ask: Callable[..., Any] | None = None
-    stands_in = False
+    def __init__(self) -> None:
+        self.load: Callable[..., Any] | None = None
+        # Every warm call asks: a method of C, always False, as a function of Python takes 0.1 us.
+        self.covers: Callable[[Any], bool] = ().__contains__
+        self.note: Callable[..., Any] = _ignore
 
-    def asks(self, cells: Any) -> bool:
-        """Return whether kernels of the maps of these cells are noted, and torch makes the maps.
 
-        To find out that no dry run is on, look at ``ask``, which is no call.
-        """
-        return self.ask is not None and (self.stands_in or cells.is_cuda)
+def _ignore(make: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Note nothing, outside of a dry run."""
 
 
 dry_hooks = DryHooks()

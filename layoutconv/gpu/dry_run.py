@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -68,15 +69,15 @@ def dry(
     with _one_at_a_time:
         run = _Dry(source(), note, None if others else threading.get_ident())
         before = take_from(run.load)
-        others_before = dry_hooks.load, dry_hooks.ask, dry_hooks.stands_in
+        others_before = dry_hooks.load, dry_hooks.covers, dry_hooks.note
         if note_other is not None:
-            dry_hooks.load, dry_hooks.ask = partial(run.load_other, note_other), ask
-            dry_hooks.stands_in = stands_in
+            dry_hooks.load, dry_hooks.note = partial(run.load_other, note_other), ask
+            dry_hooks.covers = (lambda _: True) if stands_in else attrgetter("is_cuda")
         try:
             yield
         finally:
             take_from(before)
-            dry_hooks.load, dry_hooks.ask, dry_hooks.stands_in = others_before
+            dry_hooks.load, dry_hooks.covers, dry_hooks.note = others_before
             run.over = True
             run.note = _forgets  # plans are kept, and with them the run; what was noted is not
 

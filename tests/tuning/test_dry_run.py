@@ -80,10 +80,11 @@ def test_a_dry_call_within_another_ends_alone() -> None:
             with dry(note_other=own):
                 pass
             assert dry_hooks.load is not None
-            assert dry_hooks.stands_in
+            assert dry_hooks.covers(torch.zeros(1))
         store.load("later", print)
     assert outer == ["later"]
-    assert dry_hooks.load is dry_hooks.ask is None
+    assert dry_hooks.load is None
+    assert not dry_hooks.covers(torch.zeros(1))
 
 
 def test_what_no_other_process_can_be_sent_is_loaded(
@@ -142,7 +143,8 @@ def test_cells_of_a_dry_run_serve_later_calls(notes: list[tuple[Any, bytes]]) ->
         later.check()
     assert torch.equal(strided_map(coordinates, 3).index, strided_map(expected, 3).index)
     assert len(notes) == count
-    assert dry_hooks.ask is None is dry_hooks.load
+    assert not dry_hooks.covers(coordinates.cells)
+    assert dry_hooks.load is None
 
 
 def test_cells_on_a_cpu_ask_for_no_kernel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -46,7 +46,7 @@ class Table(Protocol):
 
 def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
     """The table of cells, int32 (rows, 1 + rank), where they are."""
-    if dry_hooks.ask and dry_hooks.asks(cells):
+    if dry_hooks.covers(cells):
         return DryTable(cells, spatial_shape, batch_size)
     if cells.is_cuda:
         return _on_gpu()(cells, spatial_shape, batch_size)
@@ -204,30 +204,26 @@ class DryTable(SortedTable):
 
     def __init__(self, cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
         super().__init__(cells, spatial_shape, batch_size)
-        self._beside = _asked(_on_gpu(), cells, spatial_shape, batch_size)
+        self._beside = dry_hooks.note(_on_gpu(), cells, spatial_shape, batch_size)
 
     def verdict(self) -> tuple[int, int, bool]:
-        _asked(getattr, self._beside, "memory")
+        dry_hooks.note(getattr, self._beside, "memory")
         return super().verdict()
 
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
-        _asked(self._beside.search, centres, stride, offsets)
+        dry_hooks.note(self._beside.search, centres, stride, offsets)
         return super().search(centres, stride, offsets)
 
     def search_own(self, offsets: Offsets) -> Tensor:
-        _asked(self._beside.search_own, offsets)
+        dry_hooks.note(self._beside.search_own, offsets)
         return super().search_own(offsets)
 
     def search_to_sort(
         self, centres: Tensor, stride: Sequence[int], offsets: Offsets, taps: object
     ) -> Tensor:
         """Return what ``search`` does, where a GPU searches and sorts at once."""
-        _asked(self._beside.search_sorted, centres, taps)
+        dry_hooks.note(self._beside.search_sorted, centres, taps)
         return super().search(centres, stride, offsets)
-
-
-def _asked(make: Callable[..., Any], *arguments: Any) -> Any:
-    return None if dry_hooks.ask is None else dry_hooks.ask(make, *arguments)
 
 
 def _nothing(centres: Tensor, offsets: Offsets) -> Tensor:

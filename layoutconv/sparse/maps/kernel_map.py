@@ -78,8 +78,7 @@ def _around(taps: Taps, coordinates: Coordinates, _: Coordinates | None) -> Kern
     if is_compiling():
         return _traced(coordinates, coordinates, taps, mirrored=taps.is_mirrored())
     cells = coordinates.cells
-    waits = cells.is_cuda or (dry_hooks.ask is not None and dry_hooks.asks(cells))
-    waits = waits and not coordinates.looked_at
+    waits = (cells.is_cuda or dry_hooks.covers(cells)) and not coordinates.looked_at
     if not waits and coordinates.check().repeats is not None:
         return repeated_maps.around(coordinates, taps)
     found = KernelMap.of_search(coordinates, coordinates, taps, mirrored=taps.mirrored)

@@ -44,8 +44,8 @@ def reached(
     if batch_size * prod(spatial_shape) > MAX_KEY:
         key_strides(spatial_shape, batch_size)  # raises for a grid that is too great
     given = coordinates.cells, taps.stride, taps.offsets, spatial_shape, batch_size, capacity
-    if dry_hooks.ask and dry_hooks.asks(coordinates.cells):
-        dry_hooks.ask(_on_gpu(), *given, transposed=transposed)
+    if dry_hooks.covers(coordinates.cells):
+        dry_hooks.note(_on_gpu(), *given, transposed=transposed)
     elif coordinates.cells.is_cuda:
         cells, total = _on_gpu()(*given, transposed=transposed)
         return _found(cells, spatial_shape, batch_size, capacity, total)

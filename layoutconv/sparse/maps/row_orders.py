@@ -80,9 +80,9 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     [1, 0, 3, 2]
     """
     order = tap_order(tuple(map(int, taps)))
-    if dry_hooks.ask and dry_hooks.asks(index):
+    if dry_hooks.covers(index):
         if index.numel():
-            dry_hooks.ask(_on_gpu(), index, order)
+            dry_hooks.note(_on_gpu(), index, order)
     elif index.is_cuda and index.numel():
         refuse_in_graphs(index)
         return _on_gpu()(index, order)

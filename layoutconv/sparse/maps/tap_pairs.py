@@ -86,9 +86,9 @@ def counts_of(index: Tensor) -> Counts:
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
     (3, 1)
     """
-    dry = dry_hooks.ask is not None and dry_hooks.asks(index)
-    if dry and dry_hooks.ask:
-        dry_hooks.ask(_on_gpu().counts, index)
+    dry = dry_hooks.covers(index)
+    if dry:
+        dry_hooks.note(_on_gpu().counts, index)
     if dry or not index.is_cuda:
         there = (index.T >= 0).sum(1)
         return Counts(there, tuple(there.tolist()))
@@ -136,9 +136,9 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
     rows, taps = index.shape
     counts = counts_of(index) if counts is None else counts
     chunks = sum([-(-count // chunk) for count in counts.here or (rows,) * taps])
-    if dry_hooks.ask and dry_hooks.asks(index):
+    if dry_hooks.covers(index):
         given = index, counts.there, chunk, run_of(chunk), chunks
-        dry_hooks.ask(_on_gpu().pairs, *given)
+        dry_hooks.note(_on_gpu().pairs, *given)
     elif index.is_cuda:
         of_taps = counts.there
         outputs, inputs, lengths = _on_gpu().pairs(index, of_taps, chunk, run_of(chunk), chunks)

@@ -109,7 +109,7 @@ class KernelMap:
         than one that is sorted afterwards; on a CPU at once.
         """
         own = _Sought(inputs.table, outputs.cells, taps, mirrored)
-        if not (outputs.cells.is_cuda or (dry_hooks.ask and dry_hooks.asks(outputs.cells))):
+        if not (outputs.cells.is_cuda or dry_hooks.covers(outputs.cells)):
             own.index  # noqa: B018
         found = object.__new__(cls)
         found._join(inputs, outputs, TwoWay(taps.extents, mirrored, own), 0)
@@ -215,7 +215,7 @@ class KernelMap:
     def start_counting(self) -> None:
         """Have pairs counted by the time somebody asks for them; nothing waits for it."""
         cells = self.outputs.cells
-        if cells.is_cuda or (dry_hooks.ask and dry_hooks.asks(cells)):
+        if cells.is_cuda or dry_hooks.covers(cells):
             self.own.counts  # noqa: B018
 
 
@@ -372,7 +372,7 @@ class _Sought(_OneWay):
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
         """By a table that finds it without the index, if there is none yet."""
         table, centres, taps, _ = self._asked
-        if dry_hooks.ask and self._index is None and isinstance(table, DryTable):
+        if dry_hooks.covers(centres) and self._index is None and isinstance(table, DryTable):
             index = table.search_to_sort(centres, taps.stride, taps.offsets, taps)
             return sorted_in_torch(index, taps.order)
         search_sorted = None if self._index is not None else getattr(table, "search_sorted", None)
@@ -393,8 +393,8 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
     tensor([[ 1, -1],
             [ 0,  1]], dtype=torch.int32)
     """
-    if dry_hooks.ask and dry_hooks.asks(index):
-        dry_hooks.ask(_on_gpu(), index, rows, order)
+    if dry_hooks.covers(index):
+        dry_hooks.note(_on_gpu(), index, rows, order)
     elif index.is_cuda:
         refuse_in_graphs(index)
         made: Tensor = _on_gpu()(index, rows, order)
