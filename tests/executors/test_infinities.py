@@ -30,23 +30,11 @@ from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.machine import MACHINES
 from tests.campaign.dense_reference import Geometry
 
+from .few_channels import few_channels
+
 HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])
 PASSES = "fprop", "dgrad", "wgrad"
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> ConvProblem:
-    """With few channels of the input or of the output, and what torch's padding has."""
-    rank = draw(st.integers(1, 3))
-    few, more = draw(st.integers(1, 9)), draw(st.sampled_from([2, 8, 12]))
-    C, K = draw(st.sampled_from([(few, more), (more, few)]))
-    taps = tuple(draw(st.integers(1, 3)) for _ in range(rank))
-    stride = draw(st.sampled_from([(1,) * rank, taps, (2,) * rank]))
-    dilation = tuple(draw(st.sampled_from([1, 1, 2])) for _ in range(rank))
-    spans = [d * (t - 1) + 1 for t, d in zip(taps, dilation, strict=True)]
-    padding = [(side, side) for side in (draw(st.integers(0, s - 1)) for s in spans)]
-    cells = [s + draw(st.integers(0, 4)) for s in spans]
-    return ConvProblem((draw(st.integers(1, 2)), *cells, C), (K, *taps), stride, padding, dilation)
+PROBLEMS = few_channels(taps=3, more=(2, 8, 12), room=4, even=True)
 
 
 def kind_of(t: Tensor) -> Tensor:
@@ -101,7 +89,7 @@ def every_pass(problem: ConvProblem) -> Iterator[tuple[str, Any, str]]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    problem=problems(), where=st.sampled_from("xwy"), at=st.integers(0, 10**6),
+    problem=PROBLEMS, where=st.sampled_from("xwy"), at=st.integers(0, 10**6),
     value=st.sampled_from([torch.inf, -torch.inf, torch.nan]), seed=st.integers(0, 99),
 )  # fmt: skip
 @example(ConvProblem((1, 1, 2, 2), (1, 1, 2), 1, ((0, 0), (1, 1))), "y", 0, torch.inf, 0)

@@ -32,26 +32,11 @@ from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.machine import MACHINES
 from layoutconv.view.gemm_view import GemmView
 
+from .few_channels import few_channels
+
 HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])  # whose vectors are of 8 elements
 TF32 = Multiplied(torch.float32, MACHINES["sm_90a"], "tf32")
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> ConvProblem:
-    """With few channels of the input or of the output."""
-    rank = draw(st.integers(1, 3))
-    few, more = draw(st.integers(1, 9)), draw(st.sampled_from([8, 12, 24]))
-    C, K = draw(st.sampled_from([(few, more), (more, few)]))
-    taps = tuple(draw(st.integers(1, 4)) for _ in range(rank))
-    stride = draw(st.sampled_from([(1,) * rank, taps, (2,) * rank]))
-    dilation = tuple(draw(st.sampled_from([1, 1, 2])) for _ in range(rank))
-    spans = [d * (t - 1) + 1 for t, d in zip(taps, dilation, strict=True)]
-    padding = [(draw(st.integers(0, s - 1)), draw(st.integers(0, s - 1))) for s in spans]
-    if draw(st.booleans()):
-        padding = [(0, 0)] * rank
-    cells = [s + draw(st.integers(0, 5)) for s in spans]
-    filter = (K, *taps)
-    return ConvProblem((draw(st.integers(1, 2)), *cells, C), filter, stride, padding, dilation)
+PROBLEMS = few_channels(taps=4, more=(8, 12, 24), room=5, even=False)
 
 
 def integers(*shape: int, seed: int) -> Tensor:
@@ -85,7 +70,7 @@ def every_pass(
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=problems(), of=st.sampled_from([HALF, TF32]))
+@given(problem=PROBLEMS, of=st.sampled_from([HALF, TF32]))
 def test_every_packing_computes_the_same(problem: ConvProblem, of: Multiplied) -> None:
     """Sums of small integers are exact in any order."""
     for direct, packings, a, b in every_pass(problem, of):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import resource
@@ -20,6 +19,7 @@ from layoutconv.sparse.coords.points import read_points
 from . import pool, whole_files, whole_las
 from .damage import damaged
 from .laszip_child import EndedError
+from .report import parser_of_range
 from .strict import RefusedError, parse_bin, parse_npy
 from .strict_las import parse_las
 from .strict_pcd import parse_pcd
@@ -139,11 +139,7 @@ def _resident():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser = parser_of_range(__doc__, 10_000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--case", type=int, help="run this one, in this process")
     options = parser.parse_args()

@@ -6,7 +6,6 @@ call that all ranks make, and something that one of them, or none, does otherwis
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from layoutconv.errors import ArgumentError, RankError
 from layoutconv.sparse import SparseTensor
 
 from ..warm_process import WARM
+from .report import parser_of_range
 
 RANKS = 3
 PATIENCE = timedelta(seconds=40)
@@ -323,11 +323,7 @@ def run(count, seed=0, first=0, seconds=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser = parser_of_range(__doc__, 300)
     options = parser.parse_args()
     begun = time.monotonic()
     counts, wrong = run(options.count, options.seed, options.first, options.seconds)

@@ -30,6 +30,22 @@ class Report:
         return "\n".join([*lines, f"{len(self.failures)} wrong", *self.failures[:20]])
 
 
+def parser_of(about: str | None, count: int) -> argparse.ArgumentParser:
+    """A parser of how many cases there are, ``count`` if nobody says, and of which seed."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--count", type=int, default=count)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def parser_of_range(about: str | None, count: int) -> argparse.ArgumentParser:
+    """As :func:`parser_of`, and of the first case and the seconds that there are."""
+    parser = parser_of(about, count)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seconds", type=float, help="stop after so long")
+    return parser
+
+
 def main_of(
     about: str,
     count: int,
@@ -42,9 +58,7 @@ def main_of(
     ``campaign`` takes a count, ``count`` if none is asked for, and a seed; ``again`` the parts of
     the name of one case.
     """
-    parser = argparse.ArgumentParser(description=about.splitlines()[0])
-    parser.add_argument("--count", type=int, default=count)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = parser_of(about.splitlines()[0], count)
     parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="one case alone")
     options = parser.parse_args(arguments)
     started = perf_counter()

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import layoutconv as lc
 from layoutconv.gpu.gathered import gather
-from layoutconv.nn.sparse_pool import (
-    CHUNK,
-    sparse_avg_pool,
-    sparse_depthwise,
-    sparse_global_pool,
-    sparse_max_pool,
-    sparse_sum_pool,
-    sparse_unpool,
-)
+from layoutconv.nn.sparse_pool import CHUNK
 from layoutconv.sparse import SparseTensor, strided_map, submanifold_map
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -37,17 +30,17 @@ def results(x: SparseTensor, weight: torch.Tensor) -> list[torch.Tensor]:
     features, weight = x.features.requires_grad_(), weight.requires_grad_()
     x = x.replace(features)
     submanifold = submanifold_map(x.coordinates, 3)
-    maxima = sparse_max_pool(x, 3, 2, 1)
+    maxima = lc.nn.sparse_max_pool(x, 3, 2, 1)
     found = [
         maxima.features,
-        sparse_max_pool(x, kernel_map=submanifold).features,
-        sparse_sum_pool(x, 2).features,
-        sparse_avg_pool(x, 2, count_include_pad=True).features,  # by 8: exact
-        sparse_unpool(sparse_sum_pool(x, 2)).features,
-        sparse_global_pool(x, "max"),
-        sparse_global_pool(x, "sum"),
-        sparse_depthwise(features, weight, submanifold),
-        sparse_depthwise(features, weight, strided_map(x.coordinates, 3, 2, 1)),
+        lc.nn.sparse_max_pool(x, kernel_map=submanifold).features,
+        lc.nn.sparse_sum_pool(x, 2).features,
+        lc.nn.sparse_avg_pool(x, 2, count_include_pad=True).features,  # by 8: exact
+        lc.nn.sparse_unpool(lc.nn.sparse_sum_pool(x, 2)).features,
+        lc.nn.sparse_global_pool(x, "max"),
+        lc.nn.sparse_global_pool(x, "sum"),
+        lc.nn.sparse_depthwise(features, weight, submanifold),
+        lc.nn.sparse_depthwise(features, weight, strided_map(x.coordinates, 3, 2, 1)),
     ]
     grads = []
     for number, y in enumerate(found):
@@ -77,11 +70,11 @@ def test_means_over_what_is_there():
     x = cloud(16, torch.float64)
     there = SparseTensor(x.features.cuda(), x.coords.cuda(), SHAPE, 3)
     for mode in ("avg", "max", "sum"):
-        a, b = (sparse_global_pool(t, mode) for t in (there, x))
+        a, b = (lc.nn.sparse_global_pool(t, mode) for t in (there, x))
         torch.testing.assert_close(a.cpu(), b)
     for t in (x, there):
         t.features.requires_grad_()
-    a, b = (sparse_avg_pool(t, 3, 2, 1).features for t in (there, x))
+    a, b = (lc.nn.sparse_avg_pool(t, 3, 2, 1).features for t in (there, x))
     torch.testing.assert_close(a.cpu(), b)
     grads = (
         torch.autograd.grad(y.square().sum(), t.features)[0].cpu() for y, t in ((a, there), (b, x))
@@ -99,8 +92,10 @@ def test_captured_in_a_graph():
     features = x.features.requires_grad_()
 
     def step():
-        y = sparse_max_pool(x.replace(sparse_depthwise(features, weight, map)), kernel_map=map)
-        return torch.autograd.grad(sparse_global_pool(y, "avg").sum(), (features, weight))
+        y = lc.nn.sparse_max_pool(
+            x.replace(lc.nn.sparse_depthwise(features, weight, map)), kernel_map=map
+        )
+        return torch.autograd.grad(lc.nn.sparse_global_pool(y, "avg").sum(), (features, weight))
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

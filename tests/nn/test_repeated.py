@@ -16,14 +16,6 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
-from layoutconv.nn.sparse_pool import (
-    sparse_avg_pool,
-    sparse_depthwise,
-    sparse_global_pool,
-    sparse_max_pool,
-    sparse_sum_pool,
-    sparse_unpool,
-)
 from layoutconv.sparse import (
     Coordinates,
     KernelMap,
@@ -189,10 +181,10 @@ def test_pooling(coordinates: Coordinates, mode: str, submanifold: bool) -> None
         kernel_map = strided_map(coordinates, 2, 2, 1)
         taps = Taps.strided(2, 2, 2, 1)
     functions: dict[str, Any] = {
-        "max": sparse_max_pool,
-        "sum": sparse_sum_pool,
-        "mean": sparse_avg_pool,
-        "include": lambda t, **how: sparse_avg_pool(t, count_include_pad=True, **how),
+        "max": lc.nn.sparse_max_pool,
+        "sum": lc.nn.sparse_sum_pool,
+        "mean": lc.nn.sparse_avg_pool,
+        "include": lambda t, **how: lc.nn.sparse_avg_pool(t, count_include_pad=True, **how),
     }
     y = functions[mode](tensor, kernel_map=kernel_map)
     window: dict[int, list[int]] = {}
@@ -209,7 +201,7 @@ def test_pooling(coordinates: Coordinates, mode: str, submanifold: bool) -> None
     wanted = torch.stack(rows) if rows else x.new_zeros(0, 3)
     assert_same(y.features, wanted, x)
     if not submanifold and mode == "sum":
-        back = sparse_unpool(y)
+        back = lc.nn.sparse_unpool(y)
         sums = x.new_zeros(len(x), 3)
         for row, _, read in between(coordinates, y.coordinates, taps, False):
             sums[read] += wanted[row].detach()
@@ -221,12 +213,12 @@ def test_a_maximum_that_rows_share() -> None:
     cells = torch.tensor([[0, 1], [0, 0], [0, 1], [0, 1]], dtype=torch.int32)
     coordinates = Coordinates(cells, (4,), 1, repeated=True)
     x = torch.tensor([[2.0], [1.0], [5.0], [5.0]], requires_grad=True)
-    y = sparse_max_pool(SparseTensor(x, coordinates), 2)
+    y = lc.nn.sparse_max_pool(SparseTensor(x, coordinates), 2)
     (grad,) = torch.autograd.grad(y.features.sum(), x)
     assert y.features.tolist() == [[5.0]]
     assert grad.T.tolist() == [[0.0, 0.0, 1.0, 0.0]]
     x.data[3] = torch.nan
-    assert sparse_max_pool(SparseTensor(x, coordinates), 2).features.isnan().all()
+    assert lc.nn.sparse_max_pool(SparseTensor(x, coordinates), 2).features.isnan().all()
 
 
 def cloud(rows: int = 40, C: int = 4, dtype: Any = torch.float64, **flags: Any) -> SparseTensor:
@@ -395,7 +387,7 @@ def test_rows_of_repeated_cells_are_kept() -> None:
     other = SparseTensor(x.features, again.inputs)
     torch.testing.assert_close(lc.subm_conv(other, weight, kernel_map=again).features, wanted)
     mean = torch.stack([x.features[x.coords[:, 0] == image].mean(0) for image in (0, 1)])
-    torch.testing.assert_close(sparse_global_pool(x, "mean"), mean)
+    torch.testing.assert_close(lc.nn.sparse_global_pool(x, "mean"), mean)
     assert "repeated" in repr(x.coordinates)
 
 
@@ -407,9 +399,9 @@ def test_depthwise_by_itself() -> None:
     for k in range(8):
         full[k, ..., k // 2] = weight[k, ..., 0].detach()
     wanted = computed(around(x.coordinates, Taps.centred(2, 3)), x.features, full, 40)
-    torch.testing.assert_close(sparse_depthwise(x.features, weight, kernel_map), wanted)
+    torch.testing.assert_close(lc.nn.sparse_depthwise(x.features, weight, kernel_map), wanted)
     with pytest.raises(ArgumentError, match="features"):
-        sparse_depthwise(x.features[1:], weight, kernel_map)
+        lc.nn.sparse_depthwise(x.features[1:], weight, kernel_map)
 
 
 def test_a_capacity() -> None:

@@ -13,22 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as theirs
 
+import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.nn import sparse_pool as module
-from layoutconv.nn.sparse_pool import (
-    SparseAvgPool2d,
-    SparseGlobalAvgPool,
-    SparseGlobalMaxPool,
-    SparseGlobalSumPool,
-    SparseMaxPool3d,
-    SparseUnpool,
-    sparse_avg_pool,
-    sparse_depthwise,
-    sparse_global_pool,
-    sparse_max_pool,
-    sparse_sum_pool,
-    sparse_unpool,
-)
 from layoutconv.ops import gathered_operators as ops
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 
@@ -80,7 +67,7 @@ def reference(mode, x, features, *sizes):
     return found.sum(-1) / count
 
 
-POOLS = {"max": sparse_max_pool, "avg": sparse_avg_pool, "sum": sparse_sum_pool}
+POOLS = {"max": lc.nn.sparse_max_pool, "avg": lc.nn.sparse_avg_pool, "sum": lc.nn.sparse_sum_pool}
 
 
 def agree(mine, expected, features):
@@ -112,7 +99,7 @@ def test_windows_of_the_cells_that_are_there(problem, mode):
 @given(problems())
 def test_maxima_are_torch_maxima(problem):
     x, kernel, stride, padding, dilation = problem
-    y = sparse_max_pool(x, kernel, stride, padding, dilation)
+    y = lc.nn.sparse_max_pool(x, kernel, stride, padding, dilation)
     dense = grid(x, x.features, -torch.inf)
     pool = getattr(theirs, f"max_pool{len(kernel)}d")
     want = pool(dense, tuple(kernel), tuple(stride), tuple(padding), tuple(dilation))
@@ -123,7 +110,7 @@ def test_maxima_are_torch_maxima(problem):
 @given(problems())
 def test_means_that_count_padding_are_torch_means(problem):
     x, kernel, stride, padding, _ = problem
-    y = sparse_avg_pool(x, kernel, stride, padding, count_include_pad=True)
+    y = lc.nn.sparse_avg_pool(x, kernel, stride, padding, count_include_pad=True)
     pool = getattr(theirs, f"avg_pool{len(kernel)}d")
     want = pool(grid(x, x.features, 0.0), tuple(kernel), tuple(stride), tuple(padding))
     torch.testing.assert_close(y.features, at_cells(want, y))
@@ -143,9 +130,11 @@ def test_a_submanifold_map_keeps_the_cells(mode):
 
 def test_the_stride_is_the_size_by_default():
     x = cloud((6, 6))
-    assert sparse_max_pool(x, (2, 3)).spatial_shape == (3, 2)
+    assert lc.nn.sparse_max_pool(x, (2, 3)).spatial_shape == (3, 2)
     sizes = (2, 3), (2, 3)
-    assert torch.equal(sparse_sum_pool(x, (2, 3)).features, sparse_sum_pool(x, *sizes).features)
+    assert torch.equal(
+        lc.nn.sparse_sum_pool(x, (2, 3)).features, lc.nn.sparse_sum_pool(x, *sizes).features
+    )
 
 
 # -- unpooling ------------------------------------------------------------------------------------
@@ -153,9 +142,9 @@ def test_the_stride_is_the_size_by_default():
 
 def test_unpooling_brings_a_coarse_cell_to_its_fine_cells():
     x = cloud((6, 5, 4))
-    y = sparse_max_pool(x, 2)
+    y = lc.nn.sparse_max_pool(x, 2)
     features = torch.randn(len(y), 2, dtype=DOUBLE, requires_grad=True)
-    found = sparse_unpool(y.replace(features))
+    found = lc.nn.sparse_unpool(y.replace(features))
     assert found.coordinates is x.coordinates
     row = {tuple(cell): r for r, cell in enumerate(y.coords.tolist())}
     want = torch.zeros_like(found.features)
@@ -170,7 +159,7 @@ def test_unpooling_of_windows_that_overlap_sums():
     x = cloud((9,), C=1)
     map = strided_map(x.coordinates, 3, 2, 1)
     coarse = SparseTensor(torch.randn(len(map.outputs), 1, dtype=DOUBLE), map.outputs)
-    found = sparse_unpool(coarse, map)
+    found = lc.nn.sparse_unpool(coarse, map)
     want = torch.zeros_like(x.features)
     for o, t in (map.index >= 0).nonzero().tolist():
         want[map.index[o, t]] += coarse.features[o]
@@ -186,15 +175,19 @@ def test_global_pooling(mode):
     there = x.coords[:, 0] != 2  # an image without cells
     x = SparseTensor(x.features[there], x.coords[there], x.spatial_shape, 4)
     features = x.features.requires_grad_()
-    y = sparse_global_pool(x, mode)
+    y = lc.nn.sparse_global_pool(x, mode)
     reduce = {"max": lambda t: t.amax(0), "avg": lambda t: t.mean(0), "sum": lambda t: t.sum(0)}
     zero = torch.zeros(3, dtype=DOUBLE)
     images = [features[x.coords[:, 0] == n] for n in range(4)]
     want = torch.stack([reduce[mode](t) if len(t) else zero for t in images])
     agree(y, want, features)
-    made = {"max": SparseGlobalMaxPool, "avg": SparseGlobalAvgPool, "sum": SparseGlobalSumPool}
+    made = {
+        "max": lc.nn.SparseGlobalMaxPool,
+        "avg": lc.nn.SparseGlobalAvgPool,
+        "sum": lc.nn.SparseGlobalSumPool,
+    }
     assert torch.equal(made[mode]()(x), y)
-    assert mode != "avg" or torch.equal(sparse_global_pool(x, "mean"), y)
+    assert mode != "avg" or torch.equal(lc.nn.sparse_global_pool(x, "mean"), y)
 
 
 def test_global_pooling_leaves_padding_out():
@@ -203,7 +196,7 @@ def test_global_pooling_leaves_padding_out():
     features = torch.tensor([[1.0], [9.0], [3.0]], requires_grad=True)
     for mode, want, grads in (("max", 3.0, [0, 0, 1]), ("avg", 2.0, [0.5, 0, 0.5]),
                               ("sum", 4.0, [1, 0, 1])):  # fmt: skip
-        y = sparse_global_pool(SparseTensor(features, coordinates), mode)
+        y = lc.nn.sparse_global_pool(SparseTensor(features, coordinates), mode)
         assert y.tolist() == [[want], [0.0]]
         (grad,) = torch.autograd.grad(y.sum(), features)
         assert grad[:, 0].tolist() == grads
@@ -214,7 +207,7 @@ def test_a_gradient_in_16_bits_is_that_of_all_rows(rows):
     """Neither number of rows is one of float16: the gradient is rounded once, at its end."""
     cells = torch.stack((torch.zeros(rows), torch.arange(rows)), 1).int()
     features = torch.randn(rows, 1).half().requires_grad_()
-    y = sparse_global_pool(SparseTensor(features, cells, (rows,), 1), "mean")
+    y = lc.nn.sparse_global_pool(SparseTensor(features, cells, (rows,), 1), "mean")
     (grad,) = torch.autograd.grad(y.sum(), features)
     assert torch.equal(grad, torch.full_like(grad, 1 / rows))
 
@@ -242,7 +235,7 @@ def test_gradients_of_global_pooling(mode):
     features = x.features.requires_grad_()
 
     def run(f):
-        return sparse_global_pool(x.replace(f), mode)
+        return lc.nn.sparse_global_pool(x.replace(f), mode)
 
     assert torch.autograd.gradcheck(run, features)
     assert torch.autograd.gradgradcheck(run, features)
@@ -252,8 +245,8 @@ def everything(x: SparseTensor, features: torch.Tensor, weight: torch.Tensor) ->
     """Results at cells in lexicographic order, and gradients."""
     x = x.replace(features)
     pooled = [POOLS[mode](x, 3, 2, 1).features for mode in POOLS]
-    pooled += [sparse_global_pool(x, mode) for mode in ("max", "avg", "sum")]
-    pooled.append(sparse_depthwise(features, weight, strided_map(x.coordinates, 3, 2, 1)))
+    pooled += [lc.nn.sparse_global_pool(x, mode) for mode in ("max", "avg", "sum")]
+    pooled.append(lc.nn.sparse_depthwise(features, weight, strided_map(x.coordinates, 3, 2, 1)))
     loss = sum((y.double() * torch.arange(y.numel()).view(y.shape).cos()).sum() for y in pooled)
     return [*pooled, *torch.autograd.grad(loss, (features, weight))]
 
@@ -286,15 +279,15 @@ def test_halves_are_summed_in_fp32():
     features = torch.ones(33, 1, dtype=torch.float16)
     features[0] = 2048
     x = SparseTensor(features, cells, (33,), 1)
-    assert sparse_sum_pool(x, 33).features.item() == 2080
-    assert sparse_global_pool(x, "sum").item() == 2080
+    assert lc.nn.sparse_sum_pool(x, 33).features.item() == 2080
+    assert lc.nn.sparse_global_pool(x, "sum").item() == 2080
 
 
 def test_of_equal_cells_the_first_tap_has_the_gradient():
     cells = torch.tensor([[0, 1], [0, 0], [0, 2], [0, 3]], dtype=torch.int32)
     features = torch.tensor([[-torch.inf], [-torch.inf], [1.0], [torch.nan]], requires_grad=True)
     x = SparseTensor(features, cells, (4,), 1)
-    y = sparse_max_pool(x, 2)
+    y = lc.nn.sparse_max_pool(x, 2)
     torch.testing.assert_close(
         y.features, torch.tensor([[-torch.inf], [torch.nan]]), equal_nan=True
     )
@@ -310,13 +303,13 @@ def test_nothing(mode):
     empty = SparseTensor(torch.zeros(0, 4, requires_grad=True), torch.zeros(0, 3).int(), (6, 6), 2)
     y = POOLS[mode](empty, 2)
     assert y.features.shape == (0, 4)
-    assert sparse_unpool(y).features.shape == (0, 4)
-    pooled = sparse_global_pool(empty, mode)
+    assert lc.nn.sparse_unpool(y).features.shape == (0, 4)
+    pooled = lc.nn.sparse_global_pool(empty, mode)
     assert torch.equal(pooled, torch.zeros(2, 4))
     loss = pooled.sum() + y.features.sum()
     assert torch.autograd.grad(loss, empty.features)[0].shape == (0, 4)
     weight = torch.zeros(4, 3, 3, 1, requires_grad=True)
-    found = sparse_depthwise(empty.features, weight, submanifold_map(empty.coordinates, 3))
+    found = lc.nn.sparse_depthwise(empty.features, weight, submanifold_map(empty.coordinates, 3))
     assert torch.autograd.grad(found.sum(), weight)[0].eq(0).all()
 
 
@@ -330,7 +323,7 @@ def test_rows_that_read_nothing_are_zero(mode):
     y = POOLS[mode](x, kernel_map=map)
     assert y.features[:, 0].tolist() == [-1.0, -2.0, 0.0, 0.0]
     assert torch.autograd.grad(y.features.sum(), features)[0].tolist() == [[1.0], [1.0]]
-    assert sparse_global_pool(y, mode)[0].item() == {"max": -1, "avg": -1.5, "sum": -3}[mode]
+    assert lc.nn.sparse_global_pool(y, mode)[0].item() == {"max": -1, "avg": -1.5, "sum": -3}[mode]
 
 
 def test_what_is_refused():
@@ -338,48 +331,48 @@ def test_what_is_refused():
     other = cloud((4, 4), seed=1)
     map = submanifold_map(x.coordinates, 3)
     with pytest.raises(ArgumentError, match="`kernel_size`: expected an int >= 1 or one per"):
-        sparse_max_pool(x)
+        lc.nn.sparse_max_pool(x)
     for name, usual in (("kernel_size", None), ("stride", None), ("padding", 0), ("dilation", 1)):
         with pytest.raises(ArgumentError, match=f"`{name}`: expected {usual}: the map says it"):
-            sparse_max_pool(x, **{name: 2}, kernel_map=map)
+            lc.nn.sparse_max_pool(x, **{name: 2}, kernel_map=map)
     with pytest.raises(
         ArgumentError, match="`kernel_map`: expected a map whose inputs are the cells"
     ):
-        sparse_max_pool(other, kernel_map=map)
+        lc.nn.sparse_max_pool(other, kernel_map=map)
     with pytest.raises(
         ArgumentError, match="`kernel_map`: expected a map whose outputs are the cells"
     ):
-        sparse_unpool(other, map)
+        lc.nn.sparse_unpool(other, map)
     with pytest.raises(
         ArgumentError, match="`kernel_map`: expected a kernel map: none made the cells"
     ):
-        sparse_unpool(x)
+        lc.nn.sparse_unpool(x)
     with pytest.raises(ArgumentTypeError, match="`x`: expected a SparseTensor, got Tensor"):
-        sparse_avg_pool(x.features, 2)
+        lc.nn.sparse_avg_pool(x.features, 2)
     with pytest.raises(ArgumentTypeError, match=r"`x`: expected .* of float16, .* torch\.int64"):
-        sparse_max_pool(x.replace(x.features.long()), 2)
+        lc.nn.sparse_max_pool(x.replace(x.features.long()), 2)
     with pytest.raises(ArgumentError, match="`mode`: expected one of max, mean, sum, got 'min'"):
-        sparse_global_pool(x, "min")
+        lc.nn.sparse_global_pool(x, "min")
     for bad, message in (([1, 1, 4], "column 2 in"), ([2, 0, 0], "column 0 in"), (None, "twice")):
         cells = x.coords.clone()
         cells[1] = cells[0] if bad is None else torch.tensor(bad)
         with pytest.raises(ArgumentError, match=f"`coords`: expected .*{message}"):
-            sparse_global_pool(SparseTensor(x.features, cells, (4, 4), 2), "max")
+            lc.nn.sparse_global_pool(SparseTensor(x.features, cells, (4, 4), 2), "max")
     with pytest.raises(
         ArgumentError, match="`x`: expected a SparseTensor of 3 spatial modes, got 2"
     ):
-        SparseMaxPool3d(2)(x)
+        lc.nn.SparseMaxPool3d(2)(x)
     weight = torch.zeros(3, 3, 3, 1)
     with pytest.raises(
         ArgumentError, match=r"`weight`: expected \(a multiple of 3, \*\(3, 3\), 1\)"
     ):
-        sparse_depthwise(x.features, weight[:2], map)
+        lc.nn.sparse_depthwise(x.features, weight[:2], map)
     with pytest.raises(
         ArgumentError, match=r"`w`: expected torch\.float64 on cpu, as the features"
     ):
-        sparse_depthwise(x.features, weight, map)
+        lc.nn.sparse_depthwise(x.features, weight, map)
     with pytest.raises(ArgumentError, match=r"`features`: expected .* a row for each input"):
-        sparse_depthwise(x.features[1:], weight, map)
+        lc.nn.sparse_depthwise(x.features[1:], weight, map)
 
 
 # -- torch's machinery ----------------------------------------------------------------------------
@@ -436,9 +429,11 @@ def test_compiled_functions():
     assert submanifold.inverse
 
     def run(features, weight):
-        y = x.replace(sparse_depthwise(features, weight, submanifold))
-        pooled = sparse_avg_pool(sparse_max_pool(y, kernel_map=submanifold), kernel_map=map)
-        return sparse_global_pool(sparse_unpool(pooled), "max")
+        y = x.replace(lc.nn.sparse_depthwise(features, weight, submanifold))
+        pooled = lc.nn.sparse_avg_pool(
+            lc.nn.sparse_max_pool(y, kernel_map=submanifold), kernel_map=map
+        )
+        return lc.nn.sparse_global_pool(lc.nn.sparse_unpool(pooled), "max")
 
     features = x.features.requires_grad_()
     weight = torch.randn(3, 3, 3, 1, dtype=DOUBLE, requires_grad=True)
@@ -457,23 +452,25 @@ def test_autocast_lowers_filters_and_leaves_pooling():
     weight = torch.randn(3, 3, 3, 1, requires_grad=True)
     map = submanifold_map(x.coordinates, 3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert sparse_max_pool(x, 2).features.dtype == torch.float32
-        y = sparse_depthwise(x.features, weight, map)
+        assert lc.nn.sparse_max_pool(x, 2).features.dtype == torch.float32
+        y = lc.nn.sparse_depthwise(x.features, weight, map)
     assert y.dtype == torch.bfloat16
-    want = sparse_depthwise(x.features.bfloat16(), weight.bfloat16(), map)
+    want = lc.nn.sparse_depthwise(x.features.bfloat16(), weight.bfloat16(), map)
     assert torch.equal(y, want)
     assert torch.autograd.grad(y.float().sum(), weight)[0].dtype == torch.float32
 
 
 def test_modules():
     x = cloud((5, 6))
-    layer = SparseAvgPool2d((2, 3), 2, 1, 1, True)
-    want = sparse_avg_pool(x, (2, 3), 2, 1, 1, True)
+    layer = lc.nn.SparseAvgPool2d((2, 3), 2, 1, 1, True)
+    want = lc.nn.sparse_avg_pool(x, (2, 3), 2, 1, 1, True)
     for made in (layer, pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
         assert torch.equal(made(x).features, want.features)
     text = "kernel_size=(2, 3), stride=2, padding=1, dilation=1, count_include_pad=True"
     assert repr(layer) == f"SparseAvgPool2d({text})"
-    net = torch.nn.Sequential(SparseAvgPool2d(2), SparseUnpool(), SparseGlobalAvgPool())
+    net = torch.nn.Sequential(
+        lc.nn.SparseAvgPool2d(2), lc.nn.SparseUnpool(), lc.nn.SparseGlobalAvgPool()
+    )
     assert net(x).shape == (2, 3)
     for kind, rank in product(("Max", "Avg", "Sum"), (1, 2, 3, 4)):
         layer = getattr(module, f"Sparse{kind}Pool{rank}d")(2)
@@ -489,6 +486,6 @@ def test_maps_of_ones_own():
     index = torch.tensor([[0, 2, 4], [1, 3, 5]], dtype=torch.int32)
     map = KernelMap(inputs, outputs, (3,), index)
     x = SparseTensor(torch.arange(6.0)[:, None], inputs)
-    assert sparse_max_pool(x, kernel_map=map).features[:, 0].tolist() == [4.0, 5.0]
+    assert lc.nn.sparse_max_pool(x, kernel_map=map).features[:, 0].tolist() == [4.0, 5.0]
     again = SparseTensor(x.features, cells, (6,), 1)  # other Coordinates of the same memory
-    assert sparse_sum_pool(again, kernel_map=map).features[:, 0].tolist() == [6.0, 9.0]
+    assert lc.nn.sparse_sum_pool(again, kernel_map=map).features[:, 0].tolist() == [6.0, 9.0]

@@ -86,6 +86,13 @@ def check_outputs(found, offsets, stride, shape, *, is_transposed, capacity=None
     assert len(y) == len(expected) or capacity is not None
 
 
+def check_map(found, arguments, shape, *, is_transposed, capacity):
+    """Outputs and index of a map of a filter, whose ``arguments`` are those of a convolution."""
+    offsets, stride = box_offsets(**arguments), arguments["stride"]
+    check_outputs(found, offsets, stride, shape, is_transposed=is_transposed, capacity=capacity)
+    check_index(found, offsets, stride, is_transposed=is_transposed)
+
+
 def check_index(found, offsets, stride, *, is_transposed):
     x, y, index = found.inputs, found.outputs, found.index
     if is_transposed:
@@ -137,9 +144,7 @@ def test_strided_map(data, rank, bounded):
         with pytest.raises(ArgumentError, match=f"`capacity`: expected {rows} rows or more"):
             strided_map(x, **arguments, capacity=rows - 1)
     found = strided_map(x, **arguments, capacity=capacity)
-    offsets, stride = box_offsets(**arguments), arguments["stride"]
-    check_outputs(found, offsets, stride, shape, is_transposed=False, capacity=capacity)
-    check_index(found, offsets, stride, is_transposed=False)
+    check_map(found, arguments, shape, is_transposed=False, capacity=capacity)
     assert found.taps == tuple(arguments["kernel_size"])
 
 
@@ -163,9 +168,7 @@ def test_transposed_map(data, rank, bounded):
     rows = len(transposed_map(x, **arguments, output_padding=more).outputs)
     capacity = data.draw(st.integers(rows, rows + 9)) if bounded else None
     found = transposed_map(x, **arguments, output_padding=more, capacity=capacity)
-    offsets, stride = box_offsets(**arguments), arguments["stride"]
-    check_outputs(found, offsets, stride, shape, is_transposed=True, capacity=capacity)
-    check_index(found, offsets, stride, is_transposed=True)
+    check_map(found, arguments, shape, is_transposed=True, capacity=capacity)
 
 
 @examples

@@ -9,7 +9,6 @@ from layoutconv.testing.oracle import (
     coordinates,
     hashable,
     image,
-    kind_of,
     leaves,
     plus,
     table,
@@ -17,18 +16,23 @@ from layoutconv.testing.oracle import (
 )
 from layoutconv.testing.random_layouts import operand
 
-from .running import VOID, as_function, gives_coordinates, holds, nest, required, run, same
-
-
-def function_of(x):
-    f = as_function(x)
-    return f.layout if kind_of(f) == "Tensor" else f
+from .running import (
+    VOID,
+    as_function,
+    as_layout,
+    gives_coordinates,
+    holds,
+    nest,
+    required,
+    run,
+    same,
+)
 
 
 def law_image(rng, kind, strides):
     """image, offset_table, footprint, functionally_equal, is_bijective, is_contiguous."""
     x, y = operand(rng, kind, strides), operand(rng, kind, strides)
-    f, g = function_of(x), function_of(y)
+    f, g = as_layout(x), as_layout(y)
     values = table(f)
     for a, other in ((y, g), (x, f)):
         wanted = list(map(hashable, values)) == list(map(hashable, table(other)))
@@ -61,7 +65,7 @@ def law_image(rng, kind, strides):
 def law_permutations(rng, kind, strides):
     """cycles, fixed_points, permutation_order and -parity, by following every position."""
     x = operand(rng, kind, strides, 24)
-    f = function_of(x)
+    f = as_layout(x)
     if gives_coordinates(f):
         return VOID
     values = table(f)
@@ -94,7 +98,7 @@ def law_permutations(rng, kind, strides):
 def law_contiguity_of_parts(rng, kind, strides):
     """mode_contiguity and slice_contiguity: how far the offsets of a part count on."""
     x = operand(rng, kind, strides)
-    f = function_of(x)
+    f = as_layout(x)
     if not isinstance(f.shape, tuple):
         return VOID
     wanted = [counted(f, tuple([None if i == j else 0 for j in range(len(f.shape))]))

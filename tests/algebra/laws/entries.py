@@ -16,7 +16,17 @@ from layoutconv.testing.oracle import (
 from layoutconv.testing.random_layouts import domain, operand, random_layout
 
 from .questions import alike
-from .running import VOID, as_function, gives_coordinates, holds, nest, required, run, same
+from .running import (
+    VOID,
+    as_function,
+    as_layout,
+    gives_coordinates,
+    holds,
+    nest,
+    required,
+    run,
+    same,
+)
 
 
 def over(f, modes):
@@ -132,12 +142,10 @@ def law_filter_zeros(rng, kind, strides):
 def law_swizzle_portions(rng, kind, strides):
     """A swizzle, and what it is of: applied to that it is the operand."""
     x = operand(rng, kind, strides)
-    f = as_function(x)
+    inner = as_layout(x)
     swizzle = required(lc.get_swizzle_portion, x)
-    rest = as_function(required(lc.get_nonswizzle_portion, x))
+    rest = as_layout(required(lc.get_nonswizzle_portion, x))
     holds(kind_of(swizzle) == "Swizzle", "no swizzle", lc.get_swizzle_portion, (x,), swizzle)
-    inner = f.layout if kind_of(f) == "Tensor" else f
-    rest = rest.layout if kind_of(rest) == "Tensor" else rest
     if kind == "swizzled":
         rest = ComposedLayout(swizzle, 0, rest)
     holds(same(rest, inner), "wrong", lc.get_nonswizzle_portion, (x,), rest)
@@ -197,8 +205,7 @@ def met(a, b):
 def law_coshape(rng, kind, strides):
     """coshape and coprofile: how far the values reach, by component."""
     x = operand(rng, kind, strides)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     result, profile = required(lc.coshape, x), required(lc.coprofile, x)
     holds(alike(profile, result), f"profile {profile}", lc.coshape, (x,), result)
     values = [components(value(f, i)) for i in range(volume(f.shape))]

@@ -10,7 +10,6 @@ from layoutconv.testing.oracle import (
     hashable,
     interpolated,
     is_layout,
-    kind_of,
     leaves,
     plus,
     split,
@@ -20,13 +19,12 @@ from layoutconv.testing.oracle import (
 )
 from layoutconv.testing.random_layouts import domain, operand
 
-from .running import as_function, gives_coordinates, holds, run
+from .running import as_layout, gives_coordinates, holds, run
 
 
 def law_right_inverse(rng, kind, strides):
     x = operand(rng, kind, strides)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     result, error = run(lc.right_inverse, x)
     values = table(f)
     integers = not gives_coordinates(f)
@@ -69,8 +67,7 @@ def check_inverse_of_coordinates(x, f, result):
 
 def law_left_inverse(rng, kind, strides):
     x = operand(rng, kind, strides)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     result, error = run(lc.left_inverse, x)
     inner = domain(f)
     keep = [i for i in range(volume(f.shape)) if without_zeros(inner, i) == i]
@@ -112,8 +109,7 @@ def without_zeros(layout, i):
 
 def law_nullspace(rng, kind, strides):
     x = operand(rng, kind, strides)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     values = table(f)
     result, error = run(lc.nullspace, x)
     starts = not components(values[0])
@@ -142,7 +138,7 @@ def law_nullspace(rng, kind, strides):
 
 def law_max_common(rng, kind, strides):
     x, y = operand(rng, kind, strides, 32), operand(rng, rng.choice([kind, "layout"]), strides, 32)
-    f, g = (h.layout if kind_of(h) == "Tensor" else h for h in (as_function(x), as_function(y)))
+    f, g = as_layout(x), as_layout(y)
     result, error = run(lc.max_common_layout, x, y)
     integers = not gives_coordinates(f) and not gives_coordinates(g)
     if error is not None:

@@ -18,7 +18,7 @@ from layoutconv.testing.oracle import (
 )
 from layoutconv.testing.random_layouts import operand, random_layout
 
-from .running import as_function, gives_coordinates, holds, required, run
+from .running import as_function, as_layout, gives_coordinates, holds, required, run
 
 
 def law_questions(rng, kind, strides):
@@ -96,8 +96,7 @@ def law_call(rng, kind, strides):
 def law_cosize(rng, kind, strides):
     x = operand(rng, kind, strides)
     result, error = run(lc.cosize, x)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     values = table(f)
     extents = {}
     for v in values:
@@ -113,8 +112,7 @@ def law_cosize(rng, kind, strides):
 
 def law_is_injective(rng, kind, strides):
     x = operand(rng, kind, strides)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     wanted = len(image(f)) == volume(f.shape)
     holds(required(lc.is_injective, x) == wanted, f"not {wanted}", lc.is_injective, (x,))
     return "exact"
@@ -122,8 +120,7 @@ def law_is_injective(rng, kind, strides):
 
 def law_is_surjective(rng, kind, strides):
     x = operand(rng, kind, strides)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     values = set(map(hashable, table(f)))
     result, error = run(lc.is_surjective, x)
     if gives_coordinates(f):
@@ -157,8 +154,7 @@ def law_overlaps(rng, kind, strides):
 
 def law_contiguity(rng, kind, strides):
     x = operand(rng, kind, strides)
-    f = as_function(x)
-    f = f.layout if kind_of(f) == "Tensor" else f
+    f = as_layout(x)
     values, n = table(f), 1
     while n < len(values) and isinstance(values[0], int) and values[n] == plus(values[0], n):
         n += 1

@@ -63,6 +63,12 @@ def as_function(x):
     return Layout(x) if isinstance(x, int | tuple) else x
 
 
+def as_layout(x):
+    """As :func:`as_function`, and a tensor as its layout."""
+    f = as_function(x)
+    return f.layout if kind_of(f) == "Tensor" else f
+
+
 def same(f, g, size=None):
     """Tell if two functions agree at every linear coordinate."""
     n = volume(f.shape) if size is None else size

@@ -180,7 +180,8 @@ def law_divide_by_xor_tilers(rng, kind, strides):
         return "refused"
     sizes = [n for tile, rest in halves for n in (volume(tile.shape), rest and volume(rest.shape))
              if n is not None]  # fmt: skip
-    zipped = required(lc.zipped_divide, x, tiler)
+    logical = lc.logical_divide, result
+    zipped = lc.zipped_divide, required(lc.zipped_divide, x, tiler)
     for c in samples(rng, sizes):
         positions, coordinate = [], []
         digits = iter(c)
@@ -194,11 +195,17 @@ def law_divide_by_xor_tilers(rng, kind, strides):
         if is_opaque(inner) and beyond(pieces(inner, tiler), positions):
             continue  # to be predicated: nothing is known of the strides there
         wanted = value(f, gathered(iter(positions), f.shape, tiler))
-        got = both_values(result, gathered(iter(coordinate), f.shape, tiler))
-        holds(got == wanted, f"at {c}", lc.logical_divide, (x, tiler), result)
-        both = unzipped(iter(coordinate), f.shape, tiler)
-        holds(value(zipped, both) == wanted, f"at {c}", lc.zipped_divide, (x, tiler), zipped)
+        check_both_forms((x, tiler), f.shape, coordinate, wanted, logical, zipped)
     return "exact"
+
+
+def check_both_forms(operands, shape, coordinate, wanted, logical, zipped):
+    """Hold the logical and the zipped form, operations with their results, to a value."""
+    tiler = operands[1]
+    got = both_values(logical[1], gathered(iter(coordinate), shape, tiler))
+    holds(got == wanted, f"at {coordinate}", logical[0], operands, logical[1])
+    got = value(zipped[1], unzipped(iter(coordinate), shape, tiler))
+    holds(got == wanted, f"at {coordinate}", zipped[0], operands, zipped[1])
 
 
 def beyond(parts, positions):
@@ -251,7 +258,8 @@ def law_product_by_xor_tilers(rng, kind, strides):
         holds(error is not None, "adds integers", lc.logical_product, (x, tiler), result)
         return "refused"
     holds(error is None, "refused", lc.logical_product, (x, tiler), error)
-    zipped = required(lc.zipped_product, x, tiler)
+    logical = lc.logical_product, result
+    zipped = lc.zipped_product, required(lc.zipped_product, x, tiler)
     sizes = [n for (mode, _), at in zip(parts, starts, strict=True)
              for n in (volume(mode.shape), None if at is None else len(at)) if n]  # fmt: skip
     for c in samples(rng, sizes):
@@ -263,10 +271,7 @@ def law_product_by_xor_tilers(rng, kind, strides):
             total = total if at is None else add_of(inner)(total, at[j])
             coordinate.append(i if at is None else (i, j))
         wanted = after(f, total)
-        got = both_values(result, gathered(iter(coordinate), f.shape, tiler))
-        holds(got == wanted, f"at {c}", lc.logical_product, (x, tiler), result)
-        both = unzipped(iter(coordinate), f.shape, tiler)
-        holds(value(zipped, both) == wanted, f"at {c}", lc.zipped_product, (x, tiler), zipped)
+        check_both_forms((x, tiler), f.shape, coordinate, wanted, logical, zipped)
     return "exact"
 
 

@@ -15,6 +15,7 @@ from ..ptx import TYPE_BITS
 from ..team import Team
 from .load_store import drop_hints
 from .move import stack
+from .warp import REDUCTIONS
 
 _Update = Callable[[NDArray, NDArray], NDArray]
 
@@ -32,12 +33,7 @@ def _compare_and_swap(old: NDArray, operands: NDArray) -> NDArray:
 
 
 _UPDATES: dict[str, _Update] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
+    **REDUCTIONS,
     "inc": _increment,
     "dec": _decrement,
     "cas": _compare_and_swap,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..access import SPACES, load, space_of, store
@@ -28,7 +30,7 @@ def drop_hints(op: Operation) -> bool:
 
 
 def _shape(op: Operation) -> tuple[str, np.dtype, int]:
-    """State space, element type and vector length of a load or store."""
+    """State space, element type and vector length of a load or store, of 16 bytes at most."""
     drop_hints(op)
     space = space_of(op.one_of(*SPACES, default=""))
     count = int(op.one_of("v2", "v4", "v8", default="v1")[1:])
@@ -36,19 +38,24 @@ def _shape(op: Operation) -> tuple[str, np.dtype, int]:
     dtype = numpy_dtype(name)
     if "x2" in name or name == "pred":
         raise op.unsupported(f"type {name} is not implemented here")
+    if dtype.itemsize * count > 16:
+        raise op.unsupported("loads and stores of more than 16 bytes are not implemented")
     return space, dtype, count
+
+
+def _items(op: Operation, position: int, count: int) -> list[Any]:
+    """The registers of a vector operand."""
+    items = op.items(position)
+    if len(items) != count:
+        raise op.unsupported(f"{count} registers expected")
+    return items
 
 
 @instruction("ld", "ldu")
 def load_value(op: Operation) -> Run:
     space, dtype, count = _shape(op)
     width = dtype.itemsize * count
-    if width > 16:
-        raise op.unsupported("loads of more than 16 bytes are not implemented")
-    items = op.items(0)
-    if len(items) != count:
-        raise op.unsupported(f"{count} destinations expected")
-    writes = [op.writer(item, dtype) for item in items]
+    writes = [op.writer(item, dtype) for item in _items(op, 0, count)]
     operand = op.operand(1)
     uniform = space == "param" and isinstance(operand, Address) and isinstance(operand.base, Name)
     address = op.address(1)
@@ -75,13 +82,8 @@ def load_value(op: Operation) -> Run:
 def store_value(op: Operation) -> Run:
     space, dtype, count = _shape(op)
     width = dtype.itemsize * count
-    if width > 16:
-        raise op.unsupported("stores of more than 16 bytes are not implemented")
     address = op.address(0)
-    items = op.items(1)
-    if len(items) != count:
-        raise op.unsupported(f"{count} sources expected")
-    reads = [op.reader(item, dtype) for item in items]
+    reads = [op.reader(item, dtype) for item in _items(op, 1, count)]
     word = np.dtype("V16") if width == 16 else np.dtype(f"u{width}")
 
     def run(t: Team) -> None:

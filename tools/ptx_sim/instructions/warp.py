@@ -127,7 +127,7 @@ def match_values(op: Operation) -> Run:
     return run
 
 
-_REDUCTIONS = {
+REDUCTIONS = {
     "add": np.add,
     "min": np.minimum,
     "max": np.maximum,
@@ -139,7 +139,7 @@ _REDUCTIONS = {
 
 @instruction("redux.sync")
 def reduce(op: Operation) -> Run:
-    ufunc = _REDUCTIONS[op.one_of(*_REDUCTIONS)]
+    ufunc = REDUCTIONS[op.one_of(*REDUCTIONS)]
     dtype = op.dtype()
     value, write = op.read(1, dtype), op.write(0, dtype)
     _sync(op, 2)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from .. import DeviceTensor, Memory, Stats, launch_of, parse, run
-
-Planted = list[tuple[str, str, str, type[Exception]]]  # name, pattern, replacement, what is raised
 
 
 def edit(ptx: str, pattern: str, replacement: str, count: int = 0) -> str:
@@ -20,10 +19,24 @@ def edit(ptx: str, pattern: str, replacement: str, count: int = 0) -> str:
     return edited
 
 
-def each(faults: Planted) -> pytest.MarkDecorator:
-    """Run a test once for each fault, with ``pattern``, ``replacement`` and ``fault``."""
-    cases = [pytest.param(*fault[1:], id=fault[0]) for fault in faults]
-    return pytest.mark.parametrize(("pattern", "replacement", "fault"), cases)
+class Planted(NamedTuple):
+    """An edit of PTX, and what the simulator has to raise then."""
+
+    pattern: str
+    replacement: str
+    fault: type[Exception]
+
+    def is_caught(self, ptx: str, run: Callable[[str], object]) -> None:
+        """Run the edited PTX, which has to fail."""
+        broken = edit(ptx, self.pattern, self.replacement)
+        with pytest.raises(self.fault):
+            run(broken)
+
+
+def each(faults: list[tuple[str, str, str, type[Exception]]]) -> pytest.MarkDecorator:
+    """Run a test once for each fault, a name and then what ``planted`` is made of."""
+    cases = [pytest.param(Planted(*fault), id=name) for name, *fault in faults]
+    return pytest.mark.parametrize("planted", cases)
 
 
 def multiply(
