@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -194,8 +195,18 @@ def _shape_of(
 def _chain(shape: NormShape, name: str) -> Chain:
     from ..kernels.pointwise import row_norm as kernels
 
-    found: Chain = getattr(kernels, name)(shape)
+    found: Chain = getattr(kernels, name)(_of_chain(shape, name))
     return found
+
+
+def _of_chain(shape: NormShape, name: str) -> NormShape:
+    """The shape of a chain that ends before ranks meet, without the fields that leave its code as
+    it is: norms of a network that differ in these compile it once.
+    """
+    if name not in ("moments", "sums"):
+        return shape
+    relu = shape.relu and name == "sums"
+    return replace(shape, parameters="", running="", relu=relu, added=False, counts=False)
 
 
 @remembered(64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from layoutconv.gpu.row_norm import Norm
 from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
+from layoutconv.kernels.pointwise import row_norm as kernels
 from layoutconv.kernels.pointwise.row_norm import (
     THREADS,
     Gradient,
@@ -327,3 +329,23 @@ def test_what_kernels_do_not_take(why: str) -> None:
         "rows": {"past": torch.ones(5, C)},
     }
     assert not row_norm.takes(x, norm._replace(**changed[why]))
+
+
+@pytest.mark.parametrize("name", ["moments", "sums"])
+def test_ranks_share_kernels_whose_code_is_the_same(name: str, tmp_path: Path) -> None:
+    """What follows a norm, and where its parameters are, is nothing to what ranks tell."""
+    full = NormShape(
+        "float16", 8, "float32", "float32", masked=True, relu=True, added=True, counts=True,
+        early=True, ranks=True,
+    )  # fmt: skip
+    least = row_norm._of_chain(full, name)
+    assert least != full
+    texts = [
+        build(getattr(kernels, name)(shape), "sm_90a", str(tmp_path)).__ptx__
+        for shape in (full, least)
+    ]
+    assert texts[0] == texts[1]
+    chains = [row_norm._chain(shape, name) for shape in (full, replace(full, counts=False))]
+    assert chains[0].key == chains[1].key
+    for other in ("forward", "normalise", "backward", "gradient"):
+        assert row_norm._of_chain(full, other) is full
