@@ -1,4 +1,4 @@
-"""CTAs that have nothing to do, and end before they have done anything else."""
+"""Early exit of CTAs that have no work."""
 
 from __future__ import annotations
 

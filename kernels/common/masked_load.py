@@ -1,4 +1,4 @@
-"""Loads under a bit of a mask: zeros without a branch, and one instruction to ask."""
+"""Predicated loads by a bit of a mask: zeros without a branch, one instruction per test."""
 
 from __future__ import annotations
 

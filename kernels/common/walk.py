@@ -1,4 +1,4 @@
-"""A loop nest while a kernel is traced: its integers are arguments, its forms are arithmetic."""
+"""Loop nests in traced kernels: extents are arguments, forms are arithmetic on indices."""
 
 from __future__ import annotations
 

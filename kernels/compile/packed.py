@@ -1,4 +1,4 @@
-"""Kernels that came in a pack: looked for before the kernel folder, and before compiling."""
+"""Kernels of a pack: looked up before the kernel folder, and before compiling."""
 
 from __future__ import annotations
 

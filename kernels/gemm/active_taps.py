@@ -23,8 +23,9 @@ OWN_ROWS = 64  # of a warpgroup that multiplies by one instruction at a time
 
 
 class Units(NamedTuple):
-    """Words of bits, a bit for each unit of the sum: those that some row of a tile has, at least
-    one; and of these, those of ``OWN_ROWS`` rows, from as many times the thread's warpgroup on."""
+    """Bit words with one bit per unit of the sum: the units that some row of a tile has, at least
+    one; and those that the ``OWN_ROWS`` rows of the thread's own warpgroup have.
+    """
 
     all: list[Int32]
     own: list[Int32]
@@ -49,7 +50,7 @@ def active_k_tiles(mainloop: Any, k_tiles: KTiles, load: Any, first: Any, tid: A
 
 
 def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> Units:
-    """The units of threads' rows that have a bit for each in their masks; 32 at most."""
+    """Return the units of the threads' rows whose masks have a bit per unit, at most 32."""
     own = Int32(0)
     for row in rows:
         own = own | row.mask
@@ -95,7 +96,7 @@ def units_of_index(
 
 
 def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
-    """Return what all threads have found; of none, unit 0, whose rows read zeros.
+    """Combine the units that all threads found; if there are none, unit 0, whose rows read zeros.
 
     If number ``i`` looked at row ``i % rows``, also what there is of those near the thread.
 

@@ -31,7 +31,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Piece:
-    """The part that a group has of a block of 8 columns: ``begin`` to ``end`` of these, of all its
+    """A group's part of a block of 8 columns: columns ``begin`` to ``end``, over all of the group's
     k.
     """
 

@@ -111,7 +111,7 @@ class Consumer:
     def _multiply_one(
         self, operands: KTileOperands, tid: Any, stage: Any, slot: Any, before: Any
     ) -> None:
-        """Multiply a k-tile, and fetch what is next of it while products are running.
+        """Multiply a k-tile, and fetch the next operands while its products run.
 
         It is in a ``stage``; B's, where all are resident, has that of its number, a ``slot``.
         ``before`` is the empty mbarrier of the k-tile before, at which the warp arrives when the

@@ -149,7 +149,7 @@ class CpAsyncLoad:
                 self.index[i, s] = self.operand.load_index(row, column, written=False)
 
     def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
-        """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
+        """Issue a k-tile's copies into a stage; a predicated-off vector becomes zeros."""
         self.issue(self._vectors(first_k), stage)
 
     def vectors(self, first_k: Any) -> Vectors:
@@ -181,7 +181,7 @@ class CpAsyncLoad:
         self.copy_vectors(self._vectors(first_k, columns, some), stage)
 
     def copy_vectors(self, vectors: Iterable[Vector], stage: Any) -> None:
-        """Copy vectors into a stage: what all copies come to."""
+        """Copy vectors into a stage; every copy of the class ends here."""
         for row_step, step, vector, pred in vectors:
             target = self._slot(row_step, step, stage)
             if self.bytes >= ASYNC_BYTES:
@@ -193,12 +193,12 @@ class CpAsyncLoad:
             cute.autovec_copy(held, target)
 
     def _slot(self, row_step: int, column_step: int, stage: Any) -> Any:
-        """Where in shared memory the vector some steps from the thread's first goes."""
+        """The address in shared memory of a vector, by its steps from the thread's first."""
         displacement = self.shared.displacement(row_step, column_step)
         return self._at(self.shared.at(self.start, displacement, stage), self.operand.vector)
 
     def _at(self, address: Any, elements: int) -> Any:
-        """So many elements of shared memory."""
+        """A view of so many elements of shared memory."""
         align = elements * self.dtype.width // 8
         pointer = cute.make_ptr(self.dtype, address, cute.AddressSpace.smem, assumed_align=align)
         return cute.make_tensor(pointer, cute.make_layout(((elements, 1),)))

@@ -60,7 +60,8 @@ class Fragments:
     def load(self, k_block: int, stage: Any, *, at: int | None = None, below: int = 0) -> Any:
         """Load the fragments of a k-block from a stage; returns them.
 
-        In the place of k-block ``at``, if given; of the rows ``below`` so many, which lie along k.
+        They go to the registers of k-block ``at``, if given; only the rows ``below`` a number along
+        k are loaded.
         """
         to = k_block if at is None else at
         start = self.start

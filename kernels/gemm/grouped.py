@@ -1,4 +1,4 @@
-"""The kernel of tiles that hold several groups: one patch of A in shared memory serves all taps.
+"""The kernel for tiles of several groups: one patch of A in shared memory serves all taps.
 
 The template has a CTA per group, with tiles of 32 columns or more: with groups of 4 channels seven
 of eight products are padding, and A is read again for every tap. Here a CTA takes a box of rows and
@@ -232,7 +232,9 @@ class Products:
 
 
 class Turn:
-    """The places of a tile's sums in threads: in place of a tiled MMA for the epilogue."""
+    """The distribution of a tile's sums over threads, which the epilogue reads as it would a tiled
+    MMA's.
+    """
 
     def __init__(self, tile: GroupTile) -> None:
         self.tile = tile

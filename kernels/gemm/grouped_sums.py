@@ -96,7 +96,7 @@ class GroupedSums(GroupKernel):
 
     @cute.jit
     def _clear(self, begin: Any, end: Any, tid: Any) -> None:
-        """Zeros for voxels that no box has, and for rows of X that no voxel has."""
+        """Write zeros for voxels outside every box, and for rows of X without a voxel."""
         step = Int32(self.tile.threads * VECTOR_BYTES)
         for address in cutlass.range(begin + tid * VECTOR_BYTES, end, step, unroll=1):
             pointer = cute.make_ptr(

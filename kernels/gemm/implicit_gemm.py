@@ -225,7 +225,9 @@ class ImplicitGemm(GemmKernel):
         epilogue: Epilogue,
         extras: Extras,
     ) -> None:
-        """Run the epilogue of one output tile; producer warps sum its columns, if they can."""
+        """Run the epilogue of one output tile; producer warps sum its columns where the tile
+        allows.
+        """
         tile, (tid, _, _) = self.tile, cute.arch.thread_idx()
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
         if cutlass.const_expr(not tile.warp_specialized) or tid < tile.mma_threads:
@@ -314,8 +316,8 @@ class ImplicitGemm(GemmKernel):
         d: Operand,
         tid: Any,
     ) -> Extras:
-        """Return ``extras`` with registers for what the epilogue reads per column, in thread
-        ``tid`` of a consumer.
+        """Return ``extras`` with registers for the per-column values that consumer thread ``tid``
+        reads in the epilogue.
         """
         registers = registers_given(self.ctas_per_sm, self.tile.threads)
         return replace(
@@ -325,9 +327,9 @@ class ImplicitGemm(GemmKernel):
     def _starts_early(self, ctas: Any) -> Any:
         """Return whether this kernel starts while the one before it ends (PDL).
 
-        Such CTAs crowd on the SMs that are free first. A kernel of few CTAs, several
-        per SM, took a third longer for it; one with TMA im2col and fewer CTAs than SMs, a sixth.
-        Kernel maps never lost: their first accesses wait for memory anyway.
+        Early CTAs crowd onto the SMs that become free first. A kernel of few CTAs, several per SM,
+        took a third longer; one with TMA im2col and fewer CTAs than SMs, a sixth. Kernel maps never
+        lost: their first accesses wait for memory anyway.
         """
         if not self.pdl:
             return False

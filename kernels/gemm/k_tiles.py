@@ -136,7 +136,9 @@ class KTiles:
 
 
 def _above(bit: Any, word: int) -> Int32:
-    """The bits of a word above one; all, if that is in a word before it, none in one behind it."""
+    """The bits of a word above a given bit: all if that bit is in an earlier word, none if in a
+    later one.
+    """
     if word == 0:
         bits = -(Int32(2) << cutlass.min(Int32(bit), Int32(WORD - 1)))  # of bit 31, none
         return Int32(bits)

@@ -147,14 +147,14 @@ class MainloopSm80:
     def copied(self, k_blocks: int) -> range:
         """Return the k-blocks that copies of a k-tile are spread over: the first, or the next two.
 
-        256x128 of 16 bits is 4% faster so (417 to 434 TFLOP/s with C = K = 128, H200); 128x128 the
-        same as before, and 128x256 and tf32 up to 7% slower.
+        Spreading makes 256x128 of 16 bits 4% faster (417 to 434 TFLOP/s with C = K = 128, H200); it
+        leaves 128x128 as it is, and makes 128x256 and tf32 up to 7% slower.
         """
         spread = self.data.bytes == 2 and (self.tile.m, self.tile.n) == SPREAD
         return range(1, 3) if spread and k_blocks > 3 else range(1)
 
     def _copies_first(self, a: CpAsyncLoad) -> bool:
-        """Return whether copies go before the fragments of the second k-block are read.
+        """Return whether copies are issued before the fragments of the second k-block are read.
 
         Addresses beside the fragments of two k-blocks are more than a thread's registers hold where
         accumulators and rows leave few (256x64): up to 9 words spilled, every k-tile. Of 16-bit

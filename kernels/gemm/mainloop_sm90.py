@@ -100,13 +100,13 @@ class MainloopSm90:
 
     @property
     def storing(self) -> int:
-        """Return how many threads store what they have rounded."""
+        """Return how many threads round B and store it to shared memory."""
         return self.tile.producer_threads if self.rounds and not self.tma[1] else 0
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether a warpgroup leaves out taps that its rows lack, and those of others have:
-        one with ``OWN_ROWS`` rows and all columns. Not with A in registers: it was slower by 5%.
+        """Return whether a warpgroup skips taps that its own rows lack but other rows of the tile
+        have. It needs ``OWN_ROWS`` rows and all columns. With A in registers this was 5% slower.
         """
         tile = self.tile
         alone = tile.warps[1] == 1 and tile.m * WARPGROUP == OWN_ROWS * tile.mma_threads
@@ -114,8 +114,8 @@ class MainloopSm90:
 
     @property
     def fences(self) -> bool:
-        """Return whether wgmma reads by itself what threads wrote to shared memory: not what TMA
-        copies, nor an A that consumers read into registers.
+        """Return whether a proxy fence is needed: ``wgmma`` reads shared memory that threads wrote.
+        Data that TMA copied, and an A that consumers read into registers, need none.
         """
         a_by_threads = not self.tma[0] and not self.multiplier.rounds
         return a_by_threads or not self.tma[1]
@@ -145,9 +145,9 @@ class MainloopSm90:
     def gathers_lines(self, operand: Operand, shared: SharedTile) -> bool:
         """Return whether gathered rows are copied by whole lines.
 
-        In tf32 halves are up to 8% faster (128x128, example 59); kernel maps were raced by lines.
-        Of sums over pairs, rows of 64 channels are a tenth faster by lines, shorter ones 6% slower,
-        longer ones between 10% faster and 11% slower (H100).
+        In tf32, half lines are up to 8% faster (128x128, example 59); kernel maps were raced with
+        whole lines. In sums over pairs, whole lines are 10% faster for rows of 64 channels, 6%
+        slower for shorter rows, and between 10% faster and 11% slower for longer ones (H100).
         """
         if operand.along == 0:
             line = shared.columns * self.data.bytes == 16 * THREADS_PER_LINE
@@ -213,8 +213,8 @@ class MainloopSm90:
         b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         tid: Any,
     ) -> None:
-        """Initialize mbarriers, and fetch TMA descriptors: no memory that other kernels write. All
-        threads meet before they go on with the mainloop.
+        """Initialize mbarriers and prefetch TMA descriptors, which no other kernel writes. All
+        threads synchronise before the mainloop.
         """
         by_tma: Any = const_expr([load for load in (a, b) if isinstance(load, TmaLoad)])
         for load in by_tma:

@@ -147,13 +147,14 @@ class Multiplier:
             cute.gemm(self.mma, acc, a, b, acc)
 
     def _round(self, block: Any) -> None:
-        """fp32 data to tf32, to nearest: the tensor cores would truncate."""
+        """Round fp32 data to tf32, to nearest: the tensor cores would truncate."""
         as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
         for i in range(cute.size(block)):
             as_bits[i] = round_to_tf32(as_float[i], self.arch)
 
     def _in_three_products(self, acc: Any, a: Any, b: Any) -> None:
-        """fp32 data as two numbers of tf32 each; of their four products the least is left out.
+        """Multiply fp32 data as two tf32 numbers each; the smallest of their four products is
+        dropped.
 
         Tensor cores cut sums off instead of rounding them, which over a long sum adds up to 30
         times the error of fp32. So they only add the products of one k-block; that is added to the
@@ -247,14 +248,14 @@ def _registers(fragment: Any, kind: Any) -> list[Any]:
 
 
 def _one(tensor: Any) -> Any:
-    """A tensor with one mode more, of one element."""
+    """A tensor with a further mode of extent 1."""
     layout = cute.append(tensor.layout, cute.make_layout(1, stride=0))
     return cute.make_tensor(tensor.iterator, layout)
 
 
 def _split(block: Any, arch: int) -> tuple[Any, Any]:
-    """Return what of fp32 data is finite, and what tensor cores, which cut the last 13 bits off,
-    leave of it, rounded to tf32: of an infinity, and of what is no number, zeros both.
+    """Split fp32 data into its finite part and that part rounded to tf32, since tensor cores
+    truncate the last 13 bits. Infinities and NaNs give zeros for both.
     """
     finite, rest = cute.make_fragment_like(block), cute.make_fragment_like(block)
     as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)

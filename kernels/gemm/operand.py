@@ -180,8 +180,7 @@ class Operand:
         return deltas
 
     def _strays(self) -> bool:
-        """Return whether a row of the domain can be outside the bounds by itself, whatever the
-        column.
+        """Return whether a row can be out of bounds by itself, whatever the column.
 
         Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
         """
@@ -224,9 +223,8 @@ class Operand:
         return (vector, *flatten(found.shape)), (first, *flatten(found.stride))
 
     def _row_step(self) -> Any:
-        """Return how far rows lie apart in memory where all are the same distance apart, else None.
-
-        Decided on letters, not on numbers: it holds for every size that the kernel serves.
+        """Return the distance of neighbouring rows in memory if it is constant, else None. It is
+        derived from symbolic extents, so that it holds for every size that the kernel serves.
         """
         if self.gather or self.live or self.fields or self.strays or self.group is not None:
             return None
@@ -244,8 +242,7 @@ class Operand:
         return self.args.stride(stride[0], Int64)
 
     def _uniform(self) -> bool:
-        """Return whether the columns of one tap follow each other in memory, and are there or not
-        at once.
+        """Return whether the columns of one tap are contiguous in memory and share one predicate.
 
         Always so where a vector has several elements.
         """
@@ -259,7 +256,7 @@ class Operand:
     # -- the two parts of every coordinate -------------------------------------------------------
 
     def _group(self, domain: Layout, group: Any) -> Any:
-        """Return what the coordinate of the mode L adds; None if there is no such mode."""
+        """Return the offset of the group's coordinate, mode L; None without groups."""
         if len(domain.shape) < 3:
             return None
         shape = map_leaves(self.args.divisor, domain.shape[2])
@@ -363,8 +360,8 @@ class Operand:
     def load_index(self, row: Row, col: Column, *, written: bool) -> Int32:
         """Return what the index buffer holds for row + column, -1 where that is outside.
 
-        Without a branch, so that many loads are in flight: what is outside reads entry 0. Only if
-        rows are ``written`` does it matter what one past the last holds.
+        It has no branch, so that many loads are in flight: a predicated-off look-up reads entry 0.
+        The value for rows past the last matters only if rows are ``written``.
         """
         position = row.linear + col.linear
         unchecked = self.hoist_rows and not (written or self.fields or self.live or self.strays)
@@ -379,7 +376,7 @@ class Operand:
         return entry
 
     def offset(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
-        """Where in memory the vector at (row, column) is, in elements, and whether there is one.
+        """The offset in memory of the vector at (row, column), in elements, and its predicate.
 
         ``index`` is what ``load_index`` read, where there is an index buffer.
         """
@@ -389,7 +386,7 @@ class Operand:
         return named + row.behind + col.behind, there
 
     def _named(self, index: Any) -> tuple[Any, Boolean]:
-        """Where what the index buffer names starts, and whether there is such a thing."""
+        """The offset of the row that an index entry names, and its predicate."""
         extent = self.args.integer(self.storage.layout.shape[0], Int32)
         named = self._memory((index, *(0 for _ in self.storage.layout.shape[1:])))
         return named, Uint32(index) < Uint32(extent)  # -1 is the largest of all
@@ -400,7 +397,7 @@ class Operand:
         return self.load_index(self.row(Int32(0)), self.column(0), written=True) < 0
 
     def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
-        """A pointer to the vector at (row, column), and whether there is one."""
+        """A pointer to the vector at (row, column), and its predicate."""
         if not self.gather:
             offset, there = self.offset(row, col)
             return self.at(self.pointer, offset), there

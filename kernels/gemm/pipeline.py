@@ -36,7 +36,7 @@ class PipelineState:
         return PipelineState(self.stages, following * (1 - wrapped), self.phase ^ wrapped)
 
     def skip(self, k_tiles: Any) -> PipelineState:
-        """The place so many k-tiles further."""
+        """The state so many k-tiles later."""
         further = self.index + k_tiles
         laps = further // self.stages
         return PipelineState(self.stages, further - laps * self.stages, self.phase ^ (laps & 1))
@@ -138,8 +138,9 @@ class PipelineConsumer:
 
 
 def wait_full(mbarrier: Any, phase: Any, *, fence: bool) -> None:
-    """Wait for what was loaded. The ``fence`` makes what threads wrote visible to ``wgmma``, the
-    async proxy; of what TMA brought it needs none."""
+    """Wait until a stage is full. The ``fence`` makes data that threads wrote visible to ``wgmma``,
+    the async proxy; data that TMA copied need none.
+    """
     cute.arch.mbarrier_wait(mbarrier, phase)
     if fence:
         cute.arch.fence_proxy("async.shared", space="cta")

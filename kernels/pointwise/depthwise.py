@@ -1,4 +1,4 @@
-"""Batches of dot products, ``D[l] = sum_k A[l, k] * B[l, k]``: what depthwise convolutions are.
+"""Depthwise convolution as batched dot products, ``D[l] = sum_k A[l, k] * B[l, k]``.
 
 No tensor core takes part: a product is used once, so memory is what there is to save. A thread has
 a vector of channels and a tile of cells (or of taps), and reads what its elements share once, see

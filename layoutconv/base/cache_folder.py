@@ -1,4 +1,4 @@
-"""The folder of kept kernels and measured choices: whose it is, what is read of it, its size.
+"""The cache folder of kernels and measured choices: ownership, reads and writes, size limit.
 
 A kept kernel is machine code that this process runs, so whoever can write to the folder can run
 what he likes as whoever reads it. The folder is made for its owner alone, and one that others may

@@ -1,4 +1,4 @@
-"""Context variables that have another value for a while."""
+"""Context managers that set a context variable for a while."""
 
 from __future__ import annotations
 

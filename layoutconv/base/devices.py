@@ -1,4 +1,4 @@
-"""Obstacles between a program and a GPU that runs kernels, in sentences that say what to do."""
+"""Reasons why no GPU can run kernels, as sentences that say what to do."""
 
 from __future__ import annotations
 

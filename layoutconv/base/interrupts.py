@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for what must not be broken off."""
+"""Defer Ctrl-C until a block that must not be interrupted has ended."""
 
 from __future__ import annotations
 

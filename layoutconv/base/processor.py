@@ -1,4 +1,4 @@
-"""The processor of this machine: what it is called by, and which instructions it has."""
+"""The processor of this machine: its name and its instruction sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line on a terminal that says what takes so long; nothing at all where no one watches."""
+"""Progress of a long step as one line on a terminal; no output elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private names of torch, each with what stands in for it in a torch that has it no more.
+"""Private names of torch, each with a fallback for versions of torch without it.
 
 No other file names any. Where a public function answers the same question, it stands in, slower.
 Where none does, the stand-in supposes the worst: that somebody looks at a call, which then takes

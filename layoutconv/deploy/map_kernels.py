@@ -1,4 +1,4 @@
-"""Kernels that make the maps of a sparse program, asked for where a CPU stands in for the GPU.
+"""Note the kernels of a sparse program's maps, where a CPU stands in for the GPU.
 
 There, maps are made by torch, so that the rest of the program meets true ones. Each operator that
 makes one is called once more beside it, with tensors of cells that claim to be on the GPU: it takes

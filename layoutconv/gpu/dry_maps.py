@@ -1,7 +1,7 @@
 """Kernels of maps in a dry run: asked for where torch makes the map.
 
-A function that launches them on a GPU is called beside torch, with memory on the CPU. Its launches
-load their kernels, and none runs; what it reads on the host afterwards is written in their place.
+While torch makes the map, the GPU's function is also called, with tensors on the CPU. Its launches
+load their kernels and run none; values that it reads on the host afterwards are filled in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _one_at_a_time = threading.RLock()
 
 
 def ask(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a function of a GPU, with copies of its tensors, so that its kernels are asked for.
+    """Call a GPU's function on copies of its tensors, so that its kernels are noted.
 
     What comes back has the shapes of what it makes, with other numbers.
     """

@@ -1,7 +1,8 @@
 """Dry runs: what calls would launch is noted, and results are zeros.
 
-Kernels of tensor cores alone, or of all kinds: then torch makes the kernel maps, on which depends
-what a network does, and the kernels that would have made them are noted.
+A dry run covers the kernels of the template alone, or those of every kind. In the second case torch
+makes the kernel maps, since a network's work depends on them, and the kernels that a GPU would have
+launched for the maps are noted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Note = Callable[[GemmView, KernelSpec], None]
 
 
 class Other(NamedTuple):
-    """A kernel that is none of the template: its key, and what compiles it."""
+    """A kernel other than the template's: its key, and the function that compiles it."""
 
     key: Hashable
     compile: Callable[[], Any]
@@ -57,11 +58,11 @@ def dry(
     """Launch none of the kernels that calls in this context plan for; ``note`` is told
     of each.
 
-    With ``others`` that is so of all threads, as torch has some of its own for backward passes on a
-    GPU: nothing else may convolve meanwhile. Without, other threads load and launch as ever.
-    ``note_other`` gets the kernels of other kinds, and none of them runs but one that was loaded
-    before or cannot be pickled; if a CPU ``stands_in`` for the GPU, it gets the kernels of maps of
-    cells on the CPU, too. What a call around this one notes is noted again after it.
+    With ``others`` this holds for all threads, since torch runs backward passes on a GPU in threads
+    of its own; no other thread may convolve meanwhile. Without it, other threads load and launch as
+    usual. ``note_other`` gets the kernels of other kinds, and none of them runs but one that was
+    loaded before or cannot be pickled; if a CPU ``stands_in`` for the GPU, it gets the kernels of
+    maps of cells on the CPU, too. What a call around this one notes is noted again after it.
 
     >>> with dry(print):
     ...     pass
@@ -83,7 +84,7 @@ def dry(
 
 
 class _Dry:
-    """A stand-in that is loaded instead of kernels, and notes what would have been."""
+    """A source of kernels that notes each one and loads none."""
 
     def __init__(self, load: Load, note: Note, thread: int | None) -> None:
         self.note = note

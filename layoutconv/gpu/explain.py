@@ -1,4 +1,4 @@
-"""Why a kernel is chosen: what the cost model expects of tiles, and what legality says of them.
+"""Explain the choice of a kernel: expected times of tiles, and reasons why some are illegal.
 
 No GPU is needed: a machine is one of ``MACHINES``, by its architecture.
 """

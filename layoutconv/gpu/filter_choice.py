@@ -18,7 +18,7 @@ from .fp32_precision import multiplied_as
 
 
 class Least(NamedTuple):
-    """Work that a copy of a filter is worth: rows that each of its elements is multiplied by."""
+    """The least work that pays for a copy of a filter: rows that each element is multiplied by."""
 
     rows: int
     products: int
@@ -31,7 +31,7 @@ VECTOR = 4  # numbers of 16 bytes, which lie side by side then
 
 
 def worth_k_major(rows: int, filter: Sequence[int], groups: int = 1) -> bool:
-    """Return whether a copy of the filter costs less than kernels that run along the sum gain.
+    """Return whether a K-major copy of the filter costs less than it saves.
 
     ``rows`` are those of the gradient that is read, N * Z * P * Q or the rows of a kernel map;
     ``filter`` is a shape (K, T, R, S, C / groups).

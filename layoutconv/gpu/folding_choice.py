@@ -1,4 +1,4 @@
-"""The choice of a GPU for the forward pass: which lines are folded by their stride."""
+"""Choice of stride folding for a forward pass on a GPU: which lines are folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are read through an index and reduced, where the tensors are.
+"""Gather and reduce rows on the device of the tensors.
 
     gather(a, index, ...)       out[r, c] = op_j a[index[r, j], c] * b[...]
     segments(a, starts, ...)    out[s, c] = op_i a[order[i], c], starts[s] <= i < starts[s + 1]

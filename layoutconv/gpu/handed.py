@@ -1,4 +1,4 @@
-"""Handed in from above: tuning needs plans, so the room that makes them does not import it."""
+"""The hook by which tuning hands in its chooser: tuning imports plans, not the reverse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where plans take kernels from: the store, or what stands in for it."""
+"""Source of the kernels of plans: the store, or a replacement during a dry run."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ class Later:
 
 
 def now(kernel: Any) -> Any:
-    """A kernel, or what one that came later has become: launches are a call of Python less."""
+    """A kernel itself, also if it was loaded late: launches save one Python call."""
     return kernel.load() if type(kernel) is Later and not kernel.is_dry() else kernel

@@ -46,8 +46,8 @@ def planned() -> Planned | None:
 
 
 def machine_of(device: int) -> Machine:
-    """Return what decides between tiles on a GPU that is present; ``DeviceError`` if none run on
-    it.
+    """Return the machine that tiles are chosen for on a present GPU; ``DeviceError`` if no kernel
+    runs on it.
 
     Of a call of a pack, on a GPU of its architecture, it is what the pack was planned for.
     """

@@ -1,4 +1,4 @@
-"""Passes of sparse convolutions over kernel maps, as what is new of each map: numbers and memory.
+"""Passes of sparse convolutions, described by what is new in each kernel map: numbers and memory.
 
 Views of them are made later, or never: see :mod:`~layoutconv.gpu.map_views`.
 """

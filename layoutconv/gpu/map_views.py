@@ -1,4 +1,4 @@
-"""Views over kernel maps, of which a new cloud makes a few dozen: at the cost of what is new.
+"""Views over kernel maps, made for a new cloud at the cost of only what is new.
 
 Two clouds differ in numbers of rows and in index buffers. Their layouts are the same but for these,
 and so are the checks, the kernel and the tile that a plan comes to: milliseconds of Python for each

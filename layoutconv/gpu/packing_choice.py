@@ -1,4 +1,4 @@
-"""Where few channels are packed before a pass: if the cost model expects the copies to pay."""
+"""Choice of packed channels for a pass: taken if the cost model expects the copies to pay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stride phases of a strided dgrad: which of them a GPU runs as one view, concatenated along N."""
+"""Choice of stride phases: which phases of a strided dgrad run as one view, along N."""
 
 from __future__ import annotations
 

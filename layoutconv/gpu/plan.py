@@ -113,8 +113,8 @@ class Plan:
         self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
 
     def _take(self, owner: Any, buffers: Buffers | None, integers: Any) -> None:
-        """Return what the kernel gets after its operands, and what more if nothing follows the
-        sums.
+        """Return the kernel's arguments after its operands, and those it gets besides without an
+        epilogue.
         """
         self._owner = owner  # of buffers, which are given by addresses
         self._given = *_addresses(buffers), integers
@@ -346,7 +346,7 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
 
 
 def launcher_of(plan: Plan | DotPlan) -> Launcher:
-    """Return what launches a plan, with the least of Python before it."""
+    """Return the function that launches a plan with the least host overhead."""
     return plan.launcher() if isinstance(plan, Plan) else plan.launch
 
 

@@ -1,4 +1,4 @@
-"""Batch norms, and activations, that become part of the convolution before them: for inference."""
+"""Fold batch norms and activations into the convolution before them, for inference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epilogues of a convolution, fused into it wherever that can be differentiated."""
+"""Fuse the epilogue into a convolution, wherever the result can be differentiated."""
 
 from __future__ import annotations
 

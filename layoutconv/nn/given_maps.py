@@ -1,4 +1,4 @@
-"""Kernel maps that a caller gives: what they have to be, and what cannot be said beside them."""
+"""Checks of a kernel map given by the caller, and of the arguments that exclude one."""
 
 from __future__ import annotations
 

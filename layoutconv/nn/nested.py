@@ -1,4 +1,4 @@
-"""Arguments and results of modules, taken apart into what they are made of, and put together."""
+"""Flatten nested arguments and results of modules into tensors, and rebuild them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward passes of subclasses that call torch's convolution functions by themselves.
+"""Subclasses whose forward pass calls torch's convolution functions itself.
 
 A convolution that standardizes its weight, masks it, or pads its input is often written as a
 subclass of ``torch.nn.Conv2d`` whose ``forward`` ends in ``torch.nn.functional.conv2d``. It runs as

@@ -1,4 +1,4 @@
-"""Layers over cells that are there more than once: what is computed of extended rows."""
+"""Layers over repeated cells, computed from extended rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers beside a way past them."""
+"""Residual block: layers with a shortcut around them."""
 
 from __future__ import annotations
 

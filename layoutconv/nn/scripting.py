@@ -1,4 +1,4 @@
-"""TorchScript's compiler reads no module of this package; its users are told, and what does."""
+"""Errors for ``torch.jit.script``, which cannot compile these modules: they name what can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The call cache: bound calls by their signature, which is all that a call depends on but data.
+"""The call cache: bound calls by signature, which is everything a call depends on except data.
 
 A signature has two parts. The key of the dictionary is cheap and coarse: the numbers of a call,
 their types, and the numbers of elements. The guard is one call of C that compares tensors with
@@ -66,7 +66,7 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         residual: Tensor | None = None,
         *named: Tensor,
     ) -> Any:
-        """Return what was kept for a call; None if nothing was, or if torch has to see the call."""
+        """Return the value kept for a call; None without one, or if torch must see the call."""
         # What is_watched_unseen asks: a function takes as long as its answers. Of graphs, those of
         # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
         if is_dynamo_compiling() or functions_that_look() or operators_that_look():

@@ -254,7 +254,7 @@ class DenseCall(BoundCall):
 
 
 def _by_calls(name: str) -> PassOf:
-    """A pass of a gradient: a call, which is found from its second time on."""
+    """A pass of a gradient as a cached call, found from its second time on."""
     place, operator = Arguments._fields.index(name), getattr(OPERATORS, name)
 
     def run(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
@@ -281,7 +281,7 @@ def _as_result(input: Tensor, shape: tuple[int, ...], ending: EpilogueArgs) -> T
 
 
 def _is_torchs_alone(input: Tensor, ending: EpilogueArgs, stored: torch.dtype) -> bool:
-    """Return whether torch's own convolution is all of a call on a CPU: sums, and a bias."""
+    """Return whether a call on a CPU is just torch's own convolution, with or without bias."""
     bias, scale, residual, activation, _, _ = ending
     kinds = {input.dtype, stored} | ({bias.dtype} if bias is not None else set())
     plain = scale is None and residual is None and activation is None

@@ -22,7 +22,7 @@ SCHEMA = (
 class EpilogueArgs(NamedTuple):
     """``activation(scale * sum + bias + residual)``, in the dtype ``out_dtype``.
 
-    A call that is known makes none: that takes half a microsecond. An activation is a name, or a
+    A warm call makes none: constructing one takes half a microsecond. An activation is a name, or a
     user's function, which no operator of torch takes: its schema has names.
     """
 

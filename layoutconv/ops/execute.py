@@ -150,7 +150,7 @@ def _with_statistics(
 
 
 def _of_entries(columns: Layout, statistics: Tensor) -> Tensor:
-    """Statistics of columns as those of the entries that they read, summed in one order."""
+    """Column statistics summed by the bias entries that the columns read, in a fixed order."""
     entries = torch.as_tensor(columns(torch.arange(columns.size()))).to(statistics.device)
     chosen = entries[:, None] == torch.arange(columns.cosize(), device=statistics.device)
     return (statistics.double() @ chosen.double()).float()

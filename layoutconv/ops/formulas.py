@@ -1,4 +1,4 @@
-"""Gradients of the passes: one formula for each, whoever runs it.
+"""Gradients of the passes: one formula each, run by operators or by bound launches.
 
 A pass is linear in both its tensors, and the gradients of each are the other two:
 

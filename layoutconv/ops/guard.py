@@ -1,4 +1,4 @@
-"""Guards: is it safe to bypass torch's dispatcher, and are tensors as in an earlier call?"""
+"""Guards: may a call bypass torch's dispatcher, and do its tensors match an earlier call's?"""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def is_watched() -> bool:
-    """Return whether some mode or transform sees all calls, whatever their tensors are.
+    """Return whether a mode or transform intercepts all calls, whatever their tensors.
 
     >>> with torch.device("cpu"):
     ...     is_watched()
@@ -77,7 +77,7 @@ def is_watched() -> bool:
 
 
 def is_watched_unseen() -> bool:
-    """Return whether something looks at calls that does not show in how tensors are dispatched.
+    """Return whether something intercepts calls without changing the tensors' dispatch keys.
 
     The rest of what ``is_watched`` asks for changes the dispatch keys of the thread: not so
     functions, forward mode, and modes such as that of fake tensors.

@@ -1,4 +1,4 @@
-"""Calls that are bound to launches, as autograd records them: one function for all."""
+"""Bound calls as autograd records them: one ``autograd.Function`` for all of them."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ _BIAS = 4  # its place among the inputs of ``Recorded``
 
 
 def asked_for(ctx: Any, call: BoundCall) -> Sequence[bool]:
-    """Return which gradients a backward pass is after, of those that inputs require.
+    """Return which of the required gradients a backward pass asks for.
 
     torch asks a function of Python for all of them, also where ``torch.autograd.grad`` is after
     the input's alone, as for a saliency map or a gradient penalty: half of the products then.

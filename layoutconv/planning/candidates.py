@@ -1,4 +1,4 @@
-"""Candidates: tiles that a kind of problem may be run by, with all that its sizes do not change.
+"""Candidate tiles for a kind of problem, with the terms of their times that no size changes.
 
 Problems of one kind differ in rows, in groups, and in the length of long sums, as those of a layer
 do at another size of its input. A network has few kinds, so that what is known of them is kept.
@@ -42,7 +42,7 @@ _CANDIDATES: BoundedCache[tuple[Problem, Machine], Candidates] = BoundedCache(
 
 
 class Candidate(NamedTuple):
-    """A tile that a machine has room for, and the terms of its time."""
+    """A tile that fits a machine, and the terms of its expected time."""
 
     tile: TileConfig
     terms: TileTerms
@@ -60,7 +60,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(problem: Problem, machine: Machine) -> Candidates:
-    """The tiles of the family that a machine has room for.
+    """The tiles of the table that fit a machine.
 
     >>> from .machine import MACHINES
     >>> of = [Problem(m, 128, 1728, 64, "float16", 2) for m in (10**4, 10**6)]
@@ -78,7 +78,7 @@ def candidates(problem: Problem, machine: Machine) -> Candidates:
 
 
 def kind_of(problem: Problem) -> Problem:
-    """The problem without the sizes that make no difference to its candidates.
+    """The problem without the sizes that its candidates do not depend on.
 
     >>> of = [Problem(m, 64, k, 0, "float16", 4) for m, k in ((9, 10**5), (99, 10**6))]
     >>> kind_of(of[0]) == kind_of(of[1])
@@ -134,7 +134,7 @@ def _of_table(rows: dict[Shape, tuple[float, int, Load]], k: int) -> list[TileCo
 
 
 def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[TileConfig]:
-    """The tile for clusters that share a sum, as long as each CTA has rows to store.
+    """The tile for cluster split-K, as long as each CTA has rows to store.
 
     Only on Hopper, where the exchange was measured and what it brings.
     """
@@ -151,7 +151,7 @@ def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[Tile
 
 
 def _takes_narrow(problem: Problem, tile: TileConfig) -> bool:
-    """A tile of fewer columns than any other has all of a problem, of a B that it can read."""
+    """Return whether a narrow tile covers all columns of a problem, and can read its B."""
     if tile.warp_specialized:
         reads = problem.b_along_k and (problem.dtype != "tfloat32" or problem.tma)
     else:
@@ -160,7 +160,7 @@ def _takes_narrow(problem: Problem, tile: TileConfig) -> bool:
 
 
 def _halo_tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
-    """Tiles of A that serve several taps, of k-tiles that lie within the first of these.
+    """Tiles with halo reuse: A's tile serves several taps, and k-tiles lie within the first.
 
     Of all columns: where A is read for each of several tiles of them, nothing is gained.
     """
@@ -193,7 +193,7 @@ def _halo_tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
 
 
 def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConfig]:
-    """Tiles that one warp copies, with as many stages as leave others room.
+    """Tiles that one TMA warp loads, with as many stages as the occupancy leaves room for.
 
     For data of 16 bits; for tf32 where all of a sum is on its way at once: more was not measured.
     """
@@ -215,7 +215,7 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
 
 
 def _persistent(problem: Problem, k: int) -> list[TileConfig]:
-    """Tiles of persistent kernels; with halo reuse, of half lines and of all columns."""
+    """Tiles of persistent kernels; with halo reuse, those of half lines and all columns."""
     if not problem.persistent or BYTES[problem.dtype] not in REGISTER_STORE_BYTES:
         return []
     tiles = []
@@ -238,7 +238,7 @@ def _persistent(problem: Problem, k: int) -> list[TileConfig]:
 
 
 def _persistent_epilogue_fits(problem: Problem, tile: TileConfig) -> bool:
-    """A persistent kernel of such tiles stores what the problem asks for."""
+    """Return whether the epilogue of a persistent kernel can store what the problem asks for."""
     if problem.statistics and not (tile.pingpong and problem.n <= tile.n <= MOST_COUNTED):
         return False
     if not tile.stores_registers(BYTES[problem.dtype]):

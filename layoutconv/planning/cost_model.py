@@ -28,7 +28,7 @@ FEW_GROUP_TILES = 6  # of several groups, to choose from
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[TileConfig, int]:
-    """The tile and the number of parts of a sum that are expected to be done first.
+    """Return the tile and the number of split-K slices with the least expected time.
 
     The size only picks from the family: what is compiled for a problem serves every size that picks
     the same tile.
@@ -46,7 +46,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[TileConfig, int]:
 
 
 def ranked(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int]]:
-    """Yield what ``choose`` picks from, tiles and numbers of slices, the fastest expected first."""
+    """Yield the tiles and numbers of slices that ``choose`` picks from, the fastest first."""
     pairs, times = _timed(problem, machine)
     first = times.index(min(times))
     yield pairs[first]
@@ -54,9 +54,8 @@ def ranked(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int
 
 
 def shortlist(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]]:
-    """Return what is worth a trial, the expected winner first: the tiles that the model takes for
-    at most ``FAR`` times as slow, with the number of parts that suits each best, half and twice as
-    many.
+    """Return the tiles that are worth a trial, the expected winner first: those expected to take at
+    most ``FAR`` times as long, each with its best number of slices, half and twice as many.
 
     >>> from .machine import MACHINES
     >>> tried = shortlist(Problem(10**6, 128, 1728, 64, "float16", 2), MACHINES["sm_86"])
@@ -103,7 +102,7 @@ def _timed(problem: Problem, machine: Machine) -> tuple[list[tuple[TileConfig, i
 
 
 def _group_pairs(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]]:
-    """The fastest tiles of several groups that the machine has room for, few of many."""
+    """Return the few fastest tiles of several groups that fit the machine."""
     if problem.group is None:
         return []
     outputs = 4 * problem.m * problem.n * problem.groups
@@ -114,7 +113,7 @@ def _group_pairs(problem: Problem, machine: Machine) -> list[tuple[TileConfig, i
 
 
 def suits(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> bool:
-    """A tile that was chosen once is still one for a problem and a machine.
+    """Return whether a tile that was chosen earlier still fits a problem and a machine.
 
     After a change of the table it may not be. What the tile asks of the view, ``legality`` says.
     """
@@ -127,8 +126,8 @@ def suits(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> 
 
 
 def leaves_zeros_out(problem: Problem, tile: TileConfig, splits: int) -> bool:
-    """Return whether zeros of B are not multiplied: an infinity of A would make of them what is no
-    number.
+    """Return whether a tile skips the structural zeros of B: an infinity in A times such a zero
+    would be NaN.
 
     Where there are no zeros, or no tile can leave them out, that is said of none.
     """
@@ -141,7 +140,7 @@ def leaves_zeros_out(problem: Problem, tile: TileConfig, splits: int) -> bool:
 
 
 def _worth_sharing(problem: Problem, tile: TileConfig, machine: Machine) -> int:
-    """Return how many sizes of clusters are worth a thought: every CTA has a few k-tiles.
+    """Return the number of cluster sizes to consider: every CTA must keep a few k-tiles.
 
     Where there are fewer CTAs than SMs; others have sums enough.
     """
@@ -154,7 +153,7 @@ def _worth_sharing(problem: Problem, tile: TileConfig, machine: Machine) -> int:
 
 
 def _splits(problem: Problem, tile: TileConfig) -> list[int]:
-    """Numbers of parts that are worth a thought: every part has a few k-tiles."""
+    """Return the numbers of split-K slices to consider: every slice must keep a few k-tiles."""
     if not problem.splittable or tile.cluster_k > 1 or tile.persistent:
         return [1]
     outputs = 4 * problem.m * problem.n * problem.groups

@@ -1,4 +1,4 @@
-"""Tiles of several groups for a view, and the work of one: what the cost model asks about them."""
+"""Tiles of several groups, and the work of each, for the cost model."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class GroupWork:
 
 
 def sum_tiles(view: GroupSumView, dtype: str) -> Iterator[GroupSumTile]:
-    """Yield the tiles that are worth a thought for sums over voxels, of data of a type."""
+    """Yield the tiles to consider for sums over voxels, for data of a type."""
     if dtype not in SUM_TYPES or view.channels % GRANULE or view.columns % GRANULE:
         return
     extents = [int(r.extent) for r in view.rows]
@@ -138,7 +138,7 @@ def sum_tiles(view: GroupSumView, dtype: str) -> Iterator[GroupSumTile]:
 
 
 def group_tiles(view: GroupView, dtype: str, along_b: int) -> Iterator[GroupTile]:
-    """Yield the tiles that are worth a thought for a view, of data of a type.
+    """Yield the tiles to consider for a view, for data of a type.
 
     >>> from ..conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((64, 56, 56, 128), (128, 3, 3), padding=1, groups=32))
@@ -207,7 +207,7 @@ class GroupProblem:
             yield from ((tile, count) for count in dict.fromkeys(parts))
 
     def time(self, tile: GroupTile, splits: int, machine: Machine) -> float:
-        """Microseconds of a tile beside what memory takes: one CTA hides what another waits for.
+        """Microseconds of a tile, memory time aside: one CTA hides the waits of another.
 
         A CTA takes what the busiest of an SM's units does for it, or, with too few beside it, as
         long as it waits for its patch and multiplies alone. Of sums it has a share of boxes.

@@ -22,7 +22,7 @@ from .tile import HALO, TileConfig
 
 
 def widened(view: GemmView) -> GemmView | None:
-    """The same sums with a row for every ``q + d*s``, and S as the slowest mode of k; or None.
+    """The same GEMM with a row for every ``q + d*s``, and S as the slowest mode of k; or None.
 
     None where no tap moves rows alone, by whole rows: with a stride or one tap, or where rows are
     gathered.
@@ -81,7 +81,7 @@ class Halo(NamedTuple):
 
 
 def halo_of(view: GemmView, tile: TileConfig) -> Halo:
-    """Return what a tile shares of a view, which is a widened one if it has several taps.
+    """Return the halo of a tile over a view, a widened one if the tile has several taps.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> from .tile import specialized
@@ -165,7 +165,7 @@ def _rows_of_a_tap(a: _Map) -> int | None:
 
 
 def _ends_with_its_line(d: _Map, extent: Any) -> bool:
-    """Return whether D has no place for rows past the last of a line of so many."""
+    """Return whether D stores no rows past the end of a line of so many."""
     step = d.row_steps[0]
     (mode,) = step.path
     alone = all(other.path != step.path for other in d.row_steps[1:])

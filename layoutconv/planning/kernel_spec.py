@@ -1,4 +1,4 @@
-"""The spec of a kernel: what it is compiled for beside the structure of its view."""
+"""The spec of a kernel: all that it is compiled for besides the structure of its view."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class KernelSpec:
 
     @property
     def stores_registers(self) -> bool:
-        """Results go from registers to memory, past shared memory."""
+        """Results are stored from registers, without shared memory."""
         return self.tile.stores_registers(BYTES[self.dtype])
 
     @property
@@ -145,7 +145,7 @@ class KernelSpec:
 
 
 def ctas_within(room: int, tile: TileConfig, smem_bytes: int) -> int:
-    """Return how many CTAs of a tile an SM with ``room`` bytes of shared memory holds, or one."""
+    """Return the CTAs of a tile, at least 1, that fit an SM with ``room`` bytes of smem."""
     return max(1, min(tile.ctas_per_sm, room // (smem_bytes + RESERVED)))
 
 
@@ -159,7 +159,7 @@ def carveout(ctas: int, smem_bytes: int) -> int:
 
 
 def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
-    """Return whether tiles should leave out the taps that none of their rows has.
+    """Return whether tiles should skip the taps that none of their rows has.
 
     They should of a kernel map, where most taps of a row are absent: of a gathered A whose index
     buffer has an entry for every row and tap. Otherwise that pays where neighbouring rows have the
@@ -185,7 +185,7 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
 
 
 def skips_sums(view: GemmView, along: tuple[int, int]) -> bool:
-    """Return whether CTAs of sums of nothing end at once, whose first element A does not have.
+    """Return whether CTAs with empty sums exit at once: those for which A lacks the first element.
 
     >>> import torch
     >>> from layoutconv.sparse.maps.tap_pairs import Pairs
@@ -199,7 +199,8 @@ def skips_sums(view: GemmView, along: tuple[int, int]) -> bool:
 
 
 def kept_entries(view: GemmView, spec: KernelSpec) -> int:
-    """Return how many entries of index buffers a CTA keeps: those of its rows, or none.
+    """Return the number of index-buffer entries that a CTA keeps in shared memory: those of its
+    rows, or none.
 
     Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit an SM.
 
@@ -285,9 +286,7 @@ def suits_warpgroups(dtype: str, vectors: tuple[int, ...]) -> bool:
 
 
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
-    """The bytes of an element while the epilogue turns its tile: wide if something comes after
-    that.
-    """
+    """The bytes of an element that the epilogue stages: wide if steps follow the staging."""
     size = BYTES[out_dtype]
     wide = 8 if dtype == "float64" else 4
     return wide if size == 1 or is_by_row(epilogue) else size
@@ -334,7 +333,9 @@ def longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
 
 
 def vector_along(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:
-    """The greatest power of two that divides what is one piece of memory, up to 16 bytes."""
+    """The widest vector, a power of two of up to 16 bytes, that divides a contiguous piece of
+    memory.
+    """
     together = contiguous_extent(layout, mode)
     size_limit = max(1, min(VECTOR_BYTES, aligned & -aligned) // size)
     return min(together & -together, size_limit)

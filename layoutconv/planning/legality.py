@@ -1,7 +1,7 @@
-"""Legality: what a tile may run. One function says it; chooser, races and kernels ask it.
+"""Legality: which tiles may run which views. Chooser, races and kernels ask this one function.
 
-What no tile may be, whatever it runs, is an error of ``TileConfig``; what no tile may run, in
-``view_rules.py``. Here are the rules between them: of a tile for a view and its ``KernelSpec``.
+``TileConfig`` rejects tiles that no kernel can have, and ``view_rules.py`` views that no tile can
+run. This file has the rules for a tile together with a view and its ``KernelSpec``.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _of_cluster(spec: KernelSpec) -> Iterator[str]:
 
 
 def _of_persistence(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """Return what CTAs that compute several tiles sum and store."""
+    """Rules of persistent CTAs: what they may sum and store."""
     tile = spec.tile
     if not tile.persistent:
         return

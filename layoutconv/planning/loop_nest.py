@@ -1,10 +1,10 @@
 """A view as a loop nest: extents to run over, and linear forms of the indices. Needs no compiler.
 
-What a reduction, or a batch of dot products, does with memory is ``offset + sum(index * step)``
-over its loops, once for each operand, and as much for each coordinate that can leave its bounds.
-Chains of maps are folded into that; modes that memory does not tell apart are merged; the loops
-come in the order of memory, whatever the order of the modes was. Kernels are compiled for the
-number of loops and forms alone: every extent and every step is an argument.
+A reduction, or a batch of dot products, addresses memory as ``offset + sum(index * step)`` over its
+loops, once per operand, and once more per coordinate that can leave its bounds. Chains of maps are
+folded into that; modes that memory does not tell apart are merged; the loops come in the order of
+memory, whatever the order of the modes was. Kernels are compiled for the number of loops and forms
+alone: every extent and every step is an argument.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def make_nest(operands: Sequence[tuple[str, OperandLayout, int | None]]) -> Nest
 
 
 def split(nest: Nest, pieces: int, first: int = 0) -> tuple[Nest, Nest]:
-    """Two nests that do the work of one: partial results of about ``pieces`` pieces, then those.
+    """Split a nest into two: partial results of about ``pieces`` pieces, then their reduction.
 
     The longest loop over what is summed, from the ``first`` on, is divided, ``logical_divide`` of a
     mode. What is written between lies in a workspace, contiguous in the order of the loops, the

@@ -1,4 +1,4 @@
-"""Chunks of pairs: how many pairs a CTA sums over, of a filter's gradient over a kernel map.
+"""Chunks of pairs: how many pairs of rows a CTA sums over in a sparse wgrad.
 
 Every chunk is a product of its own, (K, C), whose fp32 result another kernel adds up. Tiles and
 CTAs per SM are those that the cost model would choose.

@@ -56,7 +56,7 @@ class TileScheduler(_Choice):
 
 
 class Load(_Choice):
-    """Who copies operands from global to shared memory.
+    """Which threads copy operands from global to shared memory, and by which instruction.
 
     Beside a producer of cp.async, TMA loads what a TMA descriptor describes of A or of B.
 

@@ -59,7 +59,7 @@ class Run(NamedTuple):
 
 
 def leaves_bounds(view: GemmView) -> bool:
-    """Return whether some of B is outside of its memory: zeros, which k-tiles may lack.
+    """Return whether part of B lies outside its memory: zeros that k-tiles may skip.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from layoutconv.conv.stride_folding import folded_fprop_view

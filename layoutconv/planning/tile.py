@@ -82,7 +82,7 @@ class TileConfig:
         return ", ".join([shape, f"{warps} warps", f"{self.stages} stages", *self.traits()])
 
     def traits(self, most_halo_taps: int | None = None) -> list[str]:
-        """Its schedule, its load and what else few tiles have, in words.
+        """The schedule, the load and the rarer options, in words.
 
         >>> persistent((128, 192, 64), (8, 1), 5).traits()
         ['cooperative', 'TMA by a warp', 'persistent']
@@ -97,7 +97,8 @@ class TileConfig:
         return words
 
     def _reasons(self) -> Iterator[str]:
-        """Why no kernel has this tile: for each rule that it breaks, what is expected and what is.
+        """Reasons why no kernel can have this tile: for each broken rule, what was expected and
+        what came.
 
         What a tile asks of a view is in ``legality.py``.
         """
@@ -154,7 +155,7 @@ class TileConfig:
 
     @property
     def warp_specialized(self) -> bool:
-        """There are producer warps, which only load, and consumers that multiply by ``wgmma``."""
+        """Return whether producer warps load, and consumer warpgroups multiply by ``wgmma``."""
         return self.schedule is not KernelSchedule.MULTISTAGE
 
     @property
@@ -187,7 +188,7 @@ class TileConfig:
 
     @property
     def consumers(self) -> int:
-        """Groups of threads that multiply, each a tile of its own: two with ping-pong."""
+        """Groups of consumer threads, each with its own output tile: two with ping-pong."""
         return 2 if self.pingpong else 1
 
     @property
@@ -211,7 +212,9 @@ class TileConfig:
 
     @property
     def statistics_by_producers(self) -> bool:
-        """Producers are enough to sum columns, while the consumers store them."""
+        """Return whether the producer threads suffice to sum columns while the consumers store
+        them.
+        """
         return self.producer_threads >= WARPGROUP
 
     @property

@@ -155,7 +155,7 @@ def sums_pairs(problem: Problem) -> bool:
 
 
 def maps_sums(problem: Problem) -> bool:
-    """Return whether TMA loads sums that run across memory: wgrad."""
+    """Return whether TMA loads operands that are not contiguous along k, as in wgrad."""
     return problem.tma and not problem.channels
 
 
@@ -277,7 +277,7 @@ def times_of(
 
 
 def _sms(machine: Machine, cluster: int) -> int:
-    """SMs that clusters of so many CTAs find room on.
+    """The number of SMs that clusters of so many CTAs can occupy.
 
     A cluster stays within a GPC, of 16 or 18 SMs, some of which are off, others on every chip: 32
     clusters of four on 132 SMs took twice the time of one wave (H100).

@@ -1,7 +1,7 @@
 """When the warps of a CTA load, multiply and store: an estimate from the rates of the cost model.
 
-Nothing is executed. The pipeline is that of the kernels, stages and who waits for whom included;
-how long its pieces take is what the cost model has measured of tiles on one GPU of each kind.
+Nothing is executed. Stages and waits are those of the kernels; durations are the rates that the
+cost model measured, on one GPU of each kind.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Timeline:
 
     @property
     def bound(self) -> str:
-        """Which of the two keeps the other waiting, in the middle of a long sum."""
+        """The role that keeps the other waiting in the steady state of a long sum."""
         return "products" if self.multiply >= self.copy else "loads"
 
 

@@ -68,7 +68,7 @@ class Boxes:
 
 
 def memory_of_b(view: GemmView, spec: KernelSpec) -> Boxes | None:
-    """B's tiles as boxes of its memory; None where producers have to copy it vector by vector.
+    """B's tiles as boxes of its memory; None where producers must copy B by ``cp.async``.
 
     What a map says has to hold for every call of a kernel, so extents and strides are constants. A
     tile's side is the first digits of its mode, each by ones along a mode of memory: of lines one,

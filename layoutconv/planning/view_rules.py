@@ -1,4 +1,4 @@
-"""Rules of views: what the template asks of one, refused with a reason before it is compiled.
+"""Rules of views: what the template requires, checked with a reason before it compiles.
 
 The kernel checks the bounds that rows can leave, and what an index buffer holds. Everything else
 has to be inside by construction; that is decided here, on intervals of integers.

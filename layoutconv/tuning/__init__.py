@@ -1,4 +1,4 @@
-"""Which tile is fastest, measured: races between tiles, and a memory of who won.
+"""Tuning: races between tiles, whose winners are kept.
 
 The cost model, ``planning/cost_model.py``, picks a tile with no trial run. A race measures what the
 model can only guess, and its winner is remembered on disk for the GPU, or comes with the package.

@@ -1,4 +1,4 @@
-"""Races over many layers: where each is best, or near, and how fast it is.
+"""Statistics of races over many layers: the share of layers at which each tile is best or close.
 
 A tile that is never best, nor within 2% of the best, is one too many. Where a tile takes longer
 than the cost model expects, on layers that fill a GPU, its rate in ``planning/tile_table.py`` is

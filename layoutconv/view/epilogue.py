@@ -1,4 +1,4 @@
-"""Epilogues: what happens to sums before they are stored: a few steps, applied in order.
+"""Epilogues: steps that are applied in order to the sums before they are stored.
 
 A step works on accumulators, in fp32: those of int8, which are int32, are converted at the first
 step; those of float64 stay in fp64. After the last step the value is converted to the dtype of D:

@@ -1,4 +1,4 @@
-"""A user's function of a result, traced: called once with stand-ins, kept as a straight program.
+"""Trace a user's function of a result into a straight-line program of operations.
 
 A program is what kernels are compiled from, and what torch runs on a CPU: both do the same
 operations in the same order, on fp32 (fp64 of float64). Its text determines it, so that it is part

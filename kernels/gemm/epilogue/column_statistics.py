@@ -25,7 +25,9 @@ ONES = {Float16: 0x3C003C00, BFloat16: 0x3F803F80}
 
 @dataclass
 class Columns:
-    """The place of a CTA's columns among all, and the CTA's row of partial sums, (2, all)."""
+    """The position of a CTA's columns among all columns, and the CTA's row of partial sums, (2,
+    all).
+    """
 
     partial: Any
     first: Any
@@ -70,8 +72,8 @@ class SumsOfFragments:
     """Column sums of a ping-pong consumer's fragments: a lane adds up its rows, of two columns in
     every eight.
 
-    It does so from tile to tile. At the end lanes of a warp add theirs up, and a warp has a row of
-    partial sums of its own.
+    It accumulates from tile to tile. At the end the lanes of a warp add up theirs, and each warp
+    has its own row of partial sums.
     """
 
     def __init__(self, tile: TileConfig) -> None:
@@ -103,9 +105,9 @@ class SumsOfFragments:
 class SumsOfMatrices:
     """Column sums of fp16 and bf16 in a turned tile: tensor cores sum blocks of 16 x 16.
 
-    Of the products of 8 columns' transpose with these the diagonal has the sums of squares; under
-    the transpose stand rows of ones, whose products are the sums. That is a twelfth of the
-    instructions of adding element by element.
+    The transpose of 8 columns times the columns has the sums of squares on its diagonal; rows of
+    ones below the transpose give the sums. That is a twelfth of the instructions of adding element
+    by element.
 
     Of a tile that a warpgroup only copied for, it sums, while the others store: their reads do not
     wait behind all those stores then, nor does anybody wait for them. Else all warps sum.

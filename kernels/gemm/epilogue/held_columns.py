@@ -1,7 +1,7 @@
 """Per-column numbers of an epilogue, such as a bias, loaded into registers ahead of the mainloop.
 
-Loaded behind the last products, they cost a few hundred cycles of every output tile in which tensor
-cores are idle. Consumers load them in front of their first wait, if registers are left beside the
+Loaded after the last products, they would leave the tensor cores idle for a few hundred cycles per
+output tile. Consumers load them in front of their first wait, if registers are left beside the
 accumulators.
 """
 

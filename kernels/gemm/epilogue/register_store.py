@@ -87,7 +87,7 @@ class RegisterEpilogue(Epilogue):
         return [d.column(first + (self.vector - 2) * lane)]
 
     def _vectors(self, pairs: Any, half: int, lane: Any) -> list[Any]:
-        """Return what a lane stores of a row, from each of those columns on."""
+        """Return the vectors of a row that a lane stores, from each of those columns on."""
         if self.dtype.width == WORD:
             return [pairs[None, half, g] for g in range(LANES_OF_ROW)]
         words = cute.recast_tensor(pairs, Int32)
@@ -110,7 +110,7 @@ class RegisterEpilogue(Epilogue):
         cute.copy_atom_call(atom, source, cute.make_tensor(pointer, layout), pred=pred)
 
     def _is_stored(self, d: Operand, row: Any) -> Any:
-        """Return whether a row is, if that has to be known: whether its first column is."""
+        """Return whether a row is stored, by its first column, where rows are predicated."""
         return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
 
     def _pairs(

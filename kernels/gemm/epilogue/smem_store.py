@@ -114,8 +114,8 @@ class Epilogue:
     def hold(
         self, mma: Any, tid: Any, d: Operand, extras: Extras, registers: int
     ) -> HeldColumns | None:
-        """Room for what steps read of a thread's columns; None where they read nothing, or a thread
-        has too few ``registers``.
+        """Registers for the per-column values of a thread; None if the steps read none, or if a
+        thread has too few ``registers``.
         """
         tensors = len(extras.columns) if self.by_fragment else 0
         if not tensors:
@@ -124,7 +124,7 @@ class Epilogue:
         return held if held.fits else None
 
     def fetch(self, d: Operand, extras: Extras, n0: Any) -> None:
-        """Load what has room, for a tile whose columns begin at ``n0``.
+        """Load the held per-column values of a tile whose columns begin at ``n0``.
 
         Consumers of Hopper's mainloop call it before their first wait; Ampere's mainloop does
         before its last, when fragments no longer take registers.
@@ -296,7 +296,7 @@ class Epilogue:
     # -- the rows of D ---------------------------------------------------------------------------
 
     def _in_table(self, d: Operand) -> bool:
-        """Return whether rows are computed once for all threads: not if it is one product."""
+        """Return whether one row table serves all threads: not if a row costs one product."""
         return d.row_step is None and not d.gather and not d.live
 
     def _row_table(self, base: Any) -> Any:
@@ -387,7 +387,7 @@ class Epilogue:
         return values.load()
 
     def _column(self, pointer: Any, column: Any, count: int, extras: Extras) -> Any:
-        """One number of a column; past the last, the last one's."""
+        """One value per column; columns past the last get the last one's."""
         past = Int32(count - 1 - column) >> 31  # all ones there
         column = (column & ~past) | (Int32(count - 1) & past)
         at = cute.make_tensor(pointer + extras.entries(column), cute.make_layout(1))
@@ -425,7 +425,7 @@ class Epilogue:
         return [self._own_rows(cute.make_tensor(p, smem.layout)) for p in pointers]
 
     def _add_up(self, parts: list[Any], total: Any) -> None:
-        """Return what CTAs of a cluster have of a vector, in their order: the same in every CTA."""
+        """Add up a vector over a cluster in rank order: the same result in every CTA."""
         held = [cute.make_fragment_like(total) for _ in parts]
         for part, values in zip(parts, held, strict=True):
             cute.autovec_copy(part, values)
@@ -454,12 +454,14 @@ class Epilogue:
             )
 
     def _may_count(self, d: Operand) -> bool:
-        """Return whether what is not stored may be no zero: sums of rows past the last are."""
+        """Return whether elements that are not stored may be nonzero; sums of rows past the last
+        are zero.
+        """
         return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
 
     @cute.jit
     def _clear(self, staged: Any, there: Any) -> None:
-        """Zeros in the turned tile for what is not stored: it takes no part in statistics."""
+        """Zero the staged elements that are not stored, so that statistics ignore them."""
         if not there:
             zeros = cute.make_fragment_like(staged)
             zeros.fill(0)

@@ -1,4 +1,4 @@
-"""Which cells of another grid some cells reach through the taps of a filter."""
+"""Output coordinates: the cells of another grid that input cells reach through a filter's taps."""
 
 from __future__ import annotations
 
