@@ -333,7 +333,7 @@ def test_what_kernels_do_not_take(why: str) -> None:
 
 @pytest.mark.parametrize("name", ["moments", "sums"])
 def test_ranks_share_kernels_whose_code_is_the_same(name: str, tmp_path: Path) -> None:
-    """What follows a norm, and where its parameters are, is nothing to what ranks tell."""
+    """Steps behind a norm, and the types of its parameters, change nothing in these."""
     full = NormShape(
         "float16", 8, "float32", "float32", masked=True, relu=True, added=True, counts=True,
         early=True, ranks=True,
