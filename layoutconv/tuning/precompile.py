@@ -7,11 +7,14 @@ import pickle
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 
+from ..base.caches import clear_caches
 from ..base.fork_server import add_item
+from ..base.forked_call import call_in_fork, can_fork
 from ..base.processes import Tick, Workers
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
@@ -52,7 +55,8 @@ def precompile(
             results down, or what updates weights. Nothing else may convolve meanwhile.
         arch: compile for this GPU, which need not be here: "sm_80" (A100), "sm_86" (RTX 3090),
             "sm_89" (L40S, RTX 4090) or "sm_90a" (H100, H200). The call runs dry in a process of
-            its own, which ``function`` and ``arguments``, of tensors on a CPU, are sent to.
+            its own, which ``function`` and ``arguments``, of tensors on a CPU, are sent to; one
+            that the main module defines, a script or a notebook, in a fork of this process.
         processes: as many as there are cores, if None.
         tick: ``tick(done, total)`` is called as kernels are compiled; if None, a terminal shows a
             bar.
@@ -131,12 +135,18 @@ def _for_another(
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         expected = "what another process can be sent: no lambda and no local function"
         raise ArgumentTypeError("function", expected, str(error)) from error
-    with _compilers(processes, main=b"__main__" in call) as compilers:
-        compilers.add((arch, call))
-        errors = compilers.finish(lambda done, total: tick(max(0, done - 1), total - 1))
+    main = b"__main__" in call
+    forks = main and can_fork()
+    looks = 0 if forks else 1  # items that are the call itself
+    with _compilers(processes, main=main and not forks) as compilers:
+        if forks:
+            call_in_fork(partial(_look, arch, call), compilers.add)
+        else:
+            compilers.add((arch, call))
+        errors = compilers.finish(lambda done, total: tick(max(0, done - looks), total - looks))
     for wrong in filter(None, errors):  # nobody loads them here, and meets it
         raise wrong
-    return len(errors) - 1
+    return len(errors) - looks
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -158,12 +168,18 @@ def _compile_or_look(item: Item) -> None:
     if isinstance(item, bytes):
         loaded(item)
         return
+    _look(*item, add_item)
+
+
+def _look(arch: str, call: bytes, add: Callable[[bytes, float], object]) -> None:
+    """Run a call on the stand-in, in a process that does nothing else; add what it asks for."""
     from ..testing import stand_in
 
-    arch, call = item
+    torch.set_num_threads(1)  # a fork of the caller has none of its threads
+    clear_caches()  # nor is its processor what a warm call has to run on
     stand_in.install("compile", lambda name: None, MACHINES[arch])
     function, arguments = pickle.loads(call)
-    missing = _Missing(add_item)
+    missing = _Missing(add)
     with dry(missing.note, note_other=missing.note_other, stands_in=True):
         function(*arguments)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor
 
 import layoutconv as lc
 import layoutconv.compat.spconv.pytorch as spconv
+from layoutconv.base.forked_call import call_in_fork, can_fork
 from layoutconv.base.processes import Workers
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.conv.packed_channels import LinePacking
@@ -300,6 +302,76 @@ def test_a_first_step_asks_for_the_kernels_of_later_ones() -> None:
     """Six, for a point cloud, on a CPU that stands in for a GPU."""
     done = run_python(["-c", TWO_STEPS], ROOT)
     assert done.stdout.split() == ["6", "6"], done.stderr
+
+
+OF_MAIN = """
+import threading
+import torch
+import layoutconv as lc
+
+print("ran")
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+class Net(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        self.layer(x).sum().backward()
+
+net, x = Net({layer}), torch.ones(64, 8, 16, 16)
+net(x)  # which starts threads, of torch
+print(lc.precompile(net, x, arch="sm_80", processes=1))
+print(lc.precompile(net, x, arch="sm_80", processes=1))
+"""
+
+
+def run_of_main(layer: str, kept: Path, name: str | None) -> list[str]:
+    """Run the program, under a name without a guard or as ``-c``; what it printed."""
+    program, started = OF_MAIN.format(layer=layer), ["-c"]
+    if name is None:
+        started.append(program)
+    else:
+        started = [str(kept / name)]
+        (kept / name).write_text(program)
+    environment = {**os.environ, "LAYOUTCONV_CACHE_DIR": str(kept / "kernels")}
+    run = partial(subprocess.run, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = run([sys.executable, *started], env={**environment, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not can_fork(), reason="no process of several threads may be forked here")
+@pytest.mark.parametrize("name", [None, "script.py"])
+def test_a_network_of_the_main_module_is_looked_at(tmp_path: Path, name: str | None) -> None:
+    """One of a notebook, of ``python -c`` and of a script without a guard, which runs once."""
+    assert run_of_main("torch.nn.Linear(16, 16)", tmp_path, name) == ["ran", "0", "0"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_fork(), reason="no process of several threads may be forked here")
+def test_kernels_of_a_network_of_the_main_module_are_compiled(tmp_path: Path) -> None:
+    """Forward, the filter's gradient and its sum, though the network ran on the CPU before."""
+    layer = "lc.nn.Conv2d(8, 16, 3)"
+    assert run_of_main(layer, tmp_path, None) == ["ran", "3", "0"]
+
+
+def test_a_call_in_a_fork_adds_and_raises() -> None:
+    if not can_fork():
+        pytest.skip("no process of several threads may be forked here")
+    added: list[Any] = []
+
+    def fails(add: Any) -> None:
+        add(b"kernel", 2.0)
+        add(b"other", 1.0)
+        raise ArgumentError("x", "a number", "none")
+
+    with pytest.raises(ArgumentError, match="`x`: expected a number, got none"):
+        call_in_fork(fails, lambda *message: added.append(message))
+    assert added == [(b"kernel", 2.0), (b"other", 1.0)]
+    with pytest.raises(BrokenProcessPool, match="the process that called the function ended"):
+        call_in_fork(lambda add: os._exit(1), added.append)
 
 
 NETWORK = """
