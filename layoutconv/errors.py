@@ -27,6 +27,17 @@ class ArgumentError(ValueError):
         return f"argument `{self.name}`: expected {self.expected}, got {self.got}"
 
 
+def shown(value: Any) -> str:
+    """An argument as a message shows it: of an array the shape, in place of pages of numbers.
+
+    >>> shown("0.5")
+    "'0.5'"
+    """
+    if getattr(value, "shape", ()):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    return repr(value)
+
+
 class ArgumentTypeError(ArgumentError, TypeError):
     """An argument is of a kind that the call cannot take: not a tensor, the wrong dtype."""
 

@@ -127,6 +127,12 @@ def test_without_a_gpu_it_says_why(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(("count", "said"), [(1, "CPU (1 thread)"), (4, "CPU (4 threads)")])
+def test_threads_are_counted(monkeypatch: pytest.MonkeyPatch, count: int, said: str) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+    assert choose_device("cpu")[1] == said
+
+
 OLD_GPU = r"compute capability 7\.5 is not supported: kernels are built for 8\.0, .*on the CPU"
 NEW_GPU = r"compute capability 13\.0 is not supported: .*\(a newer layoutconv may know it\)"
 OLD_DRIVER = r"driver is for CUDA 11\.8, .* CUDA 12\.0: update it to 525 or newer; .*on the CPU"

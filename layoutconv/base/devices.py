@@ -103,7 +103,8 @@ def choose_device(name: str) -> tuple[torch.device, str]:
     if name != "cpu" and usable:
         major, minor = torch.cuda.get_device_capability()
         return torch.device("cuda"), f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
-    return torch.device("cpu"), f"CPU ({torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return torch.device("cpu"), f"CPU ({threads} thread{'s' * (threads != 1)})"
 
 
 def _number(version: str) -> int:

@@ -166,7 +166,7 @@ def check_activation(activation: str | None, slope: float, input: Tensor) -> Non
     if activation is None:
         return
     if activation not in ACTIVATIONS:
-        expected = f"None or one of {', '.join(ACTIVATIONS)}"
+        expected = f"None or one of {', '.join(ACTIVATIONS)}, or an lc.Pointwise"
         raise ArgumentError("activation", expected, repr(activation))
     if input.dtype.is_complex:
         raise ArgumentError("activation", "None for complex numbers", repr(activation))

@@ -81,22 +81,23 @@ class Calibration:
 
     @torch.no_grad()
     def run(self, batches: Iterable[Any]) -> Any:
-        """Show the network all batches; returns the first.
+        """Show the network all batches; returns the first of which a layer read numbers.
 
         Raises :class:`~layoutconv.errors.ArgumentError` for no batch, and for a layer that reads
         or makes what is not finite.
         """
         first: Any = None
-        count = 0
+        count = empty = 0
         with self._watching():
             for batch in batches:
-                first = batch if count == 0 else first
+                first = batch if count == empty else first
                 self._made.clear()
                 result = call_of(self.module, batch)
                 for found in result if isinstance(result, tuple | list) else (result,):
                     if isinstance(found, _Watched):
                         found.seen.read_wide = True
                 count += 1
+                empty += not any(found.numbers for found in self.seen.values())
         if not count:
             raise ArgumentError("batches", "at least one batch to calibrate with", "none")
         return first
@@ -165,6 +166,8 @@ class Calibration:
 def _amax(name: str, verb: str, features: Tensor) -> float:
     if not features.numel():
         return 0.0
+    if features.is_meta:
+        raise ArgumentError("batches", "tensors with numbers", f"`{name}` {verb} one on meta")
     found = float(features.abs().amax())
     if not found < torch.inf:
         raise ArgumentError("batches", "ones of finite features", f"`{name}` {verb} {found}")

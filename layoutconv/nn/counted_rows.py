@@ -45,6 +45,8 @@ def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
     """
     if not isinstance(input, NoTensor):
         raise ArgumentTypeError("input", "a sparse tensor", type(input).__name__)
+    if not isinstance(values, torch.Tensor):
+        raise ArgumentTypeError("values", "a torch tensor", type(values).__name__)
     cells = input.coordinates
     if values.shape[:1] != cells.cells.shape[:1]:
         expected = f"({len(cells.cells)}, ...), a row for each of input"

@@ -68,13 +68,15 @@ def precompile(
     several processes by themselves. Kept kernels are found by machines with a processor like this
     one, since part of each runs there.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for ``arch``; then,
-    as no call follows, what could not be compiled is raised, too.
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for what cannot be
+    called, and for ``arch``; then, as no call follows, what could not be compiled is raised, too.
 
     >>> import layoutconv as lc
     >>> lc.precompile(lc.nn.Conv2d(3, 8, 3), torch.ones(1, 3, 5, 5))
     0
     """
+    if not callable(function):
+        raise ArgumentTypeError("function", "what can be called", type(function).__name__)
     if tick is None:
         with Progress().step("Compiling kernels") as step:
             return precompile(function, *arguments, arch=arch, processes=processes, tick=step.tick)

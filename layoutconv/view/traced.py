@@ -314,11 +314,12 @@ def trace(
             raise
         expected = "arithmetic, and functions of layoutconv.pointwise, such as exp, tanh and where"
         raise ArgumentTypeError("function", expected, str(error)) from error
-    if not isinstance(result, Traced):
+    if not isinstance(result, Traced) and _is_constant(result):
         result = _arithmetic("same", result, of=value)
-    if result.kind == CONDITION:
+    if not isinstance(result, Traced) or result.kind == CONDITION:
+        got = "a condition" if isinstance(result, Traced) else type(result).__name__
         expected = "a number for every result: where(condition, 1.0, 0.0), say"
-        raise ArgumentTypeError("function", expected, "a condition")
+        raise ArgumentTypeError("function", expected, got)
     if result.kind == INTEGER:
         result = _step(result, "float", [result], NUMBER)
     if not steps or result.name != f"v{len(steps) - 1}":

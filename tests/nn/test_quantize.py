@@ -327,3 +327,18 @@ def test_a_network_is_exported_from_features_and_cells() -> None:
     with torch.no_grad():
         exported = torch.export.export(small, one, dynamic_shapes=({0: rows}, {0: rows}))
         assert torch.equal(exported.module()(*other), small(*other))
+
+
+def test_errors_are_those_of_a_batch_with_rows() -> None:
+    """The first batch may be a cloud without points, of which there is no error."""
+    net, full = network(), batch(0)
+    empty = full[0:0]
+    report = nn.quantize(net, [empty, full], return_report=True)[1]
+    assert report == nn.quantize(net, [full], return_report=True)[1]
+    assert 0 < report.sqnr < torch.inf
+
+
+def test_batches_without_numbers_are_refused() -> None:
+    net = lc.nn.Sequential(*(lc.nn.Conv2d(2, 2, 1) for _ in range(3))).eval().to("meta")
+    with pytest.raises(ArgumentError, match="`batches`: expected tensors with numbers, got `0` re"):
+        nn.quantize(net, [torch.empty(1, 2, 3, 3, device="meta")])

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.sparse import morton_order, tap_masks, tile_taps
+from layoutconv.errors import ArgumentError
+from layoutconv.sparse import (
+    SparseTensor,
+    cat,
+    collate,
+    dense_index,
+    morton_order,
+    submanifold_map,
+    tap_masks,
+    tile_taps,
+)
 from layoutconv.sparse.maps import row_orders as order_module
 from layoutconv.sparse.maps.row_orders import by_taps
 
@@ -150,3 +162,27 @@ def test_morton_order_interleaves_bits(data, rank):
         return batch, sum(bits)
 
     assert morton_order(cells).tolist() == sorted(range(len(rows)), key=curve)
+
+
+CLOUD = SparseTensor(torch.zeros(2, 1), torch.tensor([[0, 1], [0, 3]], dtype=torch.int32), (5,), 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: morton_order(CLOUD.coordinates), "`cells`: expected .*, got Coordinates"),
+        (lambda: morton_order(CLOUD.features), "`cells`: expected .*int32, got torch.float32"),
+        (lambda: morton_order(CLOUD.coords[:, :1]), r"`cells`: .*1 to 4 modes, got \(2, 1\)"),
+        (lambda: tap_masks(submanifold_map(CLOUD.coordinates, 3)), "`index`: .*, got KernelMap"),
+        (lambda: tap_masks(CLOUD.coords[0]), r"`index`: expected \(rows, taps\).*, got \(2,\)"),
+        (lambda: tile_taps(CLOUD.coords, 0), "`rows`: expected an integer >= 1, got 0"),
+        (lambda: dense_index(CLOUD), "`coordinates`: expected Coordinates.*, got SparseTensor"),
+        (lambda: dense_index(CLOUD.coordinates, (1, 3)), r"`box`: .*each, got \(1, 3\)"),
+        (lambda: dense_index(CLOUD.coordinates, ((0.5,), (2,))), "`box`: expected a first cell"),
+        (lambda: cat(CLOUD.coordinates), "`tensors`: expected a sequence.*, got Coordinates"),
+        (lambda: collate(torch.tensor(3)), "`tensors`: expected a sequence.*, got Tensor"),
+    ],
+)
+def test_functions_of_cells_name_what_they_cannot_take(call: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        call()

@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.sparse import collate
+from layoutconv.errors import ArgumentError
+from layoutconv.sparse import collate, knn_search
 from layoutconv.sparse.coords.sparse_tensor import SparseTensor
 from layoutconv.sparse.coords.voxels import voxelize
 
@@ -117,6 +118,14 @@ def test_arrays_and_tensors_say_a_voxel_size():
 def test_voxel_sizes_that_are_refused(size):
     with pytest.raises(ValueError, match="`voxel_size`: expected a finite positive number"):
         voxelize(torch.ones(1, 3), size)
+
+
+def test_a_matrix_is_no_voxel_size_and_is_not_printed():
+    """As points in the wrong place are, whose numbers fill pages."""
+    with pytest.raises(ArgumentError, match=r"`voxel_size`: .*, got Tensor of shape \(9, 3\)$"):
+        voxelize(torch.ones(1, 3), torch.ones(9, 3))
+    with pytest.raises(ArgumentError, match=r"`k`: expected .*, got Tensor of shape \(9, 3\)$"):
+        knn_search(torch.ones(1, 3), torch.ones(9, 3))
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,8 @@ def test_what_cannot_be_compiled_for_another_gpu() -> None:
         lc.precompile(print, arch="sm_70")
     with pytest.raises(ArgumentTypeError, match="`function`: expected what another process can"):
         lc.precompile(lambda: None, arch="sm_90a")
+    with pytest.raises(ArgumentTypeError, match="`function`: expected what can be called, got in"):
+        lc.precompile(5, arch="sm_90a")  # type: ignore[arg-type]
 
 
 class Answers(Workers[Any]):

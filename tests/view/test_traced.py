@@ -155,6 +155,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a method of tensors": (lambda x: x.clamp(min=0), r"layoutconv.pointwise, .* 'clamp'"),
     "a power of a number": (lambda x: 2**x, r"layoutconv.pointwise, .* operand type"),
     "a condition": (lambda x: x > 0, "a number for every result"),
+    "nothing": (lambda x: None, "a number for every result.*, got NoneType"),
+    "two results": (lambda x: (x, x), "a number for every result.*, got tuple"),
     "a string": (lambda x: x + "1", "numbers for `add`.* got str: '1'"),
     "nan": (lambda x: x + float("nan"), "numbers for `add`.* got float: nan"),
     "sums of conditions": (lambda x: (x > 0) + (x < 0), "numbers for `add`.* got a condition"),

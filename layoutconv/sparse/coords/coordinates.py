@@ -328,7 +328,7 @@ class Coordinates:
         >>> Coordinates(torch.tensor([[0, 7]], dtype=torch.int32), (4,), 1).check()
         Traceback (most recent call last):
         layoutconv.errors.ArgumentError: argument `coords`: expected column 1 in [0, 4), got [0, 7]\
- in row 0 (1 rows are outside)
+ in row 0 (1 row is outside)
         """
         known = self._known
         if known.written():
@@ -367,11 +367,12 @@ class Coordinates:
         for axis, limit in enumerate((self.batch_size, *self.spatial_shape)):
             if not 0 <= cell[axis] < limit:
                 column = self.cells[:, axis]
-                here = (column >= limit) | (column < 0)
+                count = int(((column >= limit) | (column < 0)).sum())
+                rows = "1 row is" if count == 1 else f"{count} rows are"
                 raise ArgumentError(
                     "coords",
                     f"column {axis} in [0, {limit})",
-                    f"{cell} in row {row} ({int(here.sum())} rows are outside)",
+                    f"{cell} in row {row} ({rows} outside)",
                 )
 
     def _refuse_repeated(self, row: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
 from .keys import key_strides, pack
 
@@ -43,10 +44,16 @@ def dense_index(
     tensor([[[[-1,  0, -1],
               [-1, -1, -1]]]], dtype=torch.int32)
     """
+    if not isinstance(coordinates, Coordinates):
+        got = type(coordinates).__name__
+        raise ArgumentTypeError("coordinates", "Coordinates, those of a sparse tensor", got)
     coords, shape = coordinates.check_distinct().cells, coordinates.spatial_shape
     batch_size = coordinates.batch_size
-    low, high = box if box is not None else ((0,) * len(shape), shape)
-    extents = [b - a for a, b in zip(low, high, strict=True)]
+    try:
+        low, high = box if box is not None else ((0,) * len(shape), shape)
+        extents = [index(b) - index(a) for a, b in zip(low, high, strict=True)]
+    except (TypeError, ValueError):
+        extents = []
     if len(extents) != len(shape) or min(extents) < 0:
         raise ArgumentError("box", "a first cell and a cell past the last, (z, y, x) each", box)
     strides = key_strides(extents, batch_size)
@@ -56,7 +63,7 @@ def dense_index(
     corner = coords.new_tensor([0, *low])
     past = coords.new_tensor([batch_size, *high])
     rows = ((coords >= corner) & (coords < past)).all(1).nonzero()[:, 0]
-    index = torch.full((cells,), -1, dtype=torch.int32, device=coords.device)
+    found = torch.full((cells,), -1, dtype=torch.int32, device=coords.device)
     keys = pack(coords[rows] - corner, strides)
-    index[keys] = rows.int()
-    return index.view(batch_size, *extents)
+    found[keys] = rows.int()
+    return found.view(batch_size, *extents)

@@ -164,7 +164,8 @@ def _common_box(clouds: Sequence[Coordinates]) -> tuple[tuple[int, ...] | None, 
 
 
 def _first(tensors: Sequence[SparseTensor]) -> SparseTensor:
-    if not hasattr(tensors, "__len__"):  # a generator, which is read more than once
+    listed = hasattr(tensors, "__len__") and hasattr(tensors, "__getitem__")
+    if not listed or isinstance(tensors, torch.Tensor):  # a generator is read more than once
         raise ArgumentTypeError("tensors", "a sequence of sparse tensors", type(tensors).__name__)
     if not len(tensors):
         raise ArgumentError("tensors", "one sparse tensor or more", tensors)

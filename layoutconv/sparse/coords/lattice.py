@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError, shown
 from .bounds import joint
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
         positive = all(math.isfinite(edge) and edge > 0 for edge in edges)
     except OverflowError:  # an integer past all floats
         positive = False
-    except TypeError:
-        raise ArgumentTypeError("voxel_size", expected, repr(voxel_size)) from None
+    except (TypeError, ValueError):  # ValueError: an edge is a tensor of several numbers
+        raise ArgumentTypeError("voxel_size", expected, shown(voxel_size)) from None
     if len(edges) != rank or not positive:
         raise ArgumentError("voxel_size", expected, voxel_size)
     return tuple(float(edge) for edge in edges)

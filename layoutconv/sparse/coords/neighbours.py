@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError, shown
 from .coordinates import Coordinates
 from .keys import key_strides, pack
 from .lattice import Lattice, check_rank
@@ -78,7 +78,7 @@ def radius_search(
     tensor([0., 1., 5.])
     """
     if not isinstance(radius, (int, float)) or not isfinite(radius) or radius <= 0:
-        raise ArgumentError("radius", "a finite positive number", radius)
+        raise ArgumentError("radius", "a finite positive number", shown(radius))
     if limit is not None:
         limit = _count("limit", limit)
     sides = _Sides(points, queries, rank)
@@ -263,7 +263,7 @@ def _count(name: str, value: int) -> int:
     try:
         count = integer(value)
     except TypeError:
-        raise ArgumentTypeError(name, "an integer >= 1", repr(value)) from None
+        raise ArgumentTypeError(name, "an integer >= 1", shown(value)) from None
     if count < 1:
         raise ArgumentError(name, "an integer >= 1", count)
     return count

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...base.caches import remembered
 from ...base.dry_hooks import dry_hooks
+from ...errors import ArgumentError, ArgumentTypeError
 from ..coords import morton
 from ..coords.graphs import refuse_in_graphs
 
@@ -27,13 +28,14 @@ KEY_BITS = 31  # of the whole number: with a row's number in its window less, 31
 def tap_masks(index: Tensor) -> Tensor:
     """The taps that each row of a kernel map has, a bit each: int32 (rows, ceil(taps / 32)).
 
-    Bit ``t % 32`` of word ``t // 32`` is tap ``t``.
+    Bit ``t % 32`` of word ``t // 32`` is tap ``t``. ``index`` is the ``index`` of a kernel map,
+    int32 (rows, taps); anything else is an :class:`~layoutconv.errors.ArgumentError`.
 
     >>> import torch
     >>> tap_masks(torch.tensor([[4, -1, 7], [-1, -1, -1]], dtype=torch.int32)).tolist()
     [[5], [0]]
     """
-    rows, taps = index.shape
+    rows, taps = _check_table("index", "(rows, taps), the `index` of a kernel map", index)
     words = torch.zeros(-(-taps // WORD), rows, dtype=torch.int32, device=index.device)
     for tap in range(taps):
         _set_bit(words[tap // WORD], index[:, tap], tap % WORD)
@@ -43,12 +45,15 @@ def tap_masks(index: Tensor) -> Tensor:
 def tile_taps(index: Tensor, rows: int) -> Tensor:
     """Which taps a tile of ``rows`` consecutive rows has: bool (tiles, taps).
 
-    These are what a kernel multiplies; it finds them itself.
+    These are what a kernel multiplies; it finds them itself. ``index`` is as of :func:`tap_masks`.
 
     >>> import torch
     >>> tile_taps(torch.tensor([[4, -1], [-1, -1], [-1, 0]], dtype=torch.int32), 2).tolist()
     [[True, False], [False, True]]
     """
+    _check_table("index", "(rows, taps), the `index` of a kernel map", index)
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+        raise ArgumentError("rows", "an integer >= 1", rows)
     there = index >= 0
     missing = -len(index) % rows
     there = torch.nn.functional.pad(there, (0, 0, 0, missing))
@@ -196,7 +201,9 @@ def morton_order(cells: Tensor) -> Tensor:
     """Rows in the order of a Morton curve through their cells, images apart: int64 (rows,).
 
     Bits of the coordinates are interleaved, z's above y's above x's, as many as 63 bits hold (21
-    of each in 3-D): rows that are near in space are near in memory.
+    of each in 3-D): rows that are near in space are near in memory. ``cells`` are the ``coords`` of
+    a sparse tensor, int32 (rows, 1 + modes), images first; anything else is an
+    :class:`~layoutconv.errors.ArgumentError`.
 
     >>> import torch
     >>> grid = torch.cartesian_prod(*[torch.arange(2)] * 2)
@@ -204,13 +211,28 @@ def morton_order(cells: Tensor) -> Tensor:
     >>> cells[morton_order(cells)].tolist()
     [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]]
     """
-    rank = cells.shape[1] - 1
+    expected = "(rows, 1 + modes), the `coords` of a sparse tensor"
+    rank = _check_table("cells", expected, cells)[1] - 1
+    if not 1 <= rank <= 4:
+        raise ArgumentError("cells", f"{expected} of 1 to 4 modes", tuple(cells.shape))
     # In a grid of any extent; its images, which may be negative, are sorted apart.
     bits = min(morton.KEY_BITS // rank, 31)
     keys = morton.Curve(((1 << bits) - 1,) * rank, 1).along(cells[:, 1:])
     order = torch.sort(keys, stable=True).indices
     images = cells[:, 0].index_select(0, order)
     return order.index_select(0, torch.sort(images, stable=True).indices)
+
+
+def _check_table(name: str, expected: str, table: Tensor) -> tuple[int, int]:
+    """Rows and columns of a matrix of integers; ``ArgumentError`` for what is none."""
+    if not isinstance(table, torch.Tensor):
+        got = type(table).__name__
+        raise ArgumentTypeError(name, f"a torch tensor {expected}", got)
+    if table.dtype not in (torch.int32, torch.int64):
+        raise ArgumentTypeError(name, "a torch tensor of int32", table.dtype)
+    if table.dim() != 2:
+        raise ArgumentError(name, expected, tuple(table.shape))
+    return table.shape[0], table.shape[1]
 
 
 def _set_bit(words: Tensor, rows: Tensor, bit: int) -> None:
