@@ -11,7 +11,7 @@ import pickle
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict
-from errno import ENOENT
+from errno import EISDIR, ENOENT
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -79,6 +79,12 @@ def pack(
     path = name_of(path)
     if not Path(path).absolute().parent.is_dir():  # rather than when all kernels are compiled
         raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path)
+    if Path(path).is_dir():
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
+    if not isinstance(net, torch.nn.Module):
+        raise ArgumentTypeError("net", "a torch.nn.Module", type(net).__name__)
+    if isinstance(example, list) and not example:
+        raise ArgumentError("example", "one example or more in a list", "none")
     calls = [_inputs(each) for each in (example if isinstance(example, list) else [example])]
     if arch is None and not torch.cuda.is_available():
         known = ", ".join(sorted(MACHINES))

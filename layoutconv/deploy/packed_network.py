@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from ..base.devices import why_no_gpu
 from ..base.paths import name_of
 from ..base.processor import missing_instructions
 from ..errors import ArgumentError, DeviceError
@@ -38,7 +39,8 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
 
     Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for a file that is no pack or is
     damaged, and for a pack of another version or architecture, or of a processor with instructions
-    that this one lacks; ``OSError`` for one that cannot be read.
+    that this one lacks; of ``device``, for another one, or a GPU where there is none; ``OSError``
+    for a file that cannot be read.
 
     >>> try:
     ...     load_pack(__file__)
@@ -52,7 +54,7 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
         raise _refused(path, f"a pack of layoutconv {__version__}", about["layoutconv"])
     if store.sources_of(about["toolchain"]) != store.sources_of(store.compiled_with()[0]):
         raise _refused(path, "a pack of this layoutconv's sources", "one of other sources")
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = _device(device)
     if where.type == "cuda":
         _check_gpu(path, about, where)
     runner = Runner(Program(*json.loads(parts[PROGRAM])), weights_of(parts[WEIGHTS]), where)
@@ -109,6 +111,19 @@ class PackedNetwork:
         kernels = PackedKernels(about["toolchain"], about["processor"], names, get)
         add_pack(kernels)
         weakref.finalize(self, remove_pack, kernels)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    usable = torch.cuda.is_available()
+    try:
+        found = torch.device(("cuda" if usable else "cpu") if device is None else device)
+    except (RuntimeError, TypeError):  # torch lists every kind of device that there is anywhere
+        raise ArgumentError("device", "cpu or cuda", repr(device)) from None
+    if found.type not in ("cpu", "cuda"):
+        raise ArgumentError("device", "cpu or cuda", repr(device))
+    if found.type == "cuda" and not usable:
+        raise ArgumentError("device", "a GPU for cuda", f"none: {why_no_gpu()}; or say cpu")
+    return found
 
 
 def _plan_of(about: dict[str, Any]) -> machines.Planned:

@@ -235,7 +235,8 @@ class Runner:
 
     def _check(self, inputs: Sequence[Any]) -> None:
         if len(inputs) != len(self.inputs):
-            raise ArgumentError("inputs", f"{len(self.inputs)} tensors", len(inputs))
+            count = len(self.inputs)
+            raise ArgumentError("inputs", f"{count} tensor{'s' * (count != 1)}", len(inputs))
         sizes: dict[str, int] = {}
         for given, want in zip(inputs, self.inputs, strict=True):
             name, dtype = want["name"], getattr(torch, want["dtype"])

@@ -75,8 +75,8 @@ def profile(
         backward: also compute the gradients of inputs that are not images, and of all parameters.
         seconds: how long each layer is measured.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module,
-    :class:`~layoutconv.errors.ArgumentError` for a model that calls no convolution.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module, and for a tensor as
+    ``inputs``, :class:`~layoutconv.errors.ArgumentError` for a model that calls no convolution.
 
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 1))
     >>> found = profile(model, [torch.randn(1, 3, 16, 16)], seconds=0.01)
@@ -85,6 +85,9 @@ def profile(
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentTypeError("model", "a torch.nn.Module", type(model).__name__)
+    if isinstance(inputs, torch.Tensor):  # whose images would be arguments
+        got = f"Tensor of shape {tuple(inputs.shape)}"
+        raise ArgumentTypeError("inputs", "a sequence of what a call gets: [x] for one", got)
     model = deepcopy(model)
     calls = _calls(model, inputs)
     if not calls:

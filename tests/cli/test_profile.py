@@ -102,5 +102,9 @@ def test_bad_targets(
 def test_bad_arguments() -> None:
     with pytest.raises(ArgumentTypeError, match=r"`model`: expected a torch\.nn\.Module, got int"):
         profile(3, [])  # type: ignore[arg-type]
+    with pytest.raises(
+        ArgumentTypeError, match=r"`inputs`: .* for one, got Tensor of shape \(2, 3\)"
+    ):
+        profile(torch.nn.ReLU(), torch.ones(2, 3))  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="`model`: expected one that calls a convolution"):
         profile(torch.nn.ReLU(), [torch.ones(1)])

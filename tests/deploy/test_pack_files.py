@@ -129,7 +129,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_another_gpu_or_processor_is_refused(tmp_path: Path, gpu: Gpu) -> None:
     gpu.like("sm_80")
-    gpu.says(current_device=0)
+    gpu.says(current_device=0, is_available=True)
     path = written(tmp_path / "net.pack")
     with pytest.raises(ArgumentError, match=r"a pack for sm_80, which this GPU is, .* for sm_90a"):
         lc.load_pack(path, "cuda")
@@ -160,7 +160,23 @@ def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("layoutconv.deploy.pack.precompile", None)  # nothing is compiled before
     with pytest.raises(FileNotFoundError, match=r"nowhere/net\.pack"):
         lc.pack(NET, X, tmp_path / "nowhere" / "net.pack", arch=ARCH)
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        lc.pack(NET, X, tmp_path, arch=ARCH)
+    with pytest.raises(TypeError, match=r"`net`: expected a torch.nn.Module, got NoneType"):
+        lc.pack(None, X, path, arch=ARCH)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"`example`: expected one example or more"):
+        lc.pack(NET, [], path, arch=ARCH)
     assert not path.exists()
+
+
+def test_devices_that_run_no_pack(tmp_path: Path, gpu: Gpu) -> None:
+    path = written(tmp_path / "net.pack")
+    gpu.says(is_available=False, device_count=0)
+    with pytest.raises(ArgumentError, match=r"`device`: expected a GPU for cuda, got none: .*cpu"):
+        lc.load_pack(path, "cuda")
+    for other in ("tpu", "meta", 5.5):
+        with pytest.raises(ArgumentError, match=r"`device`: expected cpu or cuda, got "):
+            lc.load_pack(path, other)  # type: ignore[arg-type]
 
 
 def test_weights_are_read_without_code(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_inputs_are_checked_by_name() -> None:
         ArgumentTypeError, match=r"`image`: expected a tensor of torch.float16, got"
     ):
         runner(image.float())
-    with pytest.raises(ArgumentError, match=r"`inputs`: expected 1 tensors, got 2"):
+    with pytest.raises(ArgumentError, match=r"`inputs`: expected 1 tensor, got 2"):
         runner(image, image)
     pair = round_trip(sparse(), cloud(100), ({0: ROWS}, {0: ROWS}))
     features, cells = cloud(9)
