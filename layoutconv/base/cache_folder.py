@@ -118,7 +118,9 @@ def make_folder(folder: Path) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     why = why_unused(folder)
     if why:  # somebody else was faster
-        raise PermissionError(why)
+        raise PermissionError(
+            f"the cache folder {folder} is not used: {why}; {FOLDER} names another"
+        )
 
 
 def read_file(path: Path, *, most: int = MOST_BYTES, used: bool = False) -> bytes | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..base.cache_folder import cache_directory, make_folder
 from ..base.caches import clear_caches
 from ..base.fork_server import add_item
 from ..base.forked_call import call_in_fork, can_fork
@@ -69,7 +70,8 @@ def precompile(
     one, since part of each runs there.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for what cannot be
-    called, and for ``arch``; then, as no call follows, what could not be compiled is raised, too.
+    called, and for ``arch``; then, as no call follows, what could not be compiled is raised, too,
+    and ``OSError`` for a folder that kernels cannot be kept in.
 
     >>> import layoutconv as lc
     >>> lc.precompile(lc.nn.Conv2d(3, 8, 3), torch.ones(1, 3, 5, 5))
@@ -137,6 +139,7 @@ def _for_another(
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         expected = "what another process can be sent: no lambda and no local function"
         raise ArgumentTypeError("function", expected, str(error)) from error
+    make_folder(cache_directory())  # rather than find out when all is compiled
     main = b"__main__" in call
     forks = main and can_fork()
     looks = 0 if forks else 1  # items that are the call itself

@@ -234,6 +234,12 @@ def test_what_cannot_be_compiled_for_a_gpu_that_is_not_here_is_raised(
         lc.precompile(torch.nn.ReLU(), X, arch="sm_86")
 
 
+def test_a_folder_that_others_write_to_is_named_before_anything_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match=f"{tmp_path} is not used: others.*LAYOUTCONV_CACHE"):
+        lc.precompile(torch.nn.ReLU(), X, arch="sm_86")
+
+
 class Step(torch.nn.Module):
     """A step of training of an image whose convolutions are of tensor cores, and depthwise."""
 
