@@ -49,6 +49,7 @@ class DotPlan:
     ) -> None:
         if dtype not in DTYPES:
             kinds = "float16, bfloat16, float32 or float64 for a view of one row and one column"
+            kinds += ", as of a depthwise convolution"
             raise ArgumentTypeError("a", kinds, str(dtype))
         self.device, self.structure = device, structure
         self.sums = torch.float64 if dtype == torch.float64 else torch.float32

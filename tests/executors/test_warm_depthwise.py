@@ -12,8 +12,9 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
+from layoutconv.errors import ArgumentTypeError
 from layoutconv.gpu import packing_choice
-from layoutconv.gpu.depthwise_plan import launches_alone
+from layoutconv.gpu.depthwise_plan import DotPlan, launches_alone
 from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.ops import dense_calls, dense_passes
 from layoutconv.ops.epilogue_args import EpilogueArgs
@@ -154,3 +155,9 @@ def on_cpu(view: Any, spec: Any) -> Callable[..., None]:
         execute_cpu(view, x, w, d.as_strided(want.d.shape, want.d.stride))
 
     return kernel
+
+
+def test_types_without_a_depthwise_kernel_are_refused_as_such():
+    view = depthwise_fprop_view(ConvProblem((2, 6, 5, 16), (16, 3, 3), padding=1, groups=16))
+    with pytest.raises(ArgumentTypeError, match=r"as of a depthwise convolution, got torch\.int8"):
+        DotPlan(view, torch.int8, 0, torch.int8, MACHINES["sm_90a"])

@@ -366,8 +366,7 @@ class Coordinates:
         cell = self.cells[row].tolist()
         for axis, limit in enumerate((self.batch_size, *self.spatial_shape)):
             if not 0 <= cell[axis] < limit:
-                column = self.cells[:, axis]
-                count = int(((column >= limit) | (column < 0)).sum())
+                count = int(((self.cells[:, axis] >= limit) | (self.cells[:, axis] < 0)).sum())
                 rows = "1 row is" if count == 1 else f"{count} rows are"
                 raise ArgumentError(
                     "coords",
