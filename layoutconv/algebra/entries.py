@@ -242,11 +242,13 @@ def _nested(entries: Any, profile: IntTuple, layouts: bool) -> Any:
 def transform_leaf(fn: Callable[..., Any], *ts: IntTuple) -> IntTuple:
     """``fn`` of the leaves of congruent tuples, in their nesting.
 
-    Raises :class:`LayoutTypeError` for tuples of another profile than the first.
+    Raises :class:`LayoutTypeError` for tuples of another profile than the first, and for none.
 
     >>> transform_leaf(lambda x: x + 1, (1, (2, 3)))
     (2, (3, 4))
     """
+    if not ts:
+        raise LayoutTypeError("transform_leaf: expected a tuple at least, got none")
     found = [shape_of("transform_leaf", t) for t in ts]
     for t in found[1:]:
         refuse_other_profile("transform_leaf", found[0], t)

@@ -145,7 +145,7 @@ def _for_another(
     looks = 0 if forks else 1  # items that are the call itself
     with _compilers(processes, main=main and not forks) as compilers:
         if forks:
-            call_in_fork(partial(_look, arch, call), compilers.add)
+            _look_in_fork(arch, call, compilers.add)
         else:
             compilers.add((arch, call))
         errors = compilers.finish(lambda done, total: tick(max(0, done - looks), total - looks))
@@ -187,6 +187,19 @@ def _look(arch: str, call: bytes, add: Callable[[bytes, float], object]) -> None
     missing = _Missing(add)
     with dry(missing.note, note_other=missing.note_other, stands_in=True):
         function(*arguments)
+
+
+def _look_in_fork(arch: str, call: bytes, add: Callable[[bytes, float], object]) -> None:
+    try:
+        call_in_fork(partial(_look, arch, call), add)
+    except RuntimeError as error:
+        if "fork-based multiprocessing" not in str(error):
+            raise
+        expected = (
+            "one that a module defines which can be imported, as torch runs no backward pass in a "
+            "fork of a process that ran one on a machine with a GPU"
+        )
+        raise ArgumentError("function", expected, "one of the main module") from error
 
 
 def compile_kernels(

@@ -407,6 +407,7 @@ def test_products_of_tuples_refuse_what_they_would_repeat_or_cut_off():
         lambda: lc.inner_product((1, 2), (1, 2, 3)),
         lambda: lc.inner_product((1, 2), 3),
         lambda: lc.transform_leaf(lambda x, y: x + y, (1, 2), (1,)),
+        lambda: lc.transform_leaf(abs),
     ):
         with pytest.raises(LayoutError):
             wrong()

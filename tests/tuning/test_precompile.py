@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ from layoutconv.ops.execute import execute_cpu
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tensors import tensor_checks
 from layoutconv.tuning import precompile
+from layoutconv.tuning.precompile import _look_in_fork
 from layoutconv.view.gemm_view import GemmView
 
 from ..executors.addresses import tensor_at
@@ -363,6 +365,21 @@ def test_kernels_of_a_network_of_the_main_module_are_compiled(tmp_path: Path) ->
     """Forward, the filter's gradient and its sum, though the network ran on the CPU before."""
     layer = "lc.nn.Conv2d(8, 16, 3)"
     assert run_of_main(layer, tmp_path, None) == ["ran", "3", "0"]
+
+
+def no_fork() -> None:
+    """Raise what torch does in a fork of a process that ran a backward pass beside a GPU."""
+    raise RuntimeError(
+        "Unable to handle autograd's threading in combination with fork-based multiprocessing."
+    )
+
+
+@pytest.mark.skipif(not can_fork(), reason="no process of several threads may be forked here")
+def test_a_backward_pass_that_no_fork_runs_is_refused_by_name() -> None:
+    with pytest.raises(ArgumentError, match="`function`: expected one that a module defines"):
+        _look_in_fork("sm_80", pickle.dumps((no_fork, ())), print)
+    with pytest.raises(ZeroDivisionError):  # an error of the function's own stays
+        _look_in_fork("sm_80", pickle.dumps((divmod, (1, 0))), print)
 
 
 def test_a_call_in_a_fork_adds_and_raises() -> None:
