@@ -6,6 +6,7 @@ result.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -36,6 +37,20 @@ def shown(value: Any) -> str:
     if getattr(value, "shape", ()):
         return f"{type(value).__name__} of shape {tuple(value.shape)}"
     return repr(value)
+
+
+def check_choice(name: str, value: Any, known: Iterable[str], expected: str = "") -> None:
+    """Raise :class:`ArgumentError` unless a value is one of some names.
+
+    An array, whose comparisons are arrays, and what has no hash are none of them either.
+
+    >>> check_choice("mode", "max", ("max", "sum"))
+    >>> check_choice("mode", ["max"], ("max", "sum"))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `mode`: expected one of max, sum, got ['max']
+    """
+    if not (isinstance(value, str) and value in known):
+        raise ArgumentError(name, expected or f"one of {', '.join(known)}", shown(value))
 
 
 class ArgumentTypeError(ArgumentError, TypeError):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, DeviceError
+from ..errors import ArgumentError, DeviceError, check_choice
 
 if TYPE_CHECKING:
     import torch
@@ -92,8 +92,7 @@ def choose_device(name: str) -> tuple[torch.device, str]:
 
     usable = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
     usable = usable and not driver_is_too_old()
-    if name not in ("auto", "cpu", "cuda"):
-        raise ArgumentError("device", "auto, cpu or cuda", name)
+    check_choice("device", name, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
     if name == "cuda" and not usable:
         found = f"none: {why_no_gpu()}; or say cpu"
         if torch.cuda.is_available():

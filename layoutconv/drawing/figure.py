@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ..algebra.errors import text
 from ..base.paths import name_of
-from ..errors import ArgumentError
+from ..errors import ArgumentError, check_choice
 from .axis import Axis
 from .files import write
 from .plain_text import printable
@@ -63,8 +63,7 @@ class Figure:
 
     def render(self, format: str) -> str:
         """The picture as ``"text"``, ``"svg"``, ``"tikz"`` or ``"html"``."""
-        if format not in RENDERERS:
-            raise ArgumentError("format", f"one of {', '.join(RENDERERS)}", repr(format))
+        check_choice("format", format, RENDERERS)
         return RENDERERS[format](self)
 
     def save(self, path: str | Path, format: str | None = None) -> None:

@@ -10,7 +10,7 @@ from itertools import islice
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import check_choice
 from ..planning.cost_model import Problem, expected_time, ranked
 from ..planning.kernel_spec import KernelSpec
 from ..planning.machine import MACHINES, Machine
@@ -79,8 +79,7 @@ def explain(
     >>> found.candidates[0].tile == found.spec.tile, found.candidates[0].refused
     (True, '')
     """
-    if arch not in MACHINES:
-        raise ArgumentError("arch", f"one of {', '.join(MACHINES)}", repr(arch))
+    check_choice("arch", arch, MACHINES)
     machine, structure = MACHINES[arch], "" if epilogue is None else epilogue.structure
 
     def chosen(tile: TileConfig | None = None, splits: int | None = None) -> Choice:

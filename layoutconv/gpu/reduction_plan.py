@@ -14,7 +14,7 @@ from torch import Tensor
 from ..algebra.int_tuple import paired_leaves
 from ..algebra.layout import Layout
 from ..base.caches import put_few, remembered
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..planning.loop_nest import Nest, make_nest
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.spans import flat_memory, span
@@ -163,10 +163,10 @@ def _operation(op: str | Function, initial: float | None, dtype: torch.dtype) ->
         if isinstance(initial, bool) or not isinstance(initial, Real):
             raise ArgumentTypeError("initial", "a number", repr(initial))
         return _Operation("function", op, accumulator, initial)
+    expected = f"one of {', '.join(OPERATIONS)}, or a function"
+    check_choice("op", op, (*OPERATIONS, "avg"), expected)
     if op == "avg":  # as torch calls the pooling
         op = "mean"
-    if op not in OPERATIONS:
-        raise ArgumentError("op", f"one of {', '.join(OPERATIONS)}, or a function", op)
     if initial is not None:
         raise ArgumentError("initial", f"None, for {op}", initial)
     if op == "mean" and dtype in INTEGERS:

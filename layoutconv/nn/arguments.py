@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..conv.problem import Padding, padding_pairs
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..tensors.tensor_checks import PAIRS
 from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
@@ -21,6 +21,7 @@ _FLOATS = torch.float16, torch.bfloat16, torch.float32
 _OWN = torch.float64, torch.complex64, torch.complex128
 _NARROW = torch.int8, torch.float8_e4m3fn, torch.float8_e5m2
 AUTOCAST = frozenset({"cpu", "cuda"})  # devices whose autocast lowers convolutions
+_ACTIVATION = f"None or one of {', '.join(ACTIVATIONS)}, or an lc.Pointwise"
 
 
 def near_and_far(
@@ -165,9 +166,7 @@ def check_activation(activation: str | None, slope: float, input: Tensor) -> Non
     check_number("slope", slope)
     if activation is None:
         return
-    if activation not in ACTIVATIONS:
-        expected = f"None or one of {', '.join(ACTIVATIONS)}, or an lc.Pointwise"
-        raise ArgumentError("activation", expected, repr(activation))
+    check_choice("activation", activation, ACTIVATIONS, _ACTIVATION)
     if input.dtype.is_complex:
         raise ArgumentError("activation", "None for complex numbers", repr(activation))
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..gpu.row_norm import Norm
 from ..sparse.coords.no_tensor import NoTensor
 from .row_norm import batch_norm
@@ -51,8 +51,7 @@ def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
     if values.shape[:1] != cells.cells.shape[:1]:
         expected = f"({len(cells.cells)}, ...), a row for each of input"
         raise ArgumentError("values", expected, tuple(values.shape))
-    if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError("reduction", "mean, sum or none", reduction)
+    check_choice("reduction", reduction, ("mean", "sum", "none"), "mean, sum or none")
     if cells.padded:
         return _reduced(values, cells.cells[:, 0] >= 0, reduction)
     return values if reduction == "none" else getattr(values, reduction)()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentTypeError
 from .containers import Sequential, apply, in_turn
 from .fused_modules import with_following
 from .fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
@@ -49,6 +50,9 @@ class Residual(torch.nn.Module):
         activation: torch.nn.Module | None = None,
     ) -> None:
         super().__init__()
+        for name, module in (("body", body), ("past", past), ("activation", activation)):
+            if not isinstance(module, torch.nn.Module) and (module is not None or name == "body"):
+                raise ArgumentTypeError(name, "a torch.nn.Module", type(module).__name__)
         self.body = body
         self.past = torch.nn.Identity() if past is None else past
         self.activation = torch.nn.ReLU() if activation is None else activation

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..conv.problem import Padding
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..ops import gathered_operators as ops
 from ..ops.guard import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
@@ -27,6 +27,7 @@ Ints = int | Sequence[int]
 
 CHUNK = 128  # pairs of rows that a thread multiplies for a filter's gradient
 MODES = ("max", "mean", "sum")
+_MODE = f"one of {', '.join(MODES)}"
 
 
 def sparse_max_pool(
@@ -157,10 +158,9 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
     ([[-1.0], [0.0], [2.0]], [[-3.5], [0.0], [2.0]])
     """
     _check_sparse(x)
+    check_choice("mode", mode, (*MODES, "avg"), _MODE)
     if mode == "avg":  # as torch calls the pooling
         mode = "mean"
-    if mode not in MODES:
-        raise ArgumentError("mode", f"one of {', '.join(MODES)}", repr(mode))
     order, starts, batch = x.coordinates.by_image
     winners = mode == "max" and wants_gradient(x.features)
     return ops.sparse_global_pool(x.features, order, starts, batch, mode, winners)[0]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, check_choice
 from ..gpu.gathered import OPERATIONS, check_rows, gather, number_type, segments
 from .formulas import register_autocast
 from .guard import is_plain, refuse_transforms, wants_gradient
@@ -126,8 +126,7 @@ def _no_winners(x: Tensor) -> Tensor:
 
 
 def _check_mode(mode: str, winners: bool) -> None:
-    if mode not in OPERATIONS:
-        raise ArgumentError("mode", f"one of {', '.join(OPERATIONS)}", repr(mode))
+    check_choice("mode", mode, OPERATIONS)
     if winners and mode not in ("max", "min"):
         raise ArgumentError("winners", "False, but for max and min", winners)
 

@@ -18,7 +18,7 @@ from ..base.fork_server import add_item
 from ..base.forked_call import call_in_fork, can_fork
 from ..base.processes import Tick, Workers
 from ..base.progress import Progress
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..gpu.dry_run import Need, dry, dumped, loaded
 from ..gpu.measured_choices import wanted
 from ..kernels.compile.store import KernelKey, is_kept, keeps, ready_to_compile
@@ -127,8 +127,7 @@ def _for_another(
 
     A CPU stands in for the GPU in a process of its own, whose kernels others compile meanwhile.
     """
-    if arch not in MACHINES:
-        raise ArgumentError("arch", f"one of {', '.join(sorted(MACHINES))}", repr(arch))
+    check_choice("arch", arch, sorted(MACHINES))
     for name, value in (("function", function), ("arguments", arguments)):
         if any(tensor.is_cuda for tensor in _tensors(value)):
             raise ArgumentError(

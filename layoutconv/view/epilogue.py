@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from .traced import Program, check_parameters, trace
 
 ACTIVATIONS = (
@@ -166,8 +166,7 @@ class Activation(Step):
     slope: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.kind not in ACTIVATIONS:
-            raise ArgumentError("activation", f"one of {', '.join(ACTIVATIONS)}", repr(self.kind))
+        check_choice("activation", self.kind, ACTIVATIONS)
         object.__setattr__(self, "slope", check_number("slope", self.slope))
 
     @property

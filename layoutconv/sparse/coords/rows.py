@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import check_choice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,11 +40,9 @@ def check_reduce(reduce: str) -> Reduce:
 
     Raises ``ArgumentError`` for what is none of them.
     """
-    if reduce == "avg":
-        return "mean"
-    if reduce not in get_args(Reduce):
-        raise ArgumentError("reduce", "mean, sum, max, min or first", reduce)
-    return reduce  # type: ignore[return-value]
+    names = *get_args(Reduce), "avg"
+    check_choice("reduce", reduce, names, "mean, sum, max, min or first")
+    return "mean" if reduce == "avg" else reduce  # type: ignore[return-value]
 
 
 def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:

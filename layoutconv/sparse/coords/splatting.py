@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, check_choice
 from .coordinates import Coordinates
 from .interpolation import around, lattice_of, points_of
 from .keys import key_strides, pack
@@ -61,8 +61,7 @@ def splat(
     >>> splat(cloud, onto=v, reduce="mean").features[:, 1].tolist()
     [8.0, 8.0, 1.0]
     """
-    if reduce not in ("sum", "mean"):
-        raise ArgumentError("reduce", "sum or mean", reduce)
+    check_choice("reduce", reduce, ("sum", "mean"), "sum or mean")
     if onto is not None:
         if range is not None:
             raise ArgumentError("range", "None: `onto` has its cells", range)

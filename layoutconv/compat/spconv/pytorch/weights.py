@@ -31,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, check_choice
 from .modules import is_sparse_conv
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def to_krsc(weight: Tensor, layout: str) -> Tensor:
     >>> to_krsc(torch.empty(3, 3, 3, 16, 32), "RSCK").shape
     torch.Size([32, 3, 3, 3, 16])
     """
-    if layout not in LAYOUTS:
-        raise ArgumentError("layout", f"one of {', '.join(LAYOUTS)}", repr(layout))
+    check_choice("layout", layout, LAYOUTS)
     if layout == "KRSC":
         return weight
     return weight.movedim(-2 if layout == "RSKC" else -1, 0).contiguous()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from operator import index
 from pathlib import Path
 
-from ....errors import ArgumentError, ArgumentTypeError, PointFileError
+from ....errors import ArgumentError, ArgumentTypeError, PointFileError, check_choice
 from ..points import read_points
 from .scans import (
     IGNORED,
@@ -85,8 +85,7 @@ class NuScenes(LabelledClouds):
         version: str | None = None,
         scenes: Iterable[str] | None = None,
     ) -> None:
-        if split != "all" and split not in SPLITS:
-            raise ArgumentError("split", f"one of all, {', '.join(SPLITS)}", repr(split))
+        check_choice("split", split, ("all", *SPLITS))
         if split != "all" and scenes is not None:
             raise ArgumentError("scenes", f"None beside the split {split!r}", scenes)
         if isinstance(scenes, str) or not isinstance(scenes, Iterable | None):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....errors import ArgumentError, ArgumentTypeError, PointFileError
+from ....errors import ArgumentTypeError, PointFileError, check_choice
 from ..point_files.source import opened
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def folder(root: Any) -> Path:
 
 def check_split(split: str, known: Sequence[str]) -> str:
     """A split that there is, or an ``ArgumentError``."""
-    if split not in known:
-        raise ArgumentError("split", f"one of {', '.join(known)}", repr(split))
+    check_choice("split", split, known)
     return split
 
 
