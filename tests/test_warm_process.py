@@ -46,6 +46,12 @@ def test_nothing_of_ours_is_there_before(tmp_path: Path) -> None:
     assert {"layoutconv", "cutlass", "tvm_ffi"}.isdisjoint(names)
 
 
-def test_one_that_does_not_end_is_ended(tmp_path: Path) -> None:
+def test_one_that_does_not_end_is_ended_and_says_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import time\nprint('it began', flush=True)\ntime.sleep(60)"
     with pytest.raises(subprocess.TimeoutExpired):
-        run_python(["-c", "import time; time.sleep(60)"], tmp_path, timeout=0.5)
+        run_python(["-c", code], tmp_path, timeout=3)
+    said = capsys.readouterr().out
+    assert said.startswith("it began")
+    assert 'File "<string>", line 3 in <module>' in said

@@ -7,6 +7,7 @@ ours, and has run nothing. ``torch._dynamo``, which ``layoutconv.nn`` imports, i
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -31,31 +32,44 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Do as ``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`` does.
 
-    ``arguments`` are those of a script, ``-m module`` or ``-c code``. Raises ``TimeoutExpired``.
+    ``arguments`` are those of a script, ``-m module`` or ``-c code``. Raises ``TimeoutExpired``;
+    then prints what the program printed, and where its threads were.
     """
     environment = dict(os.environ if environment is None else environment)
     with tempfile.TemporaryDirectory() as printed:
         paths = [os.path.join(printed, name) for name in ("out", "err")]
         process = WARM.Process(
-            target=_run, args=(list(arguments), str(folder), environment, paths), daemon=False
+            target=_run,
+            args=(list(arguments), str(folder), environment, paths, 0.9 * timeout),
+            daemon=False,
         )
         process.start()
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
             process.join()
+            print(*_printed(paths), sep="\n")
             raise subprocess.TimeoutExpired(list(arguments), timeout)
-        out, err = (Path(p).read_text() if os.path.exists(p) else "" for p in paths)
+        out, err = _printed(paths)
     return subprocess.CompletedProcess(list(arguments), process.exitcode, out, err)
 
 
+def _printed(paths: list[str]) -> list[str]:
+    return [Path(path).read_text() if os.path.exists(path) else "" for path in paths]
+
+
 def _run(
-    arguments: list[str], folder: str, environment: dict[str, str], printed: list[str]
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    printed: list[str],
+    patience: float,
 ) -> None:
     for stream, path in zip((1, 2), printed, strict=True):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, stream)
         os.close(file)
+    faulthandler.dump_traceback_later(patience, file=2)
     gc.freeze()  # torch is no garbage
     os.chdir(folder)
     os.environ.clear()
