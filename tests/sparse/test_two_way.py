@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from layoutconv.base.dry_hooks import dry_hooks
 from layoutconv.sparse import Coordinates, KernelMap, strided_map
+from layoutconv.sparse.maps import two_way
 from layoutconv.sparse.maps.row_orders import by_taps
+from layoutconv.sparse.maps.taps import Taps
 from layoutconv.sparse.maps.two_way import TwoWay, _OneWay, reversed_index
 
 
@@ -45,3 +48,22 @@ def test_the_inverse_of_the_inverse_is_the_map(down: KernelMap) -> None:
     assert torch.equal(reversed_index(back, len(down.outputs)), down.index)
     order = torch.randperm(len(back)).int()
     assert torch.equal(reversed_index(back[order], len(down.outputs), order), down.index)
+
+
+def test_a_search_in_a_graph_is_refused_before_anything_else(
+    down: KernelMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.compile traces the sentence that refuses, and cannot trace what asks for dry runs."""
+
+    def refuse(tensor: torch.Tensor) -> None:
+        raise RuntimeError("refused")
+
+    def untraceable(tensor: torch.Tensor) -> bool:
+        raise AssertionError("asked first")
+
+    cells, taps = down.inputs, Taps.strided(3, 3, stride=1, padding=1)
+    sought = two_way._Sought(cells.table, cells.cells, taps, False)
+    monkeypatch.setattr(two_way, "refuse_in_graphs", refuse)
+    monkeypatch.setattr(dry_hooks, "covers", untraceable)
+    with pytest.raises(RuntimeError, match="refused"):
+        sought.sorted  # noqa: B018

@@ -372,13 +372,15 @@ class _Sought(_OneWay):
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
         """By a table that finds it without the index, if there is none yet."""
         table, centres, taps, _ = self._asked
-        if dry_hooks.covers(centres) and self._index is None and isinstance(table, DryTable):
+        if self._index is not None:
+            return super()._find_sorted()
+        refuse_in_graphs(centres)  # first: torch.compile cannot trace what follows
+        if dry_hooks.covers(centres) and isinstance(table, DryTable):
             index = table.search_to_sort(centres, taps.stride, taps.offsets, taps)
             return sorted_in_torch(index, taps.order)
-        search_sorted = None if self._index is not None else getattr(table, "search_sorted", None)
+        search_sorted = getattr(table, "search_sorted", None)
         if search_sorted is None:
             return super()._find_sorted()
-        refuse_in_graphs(centres)
         found: tuple[Tensor, Tensor] = search_sorted(centres, taps)
         return found
 
