@@ -15,7 +15,6 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import pointwise as pw
-from layoutconv.conv import wgrad_view
 from layoutconv.conv.depthwise_views import (
     depthwise_dgrad_views,
     depthwise_fprop_view,
@@ -23,7 +22,7 @@ from layoutconv.conv.depthwise_views import (
 )
 from layoutconv.conv.patches import patches_of
 from layoutconv.gpu.filter_choice import as_read, worth_k_major
-from layoutconv.gpu.folding_choice import arranged_fprop, line_for
+from layoutconv.gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
 from layoutconv.gpu.packing_choice import (
     Packed,
     multiplied_for,
@@ -244,7 +243,7 @@ def _views(work: Workload, direction: str, columns: int, line: int) -> tuple[Gem
         return arranged_dgrad(problem, columns)
     if work.depthwise:
         return (depthwise_wgrad_view(problem),)
-    return (wgrad_view(patches_of(problem).problem),)
+    return (arranged_wgrad(problem),)
 
 
 def _of_torch(work: Workload, direction: str, x: Tensor, w: Tensor, y: Tensor) -> Tensor:

@@ -31,32 +31,55 @@ def tiled_tma_atom(found: Boxes, pointer: Any, spec: KernelSpec, data: Data) -> 
     The host makes it for every launch, of constants and ``pointer``.
     """
     memory = found.layout.outer
-    # The DSL drops a mode of the constant extent 1 from the copy's coordinates, and makes one of
-    # modes that continue each other in a box; not so of the TMA descriptor's. The hardware refuses
-    # such an instruction, and the process loses its GPU. What is no constant is kept.
-    shape = tuple(Int32(1) if extent == 1 else extent for extent in memory.shape)
-    vector = VECTOR_BYTES // data.bytes
-    next_steps = {box * step for box, step in zip(found.box[1:], memory.stride[1:], strict=True)}
-    stride = tuple(
-        cute.assume(Int64(step), divby=vector) if step in next_steps else step
-        for step in memory.stride
-    )
-    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=stride))
-    swizzle = swizzle_of(found.box[0] * data.bytes)
-    shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(found))
-    op = cpasync.CopyBulkTensorTileG2SOp()
-    made = cpasync.make_tiled_tma_atom(op, tensor, shared, found.box)
-    named, modes = len(made.tma_tensor.iterator), len(memory.shape)
-    if named != modes:
-        raise RuntimeError(
-            f"TMA copy of {memory}: expected {modes} coordinates, a mode each, got {named}"
-        )
+    made = _tiled(pointer, memory.shape, memory.stride, found.box, data)
     return made.atom, made.tma_tensor
 
 
-def _in_shared_memory(found: Boxes) -> Any:
+def matrix_tma_atom(
+    pointer: Any, shape: tuple[Any, Any], pitch: Any, box: tuple[int, int], data: Data
+) -> Any:
+    """Return what a kernel takes to copy boxes of a matrix: a copy atom with the map.
+
+    ``shape`` and ``box`` are columns and rows, columns contiguous; rows are ``pitch`` elements
+    apart.
+    """
+    return _tiled(pointer, shape, (1, pitch), box, data).atom
+
+
+def _tiled(
+    pointer: Any, shape: tuple[Any, ...], stride: tuple[Any, ...], box: tuple[int, ...], data: Data
+) -> Any:
+    """The copy of a ``box`` of memory, whose first mode is contiguous, and its coordinates."""
+    # The DSL drops a mode of the constant extent 1 from the copy's coordinates, and makes one of
+    # modes that continue each other in a box; not so of the TMA descriptor's. The hardware refuses
+    # such an instruction, and the process loses its GPU. What is no constant is kept.
+    extents = tuple(Int32(1) if _is(extent, {1}) else extent for extent in shape)
+    vector = VECTOR_BYTES // data.bytes
+    pairs = zip(box[1:], stride[1:], strict=True)
+    next_steps = {count * step for count, step in pairs if isinstance(step, int)}
+    steps = tuple(
+        cute.assume(Int64(step), divby=vector) if _is(step, next_steps) else step for step in stride
+    )
+    tensor = cute.make_tensor(pointer, cute.make_layout(extents, stride=steps))
+    swizzle = swizzle_of(box[0] * data.bytes)
+    shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(box))
+    made = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), tensor, shared, box)
+    coordinates, modes = len(made.tma_tensor.iterator), len(shape)
+    if coordinates != modes:
+        raise RuntimeError(
+            f"TMA copy of {shape}: expected {modes} coordinates, a mode each, got {coordinates}"
+        )
+    return made
+
+
+def _is(number: Any, some: set[Any]) -> bool:
+    """Return whether a number is a constant, and one of ``some``."""
+    return isinstance(number, int) and number in some
+
+
+def _in_shared_memory(box: tuple[int, ...]) -> Any:
     """A box there, not swizzled: the first mode fastest, then the others in their order."""
-    return cute.make_layout(found.box, stride=compact_stride(found.box))
+    return cute.make_layout(box, stride=compact_stride(box))
 
 
 class TmaLoad:
@@ -160,7 +183,7 @@ class TmaTiledLoad(TmaLoad):
         """A box of shared memory."""
         shared = self.shared
         at = slot * shared.stage_bytes + panel * shared.panel_bytes
-        return self._tile(at, _in_shared_memory(self.found))
+        return self._tile(at, _in_shared_memory(self.found.box))
 
 
 @cute.jit

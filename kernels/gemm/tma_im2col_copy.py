@@ -3,7 +3,8 @@
 A copy names its first pixel, a channel and a tap. Where rows are pixels, the pixel stays the same
 for the whole mainloop; where the sum runs over pixels, channel and tap do, one pair per panel of a
 tile (``smem_tile.py``). Tiles of more rows than one copy has are loaded in equal pieces. The only
-address computation is that of the first pixel; no masks are needed at borders.
+address computation is that of the first pixel; no masks are needed at borders. Pixels that are the
+rows of a matrix are copied by TMA tiled.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from layoutconv.planning.tma_im2col import Im2col
 from ..common.arguments import Arguments, Extent
 from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
-from .tma import TmaLoad
+from .tma import TmaLoad, matrix_tma_atom
 
 Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *offsets)
 
@@ -36,14 +37,6 @@ def im2col_tma_atom(
 
     It is made for every launch.
     """
-    spatial = tuple(
-        (args.integer(mode.extent, Int32), _distance(mode.stride, args, data))
-        for mode in found.modes
-    )
-    images = args.integer(found.images[0], Int32), _distance(found.images[1], args, data)
-    shape, stride = zip(*spatial, images, strict=True)
-    layout = cute.make_layout((shape, args.integer(found.channels[0], Int32)), stride=(stride, 1))
-    ends = tuple(_upper(mode, args) for mode in found.modes)
     rows, columns = (spec.tile.m, spec.tile.n)[operand], spec.tile.k
     if spec.along[operand] == 0:
         rows, columns = columns, rows
@@ -52,6 +45,20 @@ def im2col_tma_atom(
     shared = cute.make_composed_layout(
         swizzle_of(line * data.bytes), 0, cute.make_layout((rows, line), stride=(line, 1))
     )
+    channels = args.integer(found.channels[0], Int32)
+    if not found.modes:
+        pixels, pitch = args.integer(found.images[0], Int32), found.images[1]
+        return matrix_tma_atom(
+            pointer, (channels, pixels), _distance(pitch, args, data), (line, rows), data
+        )
+    spatial = tuple(
+        (args.integer(mode.extent, Int32), _distance(mode.stride, args, data))
+        for mode in found.modes
+    )
+    images = args.integer(found.images[0], Int32), _distance(found.images[1], args, data)
+    shape, stride = zip(*spatial, images, strict=True)
+    layout = cute.make_layout((shape, channels), stride=(stride, 1))
+    ends = tuple(_upper(mode, args) for mode in found.modes)
     none, ones = (0,) * len(ends), (1,) * len(ends)
     starts = tuple(mode.lower for mode in found.modes)
     made = cpasync.make_im2col_tma_atom(
@@ -124,8 +131,14 @@ class TmaIm2colLoad(TmaLoad):
                     self.bring(self._there(first_k, panel, piece), here, full)
 
     def _there(self, first_k: Any, panel: int, piece: int) -> Any:
-        """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap)."""
+        """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap); of a matrix,
+        (channel, row).
+        """
         (*pixel, image), (channel, *offsets) = self.corner(first_k, panel, piece)
+        if not pixel:
+            grid = cute.make_identity_tensor((1, 1))
+            corner = cute.domain_offset((Int32(channel), Int32(image)), grid).iterator
+            return cute.make_tensor(corner, self._lines(cute.E(1), cute.E(0)))
         at, tap = tuple(map(Int32, pixel)), tuple(map(Int32, offsets))
         every = (1,) * len(pixel)
         grid = cute.make_identity_tensor((1, every, 1, every))

@@ -1,4 +1,7 @@
-"""Choice of stride folding for a forward pass on a GPU: which lines are folded."""
+"""Arrangement of memory for a pass on a GPU: stride folding, patches, pointwise layers as matrices.
+
+``phase_choice.py`` arranges dgrad.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ..conv import ConvProblem, fprop_view
+from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.patches import patches_of
+from ..conv.pointwise_views import is_pointwise, pointwise_views
 from ..conv.stride_folding import folded_fprop_view, folded_taps, folds
 from ..view.gemm_view import GemmView
 from . import machines
@@ -41,7 +45,8 @@ def line_of(dtype: torch.dtype, device: int) -> int:
 def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     """``fprop_view`` as it is fastest: the same products of the same memory.
 
-    Windows that share no cell along W are cells of more channels there, ``patches_of``.
+    Windows that share no cell along W are cells of more channels there, ``patches_of``; a pointwise
+    layer is a plain GEMM.
     ``line``: what :func:`line_for` says. With few channels a tile reads too much for what it
     multiplies. Stride folding allows halo reuse; structural zeros outside the
     filter are skipped where a k-tile or an instruction has nothing else.
@@ -53,6 +58,8 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     (36, 27, 27, 27)
     """
     problem, _ = patches_of(problem)
+    if is_pointwise(problem):
+        return pointwise_views(problem).fprop
     if not line or not folds(problem):
         return fprop_view(problem)
     (_, taps), stride, C = folded_taps(problem), problem.stride[-1], problem.C
@@ -65,6 +72,16 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     view = folded_fprop_view(problem)
     view.kept["unfolded"] = fprop_view(problem)
     return view
+
+
+def arranged_wgrad(problem: ConvProblem) -> GemmView:
+    """``wgrad_view`` as it is fastest, over the memory of ``patches_of`` the problem.
+
+    >>> arranged_wgrad(ConvProblem((2, 8, 8, 16), (32, 1, 1))).b.inner.shape
+    (C, M)
+    """
+    problem, _ = patches_of(problem)
+    return pointwise_views(problem).wgrad if is_pointwise(problem) else wgrad_view(problem)
 
 
 def unfolded(view: GemmView) -> GemmView | None:

@@ -15,6 +15,7 @@ from ..algebra import Layout
 from ..conv import ConvProblem, dgrad_views
 from ..conv.gradients import Class, classes_of
 from ..conv.patches import patches_of
+from ..conv.pointwise_views import is_pointwise, pointwise_views
 from ..planning.group_tile import GRANULE
 from ..view.gemm_view import GemmView
 from . import machines
@@ -64,19 +65,26 @@ def arranged_dgrad(
     (65536, 2048, 512)
     """
     channels, (problem, cells) = problem.C, patches_of(problem)
+    views = _dgrad_views(problem, columns, empty)
+    if cells == 1:
+        return views
+    # Cells that are one have the channels of each beside the other's.
+    entries = (Layout(((channels, view.n // channels),), ((1, 0),)) for view in views)
+    return tuple(replace(view, columns=of) for view, of in zip(views, entries, strict=True))
+
+
+def _dgrad_views(problem: ConvProblem, columns: int, empty: bool) -> tuple[GemmView, ...]:
+    """The views of a problem without patches, stride phases side by side where that is faster."""
+    if is_pointwise(problem):
+        return (pointwise_views(problem).dgrad,)
     side_by_side, alike = phases_of(problem, columns, empty=empty)
-    views = dgrad_views(
+    return dgrad_views(
         problem,
         side_by_side=side_by_side,
         alike=alike,
         images_first=problem.N >= IMAGES and present_taps(problem) < PRESENT,
         empty=empty,
     )
-    if cells == 1:
-        return views
-    # Cells that are one have the channels of each beside the other's.
-    entries = (Layout(((channels, view.n // channels),), ((1, 0),)) for view in views)
-    return tuple(replace(view, columns=of) for view, of in zip(views, entries, strict=True))
 
 
 def present_taps(problem: ConvProblem) -> float:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..base.caches import BoundedCache, kept_in
-from ..conv import ConvProblem, wgrad_view
+from ..conv import ConvProblem
 from ..conv.dense_views import VIEWS
 from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
 from ..conv.gradients import reached_residues
 from ..conv.patches import patches_of
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
 from ..gpu.filter_choice import as_read, worth_k_major
-from ..gpu.folding_choice import arranged_fprop, line_for
+from ..gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
 from ..gpu.packing_choice import (
     Multiplied,
     Packed,
@@ -300,7 +300,7 @@ def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
     if _is_depthwise(problem):
         return Pass((depthwise_wgrad_view(problem),), problem.stored_filter)
     patches, _ = patches_of(problem)
-    views = (wgrad_view(patches),)
+    views = (arranged_wgrad(problem),)
     return Pass(views, problem.stored_filter, packed=packed_wgrad(patches, views, of))
 
 

@@ -4,7 +4,8 @@ The descriptor holds a bounding box of pixels. One instruction names the first p
 a tap and a channel. It copies a number of channels of a number of pixels, each at the offsets of
 the tap. Pixels run through the box, w first, then h, d and the images; out of bounds it writes
 zeros. The rows of A are the pixels, and padding is where the box begins and ends. Wgrad sums over
-pixels: there they are the columns of both operands, one of which has taps.
+pixels: there they are the columns of both operands, one of which has taps. Pixels without spatial
+modes, as of a pointwise layer, are the rows of a matrix, which TMA tiled copies.
 ``kernels/gemm/tma_im2col_copy.py`` issues the copies. Needs no compiler.
 """
 
@@ -56,10 +57,10 @@ class Im2col:
     """An operand (m, k) or (m, k, l) as pixels of a tensor, and offsets from these to channels.
 
     Rows are pixels here, and columns channels of a tap, whichever are m and k of the GEMM.
-    ``modes`` are spatial, fastest first; ``images`` and ``channels`` pairs of extent and stride of
-    memory. ``columns`` are the extents of k, ``column_steps`` what each moves of a coordinate
-    (channel, \\*offsets), of which ``start`` is that of column 0; ``group_step``, what l adds to a
-    channel. Tiles have ``halo`` pixels more than rows.
+    ``modes`` are spatial, fastest first, none of a matrix; ``images`` and ``channels`` pairs of
+    extent and stride of memory. ``columns`` are the extents of k, ``column_steps`` what each moves
+    of a coordinate (channel, \\*offsets), of which ``start`` is that of column 0; ``group_step``,
+    what l adds to a channel. Tiles have ``halo`` pixels more than rows.
     """
 
     modes: tuple[Mode, ...]
@@ -115,7 +116,7 @@ class Im2col:
 
         Of no pixels at all, no map is made.
         """
-        sign = 1 << (BITS[len(self.modes) - 1] - 1)
+        sign = 1 << (BITS[max(len(self.modes), 1) - 1] - 1)
         extents = [int(mode.extent) for mode in self.modes]
         strides = [int(mode.stride) for mode in self.modes] + [int(self.images[1])]
         images = int(self.images[0])
@@ -165,7 +166,7 @@ def im2col(layout: OperandLayout) -> Im2col | None:
     every = sorted([*modes, image.path[0], channel.path[0]])
     offset = _offset(domain, len(storage.shape))
     if (
-        not 1 <= len(modes) <= MOST_MODES
+        len(modes) > MOST_MODES
         or every != list(range(len(storage.shape)))
         or any(d.path[0] not in modes for _, d in taps)
         or len({d.path for _, d in taps}) != len(taps)
@@ -323,7 +324,7 @@ def _offset(domain: Stage, modes: int) -> dict[int, int]:
 
 def _has_room(found: Im2col, taps: list[tuple[Any, Any]]) -> bool:
     """Return whether the hardware has room for the constants: corners, steps, offsets of taps."""
-    bits = BITS[len(found.modes) - 1]
+    bits = BITS[max(len(found.modes), 1) - 1]
     sign = 1 << (bits - 1)
     reach = [(int(extent) - 1) * abs(int(d.value)) for extent, d in taps]
     return (

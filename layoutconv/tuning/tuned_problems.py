@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from ..conv import ConvProblem, wgrad_view
+from ..conv import ConvProblem
 from ..conv.k_major_filter import k_major_view
 from ..conv.patches import patches_of
 from ..errors import ArgumentError
 from ..gpu.filter_choice import worth_k_major
-from ..gpu.folding_choice import arranged_fprop
+from ..gpu.folding_choice import arranged_fprop, arranged_wgrad
 from ..gpu.phase_choice import COLUMNS, arranged_dgrad
 from ..view.gemm_view import GemmView
 
@@ -43,7 +43,7 @@ def views_of(
     if direction == "fprop":
         return (arranged_fprop(problem, line),)
     if direction == "wgrad":
-        return (wgrad_view(patches_of(problem).problem),)
+        return (arranged_wgrad(problem),)
     views = arranged_dgrad(problem, columns)
     problem, _ = patches_of(problem)
     filter = (problem.K, *problem.taps, problem.C // problem.groups)

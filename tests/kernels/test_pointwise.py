@@ -1,0 +1,91 @@
+"""Pointwise convolutions as plain GEMMs: TMA tiled loads the rows of a matrix, in all passes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from layoutconv.conv import ConvProblem
+from layoutconv.conv.pointwise_views import pointwise_views
+from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.schedule import Load
+from layoutconv.planning.tile import TileConfig, persistent, specialized
+
+from .launcher import check_view_runs, compiled_view
+from .test_im2col_sums import copies
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+INDEX = ConvProblem((3, 7, 9, 64), (40, 1, 1))  # 189 pixels
+REST = ConvProblem((1, 5, 5, 11, 48), (72, 1, 1, 1))  # 275, a k-tile and a half
+FEW = ConvProblem((2, 70, 16), (96, 1))  # 140, of which a line is half empty
+LINE = ConvProblem((5, 30, 64), (64, 1))  # rows adjoin the box's: one pitch, one line
+
+PERSISTENT = persistent((64, 64, 64), (4, 1), 2)
+ONE_WARP = specialized((128, 64, 32), (4, 1), 2, Load.TMA_WARP)
+WARPGROUP = specialized((64, 64, 64), (4, 1), 2)
+TALL = specialized((256, 32, 32), (8, 1), 2)
+
+RUN: dict[str, tuple[str, ConvProblem, torch.dtype, TileConfig]] = {
+    "fprop, persistent": ("fprop", INDEX, F16, PERSISTENT),
+    "fprop, a rest of channels": ("fprop", REST, BF16, PERSISTENT),
+    "fprop, half a line": ("fprop", FEW, F16, ONE_WARP),
+    "fprop, pitch of a line": ("fprop", LINE, F16, WARPGROUP),
+    "fprop, boxes of 256 rows": ("fprop", REST, F16, TALL),
+    "fprop, tf32": ("fprop", INDEX, F32, specialized((64, 64, 32), (4, 1), 2)),
+    "fprop, B stays": ("fprop", INDEX, F16, persistent((64, 64, 64), (4, 1), 3, b_resident=1)),
+    "fprop, B stays, ping-pong": (
+        "fprop",
+        REST,
+        BF16,
+        persistent((64, 128, 32), (4, 1), 2, pingpong=True, b_resident=2),
+    ),
+    "fprop, B stays, whole lines": (
+        "fprop",
+        REST,
+        F16,
+        persistent((64, 128, 64), (4, 1), 3, pingpong=True, b_resident=1),
+    ),
+    "dgrad, B stays": ("dgrad", FEW, F16, persistent((128, 32, 32), (8, 1), 3, b_resident=3)),
+    "dgrad, B stays, whole lines": (
+        "dgrad",
+        FEW,
+        F16,
+        persistent((64, 32, 64), (4, 1), 4, pingpong=True, b_resident=2),
+    ),
+    "dgrad, persistent": ("dgrad", FEW, F16, PERSISTENT),
+    "dgrad, a rest of channels": ("dgrad", INDEX, BF16, ONE_WARP),
+    "wgrad": ("wgrad", INDEX, F16, WARPGROUP),
+    "wgrad, a rest of channels": ("wgrad", REST, BF16, WARPGROUP),
+    "wgrad, half a line": ("wgrad", FEW, F16, specialized((128, 64, 32), (8, 1), 3)),
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_pass_over_matrices(name: str) -> None:
+    """Results are exact, and TMA tiled alone copies."""
+    kind, problem, dtype, tile = RUN[name]
+    view = getattr(pointwise_views(problem), kind)
+    im2col, tiled, vectors = copies(compiled_view(view, dtype, tile, "sm_90a", None))
+    assert (im2col, vectors) == (0, 0)
+    assert tiled > 0
+    check_view_runs(view, dtype, tile, arch="sm_90a")
+
+
+def test_rows_are_divided_by_nothing() -> None:
+    """No kernel of pixels as rows looks for the image or the line of a row."""
+    view = pointwise_views(INDEX).fprop
+    assert not re.search(
+        r"\b(div|rem|mul\.hi)\.", compiled_view(view, F16, PERSISTENT, "sm_90a", None).ptx
+    )
+
+
+def test_one_kernel_serves_lines_images_and_volumes() -> None:
+    problems = [
+        ConvProblem((N, *spatial, 64), (40, *(1 for _ in spatial)))
+        for N, spatial in ((3, (9,)), (1, (4, 5)), (2, (3, 2, 7)))
+    ]
+    views = [pointwise_views(problem) for problem in problems]
+    for along, kind in (((1, 1), "fprop"), ((1, 0), "dgrad"), ((0, 0), "wgrad")):
+        assert len({signature(getattr(of, kind), along) for of in views}) == 1
