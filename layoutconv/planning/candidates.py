@@ -24,6 +24,7 @@ from .tile_table import (
     PERSISTENT,
     WHOLE_COLUMNS,
     WINDOWS,
+    PersistentRow,
     Shape,
     persistent_tile,
     shapes,
@@ -113,10 +114,12 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
         elif hopper and is_kept(problem, k):
             tiles += _of_table(gathered_rows(problem), k)
         elif hopper:
-            tiles += [tile_of(shape, k, line // 2) for shape in HOPPER]
+            lengths = _lengths(problem, k) if problem.tma and problem.channels else [k]
+            tiles += [tile_of(shape, each, line // 2) for each in lengths for shape in HOPPER]
         tiles += _halo_tiles(problem, machine)
-        tiles += _tma_warp_tiles(problem, machine, k)
-        tiles += _persistent(problem, k) if hopper else []
+        for each in _lengths(problem, k):
+            tiles += _tma_warp_tiles(problem, machine, each)
+        tiles += _persistent(problem, k, machine) if hopper else []
         if not problem.wgmma:
             tiles = [tile for tile in tiles if not tile.warp_specialized]
     tiles = [tile for tile in tiles if tile.n >= WIDE or _takes_narrow(problem, tile)]
@@ -202,7 +205,7 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
         return []
     tiles = []
     for m, n, warps_m, warps_n in ONE_WARP:
-        stages = max(1, min(HOPPER[m, n, warps_m, warps_n], most))
+        stages = max(1, min(HOPPER.get((m, n, warps_m, warps_n), 4), most))
         while True:
             tile = specialized((m, n, k), (warps_m, warps_n), stages, Load.TMA_WARP)
             shared = tile.smem_bytes(size, problem.staged_bytes) + RESERVED
@@ -214,14 +217,42 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
     return tiles
 
 
-def _persistent(problem: Problem, k: int) -> list[TileConfig]:
+def _lengths(problem: Problem, k: int) -> list[int]:
+    """The lengths of k-tiles: also of a whole line where fewer such bring all channels of one tap.
+
+    TMA takes as long for half a line as for a whole one; channels that are none are zeros.
+
+    >>> [_lengths(Problem(9, 9, C, C, "float16", 2), 32) for C in (32, 96, 144)]
+    [[32], [32, 64], [32, 64]]
+    """
+    line = LINE_BYTES // BYTES[problem.dtype]
+    fewer = -(-problem.channels // line) < -(-problem.channels // k)
+    return [k, line] if k < line and problem.k == problem.channels and fewer else [k]
+
+
+def _of_row(problem: Problem, row: PersistentRow, k: int, machine: Machine) -> TileConfig | None:
+    """The tile of a row of the table for one tap; with a resident B, of the stages that fit it."""
+    if not row.b_resident:
+        return persistent_tile(row, k)
+    of_b = -(-problem.k // k)
+    for stages in range(row.stages, 2, -1):
+        tile = persistent_tile(row, k, b_k_tiles=of_b, stages=stages)
+        if tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes) <= machine.smem_per_cta:
+            return tile
+    return None
+
+
+def _persistent(problem: Problem, k: int, machine: Machine) -> list[TileConfig]:
     """Tiles of persistent kernels; with halo reuse, those of half lines and all columns."""
     if not problem.persistent or BYTES[problem.dtype] not in REGISTER_STORE_BYTES:
         return []
     tiles = []
-    if problem.tma and problem.channels:
-        for row in PERSISTENT[1]:
-            tile = persistent_tile(row, k)
+    of_row = PERSISTENT[1] if problem.tma and problem.channels else []
+    for k_tile in _lengths(problem, k):
+        for row in of_row:
+            tile = _of_row(problem, row, k_tile, machine)
+            if tile is None or (row.b_resident and problem.n > row.n):
+                continue
             if row.pingpong:
                 fits = row.n < 2 * problem.n and problem.n <= MOST_OF_PINGPONG
             else:  # tiles that others pad for are for those columns alone
@@ -229,7 +260,7 @@ def _persistent(problem: Problem, k: int) -> list[TileConfig]:
             if fits and _persistent_epilogue_fits(problem, tile):
                 tiles.append(tile)
     half_line = 64 // BYTES[problem.dtype]
-    if problem.tma_halo and problem.k // problem.halo_taps % half_line == 0:
+    if problem.tma_halo and problem.k_tiles and problem.k // problem.halo_taps % half_line == 0:
         for row in PERSISTENT[min(problem.halo_taps, 3)]:
             tile = persistent_tile(row, half_line, problem.halo_taps, problem.k_tiles)
             if problem.n <= row.n and _persistent_epilogue_fits(problem, tile):

@@ -9,7 +9,10 @@ import torch
 
 from layoutconv.conv import ConvProblem
 from layoutconv.conv.pointwise_views import pointwise_views
+from layoutconv.gpu.select import choose_kernel
+from layoutconv.planning.cost_model import ranked
 from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, persistent, specialized
 
@@ -71,6 +74,15 @@ def test_a_pass_over_matrices(name: str) -> None:
     assert (im2col, vectors) == (0, 0)
     assert tiled > 0
     check_view_runs(view, dtype, tile, arch="sm_90a")
+
+
+@pytest.mark.parametrize("channels", [16, 96, 144])
+def test_whole_lines_of_channels(channels: int) -> None:
+    """Tiles of whole lines are offered where they are fewer than half lines."""
+    view = pointwise_views(ConvProblem((64, 56, 56, channels), (96, 1, 1))).fprop
+    choice = choose_kernel(view, F16, MACHINES["sm_90a"], measures=False)
+    offered = {tile.k for tile, _ in ranked(choice.problem, choice.machine) if tile.persistent}
+    assert offered == ({32} if channels == 16 else {32, 64})
 
 
 def test_rows_are_divided_by_nothing() -> None:
