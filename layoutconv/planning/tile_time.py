@@ -21,6 +21,7 @@ from .tile_table import (
     HALF_LINE_RATE,
     MANY_PRODUCTS,
     MAPPED,
+    MAPPED_ROWS,
     MAPPED_SUMS,
     MAPPED_WINDOWS,
     ONE_WARP,
@@ -36,13 +37,23 @@ from .tile_table import (
 )
 
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-# Microseconds in which two CTAs of a cluster add up their parts, four take twice; and of a kernel
-# that adds parts up, beside what it reads and writes. Those of ``maps_sums`` were fitted apart.
-EXCHANGE, LAUNCH = 4.5, 1.6
-EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS = 9.0, 2.5
-TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
-# Bytes of such parts that L2 still has when they are added up, and how much faster it is.
-HELD_PARTS, HELD_RATE = 14e6, 2.5
+# Products, memory and the latency of k-tiles hide each other but for a rest: their times are added
+# as a norm of this exponent. Memory is a little faster than kernels that do nothing else reach, as
+# the norm has it, and L2 faster still: it holds so many bytes from one launch to the next.
+NORM, MEMORY_RATE, HELD_RATE = 2.5, 1.12, 1.4
+HELD_BYTES = {"sm_90a": 40e6}
+OVERLAP = {1: 0.95}  # of the start of a wave after the first, by the CTAs of an SM; of more
+MORE_OVERLAP = 0.66  # the others multiply meanwhile
+# Of a persistent kernel, microseconds in which an SM stores 1000 results of a tile and does nothing
+# else: of ping-pong consumers, half of that, and what a turn takes.
+STORE, TURN = 0.008, 0.15
+K_TILE = 0.005  # microseconds from one k-tile to the next, at least
+# Microseconds in which two CTAs of a cluster add up their parts, four take twice; of a kernel that
+# adds parts up, beside what it reads and writes; and of a kernel and such a one, at least. Those of
+# ``maps_sums`` were fitted apart.
+EXCHANGE, LAUNCH, TWO_LAUNCHES = 4.5, 1.6, 8.0
+EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS, TWO_LAUNCHES_OF_SUMS = 9.0, 2.0, 5.5
+HELD_PARTS = 14e6  # bytes of such parts that L2 still has when they are added up
 MORE_PARTS = 0.01  # of the time, for twice as many split-K slices of sums that TMA loads
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
@@ -134,7 +145,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
     if tile.load is Load.TMA_WARP:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.tma:
-        return (MAPPED_SUMS if maps_sums(problem) else MAPPED)[shape]
+        one_tap = MAPPED_ROWS if problem.k == problem.channels else MAPPED
+        return (MAPPED_SUMS if maps_sums(problem) else one_tap)[shape]
     if sums_pairs(problem) and shape in GATHERED_SUMS:
         return GATHERED_SUMS[shape][0]
     if is_kept(problem, tile.k):
@@ -205,8 +217,9 @@ class TileTerms(NamedTuple):
         rate: products of the machine in a microsecond.
         copied, stored: what short vectors take, ``_short_vectors``; ``adjoins``: they are whole
             where a sum is.
-        start, exchange: microseconds beside products; ``ahead``: k-tiles on their way in a narrow
-            tile, 0 in others.
+        start, exchange: microseconds beside products; ``again``: of a wave after the first;
+            ``store``: of each output tile.
+        ahead: k-tiles on their way in a narrow tile, 0 in others; ``k_tile``: the latency of one.
     """
 
     m: int
@@ -226,22 +239,30 @@ class TileTerms(NamedTuple):
     adjoins: bool
     start: float
     exchange: float
+    again: float
+    store: float
     ahead: int
+    k_tile: float
 
     @classmethod
     def of(cls, problem: Problem, tile: TileConfig, machine: Machine) -> TileTerms:
         """The terms of a tile; of the sizes, ``problem.n`` alone is asked."""
         cluster, (copied, stored) = tile.cluster_k, _short_vectors(problem, tile)
+        at_once, start = resident(problem, tile, machine), start_time(tile)
+        again = 1.0 if problem.gathered else OVERLAP.get(at_once, MORE_OVERLAP)
         return cls(
             tile.m, tile.n, tile.k * tile.halo_taps, tile.halo_taps, tile.persistent,
-            cluster, _sms(machine, cluster), resident(problem, tile, machine),
+            cluster, _sms(machine, cluster), at_once,
             tile.m * tile.n, COST.get(problem.dtype, 1.0),
             TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0,
             rate_of(problem, tile) * machine.products,
             tuple(copied), stored, problem.rows_adjoin and problem.n <= tile.n and cluster == 1,
-            start_time(tile),
+            start,
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
+            0.0 if tile.persistent else again * start,
+            _store_time(tile),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
+            0.0 if problem.gathered else K_TILE,
         )  # fmt: skip
 
 
@@ -251,16 +272,19 @@ def times_of(
     """``expected_times`` of the tile that the terms are of."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, ahead,
+        copied, stored, adjoins, start, exchange, again, store, ahead, k_tile,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     ctas = -(-rows // m) * -(-problem.n // n) * problem.groups * cluster
-    moved, k = problem.moved / machine.bandwidth, problem.k
+    k, moved = problem.k, problem.moved / (MEMORY_RATE * machine.bandwidth)
+    if problem.moved < HELD_BYTES.get(machine.arch, 0.0):
+        moved /= HELD_RATE
     times = []
     for parts in splits:
         ctas_per_sm = -(-ctas * parts // sms)
         waves = -(-ctas_per_sm // at_once)
         time = outputs * -(-k // (parts * cluster)) * cost * more * ctas_per_sm / rate
+        time += store * ctas_per_sm
         if copied or stored:
             of_cta = 0.0
             for nbytes, vectors, copies in copied:
@@ -268,12 +292,23 @@ def times_of(
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
         if ahead:  # the stages bring all k-tiles one after the other, if nothing takes longer
             time = max(time, waves * (LATENCY * -(-k // (parts * cluster * columns)) / ahead))
-        # Where memory is as slow as the products, neither hides the other.
-        time = hypot(time, moved)
-        time += start if persistent else start * waves
-        time += exchange
+        k_tiles = -(-k // (parts * cluster * columns)) * (ctas_per_sm if persistent else waves)
+        time = _norm(time + again * max(waves - 1, 0), moved, k_tile * k_tiles)
+        time += start + exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times
+
+
+def _norm(*times: float) -> float:
+    return float(sum(time**NORM for time in times) ** (1 / NORM))
+
+
+def _store_time(tile: TileConfig) -> float:
+    """Microseconds of an output tile in which a persistent kernel only stores; others overlap."""
+    if not tile.persistent:
+        return 0.0
+    time = STORE * tile.m * tile.n / 1000
+    return time / 2 + TURN if tile.pingpong else time
 
 
 def _sms(machine: Machine, cluster: int) -> int:
@@ -336,9 +371,10 @@ def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) ->
     outputs = problem.m * problem.n * problem.groups
     apart = maps_sums(problem)
     held = apart and 4 * outputs * splits <= HELD_PARTS
-    rate = machine.bandwidth * (HELD_RATE if held else 1)
+    rate = MEMORY_RATE * machine.bandwidth * (HELD_RATE if held else 1)
     time += (LAUNCH_OF_SUMS if apart else LAUNCH) + outputs * (8 * splits + 4) / rate
     if problem.tma:
         time *= 1 + MORE_PARTS * log2(splits)
-    least = TWO_LAUNCHES + 1e-3 * time  # of equal ones, what the GPU is done with first
+    launches = TWO_LAUNCHES_OF_SUMS if apart else TWO_LAUNCHES
+    least = launches + 1e-3 * time  # of equal ones, what the GPU is done with first
     return max(time, least)
