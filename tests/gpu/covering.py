@@ -20,6 +20,7 @@ import torch
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.pointwise_views import pointwise_views
 from layoutconv.gpu.plan import Plan
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import ranked
@@ -41,6 +42,10 @@ PROBLEMS = {
     "groups of 4": ConvProblem((2, 17, 18, 32), (32, 3, 3), padding=1, groups=8),
     "groups of 24": ConvProblem((2, 9, 10, 48), (48, 3, 3), padding=1, groups=2),
 }
+POINTWISE = {
+    "matrix": ConvProblem((2, 16, 20, 64), (64, 1, 1)),
+    "rest of a matrix": ConvProblem((2, 9, 11, 48), (40, 1, 1)),
+}
 MAPS = {"half lines": (32, 40), "quarter lines": (48, 160), "odd channels": (20, 24)}
 DTYPES = (HALF, SINGLE, torch.float64, torch.int8, torch.float8_e4m3fn)
 
@@ -54,6 +59,10 @@ def views() -> Iterator[tuple[str, GemmView, torch.dtype, torch.dtype]]:
                 if dtype.itemsize > 1 or kind == "fprop":
                     out = {torch.int8: torch.int32, torch.float8_e4m3fn: HALF}.get(dtype, dtype)
                     yield f"{name}, {kind}", view, dtype, SINGLE if kind == "wgrad" else out
+    for name, problem in POINTWISE.items():
+        for kind, view in pointwise_views(problem)._asdict().items():
+            for dtype in (HALF, SINGLE) if kind == "fprop" else (HALF,):  # of tf32, TMA brings A
+                yield f"{name}, {kind} of pixels", view, dtype, SINGLE if kind == "wgrad" else dtype
     for name, (channels, columns) in MAPS.items():
         view = map_view(700, channels, columns)
         for dtype in (HALF, SINGLE):
@@ -80,6 +89,11 @@ def kind_of(tile: Any, splits: int) -> tuple[Hashable, ...]:
     )  # fmt: skip
 
 
+def kind_of_matrix(tile: Any) -> tuple[Hashable, ...]:
+    """Return the same of how the rows of a matrix are loaded."""
+    return "matrix", tile.warp_specialized and (tile.scheduler, tile.b_resident > 0)
+
+
 def kind_of_map(spec: KernelSpec) -> tuple[Hashable, ...]:
     """Return the same of what a kernel does with an index buffer."""
     return spec.skip, spec.kept > 0, spec.kept > 0 and spec.bytes_past_stages > 0
@@ -96,7 +110,8 @@ def choices(device: int | Machine) -> Iterator[Chosen]:
             out = dtype
         found = choose_kernel(view, dtype, device, out, measures=False)
         for tile, splits in ranked(found.problem, found.machine):
-            key: tuple[Hashable, ...] = dtype, name.rpartition(" ")[2], kind_of(tile, splits)
+            kind = kind_of_matrix(tile) if "of pixels" in name else kind_of(tile, splits)
+            key: tuple[Hashable, ...] = dtype, name.rpartition(", ")[2], kind
             if key in seen and not found.problem.gathered:
                 continue
             try:
