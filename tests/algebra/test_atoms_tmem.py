@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from math import prod
 
 import pytest
 
@@ -13,8 +14,10 @@ from layoutconv.algebra import (
     copy_atom,
     copy_names,
     is_injective,
+    parse,
     smem_atom,
     tcgen05_atom,
+    tile_to_shape,
     tma_atom,
     tmem_accumulator,
 )
@@ -48,10 +51,12 @@ def test_registers_of_tensor_memory(name):
     found = set()
     for thread, register in product(range(32), range(registers[1].size() // 32)):
         lane, column = lane_and_column(shape, thread, register, int(times))
-        assert registers(thread, 32 * register) == 32 * (column + columns * lane)
-        assert registers(thread, 32 * register + 31) == 32 * (column + columns * lane) + 31
+        for bit in (0, 1, 2, 4, 8, 16, 31):
+            assert registers(thread, 32 * register + bit) == 32 * (column + columns * lane) + bit
         found.add((lane, column))
     assert found == set(product(range(lanes), range(columns)))
+    assert load.source[0].stride == 0  # a lane is of no thread: all see the whole block
+    assert [load.source(5, v) for v in range(0, 1024, 37)] == list(range(0, 1024, 37))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,9 @@ def test_four_rows_go_to_a_lane_of_each_warp():
     [(*shape, bits) for shape in SHAPES for bits in (4, 8, 16, 32) if (shape[0], bits) != (64, 4)],
 )
 def test_ctas_share_the_operands_of_tcgen05(m, ctas, bits):
-    for n in (16, 48, 256):
+    for n in (8, 16, 24, 48, 256):
+        if ctas == 2 and n % 16:
+            continue
         atom = tcgen05_atom(m, n, bits, cta_group=ctas)
         assert atom.shape == (m, n, 256 // bits)
         for operand in "ABC":
@@ -111,12 +118,46 @@ def test_ctas_share_the_operands_of_tcgen05(m, ctas, bits):
     ],
 )
 def test_accumulators_lie_as_the_data_paths_have_them(m, ctas, stationary, expected):
-    for n in (16, 64, 256):
+    for n in (64, 128, 256) if stationary else range(8 * ctas, 257, 8 * ctas):
         layout = tmem_accumulator(m, n, cta_group=ctas, weight_stationary=stationary)
         assert layout.size() == m * n
-        for i, j in product(range(m), range(n)):
+        columns = {0, 1, n // 4 - 1, n // 4, n // 2 - 1, n // 2, n - 1} if n % 64 else range(n)
+        for i, j in product(range(m), columns):
             place = tuple(layout(i, j))
             assert (*place, 0, 0)[:3] == expected(i, j, n)
+
+
+# PTX ISA, "Swizzling Modes": the unit of 16 bytes of the box that is at each place of a line of
+# 128 bytes, line after line, until the pattern is the same again.
+LINES = {
+    "INTER": "01234567",
+    "SW32": "01234567 10325476",
+    "SW64": "01234567 10325476 23016745 32107654",
+    "SW128": "01234567 10325476 23016745 32107654 45670123 54761032 67452301 76543210",
+    "SW128_32B": "01234567 23016745 45670123 67452301",
+    "SW128_64B": "01234567 45670123",
+}
+WIDTH = {"SW32": 32, "SW64": 64}
+
+
+@pytest.mark.parametrize("bits", [4, 8, 16, 32, 64])
+@pytest.mark.parametrize("swizzle", LINES)
+def test_every_byte_of_a_box_lands_as_the_isa_draws_it(swizzle, bits):
+    lines = LINES[swizzle].split()
+    row = WIDTH.get(swizzle, 128)
+    for rows in ((1,), (16,), (5,), (3, 4), (2, 3, 5)):
+        atom = tma_atom((8 * row // bits, *rows), bits, swizzle=swizzle)
+        size = row * prod(rows)
+        assert atom.source.size() == atom.destination.size() == 8 * size
+        assert (atom.threads, atom.row_bits, atom.element_bits) == (1, 8 * row, bits)
+        for byte in range(size):
+            line, within = divmod(byte, 128)
+            pattern = lines[line % len(lines)]
+            unit = pattern.index(str(within // 16))  # where this unit of the line is found
+            landed = 128 * line + 16 * unit + within % 16
+            for bit in (8 * byte, 8 * byte + 7):
+                assert atom.source(0, bit) == bit
+                assert atom.destination(0, bit) == 8 * landed + bit % 8
 
 
 @pytest.mark.parametrize("swizzle", ["INTER", "SW32", "SW64", "SW128"])
@@ -136,24 +177,80 @@ def test_a_box_lands_as_the_canonical_layout_reads_it(swizzle):
         assert atom.destination(0, at) == 16 * within
 
 
+@pytest.mark.parametrize("bits", [4, 8, 16, 32, 64])
+@pytest.mark.parametrize("swizzle", ["INTER", "SW32", "SW64", "SW128", "SW128_32B"])
+@pytest.mark.parametrize("major", ["K", "MN"])
+def test_tiles_of_shared_memory_are_the_canonical_layouts(major, swizzle, bits):
+    """PTX ISA, "Canonical Layouts": K ((8,m),(T,units,k)), MN ((T,units,m),(8,k)), then a XOR.
+
+    T elements are 16 bytes. Tiles follow one another along MN, then along K.
+    """
+    if swizzle == "SW128_32B" and major == "K":
+        return
+    t, units = 128 // bits, {"INTER": 1, "SW32": 2, "SW64": 4}.get(swizzle, 8)
+    run, tile = t * units, 8 * t * units
+    atom = smem_atom(f"{major}_{swizzle}", bits)
+    rows, columns = (8, run) if major == "K" else (run, 8)
+    assert [int(mode.size()) for mode in atom.inner] == [rows, columns]
+    layout = tile_to_shape(atom, (2 * rows, 3 * columns))
+    lines = LINES[swizzle].split()
+    for i, j in product(range(2 * rows), range(3 * columns)):
+        along, across = (j, i) if major == "K" else (i, j)  # the contiguous mode, and the other
+        # Whole tiles before this one, then the place in the tile, as elements.
+        before = i // rows + 2 * (j // columns)
+        place = tile * before + run * (across % 8) + along % run
+        unit, element = divmod(place, t)
+        line, within = divmod(unit, 8)
+        landed = lines[line % len(lines)].index(str(within))
+        assert layout(i, j) == t * (8 * line + landed) + element
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "extents", "exact"),
+    [  # the examples of the PTX ISA beside its table of canonical layouts
+        ("K_INTER", 32, (16, 16), "((8,2),(4,4)):((4,32),(1,64))"),
+        ("MN_INTER", 16, (16, 16), "((8,1,2),(8,2)):((1,8,64),(8,128))"),
+        ("MN_SW32", 16, (32, 16), "((8,2,2),(8,2)):((1,8,128),(16,256))"),
+        ("MN_SW64", 16, (64, 16), "((8,4,2),(8,2)):((1,8,256),(32,512))"),
+    ],
+)
+def test_tiles_are_the_examples_of_the_isa(name, bits, extents, exact):
+    tiles, exact = tile_to_shape(smem_atom(name, bits), extents).inner, parse(exact)
+    assert [tiles(i) for i in range(tiles.size())] == [exact(i) for i in range(exact.size())]
+
+
 def test_what_there_is_none_of_is_refused():
     for m, n, bits, ctas in (
         (32, 16, 16, 1),
         (256, 16, 16, 1),
         (64, 16, 16, 2),
-        (128, 8, 16, 1),
+        (128, 4, 16, 1),
+        (128, 8, 16, 2),
+        (256, 24, 16, 2),
         (128, 272, 16, 1),
         (64, 16, 4, 1),
         (128, 16, 64, 1),
     ):
         with pytest.raises(LayoutValueError, match="expected"):
             tcgen05_atom(m, n, bits, cta_group=ctas)
-    for m, n, ctas, stationary in ((32, 16, 1, False), (128, 12, 1, False), (64, 64, 2, True)):
+    for m, n, ctas, stationary in (
+        (32, 16, 1, False),
+        (128, 12, 1, False),
+        (64, 64, 2, True),
+        (64, 16, 1, True),
+        (32, 192, 1, True),
+        (128, 24, 2, False),
+    ):
         with pytest.raises(LayoutValueError, match="expected"):
             tmem_accumulator(m, n, cta_group=ctas, weight_stationary=stationary)
     for box, swizzle in (((7, 8), "INTER"), ((64, 512), "SW128"), ((64, 8), "SW32"), ((), "SW32")):
         with pytest.raises(LayoutValueError, match="expected"):
             tma_atom(box, swizzle=swizzle)
+    with pytest.raises(LayoutValueError, match="rows of 128 bytes for SW128, got 64"):
+        tma_atom((32, 8), swizzle="SW128")
+    for bits in (0, 3, 6, 128, -16, True, 16.5):
+        with pytest.raises(LayoutValueError, match="elements of"):
+            tma_atom((128, 8), bits)
     with pytest.raises(LayoutValueError, match="there are"):
         tma_atom((64, 8), swizzle="SW256")
     assert smem_atom("MN_SW128_32B", 32).outer == Swizzle(2, 3, 2)

@@ -15,6 +15,7 @@ from .atom import MmaAtom
 
 _BITS = (4, 8, 16, 32)
 _ROWS = {1: (64, 128), 2: (128, 256)}  # M of one CTA and of a pair
+_WEIGHT_STATIONARY = (64, 128, 256)  # N of tcgen05.mma.ws
 
 
 @lru_cache(maxsize=256, typed=True)  # True is no 1
@@ -23,7 +24,8 @@ def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> Mma
 
     Of a pair (``cta_group=2``) each CTA has half of the rows of A and of D, and half of the columns
     of B. Where D lies in tensor memory says :func:`tmem_accumulator`, where A and B in shared
-    memory :func:`smem_atom`.
+    memory :func:`smem_atom`. N has steps of 8, of a pair 16; of integers there are fewer: 8, 16,
+    24, 32, 48 and on in steps of 16, of a pair steps of 32.
 
     Raises :class:`LayoutValueError` for a shape that there is none of.
 
@@ -42,11 +44,7 @@ def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> Mma
         raise LayoutValueError(
             f"tcgen05_atom: expected inputs of {_BITS} bits (4: m >= 128), got {a_bits!r}"
         )
-    step = 8 if m == 64 else 16
-    if type(n) is not int or n % step or not step <= n <= 256:
-        raise LayoutValueError(
-            f"tcgen05_atom: expected n = {step}, {2 * step}, ... 256 for m = {m}, got {n!r}"
-        )
+    _expect_columns("tcgen05_atom", n, cta_group)
     k = 256 // a_bits
     a, b, c = (
         Layout((cta_group, (rows // shares, columns)), (rows // shares, (1, rows)))
@@ -62,7 +60,8 @@ def tmem_accumulator(
 ) -> Layout:
     """D of a ``tcgen05.mma`` in tensor memory: (m, n) to lane@0 + column@1, and CTA@2 of a pair.
 
-    A column has 32 bits. ``weight_stationary`` is for ``tcgen05.mma.ws``, which has M = 32 too.
+    A column has 32 bits. ``weight_stationary`` is for ``tcgen05.mma.ws``, which has M = 32 too, and
+    N = 64, 128 or 256. A is dense: a pair with M = 128 and a sparse A keeps D elsewhere.
 
     Raises :class:`LayoutValueError` for a shape that there is none of.
 
@@ -77,9 +76,11 @@ def tmem_accumulator(
             f"tmem_accumulator: expected m in {rows} for cta_group={cta_group!r}"
             f"{', one CTA for .ws' if weight_stationary else ''}, got {m!r}"
         )
-    step = 8 if m == 64 else 16
-    if type(n) is not int or n % step or not step <= n <= 256:
-        raise LayoutValueError(f"tmem_accumulator: expected n = {step} ... 256, got {n!r}")
+    if weight_stationary and (type(n) is not int or n not in _WEIGHT_STATIONARY):
+        raise LayoutValueError(
+            f"tmem_accumulator: expected n in {_WEIGHT_STATIONARY} of .ws, got {n!r}"
+        )
+    _expect_columns("tmem_accumulator", n, cta_group)
     lane, column, cta = (ScaledBasis(1, (i,)) for i in range(3))
     if m == 64 and cta_group == 1 and not weight_stationary:  # half of each warp's lanes
         return Layout(((16, 4), n), ((lane, 32 * lane), column))
@@ -88,3 +89,13 @@ def tmem_accumulator(
     over_m = (per_cta, lane) if cta_group == 1 else ((per_cta, 2), (lane, cta))
     over_n = (n, column) if aside == 1 else ((n // aside, aside), (column, per_cta * lane))
     return Layout((over_m[0], over_n[0]), (over_m[1], over_n[1]))
+
+
+def _expect_columns(function: str, n: int, cta_group: int) -> None:
+    """Raise unless N is one that the CTAs of ``tcgen05.mma`` have: PTX ISA, "Matrix Shape"."""
+    step = 8 * cta_group
+    if type(n) is not int or n % step or not step <= n <= 256:
+        ctas = "one CTA" if cta_group == 1 else "two CTAs"
+        raise LayoutValueError(
+            f"{function}: expected n = {step}, {2 * step}, ... 256 of {ctas}, got {n!r}"
+        )

@@ -6,6 +6,7 @@ The side in shared memory counts the bits of the rows that threads point at, 128
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ..checks import plain_shape
@@ -17,6 +18,12 @@ from ..swizzle import Swizzle
 from .atom import CopyAtom
 from .smem import SWIZZLES
 
+# The swizzles of a box, which XOR bits of the address: those of 16 bytes, and of more together.
+_BOX_SWIZZLES = {name: (bits, 7, 3) for name, bits in SWIZZLES.items()} | {
+    "SW128_32B": (2, 8, 2),
+    "SW128_64B": (1, 9, 1),
+}
+_BOX_BITS = (4, 8, 16, 32, 64)
 _ROWS_OF = {8: "((8,4),128):((128,0),1)", 16: "((16,2),128):((128,0),1)", 32: "(32,128):(128,1)"}
 # Registers of matrices of 8 rows, and of bytes that are transposed: a thread has a column of them.
 _STRAIGHT, _ACROSS = "(32,(32,{0})):(32,(1,1024))", "((4,8),(16,2,{0})):((256,16),(1,128,1024))"
@@ -78,30 +85,37 @@ def tma_atom(box: tuple[int, ...], element_bits: int = 16, *, swizzle: str = "IN
     """A box of TMA, which one thread starts: bits of the tensor's box to bits of shared memory.
 
     ``box`` has the extents of the box, the contiguous one first; in shared memory it is compact,
-    and swizzled in units of 16 bytes: ``SW32``, ``SW64`` or ``SW128``.
+    and swizzled in units of 16 bytes: ``SW32``, ``SW64`` or ``SW128``; ``SW128_32B`` and
+    ``SW128_64B`` keep 32 and 64 bytes together. PTX ISA, "Swizzling Modes"; shared memory begins
+    where the pattern does.
 
     Raises :class:`LayoutValueError` for a box that the hardware does not take: extents up to 256,
-    of which the first is a multiple of 16 bytes, and no longer than the swizzle.
+    of which the first is a multiple of 16 bytes, elements of 4 to 64 bits. With a swizzle the first
+    extent has its width: where shorter rows lie the manuals do not say.
 
     >>> print(tma_atom((64, 8), 16, swizzle="SW128").destination)
     S<3,7,3> o 0 o (1,8192):(0,1)
     """
-    if swizzle not in SWIZZLES:
-        raise LayoutValueError(f"tma_atom: no {swizzle!r}; there are {', '.join(SWIZZLES)}")
+    if swizzle not in _BOX_SWIZZLES:
+        raise LayoutValueError(f"tma_atom: no {swizzle!r}; there are {', '.join(_BOX_SWIZZLES)}")
+    if type(element_bits) is not int or element_bits not in _BOX_BITS:
+        raise LayoutValueError(
+            f"tma_atom: expected elements of {_BOX_BITS} bits, got {element_bits!r}"
+        )
     expect("tma_atom", tuple | list, "the extents of a box", box)
     box = plain_shape(tuple(box))
     if not 1 <= len(box) <= 5 or not all(type(e) is int and 1 <= e <= 256 for e in box):
         raise LayoutValueError(f"tma_atom: expected 1 to 5 extents of at most 256, got {box!r}")
-    bits, row, total = SWIZZLES[swizzle], box[0] * element_bits, element_bits
-    for extent in box:
-        total *= extent
-    if row % 128 or (bits and row > 128 << bits):
-        wanted = "a multiple of 16 bytes" + (f", at most {16 << bits}" if bits else "")
-        raise LayoutValueError(f"tma_atom: expected rows of {wanted}, got {row // 8}")
+    bits, base, shift = _BOX_SWIZZLES[swizzle]
+    row, width = box[0] * element_bits, 1 << (bits + base) if bits else 0
+    if row % 128 or (bits and row != width):
+        wanted = f"{width // 8} bytes for {swizzle}" if bits else "a multiple of 16 bytes"
+        raise LayoutValueError(f"tma_atom: expected rows of {wanted}, got {row / 8:g}")
+    total = element_bits * prod(box)
     source: Any = Layout((1, total), (0, 1))
-    destination = ComposedLayout(Swizzle(bits, 7, 3), 0, source) if bits else source
+    swizzled = ComposedLayout(Swizzle(bits, base, shift), 0, source) if bits else source
     shown = "x".join(map(str, box))
-    return CopyAtom(f"tma.{shown}.{swizzle}", 1, source, destination, row, element_bits)
+    return CopyAtom(f"tma.{shown}.{swizzle}", 1, source, swizzled, row, element_bits)
 
 
 def _without_ones(layout: Layout) -> Layout:
