@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
-from .errors import LayoutTypeError, wrong_argument
+from .errors import DEEPEST, LayoutTypeError, too_deep, wrong_argument
 from .late import late
 from .numbers import is_no_integer, plain_numbers
 from .protocol import Bounds, Path, Stride, Terms, is_integer, is_stride, is_zero, xor, zero_of
@@ -234,6 +234,8 @@ class ScaledBasis(Coordinate):
         for mode in path if type(path) is tuple else (path,):
             if type(mode) is not int:
                 raise wrong_argument("ScaledBasis", "path", "a tuple of modes", path)
+        if len(path) > DEEPEST:
+            raise too_deep("ScaledBasis")
         _VALUE(self, value)
         _PATH(self, path)
 

@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from .basis import ArithmeticTuple, basis_terms
-from .errors import LayoutTypeError, LayoutValueError, point_at, text, too_deep
+from .errors import LayoutTypeError, LayoutValueError, point_at, shortly, text, too_deep
 from .int_tuple import IntTuple
 from .protocol import is_stride
 from .symbols import Symbolic, from_sympy
@@ -33,7 +33,7 @@ def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...]
     if leaf is None:
         hint = "; write it as a tuple" if isinstance(shape, list) else ""
         raise LayoutTypeError(
-            f"Layout: the extent {shape!r} is {_a(shape)}, not an integer{hint}\n"
+            f"Layout: the extent {shortly(shape)} is {_a(shape)}, not an integer{hint}\n"
             + point_at(whole, path)
         )
     empty_allowed = isinstance(leaf, SymInt) and leaf.runtime  # a batch of none is still a problem
@@ -95,8 +95,8 @@ def checked_stride(
                 f"{text(shape)} has the stride {text(stride)}\n" + point_at(whole, path)
             )
         raise LayoutTypeError(
-            f"Layout: the stride {stride!r} is {_a(stride)}, neither an integer nor a stride\n"
-            + point_at(whole, path)
+            f"Layout: the stride {shortly(stride)} is {_a(stride)}, neither an integer nor "
+            "a stride\n" + point_at(whole, path)
         )
     return leaf
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .errors import LayoutTypeError, too_deep
+from .errors import LayoutTypeError
 from .int_tuple import IntTuple, flatten, shape_of
 from .layout import Layout, as_like, carried, make, make_layout
 from .like import symbolically
@@ -52,13 +52,10 @@ def _by_profile(
     if profile is not None:
         profile = shape_of(name, profile)
         if isinstance(profile, tuple):
-            try:
-                return by_mode(
-                    lambda mode, entry: mode if entry is None else operation(mode, entry),
-                    name, layout, profile,
-                )  # fmt: skip
-            except RecursionError:
-                raise too_deep(name) from None
+            return by_mode(
+                lambda mode, entry: mode if entry is None else operation(mode, entry),
+                name, layout, profile,
+            )  # fmt: skip
     return whole(layout) if layout._plain else symbolically(whole, layout)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .basis import lifted
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, shortly
 from .int_tuple import IntTuple, compact_stride, map_leaves
 from .late import late
 from .layout import Layout, make
@@ -41,9 +41,9 @@ class ComposedLayout(LayoutLike):
 
     def __init__(self, outer: Any, offset: Any, inner: Any) -> None:
         if not callable(outer):
-            raise LayoutTypeError(f"ComposedLayout: outer is {outer!r}, not a function")
+            raise LayoutTypeError(f"ComposedLayout: outer is {shortly(outer)}, not a function")
         if not isinstance(inner, LayoutLike) and not _is_a_layout(inner):
-            raise LayoutTypeError(f"ComposedLayout: inner is {inner!r}, not a layout")
+            raise LayoutTypeError(f"ComposedLayout: inner is {shortly(inner)}, not a layout")
         if type(offset) is not int:
             offset = plain_numbers("ComposedLayout", "offset", offset)
         _SET(self, "outer", outer)

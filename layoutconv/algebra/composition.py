@@ -84,8 +84,8 @@ of the right-hand side carry: at (2,1) the function is 8, the sum over modes 7
 
 
 def _by_mode(a: Layout, tiler: tuple[Any, ...]) -> Any:
-    tiler = map_leaves(lambda t: as_like("composition", t) if isinstance(t, str) else t, tiler)
     modes_for("composition", a, tiler)
+    tiler = map_leaves(lambda t: as_like("composition", t) if isinstance(t, str) else t, tiler)
     kinds = [arithmetic(t) for t in flatten(tiler) if isinstance(t, Layout)]
     kinds.append(arithmetic(a))
     if Arithmetic.OPAQUE not in kinds:

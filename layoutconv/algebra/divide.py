@@ -9,7 +9,7 @@ from .checks import as_integer
 from .complement import ascending, by_path, complement, first_lost, gaps, sorted_modes
 from .composed import ComposedLayout, lift, over_coordinates
 from .composition import compose
-from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact
+from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact, refuse_deep, shortly
 from .f2_linear import without_carry
 from .int_tuple import flatten
 from .layout import Layout, as_layout, as_like, make, make_all_plain, make_layout, make_plain
@@ -142,7 +142,8 @@ def as_tile(name: str, tiler: Any) -> Layout:
             return found
     elif is_integer(as_integer(tiler)):  # of NumPy or sympy
         return Layout(tiler, 1)
-    raise LayoutTypeError(f"{name}: {tiler!r} is no tiler (a layout, an int, None or a tuple)")
+    wanted = "a layout, an int, None or a tuple"
+    raise LayoutTypeError(f"{name}: {shortly(tiler)} is no tiler ({wanted})")
 
 
 def zipped_divide(a: Any, tiler: Any) -> Any:
@@ -195,6 +196,7 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
 
 def _of_coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> ComposedLayout | None:
     """The divide of the coordinates of ``a``, and ``a`` after it; None without an XOR tiler."""
+    refuse_deep("logical_divide", tiler)
     leaves = flatten(tiler)
     if not any(isinstance(t, Layout) and arithmetic(t) is Arithmetic.XOR for t in leaves):
         return None

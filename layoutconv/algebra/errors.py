@@ -6,6 +6,7 @@ from operator import index
 from typing import Any, NoReturn
 
 _SHOWN = 60  # characters of what came
+DEEPEST = 64  # levels of tuples in tuples, and of parentheses
 
 
 class LayoutError(Exception):
@@ -111,11 +112,24 @@ def under(operation: str, operands: tuple[Any, ...], error: LayoutError) -> NoRe
     ) from None
 
 
-def text(tree: Any) -> str:
-    """A shape, stride or coordinate in the notation of the literature: ``(4,(2,3))``."""
+def text(tree: Any, levels: int = DEEPEST) -> str:
+    """A shape, stride or coordinate in the notation of the literature: ``(4,(2,3))``.
+
+    Below so many ``levels`` it is cut off.
+
+    >>> text((4, (2, None))), text((4, (2, 3)), levels=1)
+    ('(4,(2,_))', '(4,...)')
+    """
     if type(tree) is tuple:
-        return "(" + ",".join(map(text, tree)) + ")"
-    return "_" if tree is None else str(tree)
+        if not levels:
+            return "..."
+        return "(" + ",".join([text(part, levels - 1) for part in tree]) + ")"
+    if tree is None:
+        return "_"
+    try:
+        return str(tree)
+    except RecursionError:  # lists in lists
+        return shortly(tree)
 
 
 def point_at(tree: Any, path: tuple[int, ...]) -> str:
@@ -158,12 +172,28 @@ def wrong_argument(operation: str, argument: str, expected: str, x: Any) -> Layo
 
 
 def too_deep(operation: str) -> LayoutTypeError:
-    """The error of an operand whose tuples are nested deeper than Python follows.
+    """The error of an operand whose tuples are nested deeper than is followed.
 
     >>> print(too_deep("rank"))
-    rank: an operand is nested too deeply
+    rank: an operand is nested too deeply; expected at most 64 levels
     """
-    return LayoutTypeError(f"{operation}: an operand is nested too deeply", operation=operation)
+    return LayoutTypeError(
+        f"{operation}: an operand is nested too deeply; expected at most {DEEPEST} levels",
+        operation=operation,
+    )
+
+
+def refuse_deep(operation: str, tree: Any) -> None:
+    """Refuse tuples in tuples of more than :data:`DEEPEST` levels.
+
+    >>> refuse_deep("rank", (4, (2, 3)))
+    """
+    level = [tree]
+    for _ in range(DEEPEST + 1):
+        level = [part for entry in level if type(entry) is tuple for part in entry]
+        if not level:
+            return
+    raise too_deep(operation)
 
 
 def shortly(x: Any) -> str:

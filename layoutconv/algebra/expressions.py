@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from .errors import DEEPEST
 from .symbols import symbols
-
-DEEPEST = 64  # levels of parentheses, and maps of a chain
 
 
 class Expressions:

@@ -60,7 +60,7 @@ class CustomStride(Stride):
 
     def __init__(self, func: Any, stride: Any = 1) -> None:
         if not callable(func):
-            raise LayoutTypeError(f"CustomStride: func has to be callable, got {func!r}")
+            raise LayoutTypeError(f"CustomStride: func has to be callable, got {shortly(func)}")
         if type(stride) is not int:
             stride = plain_numbers("CustomStride", "stride", stride)
         _SET(self, "func", func)

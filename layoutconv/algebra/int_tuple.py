@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .errors import LayoutTypeError, LayoutValueError, shortly, text, wrong_argument
+from .errors import LayoutTypeError, LayoutValueError, shortly, text, too_deep, wrong_argument
 from .late import late
 from .numbers import is_no_integer
+from .plain_leaves import compact, digits_offset, is_plain, plain_offset
+from .plain_leaves import paired_leaves as paired_leaves
 from .values import Immutable, Shaped
 
 IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither readers nor checkers
@@ -59,8 +61,11 @@ def shape_of(name: str, x: Any) -> IntTuple:
     if isinstance(x, (tuple, int)) and type(x) is not bool:  # a union takes twice as long
         if type(x) is tuple:
             for leaf in x:
-                if type(leaf) is not int and expect_leaves(name, leaf):
-                    return late("plain_shape")(x)
+                try:
+                    if type(leaf) is not int and expect_leaves(name, leaf):
+                        return late("plain_shape")(x)
+                except RecursionError:
+                    raise too_deep(name) from None
         return x
     if isinstance(x, Shaped):
         return x.shape
@@ -70,7 +75,7 @@ def shape_of(name: str, x: Any) -> IntTuple:
         return x
     if is_no_integer(x):
         hint = "; write it as a tuple" if isinstance(x, list) else ""
-        raise LayoutTypeError(f"{name}: {x!r} is no shape{hint}")
+        raise LayoutTypeError(f"{name}: {shortly(x)} is no shape{hint}")
     return late("plain_shape")(x)
 
 
@@ -258,22 +263,6 @@ def divmod_leaf(c: Any, s: Any) -> tuple[Any, Any]:
         raise LayoutValueError("an extent of 0 has no coordinates") from None
 
 
-def paired_leaves(shape: IntTuple, stride: IntTuple) -> list[tuple[Any, Any]]:
-    """The leaves of ``shape``, each with its stride.
-
-    The profile is that of ``shape``, so a stride leaf may itself be an arithmetic tuple.
-    """
-    if not isinstance(shape, tuple):
-        return [(shape, stride)]
-    result: list[tuple[Any, Any]] = []
-    for s, d in zip(shape, stride, strict=True):
-        if isinstance(s, tuple):
-            result += paired_leaves(s, d)
-        else:
-            result.append((s, d))
-    return result
-
-
 def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     """The inner product of strides and a coordinate that has taken the profile of ``shape``.
 
@@ -296,6 +285,10 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
             layout = getattr(layout, "layout", layout)  # of a tensor
             return layout(crd)
         shape = shape_of("crd2idx", layout)
+    else:
+        steps, plain = compact(shape, 1) if stride is None else (stride, is_plain(shape, stride))
+        if plain and (found := _plain_offset(crd, shape, steps)) is not None:
+            return found
     if stride is None:
         if expect_leaves("crd2idx", shape):
             shape = late("plain_shape")(shape)
@@ -307,6 +300,13 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     if type(crd) is not int and _has_array(crd):
         crd = late("fitted")(crd, shape, stride)
     return offset_at(crd, shape, stride)
+
+
+def _plain_offset(crd: Any, shape: IntTuple, stride: IntTuple) -> int | None:
+    """The offset of a coordinate of plain integers, of plain strides; None of any other."""
+    if type(crd) is int:
+        return digits_offset(crd, shape, stride)
+    return plain_offset(crd, shape, stride) if type(crd) is tuple else None
 
 
 def _expect_strides(shape: IntTuple, stride: IntTuple) -> None:
@@ -343,7 +343,7 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
         return offset_at(crd.as_tuple(), shape, stride)
     if type(crd) is not int and (crd is None or is_no_integer(crd)):
         raise LayoutTypeError(
-            f"crd2idx: the coordinate {crd!r} of the shape {text(shape)} is no integer"
+            f"crd2idx: the coordinate {shortly(crd)} of the shape {text(shape)} is no integer"
             + ("; `layout[...]` and slice_ take None" if crd is None else "")
         )
     if not isinstance(shape, tuple):

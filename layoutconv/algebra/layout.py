@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from .arrays import at_array, checked_arrays, fitting, has_array, is_array
 from .checks import as_integer, checked_shape, checked_stride
-from .errors import LayoutTypeError, text, too_deep
+from .errors import LayoutTypeError, shortly, text, too_deep
 from .int_tuple import (
     IntTuple,
     compact_stride,
     has_none,
     map_leaves,
     offset_at,
-    paired_leaves,
     product,
     rank,
     split_and_sum,
@@ -22,6 +21,7 @@ from .int_tuple import (
 from .late import late
 from .like import LayoutLike
 from .numbers import is_no_integer
+from .plain_leaves import compact, is_plain, paired_leaves, plain_offset
 from .protocol import is_integer, is_zero, map_integers, zero_of
 from .relations import Relation
 from .stride import ScaledBasis, finished, stride_text
@@ -63,14 +63,14 @@ class Layout(LayoutLike):
     def __init__(self, shape: IntTuple, stride: IntTuple = None) -> None:
         try:
             if stride is None:
-                stride, last = _compact(shape, 1)
+                stride, last = compact(shape, 1)
                 plain = last > 0
             else:
-                plain = _is_plain(shape, stride)
+                plain = is_plain(shape, stride)
             if not plain:
                 shape = checked_shape(shape)
                 stride = compact_stride(shape) if stride is None else checked_stride(stride, shape)
-                plain = _is_plain(shape, stride)
+                plain = is_plain(shape, stride)
         except RecursionError:
             raise too_deep("Layout") from None
         _SHAPE(self, shape)
@@ -111,7 +111,7 @@ class Layout(LayoutLike):
                     offset += c * s * d if leaves else 0
                 return offset
             if type(c) is tuple:
-                at = _plain_offset(c, self.shape, self.stride)
+                at = plain_offset(c, self.shape, self.stride)
                 if at is not None:
                     return at
         return finished(self.raw(c))
@@ -172,20 +172,19 @@ class Layout(LayoutLike):
                 )
             sliced: Layout = late("slice_")(key, self)
             return sliced
-        if not isinstance(key, slice) and (type(key) is bool or not hasattr(key, "__index__")):
-            raise LayoutTypeError(
-                f"Layout: expected a mode, a slice of modes or a coordinate with None, got {key!r}"
-            )
-        if not isinstance(self.shape, tuple):
-            if isinstance(key, int) and key in (0, -1):
-                return self
-            raise IndexError(f"Layout {self} has no mode {key}")
+        one = not isinstance(self.shape, tuple)
+        shape, stride = ((self.shape,), (self.stride,)) if one else (self.shape, self.stride)
         try:
-            shape, stride = self.shape[key], self.stride[key]
+            if type(key) is bool:
+                raise TypeError
+            found: Layout = make(shape[key], stride[key])
+        except (TypeError, RuntimeError):
+            wanted = "a mode, a slice of modes or a coordinate with None"
+            raise LayoutTypeError(f"Layout: expected {wanted}, got {shortly(key)}") from None
         except IndexError:
-            raise IndexError(f"Layout {self} has no mode {key}") from None
-        modes: Layout = carried(make(shape, stride), self)
-        return modes
+            wanted = f"one of the {len(shape)} modes of {self}"
+            raise IndexError(f"Layout: expected {wanted}, got {key}") from None
+        return self if one and not isinstance(key, slice) else carried(found, self)
 
     def __len__(self) -> int:
         return rank(self.shape)
@@ -260,85 +259,6 @@ class Layout(LayoutLike):
         return late("table_of")(self)
 
 
-def _plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | None:
-    """The offset of a coordinate of plain integers; None for any other and for wrong profiles."""
-    if type(shape) is not tuple or len(crd) != len(shape):
-        return None
-    offset = 0
-    for c, s, d in zip(crd, shape, stride):  # noqa: B905
-        if type(c) is int:
-            offset += c * d if type(s) is int else digits_offset(c, s, d)
-        elif type(c) is tuple:
-            inner = _plain_offset(c, s, d)
-            if inner is None:
-                return None
-            offset += inner
-        else:
-            return None
-    return offset
-
-
-def digits_offset(index: int, shape: IntTuple, stride: IntTuple) -> int:
-    """The offset of an integer coordinate of a mode of plain integers, split into its leaves.
-
-    The last leaf is not bounded.
-    """
-    offset, leaf, step = 0, 1, 0
-    for leaf, step in paired_leaves(shape, stride):
-        offset += index % leaf * step
-        index //= leaf
-    return offset + index * leaf * step
-
-
-def _is_plain(shape: IntTuple, stride: IntTuple) -> bool:
-    """Tell if profiles agree, every leaf is exactly an int and every extent positive.
-
-    Two levels without a call and without pairs: half of the time of constructing a layout is here.
-    """
-    if type(shape) is not tuple or type(stride) is not tuple:
-        return type(shape) is int and type(stride) is int and shape > 0
-    if len(shape) != len(stride):
-        return False
-    i = 0
-    for s in shape:
-        d = stride[i]
-        i += 1
-        if type(s) is int and type(d) is int:
-            if s < 1:
-                return False
-            continue
-        if type(s) is not tuple or type(d) is not tuple or len(s) != len(d):
-            return False
-        for extent in s:
-            if type(extent) is not int or extent < 1:
-                break
-        else:
-            for step in d:
-                if type(step) is not int:
-                    return False
-            continue
-        if not _is_plain(s, d):
-            return False
-    return True
-
-
-def _compact(shape: IntTuple, current: int) -> tuple[IntTuple, int]:
-    """Compact strides from ``current`` on, and what comes next; (None, 0) if not all plain."""
-    if type(shape) is not tuple:
-        return (current, current * shape) if type(shape) is int and shape > 0 else (None, 0)
-    strides = []
-    for s in shape:
-        if type(s) is int and s > 0:
-            strides.append(current)
-            current *= s
-        else:
-            stride, current = _compact(s, current)
-            if not current:
-                return None, 0
-            strides.append(stride)
-    return tuple(strides), current
-
-
 def _strides_text(shape: IntTuple, stride: IntTuple) -> str:
     if isinstance(shape, tuple):
         return "(" + ",".join(map(_strides_text, shape, stride)) + ")"
@@ -360,7 +280,7 @@ def make(shape: IntTuple, stride: IntTuple) -> Layout:
     self = _NEW(Layout)
     _SHAPE(self, shape)
     _STRIDE(self, stride)
-    _PLAIN(self, _is_plain(shape, stride))
+    _PLAIN(self, is_plain(shape, stride))
     return self
 
 
@@ -463,7 +383,7 @@ def as_like(name: str, x: Any) -> Any:
     as_layout_like = getattr(x, "as_layout_like", None)
     if callable(as_layout_like) and not isinstance(x, type):
         return as_layout_like()
-    raise LayoutTypeError(f"{name}: {x!r} is not a layout")
+    raise LayoutTypeError(f"{name}: {shortly(x)} is not a layout")
 
 
 def innermost(name: str, x: Any) -> Layout:

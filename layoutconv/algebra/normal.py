@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from .basis import ScaledBasis, sum_of_bases
-from .errors import LayoutTypeError, LayoutValueError, text
+from .errors import LayoutTypeError, LayoutValueError, refuse_deep, text
 from .int_tuple import IntTuple, unflatten
 from .layout import NORMAL, Layout, Leaf, make, make_layout, make_plain
 from .protocol import Path, can_merge, is_integer, is_stride, is_zero, terms, xor
@@ -212,6 +212,10 @@ def by_mode(
 
 def modes_for(name: str, layout: Layout, tiler: tuple[Any, ...]) -> list[Layout]:
     """The modes of ``layout``, of which there have to be as many as entries of ``tiler``."""
+    for entry in tiler:
+        if type(entry) is tuple:
+            refuse_deep(name, tiler)
+            break
     if len(tiler) > layout.rank:
         raise LayoutValueError(
             f"{name}: the tiler {text(tiler)} has {len(tiler)} modes, {layout} only {layout.rank}"

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from .basis import sum_of_bases
 from .composed import ComposedLayout
-from .errors import LayoutValueError
-from .expressions import DEEPEST, Expressions
+from .errors import DEEPEST, LayoutValueError
+from .expressions import Expressions
 from .int_tuple import IntTuple
 from .layout import Layout, make_layout
 from .orders import LayoutLeft, LayoutRight

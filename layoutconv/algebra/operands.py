@@ -130,7 +130,7 @@ ints, got 4
     """
     for name, (fits, expected) in kinds.items():
         x = getattr(value, name)
-        if not fits(x):
+        if not _fits(fits, x):
             raise wrong_argument(type(value).__name__, name, expected, x)
 
 

@@ -50,6 +50,11 @@ def make_shape(*modes: Any) -> tuple[Any, ...]:
     (4, (2, 3))
     """
     for mode in modes:
+        if type(mode) is not int:
+            break
+    else:  # plain integers, for which a look is enough
+        return modes
+    for mode in modes:
         if type(mode) is not int and mode is not None:
             expect_entries("make_shape", "modes", mode)
     return tuple([mode if type(mode) is int else plain(mode) for mode in modes])

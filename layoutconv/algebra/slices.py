@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from .arrays import fitted, has_array
-from .errors import LayoutTypeError, text
+from .errors import LayoutTypeError, refuse_deep, text
 from .int_tuple import IntTuple, offset_at, paired_leaves, shape_of, sum_of
-from .layout import Layout, as_like, carried, digits_offset, make, make_all_plain
+from .layout import Layout, as_like, carried, make, make_all_plain
 from .like import LayoutLike
 from .numbers import expect_numbers
+from .plain_leaves import digits_offset
 from .protocol import zero_of
 from .stride import finished
 
@@ -63,6 +64,7 @@ def cut(crd: IntTuple, layout: Layout) -> tuple[Layout, Any]:
     """The open modes of a layout, and the sum of what its strides give in the others."""
     if crd is None:
         return layout, 0
+    refuse_deep("slice_", crd)
     if has_array(crd):
         crd = fitted(crd, layout.shape, layout.stride)
     if not isinstance(crd, tuple):

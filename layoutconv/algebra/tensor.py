@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .composed import ComposedLayout, moved_slice
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, shortly
 from .int_tuple import IntTuple, has_none, map_leaves
 from .layout import Layout, as_like
 from .like import LayoutLike
@@ -84,9 +84,9 @@ class Tensor(LayoutLike):
         if isinstance(layout, str | tuple | int):
             layout = as_like("Tensor", layout)
         if not isinstance(layout, Layout | ComposedLayout):
-            raise LayoutTypeError(f"Tensor: layout is {layout!r}, not a layout")
+            raise LayoutTypeError(f"Tensor: layout is {shortly(layout)}, not a layout")
         if not hasattr(engine, "__getitem__") or isinstance(engine, type):
-            raise LayoutTypeError(f"Tensor: engine is {engine!r}, which cannot be indexed")
+            raise LayoutTypeError(f"Tensor: engine is {shortly(engine)}, which cannot be indexed")
         if type(offset) is not int:
             offset = plain_numbers("Tensor", "offset", offset)
         _SET(self, "engine", engine)

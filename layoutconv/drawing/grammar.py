@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..algebra import LayoutLeft, LayoutRight, LayoutValueError
-from ..algebra.expressions import DEEPEST
+from ..algebra.errors import DEEPEST
 from ..algebra.notation import parse_part, pointed
 from ..algebra.printed import without_types
 

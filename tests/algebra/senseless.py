@@ -121,7 +121,7 @@ def _add_threads_and_values(add: Any) -> None:
     add("mma_atom", name=lc.mma_names()[0])
     add("smem_atom", name="K_SW128", element_bits=16)
     add("tcgen05_atom", m=128, n=64, a_bits=16, cta_group=1)
-    add("tma_atom", box=(8, 64), element_bits=16, swizzle="SW128")
+    add("tma_atom", box=(64, 8), element_bits=16, swizzle="SW128")
     add("tmem_accumulator", m=128, n=64, cta_group=1, weight_stationary=False)
     add("universal_copy", values=2)
     add("wgmma_atom", n=64, a_bits=16, a_in_registers=False, sparse=False)

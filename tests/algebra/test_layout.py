@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -320,3 +322,22 @@ def test_a_stride_of_another_profile_is_refused(crd, shape, stride):
     """It gave the offset of as many modes as it has."""
     with pytest.raises(LayoutTypeError, match="does not have the profile of"):
         crd2idx(crd, shape, stride)
+
+
+@pytest.mark.parametrize("layout", [Layout((4, 8), (8, 1)), Layout(8, 3), Layout((), ())])
+def test_modes_are_a_sequence(layout):
+    """As a list of the modes: ends, negative places, slices; the error says which there are."""
+    modes, rank = list(layout), len(layout)
+    assert list(reversed(layout)) == modes[::-1]
+    for i in range(-rank - 3, rank + 3):
+        for key in (i, np.int64(i), torch.tensor(i)):
+            if -rank <= i < rank:
+                assert layout[key] == modes[i]
+                continue
+            with pytest.raises(IndexError, match=f"one of the {rank} modes of .*, got"):
+                layout[key]
+    for cut in (slice(None), slice(0, 1), slice(1, None), slice(None, None, -1)):
+        assert list(layout[cut]) == modes[cut]
+    for key in (True, 1.5, "a", None, [0], slice("a"), torch.tensor(1.5)):
+        with pytest.raises(LayoutTypeError, match="expected a mode, a slice of modes"):
+            layout[key]
