@@ -17,6 +17,10 @@ class Immutable:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is immutable; cannot delete {name}")
 
+    def __format__(self, spec: str) -> str:
+        """The text of the value, aligned as a text is: ``f"{layout:>20}"``."""
+        return format(str(self), spec)
+
     def __setstate__(self, state: Any) -> None:
         """Set the attributes of a copy, which Python would do one by one: users' strides, too."""
         for attributes in state if isinstance(state, tuple) else (state,):

@@ -341,3 +341,9 @@ def test_modes_are_a_sequence(layout):
     for key in (True, 1.5, "a", None, [0], slice("a"), torch.tensor(1.5)):
         with pytest.raises(LayoutTypeError, match="expected a mode, a slice of modes"):
             layout[key]
+
+
+def test_values_are_aligned_as_their_text():
+    layout = Layout((4, 8))
+    for x in (layout, Swizzle(3, 0, 3) @ layout, Tensor(range(32), layout), F2(3), E(0, 1)):
+        assert f"{x:>60}|{x:*<60}|{x}" == f"{x!s:>60}|{x!s:*<60}|{x!s}"
