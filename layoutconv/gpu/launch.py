@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from itertools import repeat
+from math import prod
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from ..view.gemm_view import GemmView
 from .filter_choice import reads_k_major, worth_k_major
 from .fp32_precision import multiplied_now
 from .kernel_source import Later
-from .map_passes import k_major_over
-from .map_views import Over, kind_over
+from .map_passes import MapTables, k_major_over
+from .map_views import Kind, Over, kind_over, representative
 from .plan import NOTHING, Launcher, aligned_to, bare_over, launcher_of, launcher_over, plan_of
 from .select import ALIGNED
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _address = torch.Tensor.data_ptr
 _FEW = 16  # kinds of precision and alignment that a call meets
+# Of a plan over maps: the kernel, its slices, the integers of numbers, and what comes behind these.
+Known = tuple[Any, int, Callable[..., tuple[int, ...]], tuple[Any, ...]]
 
 
 class Launch:
@@ -65,7 +68,8 @@ class Launch:
     ) -> None:
         self.views, self.out_dtype, self.filter = views, out_dtype, filter
         self.allocate: Any = allocate
-        self.dtype, self.device = a.dtype, a.get_device()
+        self.dtype, self.device, self.place = a.dtype, a.get_device(), a.device
+        self.make = maker(a.device)
         self.structure = "" if epilogue is None else epilogue.structure
         numbers = () if epilogue is None else epilogue.numbers
         self.numbers = as_argument(numbers) if numbers else None
@@ -79,6 +83,7 @@ class Launch:
         self._k_major: dict[str, bool] = {}  # by how float32 is multiplied
         # By the same, launches of aligned memory alone: kernels, and what they get after operands.
         self._bare: dict[str | None, list[Any]] = {}
+        self.known: dict[Any, Known] = {}  # by kinds and classes of sizes of maps
 
     def result(
         self,
@@ -278,7 +283,7 @@ class OverMap(Launch):
         self._empty = 0 in shape
         if self._kind is None:
             self.views = partial(_alone, over)
-        elif self._kept_for is not None and not (self.filter or self._empty):
+        elif self._kept_for is not None and not self._empty:
             bare = bare_over(self._kind, over, self._kept_for)
             if bare is not None and type(bare[0]) is not Later:
                 self._keep(None, [bare])
@@ -293,6 +298,72 @@ class OverMap(Launch):
         if kind is None:
             return (launcher_of(plan_of(over.view(), *of)),)
         return (launcher_over(kind, over, of),)
+
+
+class KnownOverMap(OverMap):
+    """The same where the plan is known, of which the map's tables are all that is new.
+
+    The pass is described when memory that is not aligned asks for another plan.
+    """
+
+    _describe: Callable[[MapTables], Over]
+    _tables: MapTables
+
+    def __init__(
+        self,
+        of: Launch,
+        describe: Callable[[MapTables], Over],
+        known: Known,
+        tables: MapTables,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+    ) -> None:
+        own = self.__dict__
+        own.update(of.__dict__)
+        own["_launchers"], own["_k_major"], own["_bare"] = {}, {}, {}
+        own["filter"], own["_tables"], own["_describe"] = (), tables, describe
+        own["allocate"] = partial(of.make, shape, stride, of.out_dtype)
+        kernel, splits, integers, rest = known
+        numbers = splits, prod(shape), *integers(tables.numbers)
+        bare = kernel, (*tables.addresses, numbers, *rest)  # type: ignore[misc]
+        if of.structure:
+            own["_then"] = bare
+        else:
+            own["_at_once"] = (bare,)
+
+    @cached_property
+    def _over(self) -> Over:  # type: ignore[override]
+        return self._describe(self._tables)
+
+    @cached_property
+    def _kind(self) -> Kind | None:  # type: ignore[override]
+        return kind_over(self._over)
+
+
+def over_map(
+    of: Launch,
+    describe: Callable[[MapTables], Over],
+    tables: MapTables,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> OverMap:
+    """The pass that ``describe`` says over a map of these tables.
+
+    It is the same at all calls with one ``of``, on whose device the result is.
+    """
+    if tables.addresses is None:
+        return OverMap(of, describe(tables), shape, stride, of.place)
+    key = tables.kind, representative(tables.size)
+    known = of.known.get(key)
+    if known is not None:
+        return KnownOverMap(of, describe, known, tables, shape, stride)
+    made = OverMap(of, describe(tables), shape, stride, of.place)
+    bare = made._then or (made._at_once and made._at_once[0])
+    if bare is not None and made._kind is not None:
+        kernel, (_, _, _, numbers, *rest) = bare
+        if numbers[1] == prod(shape):
+            of.known[key] = kernel, numbers[0], made._kind.integers, tuple(rest)
+    return made
 
 
 def _alone(over: Over) -> tuple[GemmView]:

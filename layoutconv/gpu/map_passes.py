@@ -1,6 +1,7 @@
 """Passes of sparse convolutions, described by what is new in each kernel map: numbers and memory.
 
-Views of them are made later, or never: see :mod:`~layoutconv.gpu.map_views`.
+Views of them are made later, or never: see :mod:`~layoutconv.gpu.map_views`. Where a launch of the
+kind and size is known, :class:`MapTables` are all that a new map adds to it.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..conv.k_major_filter import k_major_view
+from ..planning.view_rules import MAX_GROUPS
 from ..sparse.maps.tap_pairs import Pairs
 from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from ..view.gemm_view import GemmView
-from .map_views import Buffers, Over
+from .map_views import LAST, Buffers, Over
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +24,67 @@ if TYPE_CHECKING:
 Ints = Sequence[int]
 
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
+
+
+class MapTables(NamedTuple):
+    """The tables of a kernel map that passes read, and what launches of known plans take of them.
+
+    Attributes:
+        tables: an index and its order, or pairs.
+        kind: what the plan of a pass depends on beside the pass itself and ``size``.
+        size: the rows or chunks whose class tiles are chosen for.
+        addresses: those of the buffers of A, B and D; None where no plan is shared.
+        numbers: which kernels take as arguments, by name.
+    """
+
+    tables: tuple[Any, ...]
+    kind: tuple[Any, ...]
+    size: int
+    addresses: tuple[int | None, ...] | None
+    numbers: dict[str, int]
+
+
+def index_tables(index: Tensor, order: Tensor, in_rows: int, out_rows: int) -> MapTables:
+    """The tables of an index (rows, taps), its rows in ``order``; if that is empty, in their own.
+
+    ``in_rows`` and ``out_rows`` are those of the layer, whichever way the index goes.
+    """
+    own, width = index.shape
+    numbers = {"M": own, "L": own * width, "in_rows": in_rows, "out_rows": out_rows}
+    buffers = _buffers_of(index, order)
+    addresses: tuple[int | None, ...] | None = None
+    if buffers is not None and own > 1 and in_rows > 1 and out_rows > 1 and own * width <= LAST:
+        ordered = buffers[2]
+        addresses = index.data_ptr(), None, None if ordered is None else ordered.data_ptr()
+    kind = width, addresses is None or addresses[2] is None, index.dtype, order.dtype
+    return _new(MapTables, ((index, order), kind, own, addresses, numbers))  # type: ignore[no-any-return]
+
+
+def pair_tables(made: Pairs, out_rows: int, in_rows: int) -> MapTables:
+    """The tables of pairs."""
+    outputs, inputs = made.outputs, made.inputs
+    chunks, chunk = outputs.shape
+    numbers = {
+        "P": chunk, "L": chunks, "L*P": chunks * chunk, "in_rows": in_rows, "out_rows": out_rows,
+    }  # fmt: skip
+    addresses: tuple[int | None, ...] | None = None
+    fits = outputs.shape == inputs.shape and outputs.device == inputs.device
+    fits = fits and outputs.is_contiguous() and inputs.is_contiguous() and chunks <= MAX_GROUPS
+    if fits and min(numbers.values()) > 1 and max(numbers.values()) <= LAST:
+        addresses = outputs.data_ptr(), inputs.data_ptr(), None
+    kind = chunk, outputs.dtype, inputs.dtype
+    return _new(MapTables, ((made,), kind, chunks, addresses, numbers))  # type: ignore[no-any-return]
+
+
+def _buffers_of(index: Tensor, order: Tensor) -> Buffers | None:
+    """The index buffers of a pass; None of what does not lie as maps have it."""
+    own = index.shape[0]
+    if index.stride() != (1, own) or not order.is_contiguous():
+        return None
+    if not order.numel():
+        return index, None, None
+    known = order.shape == (own,) and order.device == index.device
+    return (index, None, order) if known else None
 
 
 def conv_over(
@@ -44,13 +107,17 @@ def conv_over(
     ordered = order.numel() > 0
     key = "conv", transposed, mirrored, tuple(w), groups, ordered, index.dtype, order.dtype
     make = partial(_make_conv_view, count, w, groups, transposed, mirrored)
-    buffers: Buffers | None = None  # of what does not lie as maps have it
-    if width == prod(w[1:-1]) and index.stride() == (1, own) and order.is_contiguous():
-        if not ordered:
-            buffers = index, None, None
-        elif order.shape == (own,) and order.device == index.device:
-            buffers = index, None, order
+    buffers = _buffers_of(index, order) if width == prod(w[1:-1]) else None
     return _new(Over, (key, make, (index, order), numbers, buffers))  # type: ignore[no-any-return]
+
+
+def conv_pass(
+    tables: MapTables, w: Ints, groups: int, transposed: bool = False, mirrored: bool = False
+) -> Over:
+    """The same of :func:`index_tables`."""
+    (index, order), numbers = tables.tables, tables.numbers
+    count = numbers["out_rows" if transposed else "in_rows"]
+    return conv_over(index, order, count, w, groups, transposed, mirrored)
 
 
 def _make_conv_view(
@@ -103,3 +170,9 @@ def pairs_over(
         in_rows=in_rows, out_rows=out_rows,
     )  # fmt: skip
     return _new(Over, (key, make, (made,), numbers, buffers))  # type: ignore[no-any-return]
+
+
+def pairs_pass(tables: MapTables, K: int, C: int, groups: int) -> Over:
+    """The same of :func:`pair_tables`."""
+    (made,), numbers = tables.tables, tables.numbers
+    return pairs_over(made, numbers["out_rows"], numbers["in_rows"], K, C, groups)

@@ -30,7 +30,7 @@ Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
 
 CLASSES = 8  # of sizes, to an octave
 PLANS = 64  # of a kind: eight octaves of sizes
-_LAST = 2**31 - 1  # what numbers of a kernel are below
+LAST = 2**31 - 1  # the greatest number that a kernel takes
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 
 # False where views are of no kind.
@@ -190,7 +190,7 @@ def kind_over(over: Over) -> Kind | None:
     """The kind of a pass; None where a kernel may be compiled for an extent of it, or refuse it."""
     key, numbers, buffers = over.key, over.numbers, over.buffers
     every = numbers.values()
-    if buffers is None or min(every) < 2 or max(every) > _LAST:
+    if buffers is None or min(every) < 2 or max(every) > LAST:
         return None
     kind = _kinds.young.get(key)
     if kind is None:

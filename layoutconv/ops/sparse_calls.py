@@ -20,8 +20,8 @@ from ..base.memory import allocator
 from ..base.torch_internals import is_batched
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
-from ..gpu.launch import Launch, OverMap
-from ..gpu.map_passes import conv_over, pairs_over
+from ..gpu.launch import Launch, OverMap, over_map
+from ..gpu.map_passes import MapTables, conv_pass, index_tables, pair_tables, pairs_pass
 from ..gpu.map_views import Over, map_view
 from ..tensors.tensor_checks import OUTPUTS, check_indices
 from ..view.epilogue import Pointwise
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..sparse.maps.kernel_map import KernelMap
 
 _CALLS = "calls"  # the name under which a map keeps them
+_TABLES, _TABLES_BACK = "tables", "tables back"  # and its tables, of forward and backward passes
 _LIMIT = 1024  # calls of a map
 
 forget = sparse.clear
@@ -160,6 +161,14 @@ def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
     return call
 
 
+def _tables_of(found: KernelMap, *, backward: bool = False) -> MapTables:
+    """The tables of a map for a forward pass or for the gradient of its inputs, kept with it."""
+    index, order = operators.rows_of(found, backward=backward)
+    rows = found.inputs.cells.shape[0], found.outputs.cells.shape[0]
+    made = found.views[_TABLES_BACK if backward else _TABLES] = index_tables(index, order, *rows)
+    return made
+
+
 def bound(
     found: KernelMap,
     groups: int,
@@ -176,7 +185,7 @@ def bound(
     elements = len(found.outputs) * weight.shape[0]
     if not may_be_bound(function, operands, ending, elements):
         return None
-    kind = Kind(operands, ending, out_dtype or OUTPUTS[x.dtype], groups)
+    kind = Kind(operands, ending, out_dtype or OUTPUTS[x.dtype], groups, found.mirrored)
     call = _over(kind, found)
     if call is not None:
         key = found.taps, found.mirrored, groups, *function.key
@@ -193,7 +202,7 @@ def remember(
     result: Tensor,
 ) -> None:
     """Keep what a call came to, for :func:`find`: ``operands`` are its features and weight."""
-    make = partial(Kind, operands, ending, result.dtype, groups)
+    make = partial(Kind, operands, ending, result.dtype, groups, found.mirrored)
     signature = found.taps, found.mirrored, groups, ending.activation, ending.slope
     sparse.remember(make, signature, operands, ending, result)
 
@@ -209,6 +218,7 @@ class Kind:
         ending: EpilogueArgs,
         out_dtype: torch.dtype,
         groups: int,
+        mirrored: bool,
     ) -> None:
         (x, weight), (bias, scale, residual, activation, slope, _) = operands, ending
         function = activation if isinstance(activation, Pointwise) else None
@@ -225,15 +235,24 @@ class Kind:
         like = [t for t in (residual, *(function.like_d if function else ())) if t is not None]
         self.contiguous = in_order and all(t.stride() == (self.K, 1) for t in like)
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32
-        self.fprop: _Pass = partial(_OnCPU, dtype=out_dtype, ending=self.ending)
-        self.dgrad: _Pass = partial(_OnCPU, dtype=x.dtype)
-        self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
         on_gpu = devices.runs_kernels(x)
         self.gathered, self.out_dtype = not on_gpu and is_gathered(x), out_dtype
+        forward = partial(conv_pass, w=self.filter, groups=groups)
+        back = partial(forward, transposed=True, mirrored=mirrored)
+        products = partial(pairs_pass, K=self.K, C=self.C, groups=groups)
         if on_gpu:
-            self.fprop = partial(OverMap, Launch(tuple, x, out_dtype, ending.epilogue()))
-            self.dgrad = partial(OverMap, Launch(tuple, x, x.dtype, None, self.filter))
-            self.wgrad = partial(OverMap, Launch(tuple, x, exact, None))
+            launches = (
+                Launch(tuple, x, out_dtype, ending.epilogue()),
+                Launch(tuple, x, x.dtype, None, self.filter),
+                Launch(tuple, x, exact, None),
+            )
+            self.fprop: _Pass = partial(over_map, launches[0], forward)
+            self.dgrad: _Pass = partial(over_map, launches[1], back)
+            self.wgrad: _Pass = partial(over_map, launches[2], products)
+        else:
+            on_cpu = partial(partial, _OnCPU, x.device)
+            self.fprop = on_cpu(forward, dtype=out_dtype, ending=self.ending)
+            self.dgrad, self.wgrad = on_cpu(back, dtype=x.dtype), on_cpu(products, dtype=exact)
 
     def lowering(self) -> Kind:
         """The same, where autocast lowers the filter, and the call does so itself."""
@@ -256,9 +275,9 @@ class Kind:
         )
 
 
-# A pass over a map, from the shape, the strides and the device of its result.
+# A pass over a map of tables, from the shape and the strides of its result.
 _Bound = Callable[..., "Tensor"]
-_Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], "OverMap | _OnCPU"]
+_Pass = Callable[[MapTables, tuple[int, ...], tuple[int, ...]], "OverMap | _OnCPU"]
 
 
 class SparseCall(BoundCall):
@@ -276,12 +295,10 @@ class SparseCall(BoundCall):
         self.lowers = kind.lowers
         self.in_rows = found.inputs.cells.shape[0]
         self.out_rows = found.outputs.cells.shape[0]
-        maps = found.views.get("forward") or operators.forward_maps(found)
+        tables = found.views.get(_TABLES) or _tables_of(found)
         if kind.wanted:
             found.start_counting()
-        over = conv_over(maps[0], maps[1], self.in_rows, kind.filter, kind.groups)
-        shape, stride = (self.out_rows, kind.K), (kind.K, 1)
-        fprop = kind.fprop(over, shape, stride, kind.device)
+        fprop = kind.fprop(tables, (self.out_rows, kind.K), (kind.K, 1))
         self._fprop = fprop.result
         if kind.contiguous:
             self.forward = fprop.result  # type: ignore[method-assign,assignment]
@@ -332,20 +349,17 @@ class SparseCall(BoundCall):
 
     def _bind_dgrad(self, found: KernelMap) -> _Bound:
         kind = self.kind
-        index, order = operators.rows_of(found, backward=True)
-        of_map = kind.groups, True, found.mirrored
-        over = conv_over(index, order, self.out_rows, kind.filter, *of_map)
-        shape, stride = (self.in_rows, kind.C), (kind.C, 1)
-        bound = self._dgrad = kind.dgrad(over, shape, stride, kind.device).result
+        tables = found.views.get(_TABLES_BACK) or _tables_of(found, backward=True)
+        bound = self._dgrad = kind.dgrad(tables, (self.in_rows, kind.C), (kind.C, 1)).result
         return bound
 
     def _bind_wgrad(self, found: KernelMap) -> _Bound:
         kind, K, C = self.kind, self.kind.K, self.kind.filter[-1]
         pairs = operators.pairs_for(found, (kind.C, K), kind.dtype)
-        over = pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
+        tables = pair_tables(pairs, self.out_rows, self.in_rows)
         parts = pairs.outputs.shape[0], K, C
         self._summed = summing(parts, pairs.lengths, kind.filter[1:-1], kind.dtype)
-        bound = self._wgrad = kind.wgrad(over, parts, (K * C, C, 1), kind.device).result
+        bound = self._wgrad = kind.wgrad(tables, parts, (K * C, C, 1)).result
         return bound
 
     in_order = staticmethod(torch.Tensor.contiguous)  # type: ignore[assignment]
@@ -416,14 +430,15 @@ class _OnCPU:
 
     def __init__(
         self,
-        over: Over,
+        device: torch.device,
+        describe: Callable[[MapTables], Over],
+        tables: MapTables,
         shape: tuple[int, ...],
         stride: tuple[int, ...],
-        device: torch.device,
         dtype: torch.dtype,
         ending: tuple[str | None, float] = (None, 0.01),
     ) -> None:
-        self.view = map_view(over)
+        self.view = map_view(describe(tables))
         check_indices(self.view)
         self.allocate = allocator(shape, stride, dtype, device)
         self.empty, self.ending = 0 in shape, ending

@@ -21,7 +21,7 @@ from ..gpu.fp32_precision import multiplied_as
 from ..gpu.measured_choices import Choice, remember
 from ..gpu.plan import Plan, forget_plans
 from ..gpu.select import ALIGNED
-from ..ops import dense_calls, dense_passes
+from ..ops import dense_calls, dense_passes, sparse_calls
 from ..planning.cost_model import shortlist
 from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
@@ -188,8 +188,8 @@ class Race:
                 stacklevel=2,
             )
         forget_plans(self.view)  # bound to what was chosen before
-        for forget in (dense_calls.forget, dense_passes.forget, map_views.forget):
-            forget()
+        for kept in (dense_calls, dense_passes, sparse_calls, map_views):
+            kept.forget()
         return tuned
 
     def _is_legal(self, pair: tuple[TileConfig, int]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,16 @@ from torch import Tensor
 
 from layoutconv.gpu import map_views, select
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.launch import Launch, OverMap
-from layoutconv.gpu.map_passes import conv_over, pairs_over
+from layoutconv.gpu.launch import KnownOverMap, Launch, OverMap, over_map
+from layoutconv.gpu.map_passes import (
+    MapTables,
+    conv_over,
+    conv_pass,
+    index_tables,
+    pair_tables,
+    pairs_over,
+    pairs_pass,
+)
 from layoutconv.gpu.map_views import MapView, Over, map_view, representative
 from layoutconv.gpu.measured_choices import size_class
 from layoutconv.ops import sparse_operators as executor
@@ -143,6 +152,80 @@ def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
     assert at_once == [False, False, True]
     whole = Launch(tuple, like.float(), torch.float32, ending)  # depends on how it is multiplied
     assert OverMap(whole, over, (len(found.outputs), K), (K, 1), like.device)._bare == {}
+
+
+def tables_of(found: KernelMap, name: str) -> tuple[MapTables, tuple[int, int]]:
+    """The tables of a pass, and the rows and columns of its result."""
+    rows = len(found.inputs), len(found.outputs)
+    if name == "back":
+        return index_tables(*found.inverse.sorted, *rows), (rows[0], C)
+    return index_tables(*found.sorted, *rows), (rows[1], K)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("way", ["forward", "back"])
+@pytest.mark.parametrize("name", MAPS)
+def test_a_launch_of_a_known_plan_is_given_what_another_is(
+    name: str, way: str, activation: str | None, gpu: Gpu
+) -> None:
+    """Tables of a map are all that is new in it, and what memory that is not aligned asks for is
+    described when it comes.
+    """
+    gpu.says(current_device=-1)
+    like = torch.empty(0, C, dtype=torch.float16)
+    ending = EpilogueArgs(None, None, None, activation, 0.01, None).epilogue()
+    of, known = Launch(tuple, like, torch.float16, ending), []
+    for rows, seed in (500, 0), (600, 1), (600, 1), (600, 1):
+        found = MAPS[name](cloud(rows, seed))
+        describe = partial(conv_pass, w=(K, *found.taps, C), groups=1, transposed=way == "back")
+        tables, shape = tables_of(found, way)
+        made = over_map(of, describe, tables, shape, (shape[1], 1))
+        known.append(isinstance(made, KnownOverMap))
+        usual = OverMap(of, describe(tables), shape, (shape[1], 1), like.device)
+        key = (*of._kept_for[:3], None, False, of.structure, (2, 16, 16))
+        if isinstance(made, KnownOverMap):
+            assert (made._at_once and made._at_once[0]) == (usual._at_once and usual._at_once[0])
+            assert made._then == usual._then
+            assert made.allocate().shape == usual.allocate().shape == shape
+            assert "_over" not in vars(made)
+        (one,), (other,) = made._bind(key), usual._bind(key)
+        assert one.bare == other.bare  # type: ignore[attr-defined]
+        usual._bind((*of._kept_for[:3], None, False, of.structure, select.ALIGNED))
+    assert known == [False, False, False, True]
+
+
+def test_known_plans_are_those_of_maps_alike() -> None:
+    """Rows in order and rows as they are, few rows and those of no usual map, share no plan."""
+    found = submanifold_map(cloud(600, 1))
+    index, order = found.sorted
+    none = index.new_empty(0)
+    kinds = [index_tables(index, one, 600, 600).kind for one in (order, none)]
+    assert kinds[0] != kinds[1]
+    assert index_tables(index, order, 600, 600).addresses is not None
+    for other in (index.contiguous(), index[:1]):
+        assert index_tables(other, none, 600, 600).addresses is None
+    assert index_tables(index, order[1:], 600, 600).addresses is None
+    assert index_tables(index, order, 1, 600).addresses is None
+
+
+def test_a_launch_over_pairs_of_a_known_plan(gpu: Gpu) -> None:
+    gpu.says(current_device=-1)
+    of, known = Launch(tuple, torch.empty(0, C).half(), torch.float32, None), []
+    describe = partial(pairs_pass, K=K, C=C, groups=1)
+    for _ in range(3):
+        found = submanifold_map(cloud(600, 1))
+        pairs = found.pairs(64)
+        tables = pair_tables(pairs, 600, 600)
+        shape, stride = (pairs.outputs.shape[0], K, C), (K * C, C, 1)
+        made = over_map(of, describe, tables, shape, stride)
+        usual = OverMap(of, describe(tables), shape, stride, torch.device("cpu"))
+        known.append(isinstance(made, KnownOverMap))
+        if known[-1]:
+            assert tuple(made._at_once) == tuple(usual._at_once)
+        usual._bind((*of._kept_for[:3], None, False, "", select.ALIGNED))
+    assert known == [False, False, True]
+    few = Pairs(pairs.outputs[:1], pairs.inputs[:1], pairs.lengths, 64)
+    assert pair_tables(few, 600, 600).addresses is None
 
 
 def test_pairs_of_one_channel_each_are_gathered_by_the_template() -> None:
