@@ -73,6 +73,7 @@ class BoundedCache(Generic[Key, Value]):
         self._old: dict[Key, Value] = {}
         self._sizes: dict[Key, tuple[int, int]] = {}  # entries and bytes, of both
         self._weight = (0, 0)  # of the young
+        self.era = object()  # another one after each time that all was dropped
         if name:
             _BOUNDED[name] = self
 
@@ -112,6 +113,7 @@ class BoundedCache(Generic[Key, Value]):
     def clear(self) -> None:
         """Drop all of it."""
         self.young, self._old, self._sizes, self._weight = {}, {}, {}, (0, 0)
+        self.era = object()
 
     def usage(self) -> Usage:
         """Return how full it is."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from .fused_norm import is_bare, normalised
-from .modules import weight_and_bias
 from .sparse import placed
 from .sparse_modules import ConvOf, ConvTransposeOf, InverseOf, SparseConvolution, SubmOf
 
@@ -58,5 +57,5 @@ def with_following(
     if found is None or (past is not None and past.coordinates is not found.outputs):
         return None
     added = None if past is None else past.features
-    y = normalised(x.features, weight_and_bias(conv), found, conv.groups, norm, last, added)
+    y = normalised(conv, x.features, found, norm, last, added)
     return None if y is None else placed(x, found.outputs, y)

@@ -32,7 +32,9 @@ from ..ops import sparse_calls
 from ..ops.guard import PLAIN, is_watched_unseen, wants_gradient
 from ..pointwise import rsqrt, sigmoid, tanh, where
 from ..view.epilogue import Pointwise
+from .modules import weight_and_bias
 from .sparse import convolved
+from .warm_layers import WarmLayer, keep_warm, warm_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -189,21 +191,21 @@ def _after(affine: bool, added: bool, activation: str | None, eps: float, slope:
 
 
 def normalised(
+    conv: Any,
     x: Tensor,
-    operands: tuple[Tensor, Tensor | None],
     found: KernelMap,
-    groups: int,
     norm: Any,
     last: Any = None,
     past: Tensor | None = None,
 ) -> Tensor | None:
     """Features (rows, K) after a convolution and what follows it, as one launch.
 
-    ``last(norm(convolution(x)) + past)``, of which ``norm``, ``past`` and ``last``, an activation,
-    may be None each. Returns None, and has done nothing, where it cannot be one: the caller then
-    runs module after module. ``operands`` are weight and bias, ``x`` is one that :func:`may_fuse`.
+    ``last(norm(conv(x)) + past)``, of which ``norm``, ``past`` and ``last``, an activation, may be
+    None each. Returns None, and has done nothing, where it cannot be one: the caller then runs
+    module after module. ``x`` is one that :func:`may_fuse`; of ``conv`` its weight, its bias and
+    its groups are asked.
     """
-    weight, bias = operands
+    weight, bias = weight_and_bias(conv)
     activation, slope = None, 0.01
     if last is not None:
         activation = ACTIVATIONS[type(last)]
@@ -211,26 +213,36 @@ def normalised(
             return None
         if activation == "leaky_relu":
             slope = float(last.negative_slope)
-    tensors = (x, weight, bias, past)
     if norm is None:
-        if not _may_follow(tensors, found, groups) or wants_gradient(*tensors):
+        tensors = x, weight, bias, past
+        if not _may_follow(tensors, found, conv.groups) or wants_gradient(*tensors):
             return None
-        return convolved(x, weight, found, groups, (bias, None, past, activation, slope, None))
+        ending = bias, None, past, activation, slope, None
+        return convolved(x, weight, found, conv.groups, ending)
     columns = _columns(norm)
     if columns is None:
         return None
+    given = (x, weight, *columns) if bias is None else (x, weight, bias, *columns)
+    for layer in warm_layers(conv):
+        if layer.norm is norm and layer.last is last and layer.added is (past is not None):
+            y = layer.run(given, past, slope, conv.groups, found)
+            if y is not None:
+                return y
     kind = _after(len(columns) == 4, past is not None, activation, float(norm.eps), slope)
-    sources = () if past is None else (past,)
-    call = sparse_calls.find_followed(found, groups, kind.key, (x, weight), bias, columns, sources)
+    operands, sources = (x, weight), () if past is None else (past,)
+    call = sparse_calls.find_followed(
+        found, conv.groups, kind.key, operands, bias, columns, sources
+    )
     if call is not None and call.followed is not None:  # as one that was looked at below
-        every = columns if bias is None else (bias, *columns)
-        return call.followed(x, weight, every, sources)
+        keep_warm(conv, WarmLayer(call.kind, (norm, last), given, past, slope))
+        return call.followed(x, weight, given[2:], sources)
     function = kind.with_tensors(columns, (), sources)
     if call is not None:
         return call.run_function(function, x, weight, bias, None, None, found)
-    if not _may_follow(tensors, found, groups, columns) or wants_gradient(*tensors, *columns):
+    tensors = x, weight, bias, past
+    if not _may_follow(tensors, found, conv.groups, columns) or wants_gradient(*tensors, *columns):
         return None
-    return convolved(x, weight, found, groups, (bias, None, None, function, slope, None))
+    return convolved(x, weight, found, conv.groups, (bias, None, None, function, slope, None))
 
 
 def _columns(norm: Any) -> tuple[Tensor, ...] | None:

@@ -134,17 +134,21 @@ def find_followed(
     x, weight = operands
     numbers = found.taps, found.mirrored, groups, *key
     kind: Kind | None = sparse.find(numbers, None, x, weight, bias, None, None, *columns, *sources)
-    if kind is None:
-        return None
-    calls = found.views.get(_CALLS)
-    call: SparseCall | None = None if calls is None else calls.get(kind)
-    if call is None:
-        call = _over(kind, found)
+    call = None if kind is None else _over(kind, found)
     if call is None or x.shape[0] != call.in_rows:
         return None
     for like in sources:
         if like.shape[0] != call.out_rows:
             return None
+    return call
+
+
+def over_known(kind: Kind, found: KernelMap) -> SparseCall | None:
+    """The call of a kind, which was found for another map; None over a map of another signature."""
+    calls = found.views.get(_CALLS)
+    call: SparseCall | None = None if calls is None else calls.get(kind)
+    if call is None and kind.taps == found.taps and kind.mirrored is found.mirrored:
+        return _over(kind, found)
     return call
 
 
@@ -222,13 +226,14 @@ class Kind:
     ) -> None:
         (x, weight), (bias, scale, residual, activation, slope, _) = operands, ending
         function = activation if isinstance(activation, Pointwise) else None
-        self.groups = groups
+        self.groups, self.mirrored = groups, mirrored
         self.ending = (None if isinstance(activation, Pointwise) else activation, slope)
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
         named = () if function is None else tensors_of(function)
         self.wanted = wants_gradient(x, weight, *columns, residual, *named)
         self.only_sums = not ending.ends and out_dtype is x.dtype
         self.filter, self.device = tuple(weight.shape), x.device
+        self.taps = self.filter[1:-1]
         self.K, self.C, self.dtype = weight.shape[0], x.shape[1], x.dtype
         # Of any number of rows, though a single one may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
@@ -358,7 +363,7 @@ class SparseCall(BoundCall):
         pairs = operators.pairs_for(found, (kind.C, K), kind.dtype)
         tables = pair_tables(pairs, self.out_rows, self.in_rows)
         parts = pairs.outputs.shape[0], K, C
-        self._summed = summing(parts, pairs.lengths, kind.filter[1:-1], kind.dtype)
+        self._summed = summing(parts, pairs.lengths, kind.taps, kind.dtype)
         bound = self._wgrad = kind.wgrad(tables, parts, (K * C, C, 1)).result
         return bound
 
@@ -375,7 +380,7 @@ class SparseCall(BoundCall):
         kind = self.kind
         channels = kind.C, kind.K
         maps = operators.tables(found, channels, gradients=True, dtype=kind.dtype)
-        of_map = kind.filter[1:-1], kind.groups, found.mirrored
+        of_map = kind.taps, kind.groups, found.mirrored
         return operators.over(maps, self.in_rows, self.out_rows, of_map)
 
 
@@ -421,7 +426,7 @@ class GatheredCall(SparseCall):
         return gathered_passes.forward(*of, transposed=True)
 
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
-        taps, groups = self.kind.filter[1:-1], self.kind.groups
+        taps, groups = self.kind.taps, self.kind.groups
         return gathered_passes.filter_gradient(self._plan(), grad, x, taps, groups)
 
 

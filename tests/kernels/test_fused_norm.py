@@ -12,6 +12,8 @@ from ..warm_process import run_python
 pytest.importorskip("cutlass")
 
 SCRIPT = """
+import copy
+import pickle
 import torch
 from tests.campaign.interpreter import install
 
@@ -19,6 +21,8 @@ kernels = []
 install(kernels.append)
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.nn import fused_norm, unfused
+from layoutconv.nn.warm_layers import WarmLayer
+from layoutconv.ops import sparse_calls
 
 fused_norm.runs_kernels = lambda x: True
 torch.manual_seed(0)
@@ -48,18 +52,76 @@ for module in net.modules():
         module.running_var.uniform_(0.2, 2)
 net.half()
 x = x.replace_feature(x.features.half())
-for _ in range(2):
-    for __ in range(2):  # the first call, and one that finds what was kept
+
+warm, run = [], WarmLayer.run
+
+
+def noted(*given):
+    found = run(*given)
+    warm.append(found is not None)
+    return found
+
+
+WarmLayer.run = noted
+norms = [module for module in net.modules() if isinstance(module, torch.nn.BatchNorm1d)]
+
+
+def changed_in_place():
+    for norm in norms:  # what no version counts
+        norm.weight.data.mul_(0.5)
+
+
+def replaced():
+    net[0].weight = torch.nn.Parameter(-net[0].weight, requires_grad=False)
+    norms[0].running_mean = norms[0].running_mean + 1
+
+
+def told_otherwise():
+    norms[0].eps, net[2].negative_slope = 0.7, -0.5
+
+
+def copied():
+    global net, norms
+    kept = net
+    net = copy.deepcopy(net)
+    net._modules["0"] = pickle.loads(pickle.dumps(net[0]))
+    assert len(kept[0].__dict__["_layoutconv_warm"]) > 0
+    assert net[0].__dict__["_layoutconv_warm"] == ()
+    norms = [module for module in net.modules() if isinstance(module, torch.nn.BatchNorm1d)]
+    changed_in_place()
+
+
+def cleared():
+    sparse_calls.forget()  # as lc.clear_caches() does
+
+
+def hooked():
+    net[2].register_forward_hook(lambda module, given, made: made + 1)
+
+
+# And which of the two layers are found without a look into the cache, at the first call and later.
+for change, first, later in (
+    (None, [], [True, True]),
+    (changed_in_place, [True, True], [True, True]),
+    (replaced, [True, True], [True, True]),
+    (told_otherwise, [False, True], [True, True]),
+    (copied, [], [True, True]),
+    (cleared, [False, False], [True, True]),
+    (hooked, [True], [True]),
+):
+    if change is not None:
+        change()
+    for at in range(3):  # the first calls, and one that finds what was kept
+        warm.clear()
         y = net(x.shadow_copy())
+        for expected in [first] if at == 0 else [later] if at == 2 else []:
+            assert warm == expected, (change, at, warm)
     assert kernels, "nothing was launched"
     with unfused():
         want = net.double()(x.replace_feature(x.features.double())).features
     net.half()
     limit = 0.01 * want.abs().max()
-    assert (y.features.double() - want).abs().max() < limit
-    for module in net.modules():  # what no version counts
-        if isinstance(module, torch.nn.BatchNorm1d):
-            module.weight.data.mul_(0.5)
+    assert (y.features.double() - want).abs().max() < limit, change
 """
 
 

@@ -199,9 +199,9 @@ class SparseConvolution(GeometricLayer):
             return None
         if self.is_matrix or self._activation is not None:
             return None
-        features, operands = self._features_of(input), weight_and_bias(self)
+        features = self._features_of(input)
         found, known, version = self._map_of(input)
-        y = normalised(features, operands, found, self.groups, norm, last, past)
+        y = normalised(self, features, found, norm, last, past)
         if y is None:
             return None
         if self.record_voxel_count:

@@ -1,0 +1,104 @@
+"""Convolutions with a norm after them that ran as one launch before: what each came to.
+
+A call of a module differs from the one before in its features and its kernel map. So a module keeps
+the kind of calls that its tensors came to, with a guard over them, and finds it without a look into
+the cache of all calls. What norms and activations are told is compared at every call, and tensors
+are those of the call: nothing that a kernel reads is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..ops import sparse_calls
+from ..ops.call_cache import sparse
+from ..ops.guard import guard_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..sparse import KernelMap
+
+is_grad_enabled = torch.is_grad_enabled
+_NAME = "_layoutconv_warm"  # among a module's attributes
+_FEW = 4  # of a module: norms and activations that it meets, dtypes and devices
+
+
+class WarmLayer:
+    """The kind of calls that a convolution with ``norm``, a sum and ``last`` after it came to."""
+
+    def __init__(
+        self,
+        kind: sparse_calls.Kind,
+        modules: tuple[Any, Any],
+        tensors: tuple[Tensor, ...],
+        past: Tensor | None,
+        slope: float,
+    ) -> None:
+        self.kind, self.era = kind, sparse.era
+        self.norm, self.last = modules
+        self.eps, self.slope = self.norm.eps, slope
+        self.grad, self.added, self.count = is_grad_enabled(), past is not None, len(tensors)
+        self.alike = guard_of(*tensors, rows=True)
+        # Apart from the features, which it may be: a guard of torch's has no tensor twice.
+        self.past_alike = None if past is None else guard_of(past, rows=True)
+
+    def run(
+        self,
+        tensors: tuple[Tensor, ...],
+        past: Tensor | None,
+        slope: float,
+        groups: int,
+        found: KernelMap,
+    ) -> Tensor | None:
+        """The result of a call; None of one that comes to something else.
+
+        ``tensors`` are features, weight, a bias if there is one, and the norm's.
+        """
+        if (
+            self.era is not sparse.era
+            or len(tensors) != self.count
+            or self.norm.eps != self.eps
+            or slope != self.slope
+            or groups != self.kind.groups
+            or is_grad_enabled() is not self.grad
+        ):
+            return None
+        for tensor in tensors:
+            if tensor.is_nested:  # torch's guard ends the process
+                return None
+        if not self.alike(*tensors):
+            return None
+        sources: tuple[Tensor, ...] = ()
+        if past is not None:
+            if past.is_nested or not self.past_alike(past):  # type: ignore[misc]
+                return None
+            sources = (past,)
+        call = sparse_calls.over_known(self.kind, found)
+        if call is None or call.followed is None or tensors[0].shape[0] != call.in_rows:
+            return None
+        if past is not None and past.shape[0] != call.out_rows:
+            return None
+        return call.followed(tensors[0], tensors[1], tensors[2:], sources)
+
+
+class _Kept(list[WarmLayer]):
+    """Those of a module; copies and pickles of it have none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return tuple, ()
+
+
+def warm_layers(module: Any) -> Sequence[WarmLayer]:
+    """Those of a module."""
+    found: Sequence[WarmLayer] = module.__dict__.get(_NAME, ())
+    return found
+
+
+def keep_warm(module: Any, layer: WarmLayer) -> None:
+    """Keep one with its module, in front of those that are not out of date."""
+    others = [other for other in warm_layers(module) if other.era is layer.era]
+    module.__dict__[_NAME] = _Kept([layer, *others[: _FEW - 1]])
