@@ -30,25 +30,30 @@ class MapTables(NamedTuple):
     """The tables of a kernel map that passes read, and what launches of known plans take of them.
 
     Attributes:
-        tables: an index and its order, or pairs.
+        tables: the tensors of a map, of which the index and its order come ``first``; or pairs.
         kind: what the plan of a pass depends on beside the pass itself and ``size``.
         size: the rows or chunks whose class tiles are chosen for.
         addresses: those of the buffers of A, B and D; None where no plan is shared.
         numbers: which kernels take as arguments, by name.
     """
 
-    tables: tuple[Any, ...]
+    tables: Any
+    first: int
     kind: tuple[Any, ...]
     size: int
     addresses: tuple[int | None, ...] | None
     numbers: dict[str, int]
 
 
-def index_tables(index: Tensor, order: Tensor, in_rows: int, out_rows: int) -> MapTables:
-    """The tables of an index (rows, taps), its rows in ``order``; if that is empty, in their own.
+def index_tables(
+    tables: tuple[Tensor, ...], in_rows: int, out_rows: int, first: int = 0
+) -> MapTables:
+    """The tables of an index (rows, taps), its rows in an order; if that is empty, in their own.
 
-    ``in_rows`` and ``out_rows`` are those of the layer, whichever way the index goes.
+    They are at the places ``first`` and behind it. ``in_rows`` and ``out_rows`` are those of the
+    layer, whichever way the index goes.
     """
+    index, order = tables[first : first + 2]
     own, width = index.shape
     numbers = {"M": own, "L": own * width, "in_rows": in_rows, "out_rows": out_rows}
     buffers = _buffers_of(index, order)
@@ -57,7 +62,7 @@ def index_tables(index: Tensor, order: Tensor, in_rows: int, out_rows: int) -> M
         ordered = buffers[2]
         addresses = index.data_ptr(), None, None if ordered is None else ordered.data_ptr()
     kind = width, addresses is None or addresses[2] is None, index.dtype, order.dtype
-    return _new(MapTables, ((index, order), kind, own, addresses, numbers))  # type: ignore[no-any-return]
+    return _new(MapTables, (tables, first, kind, own, addresses, numbers))  # type: ignore[no-any-return]
 
 
 def pair_tables(made: Pairs, out_rows: int, in_rows: int) -> MapTables:
@@ -73,7 +78,7 @@ def pair_tables(made: Pairs, out_rows: int, in_rows: int) -> MapTables:
     if fits and min(numbers.values()) > 1 and max(numbers.values()) <= LAST:
         addresses = outputs.data_ptr(), inputs.data_ptr(), None
     kind = chunk, outputs.dtype, inputs.dtype
-    return _new(MapTables, ((made,), kind, chunks, addresses, numbers))  # type: ignore[no-any-return]
+    return _new(MapTables, (made, 0, kind, chunks, addresses, numbers))  # type: ignore[no-any-return]
 
 
 def _buffers_of(index: Tensor, order: Tensor) -> Buffers | None:
@@ -115,7 +120,8 @@ def conv_pass(
     tables: MapTables, w: Ints, groups: int, transposed: bool = False, mirrored: bool = False
 ) -> Over:
     """The same of :func:`index_tables`."""
-    (index, order), numbers = tables.tables, tables.numbers
+    first, numbers = tables.first, tables.numbers
+    index, order = tables.tables[first : first + 2]
     count = numbers["out_rows" if transposed else "in_rows"]
     return conv_over(index, order, count, w, groups, transposed, mirrored)
 
@@ -174,5 +180,5 @@ def pairs_over(
 
 def pairs_pass(tables: MapTables, K: int, C: int, groups: int) -> Over:
     """The same of :func:`pair_tables`."""
-    (made,), numbers = tables.tables, tables.numbers
-    return pairs_over(made, numbers["out_rows"], numbers["in_rows"], K, C, groups)
+    numbers = tables.numbers
+    return pairs_over(tables.tables, numbers["out_rows"], numbers["in_rows"], K, C, groups)

@@ -234,7 +234,8 @@ def normalised(
         found, conv.groups, kind.key, operands, bias, columns, sources
     )
     if call is not None and call.followed is not None:  # as one that was looked at below
-        keep_warm(conv, WarmLayer(call.kind, (norm, last), given, past, slope))
+        if call.kind.only_launches:
+            keep_warm(conv, WarmLayer(call.kind, (norm, last), given, past, slope))
         return call.followed(x, weight, given[2:], sources)
     function = kind.with_tensors(columns, (), sources)
     if call is not None:

@@ -72,28 +72,27 @@ class WarmLayer:
                 return None
         if not self.alike(*tensors):
             return None
-        sources: tuple[Tensor, ...] = ()
-        if past is not None:
-            if past.is_nested or not self.past_alike(past):  # type: ignore[misc]
-                return None
-            sources = (past,)
-        call = sparse_calls.over_known(self.kind, found)
-        if call is None or call.followed is None or tensors[0].shape[0] != call.in_rows:
+        if past is not None and (past.is_nested or not self.past_alike(past)):  # type: ignore[misc]
             return None
-        if past is not None and past.shape[0] != call.out_rows:
+        bound = sparse_calls.launch_over(self.kind, found)
+        if bound is None:
             return None
-        return call.followed(tensors[0], tensors[1], tensors[2:], sources)
+        launch, in_rows, out_rows = bound
+        x, weight = tensors[:2]
+        if x.shape[0] != in_rows or (past is not None and past.shape[0] != out_rows):
+            return None
+        return launch.followed(x, weight, tensors[2:], () if past is None else (past,))
 
 
 class _Kept(list[WarmLayer]):
-    """Those of a module; copies and pickles of it have none."""
+    """The warm layers of a module; copies and pickles of it have none."""
 
     def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
         return tuple, ()
 
 
 def warm_layers(module: Any) -> Sequence[WarmLayer]:
-    """Those of a module."""
+    """The warm layers of a module."""
     found: Sequence[WarmLayer] = module.__dict__.get(_NAME, ())
     return found
 

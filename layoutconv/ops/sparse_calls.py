@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _CALLS = "calls"  # the name under which a map keeps them
 _TABLES, _TABLES_BACK = "tables", "tables back"  # and its tables, of forward and backward passes
+_LAUNCHES = "launches"  # and launches of what only launches
 _LIMIT = 1024  # calls of a map
 
 forget = sparse.clear
@@ -143,13 +144,24 @@ def find_followed(
     return call
 
 
-def over_known(kind: Kind, found: KernelMap) -> SparseCall | None:
-    """The call of a kind, which was found for another map; None over a map of another signature."""
-    calls = found.views.get(_CALLS)
-    call: SparseCall | None = None if calls is None else calls.get(kind)
-    if call is None and kind.taps == found.taps and kind.mirrored is found.mirrored:
-        return _over(kind, found)
-    return call
+def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap, int, int] | None:
+    """The launch of a kind that only launches, found for another map, over this one.
+
+    With the rows of inputs and outputs, and kept with the map. None over a map of another
+    signature.
+    """
+    launches: dict[Kind, Any] | None = found.views.get(_LAUNCHES)
+    if launches is None or len(launches) >= _LIMIT:
+        launches = found.views[_LAUNCHES] = {}
+    made: tuple[OverMap, int, int] | None = launches.get(kind)
+    if made is None:
+        if kind.taps != found.taps or kind.mirrored is not found.mirrored or not kind.fits(found):
+            return None
+        tables = found.views.get(_TABLES) or _tables_of(found)
+        rows, numbers = found.outputs.cells.shape[0], tables.numbers
+        launch: Any = kind.fprop(tables, (rows, kind.K), (kind.K, 1))
+        made = launches[kind] = launch, numbers["in_rows"], rows
+    return made
 
 
 def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
@@ -167,9 +179,11 @@ def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
 
 def _tables_of(found: KernelMap, *, backward: bool = False) -> MapTables:
     """The tables of a map for a forward pass or for the gradient of its inputs, kept with it."""
-    index, order = operators.rows_of(found, backward=backward)
+    maps, first = operators.forward_maps(found), 0
+    if backward and not found.mirrored:
+        maps, first = operators.both_ways(found), 2
     rows = found.inputs.cells.shape[0], found.outputs.cells.shape[0]
-    made = found.views[_TABLES_BACK if backward else _TABLES] = index_tables(index, order, *rows)
+    made = found.views[_TABLES_BACK if backward else _TABLES] = index_tables(maps, *rows, first)
     return made
 
 
@@ -241,6 +255,7 @@ class Kind:
         self.contiguous = in_order and all(t.stride() == (self.K, 1) for t in like)
         exact = torch.float64 if x.dtype == torch.float64 else torch.float32
         on_gpu = devices.runs_kernels(x)
+        self.only_launches = on_gpu and self.contiguous and not self.wanted
         self.gathered, self.out_dtype = not on_gpu and is_gathered(x), out_dtype
         forward = partial(conv_pass, w=self.filter, groups=groups)
         back = partial(forward, transposed=True, mirrored=mirrored)

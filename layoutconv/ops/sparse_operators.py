@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ from ..base import devices
 from ..base.caches import remembered
 from ..base.contexts import setting
 from ..base.outlive import keeping
+from ..base.torch_internals import operators_that_look
 from ..conv.k_major_filter import k_major_filter
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
@@ -127,13 +129,21 @@ def rows_as_on_gpus() -> AbstractContextManager[None]:
     return setting(_for_gpus, True)
 
 
+@remembered(64)
+def _no_rows(device: torch.device) -> Tensor:
+    """The tensor in place of what a map does not have."""
+    return keeping(partial(torch.empty, 0, dtype=torch.int32, device=device))
+
+
 def forward_maps(found: KernelMap) -> Maps:
     """The tensors that a forward pass needs."""
     kept: Maps | None = found.views.get("forward")
     if kept is not None:
         return kept
     # Not ``found.index``: on a GPU that is made for those who need it.
-    none = keeping(found.outputs.cells.new_empty, 0)
+    cells = found.outputs.cells
+    watched = torch.compiler.is_compiling() or operators_that_look()  # tensors may be no real ones
+    none = cells.new_empty(0) if watched else _no_rows(cells.device)
     index, order = _rows(found, none)
     kept = found.views["forward"] = Maps(index, order, *[none] * 5)
     return kept

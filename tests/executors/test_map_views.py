@@ -158,8 +158,8 @@ def tables_of(found: KernelMap, name: str) -> tuple[MapTables, tuple[int, int]]:
     """The tables of a pass, and the rows and columns of its result."""
     rows = len(found.inputs), len(found.outputs)
     if name == "back":
-        return index_tables(*found.inverse.sorted, *rows), (rows[0], C)
-    return index_tables(*found.sorted, *rows), (rows[1], K)
+        return index_tables(found.inverse.sorted, *rows), (rows[0], C)
+    return index_tables(found.sorted, *rows), (rows[1], K)
 
 
 @pytest.mark.parametrize("activation", [None, "relu"])
@@ -199,13 +199,13 @@ def test_known_plans_are_those_of_maps_alike() -> None:
     found = submanifold_map(cloud(600, 1))
     index, order = found.sorted
     none = index.new_empty(0)
-    kinds = [index_tables(index, one, 600, 600).kind for one in (order, none)]
+    kinds = [index_tables((index, one), 600, 600).kind for one in (order, none)]
     assert kinds[0] != kinds[1]
-    assert index_tables(index, order, 600, 600).addresses is not None
+    assert index_tables((index, order), 600, 600).addresses is not None
     for other in (index.contiguous(), index[:1]):
-        assert index_tables(other, none, 600, 600).addresses is None
-    assert index_tables(index, order[1:], 600, 600).addresses is None
-    assert index_tables(index, order, 1, 600).addresses is None
+        assert index_tables((other, none), 600, 600).addresses is None
+    assert index_tables((index, order[1:]), 600, 600).addresses is None
+    assert index_tables((index, order), 1, 600).addresses is None
 
 
 def test_a_launch_over_pairs_of_a_known_plan(gpu: Gpu) -> None:

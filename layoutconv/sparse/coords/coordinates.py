@@ -13,8 +13,9 @@ from ...errors import ArgumentError
 from . import row_plan
 from .bounds import box_of, check_corner, checked_box, moved
 from .cell_errors import overflow, repeated
-from .graphs import is_compiling, is_dynamo_compiling
+from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
+from .known_cells import KnownCells
 from .repeats import Repeats, repeats_of
 from .table import Table, table_of
 
@@ -77,7 +78,7 @@ class Coordinates:
         fixed = None if padded else row_plan.fixed()
         if fixed is not None:  # what is wrong with the cells is found out after the call
             padded, valid, repeated = True, True, False
-        known = _Known(cells, shape, int(batch_size), padded, valid, repeated)
+        known = KnownCells(cells, shape, int(batch_size), padded, valid, repeated)
         if corner is not None:
             known.corner = check_corner(corner, shape)
         self._stand_for(known, None)
@@ -85,7 +86,7 @@ class Coordinates:
         if plan is not None and (fixed is not None or not (padded or valid)):
             plan.start(self)
 
-    def _stand_for(self, known: _Known, source: _Source | None) -> None:
+    def _stand_for(self, known: KnownCells, source: _Source | None) -> None:
         self.cells, self.spatial_shape = known.cells, known.spatial_shape
         self.batch_size, self.padded = known.batch_size, known.padded
         self.corner = known.corner
@@ -285,7 +286,7 @@ class Coordinates:
             return ways.over(self, self, way)
         if made.written():
             return None
-        return ways.over(self, made.coordinates((self, ways, way)), way)
+        return ways.over(self, Coordinates._led_to(made, (self, ways, way)), way)
 
     def keep(self, key: Hashable, kernel_map: KernelMap, *, given: bool = False) -> KernelMap:
         """``kernel_map``, kept under ``key``, or the one that is kept there already.
@@ -305,9 +306,13 @@ class Coordinates:
         there = known.made.setdefault(key, new)
         if there is not new and there[2] is not None and there[2].written():
             there = known.made[key] = new
-        if there is new and made is None:
-            return kernel_map
-        return self.kept(key) or kernel_map
+        if there is not new:
+            return self.kept(key) or kernel_map
+        if made is not None:
+            made.written()  # which counts from now on
+            if outputs._source is None:
+                outputs._source = self, ways, way
+        return kernel_map
 
     def _refuse_written(self) -> None:
         """Raise ``ArgumentError`` if somebody wrote to the cells since they were looked at."""
@@ -423,6 +428,26 @@ class Coordinates:
         cells = unpack(keys, tuple(spatial_shape))
         return cls(cells, spatial_shape, batch_size, valid=True)
 
+    @classmethod
+    def of_map(
+        cls, cells: Tensor, spatial_shape: tuple[int, ...], batch_size: int, *, padded: bool
+    ) -> Coordinates:
+        """Cells that a kernel map makes, all of its grid, none twice: nothing is checked."""
+        found = object.__new__(cls)
+        found._stand_for(KnownCells(cells, spatial_shape, batch_size, padded, True, False), None)
+        return found
+
+    @classmethod
+    def _led_to(cls, known: KnownCells, source: _Source) -> Coordinates:
+        """Cells which the map of ``source`` made."""
+        found = None if known.handle is None else known.handle()
+        if found is None:
+            found = object.__new__(cls)
+            found._stand_for(known, source)
+        elif found._source is None:
+            found._source = source
+        return found
+
     def placed(self, corner: Sequence[int] | None) -> Coordinates:
         """These cells, which nobody else has yet, counted from a corner; refused beyond int32."""
         if corner is not None:
@@ -436,65 +461,3 @@ class Coordinates:
 
 def _are_many(rows: int) -> bool:
     return not is_compiling() and rows >= 2**31  # a symbol is not compared
-
-
-def version_of(cells: Tensor) -> int:
-    """Return how often a tensor was written to; of one of inference mode nobody counts."""
-    if is_dynamo_compiling():
-        return 0  # nobody writes to what is traced
-    return -1 if cells.is_inference() else cells._version
-
-
-class _Known:
-    """Facts that have been found out about cells.
-
-    It knows what maps from these cells lead to, never what leads to them, so there is no circle. It
-    outlives the Coordinates of cells that a map made, and hands out others when they are asked for
-    again.
-    """
-
-    handle: weakref.ref[Coordinates] | None = None
-    table: Table | None = None
-    total: Tensor | None = None
-    by_image: tuple[Tensor, Tensor, Tensor] | None = None
-    repeats: Repeats | None = None
-    corner: tuple[int, ...] | None = None
-    coords: Tensor | None = None  # counted from zero, where the cells are not
-    version: int | None = None  # of the cells, when they were first looked at
-    # Maps to cells that were given, as long as there are those; None before the first.
-    given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]] | None = None
-
-    def __init__(
-        self,
-        cells: Tensor,
-        spatial_shape: tuple[int, ...],
-        batch_size: int,
-        padded: bool,
-        valid: bool,
-        repeated: bool,
-    ) -> None:
-        self.cells, self.spatial_shape = cells, spatial_shape
-        self.batch_size, self.padded, self.valid = batch_size, padded, valid
-        self.repeated = repeated
-        # By what they were asked for with: the map, and the cells that it made.
-        self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
-
-    def written(self) -> bool:
-        """Return whether somebody wrote to the cells since this was first asked."""
-        if is_dynamo_compiling():
-            return False
-        cells = self.cells
-        now = -1 if cells.is_inference() else cells._version  # as ``version_of`` has it
-        if self.version is None:
-            self.version = now
-        return now != self.version
-
-    def coordinates(self, source: _Source) -> Coordinates:
-        """These cells, which the map of ``source`` made."""
-        found = None if self.handle is None else self.handle()
-        if found is None:
-            found = object.__new__(Coordinates)
-            found._stand_for(self, source)
-        elif found._source is None:
-            found._source = source
-        return found

@@ -145,21 +145,18 @@ def strided_map(
             [-1,  1],
             [ 2, -1]], dtype=torch.int32)
     """
-    rank = _check_coordinates(coordinates).rank
-    taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
-    if (outputs, spatial_shape, coordinates.corner) != (None, None, None):
-        shape = None
-    elif offsets is not None:
-        shape = tuple(
-            -(-e // s) for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True)
-        )
-    else:
-        steps = per_axis("dilation", dilation, rank)
+    shape = _check_coordinates(coordinates).spatial_shape
+    if offsets is outputs is spatial_shape is coordinates.corner is None:
+        sizes = kernel_size, stride, padding, dilation
         try:
-            shape = _strided_shape(coordinates.spatial_shape, taps, padding, steps)
+            taps, grid = _strided_in(shape, *sizes)
         except TypeError:  # lists cannot be kept under
-            shape = _strided_shape(coordinates.spatial_shape, taps, frozen(padding), steps)
-    grid = shape or spatial_shape
+            taps, grid = _strided_in(shape, *map(frozen, sizes))
+    else:
+        taps, grid = Taps.strided(len(shape), kernel_size, stride, padding, dilation, offsets), None
+        if outputs is spatial_shape is coordinates.corner is None:
+            grid = tuple(-(-e // s) for e, s in zip(shape, taps.stride, strict=True))
+        grid = grid or spatial_shape
     return _map_between(coordinates, taps, grid, outputs, capacity, transposed=False)
 
 
@@ -200,17 +197,18 @@ def transposed_map(
     tensor([[ 0, -1,  1, -1],
             [-1,  0, -1,  1]], dtype=torch.int32)
     """
-    rank = _check_coordinates(coordinates).rank
-    taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
-    if (outputs, spatial_shape, coordinates.corner) != (None, None, None):
-        shape = None
-    elif offsets is not None:
-        shape = tuple(e * s for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True))
+    shape = _check_coordinates(coordinates).spatial_shape
+    if offsets is outputs is spatial_shape is coordinates.corner is None:
+        sizes = kernel_size, stride, padding, output_padding, dilation
+        try:
+            taps, grid = _transposed_in(shape, *sizes)
+        except TypeError:
+            taps, grid = _transposed_in(shape, *map(frozen, sizes))
     else:
-        more = per_axis("output_padding", output_padding, rank, least=0)
-        steps = per_axis("dilation", dilation, rank)
-        shape = _transposed_shape(coordinates.spatial_shape, taps, frozen(padding), steps, more)
-    grid = shape or spatial_shape
+        taps, grid = Taps.strided(len(shape), kernel_size, stride, padding, dilation, offsets), None
+        if outputs is spatial_shape is coordinates.corner is None:
+            grid = tuple(e * s for e, s in zip(shape, taps.stride, strict=True))
+        grid = grid or spatial_shape
     return _map_between(coordinates, taps, grid, outputs, capacity, transposed=True)
 
 
@@ -278,7 +276,7 @@ def _made_between(
     coordinates: Coordinates,
     outputs: Coordinates | None,
 ) -> KernelMap:
-    repeats = coordinates.check().repeats
+    repeats, compiling = coordinates.check().repeats, is_compiling()
     inputs = coordinates if repeats is None else repeats.distinct
     if outputs is not None:
         repeats = outputs.check().repeats
@@ -290,9 +288,9 @@ def _made_between(
             raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
         if capacity is not None:
             _check_capacity(capacity)
-        reach = map_operators.reached_cells if is_compiling() else reached
+        reach = map_operators.reached_cells if compiling else reached
         made = reach(inputs, taps, shape, capacity, transposed=transposed).placed(corner)
-    if is_compiling():
+    if compiling:
         return _traced(made, inputs, taps).inverse if transposed else _traced(inputs, made, taps)
     if transposed:
         feeds = made.table.search(inputs.cells, taps.stride, taps.offsets)
@@ -341,29 +339,37 @@ def _check_given(
 
 
 @remembered(256)
-def _strided_shape(
-    shape: tuple[int, ...], taps: Taps, padding: Padding, steps: tuple[int, ...]
-) -> tuple[int, ...]:
-    pairs = padding_pairs(padding, len(shape))
+def _strided_in(
+    shape: tuple[int, ...], kernel_size: Ints, stride: Ints, padding: Padding, dilation: Ints
+) -> tuple[Taps, Sequence[int] | None]:
+    """The taps of a convolution on a grid of a shape, and the shape of its outputs' grid."""
+    rank = len(shape)
+    taps = Taps.strided(rank, kernel_size, stride, padding, dilation)
+    steps, pairs = per_axis("dilation", dilation, rank), padding_pairs(padding, rank)
     modes = zip(shape, taps.extents, taps.stride, pairs, steps, strict=True)
     found = tuple((e + sum(p) - d * (t - 1) - 1) // s + 1 for e, t, s, p, d in modes)
     if min(found) < 1 and min(shape) > 0:
         expected = f"a filter that fits into the padded grid {shape}"
         raise ArgumentError("kernel_size", expected, taps.extents)
-    return tuple(max(0, extent) for extent in found)
+    return taps, tuple(max(0, extent) for extent in found)
 
 
 @remembered(256)
-def _transposed_shape(
+def _transposed_in(
     shape: tuple[int, ...],
-    taps: Taps,
+    kernel_size: Ints,
+    stride: Ints,
     padding: Padding,
-    steps: tuple[int, ...],
-    more: tuple[int, ...],
-) -> tuple[int, ...]:
-    pairs = padding_pairs(padding, len(shape))
+    output_padding: Ints,
+    dilation: Ints,
+) -> tuple[Taps, Sequence[int] | None]:
+    """The same of a transposed convolution."""
+    rank = len(shape)
+    taps = Taps.strided(rank, kernel_size, stride, padding, dilation)
+    more = per_axis("output_padding", output_padding, rank, least=0)
+    steps, pairs = per_axis("dilation", dilation, rank), padding_pairs(padding, rank)
     modes = zip(shape, taps.extents, taps.stride, pairs, steps, more, strict=True)
     found = tuple((e - 1) * s - sum(p) + d * (t - 1) + o + 1 for e, t, s, p, d, o in modes)
     if min(found) < 1 and min(shape) > 0:
         raise ArgumentError("padding", f"less than the {taps.extents} taps reach", padding)
-    return tuple(max(0, extent) for extent in found)
+    return taps, tuple(max(0, extent) for extent in found)

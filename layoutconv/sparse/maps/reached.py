@@ -85,7 +85,7 @@ def _found(
     total: Tensor,
 ) -> Coordinates:
     padded = capacity is not None
-    made = Coordinates(cells, spatial_shape, batch_size, padded=padded, valid=True)
+    made = Coordinates.of_map(cells, spatial_shape, batch_size, padded=padded)
     if padded:
         made.total = total
     return made

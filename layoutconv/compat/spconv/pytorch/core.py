@@ -10,7 +10,7 @@ import torch
 
 from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
-from ....sparse.coords.coordinates import version_of
+from ....sparse.coords.known_cells import version_of
 from ....sparse.coords.no_tensor import NoTensor
 from ...whole_numbers import whole, whole_per_mode
 from ..absent import explain

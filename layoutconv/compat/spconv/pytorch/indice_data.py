@@ -10,7 +10,7 @@ import torch
 
 from ....errors import ArgumentError
 from ....sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
-from ....sparse.coords.coordinates import version_of
+from ....sparse.coords.known_cells import version_of
 from ..core import ConvAlgo
 from ..version import INTERFACE
 from .ops import get_deconv_output_size
