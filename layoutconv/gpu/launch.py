@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from itertools import repeat
 from math import prod
 from operator import or_
@@ -20,7 +20,7 @@ from .filter_choice import reads_k_major, worth_k_major
 from .fp32_precision import multiplied_now
 from .kernel_source import Later
 from .map_passes import MapTables, k_major_over
-from .map_views import Kind, Over, kind_over, representative
+from .map_views import Over, kind_over, representative
 from .plan import NOTHING, Launcher, aligned_to, bare_over, launcher_of, launcher_over, plan_of
 from .select import ALIGNED
 
@@ -75,7 +75,7 @@ class Launch:
         self.numbers = as_argument(numbers) if numbers else None
         # Of a residual of another dtype, offsets are others than those of D.
         added = () if epilogue is None else epilogue.sources
-        self._differs = int(any(source.dtype is not out_dtype for source in added))
+        self.differs = int(any(source.dtype is not out_dtype for source in added))
         # What plans of aligned memory are kept for, where that does not change from call to call.
         kinds = self.dtype, self.device, out_dtype, None, False, self.structure, ALIGNED
         self._kept_for = None if a.dtype is torch.float32 else kinds
@@ -132,7 +132,7 @@ class Launch:
         starts = at_a | at_b
         if sources:
             added = (*map(_address, sources),)
-            starts = reduce(or_, added, starts | self._differs)
+            starts = reduce(or_, added, starts | self.differs)
         if starts & 15:
             self._launch(a, b, out, columns, sources)
             return out
@@ -181,7 +181,7 @@ class Launch:
             added: tuple[int, ...] | None = None
             if sources:
                 added = (*map(_address, sources),)
-                starts = reduce(or_, added, starts | self._differs)
+                starts = reduce(or_, added, starts | self.differs)
             reads = self.numbers, (*map(_address, columns),) or None, added
         aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
         key = precision, aligned
@@ -300,14 +300,14 @@ class OverMap(Launch):
         return (launcher_over(kind, over, of),)
 
 
-class KnownOverMap(OverMap):
+class KnownOverMap:
     """The same where the plan is known, of which the map's tables are all that is new.
 
     The pass is described when memory that is not aligned asks for another plan.
     """
 
-    _describe: Callable[[MapTables], Over]
-    _tables: MapTables
+    __slots__ = "_describe", "_like", "_of", "_tables", "_usual", "given", "kernel"
+    _usual: OverMap | None
 
     def __init__(
         self,
@@ -318,26 +318,54 @@ class KnownOverMap(OverMap):
         shape: tuple[int, ...],
         stride: tuple[int, ...],
     ) -> None:
-        own = self.__dict__
-        own.update(of.__dict__)
-        own["_launchers"], own["_k_major"], own["_bare"] = {}, {}, {}
-        own["filter"], own["_tables"], own["_describe"] = (), tables, describe
-        own["allocate"] = partial(of.make, shape, stride, of.out_dtype)
-        kernel, splits, integers, rest = known
+        self._of, self._describe, self._tables = of, describe, tables
+        self._like, self._usual = (shape, stride, of.out_dtype), None
+        self.kernel, splits, integers, rest = known
         numbers = splits, prod(shape), *integers(tables.numbers)
-        bare = kernel, (*tables.addresses, numbers, *rest)  # type: ignore[misc]
-        if of.structure:
-            own["_then"] = bare
-        else:
-            own["_at_once"] = (bare,)
+        self.given = *tables.addresses, numbers, *rest  # type: ignore[misc]
 
-    @cached_property
-    def _over(self) -> Over:  # type: ignore[override]
-        return self._describe(self._tables)
+    @property
+    def usual(self) -> OverMap:
+        """The launch of memory of any alignment."""
+        if self._usual is None:
+            of, (shape, stride, _) = self._of, self._like
+            self._usual = OverMap(of, self._describe(self._tables), shape, stride, of.place)
+        return self._usual
 
-    @cached_property
-    def _kind(self) -> Kind | None:  # type: ignore[override]
-        return kind_over(self._over)
+    def result(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+        function: Pointwise | None = None,
+    ) -> Tensor:
+        """Return what :meth:`Launch.result` does."""
+        if self._of.structure:
+            return self.followed(a, b, *_reads(bias, scale, residual, function))
+        at_a, at_b = a.data_ptr(), b.data_ptr()
+        if (at_a | at_b) & 15:
+            return self.usual.result(a, b)
+        out: Tensor = self._of.make(*self._like)
+        self.kernel(at_a, at_b, out, *self.given)
+        return out
+
+    def followed(
+        self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Return what :meth:`Launch.followed` does, of an epilogue with a structure."""
+        of, at_a, at_b, added = self._of, a.data_ptr(), b.data_ptr(), None
+        starts = at_a | at_b
+        if sources:
+            added = (*map(_address, sources),)
+            starts = reduce(or_, added, starts | of.differs)
+        if starts & 15:
+            return self.usual.followed(a, b, columns, sources)
+        out: Tensor = of.make(*self._like)
+        at_columns = (*map(_address, columns),) or None
+        self.kernel(at_a, at_b, out, *self.given, of.numbers, at_columns, added, None)
+        return out
 
 
 def over_map(
@@ -346,7 +374,7 @@ def over_map(
     tables: MapTables,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
-) -> OverMap:
+) -> OverMap | KnownOverMap:
     """The pass that ``describe`` says over a map of these tables.
 
     It is the same at all calls with one ``of``, on whose device the result is.

@@ -57,11 +57,10 @@ def index_tables(
     own, width = index.shape
     numbers = {"M": own, "L": own * width, "in_rows": in_rows, "out_rows": out_rows}
     buffers = _buffers_of(index, order)
-    addresses: tuple[int | None, ...] | None = None
+    ordered, addresses = buffers is not None and buffers[2] is order, None
     if buffers is not None and own > 1 and in_rows > 1 and out_rows > 1 and own * width <= LAST:
-        ordered = buffers[2]
-        addresses = index.data_ptr(), None, None if ordered is None else ordered.data_ptr()
-    kind = width, addresses is None or addresses[2] is None, index.dtype, order.dtype
+        addresses = index.data_ptr(), None, order.data_ptr() if ordered else None
+    kind = width, ordered, index.dtype, order.dtype
     return _new(MapTables, (tables, first, kind, own, addresses, numbers))  # type: ignore[no-any-return]
 
 

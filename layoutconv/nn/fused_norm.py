@@ -34,7 +34,7 @@ from ..pointwise import rsqrt, sigmoid, tanh, where
 from ..view.epilogue import Pointwise
 from .modules import weight_and_bias
 from .sparse import convolved
-from .warm_layers import WarmLayer, keep_warm, warm_layers
+from .warm_layers import WARM, WarmLayer, keep_warm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -223,7 +223,7 @@ def normalised(
     if columns is None:
         return None
     given = (x, weight, *columns) if bias is None else (x, weight, bias, *columns)
-    for layer in warm_layers(conv):
+    for layer in conv.__dict__.get(WARM, ()):
         if layer.norm is norm and layer.last is last and layer.added is (past is not None):
             y = layer.run(given, past, slope, conv.groups, found)
             if y is not None:

@@ -8,7 +8,6 @@ are those of the call: nothing that a kernel reads is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from ..sparse import KernelMap
 
 is_grad_enabled = torch.is_grad_enabled
-_NAME = "_layoutconv_warm"  # among a module's attributes
+WARM = "_layoutconv_warm"  # the attribute of a module that has its warm layers
 _FEW = 4  # of a module: norms and activations that it meets, dtypes and devices
 
 
@@ -91,13 +90,7 @@ class _Kept(list[WarmLayer]):
         return tuple, ()
 
 
-def warm_layers(module: Any) -> Sequence[WarmLayer]:
-    """The warm layers of a module."""
-    found: Sequence[WarmLayer] = module.__dict__.get(_NAME, ())
-    return found
-
-
 def keep_warm(module: Any, layer: WarmLayer) -> None:
     """Keep one with its module, in front of those that are not out of date."""
-    others = [other for other in warm_layers(module) if other.era is layer.era]
-    module.__dict__[_NAME] = _Kept([layer, *others[: _FEW - 1]])
+    others = [other for other in module.__dict__.get(WARM, ()) if other.era is layer.era]
+    module.__dict__[WARM] = _Kept([layer, *others[: _FEW - 1]])

@@ -20,7 +20,7 @@ from ..base.memory import allocator
 from ..base.torch_internals import is_batched
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
-from ..gpu.launch import Launch, OverMap, over_map
+from ..gpu.launch import KnownOverMap, Launch, OverMap, over_map
 from ..gpu.map_passes import MapTables, conv_pass, index_tables, pair_tables, pairs_pass
 from ..gpu.map_views import Over, map_view
 from ..tensors.tensor_checks import OUTPUTS, check_indices
@@ -144,7 +144,7 @@ def find_followed(
     return call
 
 
-def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap, int, int] | None:
+def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap | KnownOverMap, int, int] | None:
     """The launch of a kind that only launches, found for another map, over this one.
 
     With the rows of inputs and outputs, and kept with the map. None over a map of another
@@ -153,7 +153,7 @@ def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap, int, int] | None
     launches: dict[Kind, Any] | None = found.views.get(_LAUNCHES)
     if launches is None or len(launches) >= _LIMIT:
         launches = found.views[_LAUNCHES] = {}
-    made: tuple[OverMap, int, int] | None = launches.get(kind)
+    made: tuple[Any, int, int] | None = launches.get(kind)
     if made is None:
         if kind.taps != found.taps or kind.mirrored is not found.mirrored or not kind.fits(found):
             return None
@@ -297,7 +297,7 @@ class Kind:
 
 # A pass over a map of tables, from the shape and the strides of its result.
 _Bound = Callable[..., "Tensor"]
-_Pass = Callable[[MapTables, tuple[int, ...], tuple[int, ...]], "OverMap | _OnCPU"]
+_Pass = Callable[[MapTables, tuple[int, ...], tuple[int, ...]], "OverMap | KnownOverMap | _OnCPU"]
 
 
 class SparseCall(BoundCall):
@@ -322,7 +322,7 @@ class SparseCall(BoundCall):
         self._fprop = fprop.result
         if kind.contiguous:
             self.forward = fprop.result  # type: ignore[method-assign,assignment]
-            if not kind.wanted and isinstance(fprop, OverMap):
+            if kind.only_launches and not isinstance(fprop, _OnCPU):
                 self.followed = fprop.followed
         self._dgrad: _Bound | None = None
         self._wgrad: _Bound | None = None

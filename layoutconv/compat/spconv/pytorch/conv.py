@@ -200,7 +200,9 @@ class SparseConvolution(GeometricLayer):
         if self.is_matrix or self._activation is not None:
             return None
         features = self._features_of(input)
-        found, known, version = self._map_of(input)
+        found, known, version = self._found_for(input)
+        if features.shape[0] != found.inputs.cells.shape[0]:
+            SparseTensor(features, found.inputs)  # says what does not fit
         y = normalised(self, features, found, norm, last, past)
         if y is None:
             return None
@@ -213,24 +215,28 @@ class SparseConvolution(GeometricLayer):
         if not isinstance(input, SparseConvTensor) or len(input.spatial_shape) != self.ndim:
             check_input(input, self.ndim)
         features = input._features
-        if features.dim() != 2 or features.shape[1] != self.in_channels:
-            got = f"features {tuple(features.shape)}"
+        shape = features.shape
+        if len(shape) != 2 or shape[1] != self.in_channels:
+            got = f"features {tuple(shape)}"
             raise ArgumentError("input", f"{self.in_channels} channels", got)
         return features
 
     def _map_of(self, input: SparseConvTensor) -> tuple[KernelMap, dict[Any, Any], int]:
         """The kernel map, all that are known then, and the version of the cells it leads to."""
-        if self.inverse:
-            data, known = map_back(input, self.kernel_size, self.indice_key), input.indice_dict
-            found, version = data.map.inverse, data.in_version
-        else:
-            data, known = map_for(input, self.geometry, self.indice_key, self.algo)
-            found, version = data.map, data.out_version
+        found, known, version = self._found_for(input)
         rows, own = input._features.shape[0], found.inputs.cells.shape[0]
         # A tracer compares no numbers that are not known yet: this says what does not fit.
         if torch.compiler.is_dynamo_compiling() or type(own) is not int or rows != own:
             SparseTensor(input._features, found.inputs)
         return found, known, version
+
+    def _found_for(self, input: SparseConvTensor) -> tuple[KernelMap, dict[Any, Any], int]:
+        """The same, of features of any number of rows."""
+        if self.inverse:
+            data = map_back(input, self.kernel_size, self.indice_key)
+            return data.map.inverse, input.indice_dict, data.in_version
+        data, known = map_for(input, self.geometry, self.indice_key, self.algo)
+        return data.map, known, data.out_version
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, {self._sizes()}"

@@ -140,8 +140,7 @@ class SparseConvTensor(NoTensor):
     def replace_feature(self, feature: Tensor) -> SparseConvTensor:
         """The same cells and kernel maps with other features, (rows, any C)."""
         made = object.__new__(type(self))
-        own = made.__dict__
-        own.update(self.__dict__)
+        made.__dict__ = own = self.__dict__.copy()
         own["_features"] = feature
         return made
 
@@ -230,16 +229,11 @@ class SparseConvTensor(NoTensor):
     ) -> SparseConvTensor:
         """Return what a layer returns: features at the cells it computed, ``version`` of them."""
         made = object.__new__(type(self))
-        cells = coordinates.cells
-        made.__dict__.update(
-            self.__dict__,
-            _features=features,
-            _coordinates=coordinates,
-            _version=version_of(cells) if version is None else version,
-            indices=cells,
-            indice_dict=indice_dict,
-            spatial_shape=list(coordinates.spatial_shape),
-        )
+        made.__dict__ = own = self.__dict__.copy()
+        own["indices"] = cells = coordinates.cells
+        own["_features"], own["_coordinates"] = features, coordinates
+        own["_version"] = version_of(cells) if version is None else version
+        own["indice_dict"], own["spatial_shape"] = indice_dict, list(coordinates.spatial_shape)
         return made
 
     # -- other tensors ---------------------------------------------------------------------------

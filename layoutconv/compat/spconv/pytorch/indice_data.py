@@ -184,7 +184,7 @@ def map_for(
             known[key] = data  # for all tensors that share it
             return data, known
         return data, known if key is None else {**known, key: data}
-    if not geometry.like(found.geometry):
+    if geometry is not found.geometry and not geometry.like(found.geometry):
         expected = f"{found.geometry}: that is what made {key!r}"
         raise ArgumentError("indice_key", expected, geometry)
     if x.coordinates is not found.map.inputs:
