@@ -25,7 +25,7 @@ from ..gpu.row_norm import Norm
 from ..nn import trained_norm
 from ..nn.fused_norm import NORMS
 from ..nn.padded_norm import remember
-from ..nn.row_norm import batch_norm, on_kernels
+from ..nn.row_norm import by_kernels
 from ..sparse import SparseTensor
 from .group import place_in
 
@@ -120,8 +120,9 @@ class SyncBatchNorm(_BatchNorm):
             raise ArgumentError("input", expected, tuple(features.shape))
         place_in(self.process_group)  # which refuses a group of others
         norm = self._as_kernels_take_it(there)
-        if on_kernels(features, norm):
-            return batch_norm(features, norm)
+        made = by_kernels(features, norm)
+        if made is not None:
+            return made
         of = there, self.weight, self.bias, self.eps, norm.ranks or Ranks(None, 1)
         y, mean, variance, count = _OverRanks.apply(features, *of)
         if self.training and self.running_mean is not None:

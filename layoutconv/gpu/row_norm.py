@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,7 @@ import torch
 
 from ..base.caches import remembered
 from ..base.dry_hooks import dry_hooks
+from ..base.memory import maker
 from ..planning.norm_schedule import BYTES, NormShape, Schedule, schedule, vector_of
 from . import machines
 
@@ -51,14 +53,15 @@ class Norm(NamedTuple):
 
 def takes(x: Tensor, norm: Norm) -> bool:
     """Return whether kernels compute a norm of features ``x``, as far as dtypes and shapes say."""
-    if x.dim() != 2 or x.dtype not in TYPES or len(x) >= 1 << 31:
+    if x.dim() != 2 or x.dtype not in TYPES:
         return False
+    rows, C = x.shape
     # Ranks meet with or without rows.
-    if not x.shape[1] or not (len(x) or norm.ranks):
+    if not C or rows >= 1 << 31 or not (rows or norm.ranks):
         return False
     if not (_LEAST < norm.eps < _MOST and abs(norm.momentum) < _MOST):
         return False
-    C, device = x.shape[1], x.device
+    device = x.device
     pairs = (norm.weight, norm.bias), norm.running or (None, None)
     for one, other in pairs:
         if (one is None) is not (other is None):
@@ -86,69 +89,103 @@ def takes(x: Tensor, norm: Norm) -> bool:
     )
 
 
-def normalised(x: Tensor, norm: Norm) -> tuple[Tensor, Tensor]:
+class Planned(NamedTuple):
+    """The kernels of a norm, and how they are launched on so many rows."""
+
+    kernels: NormKernels
+    schedule: Schedule
+
+    def back(self) -> Planned:
+        """Those of the gradients of the same norm."""
+        return Planned(self.kernels.back(), self.schedule)
+
+
+def planned(x: Tensor, norm: Norm) -> Planned:
+    """The kernels of a norm of features ``x`` (rows, C), and how they are launched."""
+    weight, running = norm.weight, norm.running
+    of_parameters = None if weight is None else weight.dtype
+    of_running = None if running is None else running[0].dtype
+    follows = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
+    early = x.is_cuda and _starts_early(x.get_device())
+    rows, C = x.shape
+    kernels = _kernels_of(
+        x.dtype, C, of_parameters, of_running, *follows, early, norm.ranks is not None
+    )
+    plan = schedule(max(rows, 1), C, kernels.shape.vector)
+    return Planned(kernels, plan if rows else plan._replace(rows=0))
+
+
+def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tensor, Tensor]:
     """The result, like features ``x`` (rows, C) on a GPU, which are ``takes``'s, and what the
     backward pass needs: mean and inverse deviation of every column, and how many rows counted,
-    float32 (2 C + 1,). Running statistics move, and batches are counted.
+    float32 (2 C + 1,). Running statistics move, and batches are counted. ``plan`` is that of
+    :func:`planned`.
     """
+    kernels, cut = plan or planned(x, norm)
     x, past, running = _whole(x), norm.past, norm.running or (None, None)
     past = None if past is None else _whole(past)
-    shape, plan = _planned(x, norm)
-    width = 2 * plan.columns + 1
-    like = torch.empty_like if dry_hooks.load is None else torch.zeros_like
-    out, kept = like(x), x.new_empty(width, dtype=torch.float32)
-    # Words, as launches want their first tensor.
-    moments = x.new_empty((1, plan.parts * width), dtype=torch.int32)
+    width, make = 2 * cut.columns + 1, maker(x.device)
+    out, kept = _like(x, make), make((width,), (1,), torch.float32)
+    moments = _words(cut.parts * width, make)
     merged, chain = moments, "forward"
-    numbers: tuple[int, ...] = *plan, _bits(norm.eps), _bits(norm.momentum)
+    numbers: tuple[int, ...] = *cut, _bits(norm.eps), _bits(norm.momentum)
     if norm.ranks is not None:
-        told = x.new_empty(width, dtype=torch.float32)
-        of_rows = *plan, _bits(norm.eps)
-        _launch("moments", shape, moments, (x, norm.there, moments, told), of_rows)
+        told = make((width,), (1,), torch.float32)
+        of_rows = *cut, _bits(norm.eps)
+        _launch("moments", kernels, moments, (x, norm.there, moments, told), of_rows)
         merged, chain = norm.ranks.gathered(told), "normalise"
         numbers = *numbers, len(merged)
     of_norm = norm.weight, norm.bias, past, out, kept, *running, norm.counted
-    _launch(chain, shape, moments, (x, norm.there, merged, *of_norm), numbers)
-    for tensor in (*(norm.running or ()), norm.counted):
+    _launch(chain, kernels, moments, (x, norm.there, merged, *of_norm), numbers)
+    for tensor in (*running, norm.counted):
         if tensor is not None and not tensor.is_inference():
             torch.autograd.graph.increment_version(tensor)
     return out, kept
 
 
 def gradients(
-    x: Tensor, norm: Norm, out: Tensor | None, kept: Tensor, grad: Tensor
+    x: Tensor,
+    norm: Norm,
+    out: Tensor | None,
+    kept: Tensor,
+    grad: Tensor,
+    plan: Planned | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of features and of what was added, like these, and of weight and bias, float32
-    (2, C), from that of the result; ``out`` is the result, where ``norm.relu``.
+    (2, C), from that of the result; ``out`` is the result, where ``norm.relu``. ``plan`` is that of
+    :func:`planned`, ``back()``.
 
     Of several ranks, those of weight and bias are of this one's rows.
     """
+    kernels, cut = plan or planned(x, norm)
     x, grad = _whole(x), _whole(grad)
-    shape, plan = _planned(x, norm)
-    C = plan.columns
-    like = torch.empty_like if dry_hooks.load is None else torch.zeros_like
-    dx, dpast = like(x), like(x) if shape.added else None
-    of_parameters = x.new_empty((2, C), dtype=torch.float32)
-    sums = x.new_empty((1, plan.parts * 2 * C), dtype=torch.int32)
-    merged, chain, numbers = sums, "backward", tuple(plan)
+    C, make = cut.columns, maker(x.device)
+    dx, dpast = _like(x, make), _like(x, make) if kernels.shape.added else None
+    of_parameters = make((2, C), (C, 1), torch.float32)
+    sums = _words(cut.parts * 2 * C, make)
+    merged, chain, numbers = sums, "backward", tuple(cut)
     written, read = of_parameters, (x, norm.there, out, grad, kept)
     if norm.ranks is not None:
         told = torch.empty_like(of_parameters)
-        _launch("sums", shape, sums, (*read, sums, of_parameters, told), plan)
-        merged, chain, numbers = norm.ranks.summed(told), "gradient", (*plan, 1)
+        _launch("sums", kernels, sums, (*read, sums, of_parameters, told), cut)
+        merged, chain, numbers = norm.ranks.summed(told), "gradient", (*cut, 1)
         written = torch.empty_like(of_parameters)  # those of all ranks, which nobody wants
-    _launch(chain, shape, sums, (*read, merged, norm.weight, dx, dpast, written), numbers)
+    _launch(chain, kernels, sums, (*read, merged, norm.weight, dx, dpast, written), numbers)
     return dx, dpast, of_parameters
 
 
 def _launch(
-    chain: str, shape: NormShape, words: Tensor, tensors: tuple[Any, ...], numbers: tuple[int, ...]
+    chain: str,
+    kernels: NormKernels,
+    words: Tensor,
+    tensors: tuple[Any, ...],
+    numbers: tuple[int, ...],
 ) -> None:
     """Launch kernels on tensors, of which those that are None are read nowhere."""
     start = words.data_ptr()
     addresses = tuple([start if t is None else t.data_ptr() for t in tensors])
     given = words, *[t for t in tensors if t is not None]
-    _per_rank().launch(_chain(shape, chain), given, addresses, tuple(numbers))
+    _per_rank().launch(kernels.chain(chain), given, addresses, tuple(numbers))
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -157,18 +194,17 @@ def _whole(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() & (BYTES - 1) else x
 
 
-def _planned(x: Tensor, norm: Norm) -> tuple[NormShape, Schedule]:
-    """The kernels of a norm, and how they are launched."""
-    weight, running = norm.weight, norm.running
-    of_parameters = None if weight is None else weight.dtype
-    of_running = None if running is None else running[0].dtype
-    follows = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
-    early = x.is_cuda and _starts_early(x.get_device())
-    options = *follows, early, norm.ranks is not None
+def _like(x: Tensor, make: Callable[..., Tensor]) -> Tensor:
+    """Memory for a result like features; zeros in a dry run, which writes nothing."""
+    if dry_hooks.load is not None:
+        return torch.zeros_like(x)
     rows, C = x.shape
-    shape = _shape_of(x.dtype, C, of_parameters, of_running, *options)
-    plan = schedule(max(rows, 1), C, shape.vector)
-    return shape, plan if rows else plan._replace(rows=0)
+    return make((rows, C), (C, 1), x.dtype)
+
+
+def _words(size: int, make: Callable[..., Tensor]) -> Tensor:
+    """Memory of so many words, of two modes as launches want their first tensor."""
+    return make((1, size), (size, 1), torch.int32)
 
 
 @remembered(64)
@@ -178,17 +214,39 @@ def _starts_early(device: int) -> bool:
     return starts_early(machines.machine_of(device).arch)
 
 
+class NormKernels:
+    """The kernels of norms of one shape, each loaded when it is launched first."""
+
+    def __init__(self, shape: NormShape) -> None:
+        self.shape = shape
+        self._chains: dict[str, Chain] = {}
+        self._back: NormKernels | None = None
+
+    def chain(self, name: str) -> Chain:
+        """Return those that one call launches."""
+        found = self._chains.get(name)
+        if found is None:
+            found = self._chains[name] = _chain(self.shape, name)
+        return found
+
+    def back(self) -> NormKernels:
+        """Those of the gradients, whose shape says nothing of what forward passes alone do."""
+        if self._back is None:
+            self._back = NormKernels(replace(self.shape, running="", counts=False))
+        return self._back
+
+
 @remembered(256)
-def _shape_of(
+def _kernels_of(
     dtype: torch.dtype, C: int, parameters: Any, running: Any, *options: bool
-) -> NormShape:
+) -> NormKernels:
     names = (
         "" if kind is None else str(kind).removeprefix("torch.")
         for kind in (dtype, parameters, running)
     )  # fmt: skip
     name, of_parameters, of_running = names
     vector = vector_of(C, dtype.itemsize)
-    return NormShape(name, vector, of_parameters, of_running, *options)
+    return NormKernels(NormShape(name, vector, of_parameters, of_running, *options))
 
 
 @remembered(128)

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ..base.torch_internals import is_tracing, transform_on_top
+from ..base.torch_internals import (
+    in_shape,
+    is_gradient_tracked,
+    is_tracing,
+    transform_on_top,
+)
 from ..gpu import row_norm
 from ..gpu.row_norm import Norm
 from ..ops.guard import PLAIN, is_watched_unseen
@@ -29,9 +34,8 @@ def batch_norm(x: Tensor, norm: Norm) -> Tensor:
     >>> batch_norm(x, Norm(None, None, running, 0.5, 0.0, there)).T, running
     (tensor([[-1.,  1.,  0.]]), (tensor([1.]), tensor([1.5000])))
     """
-    if on_kernels(x, norm):
-        kind = _OnKernels if norm.ranks is None else _OverRanks
-        found: Tensor = kind.apply(x, norm.weight, norm.bias, norm.past, norm)
+    found = by_kernels(x, norm)
+    if found is not None:
         return found
     there = x.new_ones(len(x), dtype=torch.bool) if norm.there is None else norm.there
     y, *statistics = normalised_rows(x, there[:, None], norm.weight, norm.bias, norm.eps)
@@ -42,6 +46,15 @@ def batch_norm(x: Tensor, norm: Norm) -> Tensor:
             norm.counted.add_(1)
     y = y if norm.past is None else (y + norm.past).where(there[:, None], 0)
     return y.relu() if norm.relu else y
+
+
+def by_kernels(x: Tensor, norm: Norm) -> Tensor | None:
+    """The same by kernels; None, and nothing has been done, where :func:`on_kernels` says no."""
+    if not on_kernels(x, norm):
+        return None
+    record = _record if norm.ranks is None else _OverRanks.apply
+    found: Tensor = record(x, norm.weight, norm.bias, norm.past, norm)
+    return found
 
 
 def normalised_rows(
@@ -98,6 +111,7 @@ def on_kernels(x: Tensor, norm: Norm) -> bool:
         and not is_watched_unseen()
         and not is_tracing()
         and transform_on_top() is None
+        and not is_gradient_tracked(x)  # nor one that a transform left
         and row_norm.takes(x, norm)
     )
 
@@ -109,9 +123,11 @@ class _OnKernels(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, x: Tensor, weight: Any, bias: Any, past: Any, norm: Norm
     ) -> Tensor:
-        out, kept = row_norm.normalised(x, norm)
+        planned = row_norm.planned(x, norm)
+        out, kept = row_norm.normalised(x, norm, planned)
         ctx.save_for_backward(x, weight, bias, norm.there, kept, out if norm.relu else None)
         ctx.eps, ctx.relu, ctx.added, ctx.ranks = norm.eps, norm.relu, past is not None, norm.ranks
+        ctx.planned = planned.back()
         return out
 
     @staticmethod
@@ -121,12 +137,18 @@ class _OnKernels(torch.autograd.Function):
             return *_gradients(ctx, grad), None
         past = x if ctx.added else None  # whatever it was: its gradient is one like it
         norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.relu, ranks=ctx.ranks)
-        dx, dpast, of_parameters = row_norm.gradients(x, norm, out, kept, grad)
-        dw, db = (
-            None if one is None else found.to(one.dtype)
-            for one, found in zip((weight, bias), of_parameters, strict=True)
-        )
+        dx, dpast, both = row_norm.gradients(x, norm, out, kept, grad, ctx.planned)
+        if weight is None:
+            return dx, None, None, dpast, None
+        C = x.shape[1]
+        dw, db = in_shape(both, (C,), (1,)), in_shape(both, (C,), (1,), C)
+        if weight.dtype is not both.dtype:
+            dw, db = dw.to(weight.dtype), db.to(weight.dtype)
         return dx, dw, db, dpast, None
+
+
+# Past what ``apply`` asks of transforms, which :func:`on_kernels` has asked.
+_record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
 class _OverRanks(_OnKernels):

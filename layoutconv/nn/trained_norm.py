@@ -17,7 +17,7 @@ from ..gpu.row_norm import Norm
 from ..sparse import SparseTensor
 from .counted_rows import rows_there
 from .fused_norm import is_bare
-from .row_norm import batch_norm, on_kernels
+from .row_norm import by_kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,8 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
     if type(norm) not in NORMS or not norm.training or not is_bare(norm):
         return None
     ranks = ranks_of(norm) if "process_group" in norm.__dict__ else None
-    if len(x) < 2 and ranks is None:
+    rows = x.shape[0]
+    if rows < 2 and ranks is None:
         return None
     if last is not None and (type(last) is not torch.nn.ReLU or not is_bare(last)):
         return None
@@ -71,6 +72,6 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
         return None  # held otherwise: of a replica, or sharded
     momentum, relu = norm.momentum, last is not None
     counted = None if running is None else held.get("num_batches_tracked")
-    there = rows_there(len(x))
+    there = rows_there(rows)
     told = Norm(weight, bias, running, momentum, norm.eps, there, past, relu, counted, ranks)
-    return batch_norm(x, told) if on_kernels(x, told) else None
+    return by_kernels(x, told)
