@@ -21,7 +21,7 @@ from ..absent import explain
 from ..core import Activation, ConvAlgo
 from ..version import INTERFACE
 from .core import SparseConvTensor
-from .indice_data import Geometry, map_back, map_for
+from .indice_data import Geometry, map_of_layer
 from .layers import GeometricLayer, check_dtype, check_input, check_rows, features_added
 from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 
@@ -191,16 +191,16 @@ class SparseConvolution(GeometricLayer):
         module, which gives the same but for rounding. ``input`` is one whose features
         :func:`~layoutconv.nn.fused_norm.may_fuse`.
         """
-        kind, own = type(self), self.__dict__
+        own = self.__dict__
         # As ``is_bare`` has it, whose call takes as long as the rest.
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
             return None
-        if kind.forward is not SparseConvolution.forward:
+        if type(self).forward is not SparseConvolution.forward:
             return None
         if self.is_matrix or self._activation is not None:
             return None
         features = self._features_of(input)
-        found, known, version = self._found_for(input)
+        found, known, version = map_of_layer(self, input)
         if features.shape[0] != found.inputs.cells.shape[0]:
             SparseTensor(features, found.inputs)  # says what does not fit
         y = normalised(self, features, found, norm, last, past)
@@ -214,8 +214,7 @@ class SparseConvolution(GeometricLayer):
         """Return its features, if this layer takes them."""
         if not isinstance(input, SparseConvTensor) or len(input.spatial_shape) != self.ndim:
             check_input(input, self.ndim)
-        features = input._features
-        shape = features.shape
+        features, shape = input._features, input._features.shape
         if len(shape) != 2 or shape[1] != self.in_channels:
             got = f"features {tuple(shape)}"
             raise ArgumentError("input", f"{self.in_channels} channels", got)
@@ -223,20 +222,12 @@ class SparseConvolution(GeometricLayer):
 
     def _map_of(self, input: SparseConvTensor) -> tuple[KernelMap, dict[Any, Any], int]:
         """The kernel map, all that are known then, and the version of the cells it leads to."""
-        found, known, version = self._found_for(input)
-        rows, own = input._features.shape[0], found.inputs.cells.shape[0]
+        made = map_of_layer(self, input)
+        rows, own = input._features.shape[0], made[0].inputs.cells.shape[0]
         # A tracer compares no numbers that are not known yet: this says what does not fit.
         if torch.compiler.is_dynamo_compiling() or type(own) is not int or rows != own:
-            SparseTensor(input._features, found.inputs)
-        return found, known, version
-
-    def _found_for(self, input: SparseConvTensor) -> tuple[KernelMap, dict[Any, Any], int]:
-        """The same, of features of any number of rows."""
-        if self.inverse:
-            data = map_back(input, self.kernel_size, self.indice_key)
-            return data.map.inverse, input.indice_dict, data.in_version
-        data, known = map_for(input, self.geometry, self.indice_key, self.algo)
-        return data.map, known, data.out_version
+            SparseTensor(input._features, made[0].inputs)
+        return made
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, {self._sizes()}"

@@ -169,6 +169,17 @@ class IndiceData:
 ImplicitGemmIndiceData = IndiceData  # there is one kind
 
 
+def map_of_layer(layer: Any, x: SparseConvTensor) -> tuple[KernelMap, dict[Any, IndiceData], int]:
+    """The kernel map of a convolution of ``x``, all maps that are known then, and the version of
+    the cells that it leads to.
+    """
+    if layer.inverse:
+        data = map_back(x, layer.kernel_size, layer.indice_key)
+        return data.map.inverse, x.indice_dict, data.in_version
+    data, known = map_for(x, layer.geometry, layer.indice_key, layer.algo)
+    return data.map, known, data.out_version
+
+
 def map_for(
     x: SparseConvTensor, geometry: Geometry, key: Any, algo: Any = None
 ) -> tuple[IndiceData, dict[Any, IndiceData]]:
