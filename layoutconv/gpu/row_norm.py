@@ -126,7 +126,8 @@ def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tens
     past = None if past is None else _whole(past)
     width, make = 2 * cut.columns + 1, maker(x.device)
     out, kept = _like(x, make), make((width,), (1,), torch.float32)
-    moments = _words(cut.parts * width, make)
+    size = cut.parts * width
+    moments = make((1, size), (size, 1), torch.int32)  # words, as launches want their first tensor
     merged, chain = moments, "forward"
     numbers: tuple[int, ...] = *cut, _bits(norm.eps), _bits(norm.momentum)
     if norm.ranks is not None:
@@ -162,7 +163,8 @@ def gradients(
     C, make = cut.columns, maker(x.device)
     dx, dpast = _like(x, make), _like(x, make) if kernels.shape.added else None
     of_parameters = make((2, C), (C, 1), torch.float32)
-    sums = _words(cut.parts * 2 * C, make)
+    size = cut.parts * 2 * C
+    sums = make((1, size), (size, 1), torch.int32)
     merged, chain, numbers = sums, "backward", tuple(cut)
     written, read = of_parameters, (x, norm.there, out, grad, kept)
     if norm.ranks is not None:
@@ -200,11 +202,6 @@ def _like(x: Tensor, make: Callable[..., Tensor]) -> Tensor:
         return torch.zeros_like(x)
     rows, C = x.shape
     return make((rows, C), (C, 1), x.dtype)
-
-
-def _words(size: int, make: Callable[..., Tensor]) -> Tensor:
-    """Memory of so many words, of two modes as launches want their first tensor."""
-    return make((1, size), (size, 1), torch.int32)
 
 
 @remembered(64)
