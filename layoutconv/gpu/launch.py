@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.caches import put_few
 from ..base.memory import maker
 from ..conv.k_major_filter import k_major_filter, k_major_view
 from ..kernels.compile.store import as_argument
@@ -20,7 +21,7 @@ from .filter_choice import reads_k_major, worth_k_major
 from .fp32_precision import multiplied_now
 from .kernel_source import Later
 from .map_passes import MapTables, k_major_over
-from .map_views import Over, kind_over, representative
+from .map_views import PLANS, Over, kind_over, representative
 from .plan import NOTHING, Launcher, aligned_to, bare_over, launcher_of, launcher_over, plan_of
 from .select import ALIGNED
 
@@ -390,7 +391,8 @@ def over_map(
     if bare is not None and made._kind is not None:
         kernel, (_, _, _, numbers, *rest) = bare
         if numbers[1] == prod(shape):
-            of.known[key] = kernel, numbers[0], made._kind.integers, tuple(rest)
+            known = kernel, numbers[0], made._kind.integers, tuple(rest)
+            put_few(of.known, key, known, PLANS)
     return made
 
 

@@ -96,7 +96,7 @@ class Planned(NamedTuple):
     schedule: Schedule
 
     def back(self) -> Planned:
-        """Those of the gradients of the same norm."""
+        """The same of the gradients of this norm."""
         return Planned(self.kernels.back(), self.schedule)
 
 
@@ -227,7 +227,7 @@ class NormKernels:
         return found
 
     def back(self) -> NormKernels:
-        """Those of the gradients, whose shape says nothing of what forward passes alone do."""
+        """The kernels of the gradients, whose shape leaves out what forward passes alone do."""
         if self._back is None:
             self._back = NormKernels(replace(self.shape, running="", counts=False))
         return self._back
