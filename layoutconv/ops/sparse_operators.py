@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +26,7 @@ import torch
 from ..base import devices
 from ..base.caches import remembered
 from ..base.contexts import setting
+from ..base.memory import maker
 from ..base.outlive import keeping
 from ..base.torch_internals import operators_that_look
 from ..conv.k_major_filter import k_major_filter
@@ -129,12 +129,6 @@ def rows_as_on_gpus() -> AbstractContextManager[None]:
     return setting(_for_gpus, True)
 
 
-@remembered(64)
-def _no_rows(device: torch.device) -> Tensor:
-    """The tensor in place of what a map does not have."""
-    return keeping(partial(torch.empty, 0, dtype=torch.int32, device=device))
-
-
 def forward_maps(found: KernelMap) -> Maps:
     """The tensors that a forward pass needs."""
     kept: Maps | None = found.views.get("forward")
@@ -143,7 +137,8 @@ def forward_maps(found: KernelMap) -> Maps:
     # Not ``found.index``: on a GPU that is made for those who need it.
     cells = found.outputs.cells
     watched = torch.compiler.is_compiling() or operators_that_look()  # tensors may be no real ones
-    none = cells.new_empty(0) if watched else _no_rows(cells.device)
+    make = None if watched else maker(cells.device)
+    none = keeping(cells.new_empty, 0) if make is None else keeping(make, (0,), (1,), cells.dtype)
     index, order = _rows(found, none)
     kept = found.views["forward"] = Maps(index, order, *[none] * 5)
     return kept
