@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from ..installing import Installed, install_as
-from . import backend, backends, nn, utils
+from . import backbones, backend, backends, nn, utils
 from .operators import cat, generative_add
 from .tensor import (
     PointTensor,
@@ -47,6 +47,7 @@ __all__ = [
     "PointTensor",
     "SparseTensor",
     "__version__",
+    "backbones",
     "backend",
     "backends",
     "cat",

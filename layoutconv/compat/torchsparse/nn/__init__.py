@@ -16,6 +16,7 @@ from ..tensor import SparseTensor, check_input
 from ..utils import triple
 from ..version import batch_last
 from . import functional, utils
+from .bev import ToBEVConvolution, ToBEVHeightCompression, ToBEVReduction, ToDenseBEVConvolution
 from .utils import fapply
 
 __all__ = [
@@ -28,6 +29,11 @@ __all__ = [
     "LeakyReLU",
     "ReLU",
     "SiLU",
+    "SparseCrop",
+    "ToBEVConvolution",
+    "ToBEVHeightCompression",
+    "ToBEVReduction",
+    "ToDenseBEVConvolution",
     "functional",
     "utils",
 ]
@@ -169,3 +175,14 @@ class GlobalMaxPool(nn.Module):
 
     def forward(self, input: SparseTensor) -> Tensor:
         return functional.global_max_pool(input)
+
+
+class SparseCrop(nn.Module):
+    """The rows within bounds, see :func:`~.functional.spcrop`."""
+
+    def __init__(self, coords_min: Any = None, coords_max: Any = None) -> None:
+        super().__init__()
+        self.coords_min, self.coords_max = coords_min, coords_max
+
+    def forward(self, input: SparseTensor) -> SparseTensor:
+        return functional.spcrop(input, self.coords_min, self.coords_max)

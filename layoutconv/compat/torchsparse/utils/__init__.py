@@ -52,13 +52,23 @@ def to_dense(feats: Tensor, coords: Tensor, spatial_range: Sequence[int]) -> Ten
     """
     if feats.ndim != 2 or len(feats) != len(coords):
         raise ArgumentError("feats", f"({len(coords)}, C)", tuple(feats.shape))
-    cells, extents = coords.long(), list(spatial_range)
+    keys = keys_in("spatial_range", coords.long(), spatial_range)
+    grid = feats.new_zeros(prod(spatial_range), feats.shape[1])
+    return grid.index_copy(0, keys, feats).view(*spatial_range, -1)
+
+
+def keys_in(name: str, cells: Tensor, extents: Sequence[int]) -> Tensor:
+    """Places int64 (rows,) of cells int64 (rows, modes) in a grid whose last mode is fastest.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the extents where a cell is outside
+    of them (waits for the device).
+
+    >>> keys_in("shape", torch.tensor([[1, 2]]), (2, 3))
+    tensor([5])
+    """
     outside = ((cells < 0) | (cells >= cells.new_tensor(extents))).any(1)
     if bool(outside.any()):
         expected = f"extents that have every cell, {cells[outside][0].tolist()} too"
-        raise ArgumentError("spatial_range", expected, tuple(extents))
-    grid = feats.new_zeros(prod(extents), feats.shape[1])
-    keys = cells[:, 0]
-    for axis, extent in enumerate(extents[1:], 1):
-        keys = keys * extent + cells[:, axis]
-    return grid.index_copy(0, keys, feats).view(*spatial_range, -1)
+        raise ArgumentError(name, expected, tuple(extents))
+    strides = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
+    return (cells * cells.new_tensor(strides)).sum(1)

@@ -12,6 +12,7 @@ from .conv_config import (
     set_downsample_mode,
     set_kmap_mode,
 )
+from .crop import spcrop
 from .devoxelize import calc_ti_weights, spdevoxelize
 from .pooled import global_avg_pool, global_max_pool, leaky_relu, relu, silu
 from .query import spcount, sphash, sphashquery, spvoxelize
@@ -34,6 +35,7 @@ __all__ = [
     "set_kmap_mode",
     "silu",
     "spcount",
+    "spcrop",
     "spdevoxelize",
     "sphash",
     "sphashquery",
