@@ -1,9 +1,10 @@
-"""Batches, quantization and initialization, as ``MinkowskiEngine.utils``."""
+"""Batches, quantization, initialization and a summary, as ``MinkowskiEngine.utils``."""
 
 from ...vector_hash import fnv_hash_vec, ravel_hash_vec
 from .collation import SparseCollation, batch_sparse_collate, batched_coordinates, sparse_collate
 from .init import kaiming_normal_
 from .quantization import sparse_quantize, unique_coordinate_map
+from .summary import summary
 
 __all__ = [
     "SparseCollation",
@@ -14,5 +15,6 @@ __all__ = [
     "ravel_hash_vec",
     "sparse_collate",
     "sparse_quantize",
+    "summary",
     "unique_coordinate_map",
 ]
