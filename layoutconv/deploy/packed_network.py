@@ -101,6 +101,12 @@ class PackedNetwork:
         where = self._runner.device
         return f"PackedNetwork({names}) of {len(self.kernels)} kernels for {self.arch}, on {where}"
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TypeError(
+            "a PackedNetwork cannot be pickled or copied, as its kernels belong to this process: "
+            "call load_pack in each process, with the path of the pack"
+        )
+
     def _as_packed(self) -> AbstractContextManager[Any]:
         """Leave autocast, which would ask for kernels of another dtype than those in the pack."""
         kind = self._runner.device.type

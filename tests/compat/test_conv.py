@@ -310,7 +310,7 @@ def test_wrong_inputs_are_named() -> None:
     layer.double()
     outside = x.shadow_copy()
     outside.indices = x.indices + 9
-    with pytest.raises(ArgumentError, match="coords"):
+    with pytest.raises(ArgumentError, match="`indices`"):
         layer(outside)
     with pytest.raises(ArgumentError, match="groups"):
         spconv.SubMConv2d(4, 6, 3, groups=4)

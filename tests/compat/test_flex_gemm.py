@@ -11,6 +11,7 @@ import torch
 import layoutconv.compat.flex_gemm as flex_gemm
 from layoutconv.compat.flex_gemm.ops.grid_sample import grid_sample_3d
 from layoutconv.compat.flex_gemm.ops.spconv import sparse_conv3d, sparse_submanifold_conv3d
+from layoutconv.errors import ArgumentError
 
 
 def cloud(seed=0, rows=60, channels=3):
@@ -126,3 +127,29 @@ def test_what_is_refused_and_installed():
             ModuleNotFoundError, match=r"has no 'flex_gemm.kernels': layoutconv com"
         ):
             importlib.import_module("flex_gemm.kernels")
+
+
+class _OnGpu(torch.Tensor):
+    """Coordinates that say they are on a GPU."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+def test_a_neighbor_cache_does_not_wait_while_a_graph_is_captured(monkeypatch):
+    feats, coords, shape = cloud()
+    weight = torch.randn(4, 3, 3, 3, 3, dtype=torch.float64)
+    y, cache = sparse_submanifold_conv3d(feats, coords, shape, weight)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(torch, "equal", None)  # which waits for the device
+    copied = coords.clone().as_subclass(_OnGpu)
+    with torch._C.DisableTorchFunctionSubclass():
+        again, _ = sparse_submanifold_conv3d(feats, copied, shape, weight, neighbor_cache=cache)
+        with pytest.raises(ArgumentError, match="`neighbor_cache`: expected that of a call on the"):
+            sparse_submanifold_conv3d(feats, copied[1:], shape, weight, neighbor_cache=cache)
+    monkeypatch.undo()
+    assert torch.equal(y, again)
+    copied[0, 1] += 1  # not looked at then, and so not taken as known afterwards
+    with pytest.raises(ArgumentError, match="`neighbor_cache`: expected that of a call on the"):
+        sparse_submanifold_conv3d(
+            feats, copied.as_subclass(torch.Tensor), shape, weight, neighbor_cache=cache
+        )

@@ -218,3 +218,14 @@ def test_names_of_attributes_are_those_of_any_object() -> None:
         x.mine = 1
         assert set(dir(x)) == set(object.__dir__(x))
         assert {"mine", "replace_feature", "indice_dict"} <= set(x.__dir__())
+
+
+@pytest.mark.parametrize("looked_at", [lambda x: x.dense(), spconv.SubMConv3d(4, 4, 3)])
+def test_a_cell_outside_is_an_error_about_indices(looked_at: Any) -> None:
+    indices = torch.tensor([[0, 0, 1, 2], [0, 0, 1, 9]], dtype=torch.int32)
+    x = spconv.SparseConvTensor(torch.ones(2, 4), indices, [4, 4, 4], 1)
+    with pytest.raises(ArgumentError, match=r"`indices`: expected column 3 in \[0, 4\), got"):
+        looked_at(x)
+    negative = spconv.SparseConvTensor(torch.ones(2, 4), indices - 3, [4, 4, 4], 1)
+    with pytest.raises(ArgumentError, match=r"`indices`: expected column 0 in \[0, 1\)"):
+        looked_at(negative)

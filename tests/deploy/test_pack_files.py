@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
 import os
+import pickle
 import stat
 import zipfile
 from dataclasses import asdict
@@ -55,6 +58,15 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask  # servers of other users read it
     with zipfile.ZipFile(path) as archive:
         assert archive.namelist() == [MANIFEST, PROGRAM, WEIGHTS, KERNELS]
+
+
+def test_a_network_of_a_pack_says_that_it_belongs_to_its_process(tmp_path: Path) -> None:
+    net = lc.load_pack(written(tmp_path / "net.pack"), "cpu")
+    for copied in (copy.deepcopy, copy.copy, pickle.dumps, lambda x: torch.save(x, io.BytesIO())):
+        with pytest.raises(
+            TypeError, match=r"PackedNetwork cannot be pickled or copied, .* load_pack"
+        ):
+            copied(net)
 
 
 def test_a_pack_keeps_its_precision_under_autocast(tmp_path: Path) -> None:

@@ -445,3 +445,12 @@ def test_cells_on_a_device_without_kernels_are_refused():
     x = SparseTensor(torch.ones(1, 2), CELL, (4, 4, 4), 1).to("meta")
     with pytest.raises(ArgumentError, match="`coords`: expected cells on a CPU or a GPU, got meta"):
         x.check()
+
+
+def test_there_is_no_array_of_a_sparse_tensor():
+    x = SparseTensor.from_dense(torch.ones(1, 2, 1))
+    for make in (np.asarray, np.array, lambda x: np.asarray(x, dtype=np.float32), np.stack):
+        with pytest.raises(TypeError, match=r"no SparseTensor: x.features.detach\(\).cpu"):
+            make(x if make is not np.stack else [x])
+    with pytest.raises(ArgumentTypeError, match="`points`: expected a tensor, a NumPy array"):
+        voxelize(x, 0.1)

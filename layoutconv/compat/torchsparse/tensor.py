@@ -65,6 +65,7 @@ class SparseTensor(NoTensor):
 
     _container = "a torchsparse.nn module"
     _applied = "torchsparse.nn.utils.fapply(x, function)"
+    _own = "x.feats"
 
     def __init__(
         self,

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from ...errors import ArgumentError
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def repeated(cell: list[int], one: int, other: int) -> ArgumentError:
-    """The error of a cell that two rows have."""
+
+def outside(name: str, cells: Tensor, limits: Sequence[int], row: int) -> ArgumentError:
+    """The error of an argument whose ``row`` has a number that is not in [0, limit)."""
+    cell = cells[row].tolist()
+    axis = next(a for a, limit in enumerate(limits) if not 0 <= cell[a] < limit)
+    count = int(((cells[:, axis] >= limits[axis]) | (cells[:, axis] < 0)).sum())
+    rows = "1 row is" if count == 1 else f"{count} rows are"
+    got = f"{cell} in row {row} ({rows} outside)"
+    return ArgumentError(name, f"column {axis} in [0, {limits[axis]})", got)
+
+
+def repeated(name: str, cell: list[int], one: int, other: int) -> ArgumentError:
+    """The error of an argument that has one cell in two rows."""
     ways = "lc.sparse.merge_repeated joins them, lc.sparse.Coordinates(repeated=True) keeps them"
-    return ArgumentError("coords", "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
+    return ArgumentError(name, "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
 
 
 def overflow(total: int, capacity: int) -> ArgumentError:

@@ -12,7 +12,7 @@ from ...base.outlive import to_be_kept
 from ...errors import ArgumentError
 from . import row_plan
 from .bounds import box_of, check_corner, checked_box, moved
-from .cell_errors import overflow, repeated
+from .cell_errors import outside, overflow, repeated
 from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .known_cells import KnownCells
@@ -60,6 +60,8 @@ class Coordinates:
     >>> Coordinates(cells, (4, 2, 3), batch_size=2)
     Coordinates(2 rows, spatial_shape=(4, 2, 3), batch_size=2)
     """
+
+    argument = "coords"  # what errors call the cells: the argument of the call that took them
 
     def __init__(
         self,
@@ -319,7 +321,7 @@ class Coordinates:
         if self._known.written():
             expected = "cells that nobody writes to; those of a clone() are others"
             got = "some that were written to since a map was made"
-            raise ArgumentError("coords", expected, got)
+            raise ArgumentError(self.argument, expected, got)
 
     def check(self) -> Coordinates:
         """These, if every cell is inside the grid and none is there twice (waits for the device).
@@ -341,20 +343,20 @@ class Coordinates:
         if known.valid or is_compiling() or not len(self):
             return self  # to a tracer there are no values: operators look at them
         if self.device.type not in ("cpu", "cuda"):
-            raise ArgumentError("coords", "cells on a CPU or a GPU", str(self.device))
+            raise ArgumentError(self.argument, "cells on a CPU or a GPU", str(self.device))
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
             if self.repeated:
                 expected = "cells that check() looked at before the graph was captured"
-                raise ArgumentError("coords", f"{expected}: some may be repeated", self)
+                raise ArgumentError(self.argument, f"{expected}: some may be repeated", self)
             return self
-        repeated, outside, absent = self.table.verdict()
+        twice, beyond, absent = self.table.verdict()
         if absent and not self.padded:
             self._refuse_outside(int((self.cells[:, 0] < 0).nonzero()[0]))
-        if outside:
-            self._refuse_outside(outside - 1)
-        if repeated and not self.repeated:
-            self._refuse_repeated(repeated - 1)
-        if repeated:
+        if beyond:
+            self._refuse_outside(beyond - 1)
+        if twice and not self.repeated:
+            self._refuse_repeated(twice - 1)
+        if twice:
             with to_be_kept():
                 first = self.table.search(self.cells, (1,) * self.rank, [(0,) * self.rank])[:, 0]
                 known.repeats = repeats_of(self, first)
@@ -368,21 +370,12 @@ class Coordinates:
         return self
 
     def _refuse_outside(self, row: int) -> None:
-        cell = self.cells[row].tolist()
-        for axis, limit in enumerate((self.batch_size, *self.spatial_shape)):
-            if not 0 <= cell[axis] < limit:
-                count = int(((self.cells[:, axis] >= limit) | (self.cells[:, axis] < 0)).sum())
-                rows = "1 row is" if count == 1 else f"{count} rows are"
-                raise ArgumentError(
-                    "coords",
-                    f"column {axis} in [0, {limit})",
-                    f"{cell} in row {row} ({rows} outside)",
-                )
+        raise outside(self.argument, self.cells, (self.batch_size, *self.spatial_shape), row)
 
     def _refuse_repeated(self, row: int) -> None:
         cell = self.cells[row]
         first = int((self.cells == cell).all(1).nonzero()[0])
-        raise repeated(self.coords[row].tolist(), first, row)
+        raise repeated(self.argument, self.coords[row].tolist(), first, row)
 
     def to(self, device: Any) -> Coordinates:
         """The same cells on another device, where their maps are made anew."""

@@ -23,15 +23,23 @@ torch its features; of functions it is x.replace(function(x.features))
 
     _container: ClassVar[str]
     _applied: ClassVar[str]
+    _own: ClassVar[str] = "x.features"
 
     def __getattr__(self, name: str) -> Any:
         """Say of what only torch's tensors have where to find it; asked of nothing else."""
         if hasattr(torch.Tensor, name) and not name.startswith("__"):
             raise AttributeError(
                 f"a {type(self).__name__} is no torch.Tensor and has no {name!r}: "
-                f"{self._container} gives modules of torch its features, and so does x.features"
+                f"{self._container} gives modules of torch its features, and so does {self._own}"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Say what can be an array: NumPy would look for sequences, or make one of objects."""
+        raise TypeError(
+            f"NumPy takes arrays, and no {type(self).__name__}: "
+            f"{self._own}.detach().cpu().numpy() is an array of its features"
+        )
 
     @classmethod
     def __torch_function__(

@@ -11,6 +11,7 @@ from ...errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
 from .keys import key_strides, pack
 from .lattice import Edges, Lattice, check_rank, voxel_edges
+from .no_tensor import NoTensor
 from .rows import Reduce, check_reduce, reduce_runs, runs_of
 from .sparse_tensor import SparseTensor
 
@@ -149,7 +150,8 @@ def joined(
     """The points of a cloud or several (points, F), their cloud int64 (points,), and how many."""
     clouds = list(points) if isinstance(points, (list, tuple)) else [points]
     for cloud in clouds:
-        if not isinstance(cloud, torch.Tensor) and not hasattr(cloud, "__array__"):
+        array = hasattr(cloud, "__array__") and not isinstance(cloud, NoTensor)
+        if not isinstance(cloud, torch.Tensor) and not array:
             kinds = "a tensor, a NumPy array, or a list of them"
             several = " in a sequence" if cloud is not points else ""
             raise ArgumentTypeError("points", kinds, type(cloud).__name__ + several)

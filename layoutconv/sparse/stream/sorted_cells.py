@@ -120,7 +120,7 @@ def _refuse_repeated(keys: Tensor, which: Tensor, cells: Tensor) -> None:
     if again.any():
         twice = int(again.nonzero()[0])
         one, other = sorted(which[twice : twice + 2].tolist())
-        raise repeated(cells[one].tolist(), one, other)
+        raise repeated("coords", cells[one].tolist(), one, other)
 
 
 def _rising(keys: Tensor) -> bool:

@@ -64,16 +64,22 @@ class SubMConv3dNeighborCache:
         """Raise :class:`~layoutconv.errors.ArgumentError` if it is of other cells or sizes.
 
         Another tensor is compared once, which waits for the device; layers pass one tensor on.
+        While a CUDA graph is captured, which cannot wait, its shape and device are compared alone.
         """
         if self.sizes != sizes:
             raise ArgumentError("neighbor_cache", f"one that was made with {sizes}", self.sizes)
         if coords is self._coords or torch.compiler.is_compiling():
             return
         cells = self.kernel_map.inputs.cells
-        if coords.shape != cells.shape or not torch.equal(coords, cells.to(coords.dtype)):
+        same = coords.shape == cells.shape and coords.device == cells.device
+        captured = coords.is_cuda and torch.cuda.is_current_stream_capturing()
+        if same and not captured:
+            same = torch.equal(coords, cells.to(coords.dtype))
+        if not same:
             expected = "that of a call on the same coords"
             raise ArgumentError("neighbor_cache", expected, "one of other coordinates")
-        self._coords = coords
+        if not captured:
+            self._coords = coords
 
     @property
     def neighbor_map(self) -> Tensor:
@@ -106,7 +112,8 @@ def sparse_submanifold_conv3d(
         weight: (K, kw, kh, kd, C), odd sizes.
         bias: (K,).
         neighbor_cache: that of another call on the same coordinates, with these sizes. Coordinates
-            in another tensor are compared, which waits for the device.
+            in another tensor are compared, which waits for the device; of those that come while a
+            CUDA graph is captured only the shape is.
         dilation: a number, or one per mode.
 
     Returns features (rows, K) and the cache.

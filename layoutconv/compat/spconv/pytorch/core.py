@@ -213,6 +213,7 @@ class SparseConvTensor(NoTensor):
             or found.batch_size != self.batch_size
         ):
             found = Coordinates(cells, self.spatial_shape, self.batch_size, repeated=True)
+            found.argument = "indices"
             self._coordinates, self._version = found, version_of(cells)
         return found
 
