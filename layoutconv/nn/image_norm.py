@@ -152,13 +152,18 @@ class _Images:
 class _OnRows(torch.autograd.Function):
     """Spread what the image of each row has; the gradient is a sum in the order of the rows."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, values: Tensor, *rows: Tensor) -> Tensor:
-        ctx.rows = rows
+    def forward(values: Tensor, *rows: Tensor) -> Tensor:
         batch = rows[2].long()
         if not len(values):
             return values.new_zeros(len(batch), values.shape[1])
         return values.index_select(0, batch.clamp(min=0)).masked_fill_((batch < 0)[:, None], 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.rows = inputs[1:]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]

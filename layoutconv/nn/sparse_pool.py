@@ -17,7 +17,7 @@ from torch import Tensor
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..ops import gathered_operators as ops
-from ..ops.guard import wants_gradient
+from ..ops.guard import may_want_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
 from .repeated import pooled, through
@@ -162,7 +162,7 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
     if mode == "avg":  # as torch calls the pooling
         mode = "mean"
     order, starts, batch = x.coordinates.by_image
-    winners = mode == "max" and wants_gradient(x.features)
+    winners = mode == "max" and may_want_gradient(x.features)
     return ops.sparse_global_pool(x.features, order, starts, batch, mode, winners)[0]
 
 
@@ -199,10 +199,9 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     if kernel_map.extended is not None:
         return through(kernel_map, features, lambda x, over: sparse_depthwise(x, weight, over))
     table = weight.reshape(filters, -1).T
-    wanted = wants_gradient(features, weight)
-    inverse = kernel_map.inverse.index if wanted and features.requires_grad else None
+    inverse = kernel_map.inverse.index if may_want_gradient(features) else None
     over = ops.Ways(kernel_map.index, inverse)
-    if wanted and weight.requires_grad:
+    if may_want_gradient(weight):
         pairs = kernel_map.pairs(CHUNK)
         over = ops.Ways(kernel_map.index, inverse, pairs.outputs, pairs.inputs, pairs.lengths)
     return ops.sparse_depthwise(features, table, over, filters)
@@ -244,7 +243,7 @@ def _pool(
 
 
 def _windows(mode: str, features: Tensor, kernel_map: KernelMap, divisor: int = 0) -> Tensor:
-    wanted = wants_gradient(features)
+    wanted = may_want_gradient(features)
     inverse = kernel_map.inverse.index if wanted else None
     winners = wanted and mode == "max"
     return ops.sparse_pool(features, kernel_map.index, inverse, mode, divisor, winners)[0]

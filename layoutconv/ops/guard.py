@@ -20,6 +20,7 @@ from ..base.torch_internals import (
     levels,
     operators_that_look,
     transform_on_top,
+    transforms_look,
     unwrapped,
 )
 from ..errors import ArgumentError
@@ -115,6 +116,22 @@ def wants_gradient(*tensors: Any) -> bool:
             if tensor is not None and tensor.requires_grad:
                 return True
     return False
+
+
+def may_want_gradient(tensor: Tensor) -> bool:
+    """Return :func:`wants_gradient` of a tensor, or of that of which ``torch.vmap`` made batches.
+
+    An operator is called with the latter, and autograd then looks for all that its gradient needs.
+
+    >>> x, asked = torch.ones(2, 3, requires_grad=True), []
+    >>> _ = torch.vmap(lambda row: asked.append(may_want_gradient(row)) or row)(x)
+    >>> asked, may_want_gradient(x.detach())
+    ([True], False)
+    """
+    if transforms_look():
+        while is_batch_of_transform(tensor) and not tensor.requires_grad:
+            tensor = unwrapped(tensor)
+    return wants_gradient(tensor)
 
 
 def is_constant(scale: Any) -> bool:

@@ -286,6 +286,71 @@ class Net(torch.nn.Module):
         return ours.conv2d(x, self.weight, None, 2, scale=self.scale, activation="leaky_relu")  # type: ignore[no-any-return]
 
 
+VMAPPED = {
+    "convolution": lambda: lc.nn.SubmConv3d(4, 4, 3),
+    "strided": lambda: lc.nn.SparseConv3d(4, 6, 2, stride=2),
+    "depthwise": lambda: lc.nn.SubmConv3d(4, 8, 3, groups=4),
+    "max pooling": lambda: lc.nn.SparseMaxPool3d(3, 2, padding=1),
+    "mean pooling": lambda: lc.nn.SparseAvgPool3d(2, 2),
+    "there and back": lambda: lc.nn.Sequential(lc.nn.SparseMaxPool3d(2, 2), lc.nn.SparseUnpool()),
+    "mean of images": lambda: lc.nn.SparseGlobalAvgPool(),
+    "maximum of images": lambda: lc.nn.SparseGlobalMaxPool(),
+    "group norm": lambda: lc.nn.Sequential(torch.nn.GroupNorm(2, 4)),
+    "instance norm": lambda: lc.nn.Sequential(torch.nn.InstanceNorm1d(4, affine=True)),
+}
+
+
+@pytest.mark.parametrize("kind", VMAPPED)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_an_ensemble_of_sparse_layers_has_the_gradients_of_each(kind):
+    x, layer = cloud(3, 4), VMAPPED[kind]().double().eval()
+    random = torch.Generator().manual_seed(1)
+    features = torch.randn(3, *x.features.shape, dtype=torch.float64, generator=random)
+    inputs = {
+        name: torch.stack([value, 2 * value, -value]).detach().requires_grad_()
+        for name, value in layer.named_parameters()
+    }
+    features.requires_grad_()
+
+    def of_one(parameters, features):
+        y = torch.func.functional_call(layer, parameters, (x.replace(features),))
+        return y if isinstance(y, Tensor) else y.features
+
+    found = torch.vmap(of_one)(inputs, features)
+    each = [of_one({name: p[i] for name, p in inputs.items()}, features[i]) for i in range(3)]
+    torch.testing.assert_close(found, torch.stack(each))
+    up = torch.randn(found.shape, dtype=torch.float64, generator=random)
+    asked = [features, *inputs.values()]
+    for one, other in zip(
+        torch.autograd.grad(found, asked, up),
+        torch.autograd.grad(torch.stack(each), asked, up),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])
+def test_rows_of_images_and_of_points_are_transformed(transform):
+    """``lc.sparse.broadcast`` and ``lc.devoxelize``, which take rows by an index."""
+    voxels = lc.voxelize(torch.rand(60, 5, dtype=torch.float64) * 4, voxel_size=1.0)
+    for function, rows in (
+        (lambda rows: lc.sparse.broadcast(rows, voxels).features, 1),
+        (lambda rows: lc.devoxelize(voxels.replace(rows)), len(voxels)),
+    ):
+        features = torch.randn(rows, 2, dtype=torch.float64)
+        index = function(torch.arange(rows, dtype=torch.float64).expand(2, rows).T)[:, 0].long()
+        if transform == "vmap":
+            batch = torch.randn(3, rows, 2, dtype=torch.float64)
+            assert torch.equal(torch.vmap(function)(batch), batch[:, index])
+        elif transform == "grad":
+            found = torch.func.grad(lambda rows, f=function: f(rows).square().sum())(features)
+            counts = torch.bincount(index, minlength=rows)[:, None]
+            torch.testing.assert_close(found, 2 * features * counts)
+        else:
+            _, found = torch.func.jvp(function, (features,), (3 * features,))
+            assert torch.equal(found, 3 * features[index])
+
+
 def test_a_symbolic_trace():
     """A trace of modules and functions computes, reads and pickles as the module does."""
     net, x = Net(), torch.randn(2, 3, 17, 15)

@@ -445,6 +445,9 @@ def test_cells_on_a_device_without_kernels_are_refused():
     x = SparseTensor(torch.ones(1, 2), CELL, (4, 4, 4), 1).to("meta")
     with pytest.raises(ArgumentError, match="`coords`: expected cells on a CPU or a GPU, got meta"):
         x.check()
+    checked = SparseTensor(torch.ones(1, 2), CELL, (4, 4, 4), 1).check().to("meta")
+    with pytest.raises(ArgumentError, match="`coords`: expected cells on a CPU or a GPU, got meta"):
+        submanifold_map(checked.coordinates, 3)
 
 
 def test_there_is_no_array_of_a_sparse_tensor():

@@ -163,6 +163,7 @@ class Coordinates:
         """Rows by the keys of their cells; made once."""
         known = self._known
         if known.table is None:
+            self._refuse_device()
             known.table = table_of(self.cells, self.spatial_shape, self.batch_size)
         return known.table
 
@@ -342,8 +343,7 @@ class Coordinates:
             self._refuse_written()
         if known.valid or is_compiling() or not len(self):
             return self  # to a tracer there are no values: operators look at them
-        if self.device.type not in ("cpu", "cuda"):
-            raise ArgumentError(self.argument, "cells on a CPU or a GPU", str(self.device))
+        self._refuse_device()
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
             if self.repeated:
                 expected = "cells that check() looked at before the graph was captured"
@@ -368,6 +368,10 @@ class Coordinates:
         if self.check().repeats is not None:
             self._refuse_repeated(int(self.table.status[0]) - 1)
         return self
+
+    def _refuse_device(self) -> None:
+        if self.device.type not in ("cpu", "cuda"):
+            raise ArgumentError(self.argument, "cells on a CPU or a GPU", str(self.device))
 
     def _refuse_outside(self, row: int) -> None:
         raise outside(self.argument, self.cells, (self.batch_size, *self.spatial_shape), row)

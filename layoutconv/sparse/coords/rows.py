@@ -100,10 +100,13 @@ def _functions() -> tuple[Any, Any]:
     if _made is not None:
         return _made
 
+    # Both are linear, and their index is no batch of vmap's: attributes keep it, which inference
+    # tensors may be.
     class Take(torch.autograd.Function):
+        generate_vmap_rule = True
+
         @staticmethod
-        def forward(ctx: Any, rows: Tensor, index: Tensor, lengths: Tensor | None) -> Tensor:
-            ctx.index, ctx.count, ctx.lengths = index, len(rows), lengths
+        def forward(rows: Tensor, index: Tensor, lengths: Tensor | None) -> Tensor:
             if lengths is not None:
                 return rows.index_select(0, index)
             if not len(rows):
@@ -112,20 +115,36 @@ def _functions() -> tuple[Any, Any]:
             return taken.masked_fill_((index < 0)[:, None], 0)
 
         @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            rows, ctx.index, ctx.lengths = inputs
+            ctx.count = len(rows)
+
+        @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
             return add_rows(grad, ctx.index, ctx.count, ctx.lengths), None, None
 
-    class AddRows(torch.autograd.Function):
         @staticmethod
-        def forward(
-            ctx: Any, rows: Tensor, index: Tensor, count: int, lengths: Tensor | None
-        ) -> Tensor:
-            ctx.index, ctx.lengths = index, lengths
+        def jvp(ctx: Any, change: Tensor, *_: Any) -> Tensor:
+            return take(change, ctx.index, ctx.lengths)
+
+    class AddRows(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None) -> Tensor:
             return _add_rows(rows, index, count, lengths)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            _, ctx.index, ctx.count, ctx.lengths = inputs
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
             return take(grad, ctx.index, ctx.lengths), None, None, None
+
+        @staticmethod
+        def jvp(ctx: Any, change: Tensor, *_: Any) -> Tensor:
+            return add_rows(change, ctx.index, ctx.count, ctx.lengths)
 
     _made = Take, AddRows
     return _made
