@@ -10,7 +10,7 @@ import torch
 
 import layoutconv.compat.MinkowskiEngine as ME  # noqa: N817
 from layoutconv.compat.MinkowskiEngine.sparse_matrix_functions import spmm_average
-from layoutconv.errors import ArgumentError
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 DOUBLE = torch.float64
 
@@ -254,3 +254,53 @@ def test_modules_under_the_names_of_their_files():
         for name in names:
             module = importlib.import_module(f"MinkowskiEngine.Minkowski{name}")
             assert getattr(module, f"Minkowski{name}") is getattr(ME, f"Minkowski{name}")
+
+
+WRONG = {
+    "nothing": lambda x: None,
+    "torch": lambda x: x.F,
+    "text": lambda x: "x",
+    "layoutconv": lambda x: x.to_layoutconv(),
+}
+ALONE = {
+    "MinkowskiGlobalPooling": (),
+    "MinkowskiInstanceNorm": (4,),
+    "MinkowskiStableInstanceNorm": (4,),
+    "MinkowskiBatchNorm": (4,),
+    "MinkowskiReLU": (),
+    "MinkowskiToFeature": (),
+    "MinkowskiToDenseTensor": (),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_layers_name_what_is_none_of_their_tensors(wrong):
+    coords = torch.tensor([[0, 1, 1], [0, 2, 1]]).int()
+    x = ME.SparseTensor(torch.ones(2, 4), coords)
+    other = WRONG[wrong](x)
+    for name, given in ALONE.items():
+        with pytest.raises(ArgumentTypeError, match=r"`(input|x)`: expected a SparseTensor"):
+            getattr(ME, name)(*given)(other)
+    for layer in (ME.MinkowskiBroadcast(), ME.MinkowskiBroadcastMultiplication()):
+        with pytest.raises(ArgumentTypeError, match="`input_glob`: expected a SparseTensor"):
+            layer(x, other)
+        with pytest.raises(ArgumentTypeError, match="`input`: expected a SparseTensor"):
+            layer(other, x)
+    for function in (ME.cat, ME.sum, ME.mean, ME.var):
+        with pytest.raises(ArgumentTypeError, match="`other`: expected a SparseTensor or a Tenso"):
+            function(x, other)
+    with pytest.raises(ArgumentTypeError, match="`inputs`: expected a SparseTensor"):
+        ME.MinkowskiUnion()(x, other)
+    mask = torch.ones(2, dtype=torch.bool)
+    with pytest.raises(ArgumentTypeError, match="`input`: expected a SparseTensor"):
+        ME.MinkowskiPruning()(other, mask)
+    with pytest.raises(ArgumentTypeError, match="`input`: expected a SparseTensor"):
+        ME.MinkowskiInterpolation()(other, torch.ones(1, 3))
+    if wrong != "torch":
+        with pytest.raises(ArgumentTypeError, match="`mask`: expected a torch tensor"):
+            ME.MinkowskiPruning()(x, other)
+        with pytest.raises(ArgumentTypeError, match="`tfield`: expected a torch tensor"):
+            ME.MinkowskiInterpolation()(x, other)
+    for function in (ME.to_sparse, ME.to_sparse_all):
+        with pytest.raises(ArgumentTypeError, match=r"`: expected a torch tensor \(N, C, X"):
+            function(other)

@@ -14,7 +14,7 @@ import layoutconv.compat.torchsparse.nn as spnn
 from layoutconv.compat.torchsparse import SparseTensor
 from layoutconv.compat.torchsparse.backbones import SparseResNet21D, SparseResUNet42
 from layoutconv.compat.torchsparse.backbones.modules import SparseResBlock
-from layoutconv.errors import ArgumentError
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 EXTENT, GRID = 15, 16  # cells there are, in a grid of so many along each axis
 
@@ -284,3 +284,26 @@ def test_what_views_refuse():
         spnn.ToBEVReduction(3)
     with pytest.raises(ArgumentError, match="`coords_max`: expected a number, or 3 of them"):
         spnn.SparseCrop(None, (1, 2))(x)
+
+
+def test_a_cloud_without_rows_and_what_is_no_tensor():
+    nothing = SparseTensor(torch.zeros(0, 4), torch.zeros(0, 4).int())
+    assert len(spnn.ToBEVReduction()(nothing)) == 0
+    assert len(spnn.ToBEVConvolution(4, 5, 3, bias=True)(nothing)) == 0
+    assert spnn.ToDenseBEVConvolution(4, 5, (2, 3, 4))(nothing).shape == (0, 5, 2, 4)
+    assert spnn.ToBEVHeightCompression(4, (2, 3, 4))(nothing).shape == (0, 12, 2, 4)
+    for layer in (spnn.GlobalAvgPool(), spnn.GlobalMaxPool()):
+        with pytest.raises(ArgumentTypeError, match="`inputs`: expected a SparseTensor, got Tens"):
+            layer(nothing.F)
+    with torch.device("meta"):
+        layer = spnn.ToDenseBEVConvolution(4, 5, (2, 3, 4))
+    assert layer.kernel.shape == (3, 4, 5)
+    meta = SparseTensor(nothing.F.to("meta"), nothing.C.to("meta"))
+    with pytest.raises(ArgumentError, match="`coords`: expected cells on a CPU or a GPU, got meta"):
+        spnn.Conv3d(4, 4, 3)(meta)
+
+
+def test_views_have_second_derivatives():
+    x, _ = cloud(rows=12, high=3)
+    for layer in (spnn.ToBEVReduction(), spnn.ToBEVConvolution(4, 2, 3, bias=True).double()):
+        assert torch.autograd.gradgradcheck(lambda f, layer=layer: layer(x.on(f)).F, (x.F,))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...sparse import broadcast
-from .MinkowskiCommon import MinkowskiModuleBase
+from .MinkowskiCommon import MinkowskiModuleBase, check_input
 from .MinkowskiSparseTensor import SparseTensor
 
 
@@ -25,7 +25,7 @@ class MinkowskiBroadcast(MinkowskiModuleBase):
     """
 
     def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:
-        input._check_manager(input_glob)
+        check_input(input)._check_manager(check_input(input_glob, name="input_glob"))
         values = broadcast(input_glob.F, input.to_layoutconv()).features
         return input.on(self._joined(input.F, values))
 

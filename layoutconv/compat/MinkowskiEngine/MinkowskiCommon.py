@@ -44,11 +44,11 @@ class MinkowskiNetwork(torch.nn.Module, ABC):
         """To be written by the network."""
 
 
-def check_input(input: Any, dimension: int) -> SparseTensor:
-    """``input``, if it is a sparse tensor of so many modes."""
+def check_input(input: Any, dimension: int | None = None, name: str = "input") -> SparseTensor:
+    """``input``, if it is a sparse tensor, of so many modes if they are given."""
     if not isinstance(input, SparseTensor):
-        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
-    if dimension != input.D:
+        raise ArgumentTypeError(name, "a SparseTensor", type(input).__name__)
+    if dimension not in (None, input.D):
         raise ArgumentError("input", f"a tensor of {dimension} modes, as the module", input.D)
     return input
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...nn.image_norm import per_image
-from .MinkowskiCommon import MinkowskiModuleBase
+from .MinkowskiCommon import MinkowskiModuleBase, check_input
 from .MinkowskiSparseTensor import SparseTensor
 from .MinkowskiTensor import over_features
 
@@ -92,7 +92,7 @@ class MinkowskiInstanceNorm(MinkowskiModuleBase):
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, input: SparseTensor) -> SparseTensor:
-        x = per_image(self.inst_norm, input.to_layoutconv())
+        x = per_image(self.inst_norm, check_input(input).to_layoutconv())
         return input.on(x * self.weight + self.bias)
 
     def __repr__(self) -> str:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ...errors import ArgumentError, ArgumentTypeError
-from .MinkowskiCommon import MinkowskiModuleBase
+from .MinkowskiCommon import MinkowskiModuleBase, check_input
 from .MinkowskiSparseTensor import SparseTensor
-from .MinkowskiTensor import over_features
+from .MinkowskiTensor import check_tensor, over_features
 from .MinkowskiTensorField import TensorField
 
 
@@ -103,6 +103,8 @@ class MinkowskiUnion(MinkowskiModuleBase):
     def forward(self, *inputs: SparseTensor) -> SparseTensor:
         if len(inputs) < 2:
             raise ArgumentError("inputs", "two sparse tensors or more", len(inputs))
+        for one in inputs:
+            check_input(one, name="inputs")
         total = inputs[0]
         for other in inputs[1:]:
             total = total + other
@@ -116,6 +118,9 @@ class MinkowskiPruning(MinkowskiModuleBase):
     """The rows of a tensor where ``mask``, bool (rows,), is True."""
 
     def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
+        check_input(input)
+        if not isinstance(mask, Tensor):
+            raise ArgumentTypeError("mask", "a torch tensor", type(mask).__name__)
         if mask.dtype != torch.bool or mask.shape != (len(input),):
             got = f"{mask.dtype} {tuple(mask.shape)}"
             raise ArgumentError("mask", f"bool ({len(input)},)", got)
@@ -140,7 +145,9 @@ class MinkowskiInterpolation(MinkowskiModuleBase):
         self.return_kernel_map, self.return_weights = return_kernel_map, return_weights
 
     def forward(self, input: SparseTensor, tfield: Tensor) -> Any:
-        found: list[Any] = [input.features_at_coordinates(tfield)]
+        if not isinstance(tfield, Tensor):
+            raise ArgumentTypeError("tfield", "a torch tensor", type(tfield).__name__)
+        found: list[Any] = [check_input(input).features_at_coordinates(tfield)]
         if self.return_kernel_map or self.return_weights:
             rows, weights = input.interpolation(tfield)
             corner, point = (rows >= 0).nonzero().T
@@ -169,6 +176,7 @@ def to_sparse(
 ) -> SparseTensor:
     """The coordinates of a dense tensor, (N, C, X, Y, ...) or as ``format`` says, that have a
     channel other than zero."""
+    _check_dense("x", x)
     format = "BC" + "X" * (x.ndim - 2) if format is None else format
     if len(format) != x.ndim or format[:1] != "B" or format.count("C") != 1:
         raise ArgumentError("format", f"B first, one C and X, {x.ndim} in all", format)
@@ -179,10 +187,17 @@ def to_sparse(
 
 def to_sparse_all(dense_tensor: Tensor, coordinates: Tensor | None = None) -> SparseTensor:
     """All coordinates of a dense tensor (N, C, X, Y, ...)."""
+    _check_dense("dense_tensor", dense_tensor)
     if coordinates is None:
         coordinates = dense_coordinates(dense_tensor.shape)
     features = dense_tensor.movedim(1, -1).reshape(-1, dense_tensor.shape[1])
     return SparseTensor(features, coordinates.to(dense_tensor.device))
+
+
+def _check_dense(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor) or value.ndim < 3:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ArgumentTypeError(name, "a torch tensor (N, C, X, Y, ...)", got)
 
 
 class MinkowskiToSparseTensor(MinkowskiModuleBase):
@@ -208,11 +223,11 @@ class MinkowskiToDenseTensor(MinkowskiModuleBase):
         self.shape = shape
 
     def forward(self, input: SparseTensor) -> Tensor:
-        return input.dense(self.shape)[0]
+        return check_input(input).dense(self.shape)[0]
 
 
 class MinkowskiToFeature(MinkowskiModuleBase):
     """The features (rows, C)."""
 
     def forward(self, x: Any) -> Tensor:
-        return x.F
+        return check_tensor("x", x).F

@@ -148,7 +148,7 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
         kind = self.pooling_mode.name.split("_")[1].lower()  # sum, avg or max
         if isinstance(input, TensorField):
             return input.pooled(kind)
-        values = sparse_global_pool(input.to_layoutconv(), kind)
+        values = sparse_global_pool(check_input(input).to_layoutconv(), kind)
         return input.at(values, input.coordinate_manager.origin())
 
     def __repr__(self) -> str:

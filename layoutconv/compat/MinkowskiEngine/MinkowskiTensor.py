@@ -208,6 +208,7 @@ class Tensor(NoTensor):
         raise NotImplementedError
 
     def _check_manager(self, other: Tensor) -> None:
+        check_tensor("other", other)
         if self._manager is not other._manager:
             expected = "a tensor of the same coordinate_manager"
             raise ArgumentError("other", expected, "one of another")
@@ -254,6 +255,19 @@ class Tensor(NoTensor):
         return self.on(self._F**power)
 
 
+def check_tensor(name: str, value: Any) -> Tensor:
+    """An argument that is one of MinkowskiEngine's tensors or fields.
+
+    >>> check_tensor("x", 3)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `x`: expected a SparseTensor or a TensorField,\
+ got int
+    """
+    if not isinstance(value, Tensor):
+        raise ArgumentTypeError(name, "a SparseTensor or a TensorField", type(value).__name__)
+    return value
+
+
 def over_features(input: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The tensor or field of ``function(features, ...)``, at the same coordinates.
 
@@ -263,8 +277,5 @@ def over_features(input: Any, function: Callable[..., Any], *args: Any, **kwargs
     layoutconv.errors.ArgumentTypeError: argument `input`: expected a SparseTensor or a\
  TensorField, got Tensor
     """
-    if not isinstance(input, Tensor):
-        expected = "a SparseTensor or a TensorField"
-        raise ArgumentTypeError("input", expected, type(input).__name__)
-    of: Any = input
+    of: Any = check_tensor("input", input)
     return of.on(function(of.F, *args, **kwargs))

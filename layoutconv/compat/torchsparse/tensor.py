@@ -259,7 +259,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
     )
 
 
-def check_input(input: Any) -> None:
+def check_input(input: Any, name: str = "input") -> None:
     """Raise :class:`~layoutconv.errors.ArgumentTypeError` for a layer's input that is no tensor.
 
     >>> check_input(None)
@@ -267,4 +267,4 @@ def check_input(input: Any) -> None:
     layoutconv.errors.ArgumentTypeError: argument `input`: expected a SparseTensor, got NoneType
     """
     if not isinstance(input, SparseTensor):
-        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+        raise ArgumentTypeError(name, "a SparseTensor", type(input).__name__)

@@ -41,6 +41,8 @@ def box_of(
         expected = "(rows, 1 + rank) of 1 to 4 spatial modes"
         raise ArgumentError("coords", expected, tuple(coords.shape))
     check_coords_type(coords, (0,) * rank)
+    if coords.device.type not in ("cpu", "cuda"):
+        raise ArgumentError("coords", "cells on a CPU or a GPU", str(coords.device))
     there = coords[coords[:, 0] >= 0] if padded else coords
     if not len(there):
         return (0,) * rank, (0,) * rank, batch_size or 0

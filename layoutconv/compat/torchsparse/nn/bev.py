@@ -13,7 +13,7 @@ from ....errors import ArgumentError
 from ....nn import sparse
 from ....sparse import Coordinates, strided_map
 from ....sparse import SparseTensor as _SparseTensor
-from ....sparse.coords.rows import Reduce, add_rows, reduce_runs, runs_of
+from ....sparse.coords.rows import add_rows, runs_of
 from ...whole_numbers import whole, whole_per_mode
 from ..tensor import SparseTensor, check_input, in_convention
 from ..utils import keys_in
@@ -44,7 +44,7 @@ class ToBEVReduction(nn.Module):
         check_input(input)
         cells = input.cells.coords.clone()
         cells[:, 1 + self.dim] = 0
-        return _merged(input.feats, cells, "mean", input.stride)
+        return _merged(input.feats, cells, True, input.stride)
 
 
 class _Columns(nn.Module):
@@ -139,7 +139,7 @@ class ToBEVConvolution(_Columns):
             coords = torch.div(
                 coords, coords.new_tensor([1] + [self.stride] * 3), rounding_mode="floor"
             )
-        return _merged(feats, coords, "sum", strides)
+        return _merged(feats, coords, False, strides)
 
 
 class _Grid:
@@ -154,8 +154,8 @@ class _Grid:
         extents = shape.tolist() if isinstance(shape, Tensor) else shape
         begin = [*whole_per_mode("offset", offset, 3), 0]
         self.register_buffer("offset", torch.tensor([begin], dtype=torch.int32))
-        extents = whole_per_mode("shape", extents, 3, 1)
-        self.register_buffer("shape", torch.tensor(extents, dtype=torch.int32))
+        self._extents = whole_per_mode("shape", extents, 3, 1)
+        self.register_buffer("shape", torch.tensor(self._extents, dtype=torch.int32))
         self.bev_dims = [axis for axis in range(3) if axis != self.dim]
 
     def _places(self, input: SparseTensor, coords: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class ToDenseBEVConvolution(_Columns, _Grid):
     ) -> None:
         super().__init__()
         self._lay(shape, offset, dim)
-        self.n_kernels = int(self.shape[self.dim])
+        self.n_kernels = self._extents[self.dim]
         self._make(in_channels, out_channels, bias)
 
     def forward(self, input: SparseTensor) -> Tensor:
@@ -247,11 +247,13 @@ def _axis(dim: int) -> int:
     return found
 
 
-def _merged(feats: Tensor, cells: Tensor, reduce: Reduce, stride: tuple[int, ...]) -> SparseTensor:
-    """A tensor of the rows at each of some coordinates, (batch, x, y, z) in units of its stride."""
+def _merged(feats: Tensor, cells: Tensor, mean: bool, stride: tuple[int, ...]) -> SparseTensor:
+    """A tensor of the sums, or means, at coordinates (batch, x, y, z) in units of its stride."""
     runs = runs_of(Coordinates.unbounded(cells, repeated=True).keys())
     coords = in_convention(cells[runs.order[runs.first]], stride)
-    return SparseTensor(reduce_runs(feats, runs, reduce), coords, stride)
+    place = torch.empty_like(runs.order).scatter(0, runs.order, runs.place)
+    sums = add_rows(feats, place, len(coords))
+    return SparseTensor(sums / runs.counts[:, None] if mean else sums, coords, stride)
 
 
 def _dense(feats: Tensor, places: Tensor, extents: list[int]) -> Tensor:
@@ -259,4 +261,5 @@ def _dense(feats: Tensor, places: Tensor, extents: list[int]) -> Tensor:
     images = int(places[:, 0].max()) + 1 if len(places) else 0
     keys = keys_in("shape", places, [images, *extents])
     grid = add_rows(feats, keys, images * math.prod(extents))
-    return grid.view(images, *extents[:2], -1).permute(0, 3, 1, 2).contiguous()
+    channels = math.prod(extents[2:]) * feats.shape[1]
+    return grid.view(images, *extents[:2], channels).permute(0, 3, 1, 2).contiguous()

@@ -8,17 +8,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from .....nn import sparse_global_pool
-from ...tensor import SparseTensor
+from ...tensor import SparseTensor, check_input
 from ..utils import fapply
 
 
 def global_avg_pool(inputs: SparseTensor) -> Tensor:
     """The mean of the rows of each image, (N, C)."""
+    check_input(inputs, "inputs")
     return sparse_global_pool(inputs.to_layoutconv(), "mean")
 
 
 def global_max_pool(inputs: SparseTensor) -> Tensor:
     """The maximum of the rows of each image, (N, C)."""
+    check_input(inputs, "inputs")
     return sparse_global_pool(inputs.to_layoutconv(), "max")
 
 
