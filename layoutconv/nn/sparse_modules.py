@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -50,11 +51,8 @@ class SparseConvolution(torch.nn.Module):
         slope: float,
     ) -> None:
         torch.nn.Module.__init__(self)
-        for name, number in (("in_channels", in_channels), ("out_channels", out_channels)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ArgumentError(name, "an int >= 1", number)
-        if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
-            raise ArgumentError("groups", "an int >= 1", groups)
+        in_channels = _count("in_channels", in_channels)
+        out_channels, groups = _count("out_channels", out_channels), _count("groups", groups)
         for name, number in (("in_channels", in_channels), ("out_channels", out_channels)):
             if number % groups:
                 raise ArgumentError(name, f"a multiple of groups = {groups}", number)
@@ -490,3 +488,10 @@ class SparseInverseConv4d(InverseOf):
     """
 
     rank = 4
+
+
+def _count(name: str, number: Any) -> int:
+    """A number of channels or groups, NumPy's too."""
+    if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
+        raise ArgumentError(name, "an int >= 1", repr(number))
+    return int(number)

@@ -8,7 +8,8 @@ sum over pairs of rows, tap by tap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ..algebra import ComposedLayout, E, Layout
@@ -263,6 +264,7 @@ def _output(
 
 def _split(name: str, channels: int, groups: int, letter: str) -> tuple[Any, Any]:
     """All channels, and those of a group."""
+    channels, groups = _whole(name, channels), _whole("groups", groups)
     if channels < 1:
         raise ArgumentError(name, "a number of channels >= 1", channels)
     if groups < 1 or channels % groups:
@@ -272,7 +274,16 @@ def _split(name: str, channels: int, groups: int, letter: str) -> tuple[Any, Any
 
 
 def _taps(kernel_size: int | Sequence[int]) -> tuple[Any, ...]:
-    sizes = (kernel_size,) * 3 if isinstance(kernel_size, int) else tuple(kernel_size)
+    given: Any = kernel_size
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    sizes = tuple(_whole("kernel_size", size) for size in (given if several else (given,) * 3))
     if not 1 <= len(sizes) <= 4 or any(size < 1 for size in sizes):
         raise ArgumentError("kernel_size", "an int >= 1, or 1 to 4 of them", kernel_size)
     return tuple(map(static, sizes, "UTRS"[-len(sizes) :]))
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return index(value)
+    except (TypeError, RuntimeError):
+        raise ArgumentTypeError(name, "an integer", type(value).__name__) from None

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from inspect import signature
 
+import numpy as np
 import pytest
 import torch
 
@@ -409,3 +410,19 @@ def test_modules_over_grids_take_no_rows_for_one(module):
     if not isinstance(module, torch.nn.MaxPool1d):
         return
     assert lc.nn.Features(module)(x).features.shape == (len(x), 2)  # where somebody means that
+
+
+def test_sizes_may_be_numbers_of_numpy():
+    size, two, channels = np.int64(3), np.int32(2), np.int16(4)
+    layer = lc.nn.SparseConv3d(channels, np.int64(6), size, two, padding=np.uint8(1), groups=two)
+    plain = lc.nn.SparseConv3d(4, 6, 3, 2, padding=1, groups=2)
+    assert repr(layer) == repr(plain)
+    assert {type(n) for n in (layer.in_channels, layer.groups, *layer.kernel_size)} == {int}
+    layer.load_state_dict(plain.state_dict())
+    x = lc.SparseTensor.from_dense(torch.ones(1, 4, 4, 4, 4))
+    assert torch.equal(layer(x).features, plain(x).features)
+    for wrong in (2.0, True, "2", np.float64(2), np.bool_(True), torch.tensor(2)):
+        with pytest.raises(ArgumentError, match="`kernel_size`: expected an integer >= 1, or 3"):
+            lc.nn.SubmConv3d(4, 4, wrong)
+        with pytest.raises(ArgumentError, match="`in_channels`: expected an int >= 1"):
+            lc.nn.SubmConv3d(wrong, 4, 3)

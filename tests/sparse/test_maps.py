@@ -13,6 +13,7 @@ from layoutconv.errors import ArgumentError
 from layoutconv.sparse import (
     Coordinates,
     KernelMap,
+    SparseTensor,
     strided_map,
     submanifold_map,
     tap_offsets,
@@ -393,3 +394,10 @@ def test_padding_that_is_not_expected_is_refused():
         [-1, 0, -1],
         [-1, -1, -1],
     ]
+
+
+def test_a_sparse_tensor_is_no_size():
+    x = SparseTensor(torch.ones(1, 2), torch.zeros(1, 3, dtype=torch.int32), (4, 4), 1)
+    for wrong in (x, [x, x, x]):  # whose image is one such again
+        with pytest.raises(ArgumentError, match="`kernel_size`: expected an integer >= 1, or 3"):
+            tap_offsets(wrong)

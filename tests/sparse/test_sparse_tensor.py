@@ -457,3 +457,12 @@ def test_there_is_no_array_of_a_sparse_tensor():
             make(x if make is not np.stack else [x])
     with pytest.raises(ArgumentTypeError, match="`points`: expected a tensor, a NumPy array"):
         voxelize(x, 0.1)
+
+
+def test_merged_rows_come_as_tensors():
+    x = SparseTensor(torch.ones(1, 2), CELL, (4, 4, 4), 1)
+    for wrong in (x, np.ones((1, 2)), None, [[1.0, 2.0]]):
+        with pytest.raises(ArgumentTypeError, match="`features`: expected a torch tensor, got"):
+            merge_repeated(wrong, CELL, (4, 4, 4), 1)
+        with pytest.raises(ArgumentTypeError, match="`coords`: expected a torch tensor, got"):
+            merge_repeated(torch.ones(1, 2), wrong, (4, 4, 4), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -119,3 +120,19 @@ def test_errors_name_the_argument(arguments, error, message):
     with pytest.raises(error) as caught:
         kernel_map_view(**{**good, **arguments})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [None, "3", [1], torch.ones(2), np.ones(3), 2.5])
+def test_views_name_what_is_no_number(wrong):
+    index = torch.zeros(5, 27, dtype=torch.int32)
+    for name, channels in (
+        ("in_channels", (wrong, 8)),
+        ("out_channels", (8, wrong)),
+        ("groups", (8, 8)),
+        ("kernel_size", (8, 8)),
+    ):
+        options = {name: wrong} if name in ("groups", "kernel_size") else {}
+        if name == "kernel_size" and isinstance(wrong, list):
+            continue  # one mode
+        with pytest.raises(ArgumentError, match=f"`{name}`: expected an integer"):
+            kernel_map_view(index, *channels, **options)

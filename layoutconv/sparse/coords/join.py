@@ -141,6 +141,9 @@ def merge_repeated(
     ([[0, 1], [0, 3]], tensor([[2., 5.]]))
     """
     reduce = check_reduce(reduce)
+    for name, tensor in (("features", features), ("coords", coords)):
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
     if reduce != "first" and not features.is_floating_point():
         expected = f"a tensor of a floating-point type, to take their {reduce}"
         raise ArgumentTypeError("features", expected, features.dtype)

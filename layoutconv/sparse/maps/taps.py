@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
+from numbers import Integral
 from operator import index
 from typing import Any
 
 from ...base.caches import remembered
 from ...conv.problem import Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
+from ..coords.no_tensor import NoTensor
 from .row_orders import TapOrder, tap_order
 
 Ints = int | Sequence[int]
@@ -56,10 +58,10 @@ def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ..
     else:
         values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
     # Not one by one where all are plain: layers of a network ask at every call.
-    plain = {*map(type, values)} == _PLAIN and min(values) >= least
-    if len(values) != rank or not (
-        plain or all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values)
-    ):
+    if {*map(type, values)} != _PLAIN:
+        numbers = all(isinstance(v, Integral) and not isinstance(v, bool) for v in values)
+        values = tuple(map(index, values)) if numbers else ()  # NumPy's are hashed by value, too
+    if len(values) != rank or min(values) < least:
         raise ArgumentError(name, f"an integer >= {least}, or {rank} of them", repr(value))
     if max(values) > MAX_OFFSET:
         raise ArgumentError(name, "integers below 2**31", value)
@@ -67,10 +69,13 @@ def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ..
 
 
 def frozen(value: Any) -> Any:
-    """Lists as tuples, throughout: what results can be kept under."""
+    """Lists as tuples, throughout: what results can be kept under.
+
+    A text and a sparse tensor are parts of themselves, and stay as they are.
+    """
     if type(value) is int:
         return value
-    iterable = isinstance(value, Iterable) and not isinstance(value, str)
+    iterable = isinstance(value, Iterable) and not isinstance(value, str | NoTensor)
     return tuple(map(frozen, value)) if iterable else value
 
 
