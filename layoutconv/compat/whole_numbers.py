@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .tensor_arguments import check_tensors
 
 
 def whole(name: str, value: Any, least: int | None = None) -> int:
@@ -78,6 +79,7 @@ def int32_cells(name: str, coords: Tensor) -> Tensor:
     layoutconv.errors.ArgumentError: argument `coords`: expected whole numbers of 32 bits,\
  got 4294967296
     """
+    check_tensors(**{name: coords})
     if coords.dtype == torch.int32:
         return coords
     cells = coords.int()

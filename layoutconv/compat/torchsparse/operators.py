@@ -6,18 +6,25 @@ from collections.abc import Sequence
 
 import torch
 
-from .tensor import SparseTensor
+from ...errors import ArgumentTypeError
+from .tensor import SparseTensor, check_input
 
 __all__ = ["cat", "generative_add"]
 
 
 def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
     """The channels of tensors at the same coordinates, one after another."""
+    if not isinstance(inputs, Sequence) or not inputs:
+        raise ArgumentTypeError("inputs", "a list of SparseTensors", type(inputs).__name__)
+    for x in inputs:
+        check_input(x, "inputs")
     return inputs[0].on(torch.cat([x.feats for x in inputs], 1))
 
 
 def generative_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     """The sum over the union of the coordinates, in lexicographic order."""
+    check_input(a, "a")
+    check_input(b, "b")
     total = a.to_layoutconv() + b.to_layoutconv()
     larger = a if len(a) >= len(b) else b
     if total.coordinates is larger.cells:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, ArgumentTypeError
 
 
 def batched_coordinates(
@@ -21,6 +21,7 @@ def batched_coordinates(
     """
     if dtype not in (torch.int32, torch.float32):
         raise ArgumentError("dtype", "torch.int32 or torch.float32", dtype)
+    _check_clouds("coords", coords)
     clouds = [torch.as_tensor(cloud) for cloud in coords]
     if len({cloud.shape[1:] for cloud in clouds}) != 1 or clouds[0].ndim != 2:
         expected = "one cloud or more (rows, D), of one D"
@@ -41,6 +42,8 @@ def sparse_collate(
     device: Any = None,
 ) -> tuple[Any, ...]:
     """Coordinates, features and, if there are, labels of clouds as those of one batch."""
+    for name, given in (("coords", coords), ("feats", feats)):
+        _check_clouds(name, given)
     rows = [len(cloud) for cloud in coords], [len(features) for features in feats]
     if rows[0] != rows[1]:
         raise ArgumentError("feats", f"{rows[0]} rows, as `coords`", rows[1])
@@ -55,6 +58,12 @@ def sparse_collate(
     return batch, features, torch.cat(parts) if all_tensors else parts
 
 
+def _check_clouds(name: str, given: Any) -> None:
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    if not several or not all(getattr(cloud, "shape", ()) for cloud in given):
+        raise ArgumentTypeError(name, "a list of tensors or arrays", type(given).__name__)
+
+
 def _tensor(label: Any) -> Any:
     return torch.as_tensor(label) if hasattr(label, "__array__") else label
 
@@ -63,6 +72,11 @@ def batch_sparse_collate(
     data: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
 ) -> tuple[Any, ...]:
     """:func:`sparse_collate` of tuples (coordinates, features, labels), one for each cloud."""
+    lists = isinstance(data, Sequence) and all(isinstance(one, list | tuple) for one in data)
+    if not lists or not data or min(map(len, data)) < 2:
+        raise ArgumentTypeError(
+            "data", "a list of tuples (coordinates, features, ...)", type(data).__name__
+        )
     parts: list[Any] = [list(part) for part in zip(*data, strict=True)]
     labels = parts[2] if len(parts) > 2 else None
     return sparse_collate(parts[0], parts[1], labels, dtype, device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ....errors import ArgumentError
+from ...tensor_arguments import check_tensors
 
 
 def kaiming_normal_(
@@ -15,6 +16,7 @@ def kaiming_normal_(
 ) -> Tensor:
     """Normal numbers by the fan of a kernel (taps, C, K); of one of two modes, its second is the
     fan in, as MinkowskiEngine counts."""
+    check_tensors(tensor=tensor)
     if mode.lower() not in ("fan_in", "fan_out"):
         raise ArgumentError("mode", "fan_in or fan_out", mode)
     if tensor.dim() < 2:

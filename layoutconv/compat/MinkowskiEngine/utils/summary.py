@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ....errors import ArgumentTypeError
+
 
 class _Row(NamedTuple):
     layer: str
@@ -32,6 +34,8 @@ def summary(model: torch.nn.Module, summary_input: Any) -> tuple[int, int]:
     32 parameters, 32 of them trainable
     (32, 32)
     """
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentTypeError("model", "a torch.nn.Module", type(model).__name__)
     rows: list[_Row] = []
 
     def note(layer: torch.nn.Module, _: Any, result: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates
 from ....sparse.coords.rows import add_rows
 from ..absent import explain
@@ -31,6 +31,9 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
     if not tens:
         raise ArgumentError("tens", "one or more tensors", "none")
     first = tens[0]
+    for x in tens:
+        if not isinstance(x, SparseConvTensor):
+            raise ArgumentTypeError("tens", "SparseConvTensors", type(x).__name__)
     for x in tens:
         own = x.spatial_shape, x.batch_size, x.features.shape[1]
         wanted = first.spatial_shape, first.batch_size, first.features.shape[1]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ....errors import ArgumentError, ArgumentTypeError
+from ...tensor_arguments import check_tensors
 from ..point_to_voxel import Grid, VoxelTable
 
 
@@ -88,6 +89,7 @@ def gather_features_by_pc_voxel_id(
     >>> gather_features_by_pc_voxel_id(torch.tensor([5, 6]), torch.tensor([1, -1, 0, 1]), -9)
     tensor([ 6, -9,  5,  6])
     """
+    check_tensors(seg_res_features=seg_res_features, pc_voxel_id=pc_voxel_id)
     rows = pc_voxel_id.to(seg_res_features.device)
     there = rows >= 0
     found = seg_res_features.new_full((len(rows), *seg_res_features.shape[1:]), invalid_value)

@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from ....errors import ArgumentError
-from ..tensor import SparseTensor
+from ..tensor import SparseTensor, check_input
 from ..version import batch_last
 
 __all__ = ["sparse_collate", "sparse_collate_fn"]
@@ -23,6 +23,8 @@ def sparse_collate(inputs: Sequence[SparseTensor]) -> SparseTensor:
     >>> sparse_collate([one, one]).C.tolist()
     [[0, 4, 5, 6], [1, 4, 5, 6]]
     """
+    for x in inputs:
+        check_input(x, "inputs")
     if len({x.stride for x in inputs}) != 1:
         raise ArgumentError("inputs", "tensors of one stride", [x.stride for x in inputs])
     coords = []

@@ -30,6 +30,8 @@ def sparse_quantize(
     size = numpy.array(voxel_size if isinstance(voxel_size, Sequence) else (voxel_size,) * 3)
     if size.shape != (3,) or not (size > 0).all():
         raise ArgumentError("voxel_size", "a number > 0, or 3 of them", voxel_size)
+    if numpy.ndim(coords) != 2 or numpy.shape(coords)[1] != 3:
+        raise ArgumentError("coords", "(points, 3)", numpy.shape(coords))
     wide = numpy.floor(coords / size)
     cells = int32_cells("coords", torch.from_numpy(wide)).numpy()
     found, first, inverse = numpy.unique(cells, axis=0, return_index=True, return_inverse=True)

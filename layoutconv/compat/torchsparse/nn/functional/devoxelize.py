@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .....sparse.coords.rows import take
+from ....tensor_arguments import check_tensors
 from ...version import batch_last
 
 
@@ -20,6 +21,7 @@ def calc_ti_weights(coords: Tensor, idx_query: Tensor, scale: float = 1) -> Tens
 
     Those that there are sum to one.
     """
+    check_tensors(coords=coords, idx_query=idx_query)
     with torch.no_grad():
         places = coords[:, :3] / scale
         above = (places - places.floor()).T[:, None]
@@ -34,6 +36,7 @@ def calc_ti_weights(coords: Tensor, idx_query: Tensor, scale: float = 1) -> Tens
 
 def spdevoxelize(feats: Tensor, coords: Tensor, weights: Tensor) -> Tensor:
     """The sums, (points, C), of the rows ``coords`` (points, 8) of voxels with ``weights``."""
+    check_tensors(feats=feats, coords=coords, weights=weights)
     total = feats.new_zeros(len(coords), feats.shape[1])
     for rows, weight in zip(coords.long().unbind(1), weights.unbind(1), strict=True):
         total = total + weight[:, None].to(feats.dtype) * take(feats, rows)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .....errors import ArgumentError
 from .....sparse.coords.rows import add_rows
+from ....tensor_arguments import check_tensors
 from ...version import batch_last
 
 _BASIS, _PRIME = -3750763034362895579, 1099511628211  # of FNV-1a in 64 bits
@@ -18,6 +19,7 @@ def sphash(coords: Tensor, offsets: Tensor | None = None) -> Tensor:
 
     Offsets move ``(x, y, z)``, wherever the interface has the batch.
     """
+    check_tensors(coords=coords, **({} if offsets is None else {"offsets": offsets}))
     if coords.dtype != torch.int or coords.ndim != 2 or coords.shape[1] != 4:
         got = f"{coords.dtype} {tuple(coords.shape)}"
         raise ArgumentError("coords", "int32 (rows, 4)", got)
@@ -34,6 +36,7 @@ def sphash(coords: Tensor, offsets: Tensor | None = None) -> Tensor:
 
 def sphashquery(queries: Tensor, references: Tensor) -> Tensor:
     """The place of each query among references, int64 of the queries' shape; -1 for none."""
+    check_tensors(queries=queries, references=references)
     keys, order = torch.sort(references.flatten(), stable=True)
     flat = queries.flatten()
     if not len(keys):
@@ -44,6 +47,7 @@ def sphashquery(queries: Tensor, references: Tensor) -> Tensor:
 
 def spcount(coords: Tensor, num: int | Tensor) -> Tensor:
     """Count each of ``num`` numbers in ``coords``, int32 (num,); -1 is none."""
+    check_tensors(coords=coords)
     there = coords[coords >= 0].long()
     return torch.bincount(there, minlength=int(num)).int()
 
@@ -51,5 +55,6 @@ def spcount(coords: Tensor, num: int | Tensor) -> Tensor:
 def spvoxelize(feats: Tensor, coords: Tensor, counts: Tensor) -> Tensor:
     """The mean, (voxels, C), of the rows of each voxel: ``coords`` (rows,) are their voxels, -1
     none, and ``counts`` how many each has. Differentiable, the same bits in every run."""
+    check_tensors(feats=feats, coords=coords, counts=counts)
     sums = add_rows(feats, coords.long().flatten(), len(counts))
     return sums / counts.clamp(min=1)[:, None].to(sums.dtype)
