@@ -421,7 +421,17 @@ def test_sizes_may_be_numbers_of_numpy():
     layer.load_state_dict(plain.state_dict())
     x = lc.SparseTensor.from_dense(torch.ones(1, 4, 4, 4, 4))
     assert torch.equal(layer(x).features, plain(x).features)
-    for wrong in (2.0, True, "2", np.float64(2), np.bool_(True), torch.tensor(2)):
+    lc.nn.SubmConv3d(4, 4, 1), lc.nn.SubmConv3d(4, 4, 2)  # which equal True and 2.0, and are kept
+    for wrong in (
+        2.0,
+        True,
+        (2.0, 2, 2),
+        (1, True, 1),
+        "2",
+        np.float64(2),
+        np.bool_(True),
+        torch.tensor(2),
+    ):
         with pytest.raises(ArgumentError, match="`kernel_size`: expected an integer >= 1, or 3"):
             lc.nn.SubmConv3d(4, 4, wrong)
         with pytest.raises(ArgumentError, match="`in_channels`: expected an int >= 1"):

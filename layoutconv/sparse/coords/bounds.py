@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # what a GPU keeps for taps serves all clouds.
 STEP = 16
 
+RUN_ON = ("cpu", "cuda")  # kinds of devices that layers run on
+
 
 def box_of(
     coords: Tensor, batch_size: int | None, padded: bool
@@ -41,7 +43,7 @@ def box_of(
         expected = "(rows, 1 + rank) of 1 to 4 spatial modes"
         raise ArgumentError("coords", expected, tuple(coords.shape))
     check_coords_type(coords, (0,) * rank)
-    if coords.device.type not in ("cpu", "cuda"):
+    if coords.device.type not in RUN_ON:
         raise ArgumentError("coords", "cells on a CPU or a GPU", str(coords.device))
     there = coords[coords[:, 0] >= 0] if padded else coords
     if not len(there):

@@ -11,7 +11,7 @@ import torch
 from ...base.outlive import to_be_kept
 from ...errors import ArgumentError
 from . import row_plan
-from .bounds import box_of, check_corner, checked_box, moved
+from .bounds import RUN_ON, box_of, check_corner, checked_box, moved
 from .cell_errors import outside, overflow, repeated
 from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
@@ -163,7 +163,8 @@ class Coordinates:
         """Rows by the keys of their cells; made once."""
         known = self._known
         if known.table is None:
-            self._refuse_device()
+            if self.cells.device.type not in RUN_ON:
+                raise self._elsewhere()
             known.table = table_of(self.cells, self.spatial_shape, self.batch_size)
         return known.table
 
@@ -343,7 +344,8 @@ class Coordinates:
             self._refuse_written()
         if known.valid or is_compiling() or not len(self):
             return self  # to a tracer there are no values: operators look at them
-        self._refuse_device()
+        if self.cells.device.type not in RUN_ON:
+            raise self._elsewhere()
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
             if self.repeated:
                 expected = "cells that check() looked at before the graph was captured"
@@ -369,9 +371,8 @@ class Coordinates:
             self._refuse_repeated(int(self.table.status[0]) - 1)
         return self
 
-    def _refuse_device(self) -> None:
-        if self.device.type not in ("cpu", "cuda"):
-            raise ArgumentError(self.argument, "cells on a CPU or a GPU", str(self.device))
+    def _elsewhere(self) -> ArgumentError:
+        return ArgumentError(self.argument, "cells on a CPU or a GPU", str(self.device))
 
     def _refuse_outside(self, row: int) -> None:
         raise outside(self.argument, self.cells, (self.batch_size, *self.spatial_shape), row)
