@@ -146,12 +146,11 @@ def remembered(
 ) -> Callable[[Callable[..., Value]], _lru_cache_wrapper[Value]]:
     """Decorator of a function of hashable arguments: so many results of a few bytes are kept.
 
-    Arguments of different types, such as 1 and True, are different, but not inside of tuples.
     ``stays``: a CUDA graph may read them, so that :func:`clear_caches` drops them with kernels.
     """
 
     def decorate(function: Callable[..., Value]) -> _lru_cache_wrapper[Value]:
-        found = lru_cache(maxsize=entries, typed=True)(function)
+        found = lru_cache(maxsize=entries)(function)
         registry = _STAYING if stays else _FUNCTIONS
         registry[f"{function.__module__}.{function.__qualname__}"] = found
         return found

@@ -112,7 +112,9 @@ class SubmOf(SparseConvolution):
             raise ArgumentError("kernel_size", "taps, or `offsets` instead", kernel_size)
         if offsets is None:
             assert kernel_size is not None
-            taps = Taps.centred(self.rank, kernel_size, dilation)
+            # Before taps are looked up: what is kept of (1, 2) is found for (True, 2.0), too.
+            sizes = per_axis("kernel_size", kernel_size, self.rank)
+            taps = Taps.centred(self.rank, sizes, dilation)
         else:
             taps = Taps.centred(self.rank, offsets=offsets)
             if set(per_axis("dilation", dilation, self.rank)) != {1}:
@@ -174,7 +176,9 @@ class ConvOf(_Strided):
         activation: str | None = None,
         slope: float = 0.01,
     ) -> None:
-        taps = Taps.strided(self.rank, kernel_size, stride, padding, dilation)
+        sizes = per_axis("kernel_size", kernel_size, self.rank)
+        steps = per_axis("stride", stride, self.rank)
+        taps = Taps.strided(self.rank, sizes, steps, padding, dilation)
         options = bias, device, dtype, activation, slope
         self._hold(in_channels, out_channels, taps.extents, groups, *options)
         self.stride, self.padding = taps.stride, _padding(padding, self.rank)
@@ -220,7 +224,9 @@ class ConvTransposeOf(_Strided):
         activation: str | None = None,
         slope: float = 0.01,
     ) -> None:
-        taps = Taps.strided(self.rank, kernel_size, stride, padding, dilation)
+        sizes = per_axis("kernel_size", kernel_size, self.rank)
+        steps = per_axis("stride", stride, self.rank)
+        taps = Taps.strided(self.rank, sizes, steps, padding, dilation)
         options = bias, device, dtype, activation, slope
         self._hold(in_channels, out_channels, taps.extents, groups, *options)
         self.stride, self.padding = taps.stride, _padding(padding, self.rank)
@@ -264,7 +270,7 @@ class InverseOf(SparseConvolution):
         activation: str | None = None,
         slope: float = 0.01,
     ) -> None:
-        taps = Taps.centred(self.rank, kernel_size)
+        taps = Taps.centred(self.rank, per_axis("kernel_size", kernel_size, self.rank))
         options = bias, device, dtype, activation, slope
         self._hold(in_channels, out_channels, taps.extents, groups, *options)
 

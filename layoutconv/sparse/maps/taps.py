@@ -109,8 +109,6 @@ class Taps:
         if offsets is not None:
             _not_with_offsets(dilation=(dilation, per_axis("dilation", dilation, rank), 1))
             return cls._of_set(rank, offsets, (1,) * rank)
-        if type(kernel_size) is tuple and {*map(type, kernel_size)} != _PLAIN:
-            kernel_size = per_axis("kernel_size", kernel_size, rank)  # (2.0, 1) is kept as (2, 1)
         try:
             return _centred(rank, kernel_size, dilation)
         except TypeError:  # lists cannot be kept under
@@ -138,10 +136,6 @@ class Taps:
                 dilation=(dilation, per_axis("dilation", dilation, rank), 1),
             )
             return cls._of_set(rank, offsets, per_axis("stride", stride, rank))
-        if type(kernel_size) is tuple and {*map(type, kernel_size)} != _PLAIN:
-            kernel_size = per_axis("kernel_size", kernel_size, rank)
-        if type(stride) is tuple and {*map(type, stride)} != _PLAIN:
-            stride = per_axis("stride", stride, rank)
         try:
             return _strided(rank, kernel_size, stride, padding, dilation)
         except TypeError:
