@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,3 +120,16 @@ def check_narrow(
     if repeated:
         expected = f"cells that are there once where the input is {x.dtype}: others are summed"
         raise ArgumentError("input", expected, "cells that are there more than once")
+
+
+def check_count(name: str, number: Any) -> int:
+    """Return a number of channels or groups, NumPy's too, as an int.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for what is none, or less than 1.
+
+    >>> check_count("groups", 2)
+    2
+    """
+    if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
+        raise ArgumentError(name, "an int >= 1", repr(number))
+    return int(number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +21,7 @@ from . import sparse
 from .arguments import check_activation
 from .modules import weight_and_bias
 from .scripting import refuse_scripting
+from .sparse_checks import check_count
 
 Ints = int | Sequence[int]
 
@@ -51,8 +51,11 @@ class SparseConvolution(torch.nn.Module):
         slope: float,
     ) -> None:
         torch.nn.Module.__init__(self)
-        in_channels = _count("in_channels", in_channels)
-        out_channels, groups = _count("out_channels", out_channels), _count("groups", groups)
+        in_channels = check_count("in_channels", in_channels)
+        out_channels, groups = (
+            check_count("out_channels", out_channels),
+            check_count("groups", groups),
+        )
         for name, number in (("in_channels", in_channels), ("out_channels", out_channels)):
             if number % groups:
                 raise ArgumentError(name, f"a multiple of groups = {groups}", number)
@@ -494,10 +497,3 @@ class SparseInverseConv4d(InverseOf):
     """
 
     rank = 4
-
-
-def _count(name: str, number: Any) -> int:
-    """A number of channels or groups, NumPy's too."""
-    if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
-        raise ArgumentError(name, "an int >= 1", repr(number))
-    return int(number)
