@@ -68,6 +68,8 @@ def read_pack(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
                 raise zipfile.BadZipFile("packs are not compressed")
             parts = {of.filename: archive.read(of) for of in archive.infolist()}
             seal = archive.comment
+        if MANIFEST not in parts:  # cut behind a part that is a zip file itself
+            raise zipfile.BadZipFile("File is not a zip file")
         manifest = parts.pop(MANIFEST)
         if hashlib.sha256(manifest).hexdigest().encode() != seal:
             raise zipfile.BadZipFile("its manifest is not what was written")

@@ -102,6 +102,18 @@ def test_every_damaged_byte_is_seen(tmp_path: Path) -> None:
             lc.load_pack(path, "cpu")
 
 
+def test_a_pack_that_is_cut_is_no_pack(tmp_path: Path) -> None:
+    """Its weights are a zip file themselves, whose end may be where it is cut."""
+    path = written(tmp_path / "net.pack")
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        after = archive.getinfo(KERNELS).header_offset
+    for length in (*range(1, len(whole), 997), after, after + 20):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ArgumentError, match="another file: File is not a zip file"):
+            read_pack(path)
+
+
 def test_a_part_of_another_pack_is_refused(tmp_path: Path) -> None:
     """Its own checksums are right: what tells is the digest in the manifest."""
     path = written(tmp_path / "net.pack")
