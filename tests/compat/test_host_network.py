@@ -66,5 +66,5 @@ def test_calls_of_python_of_a_network() -> None:
     assert sum(evaluation.values()) <= OF_EVALUATION, evaluation
     # The modules of training are no part of this.
     assert sum(training.get(room, 0) for room in BELOW) <= OF_TRAINING, training
-    # They were counted: a launch, and a call that is looked up, of 21 convolutions at least.
-    assert min(training["sparse"], evaluation["gpu"], training["ops"]) >= 21
+    counted = training["sparse"], training["gpu"], training["ops"], evaluation["sparse"]
+    assert min(counted) > 100  # they were counted
