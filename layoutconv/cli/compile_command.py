@@ -227,7 +227,7 @@ def _show_timeline(time: Timeline, tile: TileConfig, *, rows: bool) -> None:
         columns = ["output tile", "k-tile", "load", "landed", "multiply", "done", "waited"]
         numbers = [list(map(str, (one.output_tile, one.k_tile))) for one in some(time.k_tiles)]
         times = [
-            [f"{round(t, 3):.2f}" for t in (one.load, one.landed, one.begin, one.end, one.waited)]
+            [f"{t:.2f}" for t in (one.load, one.landed, one.begin, one.end, one.waited)]
             for one in some(time.k_tiles)
         ]
         print_table(columns, [a + b for a, b in zip(numbers, times, strict=True)])

@@ -2,36 +2,28 @@
 
 With one tap, a stride of 1 and no padding, a pixel of the output reads that pixel of the input
 alone, and channels-last memory is a matrix (M, C) whose rows are the M pixels. Read so, no row is
-divided into coordinates, TMA tiled loads A as it does B, and one kernel serves sequences, images
-and volumes.
+divided into coordinates, TMA tiled loads A as it does B, and one kernel serves images of any shape.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
-from typing import NamedTuple
+from typing import Any
 
 from ..algebra import ComposedLayout, E, Layout
 from ..base.caches import kept_in
 from ..view.gemm_view import GemmView
 from ..view.operands import row_major, runtime, static, transposed
-from .dense_views import VIEWS
+from .dense_views import VIEWS, fprop_view
+from .gradients import dgrad_views, wgrad_view
 from .problem import ConvProblem
-
-
-class PointwiseViews(NamedTuple):
-    """The passes of a pointwise convolution, as views of contiguous matrices.
-
-    The activation is (M, C), the filter (K, C), the output (M, K); M are the pixels of all images.
-    """
-
-    fprop: GemmView
-    dgrad: GemmView
-    wgrad: GemmView
 
 
 def is_pointwise(problem: ConvProblem) -> bool:
     """Return whether a pixel of the output reads the same pixel of the input, and no other.
+
+    False without pixels, of which nothing is read.
 
     >>> is_pointwise(ConvProblem((2, 8, 8, 16), (32, 1, 1)))
     True
@@ -43,33 +35,55 @@ def is_pointwise(problem: ConvProblem) -> bool:
         and set(problem.taps) == {1}
         and set(problem.stride) == {1}
         and set(problem.padding) == {(0, 0)}
+        and prod(problem.output[:-1]) > 0
     )
 
 
 @kept_in(VIEWS)
-def pointwise_views(problem: ConvProblem) -> PointwiseViews:
-    """The views of a problem that :func:`is_pointwise`, over the memory of ``fprop_view``'s.
+def pointwise_fprop_view(problem: ConvProblem) -> GemmView:
+    """The forward pass of a problem that :func:`is_pointwise`, over the memory of ``fprop_view``'s.
 
-    >>> views = pointwise_views(ConvProblem((2, 8, 8, 16), (32, 1, 1)))
-    >>> print(views.fprop)
+    Modes of memory stay as many as they were, for kernels are told of their number; the pixels are
+    all in the last of the spatial ones.
+
+    >>> print(pointwise_fprop_view(ConvProblem((2, 8, 8, 16), (32, 1, 1))))
     A: (M,C):(C,1) o 0 o (M,C):(1@0,1@1)
-    B: (K,C):(C,1) o 0 o (K,C):(1@0,1@1)
-    D: (M,K):(K,1) o 0 o (M,K):(1@0,1@1)
-    >>> print(views.wgrad)
+    B: (K,R,S,C):(R*S*C,S*C,C,1) o 0 o (K,(C,S,R)):(1@0,(1@3,1@2,1@1))
+    D: (1,1,M,K):(M*K,M*K,K,1) o 0 o (M,K):(1@2,1@3)
+    """
+    C, K = static(problem.C, "C"), static(problem.K, "K")
+    return replace(fprop_view(problem), a=_matrix(problem, C), d=_matrix(problem, K, problem.rank))
+
+
+@kept_in(VIEWS)
+def pointwise_dgrad_view(problem: ConvProblem) -> GemmView:
+    """The gradient of the activation, over the memory of ``dgrad_views``'.
+
+    >>> print(pointwise_dgrad_view(ConvProblem((2, 8, 8, 16), (32, 1, 1))).d)
+    (1,1,M,C):(M*C,M*C,C,1) o 0 o (M,C):(1@2,1@3)
+    """
+    (view,) = dgrad_views(problem)
+    C, K = static(problem.C, "C"), static(problem.K, "K")
+    return replace(view, a=_matrix(problem, K), d=_matrix(problem, C, problem.rank))
+
+
+@kept_in(VIEWS)
+def pointwise_wgrad_view(problem: ConvProblem) -> GemmView:
+    """The gradient of the filter, a sum over pixels, over the memory of ``wgrad_view``'s.
+
+    >>> print(pointwise_wgrad_view(ConvProblem((2, 8, 8, 16), (32, 1, 1))))
     A: (M,K):(K,1) o 0 o (K,M):(1@1,1@0)
     B: (M,C):(C,1) o 0 o (C,M):(1@1,1@0)
-    D: (K,C):(C,1) o 0 o (K,C):(1@0,1@1)
+    D: (K,R,S,C):(R*S*C,S*C,C,1) o 0 o (K,(C,S,R)):(1@0,(1@3,1@2,1@1))
     """
-    M = runtime(prod(problem.output[:-1]), "M")
     C, K = static(problem.C, "C"), static(problem.K, "K")
-    x, w, y = (_matrix(*shape) for shape in ((M, C), (K, C), (M, K)))
-    return PointwiseViews(
-        fprop=GemmView(x, w, y),
-        dgrad=GemmView(y, transposed(w), x),
-        wgrad=GemmView(transposed(y), transposed(x), w),
-    )
+    a, b = (transposed(_matrix(problem, channels)) for channels in (K, C))
+    return replace(wgrad_view(problem), a=a, b=b)
 
 
-def _matrix(rows: object, columns: object) -> ComposedLayout:
-    shape = rows, columns
-    return ComposedLayout(row_major(shape), 0, Layout(shape, (E(0), E(1))))
+def _matrix(problem: ConvProblem, channels: Any, further: int = 0) -> ComposedLayout:
+    """(M, channels) of memory with so many ``further`` modes, of extent 1."""
+    pixels = runtime(prod(problem.output[:-1]), "M")
+    shape = pixels, channels
+    domain = Layout(shape, (E(further), E(further + 1)))
+    return ComposedLayout(row_major((*(1 for _ in range(further)), *shape)), 0, domain)

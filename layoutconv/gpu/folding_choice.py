@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.patches import patches_of
-from ..conv.pointwise_views import is_pointwise, pointwise_views
+from ..conv.pointwise_views import is_pointwise, pointwise_fprop_view, pointwise_wgrad_view
 from ..conv.stride_folding import folded_fprop_view, folded_taps, folds
 from ..view.gemm_view import GemmView
 from . import machines
@@ -59,7 +59,7 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     """
     problem, _ = patches_of(problem)
     if is_pointwise(problem):
-        return pointwise_views(problem).fprop
+        return pointwise_fprop_view(problem)
     if not line or not folds(problem):
         return fprop_view(problem)
     (_, taps), stride, C = folded_taps(problem), problem.stride[-1], problem.C
@@ -81,7 +81,7 @@ def arranged_wgrad(problem: ConvProblem) -> GemmView:
     (C, M)
     """
     problem, _ = patches_of(problem)
-    return pointwise_views(problem).wgrad if is_pointwise(problem) else wgrad_view(problem)
+    return pointwise_wgrad_view(problem) if is_pointwise(problem) else wgrad_view(problem)
 
 
 def unfolded(view: GemmView) -> GemmView | None:

@@ -15,7 +15,7 @@ from ..algebra import Layout
 from ..conv import ConvProblem, dgrad_views
 from ..conv.gradients import Class, classes_of
 from ..conv.patches import patches_of
-from ..conv.pointwise_views import is_pointwise, pointwise_views
+from ..conv.pointwise_views import is_pointwise, pointwise_dgrad_view
 from ..planning.group_tile import GRANULE
 from ..view.gemm_view import GemmView
 from . import machines
@@ -76,7 +76,7 @@ def arranged_dgrad(
 def _dgrad_views(problem: ConvProblem, columns: int, empty: bool) -> tuple[GemmView, ...]:
     """The views of a problem without patches, stride phases side by side where that is faster."""
     if is_pointwise(problem):
-        return (pointwise_views(problem).dgrad,)
+        return (pointwise_dgrad_view(problem),)
     side_by_side, alike = phases_of(problem, columns, empty=empty)
     return dgrad_views(
         problem,

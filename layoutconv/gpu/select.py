@@ -224,6 +224,7 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int)
         access_bytes=_access_bytes(spec),
         stored_bytes=BYTES[out_kind],
         b_along_k=along[1] == 1,
+        one_tap=_is_of_one_tap(view, spec),
         rows_adjoin=run_of(view, replace(spec, tile=_ALL_COLUMNS), aligned) > 0,
         **_shared_rows(view, spec),
         **_group_of(view, spec, atomic=atomic),
@@ -379,6 +380,15 @@ def _elements(stored: Stored) -> int:
     """The elements of a tensor, whose modes may overlap."""
     spans = zip(stored.shape, stored.stride, strict=True)
     return min(prod(stored.shape), 1 + sum((extent - 1) * step for extent, step in spans))
+
+
+def _is_of_one_tap(view: GemmView, spec: KernelSpec) -> bool:
+    """Return whether sums are of one tap of data of 16 bits, dense and in whole vectors."""
+    whole = BYTES[spec.dtype] == 2 and set(_access_bytes(spec)) == {VECTOR_BYTES}
+    if not whole or view.l > 1 or index_buffer(view.a) is not None:
+        return False
+    _, *taps = flatten(stages(view.b)[0].layout.shape[0 if spec.along == (0, 0) else 1])
+    return all(int(extent) == 1 for extent in taps)
 
 
 def _channels(view: GemmView, along: tuple[int, int]) -> int:

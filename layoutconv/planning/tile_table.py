@@ -23,18 +23,18 @@ Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 # (m, n, warps_m, warps_n): share of the best tile's rate on a full GPU, measured on an H200 with
 # fp16 C = K = 32, 64, 256 and tf32 C = 64, K = 128; docs/performance.md has the runs.
 FAMILY = {
-    (128, 32, 4, 1): 0.51,
-    (256, 32, 4, 1): 0.53,
+    (128, 32, 4, 1): 0.46,
+    (256, 32, 4, 1): 0.48,
     (32, 128, 1, 4): 0.46,
-    (64, 8, 2, 1): 0.15,
-    (256, 8, 4, 1): 0.15,
-    (256, 16, 4, 1): 0.29,
+    (64, 8, 2, 1): 0.12,
+    (256, 8, 4, 1): 0.14,
+    (256, 16, 4, 1): 0.26,
     (64, 64, 2, 2): 0.60,
     (128, 64, 2, 2): 0.74,
     (64, 128, 2, 2): 0.74,
-    (256, 64, 4, 1): 0.90,
+    (256, 64, 4, 1): 0.85,
     (96, 128, 2, 2): 0.87,
-    (128, 128, 2, 2): 0.92,
+    (128, 128, 2, 2): 0.95,
     (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
@@ -54,7 +54,7 @@ HOPPER = {
 # Their rates, as shares of the best tile's above: of vectors that threads copy, for data of 16 and
 # 8 bits; of tf32 that they round; and where TMA loads both operands, whatever the type.
 COPIED = dict(
-    zip(HOPPER, (0.13, 0.24, 0.91, 1.08, 1.00, 1.25, 1.10, 1.40, 1.55, 1.69), strict=True)
+    zip(HOPPER, (0.12, 0.23, 0.91, 1.08, 0.88, 1.22, 1.05, 1.40, 1.55, 1.69), strict=True)
 )
 ROUNDED = dict(
     zip(HOPPER, (0.12, 0.23, 0.95, 1.05, 1.00, 1.15, 0.80, 1.60, 0.80, 1.54), strict=True)
@@ -66,14 +66,10 @@ TURNED = dict(
 MAPPED = dict(
     zip(HOPPER, (0.12, 0.23, 1.02, 1.10, 1.02, 1.73, 1.05, 1.73, 1.79, 2.02), strict=True)
 )
-# The same of one tap, of which sums are short, and small tiles are loaded as fast as multiplied.
-MAPPED_ROWS = dict(
-    zip(HOPPER, (0.13, 0.23, 1.44, 1.31, 1.43, 1.76, 1.10, 1.82, 1.84, 2.02), strict=True)
-)
 # The same where sums run across memory in both operands: filter gradients of 16 bits, whose small
 # tiles were raced apart.
 MAPPED_SUMS = dict(
-    zip(HOPPER, (0.12, 0.23, 1.20, 1.70, 1.24, 1.82, 1.41, 1.79, 1.93, 1.92), strict=True)
+    zip(HOPPER, (0.12, 0.23, 1.20, 1.60, 1.20, 1.73, 1.25, 1.73, 1.79, 2.02), strict=True)
 )
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {
@@ -98,11 +94,9 @@ MAPPED_WINDOWS = {
 ONE_WARP = {
     (128, 8, 4, 1): (0.12, 1.4),
     (128, 16, 4, 1): (0.24, 1.4),
-    (128, 32, 4, 1): (0.43, 1.5),
-    (256, 32, 8, 1): (0.55, 2.0),
-    (64, 128, 4, 1): (0.95, 1.4),
-    (128, 64, 4, 1): (0.94, 1.65),
-    (256, 64, 8, 1): (1.10, 3.0),
+    (64, 128, 4, 1): (0.98, 1.0),
+    (128, 64, 4, 1): (0.90, 1.4),
+    (256, 64, 8, 1): (1.02, 3.2),
 }
 
 
@@ -127,28 +121,28 @@ class PersistentRow(NamedTuple):
 WHOLE_COLUMNS = [
     PersistentRow(256, 96, 8, False, False, 1.76, 4.0, 5),
     PersistentRow(128, 160, 8, False, False, 1.70, 3.0, 6),
-    PersistentRow(128, 192, 8, False, False, 1.64, 3.0, 5),
-    PersistentRow(192, 192, 12, False, False, 1.80, 3.3, 4),
+    PersistentRow(128, 192, 8, False, False, 1.75, 3.0, 5),
+    PersistentRow(192, 192, 12, False, False, 2.20, 3.2, 4),
 ]
 # Of one tap, with all of B in shared memory: TMA then loads rows of A alone.
 RESIDENT = [
     PersistentRow(128, 32, 4, True, True, 0.60, 3.0, 8),
     PersistentRow(128, 64, 4, True, True, 1.16, 2.8, 8),
-    PersistentRow(128, 128, 4, True, True, 1.80, 3.0, 6),
-    PersistentRow(192, 128, 12, False, True, 1.76, 3.2, 5),
-    PersistentRow(128, 256, 8, False, True, 2.00, 5.0, 5),
+    PersistentRow(128, 128, 4, True, True, 1.78, 3.0, 6),
+    PersistentRow(192, 128, 12, False, True, 1.74, 3.2, 5),
+    PersistentRow(128, 256, 8, False, True, 1.98, 5.0, 5),
 ]
 # Of 16 bits and of tf32, by the taps that share rows; 3 are three or more.
 PERSISTENT = {
     1: [
         PersistentRow(128, 8, 4, False, False, 0.13, 3.0, 4),
         PersistentRow(256, 8, 8, False, False, 0.13, 3.0, 3),
-        PersistentRow(128, 16, 4, False, False, 0.27, 2.8, 4),
-        PersistentRow(128, 32, 4, False, False, 0.50, 3.9, 4),
-        PersistentRow(128, 64, 4, False, False, 0.93, 4.9, 4),
-        PersistentRow(128, 128, 4, True, False, 1.81, 3.2, 6),
+        PersistentRow(128, 16, 4, False, False, 0.25, 3.0, 4),
+        PersistentRow(128, 32, 4, False, False, 0.40, 4.0, 4),
+        PersistentRow(128, 64, 4, False, False, 0.72, 6.0, 4),
+        PersistentRow(128, 128, 4, True, False, 1.74, 3.0, 6),
         PersistentRow(192, 128, 12, False, False, 1.76, 3.2, 4),
-        PersistentRow(128, 256, 8, False, False, 1.80, 4.8, 3),
+        PersistentRow(128, 256, 8, False, False, 2.00, 5.2, 3),
         *WHOLE_COLUMNS,
         *RESIDENT,
     ],
@@ -173,15 +167,10 @@ WARPGROUP_TYPES = (
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
 # those that fill an SM alone a store that nothing else hides.
 SLOW_START = {
-    (128, 128, 2, 2): 3.2,
-    (256, 128, 4, 2): 3.0,
-    (128, 256, 2, 4): 3.0,
-    (64, 128, 4, 1): 2.05,
-    (128, 64, 4, 1): 2.35,
-    (256, 64, 4, 1): 4.1,
-    (256, 64, 8, 1): 3.25,
-    (128, 128, 8, 1): 2.7,
-    (192, 128, 12, 1): 2.7,
+    (256, 64, 4, 1): 5.4,
+    (256, 64, 8, 1): 3.3,
+    (128, 128, 8, 1): 2.6,
+    (192, 128, 12, 1): 3.1,
     (64, 256, 4, 2): 3.2,
     (256, 128, 8, 1): 3.8,
     (128, 256, 8, 1): 4.0,

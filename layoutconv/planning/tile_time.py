@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, hypot, log2
 from typing import NamedTuple
 
+from . import one_tap
 from .group_model import GroupProblem
 from .group_tile import GroupTile
 from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, ctas_within
@@ -21,7 +22,6 @@ from .tile_table import (
     HALF_LINE_RATE,
     MANY_PRODUCTS,
     MAPPED,
-    MAPPED_ROWS,
     MAPPED_SUMS,
     MAPPED_WINDOWS,
     ONE_WARP,
@@ -37,23 +37,13 @@ from .tile_table import (
 )
 
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-# Products, memory and the latency of k-tiles hide each other but for a rest: their times are added
-# as a norm of this exponent. Memory is a little faster than kernels that do nothing else reach, as
-# the norm has it, and L2 faster still: it holds so many bytes from one launch to the next.
-NORM, MEMORY_RATE, HELD_RATE = 2.5, 1.12, 1.4
-HELD_BYTES = {"sm_90a": 40e6}
-OVERLAP = {1: 0.95}  # of the start of a wave after the first, by the CTAs of an SM; of more
-MORE_OVERLAP = 0.66  # the others multiply meanwhile
-# Of a persistent kernel, microseconds in which an SM stores 1000 results of a tile and does nothing
-# else: of ping-pong consumers, half of that, and what a turn takes.
-STORE, TURN = 0.008, 0.15
-K_TILE = 0.005  # microseconds from one k-tile to the next, at least
-# Microseconds in which two CTAs of a cluster add up their parts, four take twice; of a kernel that
-# adds parts up, beside what it reads and writes; and of a kernel and such a one, at least. Those of
-# ``maps_sums`` were fitted apart.
-EXCHANGE, LAUNCH, TWO_LAUNCHES = 4.5, 1.6, 8.0
-EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS, TWO_LAUNCHES_OF_SUMS = 9.0, 2.0, 5.5
-HELD_PARTS = 14e6  # bytes of such parts that L2 still has when they are added up
+# Microseconds in which two CTAs of a cluster add up their parts, four take twice; and of a kernel
+# that adds parts up, beside what it reads and writes. Those of ``maps_sums`` were fitted apart.
+EXCHANGE, LAUNCH = 4.5, 1.6
+EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS = 9.0, 2.5
+TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
+# Bytes of such parts that L2 still has when they are added up, and how much faster it is.
+HELD_PARTS, HELD_RATE = 14e6, 2.5
 MORE_PARTS = 0.01  # of the time, for twice as many split-K slices of sums that TMA loads
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
@@ -95,6 +85,8 @@ class Problem:
         access_bytes: of a vector of A, of B and of D, whose elements have ``stored_bytes``.
         b_along_k: B runs along k in memory.
         rows_adjoin: tiles of all columns are stored in whole vectors.
+        one_tap: sums are of one tap, of 16 bits and whole vectors, whose rates and times were
+            fitted apart.
     """
 
     m: int
@@ -125,12 +117,15 @@ class Problem:
     stored_bytes: int = 2
     b_along_k: bool = True
     rows_adjoin: bool = False
+    one_tap: bool = False
 
 
 def rate_of(problem: Problem, tile: TileConfig) -> float:
     """The rate of a tile, as a share of the best of ``FAMILY``."""
     shape = tile.m, tile.n, *tile.warps
     rounded = problem.dtype == "tfloat32"
+    if (found := _of_one_tap(problem, tile)) is not None:
+        return found.rate
     if tile.persistent:
         return persistent_row(tile).rate
     if tile.halo_taps > 1:
@@ -145,8 +140,7 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
     if tile.load is Load.TMA_WARP:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.tma:
-        one_tap = MAPPED_ROWS if problem.k == problem.channels else MAPPED
-        return (MAPPED_SUMS if maps_sums(problem) else one_tap)[shape]
+        return (MAPPED_SUMS if maps_sums(problem) else MAPPED)[shape]
     if sums_pairs(problem) and shape in GATHERED_SUMS:
         return GATHERED_SUMS[shape][0]
     if is_kept(problem, tile.k):
@@ -154,6 +148,23 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
     if rounded and not problem.channels:
         return TURNED[shape] * half
     return (ROUNDED[shape] if rounded else COPIED[shape]) * half
+
+
+def _of_one_tap(problem: Problem, tile: TileConfig) -> one_tap.Found | None:
+    """The rate and the start of a tile that were fitted to layers of one tap; None for others."""
+    shape = tile.m, tile.n, *tile.warps
+    if not problem.one_tap or tile.halo_taps > 1:
+        return None
+    if tile.persistent:
+        key = tile.m, tile.n, tile.warps[0], tile.pingpong, tile.b_resident > 0
+        return one_tap.PERSISTENT.get(key)
+    if not tile.warp_specialized:
+        return one_tap.MULTISTAGE.get(shape)
+    if tile.load is Load.TMA_WARP:
+        return one_tap.ONE_WARP.get(shape)
+    if problem.tma:
+        return (one_tap.SUMS if maps_sums(problem) else one_tap.ROWS).get(shape)
+    return one_tap.COPIED.get(shape)
 
 
 def is_kept(problem: Problem, k: int) -> bool:
@@ -217,9 +228,10 @@ class TileTerms(NamedTuple):
         rate: products of the machine in a microsecond.
         copied, stored: what short vectors take, ``_short_vectors``; ``adjoins``: they are whole
             where a sum is.
-        start, exchange: microseconds beside products; ``again``: of a wave after the first;
-            ``store``: of each output tile.
-        ahead: k-tiles on their way in a narrow tile, 0 in others; ``k_tile``: the latency of one.
+        start, exchange: microseconds beside products; ``ahead``: k-tiles on their way in a narrow
+            tile, 0 in others.
+        one_tap, store: whether the times are those of ``one_tap.py``, and there what a persistent
+            kernel takes to store an output tile.
     """
 
     m: int
@@ -239,30 +251,26 @@ class TileTerms(NamedTuple):
     adjoins: bool
     start: float
     exchange: float
-    again: float
-    store: float
     ahead: int
-    k_tile: float
+    one_tap: bool
+    store: float
 
     @classmethod
     def of(cls, problem: Problem, tile: TileConfig, machine: Machine) -> TileTerms:
         """The terms of a tile; of the sizes, ``problem.n`` alone is asked."""
         cluster, (copied, stored) = tile.cluster_k, _short_vectors(problem, tile)
-        at_once, start = resident(problem, tile, machine), start_time(tile)
-        again = 1.0 if problem.gathered else OVERLAP.get(at_once, MORE_OVERLAP)
         return cls(
             tile.m, tile.n, tile.k * tile.halo_taps, tile.halo_taps, tile.persistent,
-            cluster, _sms(machine, cluster), at_once,
+            cluster, _sms(machine, cluster), resident(problem, tile, machine),
             tile.m * tile.n, COST.get(problem.dtype, 1.0),
             TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0,
             rate_of(problem, tile) * machine.products,
             tuple(copied), stored, problem.rows_adjoin and problem.n <= tile.n and cluster == 1,
-            start,
+            start_time(problem, tile),
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
-            0.0 if tile.persistent else again * start,
-            _store_time(tile),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
-            0.0 if problem.gathered else K_TILE,
+            problem.one_tap,
+            one_tap.store_time(tile) if tile.persistent and problem.one_tap else 0.0,
         )  # fmt: skip
 
 
@@ -272,19 +280,18 @@ def times_of(
     """``expected_times`` of the tile that the terms are of."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, again, store, ahead, k_tile,
+        copied, stored, adjoins, start, exchange, ahead, of_one_tap, store,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     ctas = -(-rows // m) * -(-problem.n // n) * problem.groups * cluster
-    k, moved = problem.k, problem.moved / (MEMORY_RATE * machine.bandwidth)
-    if problem.moved < HELD_BYTES.get(machine.arch, 0.0):
-        moved /= HELD_RATE
+    moved, k = problem.moved / machine.bandwidth, problem.k
+    if of_one_tap:
+        moved = one_tap.memory_time(problem.moved, machine.bandwidth)
     times = []
     for parts in splits:
         ctas_per_sm = -(-ctas * parts // sms)
         waves = -(-ctas_per_sm // at_once)
         time = outputs * -(-k // (parts * cluster)) * cost * more * ctas_per_sm / rate
-        time += store * ctas_per_sm
         if copied or stored:
             of_cta = 0.0
             for nbytes, vectors, copies in copied:
@@ -292,23 +299,17 @@ def times_of(
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
         if ahead:  # the stages bring all k-tiles one after the other, if nothing takes longer
             time = max(time, waves * (LATENCY * -(-k // (parts * cluster * columns)) / ahead))
-        k_tiles = -(-k // (parts * cluster * columns)) * (ctas_per_sm if persistent else waves)
-        time = _norm(time + again * max(waves - 1, 0), moved, k_tile * k_tiles)
-        time += start + exchange
+        if of_one_tap:
+            rounds = ctas_per_sm if persistent else waves
+            latency = one_tap.K_TILE * -(-k // (parts * cluster * columns)) * rounds
+            again = 0.0 if persistent else one_tap.waves_after(waves, at_once, start)
+            time = one_tap.norm(time + store * ctas_per_sm + again, moved, latency) + start
+        else:  # where memory is as slow as the products, neither hides the other
+            time = hypot(time, moved)
+            time += start if persistent else start * waves
+        time += exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times
-
-
-def _norm(*times: float) -> float:
-    return float(sum(time**NORM for time in times) ** (1 / NORM))
-
-
-def _store_time(tile: TileConfig) -> float:
-    """Microseconds of an output tile in which a persistent kernel only stores; others overlap."""
-    if not tile.persistent:
-        return 0.0
-    time = STORE * tile.m * tile.n / 1000
-    return time / 2 + TURN if tile.pingpong else time
 
 
 def _sms(machine: Machine, cluster: int) -> int:
@@ -354,8 +355,10 @@ def _short_vectors(
     return copied, tile.m * problem.stored_bytes * vectors / STORES
 
 
-def start_time(tile: TileConfig) -> float:
+def start_time(problem: Problem, tile: TileConfig) -> float:
     """Microseconds of a wave of CTAs beside its products."""
+    if (found := _of_one_tap(problem, tile)) is not None:
+        return found.start
     shape = tile.m, tile.n, *tile.warps
     if tile.persistent:
         return persistent_row(tile).start
@@ -371,10 +374,12 @@ def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) ->
     outputs = problem.m * problem.n * problem.groups
     apart = maps_sums(problem)
     held = apart and 4 * outputs * splits <= HELD_PARTS
-    rate = MEMORY_RATE * machine.bandwidth * (HELD_RATE if held else 1)
-    time += (LAUNCH_OF_SUMS if apart else LAUNCH) + outputs * (8 * splits + 4) / rate
+    rate = machine.bandwidth * (HELD_RATE if held else 1)
+    launch, least = (LAUNCH_OF_SUMS if apart else LAUNCH), TWO_LAUNCHES
+    if apart and problem.one_tap:
+        launch, least = one_tap.LAUNCH, one_tap.TWO_LAUNCHES
+        rate = one_tap.MEMORY_RATE * machine.bandwidth * (one_tap.HELD_RATE if held else 1)
+    time += launch + outputs * (8 * splits + 4) / rate
     if problem.tma:
         time *= 1 + MORE_PARTS * log2(splits)
-    launches = TWO_LAUNCHES_OF_SUMS if apart else TWO_LAUNCHES
-    least = launches + 1e-3 * time  # of equal ones, what the GPU is done with first
-    return max(time, least)
+    return max(time, least + 1e-3 * time)  # of equal ones, what the GPU is done with first

@@ -119,7 +119,7 @@ def timeline(problem: Problem, tile: TileConfig, splits: int, machine: Machine) 
     store = stored / problem.access_bytes[2] / STORES + EXCHANGE * log2(tile.cluster_k)
 
     computed = -(-tiles // at_once) if tile.persistent else 1
-    prologue = max(0.0, start_time(tile) - LATENCY - store)
+    prologue = max(0.0, start_time(problem, tile) - LATENCY - store)
     followed = _Pipeline(tile, min(whole, MOST_K_TILES), multiply, copy, store, prologue)
     k_tiles, epilogues = followed.run(min(computed, SHOWN_TILES))
     return Timeline(prologue, k_tiles, epilogues, whole, computed, multiply, copy, together)

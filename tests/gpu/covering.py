@@ -20,7 +20,8 @@ import torch
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.pointwise_views import pointwise_views
+from layoutconv.gpu.folding_choice import arranged_fprop, arranged_wgrad
+from layoutconv.gpu.phase_choice import arranged_dgrad
 from layoutconv.gpu.plan import Plan
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import ranked
@@ -60,7 +61,8 @@ def views() -> Iterator[tuple[str, GemmView, torch.dtype, torch.dtype]]:
                     out = {torch.int8: torch.int32, torch.float8_e4m3fn: HALF}.get(dtype, dtype)
                     yield f"{name}, {kind}", view, dtype, SINGLE if kind == "wgrad" else out
     for name, problem in POINTWISE.items():
-        for kind, view in pointwise_views(problem)._asdict().items():
+        passes = arranged_fprop(problem), arranged_dgrad(problem)[0], arranged_wgrad(problem)
+        for kind, view in zip(("fprop", "dgrad", "wgrad"), passes, strict=True):
             for dtype in (HALF, SINGLE) if kind == "fprop" else (HALF,):  # of tf32, TMA brings A
                 yield f"{name}, {kind} of pixels", view, dtype, SINGLE if kind == "wgrad" else dtype
     for name, (channels, columns) in MAPS.items():

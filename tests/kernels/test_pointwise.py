@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from layoutconv.conv import ConvProblem
-from layoutconv.conv.pointwise_views import pointwise_views
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.pointwise_views import (
+    is_pointwise,
+    pointwise_dgrad_view,
+    pointwise_fprop_view,
+    pointwise_wgrad_view,
+)
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import ranked
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, persistent, specialized
+from layoutconv.tensors.tensor_checks import expected
+from layoutconv.view.gemm_view import GemmView
 
 from .launcher import check_view_runs, compiled_view
 from .test_im2col_sums import copies
@@ -30,6 +38,9 @@ ONE_WARP = specialized((128, 64, 32), (4, 1), 2, Load.TMA_WARP)
 WARPGROUP = specialized((64, 64, 64), (4, 1), 2)
 TALL = specialized((256, 32, 32), (8, 1), 2)
 
+VIEWS: dict[str, Callable[[ConvProblem], GemmView]] = {
+    "fprop": pointwise_fprop_view, "dgrad": pointwise_dgrad_view, "wgrad": pointwise_wgrad_view
+}  # fmt: skip
 RUN: dict[str, tuple[str, ConvProblem, torch.dtype, TileConfig]] = {
     "fprop, persistent": ("fprop", INDEX, F16, PERSISTENT),
     "fprop, a rest of channels": ("fprop", REST, BF16, PERSISTENT),
@@ -69,7 +80,7 @@ RUN: dict[str, tuple[str, ConvProblem, torch.dtype, TileConfig]] = {
 def test_a_pass_over_matrices(name: str) -> None:
     """Results are exact, and TMA tiled alone copies."""
     kind, problem, dtype, tile = RUN[name]
-    view = getattr(pointwise_views(problem), kind)
+    view = VIEWS[kind](problem)
     im2col, tiled, vectors = copies(compiled_view(view, dtype, tile, "sm_90a", None))
     assert (im2col, vectors) == (0, 0)
     assert tiled > 0
@@ -79,7 +90,7 @@ def test_a_pass_over_matrices(name: str) -> None:
 @pytest.mark.parametrize("channels", [16, 96, 144])
 def test_whole_lines_of_channels(channels: int) -> None:
     """Tiles of whole lines are offered where they are fewer than half lines."""
-    view = pointwise_views(ConvProblem((64, 56, 56, channels), (96, 1, 1))).fprop
+    view = pointwise_fprop_view(ConvProblem((64, 56, 56, channels), (96, 1, 1)))
     choice = choose_kernel(view, F16, MACHINES["sm_90a"], measures=False)
     offered = {tile.k for tile, _ in ranked(choice.problem, choice.machine) if tile.persistent}
     assert offered == ({32} if channels == 16 else {32, 64})
@@ -87,17 +98,33 @@ def test_whole_lines_of_channels(channels: int) -> None:
 
 def test_rows_are_divided_by_nothing() -> None:
     """No kernel of pixels as rows looks for the image or the line of a row."""
-    view = pointwise_views(INDEX).fprop
+    view = pointwise_fprop_view(INDEX)
     assert not re.search(
         r"\b(div|rem|mul\.hi)\.", compiled_view(view, F16, PERSISTENT, "sm_90a", None).ptx
     )
 
 
-def test_one_kernel_serves_lines_images_and_volumes() -> None:
+def test_one_kernel_serves_images_of_any_shape() -> None:
     problems = [
-        ConvProblem((N, *spatial, 64), (40, *(1 for _ in spatial)))
-        for N, spatial in ((3, (9,)), (1, (4, 5)), (2, (3, 2, 7)))
+        ConvProblem((N, *spatial, 64), (40, 1, 1))
+        for N, spatial in ((3, (9, 1)), (1, (4, 5)), (2, (3, 2)))
     ]
-    views = [pointwise_views(problem) for problem in problems]
     for along, kind in (((1, 1), "fprop"), ((1, 0), "dgrad"), ((0, 0), "wgrad")):
-        assert len({signature(getattr(of, kind), along) for of in views}) == 1
+        assert len({signature(VIEWS[kind](problem), along) for problem in problems}) == 1
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_memory_has_as_many_modes_as_the_result(rank: int) -> None:
+    """A kernel refuses a result of another number of modes, and warm calls give it theirs."""
+    problem = ConvProblem((2, *range(3, 3 + rank), 64), (40, *(1 for _ in range(rank))))
+    for kind, plain in (("fprop", fprop_view), ("wgrad", wgrad_view)):
+        assert len(expected(VIEWS[kind](problem)).d.shape) == len(expected(plain(problem)).d.shape)
+        assert expected(VIEWS[kind](problem)).b.shape[-1] == expected(plain(problem)).b.shape[-1]
+    (plain_dgrad,) = dgrad_views(problem)
+    found = expected(pointwise_dgrad_view(problem))
+    assert len(found.d.shape) == len(expected(plain_dgrad).d.shape) == rank + 2
+    assert found.b == expected(plain_dgrad).b
+
+
+def test_no_images_have_the_views_of_any_layer() -> None:
+    assert not is_pointwise(ConvProblem((0, 4, 4, 8), (8, 1, 1)))
