@@ -383,9 +383,9 @@ def _elements(stored: Stored) -> int:
 
 
 def _is_of_one_tap(view: GemmView, spec: KernelSpec) -> bool:
-    """Return whether sums are of one tap of data of 16 bits, dense and in whole vectors."""
+    """Return whether sums are of one tap, of 16 bits, dense and in whole vectors, on Hopper."""
     whole = BYTES[spec.dtype] == 2 and set(_access_bytes(spec)) == {VECTOR_BYTES}
-    if not whole or view.l > 1 or index_buffer(view.a) is not None:
+    if not whole or spec.arch != "sm_90a" or view.l > 1 or index_buffer(view.a) is not None:
         return False
     _, *taps = flatten(stages(view.b)[0].layout.shape[0 if spec.along == (0, 0) else 1])
     return all(int(extent) == 1 for extent in taps)
