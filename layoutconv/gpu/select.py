@@ -383,12 +383,13 @@ def _elements(stored: Stored) -> int:
 
 
 def _is_of_one_tap(view: GemmView, spec: KernelSpec) -> bool:
-    """Return whether sums are of one tap, of 16 bits, dense and in whole vectors, on Hopper."""
+    """Return whether A is a matrix, of 16 bits and whole vectors, on Hopper: a pointwise layer.
+
+    Other layers of one tap, strided ones and stride phases, were not raced.
+    """
     whole = BYTES[spec.dtype] == 2 and set(_access_bytes(spec)) == {VECTOR_BYTES}
-    if not whole or spec.arch != "sm_90a" or view.l > 1 or index_buffer(view.a) is not None:
-        return False
-    _, *taps = flatten(stages(view.b)[0].layout.shape[0 if spec.along == (0, 0) else 1])
-    return all(int(extent) == 1 for extent in taps)
+    matrix = len(stages(view.a)[-1].layout.shape) == 2 and index_buffer(view.a) is None
+    return whole and matrix and view.l == 1 and spec.arch == "sm_90a"
 
 
 def _channels(view: GemmView, along: tuple[int, int]) -> int:

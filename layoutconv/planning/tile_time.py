@@ -85,8 +85,8 @@ class Problem:
         access_bytes: of a vector of A, of B and of D, whose elements have ``stored_bytes``.
         b_along_k: B runs along k in memory.
         rows_adjoin: tiles of all columns are stored in whole vectors.
-        one_tap: sums are of one tap, of 16 bits and whole vectors, whose rates and times on Hopper
-            were fitted apart.
+        one_tap: A is a matrix, of one tap, 16 bits and whole vectors, whose rates and times on
+            Hopper were fitted apart.
     """
 
     m: int
