@@ -43,7 +43,7 @@ def is_pointwise(problem: ConvProblem) -> bool:
 def pointwise_fprop_view(problem: ConvProblem) -> GemmView:
     """The forward pass of a problem that :func:`is_pointwise`, over the memory of ``fprop_view``'s.
 
-    Modes of memory stay as many as they were, for kernels are told of their number; the pixels are
+    Modes of memory stay as many as they were, as a kernel's argument has so many; the pixels are
     all in the last of the spatial ones.
 
     >>> print(pointwise_fprop_view(ConvProblem((2, 8, 8, 16), (32, 1, 1))))

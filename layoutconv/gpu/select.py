@@ -224,7 +224,7 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int)
         access_bytes=_access_bytes(spec),
         stored_bytes=BYTES[out_kind],
         b_along_k=along[1] == 1,
-        one_tap=_is_of_one_tap(view, spec),
+        pointwise=_is_pointwise(view, spec),
         rows_adjoin=run_of(view, replace(spec, tile=_ALL_COLUMNS), aligned) > 0,
         **_shared_rows(view, spec),
         **_group_of(view, spec, atomic=atomic),
@@ -382,7 +382,7 @@ def _elements(stored: Stored) -> int:
     return min(prod(stored.shape), 1 + sum((extent - 1) * step for extent, step in spans))
 
 
-def _is_of_one_tap(view: GemmView, spec: KernelSpec) -> bool:
+def _is_pointwise(view: GemmView, spec: KernelSpec) -> bool:
     """Return whether A is a matrix, of 16 bits and whole vectors, on Hopper: a pointwise layer.
 
     Other layers of one tap, strided ones and stride phases, were not raced.

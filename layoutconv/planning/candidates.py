@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..base.caches import BoundedCache
-from . import one_tap
+from . import pointwise_rates
 from .kernel_spec import BYTES, RESERVED, VECTOR_BYTES
 from .legality import REGISTER_STORE_BYTES, REGISTER_STORE_COLUMNS
 from .machine import Machine
@@ -205,7 +205,8 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
     if not (problem.tma and problem.clusters and problem.channels):
         return []
     tiles = []
-    for m, n, warps_m, warps_n in one_tap.ONE_WARP | ONE_WARP if problem.one_tap else ONE_WARP:
+    shapes_of = pointwise_rates.ONE_WARP | ONE_WARP if problem.pointwise else ONE_WARP
+    for m, n, warps_m, warps_n in shapes_of:
         stages = max(1, min(HOPPER.get((m, n, warps_m, warps_n), 4), most))
         while True:
             tile = specialized((m, n, k), (warps_m, warps_n), stages, Load.TMA_WARP)
@@ -223,12 +224,12 @@ def _lengths(problem: Problem, k: int) -> list[int]:
 
     TMA takes as long for half a line as for a whole one; channels that are none are zeros.
 
-    >>> [_lengths(Problem(9, 9, C, C, "float16", 2, one_tap=True), 32) for C in (32, 96, 144)]
+    >>> [_lengths(Problem(9, 9, C, C, "float16", 2, pointwise=True), 32) for C in (32, 96, 144)]
     [[32], [32, 64], [32, 64]]
     """
     line = LINE_BYTES // BYTES[problem.dtype]
     fewer = -(-problem.channels // line) < -(-problem.channels // k)
-    return [k, line] if k < line and problem.one_tap and fewer else [k]
+    return [k, line] if k < line and problem.pointwise and fewer else [k]
 
 
 def _of_row(problem: Problem, row: PersistentRow, k: int, machine: Machine) -> TileConfig | None:
@@ -252,7 +253,7 @@ def _persistent(problem: Problem, k: int, machine: Machine) -> list[TileConfig]:
     for k_tile in _lengths(problem, k):
         for row in of_row:
             tile = _of_row(problem, row, k_tile, machine)
-            if tile is None or (row.b_resident and not (problem.one_tap and problem.n <= row.n)):
+            if tile is None or (row.b_resident and not (problem.pointwise and problem.n <= row.n)):
                 continue
             if row.pingpong:
                 fits = row.n < 2 * problem.n and problem.n <= MOST_OF_PINGPONG

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, hypot, log2
 from typing import NamedTuple
 
-from . import one_tap
+from . import pointwise_rates
 from .group_model import GroupProblem
 from .group_tile import GroupTile
 from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, ctas_within
@@ -85,7 +85,7 @@ class Problem:
         access_bytes: of a vector of A, of B and of D, whose elements have ``stored_bytes``.
         b_along_k: B runs along k in memory.
         rows_adjoin: tiles of all columns are stored in whole vectors.
-        one_tap: A is a matrix, of one tap, 16 bits and whole vectors, whose rates and times on
+        pointwise: A is a matrix, of one tap, 16 bits and whole vectors, whose rates and times on
             Hopper were fitted apart.
     """
 
@@ -117,14 +117,14 @@ class Problem:
     stored_bytes: int = 2
     b_along_k: bool = True
     rows_adjoin: bool = False
-    one_tap: bool = False
+    pointwise: bool = False
 
 
 def rate_of(problem: Problem, tile: TileConfig) -> float:
     """The rate of a tile, as a share of the best of ``FAMILY``."""
     shape = tile.m, tile.n, *tile.warps
     rounded = problem.dtype == "tfloat32"
-    if (found := _of_one_tap(problem, tile)) is not None:
+    if (found := _of_pointwise(problem, tile)) is not None:
         return found.rate
     if tile.persistent:
         return persistent_row(tile).rate
@@ -150,21 +150,21 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
     return (ROUNDED[shape] if rounded else COPIED[shape]) * half
 
 
-def _of_one_tap(problem: Problem, tile: TileConfig) -> one_tap.Found | None:
-    """The rate and the start of a tile that were fitted to layers of one tap; None for others."""
+def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found | None:
+    """The rate and the start of a tile that were fitted to pointwise layers; None for others."""
     shape = tile.m, tile.n, *tile.warps
-    if not problem.one_tap or tile.halo_taps > 1:
+    if not problem.pointwise or tile.halo_taps > 1:
         return None
     if tile.persistent:
-        key = tile.m, tile.n, tile.warps[0], tile.pingpong, tile.b_resident > 0
-        return one_tap.PERSISTENT.get(key)
+        key = tile.m, tile.n, tile.warps[0], tile.pingpong
+        return None if tile.b_resident else pointwise_rates.PERSISTENT.get(key)
     if not tile.warp_specialized:
-        return one_tap.MULTISTAGE.get(shape)
+        return pointwise_rates.MULTISTAGE.get(shape)
     if tile.load is Load.TMA_WARP:
-        return one_tap.ONE_WARP.get(shape)
+        return pointwise_rates.ONE_WARP.get(shape)
     if problem.tma:
-        return (one_tap.SUMS if maps_sums(problem) else one_tap.ROWS).get(shape)
-    return one_tap.COPIED.get(shape)
+        return (pointwise_rates.SUMS if maps_sums(problem) else pointwise_rates.ROWS).get(shape)
+    return pointwise_rates.COPIED.get(shape)
 
 
 def is_kept(problem: Problem, k: int) -> bool:
@@ -230,8 +230,8 @@ class TileTerms(NamedTuple):
             where a sum is.
         start, exchange: microseconds beside products; ``ahead``: k-tiles on their way in a narrow
             tile, 0 in others.
-        one_tap, store: whether the times are those of ``one_tap.py``, and there what a persistent
-            kernel takes to store an output tile.
+        pointwise, store: whether the times are those of ``pointwise_rates.py``, and there what a
+            persistent kernel takes to store an output tile.
     """
 
     m: int
@@ -252,7 +252,7 @@ class TileTerms(NamedTuple):
     start: float
     exchange: float
     ahead: int
-    one_tap: bool
+    pointwise: bool
     store: float
 
     @classmethod
@@ -269,8 +269,8 @@ class TileTerms(NamedTuple):
             start_time(problem, tile),
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
-            problem.one_tap,
-            one_tap.store_time(tile) if tile.persistent and problem.one_tap else 0.0,
+            problem.pointwise,
+            pointwise_rates.store_time(tile) if tile.persistent and problem.pointwise else 0.0,
         )  # fmt: skip
 
 
@@ -280,13 +280,13 @@ def times_of(
     """``expected_times`` of the tile that the terms are of."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, ahead, of_one_tap, store,
+        copied, stored, adjoins, start, exchange, ahead, of_pointwise, store,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     ctas = -(-rows // m) * -(-problem.n // n) * problem.groups * cluster
     moved, k = problem.moved / machine.bandwidth, problem.k
-    if of_one_tap:
-        moved = one_tap.memory_time(problem.moved, machine.bandwidth)
+    if of_pointwise:
+        moved = pointwise_rates.memory_time(problem.moved, machine.bandwidth)
     times = []
     for parts in splits:
         ctas_per_sm = -(-ctas * parts // sms)
@@ -299,11 +299,11 @@ def times_of(
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
         if ahead:  # the stages bring all k-tiles one after the other, if nothing takes longer
             time = max(time, waves * (LATENCY * -(-k // (parts * cluster * columns)) / ahead))
-        if of_one_tap:
+        if of_pointwise:
             rounds = ctas_per_sm if persistent else waves
-            latency = one_tap.K_TILE * -(-k // (parts * cluster * columns)) * rounds
-            again = 0.0 if persistent else one_tap.waves_after(waves, at_once, start)
-            time = one_tap.norm(time + store * ctas_per_sm + again, moved, latency) + start
+            latency = pointwise_rates.K_TILE * -(-k // (parts * cluster * columns)) * rounds
+            again = 0.0 if persistent else pointwise_rates.waves_after(waves, at_once, start)
+            time = pointwise_rates.norm(time + store * ctas_per_sm + again, moved, latency) + start
         else:  # where memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
@@ -357,7 +357,7 @@ def _short_vectors(
 
 def start_time(problem: Problem, tile: TileConfig) -> float:
     """Microseconds of a wave of CTAs beside its products."""
-    if (found := _of_one_tap(problem, tile)) is not None:
+    if (found := _of_pointwise(problem, tile)) is not None:
         return found.start
     shape = tile.m, tile.n, *tile.warps
     if tile.persistent:
@@ -376,9 +376,10 @@ def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) ->
     held = apart and 4 * outputs * splits <= HELD_PARTS
     rate = machine.bandwidth * (HELD_RATE if held else 1)
     launch, least = (LAUNCH_OF_SUMS if apart else LAUNCH), TWO_LAUNCHES
-    if apart and problem.one_tap:
-        launch, least = one_tap.LAUNCH, one_tap.TWO_LAUNCHES
-        rate = one_tap.MEMORY_RATE * machine.bandwidth * (one_tap.HELD_RATE if held else 1)
+    if apart and problem.pointwise:
+        launch, least = pointwise_rates.LAUNCH, pointwise_rates.TWO_LAUNCHES
+        faster = pointwise_rates.HELD_RATE if held else 1
+        rate = pointwise_rates.MEMORY_RATE * machine.bandwidth * faster
     time += launch + outputs * (8 * splits + 4) / rate
     if problem.tma:
         time *= 1 + MORE_PARTS * log2(splits)
