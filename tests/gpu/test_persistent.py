@@ -12,7 +12,7 @@ from layoutconv.conv import ConvProblem
 from layoutconv.gpu.folding_choice import arranged_fprop, line_for
 from layoutconv.gpu.phase_choice import arranged_dgrad, columns_for
 from layoutconv.gpu.select import choose_kernel
-from layoutconv.tensors.tensor_checks import as_stored
+from layoutconv.tensors.tensor_checks import as_stored, expected
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 
 pytestmark = pytest.mark.skipif(
@@ -63,19 +63,20 @@ def test_forward_passes(name, dtype):
     if "H100" in torch.cuda.get_device_name():  # of other bandwidths others are faster
         assert (tile.persistent, tile.consumers) == (True, teams)
         assert (tile.halo_taps, tile.b_resident > 0) == (taps, held)
-    a, b = x.movedim(1, -1), w.movedim(1, -1)
-    out = torch.full(problem.output, nan, device="cuda", dtype=dtype)
-    lc.execute(view, as_stored(view, a), b, out)
-    expected = in_float64(x, w, numbers).movedim(1, -1)
-    assert (out - expected).norm() <= CLOSE[dtype] * expected.norm()
+    a, b = as_stored(view, x.movedim(1, -1)), w.movedim(1, -1)
+    stored = expected(view).d.shape  # of a 1x1 a matrix of pixels
+    out = torch.full(stored, nan, device="cuda", dtype=dtype)
+    lc.execute(view, a, b, out)
+    product = in_float64(x, w, numbers).movedim(1, -1).reshape(stored)
+    assert (out - product).norm() <= CLOSE[dtype] * product.norm()
 
     bias, residual = torch.randn(problem.K, device="cuda"), torch.randn_like(out)
     relu = Activation("relu")
     for steps in (Bias(bias), relu), (Bias(bias), Residual(residual), relu):
         out.fill_(nan)
-        lc.execute(view, as_stored(view, a), b, out, epilogue=Epilogue(steps))
+        lc.execute(view, a, b, out, epilogue=Epilogue(steps))
         more = residual.double() if len(steps) > 2 else 0
-        want = (expected + bias.double() + more).relu()
+        want = (product + bias.double() + more).relu()
         assert (out - want).norm() <= CLOSE[dtype] * want.norm()
 
 
