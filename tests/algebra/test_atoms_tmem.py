@@ -177,6 +177,21 @@ def test_a_box_lands_as_the_canonical_layout_reads_it(swizzle):
         assert atom.destination(0, at) == 16 * within
 
 
+@pytest.mark.parametrize("box", [(8,), (8, 24), (24, 3, 8), (40, 16), (56, 24), (32, 1)])
+@pytest.mark.parametrize("swizzle", ["SW32", "SW64", "SW128"])
+def test_short_rows_of_a_box_lie_as_far_apart_as_wide_ones(box, swizzle):
+    """As copies on an H200 left them: 16 to 112 bytes to a row, boxes of two and three modes."""
+    width = {"SW32": 16, "SW64": 32, "SW128": 64}[swizzle]  # elements
+    if box[0] > width:
+        return
+    short, wide = (tma_atom((row, *box[1:]), 16, swizzle=swizzle) for row in (box[0], width))
+    assert short.source.size() == short.destination.size() == 16 * prod(box)
+    assert is_injective(short.destination)
+    for row, bit in product(range(prod(box[1:])), range(16 * box[0])):
+        landed = short.destination(0, 16 * box[0] * row + bit)
+        assert landed == wide.destination(0, 16 * width * row + bit)
+
+
 @pytest.mark.parametrize("bits", [4, 8, 16, 32, 64])
 @pytest.mark.parametrize("swizzle", ["INTER", "SW32", "SW64", "SW128", "SW128_32B"])
 @pytest.mark.parametrize("major", ["K", "MN"])
@@ -246,8 +261,11 @@ def test_what_there_is_none_of_is_refused():
     for box, swizzle in (((7, 8), "INTER"), ((64, 512), "SW128"), ((64, 8), "SW32"), ((), "SW32")):
         with pytest.raises(LayoutValueError, match="expected"):
             tma_atom(box, swizzle=swizzle)
-    with pytest.raises(LayoutValueError, match="rows of 128 bytes for SW128, got 64"):
-        tma_atom((32, 8), swizzle="SW128")
+    with pytest.raises(LayoutValueError, match="16 bytes, at most 64 for SW64, got 128"):
+        tma_atom((64, 8), swizzle="SW64")
+    for swizzle in ("SW128_32B", "SW128_64B"):
+        with pytest.raises(LayoutValueError, match="rows of 128 bytes, got 64"):
+            tma_atom((32, 8), swizzle=swizzle)
     for bits in (0, 3, 6, 128, -16, True, 16.5):
         with pytest.raises(LayoutValueError, match="elements of"):
             tma_atom((128, 8), bits)
