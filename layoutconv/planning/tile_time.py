@@ -157,7 +157,8 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
         return None
     if tile.persistent:
         key = tile.m, tile.n, tile.warps[0], tile.pingpong
-        return None if tile.b_resident else pointwise_rates.PERSISTENT.get(key)
+        resident = tile.b_resident > 0
+        return (pointwise_rates.RESIDENT if resident else pointwise_rates.PERSISTENT).get(key)
     if not tile.warp_specialized:
         return pointwise_rates.MULTISTAGE.get(shape)
     if tile.load is Load.TMA_WARP:
@@ -230,8 +231,8 @@ class TileTerms(NamedTuple):
             where a sum is.
         start, exchange: microseconds beside products; ``ahead``: k-tiles on their way in a narrow
             tile, 0 in others.
-        pointwise, store: whether the times are those of ``pointwise_rates.py``, and there what a
-            persistent kernel takes to store an output tile.
+        loads, store: of a pointwise layer, whose times are those of ``pointwise_rates.py``: the
+            loads of a tile, and what a persistent kernel takes to store one. None, 0 for others.
     """
 
     m: int
@@ -252,7 +253,7 @@ class TileTerms(NamedTuple):
     start: float
     exchange: float
     ahead: int
-    pointwise: bool
+    loads: pointwise_rates.Loads | None
     store: float
 
     @classmethod
@@ -269,7 +270,7 @@ class TileTerms(NamedTuple):
             start_time(problem, tile),
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
-            problem.pointwise,
+            _loads(problem, tile) if problem.pointwise else None,
             pointwise_rates.store_time(tile) if tile.persistent and problem.pointwise else 0.0,
         )  # fmt: skip
 
@@ -280,12 +281,13 @@ def times_of(
     """``expected_times`` of the tile that the terms are of."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, ahead, of_pointwise, store,
+        copied, stored, adjoins, start, exchange, ahead, loads, store,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
-    ctas = -(-rows // m) * -(-problem.n // n) * problem.groups * cluster
+    tiles_m, tiles_n = -(-rows // m), -(-problem.n // n)
+    ctas = tiles_m * tiles_n * problem.groups * cluster
     moved, k = problem.moved / machine.bandwidth, problem.k
-    if of_pointwise:
+    if loads is not None:
         moved = pointwise_rates.memory_time(problem.moved, machine.bandwidth)
     times = []
     for parts in splits:
@@ -299,17 +301,28 @@ def times_of(
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
         if ahead:  # the stages bring all k-tiles one after the other, if nothing takes longer
             time = max(time, waves * (LATENCY * -(-k // (parts * cluster * columns)) / ahead))
-        if of_pointwise:
-            rounds = ctas_per_sm if persistent else waves
-            latency = pointwise_rates.K_TILE * -(-k // (parts * cluster * columns)) * rounds
-            again = 0.0 if persistent else pointwise_rates.waves_after(waves, at_once, start)
-            time = pointwise_rates.norm(time + store * ctas_per_sm + again, moved, latency) + start
+        if loads is not None:
+            of_k = -(-k // (parts * cluster))
+            loading = ctas_per_sm * loads.time(rows / tiles_m, problem.n / tiles_n, of_k)
+            more_waves = 0.0 if persistent else start * (waves - 1)
+            time += store * ctas_per_sm + more_waves
+            time = pointwise_rates.norm(time, moved, loading) + start
         else:  # where memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
         time += exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times
+
+
+def _loads(problem: Problem, tile: TileConfig) -> pointwise_rates.Loads:
+    return pointwise_rates.Loads(
+        problem.tma and tile.warp_specialized,
+        tile.k,
+        problem.channels > 0,
+        problem.channels > 0 and problem.b_along_k,
+        tile.b_resident > 0,
+    )
 
 
 def _sms(machine: Machine, cluster: int) -> int:
@@ -376,10 +389,9 @@ def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) ->
     held = apart and 4 * outputs * splits <= HELD_PARTS
     rate = machine.bandwidth * (HELD_RATE if held else 1)
     launch, least = (LAUNCH_OF_SUMS if apart else LAUNCH), TWO_LAUNCHES
-    if apart and problem.pointwise:
+    if problem.pointwise:
         launch, least = pointwise_rates.LAUNCH, pointwise_rates.TWO_LAUNCHES
-        faster = pointwise_rates.HELD_RATE if held else 1
-        rate = pointwise_rates.MEMORY_RATE * machine.bandwidth * faster
+        rate = machine.bandwidth
     time += launch + outputs * (8 * splits + 4) / rate
     if problem.tma:
         time *= 1 + MORE_PARTS * log2(splits)
