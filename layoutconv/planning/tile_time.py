@@ -318,6 +318,8 @@ def times_of(
 def _loads(problem: Problem, tile: TileConfig) -> pointwise_rates.Loads:
     return pointwise_rates.Loads(
         problem.tma and tile.warp_specialized,
+        tile.m,
+        tile.n,
         tile.k,
         problem.channels > 0,
         problem.channels > 0 and problem.b_along_k,

@@ -55,7 +55,7 @@ def test_a_resident_b_has_a_rate_of_its_own() -> None:
     tile_k=st.sampled_from([32, 64]), along=st.booleans(), tma=st.booleans(),
 )  # fmt: skip
 def test_loads_add_up(m: int, n: int, k: int, tile_k: int, along: bool, tma: bool) -> None:
-    loads = Loads(tma, tile_k, along, along, False)
+    loads = Loads(tma, 256, 256, tile_k, along, along, False)
     time = loads.time(m, n, k)
     assert time >= 0
     if along:
@@ -64,6 +64,13 @@ def test_loads_add_up(m: int, n: int, k: int, tile_k: int, along: bool, tma: boo
     whole = 64 * -(-k // 64)
     if tma and along:  # a row is the slower the less of a box it fills
         assert loads.time(m, n, whole) / whole <= time / k + 1e-12
+
+
+def test_boxes_of_nothing_take_time() -> None:
+    """A tile of 128 columns asks for two boxes of 64, of which 16 columns fill a quarter of one."""
+    narrow, wide = (Loads(True, 64, n, 64, False, False, False) for n in (64, 128))
+    assert narrow.time(16, 16, 1000) < wide.time(16, 16, 1000) < 2 * narrow.time(16, 16, 1000)
+    assert narrow.time(16, 64, 1000) < narrow.time(16, 48, 1000) + 1e-9
 
 
 @given(small=st.integers(1, 10**9), more=st.integers(0, 10**9))
