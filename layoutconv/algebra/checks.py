@@ -127,6 +127,16 @@ def as_integer(x: Any) -> Any:
     return x if (duck or divisor) and not hasattr(x, "as_integer_ratio") else None
 
 
+def is_leaf(x: Any) -> bool:
+    """Tell if something is a leaf: an integer, which may be of NumPy or have a name, or a stride.
+
+    >>> import numpy as np
+    >>> is_leaf(np.int64(3)), is_leaf((3,)), is_leaf(True), is_leaf("4:1")
+    (True, False, False, False)
+    """
+    return is_stride(x) or isinstance(x, Symbolic) or as_integer(x) is not None
+
+
 def _item(x: Any) -> int | None:
     """The integer of an array or a tensor of one; None of other numbers, and of one without any."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .checks import is_leaf
 from .errors import LayoutTypeError
 from .int_tuple import IntTuple, flatten, shape_of
 from .layout import Layout, as_like, carried, make, make_layout
@@ -94,14 +95,18 @@ def _filter(layout: Layout) -> Layout:
 
 
 def flatten_layout(layout: Any) -> Any:
-    """The same leaves in one level of modes; of a tuple its leaves.
+    """The same leaves in one level of modes; of a tuple its leaves, of a leaf itself.
 
     >>> print(flatten_layout(Layout((4, (2, 3)), (1, (4, 8)))), flatten_layout((4, (2, 3))))
     (4,2,3):(1,4,8) (4, 2, 3)
+    >>> from .stride import E
+    >>> flatten_layout(4), flatten_layout(Layout(4, E(1)).stride)
+    (4, E(1))
     """
-    if isinstance(layout, tuple | int) and type(layout) is not bool:
-        return flatten(shape_of("flatten_layout", layout)) if isinstance(layout, tuple) else layout
     if type(layout) is not Layout:
+        if isinstance(layout, tuple) or is_leaf(layout):
+            found = shape_of("flatten_layout", layout)
+            return flatten(found) if isinstance(found, tuple) else found
         return as_like("flatten_layout", layout).on_domain(flatten_layout)
     if not isinstance(layout.shape, tuple):
         return layout

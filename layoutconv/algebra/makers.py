@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .basis import ScaledBasis
+from .checks import as_integer
 from .composed import IDENTITY, ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
-from .errors import LayoutTypeError, expect, whole
+from .errors import LayoutTypeError, whole, wrong_argument
 from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
 from .layout import Layout, as_layout, as_like, carried, innermost, make, make_layout
 from .like import symbolically
@@ -75,15 +76,18 @@ def make_basis_like(profile: IntTuple) -> IntTuple:
     return make_identity_layout(profile).stride
 
 
-def basis_get(basis: ScaledBasis, x: Any) -> Any:
-    """The entry of ``x`` that a scaled basis points at.
+def basis_get(basis: ScaledBasis | int, x: Any) -> Any:
+    """The entry of ``x`` that a scaled basis points at; all of it for an integer.
 
     >>> from .stride import E
-    >>> basis_get(E(1), (4, 8)), basis_get(E(1, 0), (4, (8, 2)))
-    (8, 8)
+    >>> basis_get(E(1), (4, 8)), basis_get(E(1, 0), (4, (8, 2))), basis_get(E(), (4, 8))
+    (8, 8, (4, 8))
     """
-    expect("basis_get", ScaledBasis, "a scaled basis", basis)
-    return get(x, basis.path)
+    if isinstance(basis, ScaledBasis):
+        return get(x, basis.path)
+    if as_integer(basis) is None:
+        raise wrong_argument("basis_get", "basis", "a scaled basis or an integer", basis)
+    return x
 
 
 def basis_value(basis: Any) -> Any:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from .checks import as_integer
+from .checks import as_integer, is_leaf
 from .errors import (
     LayoutError,
     LayoutTypeError,
@@ -25,7 +25,6 @@ from .errors import (
 from .late import late
 from .numbers import is_no_integer
 from .protocol import is_stride
-from .symbols import Symbolic
 from .values import Immutable, Shaped
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,12 +32,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = tuple[Callable[[Any], bool], str]  # tells if an operand is one, and says what it is
 
 
-def _is_leaf(x: Any) -> bool:
-    return is_stride(x) or isinstance(x, Symbolic) or as_integer(x) is not None
-
-
 def _is_tree(x: Any) -> bool:
-    return all(map(_is_tree, x)) if isinstance(x, tuple) else _is_leaf(x)
+    return all(map(_is_tree, x)) if isinstance(x, tuple) else is_leaf(x)
 
 
 def _has_strides(x: Any) -> bool:
@@ -54,7 +49,7 @@ def _is_operand(x: Any) -> bool:
 def _is_coordinate(x: Any) -> bool:
     if isinstance(x, tuple):
         return all(map(_is_coordinate, x))
-    if x is None or isinstance(x, Shaped) or _is_leaf(x):
+    if x is None or isinstance(x, Shaped) or is_leaf(x):
         return True
     return isinstance(getattr(x, "ndim", None), int) and not is_no_integer(x)  # an array of them
 
@@ -152,7 +147,7 @@ def _says_a_layout(text: str) -> bool:
 _OPERAND = (_is_operand, "an int, a nested tuple of them, a layout, or text that says one")
 _COORDINATE = (_is_coordinate, "a coordinate: an int, an array of them, None, or a tuple of those")
 _PATH = (_is_path, "an index or a sequence of them")
-_COUNT = (_is_leaf, "an int")
+_COUNT = (is_leaf, "an int")
 _WHOLE = (lambda x: x is None or type(as_integer(x)) is int, "an int")
 _INTS = (
     lambda x: not _has_strides(x) and _is_operand(x),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .arrays import fitted, has_array
+from .checks import is_leaf
 from .errors import LayoutTypeError, refuse_deep, text
 from .int_tuple import IntTuple, offset_at, paired_leaves, shape_of, sum_of
 from .layout import Layout, as_like, carried, make, make_all_plain
@@ -28,7 +29,7 @@ def slice_(crd: IntTuple, target: Any) -> Any:
     """
     if isinstance(crd, LayoutLike):
         raise LayoutTypeError(f"slice_: the coordinate comes first, before {crd}")
-    if isinstance(target, tuple | int):
+    if isinstance(target, tuple) or is_leaf(target):
         target = shape_of("slice_", target)
         return target if crd is None else _open_modes(crd, target)
     target = as_like("slice_", target)

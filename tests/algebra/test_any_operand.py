@@ -221,6 +221,13 @@ def test_numbers_of_other_libraries_are_numbers(at, kind):
         (lambda: lc.make_layout(4, np.int64(2)), Layout(4, 2)),
         (lambda: lc.overlaps(Layout((4, 4), (E(0), E(1))), Layout(2, E(1)), E(1)), True),
         (lambda: lc.overlaps(Layout(2, 1), Layout(2, 0), (0, 1)), False),
+        (lambda: lc.flatten(Layout(4, E(1)).stride), E(1)),
+        (lambda: lc.flatten(Layout(4, F2(3)).stride), F2(3)),
+        (lambda: lc.flatten(lc.symbols("N")), lc.symbols("N")),
+        (lambda: lc.flatten(np.int8(3)), 3),
+        (lambda: lc.slice_(None, Layout(4, E(1)).stride), E(1)),
+        (lambda: lc.slice_(None, np.int8(3)), 3),
+        (lambda: lc.basis_get(E(), (4, 8)), (4, 8)),
     ],
 )  # fmt: skip
 def test_what_was_answered_wrongly_or_not_at_all(ask, answer):
