@@ -354,9 +354,9 @@ def make_layout(*modes: Any, stride: Any = None) -> Layout:
 
 
 def _is_shape(x: Any) -> bool:
-    """Tell if an operand is a shape: integers at every leaf, and at least one."""
+    """Tell if an operand is a shape: integers at every leaf, if it has any."""
     if isinstance(x, tuple):
-        return bool(x) and all(map(_is_shape, x))
+        return all(map(_is_shape, x))
     return is_integer(as_integer(x))
 
 

@@ -228,6 +228,10 @@ def test_numbers_of_other_libraries_are_numbers(at, kind):
         (lambda: lc.slice_(None, Layout(4, E(1)).stride), E(1)),
         (lambda: lc.slice_(None, np.int8(3)), 3),
         (lambda: lc.basis_get(E(), (4, 8)), (4, 8)),
+        (lambda: lc.make_layout((4, ()), (2, ())), Layout((4, ()), (2, ()))),
+        (lambda: lc.make_layout(((4, 8), ()), ((8, 1), ())), Layout(((4, 8), ()), ((8, 1), ()))),
+        (lambda: lc.make_layout((), ()), Layout((), ())),
+        (lambda: lc.make_layout((4, ()), stride=(2, ())), Layout((4, ()), (2, ()))),
     ],
 )  # fmt: skip
 def test_what_was_answered_wrongly_or_not_at_all(ask, answer):
