@@ -9,7 +9,7 @@ from .checks import as_integer
 from .composed import IDENTITY, ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
-from .errors import LayoutTypeError, whole, wrong_argument
+from .errors import LayoutTypeError, expect, whole
 from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
 from .layout import Layout, as_layout, as_like, carried, innermost, make, make_layout
 from .like import symbolically
@@ -86,7 +86,7 @@ def basis_get(basis: ScaledBasis | int, x: Any) -> Any:
     if isinstance(basis, ScaledBasis):
         return get(x, basis.path)
     if as_integer(basis) is None:
-        raise wrong_argument("basis_get", "basis", "a scaled basis or an integer", basis)
+        expect("basis_get", ScaledBasis, "a scaled basis", basis)
     return x
 
 

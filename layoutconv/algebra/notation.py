@@ -13,7 +13,7 @@ from .expressions import Expressions
 from .int_tuple import IntTuple
 from .layout import Layout, make_layout
 from .orders import LayoutLeft, LayoutRight
-from .printed import Origin, Pointer, without_types
+from .printed import Origin, Pointer, as_calls
 from .stride import F2, CustomStride, ScaledBasis, Stride, StridedGather, basis_terms
 from .swizzle import Swizzle
 from .symbols import is_name, symbols
@@ -59,7 +59,8 @@ def parse(notation: str) -> Any:
     those after a multiple, ``strided(3)*2``.
     What CuTe C++ and the CuTe DSL print is read too, and what C++ writes: ``_4``, ``Int<4>{}``,
     ``make_shape(4, 8)``, ``make_layout(shape, stride)``, ``make_layout(shape, LayoutRight{})``,
-    ``Layout<Shape<_4,_8>, Stride<_8,_1>>{}``, ``Swizzle<3,3,3>{}`` and ``E<0,1>{}``. A swizzle in
+    ``Layout<Shape<_4,_8>, Stride<_8,_1>>{}``, ``Swizzle<3,3,3>{}`` and ``E<0,1>{}``, also after
+    ``cute::``, and the DSL's ``cute.make_layout(shape, stride=stride)``. A swizzle in
     front of a pointer moves bytes there, and elements here; of a tensor in memory the layout is
     read, of one of coordinates the tensor. A dynamic ``?`` is an integer with the name d0, d1, ...
     that the text does not use, and ``?{div=8}`` eight times one. A name that :func:`symbols` takes
@@ -149,7 +150,7 @@ class _Parser(Expressions):
         self.reader = reader
         self.names = names  # are there integers that are names
         words = _TOKEN_OR_WORD if names else _TOKEN
-        found = words.finditer(without_types(written), start, stop)
+        found = words.finditer(as_calls(written), start, stop)
         self.tokens = [*((token[0], token.start()) for token in found), ("", stop)]
         self.next = 0
         written_names = {token for token, _ in self.tokens}

@@ -1,4 +1,4 @@
-"""Texts that CuTe prints around a layout: types of C++, swizzled pointers, and coordinates."""
+"""Texts that CuTe has around a layout: types of C++, names, swizzled pointers, and coordinates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,27 @@ from .tensor import Coordinates, Tensor
 
 # Types of C++ that are tuples, and the swizzle, the end of which may be followed by `{}`.
 _TYPED = re.compile(r"(?:Shape|Stride|Coord|Tile|Step|Layout)<|<|>")
+_NAMESPACE = re.compile(r"\bcute(?:::|\.)(?=[A-Za-z_])")
+# Calls whose arguments may be named, and these names in their order.
+_NAMES = {
+    "make_layout": ("shape", "stride"),
+    "Layout": ("shape", "stride"),
+    "make_ordered_layout": ("shape", "order"),
+}
+_MARK = re.compile(r"(?:\b(make_layout|make_ordered_layout|Layout)\s*)?\(|\)|,")
+_ARGUMENT = re.compile(r"\s*(\w+)\s*=(?=\s*[\w(?-])")
+_SHAPE = re.compile(r"(?:make_(?:shape|tuple|coord|tile)\s*\(|[A-Za-z_]\w*\b(?!\s*\()|[^\w:]|\d)*")
 
 
-def without_types(written: str) -> str:
-    """The types of C++ as calls and tuples, in a text of the same length.
+def as_calls(written: str) -> str:
+    """What C++ and the DSL write as calls and tuples alone, in a text of the same length.
 
-    >>> without_types("Layout<Shape<_4,_8>>{}")
+    >>> as_calls("Layout<Shape<_4,_8>>{}")
     'Layout(     (_4,_8))  '
+    >>> as_calls("cute.make_layout(4, stride=2)")
+    '     make_layout(4,        2)'
     """
+    written = _without_names(_NAMESPACE.sub(lambda found: " " * len(found[0]), written))
     found, opened = list(written), []
     for token in _TYPED.finditer(written):
         if token[0] != ">":
@@ -37,6 +50,33 @@ def without_types(written: str) -> str:
             found[token.start()] = ")"
         if written[token.end() : token.end() + 2] == "{}":
             found[token.end() : token.end() + 2] = "  "
+    return "".join(found)
+
+
+def _without_names(written: str) -> str:
+    """Calls without the names of arguments that stand where they would without one."""
+    if "=" not in written:
+        return written
+    found = list(written)
+    open_calls: list[tuple[tuple[str, ...], int]] = []  # its names, and where its operand begins
+    for mark in _MARK.finditer(written):
+        if mark[0] == ")":
+            del open_calls[-1:]
+            continue
+        if mark[0] != ",":
+            open_calls.append((_NAMES.get(mark[1], ()), mark.end()))
+        elif open_calls:
+            names, start = open_calls.pop()
+            alone = names and _SHAPE.fullmatch(
+                "".join(found[start : mark.start()])
+            )  # two layouts have none
+            open_calls.append((names[1:] if alone else (), mark.end()))
+        else:
+            continue
+        names, _ = open_calls[-1]
+        given = _ARGUMENT.match(written, mark.end())
+        if given and given[1] in names[:1]:
+            found[given.start() : given.end()] = " " * len(given[0])
     return "".join(found)
 
 

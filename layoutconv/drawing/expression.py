@@ -33,7 +33,7 @@ _OPERANDS = {
     "logical_divide": "LT", "zipped_divide": "LT", "tiled_divide": "LT", "flat_divide": "LT",
     "logical_product": "LT", "zipped_product": "LT", "tiled_product": "LT", "flat_product": "LT",
     "blocked_product": "LL", "raked_product": "LL", "tile_to_shape": "LTT",
-    "coalesce": "LT", "filter": "LT", "flatten_layout": "L", "group_modes": "LNN",
+    "coalesce": "LT", "filter": "LT", "flatten": "L", "flatten_layout": "L", "group_modes": "LNN",
     "right_inverse": "L", "left_inverse": "L", "nullspace": "L", "max_common_layout": "LL",
     "make_ordered_layout": "TT", "make_identity_layout": "T", "make_layout_like": "L",
     "make_layout": "T*", "layout_add": "LL",

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from ..algebra import LayoutLeft, LayoutRight, LayoutValueError
 from ..algebra.errors import DEEPEST
 from ..algebra.notation import parse_part, pointed
-from ..algebra.printed import without_types
+from ..algebra.printed import as_calls
 
 LONGEST = 2000  # characters of an expression
 MOST_CALLS = 64  # operations in an expression, so that trees of them are not too deep either
@@ -61,7 +61,7 @@ class _Parser:
     """Recursive descent over operators, calls, groups and tuples; the rest is notation."""
 
     def __init__(self, expression: str, names: Collection[str]) -> None:
-        self.written, self.expression = expression, without_types(expression)
+        self.written, self.expression = expression, as_calls(expression)
         self.names = names
         self.at = 0
         self.calls = 0

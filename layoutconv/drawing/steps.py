@@ -61,7 +61,12 @@ def _other(applied: Applied, limit: int) -> list[Step]:
     if not shown:  # Layout(shape, stride) and its like say no more than their result does
         return []
     links: tuple[tuple[int, str, int, str], ...] = ()
-    if len(panels) == 2 and applied.name in ("coalesce", "flatten_layout", "group_modes"):
+    if len(panels) == 2 and applied.name in (
+        "coalesce",
+        "flatten",
+        "flatten_layout",
+        "group_modes",
+    ):
         links = ((0, "index", 1, "index"),)
     if len(panels) == 2 and applied.name in ("right_inverse", "left_inverse"):
         links = ((0, "offset", 1, "index"),)

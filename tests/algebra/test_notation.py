@@ -39,6 +39,22 @@ def test_what_cpp_writes_is_the_layout(layout, spelling, named):
     assert parse(f"{shape}:{stride}") == layout
 
 
+@settings(deadline=None)
+@given(layouts(), st.sampled_from(SPELLINGS))
+def test_what_the_dsl_writes_is_the_layout(layout, spelling):
+    shape, stride = spelt(layout.shape, spelling, ""), spelt(layout.stride, spelling, "")
+    order = tuple(range(len(layout.shape)))[::-1] if isinstance(layout.shape, tuple) else 0
+    for call in ("cute.make_layout", "make_layout", "cute::make_layout", "Layout"):
+        for read in (parse, evaluate):
+            assert read(f"{call}({shape}, stride={stride})") == layout
+            assert read(f"{call}(shape = {shape},stride = {stride})") == layout
+            nested = f"cute.make_layout({call}({shape}, stride={stride}))"
+            assert read(nested) == lc.make_layout(layout)
+    assert evaluate(f"cute.make_ordered_layout({shape}, order={order})") == lc.make_ordered_layout(
+        layout.shape, order
+    )
+
+
 def typed(tree, name):
     """A tuple as a type of C++."""
     if isinstance(tree, tuple):
@@ -282,8 +298,21 @@ def test_a_swizzle_in_front_of_a_pointer_moves_bytes(bits, base):
         "(?,4):(1@?,2)",
         "S<?,3,3>",
         "(4,8):(E<0>,!)",
+        "make_layout(stride=(8,1), shape=(4,8))",
+        "make_layout((4,8), order=(1,0))",
+        "make_layout((4,8):(8,1), stride=(1,2))",
+        "make_layout(make_layout(4), stride=2)",
+        "make_layout((4,8), (8,1), stride=2)",
+        "make_layout((4,stride=8))",
+        "make_layout((4,8), stride==(8,1))",
+        "(4,8):(8,stride=1)",
+        "cute.(4,8)",
+        "cute",
     ],
 )
 def test_what_is_no_layout_is_refused(text):
     with pytest.raises(LayoutError):
         parse(text)
+    if text != "make_layout()":  # an expression that says ():()
+        with pytest.raises(LayoutError):
+            evaluate(text)

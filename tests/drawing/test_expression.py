@@ -52,6 +52,7 @@ CALLS: dict[str, Any] = {
     "coalesce((4,(2,3)))": lc.coalesce(Layout((4, (2, 3)))),
     "filter((4,2):(1,0))": lc.filter(Layout((4, 2), (1, 0))),
     "flatten_layout(((2,3),4))": lc.algebra.flatten_layout(Layout(((2, 3), 4))),
+    "flatten((4,(2,3)):(1,(4,8)))": lc.flatten(Layout((4, (2, 3)), (1, (4, 8)))),
     "group_modes((2,3,4), 0, 2)": lc.group_modes(Layout((2, 3, 4)), 0, 2),
     "right_inverse((4,8):(8,1))": lc.right_inverse(A),
     "left_inverse(4:2)": lc.left_inverse(Layout(4, 2)),

@@ -20,10 +20,13 @@ _USED = {"o", "O", "_", "Layout", "gather", "ArithTuple", "ArithTupleIter"}
 _USED |= {f"{first}{last}" for first in ("Layout", "Gen") for last in ("Left", "Right")}
 _USED |= {"GenColMajor", "GenRowMajor"}
 _BEFORE_BLANKS_GO = (
-    (r"(?<!\w)([0-9]+)(?=[^\W\d_])", r"\1 "),  # a number ends where a word begins
+    (r"(?<!\w)(?<!_-)([0-9]+)(?=[^\W\d_])", r"\1 "),  # a number ends where a word begins
     (r"\b(?:Int|C)<-?[0-9]+>(?:\{\})?|\b_-?[0-9]+(?:\{\}|\b)|\b[0-9]+_c\b", "Ⓝ"),
     (r"\b(?:[sgrt]mem_)?ptr\[[0-9]+b\]\([^()\s]*\)", "Ⓟ"),
     (rf"\b{_OPENED}\b\s*\(", "⦅"),
+    (r"\bcute(?:::|\.)(?=[A-Za-z_])", " "),
+    (r"\bshape\s*=", "≐"),
+    (r"\bstride\s*=", "≗"),
     (r"\bmake_layout\b", "⊙"),
     (r"\bLayout\b(?=\s*\()", "⊙"),
     (r"\b(?:Layout(?:Left|Right)|Gen(?:Row|Col)Major)\b(?:\{\})?", "⊳"),
@@ -39,7 +42,9 @@ _INTEGER = "[ⓃⓋⓀ]"
 _LEAVES = (
     (rf"(?<![{_ENDS}])-Ⓝ", "Ⓝ"),
     (r"⟨Ⓝ,Ⓝ,Ⓝ>", "Ⓦ"),
+    (r"(?<!@)♯Ⓝ(?=@)", "Ⓝ"),  # the factor of a basis
     (r"♯Ⓝ", "Ⓓ"),
+    (r"∘Ⓓ(?=∘)", "∘Ⓝ"),  # an offset that adds by XOR
     (r"∘[ⓃⓋ](?:@Ⓝ)+(?=∘)", "∘Ⓝ"),  # an offset of a coordinate
 )
 # Of expressions: signs, products and, once there are none of these left, sums.
@@ -52,7 +57,7 @@ _BASES = re.compile(rf"(?<![*/%@]){_SCALED}(?:\+{_SCALED})*(?![*/%@])")
 _TUPLE_OF_INTEGERS = re.compile(r"(?:(?<!⊙)\(|⦅)(?:[ⓃⓋⓉ],)*[ⓃⓋⓉ]?\)")
 _TUPLE_OF_STRIDES = re.compile(r"(?:(?<!⊙)\(|⦅)(?:[ⓃⓋⓉⒹⓊ],)*[ⓃⓋⓉⒹⓊ]?\)")
 _MADE = re.compile(  # of a shape, of a shape and strides or an order, or of layouts
-    r"⊙\((?:[ⓃⓋⓉ](?:,(?:[ⓃⓋⓉⒹⓊ]|⊳))?"
+    r"⊙\((?:≐?[ⓃⓋⓉ](?:,≗?(?:[ⓃⓋⓉⒹⓊ]|⊳))?"
     r"|(?:Ⓜ|[ⓃⓋⓉ]:[ⓃⓋⓉⒹⓊ])(?:,(?:Ⓜ|[ⓃⓋⓉ](?::[ⓃⓋⓉⒹⓊ])?))*),?\)"
 )
 _PART = "(?:Ⓦ|Ⓜ|[ⓃⓋⓉ](?::[ⓃⓋⓉⒹⓊ])?)"
@@ -73,7 +78,7 @@ def is_notation(text: str) -> bool:
     >>> [is_notation(text) for text in ("(H,(W+7)//8):(W,8)", "(H W)", "2:H+1@0", "(lambda,2)")]
     [True, False, False, False]
     """
-    if not set(text).isdisjoint(_OWN + "⊙⊳⟨♯") or is_name(text.strip()):
+    if not set(text).isdisjoint(_OWN + "⊙⊳⟨♯≐≗") or is_name(text.strip()):
         return False  # a lone word is no layout
     for pattern, letter in _BEFORE_BLANKS_GO:
         text = re.sub(pattern, letter, text)

@@ -49,6 +49,10 @@ def test_commands() -> None:
         ("4:1+2", False), ("4:f1+1@0", False), ("(4:1)", False), ("(f4)", False), ("4 o", False),
         ("1_0", False), ("_ 4", False), ("- 4", False), ("S <1,2,3>", False), ("²", False),
         ("N", False), ("4,2", False), ("f4", False), ("S<1,2>", False), ("4@1", False),
+        ("2:f16@1", True), ("(2,2):(f1@0,2@1+f4@0)", True), ("f4@1", False), ("4:f1@f2", False),
+        ("cute.make_layout(4, stride=2)", True), ("make_layout(shape=(4,),stride = (f2,))", True),
+        ("make_layout(4, order=2)", False), ("make_layout(4:1, stride=2)", False),
+        ("cute.4", False),
     ],
 )  # fmt: skip
 def test_the_recogniser(text: str, expected: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import ComposedLayout, E, Layout, LayoutError, Swizzle
-from layoutconv.algebra.stride import F2
+from layoutconv.algebra.stride import F2, ScaledBasis
 
 EXTENTS = (1, 2, 2, 3, 4, 4, 6, 8, 16)
 STRIDES = (0, 1, 1, 2, 3, 4, 8, 16, 64, -1, -4)
@@ -68,8 +68,11 @@ def layout(rng: Random) -> Typed:
     shape = tree(rng, profile, lambda: integer(rng, extent()))
     if rng.random() < 0.15:
         return Typed(shape.text, Layout(shape.value))
-    leaf = rng.choice((_plain, _plain, _big, _basis, _sum, _f2, _named, _named_basis))
+    leaf = rng.choice((_plain, _plain, _big, _basis, _sum, _f2, _f2_basis, _named, _named_basis))
     stride = tree(rng, profile, lambda: leaf(rng))
+    if rng.random() < 0.1:
+        named = rng.choice(("cute.make_layout({}, stride={})", "make_layout(shape={},stride ={})"))
+        return Typed(named.format(shape.text, stride.text), Layout(shape.value, stride.value))
     colon = f"{_blank(rng)}:{_blank(rng)}"
     return Typed(f"{shape.text}{colon}{stride.text}", Layout(shape.value, stride.value))
 
@@ -138,6 +141,11 @@ def _sum(rng: Random) -> Typed:
 def _f2(rng: Random) -> Typed:
     value = rng.randint(0, 1 << rng.choice((3, 10, 60)))
     return Typed(f"f{value}", F2(value))
+
+
+def _f2_basis(rng: Random) -> Typed:
+    factor, mode = _f2(rng), rng.randint(0, 4)
+    return Typed(f"{factor.text}@{mode}", ScaledBasis(factor.value, (mode,)))
 
 
 def _profile(rng: Random, depth: int) -> Any:
