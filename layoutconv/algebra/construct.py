@@ -11,7 +11,7 @@ from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, sh
 from .layout import Layout, as_like, innermost, make
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_stride, require_known, simplified
-from .protocol import Path, is_zero, terms
+from .protocol import Path, is_zero, terms, xor
 from .symbols import same
 
 
@@ -84,8 +84,9 @@ def make_layout_like(layout: Any) -> Layout:
     """The compact layout of the same shape, its modes in the order of the strides of ``layout``.
 
     Modes of stride 0 keep it. Coordinates are in colexicographic order: by the last mode that they
-    step along, then by how far. Of a composed layout or a tensor it is a plain layout all the same:
-    the order of its domain. CUTLASS: cute/layout.hpp; of coordinates: NVlabs/CuTe.
+    step along, then by how far; XOR strides by their value. Of a composed layout or a tensor it is
+    a plain layout all the same: the order of its domain. CUTLASS: cute/layout.hpp; of coordinates
+    and XOR strides: NVlabs/CuTe.
 
     >>> print(make_layout_like(Layout((4, 2, 8), (0, 10, 1))))
     (4,2,8):(0,8,1)
@@ -105,6 +106,8 @@ def _make_layout_like(layout: Layout) -> Layout:
         ordered = by_stride([(i, abs(d)) for i, d in found])
     elif arithmetic(layout) is Arithmetic.COORDINATE:
         ordered = sorted(found, key=lambda mode: _steps(mode[1], layout))
+    elif all(type(xor(d)) is int for _, d in found):
+        ordered = sorted(found, key=lambda mode: int(xor(mode[1]) or 0))
     else:
         raise LayoutTypeError(f"make_layout_like: expected strides in an order, got {layout}")
     strides: list[Any] = [0] * len(leaves)

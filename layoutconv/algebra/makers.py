@@ -159,7 +159,7 @@ def sort(layout: Any) -> Any:
 
     Of equal strides the smaller extent comes first.
 
-    Raises :class:`LayoutTypeError` for strides that have no order, as bases.
+    Raises :class:`LayoutTypeError` for strides that have no order, as index buffers.
 
     >>> print(sort(Layout((4, 8), (8, 1))), sort(Layout((5, 32, 16), (1, 5, 5))))
     (8,4):(1,8) (5,16,32):(1,5,5)
@@ -167,7 +167,7 @@ def sort(layout: Any) -> Any:
     if type(layout) is not Layout:
         return as_like("sort", layout).on_domain(sort)
     try:
-        return symbolically(_sorted, layout, name="sort")
+        return symbolically(_sorted, simplified(layout), name="sort")
     except TypeError as error:
         raise LayoutTypeError(f"sort: the strides of {layout} have no order") from error
 

@@ -202,6 +202,9 @@ def test_numbers_of_other_libraries_are_numbers(at, kind):
         assert "np." not in repr(result), (args, named, result)
 
 
+STRIDED = lc.CustomStride(lc.StridedGather(3), 1)
+
+
 @pytest.mark.parametrize(
     ("ask", "answer"),
     [
@@ -231,6 +234,8 @@ def test_numbers_of_other_libraries_are_numbers(at, kind):
         (lambda: lc.make_layout((4, ()), (2, ())), Layout((4, ()), (2, ()))),
         (lambda: lc.make_layout(((4, 8), ()), ((8, 1), ())), Layout(((4, 8), ()), ((8, 1), ()))),
         (lambda: lc.make_layout((), ()), Layout((), ())),
+        (lambda: lc.make_layout_like(Layout((4, 8), (F2(9), F2(1)))), Layout((4, 8), (8, 1))),
+        (lambda: lc.sort(Layout((4, 2), (STRIDED, 1))), Layout((2, 4), (1, 3))),
         (lambda: lc.make_layout((4, ()), stride=(2, ())), Layout((4, ()), (2, ()))),
     ],
 )  # fmt: skip

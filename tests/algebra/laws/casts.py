@@ -166,7 +166,7 @@ def law_make_layout_like(rng, kind, strides):
     steps = flat_strides(inner.shape, inner.stride)
     if error is not None:
         holds(
-            strides in ("gather", "user", "basis", "F2"),
+            strides in ("gather", "user", "basis"),
             "refused",
             lc.make_layout_like,
             (x,),
