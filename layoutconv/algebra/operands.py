@@ -159,6 +159,7 @@ _NAMES = (
     "a str or a tuple of them",
 )
 _COUNTS = ("int", "int | None")  # annotations
+_RECORDS = ("CopyAtom", "CopyUnit", "MmaAtom", "TiledCopy", "TiledMma")  # which are above this file
 _FLAG = (lambda x: isinstance(x, bool), "a bool")
 _CALLABLE = (callable, "a function")
 
@@ -170,6 +171,12 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("names", "index"), _NAMES),
     **dict.fromkeys(("weight_stationary", "sparse", "a_in_registers"), _FLAG),
 }
+
+
+def _named(kind: str) -> Kind:
+    """The operands of a class with this name."""
+    article = "an" if kind == "MmaAtom" else "a"
+    return lambda x: any(cls.__name__ == kind for cls in type(x).__mro__), f"{article} {kind}"
 
 
 def naming_operands(fn: Function) -> Function:
@@ -265,8 +272,12 @@ def refused(
     counts, operand = (_WHOLE, _INTS) if strictly else (_COUNT, _OPERAND)
     for name, value in given.items():
         parameter = signature.parameters[name]
-        counted = parameter.annotation in _COUNTS
-        fits, expected = counts if counted else KINDS.get(name, operand)
+        if parameter.annotation in _RECORDS:
+            fits, expected = _named(parameter.annotation)
+        elif parameter.annotation in _COUNTS:
+            fits, expected = counts
+        else:
+            fits, expected = KINDS.get(name, operand)
         many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         for x in value if many else (value,):
             if x is not parameter.default and not _fits(fits, x):

@@ -19,7 +19,7 @@ from .construct import with_shape
 from .display import Pictured
 from .divide import zipped_divide
 from .entries import prepend, product_each
-from .errors import LayoutTypeError, LayoutValueError, expect, whole
+from .errors import LayoutTypeError, LayoutValueError, expect, whole, wrong_argument
 from .int_tuple import IntTuple, flatten, product
 from .inverse import left_inverse, right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
@@ -72,17 +72,20 @@ def universal_copy(values: int = 1) -> CopyUnit:
     return CopyUnit(layout, layout, layout)
 
 
-def copy_unit(atom: Any, element_bits: int = 16) -> CopyUnit:
+def copy_unit(atom: CopyAtom, element_bits: int = 16) -> CopyUnit:
     """A copy atom, whose layouts count bits, in units of elements.
 
-    Raises :class:`LayoutTypeError` for a box of TMA that is swizzled: tile its shared memory with
-    :func:`smem_atom` instead, and take the box unswizzled.
+    Raises :class:`LayoutTypeError` for a size of elements that is no integer >= 1, and for a box of
+    TMA that is swizzled: tile its shared memory with :func:`smem_atom` instead, and take the box
+    unswizzled.
 
     >>> from .atoms import copy_atom
     >>> print(copy_unit(copy_atom("ldmatrix.x4")).destination)
     (32,(2,4)):(2,(1,64))
     """
     expect("copy_unit", CopyAtom, "a copy atom, as copy_atom(name) gives one", atom)
+    if type(element_bits) is not int or element_bits < 1:
+        raise wrong_argument("copy_unit", "element_bits", "an int >= 1", element_bits)
     source = upcast(atom.source, element_bits)
     destination = upcast(atom.destination, element_bits)
     if not isinstance(destination, Layout):

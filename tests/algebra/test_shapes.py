@@ -414,6 +414,7 @@ def test_products_of_tuples_refuse_what_they_would_repeat_or_cut_off():
 
 
 GATE = lc.mma_atom("m16n8k16.f16")
+LOAD = lc.copy_atom("ldmatrix.x4")
 
 
 @pytest.mark.parametrize(
@@ -436,6 +437,18 @@ GATE = lc.mma_atom("m16n8k16.f16")
             lambda: lc.make_tiled_copy_S(lc.universal_copy(4), GATE),
             "make_tiled_copy_S: expected a TiledCopy",
         ),
+        (
+            lambda: lc.make_tiled_copy_S(lc.universal_copy(4), None),
+            "argument `copy`: expected a Til",
+        ),
+        (
+            lambda: lc.make_tiled_copy_A(lc.universal_copy(4), 3),
+            "argument `mma`: expected a TiledMma",
+        ),
+        (lambda: lc.make_tiled_mma("m16n8k16"), "argument `atom`: expected an MmaAtom, got 'm16n"),
+        (lambda: lc.copy_unit("x"), "argument `atom`: expected a CopyAtom, got 'x'"),
+        (lambda: lc.copy_unit(LOAD, 0), "copy_unit: argument `element_bits`: expected an int >= 1"),
+        (lambda: lc.copy_unit(LOAD, "8"), "argument `element_bits`: expected an int >= 1, got '8'"),
         (lambda: lc.evenly_divides((4, 8), 0), "0 divides nothing"),
         (lambda: lc.idx2crd(8, (0, 1)), "an extent of 0 has no coordinates"),
         (lambda: lc.IndexedGather([1, 2])(lc.symbols("H")), "position H has no value"),
