@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..algebra import ComposedLayout, Layout, Tensor
+from ..algebra import ComposedLayout, Layout, LayoutValueError, Tensor
+from ..algebra.errors import shortly, wrong_argument
 from .oracle import (
     components,
     coordinates,
@@ -36,7 +37,7 @@ def layout_of(x: Any) -> Any:
     """A layout of another library as one of ours, by its ``shape`` and ``stride``.
 
     Layouts, composed layouts and tensors of this library are returned as they are, an integer
-    or a tuple of integers is a shape.
+    or a tuple of integers is a shape. Raises :class:`WrongResultError` for what has neither.
 
     >>> print(layout_of(Layout((4, 8), (8, 1))), layout_of((4, 2)))
     (4,8):(8,1) (4,2):(1,4)
@@ -45,7 +46,37 @@ def layout_of(x: Any) -> Any:
         return x
     if isinstance(x, int | tuple) and not hasattr(x, "shape"):
         return Layout(x)
+    if not hasattr(x, "shape") or not hasattr(x, "stride"):
+        raise WrongResultError(f"{shortly(x)} is no layout: it has no shape and stride")
     return Layout(_tuple(x.shape), _tuple(x.stride))
+
+
+def expect_known(operation: str, argument: str, x: Any, known: Iterable[str]) -> None:
+    """Refuse a name that is none of those there are.
+
+    >>> expect_known("layouts", "kind", "f2", ("int", "F2"))
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutValueError: layouts: argument `kind`: expected one of int, F2, \
+got 'f2'
+    """
+    names = tuple(known)
+    if x not in names:
+        expected = f"expected one of {', '.join(names)}"
+        raise LayoutValueError(f"{operation}: argument `{argument}`: {expected}, got {shortly(x)}")
+
+
+def expect_count(operation: str, argument: str, x: Any) -> None:
+    """Refuse what is no number of things, at least 1.
+
+    >>> expect_count("shapes", "max_rank", 0)
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: shapes: argument `max_rank`: expected an int >= 1, \
+got 0
+    """
+    if type(x) is not int or x < 1:
+        raise wrong_argument(operation, argument, "an int >= 1", x)
 
 
 def _tuple(tree: Any) -> Any:

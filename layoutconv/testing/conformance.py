@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from .. import algebra
 from ..algebra import Layout, LayoutError, LayoutTypeError, LayoutValueError
+from ..algebra.errors import wrong_argument
 from . import checks, checks_modes, checks_tiles
 from .admissible import ADMISSIBLE
-from .compare import WrongResultError
+from .compare import WrongResultError, expect_count
 from .random_layouts import random_layout
 
 _REFUSALS = (AssertionError, ValueError, TypeError, NotImplementedError)
@@ -121,12 +122,18 @@ def conformance(
     those in ``skip``. Every other case is of operands that have a result by construction; for
     the rest the algebra of this package says if there is one. Raises
     :class:`~layoutconv.LayoutTypeError` for a module that has no layouts, or no operation on them,
-    and :class:`~layoutconv.LayoutValueError` for a name in ``skip`` that no operation has.
+    and for less than one case, :class:`~layoutconv.LayoutValueError` for a name in ``skip`` that no
+    operation has.
 
     >>> outcome = conformance("layoutconv", cases=20)["composition"]
     >>> outcome.exact + outcome.refused, outcome.wrong + outcome.over_refused + outcome.crashed
     (20, 0)
     """
+    expect_count("conformance", "cases", cases)
+    if isinstance(skip, str) or not isinstance(skip, Iterable):
+        raise wrong_argument("conformance", "skip", "a sequence of names", skip)
+    if library == "":
+        raise wrong_argument("conformance", "library", "a module or its name", library)
     module = import_module(library) if isinstance(library, str) else library
     left_out = set(skip)
     if not left_out <= set(OPERATIONS):

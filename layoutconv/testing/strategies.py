@@ -12,8 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ..algebra import Swizzle
+from ..algebra.layout import as_like
 from .admissible import ADMISSIBLE, disjoint, positions, tile_by_mode
-from .random_layouts import SIGNED, of_kind, operand, plain_shape
+from .compare import expect_count, expect_known
+from .random_layouts import OPERAND_KINDS, SIGNED, STRIDE_KINDS, of_kind, operand, plain_shape
 from .symbolic import SymbolicCase, symbolic_case
 
 _RANDOM: Any = st.randoms(use_true_random=False)  # every choice of it is drawn, and shrinks
@@ -37,6 +39,8 @@ def shapes(max_rank: int = 3, max_size: int = 64, nested: bool = True) -> Any:
     >>> len(find(shapes(), lambda shape: isinstance(shape, tuple) and len(shape) == 2))
     2
     """
+    expect_count("shapes", "max_rank", max_rank)
+    expect_count("shapes", "max_size", max_size)
     return _made(lambda rng: plain_shape(rng, max_rank, max_size, nested=nested))
 
 
@@ -55,6 +59,9 @@ def layouts(
     >>> find(layouts(), lambda a: a.size() > 3 and a(1) < 0).size() > 3
     True
     """
+    expect_known("layouts", "kind", kind, STRIDE_KINDS)
+    expect_count("layouts", "max_rank", max_rank)
+    expect_count("layouts", "max_size", max_size)
 
     def make(rng: Random) -> Any:
         shape = plain_shape(rng, max_rank, max_size, nested=nested)
@@ -72,6 +79,8 @@ def operands(kind: str = "layout", strides: str = "int") -> Any:
     >>> find(operands("swizzled"), lambda x: x(0) > 0)(0) > 0
     True
     """
+    expect_known("operands", "kind", kind, OPERAND_KINDS)
+    expect_known("operands", "strides", strides, STRIDE_KINDS)
     return _made(lambda rng: operand(rng, kind, strides))
 
 
@@ -86,6 +95,9 @@ def arguments(operation: str, kind: str = "layout", strides: str = "int") -> Any
     >>> a, b = find(arguments("composition"), lambda x: x[1].rank == 2)
     >>> check_composition(a, b, composition(a, b))
     """
+    expect_known("arguments", "operation", operation, ADMISSIBLE)
+    expect_known("arguments", "kind", kind, OPERAND_KINDS)
+    expect_known("arguments", "strides", strides, STRIDE_KINDS)
     return _made(lambda rng: ADMISSIBLE[operation](rng, kind, strides))
 
 
@@ -97,6 +109,7 @@ def disjoint_layouts(max_size: int = 24, gaps: bool = True) -> Any:
     >>> len({a(i) for i in range(a.size())}) == a.size()
     True
     """
+    expect_count("disjoint_layouts", "max_size", max_size)
     return _made(lambda rng: disjoint(rng, max_size=max_size, gaps=gaps))
 
 
@@ -109,6 +122,7 @@ def subtiles(shape: Any) -> Any:
     >>> composition(Layout((4, 6), (6, 1)), tile).size()
     12
     """
+    shape = as_like("subtiles", shape).shape
     return _made(lambda rng: positions(rng, shape))
 
 
@@ -119,6 +133,7 @@ def tilers(shape: Any) -> Any:
     >>> len(find(tilers((4, 6)), lambda t: None not in t))
     2
     """
+    shape = as_like("tilers", shape).shape
     return _made(lambda rng: tile_by_mode(rng, shape))
 
 

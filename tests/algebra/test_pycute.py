@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import re
 import sys
+import textwrap
 import unittest
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +17,7 @@ from types import ModuleType
 import pytest
 
 import layoutconv.algebra as lc
+from layoutconv.testing import WrongResultError
 
 FUNCTIONS = 10  # of the seven files of CUTLASS 4.7
 
@@ -39,6 +42,15 @@ def under_its_name():
     names = [name for name in lc.__all__ if not hasattr(builtins, name)]
     vars(module).update({name: getattr(lc, name) for name in names}, Integer=Integer)
     return module
+
+
+def test_the_page_finds_a_fault_in_it():
+    pytest.importorskip("pycute")
+    page = (Path(__file__).parents[2] / "docs" / "algebra" / "testing.md").read_text()
+    program = page[page.index("    import pycute\n") : page.index("It ends in `")]
+    said = re.search(r"It ends in `WrongResultError: ([^`]+)`", page)[1]
+    with pytest.raises(WrongResultError, match=re.escape(said)):
+        exec(textwrap.dedent(program), {})
 
 
 def test_its_own_tests_pass(monkeypatch):

@@ -15,7 +15,15 @@ from layoutconv.algebra import Layout, LayoutError
 from layoutconv.testing.__main__ import main
 from layoutconv.testing.conformance import OPERATIONS, table
 from layoutconv.testing.random_layouts import domain
-from layoutconv.testing.strategies import arguments, layouts, operands, shapes, swizzles, tilers
+from layoutconv.testing.strategies import (
+    arguments,
+    layouts,
+    operands,
+    shapes,
+    subtiles,
+    swizzles,
+    tilers,
+)
 
 # What other libraries give (docs/algebra/discrepancies.md): the operation, operands, their result.
 WRONG = [
@@ -140,13 +148,41 @@ def test_functions_of_tuples_are_no_operations_on_layouts():
         (["--library", "no_such_library"], "No module named 'no_such_library'"),
         (["--library", "math"], "no Layout, or no operation"),
         (["--skip", "coalesce,composit"], "no operation composit to skip"),
+        (["--cases", "0"], "argument `cases`: expected an int >= 1, got 0"),
+        (["--library", ""], "argument `library`: expected a module or its name"),
     ],
 )
 def test_what_cannot_be_played_is_said(options, why, capsys):
     with pytest.raises(SystemExit) as ended:
-        main([*options, "--cases", "1"])
+        main(["--cases", "1", *options])
     assert ended.value.code == 2
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda: arguments("compose"), "argument `operation`: expected one of coalesce, "),
+        (lambda: arguments("composition", "swizzle"), "argument `kind`: expected one of layout, "),
+        (lambda: arguments("composition", strides="f2"), "argument `strides`: expected one of int"),
+        (lambda: layouts(kind="f2"), "layouts: argument `kind`: expected one of int, .*, got 'f2'"),
+        (lambda: layouts(max_rank=0), "argument `max_rank`: expected an int >= 1, got 0"),
+        (lambda: operands("swizzle"), "operands: argument `kind`: expected one of layout, "),
+        (lambda: subtiles("x"), "expected a layout, found 'x'"),
+        (lambda: tilers(None), "tilers: None is not a layout"),
+        (lambda: testing.conformance(lc, cases=2.5), "`cases`: expected an int >= 1, got 2.5"),
+        (lambda: testing.conformance(lc, 1, skip="filter"), "`skip`: expected a sequence of names"),
+    ],
+)
+def test_a_wrong_argument_is_named(ask, why):
+    with pytest.raises(lc.LayoutError, match=why):
+        ask()
+
+
+def test_what_is_no_layout_is_a_wrong_result():
+    for result in (None, "4:1", [4]):
+        with pytest.raises(testing.WrongResultError, match="is no layout: it has no shape"):
+            testing.check_composition(Layout(4), Layout(2), result)
 
 
 @settings(deadline=None, max_examples=20)
