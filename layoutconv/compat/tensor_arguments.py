@@ -1,12 +1,13 @@
-"""Arguments of other libraries' functions that have to be tensors."""
+"""Arguments of other libraries' functions that have to be tensors, or become some."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, shown
 
 
 def check_tensors(**tensors: Any) -> None:
@@ -19,3 +20,62 @@ def check_tensors(**tensors: Any) -> None:
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise ArgumentTypeError(name, "a torch tensor", type(value).__name__)
+
+
+def as_numbers(name: str, value: Any, modes: str = "") -> Tensor:
+    """Return a tensor, an array or a list of real numbers as a tensor.
+
+    ``modes``, as "(points, D)", says how many there are. Raises
+    :class:`~layoutconv.errors.ArgumentTypeError` for what holds none, as texts or complex numbers,
+    and :class:`~layoutconv.errors.ArgumentError` for other modes.
+
+    >>> as_numbers("coordinates", ["a"])
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `coordinates`: expected a tensor or an array of\
+ numbers, got ['a']
+    """
+    try:
+        found = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentTypeError(name, "a tensor or an array of numbers", shown(value)) from error
+    if found.is_complex() or found.dtype == torch.bool:
+        raise ArgumentTypeError(name, "a tensor or an array of numbers", found.dtype)
+    if modes and found.ndim != modes.count(",") + (modes[-2] != ","):
+        raise ArgumentError(name, modes, tuple(found.shape))
+    return found
+
+
+def check_places(name: str, places: Any, count: int) -> Tensor:
+    """Return places (n,) among ``count`` rows, a tensor of integers, as int64.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no tensor of integers, and
+    :class:`~layoutconv.errors.ArgumentError` for one of other modes, or with a place that there is
+    not: that waits for the device, and is not asked while a CUDA graph is captured.
+
+    >>> check_places("rows", torch.tensor([0, 2]), 2)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `rows`: expected numbers from 0 to 1, got 2
+    """
+    check_tensors(**{name: places})
+    if places.is_floating_point() or places.is_complex() or places.dtype == torch.bool:
+        raise ArgumentTypeError(name, "a tensor of integers", places.dtype)
+    if places.ndim != 1:
+        raise ArgumentError(name, "(entries,)", tuple(places.shape))
+    if not (places.is_cuda and torch.cuda.is_current_stream_capturing()):
+        other = (places < 0) | (places >= count)
+        if bool(other.any()):
+            raise ArgumentError(name, f"numbers from 0 to {count - 1}", places[other][0].item())
+    return places.long()
+
+
+def as_device(name: str, value: Any) -> torch.device:
+    """Return a device that torch knows, the CPU for None.
+
+    >>> as_device("device", "x")
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `device`: expected a device of torch, got 'x'
+    """
+    try:
+        return torch.device("cpu" if value is None else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(name, "a device of torch", shown(value)) from error

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, shown
 from .tensor_arguments import check_tensors
 
 
@@ -65,6 +65,22 @@ def whole_per_mode(name: str, value: Any, rank: int, least: int | None = None) -
     return values
 
 
+def whole_numbers(name: str, value: Any, least: int, expected: str) -> list[int]:
+    """Return a sequence, an array or a tensor of whole numbers as ints; ``expected`` is in words.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for anything else, a lone number too, and
+    :class:`~layoutconv.errors.ArgumentError` for less than ``least``.
+
+    >>> whole_numbers("size", 3, 0, "two sizes")
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `size`: expected two sizes, got 3
+    """
+    several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not several and getattr(value, "ndim", 0) != 1:
+        raise ArgumentTypeError(name, expected, shown(value))
+    return [whole(name, one, least) for one in value]
+
+
 def int32_cells(name: str, coords: Tensor) -> Tensor:
     """Return coordinates, of any dtype, as int32.
 
@@ -82,6 +98,8 @@ def int32_cells(name: str, coords: Tensor) -> Tensor:
     check_tensors(**{name: coords})
     if coords.dtype == torch.int32:
         return coords
+    if coords.is_complex() or coords.dtype == torch.bool:
+        raise ArgumentTypeError(name, "a tensor of whole numbers", coords.dtype)
     cells = coords.int()
     if coords.is_cuda and torch.cuda.is_current_stream_capturing():
         return cells

@@ -10,9 +10,12 @@ import torch
 
 import layoutconv.compat.MinkowskiEngine as ME  # noqa: N817
 import layoutconv.compat.torchsparse as torchsparse
+from layoutconv.compat.MinkowskiEngine.MinkowskiKernelGenerator import get_kernel_volume
+from layoutconv.compat.MinkowskiEngine.sparse_matrix_functions import spmm, spmm_average
 from layoutconv.compat.spconv.pytorch.functional import sparse_add
 from layoutconv.compat.spconv.pytorch.utils import gather_features_by_pc_voxel_id
 from layoutconv.compat.torchsparse.nn import functional as spf
+from layoutconv.compat.torchsparse.utils.collate import sparse_collate
 from layoutconv.compat.torchsparse.utils.quantize import sparse_quantize
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
@@ -65,4 +68,151 @@ def test_points_to_quantize_have_three_columns():
 
 def test_a_batch_is_of_sparse_tensors():
     with pytest.raises(ArgumentTypeError, match="`inputs`: expected a SparseTensor, got dict"):
-        torchsparse.utils.collate.sparse_collate([{"x": ROWS}])
+        sparse_collate([{"x": ROWS}])
+
+
+ODD = (
+    None,
+    "x",
+    "",
+    3,
+    -1,
+    2.5,
+    float("nan"),
+    [],
+    [None],
+    ["a"],
+    {},
+    {"a": 1},
+    {1, 2},
+    object(),
+    b"ab",
+    np.zeros((0, 3)),
+    np.array(3),
+    np.array(["a"]),
+    np.ones((2, 2, 2), np.complex64),
+    torch.tensor(3),
+    torch.ones(7),
+    torch.zeros(0, 4),
+    torch.ones(2, 4).bool(),
+    torch.full((2, 5), float("nan")),
+    torch.full((2, 4), 2**40),
+    (-1, 2),
+    (2, "a"),
+    (2**40, 3, 5),
+    [[1, 2], [3]],
+    int,
+    range(3),
+    torch.ones(2, 3, dtype=torch.complex64),
+    np.array([-5, 7, 9]),
+    torch.tensor([-5, 7, 9]),
+)
+PLACE, MATRIX = torch.tensor([0, 0, 1]), torch.tensor([[10.0], [1.0]])
+POINTS = np.array([[0.1, 1.0, 2.0], [3.0, 4.0, 5.5]])
+CELLS = torch.tensor([[0, 1, 1], [0, 2, 2]]).int()
+GRID = torch.ones(1, 2, 3, 3)
+MINKOWSKI: dict[str, tuple[Any, dict[str, Any]]] = {
+    "spmm": (
+        spmm,
+        {"rows": PLACE, "cols": PLACE, "vals": torch.ones(3), "size": (3, 2), "mat": MATRIX},
+    ),
+    "spmm_average": (spmm_average, {"rows": PLACE, "cols": PLACE, "size": (3, 2), "mat": MATRIX}),
+    "get_kernel_volume": (
+        get_kernel_volume,
+        {"region_type": ME.RegionType.HYPER_CUBE, "kernel_size": [3, 3]},
+    ),
+    "KernelGenerator": (ME.KernelGenerator, {"kernel_size": 3, "region_type": 0, "dimension": 3}),
+    "pooling": (ME.MinkowskiMaxPooling, {"kernel_size": 3, "stride": 1, "dimension": 2}),
+    "dense_coordinates": (ME.dense_coordinates, {"shape": (1, 8, 2, 2)}),
+    "to_sparse": (ME.to_sparse, {"x": GRID, "format": "BCXX"}),
+    "to_sparse_all": (
+        ME.to_sparse_all,
+        {"dense_tensor": GRID, "coordinates": ME.dense_coordinates(GRID.shape)},
+    ),
+    "sparse_quantize": (
+        ME.utils.sparse_quantize,
+        {
+            "coordinates": POINTS,
+            "features": POINTS,
+            "labels": np.array([1, 2], np.uint8),
+            "ignore_label": 255,
+            "quantization_size": 0.5,
+            "return_index": True,
+            "device": "cpu",
+        },
+    ),
+    "unique": (ME.utils.unique_coordinate_map, {"coordinates": CELLS}),
+    "batched_coordinates": (
+        ME.utils.batched_coordinates,
+        {"coords": [POINTS], "dtype": torch.int32, "device": None},
+    ),
+    "sparse_collate": (
+        ME.utils.sparse_collate,
+        {"coords": [POINTS], "feats": [POINTS], "labels": [POINTS], "device": None},
+    ),
+    "batch_sparse_collate": (ME.utils.batch_sparse_collate, {"data": [(POINTS, POINTS)]}),
+    "SparseCollation": (
+        lambda limit_numpoints, list_data: ME.utils.SparseCollation(limit_numpoints)(list_data),
+        {"limit_numpoints": 5, "list_data": [(POINTS, POINTS)]},
+    ),
+    "SparseTensor": (ME.SparseTensor, {"features": torch.ones(2, 3), "coordinates": CELLS}),
+    "TensorField": (ME.TensorField, {"features": torch.ones(2, 3), "coordinates": CELLS.float()}),
+}
+
+
+@pytest.mark.parametrize("call", MINKOWSKI)
+def test_odd_arguments_are_answered_or_named(call):
+    """No other exception of any kind: not Python's, not NumPy's, not torch's."""
+    function, given = MINKOWSKI[call]
+    function(**given)
+    errors = []
+    for name in given:
+        for odd in ODD:
+            try:
+                function(**(given | {name: odd}))
+            except ArgumentError as error:
+                errors.append(error)
+    assert len(errors) > len(ODD) / 2
+    assert {error.name for error in errors} <= {*given, "data"}
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: ME.dense_coordinates((4, 8)), r"`shape`: expected the shape \(N, C, X, Y"),
+        (lambda: ME.dense_coordinates((1, 8, 2**20, 2**20)), r"`shape`: .* fewer than 2\^31 cells"),
+        (lambda: get_kernel_volume(0, 3), "`kernel_size`: expected a number >= 1 for each mode"),
+        (lambda: get_kernel_volume(7, [3]), "`region_type`: expected a RegionType, got 7"),
+        (lambda: spmm(PLACE, PLACE + 1, PLACE, (3, 2), MATRIX), "`cols`: .*from 0 to 1, got 2"),
+        (lambda: spmm(PLACE / 2, PLACE, PLACE, (3, 2), MATRIX), "`rows`: expected a tensor of int"),
+        (lambda: spmm(PLACE, PLACE, PLACE, (3, 2, 1), MATRIX), "`size`: expected .rows, columns"),
+        (
+            lambda: ME.utils.sparse_quantize(POINTS, labels=np.array([1, 2], np.uint8)),
+            "`ignore_label`: expected a number of torch.uint8, as `labels`, got -100",
+        ),
+        (
+            lambda: ME.utils.sparse_quantize(POINTS, quantization_size=[1, 2]),
+            "`quantization_size`: expected a number, or 3 of them",
+        ),
+        (
+            lambda: ME.utils.sparse_quantize(POINTS, device="x"),
+            "`device`: expected a device",
+        ),
+        (lambda: ME.TensorField(torch.ones(2), CELLS), r"`features`: expected \(2, C\)"),
+        (
+            lambda: ME.utils.SparseCollation()([(POINTS, POINTS), (POINTS, POINTS, 1)]),
+            "`list_data`: expected tuples of one length",
+        ),
+    ],
+)
+def test_what_is_wrong_of_an_argument_is_said(call, why):
+    with pytest.raises(ArgumentError, match=why):
+        call()
+
+
+def test_dense_coordinates_are_those_of_nonzero():
+    for shape in (1, 2, 3), (2, 5, 2, 4), (3, 1, 1, 2, 5), (0, 1, 3):
+        cells = ME.dense_coordinates(shape)
+        modes = (shape[0], *shape[2:])
+        assert cells.dtype == torch.int32
+        assert torch.equal(cells.long(), torch.ones(modes).nonzero())

@@ -171,6 +171,8 @@ class CoordinateManager:
         """Keep coordinates, each once: their key, the rows that were kept, the first of each, and
         where each row went."""
         steps = whole_per_mode("tensor_stride", tensor_stride, self.D, 1)
+        if max(steps) >= 1 << 31:
+            raise ArgumentError("tensor_stride", "numbers below 2^31", steps)
         cells = int32_cells("coordinates", coordinates)
         if cells.ndim != 2 or cells.shape[1] != self.D + 1:
             raise ArgumentError("coordinates", f"(rows, {self.D + 1})", tuple(coordinates.shape))

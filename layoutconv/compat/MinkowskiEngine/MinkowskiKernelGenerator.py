@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ...errors import ArgumentError
-from ..whole_numbers import whole, whole_per_mode
+from ...errors import ArgumentError, shown
+from ..whole_numbers import whole, whole_numbers, whole_per_mode
 
 Ints = Any  # an int, or a sequence, array or tensor of as many as there are modes
 
@@ -23,13 +23,27 @@ class RegionType(IntEnum):
     CUSTOM = 2
 
 
+def check_region(region_type: Any) -> RegionType:
+    """The shape of a filter, of its number too.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for any other.
+
+    >>> check_region(1).name
+    'HYPER_CROSS'
+    """
+    try:
+        return RegionType(region_type)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError("region_type", "a RegionType", shown(region_type)) from error
+
+
 def convert_to_int_list(arg: Ints, dimension: int) -> list[int]:
     """A number for each mode.
 
     >>> convert_to_int_list(2, 3), convert_to_int_list((1, 2), 2)
     ([2, 2, 2], [1, 2])
     """
-    return whole_per_mode("arg", arg, dimension)
+    return whole_per_mode("arg", arg, whole("dimension", dimension, 0))
 
 
 def check_dimension(dimension: Any) -> int:
@@ -54,15 +68,26 @@ def get_kernel_volume(
     axis_types: Any = None,
     dimension: int = 3,
 ) -> int:
-    """The number of taps."""
-    if min(kernel_size) < 1:
-        raise ArgumentError("kernel_size", "numbers >= 1", list(kernel_size))
+    """The number of taps.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for a size below 1, or an even one of a cross,
+    and for a region of offsets of its own.
+
+    >>> get_kernel_volume(RegionType.HYPER_CROSS, [3, 3, 5])
+    9
+    """
+    sizes = whole_numbers("kernel_size", kernel_size, 1, "a number >= 1 for each mode")
+    if not sizes:
+        raise ArgumentError("kernel_size", "a number >= 1 for each mode", kernel_size)
+    region_type = check_region(region_type)
+    if prod(sizes) >= 1 << 31:
+        raise ArgumentError("kernel_size", "sizes of fewer than 2^31 taps", sizes)
     if region_type == RegionType.HYPER_CUBE:
-        return prod(kernel_size)
+        return prod(sizes)
     if region_type == RegionType.HYPER_CROSS:
-        if not all(size % 2 for size in kernel_size):
-            raise ArgumentError("kernel_size", "odd numbers for HYPER_CROSS", list(kernel_size))
-        return sum(size - 1 for size in kernel_size) + 1
+        if not all(size % 2 for size in sizes):
+            raise ArgumentError("kernel_size", "odd numbers for HYPER_CROSS", sizes)
+        return sum(size - 1 for size in sizes) + 1
     expected = "HYPER_CUBE or HYPER_CROSS: MinkowskiEngine makes no map of a CUSTOM one either"
     raise ArgumentError("region_type", expected, region_type)
 
@@ -93,7 +118,7 @@ class KernelGenerator:
         dimension: int = -1,
     ) -> None:
         dimension = check_dimension(dimension)
-        self.region_type = RegionType(region_type)
+        self.region_type = check_region(region_type)
         self.kernel_size = whole_per_mode("kernel_size", kernel_size, dimension)
         self.kernel_stride = whole_per_mode("stride", stride, dimension, 1)
         self.kernel_dilation = whole_per_mode("dilation", dilation, dimension, 1)

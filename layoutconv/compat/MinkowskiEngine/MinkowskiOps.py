@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from math import prod
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError, shown
+from ..tensor_arguments import check_tensors
+from ..whole_numbers import whole_numbers
 from .MinkowskiCommon import MinkowskiModuleBase, check_input
 from .MinkowskiSparseTensor import SparseTensor
 from .MinkowskiTensor import check_tensor, over_features
 from .MinkowskiTensorField import TensorField
+
+_DENSE = "the shape (N, C, X, Y, ...) of a dense tensor"
 
 
 class MinkowskiLinear(torch.nn.Module):
@@ -164,11 +168,19 @@ class MinkowskiInterpolation(MinkowskiModuleBase):
 def dense_coordinates(shape: Sequence[int]) -> Tensor:
     """All coordinates of a dense tensor (N, C, X, Y, ...), int32 (cells, 1 + D).
 
+    Raises :class:`~layoutconv.errors.ArgumentError` for another shape, and for 2^31 cells or more.
+
     >>> dense_coordinates((1, 8, 2, 2)).tolist()
     [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]]
     """
-    modes = shape[0], *shape[2:]
-    return torch.tensor(list(product(*map(range, modes))), dtype=torch.int32).view(-1, len(modes))
+    images, *others = whole_numbers("shape", shape, 0, _DENSE) or [0]
+    if len(others) < 2:
+        raise ArgumentError("shape", _DENSE, shape)
+    modes = images, *others[1:]
+    if prod(modes) >= 1 << 31:
+        raise ArgumentError("shape", f"{_DENSE} of fewer than 2^31 cells", shape)
+    cells = torch.meshgrid(*[torch.arange(n, dtype=torch.int32) for n in modes], indexing="ij")
+    return torch.stack(cells, -1).view(-1, len(modes))
 
 
 def to_sparse(
@@ -178,6 +190,8 @@ def to_sparse(
     channel other than zero."""
     _check_dense("x", x)
     format = "BC" + "X" * (x.ndim - 2) if format is None else format
+    if not isinstance(format, str):
+        raise ArgumentTypeError("format", "letters, as BCXX", shown(format))
     if len(format) != x.ndim or format[:1] != "B" or format.count("C") != 1:
         raise ArgumentError("format", f"B first, one C and X, {x.ndim} in all", format)
     grid = x.movedim(format.index("C"), -1)
@@ -190,7 +204,11 @@ def to_sparse_all(dense_tensor: Tensor, coordinates: Tensor | None = None) -> Sp
     _check_dense("dense_tensor", dense_tensor)
     if coordinates is None:
         coordinates = dense_coordinates(dense_tensor.shape)
+    check_tensors(coordinates=coordinates)
     features = dense_tensor.movedim(1, -1).reshape(-1, dense_tensor.shape[1])
+    if coordinates.ndim != 2 or len(coordinates) != len(features):
+        expected = f"({len(features)}, {dense_tensor.ndim - 1}), as many as `dense_tensor` has"
+        raise ArgumentError("coordinates", expected, tuple(coordinates.shape))
     return SparseTensor(features, coordinates.to(dense_tensor.device))
 
 

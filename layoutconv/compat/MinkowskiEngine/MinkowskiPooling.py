@@ -83,7 +83,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         super().__init__()
         if kernel_generator is None:
             kernel_generator = KernelGenerator(
-                kernel_size, stride, dilation, dimension=dimension or -1
+                kernel_size, stride, dilation, dimension=-1 if dimension is None else dimension
             )
         self.kernel_generator, self.dimension = kernel_generator, kernel_generator.dimension
 

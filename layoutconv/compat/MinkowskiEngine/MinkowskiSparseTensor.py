@@ -14,6 +14,7 @@ from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.arithmetic import union
 from ...sparse.coords.interpolation import around
 from ...sparse.coords.rows import Runs, reduce_runs, runs_of, spread, take
+from ..tensor_arguments import check_tensors
 from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey, strides_after
 from .MinkowskiKernelGenerator import Ints, KernelGenerator, convert_to_int_list
 from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
@@ -77,6 +78,9 @@ class SparseTensor(Tensor):
         else:
             if coordinate_map_key is not None:
                 raise ArgumentError("coordinate_map_key", "None: `coordinates` are given", "a key")
+            check_tensors(coordinates=coordinates)
+            if coordinates.ndim != 2:
+                raise ArgumentError("coordinates", "(rows, 1 + D)", tuple(coordinates.shape))
             coordinates = coordinates if device is None else coordinates.to(device)
             self._D = coordinates.shape[1] - 1
             self._manager = coordinate_manager or manager_for(self._D)

@@ -13,6 +13,7 @@ from ...nn import sparse_global_pool
 from ...sparse import Coordinates, lookup
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.rows import add_rows
+from ..tensor_arguments import check_tensors
 from ..whole_numbers import whole_per_mode
 from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
 from .MinkowskiKernelGenerator import Ints
@@ -55,7 +56,11 @@ class TensorField(Tensor):
         device: Any = None,
     ) -> None:
         key = coordinate_field_map_key
+        check_tensors(features=features)
         if coordinates is not None:
+            check_tensors(coordinates=coordinates)
+            if coordinates.ndim != 2:
+                raise ArgumentError("coordinates", "(points, 1 + D)", tuple(coordinates.shape))
             coordinates = coordinates if device is None else coordinates.to(device)
             self._manager = coordinate_manager or manager_for(coordinates.shape[1] - 1)
             key = self._manager.insert_field(coordinates, tensor_stride)
@@ -67,7 +72,7 @@ class TensorField(Tensor):
         assert key is not None
         self.coordinate_field_map_key, self._D = key, self._manager.D
         self._points, self._rows = self._manager.field(key)
-        if len(features) != len(self._points):
+        if features.ndim != 2 or len(features) != len(self._points):
             expected = f"({len(self._points)}, C), a row per point"
             raise ArgumentError("features", expected, tuple(features.shape))
         self._F = features if device is None else features.to(device)

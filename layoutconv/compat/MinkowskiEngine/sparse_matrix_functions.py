@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import ArgumentError
 from ...sparse.coords.rows import add_rows
+from ..tensor_arguments import as_numbers, check_places, check_tensors
+from ..whole_numbers import whole_numbers
 
 
 def spmm(
@@ -25,19 +28,33 @@ def spmm(
     ``rows``, ``cols`` and ``vals`` are (entries,); entries at one place are added up. Sums have
     the same bits in every run; ``is_sorted`` and ``cuda_spmm_alg`` have no effect.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` if they are not of one length.
+    Raises :class:`~layoutconv.errors.ArgumentError` if they are not of one length, or name places
+    outside of ``size``, and :class:`~layoutconv.errors.ArgumentTypeError` for what is no tensor.
 
     >>> place = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1])
     >>> spmm(*place, torch.tensor([1.0, 2.0, 3.0]), (3, 2), torch.tensor([[10.0], [1.0]])).T
     tensor([[12.,  3.,  0.]])
     """
+    height, _ = _checked_size(size, mat)
+    rows, cols = check_places("rows", rows, height), check_places("cols", cols, len(mat))
+    vals = as_numbers("vals", vals, "(entries,)")
     if not len(rows) == len(cols) == len(vals):
         lengths = len(rows), len(cols), len(vals)
         raise ArgumentError("rows", "as many as `cols` and `vals`", lengths)
-    if len(mat) != size[1]:
-        raise ArgumentError("mat", f"({size[1]}, C), as `size` has columns", tuple(mat.shape))
-    values = mat.index_select(0, cols.long()) * vals[:, None]
-    return add_rows(values, rows.long(), size[0])
+    values = mat.index_select(0, cols) * vals[:, None]
+    return add_rows(values, rows, height)
+
+
+def _checked_size(size: Any, mat: Any) -> list[int]:
+    """The rows and columns of the sparse matrix, by which the dense one is checked."""
+    found = whole_numbers("size", size, 0, "(rows, columns)")
+    if len(found) != 2:
+        raise ArgumentError("size", "(rows, columns)", size)
+    check_tensors(mat=mat)
+    if mat.ndim != 2 or len(mat) != found[1]:
+        raise ArgumentError("mat", f"({found[1]}, C), as `size` has columns", tuple(mat.shape))
+    as_numbers("mat", mat)
+    return found
 
 
 def spmm_average(
@@ -50,9 +67,13 @@ def spmm_average(
     >>> spmm_average(*place, (3, 2), torch.tensor([[10.0], [1.0]]))[0].T
     tensor([[1.0000, 0.0000, 5.5000]])
     """
-    order = rows.long().argsort(stable=True)
-    rows, cols = rows.long()[order], cols.long()[order]
-    vals = (1 / torch.bincount(rows, minlength=size[0])[rows]).to(mat.dtype)
+    height, width = _checked_size(size, mat)
+    rows, cols = check_places("rows", rows, height), check_places("cols", cols, width)
+    if len(rows) != len(cols):
+        raise ArgumentError("rows", "as many as `cols`", (len(rows), len(cols)))
+    order = rows.argsort(stable=True)
+    rows, cols = rows[order], cols[order]
+    vals = (1 / torch.bincount(rows, minlength=height)[rows]).to(mat.dtype)
     return spmm(rows, cols, vals, size, mat), torch.stack([rows, cols]), vals
 
 

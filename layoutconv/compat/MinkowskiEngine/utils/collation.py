@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....errors import ArgumentError, ArgumentTypeError
+from ....errors import ArgumentError, ArgumentTypeError, shown
+from ...tensor_arguments import as_device, as_numbers
+from ...whole_numbers import whole
 
 
 def batched_coordinates(
@@ -19,10 +21,10 @@ def batched_coordinates(
     >>> batched_coordinates([torch.tensor([[-0.5, 1.0]]), torch.tensor([[3.0, 4.0]])]).tolist()
     [[0, -1, 1], [1, 3, 4]]
     """
-    if dtype not in (torch.int32, torch.float32):
-        raise ArgumentError("dtype", "torch.int32 or torch.float32", dtype)
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.int32, torch.float32):
+        raise ArgumentError("dtype", "torch.int32 or torch.float32", shown(dtype))
     _check_clouds("coords", coords)
-    clouds = [torch.as_tensor(cloud) for cloud in coords]
+    clouds = [as_numbers("coords", cloud) for cloud in coords]
     if len({cloud.shape[1:] for cloud in clouds}) != 1 or clouds[0].ndim != 2:
         expected = "one cloud or more (rows, D), of one D"
         raise ArgumentError("coords", expected, [tuple(cloud.shape) for cloud in clouds])
@@ -31,7 +33,7 @@ def batched_coordinates(
         if dtype == torch.int32 and cloud.is_floating_point():
             cloud = cloud.floor()
         parts.append(torch.nn.functional.pad(cloud.to(dtype), (1, 0), value=image))
-    return torch.cat(parts).to("cpu" if device is None else device)
+    return torch.cat(parts).to(as_device("device", device))
 
 
 def sparse_collate(
@@ -53,6 +55,8 @@ def sparse_collate(
     features = torch.cat([torch.as_tensor(part) for part in feats])
     if labels is None:
         return batch, features
+    if not isinstance(labels, list | tuple) or not labels:
+        raise ArgumentTypeError("labels", "a list of labels, one for each cloud", shown(labels))
     parts = [label if isinstance(label, torch.Tensor) else _tensor(label) for label in labels]
     all_tensors = all(isinstance(part, torch.Tensor) for part in parts)
     return batch, features, torch.cat(parts) if all_tensors else parts
@@ -72,14 +76,19 @@ def batch_sparse_collate(
     data: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
 ) -> tuple[Any, ...]:
     """:func:`sparse_collate` of tuples (coordinates, features, labels), one for each cloud."""
-    lists = isinstance(data, Sequence) and all(isinstance(one, list | tuple) for one in data)
-    if not lists or not data or min(map(len, data)) < 2:
-        raise ArgumentTypeError(
-            "data", "a list of tuples (coordinates, features, ...)", type(data).__name__
-        )
+    _check_tuples("data", data)
     parts: list[Any] = [list(part) for part in zip(*data, strict=True)]
     labels = parts[2] if len(parts) > 2 else None
     return sparse_collate(parts[0], parts[1], labels, dtype, device)
+
+
+def _check_tuples(name: str, data: Any) -> None:
+    lists = isinstance(data, Sequence) and all(isinstance(one, list | tuple) for one in data)
+    if not lists or not data or min(map(len, data)) < 2:
+        expected = "a list of tuples (coordinates, features, ...)"
+        raise ArgumentTypeError(name, expected, type(data).__name__)
+    if len({len(one) for one in data}) > 1:
+        raise ArgumentError(name, "tuples of one length", sorted({len(one) for one in data}))
 
 
 class SparseCollation:
@@ -88,11 +97,14 @@ class SparseCollation:
     def __init__(
         self, limit_numpoints: int = -1, dtype: torch.dtype = torch.int32, device: Any = None
     ) -> None:
-        self.limit_numpoints, self.dtype, self.device = limit_numpoints, dtype, device
+        self.limit_numpoints = whole("limit_numpoints", limit_numpoints)
+        self.dtype, self.device = dtype, device
 
     def __call__(self, list_data: Sequence[Any]) -> tuple[Any, ...]:
+        _check_tuples("list_data", list_data)
         kept, points = [], 0
         for one in list_data:
+            _check_clouds("list_data", [one[0]])
             points += len(one[0])
             if 0 < self.limit_numpoints < points:
                 break

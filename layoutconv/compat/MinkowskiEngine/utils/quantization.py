@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, ArgumentTypeError, shown
 from ....sparse import Coordinates
-from ...whole_numbers import int32_cells
+from ...tensor_arguments import as_device, as_numbers
+from ...whole_numbers import int32_cells, whole
 from ..MinkowskiCoordinateManager import first_rows
 
 
@@ -21,6 +22,8 @@ def unique_coordinate_map(coordinates: Tensor, tensor_stride: Any = 1) -> tuple[
     ([0, 1], [0, 1, 0])
     """
     cells = int32_cells("coordinates", coordinates)
+    if cells.ndim != 2:
+        raise ArgumentError("coordinates", "(rows, 1 + D)", tuple(cells.shape))
     return first_rows(Coordinates.unbounded(cells, repeated=True))
 
 
@@ -45,21 +48,27 @@ def sparse_quantize(
         return_index, return_inverse: whether the rows of the first points, and the cell of every
             point, are returned too; with ``return_maps_only`` nothing else.
 
-    Returns coordinates, then features, labels and maps, as far as they are asked for.
+    Returns coordinates, then features, labels and maps, as far as they are asked for. Raises
+    :class:`~layoutconv.errors.ArgumentTypeError` for what holds no numbers, and
+    :class:`~layoutconv.errors.ArgumentError` for other modes, as many rows as there are no points,
+    sizes that are not above 0, and an ``ignore_label`` that labels' type does not hold.
     """
-    given = torch.as_tensor(coordinates)
-    if given.ndim != 2:
-        raise ArgumentError("coordinates", "(points, D)", tuple(given.shape))
+    flags = {"return_index": return_index, "return_inverse": return_inverse}
+    for name, flag in (flags | {"return_maps_only": return_maps_only}).items():
+        if getattr(flag, "shape", ()):
+            raise ArgumentTypeError(name, "a bool", shown(flag))
+    given = as_numbers("coordinates", coordinates, "(points, D)")
     if quantization_size is not None:
-        size = torch.as_tensor(quantization_size)
-        if not bool((size > 0).all()):
-            raise ArgumentError("quantization_size", "numbers > 0", quantization_size)
-        given = given / (size.to(given.device) if size.ndim else float(size))
-    for name, beside in (("features", features), ("labels", labels)):
-        if beside is not None and len(beside) != len(given):
-            raise ArgumentError(name, f"{len(given)} rows, as `coordinates`", len(beside))
+        given = given / _size(quantization_size, given)
+    if features is not None and not hasattr(features, "dtype"):
+        raise ArgumentTypeError("features", "a tensor or an array", type(features).__name__)
+    own = None if labels is None else as_numbers("labels", labels, "(points,)")
+    for name, beside in (("features", features), ("labels", own)):
+        if beside is not None and (not beside.ndim or len(beside) != len(given)):
+            got = len(beside) if beside.ndim else "a number"
+            raise ArgumentError(name, f"{len(given)} rows, as `coordinates`", got)
     cells = given.floor() if given.is_floating_point() else given
-    cells = int32_cells("coordinates", cells).to(device)
+    cells = int32_cells("coordinates", cells).to(as_device("device", device))
     rows, inverse = unique_coordinate_map(torch.nn.functional.pad(cells, (1, 0)))
     if return_maps_only:
         return (rows, inverse) if return_inverse else rows
@@ -70,8 +79,9 @@ def sparse_quantize(
     found: list[Any] = [cells[rows]]
     if features is not None:
         found.append(features[_like(features, rows)])
-    if labels is not None:
-        found.append(_labels(labels, rows, inverse, ignore_label))
+    if own is not None:
+        merged = _labels(own.to(rows.device), rows, inverse, ignore_label)
+        found.append(merged if isinstance(labels, Tensor) else merged.cpu().numpy())
     if return_index:
         found.append(rows)
     if return_inverse:
@@ -85,10 +95,25 @@ def _like(array: Any, rows: Tensor) -> Any:
     return rows.to(array.device) if isinstance(array, torch.Tensor) else rows.cpu().numpy()
 
 
-def _labels(labels: Any, rows: Tensor, inverse: Tensor, ignore: int) -> Any:
-    own = torch.as_tensor(labels).to(rows.device)
-    first = own[rows]
+def _size(quantization_size: Any, points: Tensor) -> Tensor | float:
+    """A size of cells by which points are divided: a number, or one for each axis."""
+    size = as_numbers("quantization_size", quantization_size)
+    if not bool((size > 0).all()) or not size.numel():
+        raise ArgumentError("quantization_size", "numbers > 0", shown(quantization_size))
+    if size.ndim > 1 or (size.ndim and len(size) not in (1, points.shape[1])):
+        expected = f"a number, or {points.shape[1]} of them"
+        raise ArgumentError("quantization_size", expected, shown(quantization_size))
+    return size.to(points.device) if size.ndim else float(size)
+
+
+def _labels(labels: Tensor, rows: Tensor, inverse: Tensor, ignore_label: Any) -> Tensor:
+    ignore = whole("ignore_label", ignore_label)
+    if not labels.is_floating_point():
+        limits = torch.iinfo(labels.dtype)
+        if not limits.min <= ignore <= limits.max:
+            expected = f"a number of {labels.dtype}, as `labels`"
+            raise ArgumentError("ignore_label", expected, ignore)
+    first = labels[rows]
     differs = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    differs[inverse[own != first[inverse]]] = True
-    found = first.masked_fill(differs, ignore)
-    return found if isinstance(labels, torch.Tensor) else found.cpu().numpy()
+    differs[inverse[labels != first[inverse]]] = True
+    return first.masked_fill(differs, ignore)
