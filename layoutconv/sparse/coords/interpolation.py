@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError, check_choice
 from .coordinates import Coordinates
 from .lattice import Lattice, voxel_edges
 from .rows import take
@@ -66,8 +66,7 @@ def devoxelize(
     >>> devoxelize(v, between, "trilinear")[:, 3]
     tensor([5.5000, 0.0000])
     """
-    if mode != "nearest" and mode not in _LINEAR:
-        raise ArgumentError("mode", "nearest, linear, bilinear or trilinear", mode)
+    check_choice("mode", mode, ("nearest", *_LINEAR), "nearest, linear, bilinear or trilinear")
     lattice = lattice_of(voxels, voxel_size, origin)
     rank = len(lattice.shape)
     if _LINEAR.get(mode) not in (None, rank):

@@ -139,8 +139,8 @@ def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
 
 def check_rank(rank: int) -> int:
     """``rank``, if it is a number of spatial modes, or ``ArgumentError``."""
-    if isinstance(rank, bool) or rank not in (1, 2, 3, 4):
-        raise ArgumentError("rank", "1 to 4 spatial modes", rank)
+    if isinstance(rank, bool) or getattr(rank, "ndim", 0) > 0 or rank not in (1, 2, 3, 4):
+        raise ArgumentError("rank", "1 to 4 spatial modes", shown(rank))
     return int(rank)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError, shown
 from .coordinates import Coordinates
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def lookup(
             each: the result is (rows, offsets).
         stride: a number, or one per mode, that coordinates are multiplied by first.
 
-    It waits for the device.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for strides and offsets that are no
+    integers, and :class:`~layoutconv.errors.ArgumentError` for more or fewer than there are modes,
+    and for such as 32 bits do not hold. It waits for the device.
 
     >>> import torch
     >>> cells = Coordinates.unbounded(torch.tensor([[0, -3], [0, 5]]).int())
@@ -43,7 +46,12 @@ def lookup(
     if asked.rank != rank:
         expected = f"(rows, {1 + rank}), as the coordinates have"
         raise ArgumentError("coords", expected, tuple(coords.shape))
-    steps = (stride,) * rank if isinstance(stride, int) else tuple(stride)
+    each = stride if _are_several(stride) else (stride,) * rank
+    steps = _integers("stride", each, rank, f"one, or {rank}")
+    if offsets is not None:
+        if not _are_several(offsets):
+            raise ArgumentTypeError("offsets", f"a list of {rank} integers each", shown(offsets))
+        offsets = [_integers("offsets", one, rank, f"a list of {rank}") for one in offsets]
     corner = (0,) * rank if coordinates.corner is None else coordinates.corner
     low = asked.corner or (0,) * rank
     moves = [a * s - b for a, b, s in zip(low, corner, steps, strict=True)]
@@ -53,3 +61,20 @@ def lookup(
     taps = [tuple(map(sum, zip(offset, moves, strict=True))) for offset in own]
     found = coordinates.check_distinct().table.search(centres, steps, taps).long()
     return found[:, 0] if offsets is None else found
+
+
+def _are_several(values: Any) -> bool:
+    some = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+    return some and getattr(values, "ndim", 1) != 0
+
+
+def _integers(name: str, values: Any, rank: int, count: str) -> tuple[int, ...]:
+    """A number of 32 bits for each mode, or the error of an argument."""
+    expected = f"{count} integers"
+    try:
+        found = tuple([index(value) for value in values])
+    except (TypeError, RuntimeError):  # RuntimeError: a tensor of several numbers
+        raise ArgumentTypeError(name, expected, shown(values)) from None
+    if len(found) != rank or not all(-(1 << 31) <= value < 1 << 31 for value in found):
+        raise ArgumentError(name, f"{expected} of 32 bits", shown(values))
+    return found

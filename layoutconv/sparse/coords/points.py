@@ -140,7 +140,7 @@ def _kind(dtype: Any) -> np.dtype:
 
     try:
         kind = None if dtype is None else np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         kind = None
     # A dtype equals None, for which NumPy takes float64.
     if kind is None or kind not in (np.dtype(np.float32), np.dtype(np.float64)):

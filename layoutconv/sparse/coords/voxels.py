@@ -155,7 +155,7 @@ def joined(
             kinds = "a tensor, a NumPy array, or a list of them"
             several = " in a sequence" if cloud is not points else ""
             raise ArgumentTypeError("points", kinds, type(cloud).__name__ + several)
-    tensors = [_cloud(torch.as_tensor(cloud), rank) for cloud in clouds]
+    tensors = [_cloud(_tensor(cloud), rank) for cloud in clouds]
     if len({(t.shape[1], t.dtype, t.device) for t in tensors}) != 1:
         raise ArgumentError(
             "points",
@@ -163,6 +163,14 @@ def joined(
             [(tuple(t.shape), t.dtype, str(t.device)) for t in tensors],
         )
     return torch.cat(tensors), _batch_column(tensors), len(tensors)
+
+
+def _tensor(cloud: Any) -> Tensor:
+    try:
+        return torch.as_tensor(cloud)
+    except (TypeError, ValueError):  # an array of texts, or of a type that torch has not
+        kind = getattr(cloud, "dtype", type(cloud).__name__)
+        raise ArgumentTypeError("points", "an array of a floating-point type", kind) from None
 
 
 def _cloud(points: Tensor, rank: int) -> Tensor:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 from operator import index
 from pathlib import Path
+from typing import cast
 
 from ....errors import ArgumentError, ArgumentTypeError, PointFileError, check_choice
 from ..points import read_points
@@ -88,11 +89,11 @@ class NuScenes(LabelledClouds):
         check_choice("split", split, ("all", *SPLITS))
         if split != "all" and scenes is not None:
             raise ArgumentError("scenes", f"None beside the split {split!r}", scenes)
-        if isinstance(scenes, str) or not isinstance(scenes, Iterable | None):
-            raise ArgumentTypeError("scenes", "names of scenes", repr(scenes))
+        if scenes is not None:
+            scenes = _names(scenes)
         if not isinstance(version, str | None):
             raise ArgumentTypeError("version", "the name of a folder", type(version).__name__)
-        kept = SPLITS.get(split, None if scenes is None else tuple(scenes))
+        kept = SPLITS.get(split, scenes)
         tables = _tables(folder(root), version)
         self.learned = _learned(tables / "category.json")
         self._files = _files(tables, kept)
@@ -104,6 +105,14 @@ class NuScenes(LabelledClouds):
         points = read_points(sweep, columns=5)
         found = read_numbers(labels, "u1", len(points), sweep)
         return LabelledCloud(name, points, classes_of(labels, found, self.learned))
+
+
+def _names(scenes: Iterable[str]) -> tuple[str, ...]:
+    several = isinstance(scenes, Iterable) and getattr(scenes, "ndim", 1) != 0
+    found = tuple(scenes) if several and not isinstance(scenes, str) else (None,)
+    if not all(isinstance(name, str) for name in found):
+        raise ArgumentTypeError("scenes", "names of scenes", repr(scenes))
+    return cast(tuple[str, ...], found)
 
 
 def _tables(root: Path, version: str | None) -> Path:

@@ -1,0 +1,103 @@
+"""Functions of points and cells, given odd arguments: an answer, or an error that names one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import layoutconv.sparse as sparse
+from layoutconv.errors import ArgumentError, PointFileError
+
+from . import labelled_folders
+
+ODD = (
+    *(None, "x", "", 3, -1, 2.5, True, float("nan"), 1 << 70, [], (), [3], [None], ["a"], {}),
+    *(object(), int, b"ab", range(3), (-1, 2), (2, "a"), (2**40, 3, 4), [(2**40, 3, 4)]),
+    *(np.ones(3), np.zeros((0, 3)), np.array(["a"]), np.ones((2, 3), np.complex64)),
+    *(np.array([-5, 7, 9]), torch.tensor(3), torch.ones(2), torch.zeros(0, 4)),
+    *(torch.ones(2, 4).bool(), torch.full((2, 3), float("nan")), torch.full((2, 4), 2**40)),
+)
+POINTS = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
+VOXELS = sparse.voxelize(POINTS, 0.2)
+CELLS = VOXELS.coordinates
+NEAR = {"points": POINTS[:, :3], "queries": POINTS[:5, :3]}
+CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "voxelize": (
+        sparse.voxelize,
+        {"points": POINTS, "voxel_size": 0.2, "rank": 3},
+    ),
+    "devoxelize": (sparse.devoxelize, {"voxels": VOXELS, "points": POINTS, "mode": "nearest"}),
+    "splat": (sparse.splat, {"points": POINTS, "voxel_size": 0.2, "reduce": "sum", "rank": 3}),
+    "radius_search": (sparse.radius_search, {**NEAR, "radius": 0.3, "limit": 4, "rank": 3}),
+    "knn_search": (sparse.knn_search, {**NEAR, "k": 3, "rank": 3}),
+    "lookup": (
+        sparse.lookup,
+        {"coordinates": CELLS, "coords": CELLS.cells, "offsets": [(0, 0, 1)], "stride": 1},
+    ),
+    "collate": (sparse.collate, {"tensors": [VOXELS, VOXELS]}),
+    "cat": (sparse.cat, {"tensors": [VOXELS, VOXELS]}),
+    "prune": (sparse.prune, {"x": VOXELS, "mask": torch.ones(len(VOXELS.features)).bool()}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_odd_arguments_are_answered_or_named(call):
+    """No other exception of any kind: not Python's, not NumPy's, not torch's."""
+    function, given = CALLS[call]
+    function(**given)
+    errors = []
+    for name in given:
+        for odd in ODD:
+            try:
+                function(**(given | {name: odd}))
+            except ArgumentError as error:
+                errors.append(error)
+    assert len(errors) > len(ODD) / 2
+    assert {error.name.partition("[")[0] for error in errors} <= {*given, "rank"}
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ({"stride": 2.5}, "`stride`: expected one, or 3 integers, got"),
+        ({"stride": (1, 2)}, "`stride`: expected one, or 3 integers of 32 bits"),
+        ({"offsets": 3}, "`offsets`: expected a list of 3 integers each, got 3"),
+        ({"offsets": [(0, 1)]}, "`offsets`: expected a list of 3 integers of 32 bits, got"),
+        ({"offsets": [(0, 0, 1 << 40)]}, "`offsets`: expected a list of 3 integers of 32 bits"),
+        ({"offsets": torch.ones(2, 3)}, "`offsets`: expected a list of 3 integers, got"),
+    ],
+)
+def test_lookup_names_strides_and_offsets_that_are_none(call, why):
+    with pytest.raises(ArgumentError, match=why):
+        sparse.lookup(**(CALLS["lookup"][1] | call))
+
+
+def test_lookup_takes_integers_of_arrays():
+    given = CALLS["lookup"][1]
+    found = sparse.lookup(**given)
+    for offsets in (torch.tensor([[0, 0, 1]]), np.array([[0, 0, 1]]), iter([np.array([0, 0, 1])])):
+        assert torch.equal(sparse.lookup(**(given | {"offsets": offsets})), found)
+    ones = torch.tensor([1, 1, 1])
+    assert torch.equal(sparse.lookup(**(given | {"stride": ones})), found)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_folders_and_files_are_read_or_named(tmp_path, odd):
+    labelled_folders.semantic_kitti(tmp_path, {"08/000000": [10]})
+    labelled_folders.nuscenes(tmp_path, {"scene-0103": [[17, 24]]})
+    labelled_folders.scannet(tmp_path, {"scene0000_00": [1, 2, 3]})
+    sweep = tmp_path / "sequences" / "08" / "velodyne" / "000000.bin"
+    for kind, given in (
+        (sparse.SemanticKitti, {"root": tmp_path, "split": "val"}),
+        (sparse.NuScenes, {"root": tmp_path, "split": "all", "version": None, "scenes": None}),
+        (sparse.ScanNet, {"root": tmp_path, "split": "train"}),
+        (sparse.labelled_clouds, {"root": tmp_path, "split": "val"}),
+        (sparse.read_points, {"path": sweep, "columns": 4, "dtype": "float32"}),
+    ):
+        for name in given:
+            with suppress(ArgumentError, PointFileError):
+                kind(**(given | {name: odd}))
