@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError
 
 
 def name_of(path: Any) -> str:
@@ -20,7 +20,10 @@ def name_of(path: Any) -> str:
  got NoneType
     """
     try:
-        return os.fsdecode(path)
+        name = os.fsdecode(path)
     except TypeError:
         expected = "a path, a str or os.PathLike"
         raise ArgumentTypeError("path", expected, type(path).__name__) from None
+    if "\0" in name:  # which no file has, and every function of the system refuses by itself
+        raise ArgumentError("path", "a path without the character 0", repr(name))
+    return name

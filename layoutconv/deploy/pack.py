@@ -31,7 +31,7 @@ from ..kernels.compile import linked, store
 from ..ops.sparse_operators import rows_as_on_gpus
 from ..planning.machine import MACHINES, Machine
 from ..planning.tile_json import FORMAT, tile_to_json
-from ..tuning.precompile import precompile
+from ..tuning.precompile import check_processes, precompile
 from .pack_file import write_pack
 from .program import Program, Runner, exported
 
@@ -85,6 +85,10 @@ def pack(
         raise ArgumentTypeError("net", "a torch.nn.Module", type(net).__name__)
     if isinstance(example, list) and not example:
         raise ArgumentError("example", "one example or more in a list", "none")
+    if not isinstance(dynamic_shapes, dict | list | tuple | None):
+        expected = "None, or what torch.export.export takes"
+        raise ArgumentTypeError("dynamic_shapes", expected, type(dynamic_shapes).__name__)
+    check_processes(processes)
     calls = [_inputs(each) for each in (example if isinstance(example, list) else [example])]
     if arch is None and not torch.cuda.is_available():
         known = ", ".join(sorted(MACHINES))

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,10 @@ from ..errors import ArgumentError
 FORMAT = 2
 MANIFEST, PROGRAM, WEIGHTS, KERNELS = "manifest.json", "program.json", "weights.pt", "kernels.so"
 # What reading a file that is no pack ends in.
-UNREADABLE = (zipfile.BadZipFile, KeyError, ValueError, TypeError, NotImplementedError, EOFError)
+UNREADABLE = (
+    *(zipfile.BadZipFile, KeyError, ValueError, TypeError, NotImplementedError, EOFError),
+    *(AttributeError, RecursionError, pickle.UnpicklingError),
+)
 
 
 def write_pack(
@@ -74,14 +78,14 @@ def read_pack(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         if hashlib.sha256(manifest).hexdigest().encode() != seal:
             raise zipfile.BadZipFile("its manifest is not what was written")
         about = json.loads(manifest)
-        form = about["format"]
+        form, digests = about["format"], dict(about.get("sha256", {}))
     except UNREADABLE as e:
         raise _refused(path, "a pack that `lc.pack` wrote, whole", f"another file: {e}") from e
     if form != FORMAT:
         raise _refused(path, f"a pack of format {FORMAT}", f"one of format {form}")
     for name in (PROGRAM, WEIGHTS, KERNELS):
         digest = hashlib.sha256(parts.get(name, b"")).hexdigest()
-        if name not in parts or digest != about["sha256"].get(name):
+        if name not in parts or digest != digests.get(name):
             raise _refused(path, "a pack that `lc.pack` wrote, whole", f"a damaged {name}")
     return about, parts
 

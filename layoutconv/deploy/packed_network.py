@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..kernels.compile import linked, store
 from ..kernels.compile.packed import PackedKernels, add_pack, remove_pack
 from ..planning.machine import Machine
 from ..planning.tile_json import tile_from_json
-from .pack_file import KERNELS, PROGRAM, WEIGHTS, read_pack, weights_of
+from .pack_file import KERNELS, PROGRAM, UNREADABLE, WEIGHTS, read_pack, weights_of
 from .program import Program, Runner
 
 _AS_IS: AbstractContextManager[None] = nullcontext()
@@ -50,15 +51,32 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
     """
     path = name_of(path)
     about, parts = read_pack(path)
-    if about["layoutconv"] != __version__:
-        raise _refused(path, f"a pack of layoutconv {__version__}", about["layoutconv"])
-    if store.sources_of(about["toolchain"]) != store.sources_of(store.compiled_with()[0]):
-        raise _refused(path, "a pack of this layoutconv's sources", "one of other sources")
     where = _device(device)
-    if where.type == "cuda":
-        _check_gpu(path, about, where)
-    runner = Runner(Program(*json.loads(parts[PROGRAM])), weights_of(parts[WEIGHTS]), where)
-    return PackedNetwork(about, runner, parts[KERNELS])
+    with _reading(path):
+        if about["layoutconv"] != __version__:
+            raise _refused(path, f"a pack of layoutconv {__version__}", about["layoutconv"])
+        if store.sources_of(about["toolchain"]) != store.sources_of(store.compiled_with()[0]):
+            raise _refused(path, "a pack of this layoutconv's sources", "one of other sources")
+        if where.type == "cuda":
+            _check_gpu(path, about, where)
+        plan, program = _plan_of(about), Program(*json.loads(parts[PROGRAM]))
+        about["kernels"], arch = dict(about["kernels"]), about["arch"]
+        if not isinstance(arch, str):
+            raise TypeError(f"arch is {arch!r}")
+        runner = Runner(program, weights_of(parts[WEIGHTS]), where)
+    return PackedNetwork(about, plan, runner, parts[KERNELS])
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Say of a pack whose contents are not what :func:`pack` writes that it is none."""
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except UNREADABLE as error:
+        got = f"other contents: {type(error).__name__}: {error}".partition("\n")[0]
+        raise _refused(path, "a pack that `lc.pack` wrote, whole", got) from error
 
 
 class PackedNetwork:
@@ -74,11 +92,13 @@ class PackedNetwork:
         inputs: of each tensor its ``name``, ``dtype`` and ``shape``.
     """
 
-    def __init__(self, about: dict[str, Any], runner: Runner, library: bytes) -> None:
+    def __init__(
+        self, about: dict[str, Any], plan: machines.Planned, runner: Runner, library: bytes
+    ) -> None:
         self.arch: str = about["arch"]
         self.kernels: tuple[str, ...] = tuple(sorted(about["kernels"].values()))
         self.inputs: list[dict[str, Any]] = runner.inputs
-        self._runner, self._plan = runner, _plan_of(about)
+        self._runner, self._plan = runner, plan
         if runner.device.type == "cuda" and library:
             linked.share_cuda_runtime()
             self._add(about, linked.opened(library))
@@ -123,7 +143,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     usable = torch.cuda.is_available()
     try:
         found = torch.device(("cuda" if usable else "cpu") if device is None else device)
-    except (RuntimeError, TypeError):  # torch lists every kind of device that there is anywhere
+    except (RuntimeError, TypeError, ValueError):  # torch lists devices that are nowhere
         raise ArgumentError("device", "cpu or cuda", repr(device)) from None
     if found.type not in ("cpu", "cuda"):
         raise ArgumentError("device", "cpu or cuda", repr(device))

@@ -18,7 +18,7 @@ from ..base.fork_server import add_item
 from ..base.forked_call import call_in_fork, can_fork
 from ..base.processes import Tick, Workers
 from ..base.progress import Progress
-from ..errors import ArgumentError, ArgumentTypeError, check_choice
+from ..errors import ArgumentError, ArgumentTypeError, check_choice, shown
 from ..gpu.dry_run import Need, dry, dumped, loaded
 from ..gpu.measured_choices import wanted
 from ..kernels.compile.store import KernelKey, is_kept, keeps, ready_to_compile
@@ -222,8 +222,15 @@ def compile_kernels(
             compilers.finish(tick)
 
 
+def check_processes(processes: Any) -> int | None:
+    """How many processes compile, if that is a number of them, or ``ArgumentError``."""
+    if processes is not None and (type(processes) is not int or processes < 0):
+        raise ArgumentError("processes", "an int >= 1, or None", shown(processes))
+    return processes
+
+
 def _compilers(processes: int | None, *, main: bool = False) -> Workers[Item]:
     """Processes that compile. They may be killed, for want of memory, say: whoever loads the kernel
     compiles it."""
-    count = processes or os.cpu_count() or 1
+    count = check_processes(processes) or os.cpu_count() or 1
     return Workers(_compile_or_look, count, main=main, ready=ready_to_compile)

@@ -219,3 +219,49 @@ def test_weights_are_read_without_code(tmp_path: Path) -> None:
         lc.load_pack(path, "cpu")
     assert not (tmp_path / "called").exists()
     assert json.loads(zipfile.ZipFile(path).read(MANIFEST))["arch"] == ARCH
+
+
+FIELDS = ("layoutconv", "arch", "kernels", "toolchain", "planned_for", "choices")
+
+
+@pytest.mark.parametrize("odd", [None, 3, "x", [], {"a": 1}, True], ids=str)
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_whole_file_with_another_field_is_answered_or_named(tmp_path, field, odd):
+    path = written(tmp_path / "net.pack", **{field: odd})
+    if (field, odd) in [("arch", "x"), ("kernels", []), ("kernels", {"a": 1})]:  # on a CPU
+        assert torch.equal(lc.load_pack(path, "cpu")(X), NET(X))
+        return
+    with pytest.raises(ArgumentError, match="`path`: expected a pack"):
+        lc.load_pack(path, "cpu")
+
+
+@pytest.mark.parametrize("content", [None, [], {}, [1, 2, 3], "x"], ids=str)
+def test_a_whole_file_of_another_program_or_weights_is_named(tmp_path, content):
+    about, parts = read_pack(written(tmp_path / "net.pack"))
+    weights = {"weight": NET.weight, "bias": NET.bias}
+    for program, tensors in ((content, weights), (json.loads(parts[PROGRAM]), {"other": X})):
+        write_pack(tmp_path / "other.pack", about, program, tensors, b"")
+        with pytest.raises(ArgumentError, match=r"`path`: expected a pack .*, got .*: other c"):
+            lc.load_pack(tmp_path / "other.pack", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"processes": "x"}, "`processes`: expected an int >= 1, or None, got 'x'"),
+        ({"processes": -1}, "`processes`: expected an int >= 1, or None, got -1"),
+        ({"dynamic_shapes": 3}, "`dynamic_shapes`: expected None, or what .* takes, got int"),
+        ({"path": "a\0b"}, "`path`: expected a path without the character 0, got 'a.x00b'"),
+    ],
+)
+def test_arguments_that_are_none_are_named_before_anything_is_exported(tmp_path, odd, why):
+    with pytest.raises(ArgumentError, match=why):
+        lc.pack(**({"net": NET, "example": X, "path": tmp_path / "a.pack", "arch": ARCH} | odd))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_no_device_is_and_no_file_has_is_named(tmp_path):
+    with pytest.raises(ArgumentError, match="`device`: expected cpu or cuda, got"):
+        lc.load_pack(written(tmp_path / "net.pack"), 1 << 70)
+    with pytest.raises(ArgumentError, match="`path`: expected a path without the character 0"):
+        lc.load_pack("a\0b")
