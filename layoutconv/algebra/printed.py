@@ -29,7 +29,7 @@ _SHAPE = re.compile(r"(?:make_(?:shape|tuple|coord|tile)\s*\(|[A-Za-z_]\w*\b(?!\
 
 
 def as_calls(written: str) -> str:
-    """What C++ and the DSL write as calls and tuples alone, in a text of the same length.
+    """The spelling of C++ and the DSL as calls and tuples alone, in a text of the same length.
 
     >>> as_calls("Layout<Shape<_4,_8>>{}")
     'Layout(     (_4,_8))  '
