@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -233,10 +234,7 @@ def again(kind: str, seed: int, at: int) -> Report:
     return report
 
 
-def command_line(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz, and print what came of it; 1 if something is wrong."""
-    assert __doc__
-    return main_of(__doc__, 1000, campaign, again, arguments)
+command_line = partial(main_of, __doc__, 1000, campaign, again)
 
 
 if __name__ == "__main__":

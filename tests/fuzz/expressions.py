@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -153,10 +154,7 @@ def again(kind: str, seed: int, at: int) -> Report:
     return report
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz, and print what came of it; 1 if something is wrong."""
-    assert __doc__
-    return main_of(__doc__, 100_000, campaign, again, arguments)
+main = partial(main_of, __doc__, 100_000, campaign, again)
 
 
 if __name__ == "__main__":

@@ -47,18 +47,18 @@ def parser_of_range(about: str | None, count: int) -> argparse.ArgumentParser:
 
 
 def main_of(
-    about: str,
+    about: str | None,
     count: int,
     campaign: Callable[[int, int], Report],
     again: Callable[[str, int, int], Report],
-    arguments: Sequence[str] | None,
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """Fuzz as the command line asks, and print what came of it; 1 if something is wrong.
 
     ``campaign`` takes a count, ``count`` if none is asked for, and a seed; ``again`` the parts of
     the name of one case.
     """
-    parser = parser_of(about.splitlines()[0], count)
+    parser = parser_of(about and about.splitlines()[0], count)
     parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="one case alone")
     options = parser.parse_args(arguments)
     started = perf_counter()

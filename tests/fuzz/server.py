@@ -16,8 +16,9 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from threading import Thread
 from time import monotonic, sleep
@@ -251,10 +252,7 @@ def again(kind: str, seed: int, at: int) -> Report:
     return report
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz, and print what came of it; 1 if something is wrong."""
-    assert __doc__
-    return main_of(__doc__, 10_000, campaign, again, arguments)
+main = partial(main_of, __doc__, 10_000, campaign, again)
 
 
 if __name__ == "__main__":
