@@ -26,6 +26,7 @@ from ctypes import (
     c_void_p,
 )
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -71,7 +72,7 @@ class DeviceTensor:
         if kind not in _TYPES:
             raise ValueError(f"no DLPack type for {dtype!r}")
         if strides is None:
-            strides = tuple(_product(shape[i + 1 :]) for i in range(len(shape)))
+            strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
         extents = c_int64 * len(shape)
         self.address = address
         self._shape, self._strides = extents(*shape), extents(*strides)
@@ -246,13 +247,6 @@ def _write_code(address: int, code: bytes) -> None:
     ):
         raise OSError(ctypes.get_errno(), "the code of the runtime library cannot be changed")
     ctypes.memmove(address, code, len(code))
-
-
-def _product(extents: tuple[int, ...]) -> int:
-    result = 1
-    for extent in extents:
-        result *= extent
-    return result
 
 
 class _Tensor(ctypes.Structure):

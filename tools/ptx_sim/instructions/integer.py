@@ -59,37 +59,25 @@ def add(op: Operation) -> Run:
     return lambda t: write(t, a(t) - b(t))
 
 
-@instruction("mul")
+@instruction("mul", "mad")
 def multiply(op: Operation) -> Run:
+    adds = op.stem == "mad"
     if is_floating(op):
-        return floating.multiply(op)
-    half = op.one_of("lo", "hi", "wide")
-    dtype = op.dtype("su")
-    a, b = op.read(1, dtype), op.read(2, dtype)
-    if half == "wide":
-        wide = wider(dtype)
-        write = op.write(0, wide)
-        return lambda t: write(t, a(t).astype(wide) * b(t).astype(wide))
-    write = op.write(0, dtype)
-    if half == "hi":
-        return lambda t: write(t, high_half(a(t), b(t)))
-    return lambda t: write(t, a(t) * b(t))
-
-
-@instruction("mad")
-def multiply_add(op: Operation) -> Run:
-    if is_floating(op):
-        return floating.fused_multiply_add(op)
+        return floating.fused_multiply_add(op) if adds else floating.multiply(op)
     half = op.one_of("lo", "hi", "wide")
     dtype = op.dtype("su")
     a, b = op.read(1, dtype), op.read(2, dtype)
     out = wider(dtype) if half == "wide" else dtype
-    c, write = op.read(3, out), op.write(0, out)
-    if half == "wide":
-        return lambda t: write(t, a(t).astype(out) * b(t).astype(out) + c(t))
-    if half == "hi":
-        return lambda t: write(t, high_half(a(t), b(t)) + c(t))
-    return lambda t: write(t, a(t) * b(t) + c(t))
+    product = {
+        "lo": lambda t: a(t) * b(t),
+        "hi": lambda t: high_half(a(t), b(t)),
+        "wide": lambda t: a(t).astype(out) * b(t).astype(out),
+    }[half]
+    write = op.write(0, out)
+    if not adds:
+        return lambda t: write(t, product(t))
+    c = op.read(3, out)
+    return lambda t: write(t, product(t) + c(t))
 
 
 @instruction("mul24", "mad24")

@@ -40,6 +40,11 @@ def _case(
     return Case(instruction, " ".join(types), out, reference, **kw)
 
 
+def _word(instruction: str, reference: Callable[..., Any], **kw: Any) -> Case:
+    """An instruction of 32 bits alone."""
+    return _case(instruction, "u4", "u4", reference, **kw)
+
+
 def wrap(value: int, dtype: str) -> int:
     """An integer modulo two to the width, in the range of the type."""
     bits = 8 * np.dtype(dtype).itemsize
@@ -180,117 +185,59 @@ def _leading(a: int, bits: int) -> int:
 
 BITS: list[Case] = [
     _case("and.b16 %d, %a, %b;", "u2", "u2", lambda a, b: a & b),
-    _case("or.b32 %d, %a, %b;", "u4", "u4", lambda a, b: a | b),
+    _word("or.b32 %d, %a, %b;", lambda a, b: a | b),
     _case("xor.b64 %d, %a, %b;", "u8", "u8", lambda a, b: a ^ b),
-    _case("not.b32 %d, %a;", "u4", "u4", lambda a: ~a),
-    _case("cnot.b32 %d, %a;", "u4", "u4", lambda a: int(a == 0)),
-    _case("popc.b32 %d, %a;", "u4", "u4", int.bit_count),
+    _word("not.b32 %d, %a;", lambda a: ~a),
+    _word("cnot.b32 %d, %a;", lambda a: int(a == 0)),
+    _word("popc.b32 %d, %a;", int.bit_count),
     _case("popc.b64 %d, %a;", "u8", "u4", int.bit_count),
-    _case("clz.b32 %d, %a;", "u4", "u4", lambda a: 32 - a.bit_length()),
+    _word("clz.b32 %d, %a;", lambda a: 32 - a.bit_length()),
     _case("clz.b64 %d, %a;", "u8", "u4", lambda a: 64 - a.bit_length()),
-    _case("brev.b32 %d, %a;", "u4", "u4", lambda a: int(f"{a:032b}"[::-1], 2)),
+    _word("brev.b32 %d, %a;", lambda a: int(f"{a:032b}"[::-1], 2)),
     _case("brev.b64 %d, %a;", "u8", "u8", lambda a: int(f"{a:064b}"[::-1], 2)),
-    _case("bfind.u32 %d, %a;", "u4", "u4", lambda a: a.bit_length() - 1 if a else 2**32 - 1),
+    _word("bfind.u32 %d, %a;", lambda a: a.bit_length() - 1 if a else 2**32 - 1),
     _case("bfind.s64 %d, %a;", "i8", "u4", lambda a: _leading(a, 64)),
-    _case(
-        "bfind.shiftamt.u32 %d, %a;", "u4", "u4", lambda a: 32 - a.bit_length() if a else 2**32 - 1
-    ),
-    _case("lop3.b32 %d, %a, %b, %c, 0x96;", "u4", "u4", lambda a, b, c: _lop3(a, b, c, 0x96)),
-    _case("lop3.b32 %d, %a, %b, %c, 0xEA;", "u4", "u4", lambda a, b, c: _lop3(a, b, c, 0xEA)),
-    _case("lop3.b32 %d, %a, %b, %c, 0x1B;", "u4", "u4", lambda a, b, c: _lop3(a, b, c, 0x1B)),
-    _case("prmt.b32 %d, %a, %b, %c;", "u4", "u4", _permute),
-    _case("prmt.b32 %d, %a, %b, 0x5410;", "u4", "u4", lambda a, b: a & 0xFFFF | b << 16),
-    _case(
-        "prmt.b32.f4e %d, %a, %b, %c;",
-        "u4",
-        "u4",
-        lambda a, b, c: (a | b << 32) >> 8 * (c & 3),
-    ),
-    _case(
+    _word("bfind.shiftamt.u32 %d, %a;", lambda a: 32 - a.bit_length() if a else 2**32 - 1),
+    _word("lop3.b32 %d, %a, %b, %c, 0x96;", lambda a, b, c: _lop3(a, b, c, 0x96)),
+    _word("lop3.b32 %d, %a, %b, %c, 0xEA;", lambda a, b, c: _lop3(a, b, c, 0xEA)),
+    _word("lop3.b32 %d, %a, %b, %c, 0x1B;", lambda a, b, c: _lop3(a, b, c, 0x1B)),
+    _word("prmt.b32 %d, %a, %b, %c;", _permute),
+    _word("prmt.b32 %d, %a, %b, 0x5410;", lambda a, b: a & 0xFFFF | b << 16),
+    _word("prmt.b32.f4e %d, %a, %b, %c;", lambda a, b, c: (a | b << 32) >> 8 * (c & 3)),
+    _word(
         "prmt.b32.b4e %d, %a, %b, %c;",
-        "u4",
-        "u4",
         lambda a, b, c: _permute(a, b, sum(((c % 4 - i) & 7) << 4 * i for i in range(4))),
     ),
-    _case(
-        "prmt.b32.rc8 %d, %a, %b, %c;",
-        "u4",
-        "u4",
-        lambda a, b, c: (a >> 8 * (c & 3) & 255) * 0x1010101,
-    ),
-    _case(
-        "prmt.b32.rc16 %d, %a, %b, %c;",
-        "u4",
-        "u4",
-        lambda a, b, c: (a >> 16 * (c & 1) & 0xFFFF) * 0x10001,
-    ),
-    _case(
+    _word("prmt.b32.rc8 %d, %a, %b, %c;", lambda a, b, c: (a >> 8 * (c & 3) & 255) * 0x1010101),
+    _word("prmt.b32.rc16 %d, %a, %b, %c;", lambda a, b, c: (a >> 16 * (c & 1) & 0xFFFF) * 0x10001),
+    _word(
         "prmt.b32.ecl %d, %a, %b, %c;",
-        "u4",
-        "u4",
         lambda a, b, c: _permute(a, b, sum(max(i, c & 3) << 4 * i for i in range(4))),
     ),
-    _case(
+    _word(
         "prmt.b32.ecr %d, %a, %b, %c;",
-        "u4",
-        "u4",
         lambda a, b, c: _permute(a, b, sum(min(i, c & 3) << 4 * i for i in range(4))),
     ),
-    _case(
-        "bfe.u32 %d, %a, %b, %c;",
-        "u4",
-        "u4",
-        lambda a, s, n: _field(a, s, n, 32, False),
-        small=True,
+    *(
+        _case(
+            f"bfe.{ptx_name(t)} %d, %a, %b, %c;",
+            f"{t} u4 u4",
+            t,
+            lambda a, s, n, t=t: _field(a, s, n, 8 * int(t[1]), t[0] == "i"),
+            small=True,
+        )
+        for t in ("u4", "i4", "u8", "i8")
     ),
-    _case(
-        "bfe.s32 %d, %a, %b, %c;",
-        "i4 u4 u4",
-        "i4",
-        lambda a, s, n: _field(a, s, n, 32, True),
-        small=True,
-    ),
-    _case(
-        "bfe.u64 %d, %a, %b, %c;",
-        "u8 u4 u4",
-        "u8",
-        lambda a, s, n: _field(a, s, n, 64, False),
-        small=True,
-    ),
-    _case(
-        "bfe.s64 %d, %a, %b, %c;",
-        "i8 u4 u4",
-        "i8",
-        lambda a, s, n: _field(a, s, n, 64, True),
-        small=True,
-    ),
-    _case(
-        "bfi.b32 %d, %a, %c, %b, %e;",
-        "u4",
-        "u4",
-        lambda a, s, c, n: _insert(a, c, s, n, 32),
-        small=True,
-    ),
-    _case(
-        "shf.l.wrap.b32 %d, %a, %b, %c;",
-        "u4",
-        "u4",
-        lambda a, b, c: ((b << 32 | a) << (c & 31)) >> 32,
-    ),
-    _case("shf.r.wrap.b32 %d, %a, %b, %c;", "u4", "u4", lambda a, b, c: (b << 32 | a) >> (c & 31)),
-    _case(
+    _word("bfi.b32 %d, %a, %c, %b, %e;", lambda a, s, c, n: _insert(a, c, s, n, 32), small=True),
+    _word("shf.l.wrap.b32 %d, %a, %b, %c;", lambda a, b, c: ((b << 32 | a) << (c & 31)) >> 32),
+    _word("shf.r.wrap.b32 %d, %a, %b, %c;", lambda a, b, c: (b << 32 | a) >> (c & 31)),
+    _word(
         "shf.l.clamp.b32 %d, %a, %c, %b;",
-        "u4",
-        "u4",
         lambda a, s, c: ((c << 32 | a) << min(s, 32)) >> 32,
         small=True,
     ),
-    _case(
-        "shf.r.clamp.b32 %d, %a, %c, %b;",
-        "u4",
-        "u4",
-        lambda a, s, c: (c << 32 | a) >> min(s, 32),
-        small=True,
+    _word(
+        "shf.r.clamp.b32 %d, %a, %c, %b;", lambda a, s, c: (c << 32 | a) >> min(s, 32), small=True
     ),
 ]
 
