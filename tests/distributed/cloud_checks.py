@@ -15,7 +15,7 @@ from layoutconv.distributed.border import border_of
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import SparseTensor, submanifold_map
 
-from .ranks import run_each
+from .ranks import run_each, run_in_a_pair
 
 
 def whole_cloud(rank=3, rows=150, channels=4, images=2, seed=0):
@@ -110,13 +110,8 @@ def all_cases():
 
 
 def a_part_of_the_processes():
-    pair = dist.new_group([2, 0])
-    if dist.get_rank() == 1:
-        with pytest.raises(ArgumentError, match="argument `group`"):
-            partition(whole_cloud(), pair)
-        return
-    for name in ("3x3x3", "any taps"):
-        CASES[name].run(pair)
+    cases = CASES["3x3x3"], CASES["any taps"]
+    run_in_a_pair(cases, lambda pair: partition(whole_cloud(), pair))
 
 
 def ranges_are_even_and_the_halo_is_what_is_read():

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from layoutconv.errors import ArgumentError
 
 from ..warm_process import WARM
 
@@ -52,6 +55,17 @@ def _rank(rank: int, ranks: int, checks: dict[str, Callable[[], None]], folder: 
     (Path(folder) / f"{rank}.done").touch()
     dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
     dist.destroy_process_group()
+
+
+def run_in_a_pair(cases: Iterable[Any], refused: Callable[[dist.ProcessGroup], object]) -> None:
+    """Run cases in a group of two of three ranks; the third one's call with it is ``refused``."""
+    pair = dist.new_group([2, 0])
+    if dist.get_rank() == 1:
+        with pytest.raises(ArgumentError, match="argument `group`"):
+            refused(pair)
+        return
+    for case in cases:
+        case.run(pair)
 
 
 def run_each(cases: Mapping[str, Any]) -> None:
