@@ -123,12 +123,18 @@ def fits(mode, rest):
     return exists(function, rest.shape, values, True)
 
 
-def law_composition_by_xor_tilers(rng, kind, strides):
+def operand_and_tiler(rng, kind, strides):
+    """An operand, the function that it is, and a tiler of its modes; None where it has just one."""
     x = operand(rng, kind, strides)
     f = as_function(x)
-    if not isinstance(f.shape, tuple):
+    return (x, f, drawn_tiler(rng, f.shape)) if isinstance(f.shape, tuple) else None
+
+
+def law_composition_by_xor_tilers(rng, kind, strides):
+    drawn = operand_and_tiler(rng, kind, strides)
+    if drawn is None:
         return VOID
-    tiler = drawn_tiler(rng, f.shape)
+    x, f, tiler = drawn
     parts = pieces_of_tiler(f.shape, tiler)
     if strides == "gather" and any(max(table(t)) >= volume(s) for s, t in parts if t is not None):
         return VOID  # beyond the index there is nothing to compare
@@ -153,11 +159,10 @@ def pieces_of_tiler(shape, tiler):
 
 
 def law_divide_by_xor_tilers(rng, kind, strides):
-    x = operand(rng, kind, strides)
-    f = as_function(x)
-    if not isinstance(f.shape, tuple):
+    drawn = operand_and_tiler(rng, kind, strides)
+    if drawn is None:
         return VOID
-    tiler = drawn_tiler(rng, f.shape)
+    x, f, tiler = drawn
     inner = domain(f)
     result, error = run(lc.logical_divide, x, tiler)
     halves, possible, always = [], True, is_opaque(inner) or has_xor(inner)
