@@ -6,6 +6,7 @@ results are compared with loops in float64 over small integers, which are exact 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from layoutconv.kernels.pointwise import gather_pool as kernels
 from layoutconv.kernels.pointwise.gather_pool import FLIGHT, GatherShape, build
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
-from ..stand_ins import Gpu
 from .simulated import simulated
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -63,14 +63,10 @@ def on_device(memory: Memory, name: str, x: Tensor, written: bool) -> DeviceTens
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Any:
+def machine(loader: Callable[..., None]) -> Machine:
     found = Machine()
-    monkeypatch.setattr(kernels, "load_gather", found.load)
-    gpu.like("sm_80")
-    gpu.says(current_device=-1)
-    gathered._kernel.cache_clear()
-    yield found
-    gathered._kernel.cache_clear()
+    loader(kernels, "load_gather", found.load, gathered._kernel)
+    return found
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

@@ -72,6 +72,21 @@ def brought(found: Im2col, m: int, k: int, l: int, tile: tuple[int, int]) -> tup
     return at.reshape(tile), inside.reshape(tile)
 
 
+def check_brought(
+    got: tuple[Any, Any], tables: tuple[Any, Any], row: int, column: int, rows: int
+) -> int:
+    """Compare what a copy brought of ``rows`` rows and 32 columns with the offsets of a layout, and
+    which of them are there; past the last row come zeros. Returns how many are there.
+    """
+    (at, inside), place = got, (slice(row, row + rows), slice(column, column + 32))
+    offset, want = (table[place] for table in tables)
+    rest = len(want)
+    assert (inside[:rest] == want).all()
+    assert (at[:rest] == offset)[want].all()
+    assert not inside[rest:].any()
+    return int(want.sum())
+
+
 def random_problem(random: np.random.Generator) -> ConvProblem:
     def some(low: int, high: int, count: int) -> tuple[int, ...]:
         return tuple(map(int, random.integers(low, high, count)))
@@ -105,13 +120,8 @@ def test_a_copy_brings_what_the_layout_says() -> None:
             offset, there = (t.numpy() for t in located(of_group.a, view.m, view.k))
             m = int(random.integers(view.m))
             for k in random.integers(view.k // 32, size=3) * 32:
-                at, inside = brought(found, m, int(k), l, (rows, 32))
-                rest = min(rows, view.m - m)
-                want = there[m : m + rest, k : k + 32]
-                assert (inside[:rest] == want).all()
-                assert (at[:rest] == offset[m : m + rest, k : k + 32])[want].all()
-                assert not inside[rest:].any()
-                seen += int(want.sum())
+                got = brought(found, m, int(k), l, (rows, 32))
+                seen += check_brought(got, (offset, there), m, k, rows)
     assert seen > 10**4
 
 

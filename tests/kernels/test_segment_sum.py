@@ -5,6 +5,7 @@ Sums of small integers are exact in every order, and compared with sums in float
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
 from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, run
 
-from ..stand_ins import Gpu
 from .simulated import simulated
 
 
@@ -61,14 +61,10 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Any:
+def machine(loader: Callable[..., None]) -> Machine:
     found = Machine()
-    monkeypatch.setattr(kernels, "load_segment_sum", found.load)
-    gpu.like("sm_80")
-    gpu.says(current_device=-1)
-    chunk_sums._segment_sum.cache_clear()
-    yield found
-    chunk_sums._segment_sum.cache_clear()
+    loader(kernels, "load_segment_sum", found.load, chunk_sums._segment_sum)
+    return found
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
