@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
+from support.clock import best_seconds
 from support.command_line import program
 from torch import Tensor, nn
 
@@ -168,8 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"  folded       {left} batch norms are left of 20")
     with torch.no_grad():
         passed &= _tell("folded", relative(folded(x), expected), device)
-        times = {"torch": _ms(net, x), "converted": _ms(ours, x), "folded": _ms(folded, x)}
-    print("  a clip in    " + ", ".join(f"{ms:.1f} ms {name}" for name, ms in times.items()))
+        nets = {"torch": net, "converted": ours, "folded": folded}
+        times = {name: best_seconds(partial(of, x), device, 3) for name, of in nets.items()}
+    print("  a clip in    " + ", ".join(f"{1e3 * s:.1f} ms {name}" for name, s in times.items()))
     picture().save(options.output)
     print(f"  picture      {options.output}")
     return 0 if passed else 1
@@ -183,18 +185,6 @@ def _tell(name: str, error: float, device: torch.device) -> bool:
 
 def _verdict(passed: bool) -> str:
     return "ok" if passed else "FAILED"
-
-
-def _ms(net: nn.Module, x: Tensor) -> float:
-    """The least of three runs."""
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        net(x)
-        if x.is_cuda:
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return 1e3 * best
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

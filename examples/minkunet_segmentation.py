@@ -37,11 +37,10 @@ from typing import Any
 import numpy as np
 import torch
 from support.command_line import positive_int, program
-from support.training import fell
+from support.training import descend, fell
 from torch import Tensor, nn
 
 import layoutconv as lc
-from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
 from layoutconv.drawing.birds_eye import Panel, birds_eye, save
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
@@ -188,30 +187,18 @@ def scores(net: nn.Module, points: Tensor, options: argparse.Namespace) -> Tenso
 def train(
     net: nn.Module, points: Tensor, target: Tensor, hidden: Tensor, options: argparse.Namespace
 ) -> list[float]:
-    """Adam on the cross entropy of the points whose labels are not ``hidden``: its losses.
+    """Train on the cross entropy of the points whose labels are not ``hidden``: its losses.
 
     A class counts by the root of how many points it has, lest the rare ones be forgotten.
     """
     counts = torch.bincount(target[~hidden], minlength=len(CLASSES))
     weight = counts.clamp(min=1).float().rsqrt()
-    for module in net.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.momentum = 0.3  # what a batch norm keeps is to forget the first of a few steps
-    optimizer = torch.optim.Adam(net.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, max(2, options.steps))
-    losses = []
-    with Progress().step("Training") as progress:
-        for step in range(options.steps):
-            predicted = scores(net, turned(points), options)[~hidden]
-            loss = nn.functional.cross_entropy(predicted, target[~hidden], weight)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.item())
-            progress.name = f"Training, loss {losses[-1]:.3f}"
-            progress.tick(step + 1, options.steps)
-    return losses
+
+    def loss(_: int) -> Tensor:
+        predicted = scores(net, turned(points), options)[~hidden]
+        return nn.functional.cross_entropy(predicted, target[~hidden], weight)
+
+    return descend(net, loss, options.steps, 0.01)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,12 +11,12 @@ nothing has to store. Results are compared with torch's, in float64.
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from support.clock import best_seconds
 from support.command_line import positive_int, program
 from torch import Tensor
 
@@ -113,21 +113,9 @@ def run(layer: Layer, count: int, images: int, device: torch.device) -> Result:
         view.m * view.n * view.k,
         view.m * view.k / x.numel(),
         error,
-        _seconds(ours, device),
-        _seconds(theirs, device),
+        best_seconds(ours, device, 3),
+        best_seconds(theirs, device, 3),
     )
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The least of three runs."""
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 def picture(size: int = 224) -> Figure:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from support.command_line import positive_int, program
-from support.training import fell
+from support.training import descend, fell
 from torch import Tensor, nn
 
 import layoutconv as lc
@@ -140,27 +140,15 @@ def focal_loss(score: Tensor, target: Tensor) -> Tensor:
 def train(
     net: nn.Module, batches: Sequence[tuple[SparseTensor, Tensor]], steps: int, amp: bool
 ) -> list[float]:
-    """Adam, one batch after another: its losses. A batch's kernel maps are made once, and kept."""
-    for module in net.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.momentum = 0.3  # what a batch norm keeps is to forget the first of a few steps
-    optimizer = torch.optim.Adam(net.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.005, max(2, steps))
-    losses = []
-    with Progress().step("Training") as progress:
-        for step in range(steps):
-            x, target = batches[step % len(batches)]
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=amp):
-                score = net(x)
-            loss = focal_loss(score.float(), target)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.item())
-            progress.name = f"Training, loss {losses[-1]:.3f}"
-            progress.tick(step + 1, steps)
-    return losses
+    """Train on one batch after another: its losses. Kernel maps of a batch are made once."""
+
+    def loss(step: int) -> Tensor:
+        x, target = batches[step % len(batches)]
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=amp):
+            score = net(x)
+        return focal_loss(score.float(), target)
+
+    return descend(net, loss, steps, 0.005)
 
 
 def peaks(likely: Tensor) -> Tensor:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from split_volume import error, seconds
+from split_volume import error
+from support.clock import best_seconds
 from support.command_line import program
-from support.processes import start
+from support.processes import end, start
 from torch import nn
 
 import layoutconv as lc
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         y = split[0](x)
         here = SparseTensor(y.features, border.inside.inputs)
         taken = [
-            seconds(call, device)
+            best_seconds(call, device)
             for call in (
                 lambda: layer(y),
                 lambda: carry(y.features, border.route),
@@ -92,9 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         both, exchange, inner = (1e3 * time for time in taken)
         print(f"  layer     {both:.2f} ms; the range by itself {inner:.2f} ms")
         print(f"  exchange  {exchange:.2f} ms by itself")
-    if dist.is_initialized():
-        dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
-        dist.destroy_process_group()
+    end()
     return 0 if worst <= TOLERANCE else 1
 
 

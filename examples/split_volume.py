@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
+from support.clock import best_seconds
 from support.command_line import program
-from support.processes import start
+from support.processes import end, start
 from torch import Tensor
 
 import layoutconv as lc
@@ -25,22 +25,6 @@ from layoutconv.distributed import Slab
 
 TOLERANCE = {torch.float16: 4e-3, torch.float32: 2e-3}  # of the largest number; fp32 may be tf32
 BY_ITSELF = ("exchange", "slab alone", "split")
-
-
-def seconds(call: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
-    """The best time of a call that all ranks make."""
-    best = float("inf")
-    for _ in range(repeats + 1):  # the first one compiles
-        if dist.is_initialized():
-            dist.barrier()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - begin)
-    return best
 
 
 def convolve(function: Callable[..., Tensor], x: Tensor, w: Tensor, **split: Slab) -> list[Tensor]:
@@ -65,7 +49,7 @@ def times(x: Tensor, w: Tensor, slab: Slab) -> dict[str, float]:
         lambda: lc.distributed.conv3d(x, w, padding=1, slab=slab),
     ]
     with torch.no_grad():
-        found = torch.tensor([seconds(call, x.device) for call in calls], device=x.device)
+        found = torch.tensor([best_seconds(call, x.device) for call in calls], device=x.device)
     if dist.is_initialized():
         dist.all_reduce(found, dist.ReduceOp.MAX)
     return dict(zip(BY_ITSELF, found.tolist(), strict=True))
@@ -108,9 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"  forward   {1e3 * split:.2f} ms; the slab by itself {1e3 * alone:.2f} ms")
         print(f"  exchange  {1e3 * exchange:.2f} ms by itself, {exchange / split:.1%} of the pass")
         print(f"            {max(0.0, split - alone) / split:.1%} of it is not hidden")
-    if dist.is_initialized():
-        dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
-        dist.destroy_process_group()
+    end()
     return 0 if worst <= TOLERANCE[dtype] else 1
 
 

@@ -22,7 +22,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from support.command_line import program
-from support.processes import start
+from support.processes import end, start
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -127,9 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"  alone     {want[0]:.4f} to {want[-1]:.4f}")
         print(f"  check     parameters differ by {off / moved:.1e} of how far they moved, ", end="")
         print("ok" if good else "FAILED")
-    if together:
-        dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
-        dist.destroy_process_group()
+    end()
     return 0 if good else 1
 
 

@@ -33,7 +33,7 @@ import torch
 import torch.distributed as dist
 from minkunet_segmentation import MinkUNet, inputs, turned
 from support.command_line import new_file, positive_float, positive_int, program
-from support.processes import start
+from support.processes import end, start
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -267,9 +267,7 @@ def processes(choice: str) -> Iterator[torch.device]:
     """The device of this process, among those that torchrun has started."""
     device = start(choice)
     yield device
-    if dist.is_initialized():
-        dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
-        dist.destroy_process_group()
+    end()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

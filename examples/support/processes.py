@@ -1,4 +1,4 @@
-"""The start of an example in several processes, one per GPU."""
+"""The start and the end of an example in several processes, one per GPU."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def start(choice: str) -> torch.device:
     if "RANK" in os.environ:
         dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     return device
+
+
+def end() -> None:
+    """Leave the processes that :func:`start` joined, if there are several."""
+    if dist.is_initialized():
+        dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
+        dist.destroy_process_group()
