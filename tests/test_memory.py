@@ -49,12 +49,12 @@ def test_memory_is_of_the_same_kind_whoever_is_asked(several_gpus, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_one_gpu_of_several_is_named(count, monkeypatch):
+def test_one_gpu_of_several_is_named(count, monkeypatch, gpu):
     """Past the dispatcher there is only the current one."""
     asked: list[Any] = []
     past = {"cuda": lambda *of: asked.append(of)}
     monkeypatch.setattr(memory, "empty_strided_on", past.get)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    gpu.says(device_count=count)
     monkeypatch.setattr(torch, "empty_strided", lambda *of, **kind: asked.append((*of, kind)))
     monkeypatch.setattr(memory, "past_dispatcher", memory.past_dispatcher.__wrapped__)  # not kept
     allocator((2, 3), (3, 1), torch.float16, torch.device("cuda:0"))()

@@ -135,11 +135,11 @@ class _OnGpu(torch.Tensor):
     is_cuda = True  # type: ignore[assignment]
 
 
-def test_a_neighbor_cache_does_not_wait_while_a_graph_is_captured(monkeypatch):
+def test_a_neighbor_cache_does_not_wait_while_a_graph_is_captured(monkeypatch, gpu):
     feats, coords, shape = cloud()
     weight = torch.randn(4, 3, 3, 3, 3, dtype=torch.float64)
     y, cache = sparse_submanifold_conv3d(feats, coords, shape, weight)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    gpu.says(is_current_stream_capturing=True)
     monkeypatch.setattr(torch, "equal", None)  # which waits for the device
     copied = coords.clone().as_subclass(_OnGpu)
     with torch._C.DisableTorchFunctionSubclass():

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import io
-import sys
+from contextlib import redirect_stdout
 
 import layoutconv as lc
 
 
-def test_a_figure_prints_in_ascii_where_the_output_has_no_more(monkeypatch):
+def printed(encoding):
+    """The text of a printed figure, on an output of an encoding."""
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    figure = lc.Layout((2, 2)).draw()
-    print(figure)
-    sys.stdout.flush()
-    text = written.getvalue().decode("ascii")
+    with redirect_stdout(io.TextIOWrapper(written, encoding=encoding)) as out:
+        print(lc.Layout((2, 2)).draw())
+        out.flush()
+        return written.getvalue().decode(encoding)
+
+
+def test_a_figure_prints_in_ascii_where_the_output_has_no_more():
+    text = printed("ascii")
     assert "| 0  2 |" in text
     assert "?" not in text
 
 
-def test_a_figure_prints_in_boxes_where_they_can_be_written(monkeypatch):
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="utf-8"))
-    print(lc.Layout((2, 2)).draw())
-    sys.stdout.flush()
-    assert "│ 0  2 │" in written.getvalue().decode("utf-8")
+def test_a_figure_prints_in_boxes_where_they_can_be_written():
+    assert "│ 0  2 │" in printed("utf-8")

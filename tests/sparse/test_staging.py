@@ -113,13 +113,11 @@ def test_what_is_one_piece_the_caller_moves(monkeypatch):
         assert (move.to_host(array, torch.empty_like(array), slice(0, rows)) == []) is (rows == 9)
 
 
-def test_threads_are_kept_and_are_no_more_than_torch_has(monkeypatch):
+def test_threads_are_kept_and_are_no_more_than_torch_has():
     assert staging("cpu") is staging(torch.device("cpu"))
     assert staging("cpu").workers == min(module.WORKERS, torch.get_num_threads())
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert staging("cpu").workers == 1
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 512)
-    assert staging("cpu").workers == module.WORKERS
+    assert staging("cpu", threads=1).workers == 1
+    assert staging("cpu", threads=512).workers == module.WORKERS
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")

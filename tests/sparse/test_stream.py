@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import sys
+from contextlib import redirect_stderr
 
 import numpy as np
 import pytest
@@ -127,7 +127,7 @@ def test_nothing_in_nothing_out():
     assert lc.nn.stream(layer, x[:0], Chunks(cells[:0], shape, 2)).shape == (0, 6)
 
 
-def test_a_terminal_shows_how_far_it_is(monkeypatch):
+def test_a_terminal_shows_how_far_it_is():
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -135,10 +135,9 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch):
     x, cells, shape = cloud()
     layer, chunks = lc.nn.SubmConv3d(4, 6, 3).double(), Chunks(cells, shape, 2, max_rows=100)
     for progress in (True, False):
-        monkeypatch.setattr("sys.stderr", Terminal())
-        lc.nn.stream(layer, x, chunks, progress=progress)
-
-        assert ("200/400" in sys.stderr.getvalue()) is progress
+        with redirect_stderr(Terminal()) as terminal:
+            lc.nn.stream(layer, x, chunks, progress=progress)
+        assert ("200/400" in terminal.getvalue()) is progress
 
 
 def test_what_does_not_fit_is_said():

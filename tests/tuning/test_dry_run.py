@@ -44,6 +44,12 @@ def notes(gpu: Gpu, kernel_folder: Any) -> list[tuple[Any, bytes]]:
     return []
 
 
+@pytest.fixture
+def compiled_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is kept on disk."""
+    monkeypatch.setattr(store, "_kept", lambda digest, compile, about: compile())
+
+
 def noted(notes: list[tuple[Any, bytes]], **options: Any) -> Any:
     return dry(note_other=lambda *note: notes.append(note), **options)
 
@@ -55,10 +61,10 @@ def cells() -> Tensor:
     return torch.stack(columns, 1).int()
 
 
+@pytest.mark.usefixtures("compiled_each_time")
 def test_a_kernel_of_another_kind_writes_zeros_and_is_loaded_afterwards(
-    notes: list[tuple[Any, bytes]], monkeypatch: pytest.MonkeyPatch
+    notes: list[tuple[Any, bytes]],
 ) -> None:
-    monkeypatch.setattr(store, "_kept", lambda digest, compile, about: compile())
     a, out = torch.ones(3), torch.full((3,), torch.nan)
     with noted(notes):
         kernel = store.load(key_of(2.0), partial(compiled, 2.0), writes=(1,))
@@ -87,10 +93,10 @@ def test_a_dry_call_within_another_ends_alone() -> None:
     assert not dry_hooks.covers(torch.zeros(1))
 
 
+@pytest.mark.usefixtures("compiled_each_time")
 def test_what_no_other_process_can_be_sent_is_loaded(
-    notes: list[tuple[Any, bytes]], monkeypatch: pytest.MonkeyPatch
+    notes: list[tuple[Any, bytes]],
 ) -> None:
-    monkeypatch.setattr(store, "_kept", lambda digest, compile, about: compile())
     out = torch.zeros(3)
     with noted(notes):
         store.load(key_of(1.0), lambda: compiled(1.0), writes=(1,))(torch.ones(3), out)
@@ -98,11 +104,11 @@ def test_what_no_other_process_can_be_sent_is_loaded(
     assert notes == []
 
 
+@pytest.mark.usefixtures("compiled_each_time")
 def test_a_kernel_that_is_loaded_is_noted_too(
-    notes: list[tuple[Any, bytes]], monkeypatch: pytest.MonkeyPatch
+    notes: list[tuple[Any, bytes]],
 ) -> None:
     """It is on disk, which says so; else a call after ``unload`` would compile it."""
-    monkeypatch.setattr(store, "_kept", lambda digest, compile, about: compile())
     store.load(key_of(1.0), partial(compiled, 1.0))
     with noted(notes):
         store.load(key_of(1.0), partial(compiled, 1.0))

@@ -34,12 +34,15 @@ PIECE_BYTES = 1 << 22, 1 << 23
 PIECES_OF_WORKER = 2  # one under way while the other one is filled
 
 
-def staging(device: Any) -> Staging:
-    """That of a device, kept with its threads and its memory, 256 MB pinned at most by default."""
+def staging(device: Any, threads: int | None = None) -> Staging:
+    """That of a device, kept with its threads and its memory, 256 MB pinned at most by default.
+
+    It has at most as many as ``threads``, by default those of torch.
+    """
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    return _kept(device, min(WORKERS, torch.get_num_threads()), os.getpid())
+    return _kept(device, min(WORKERS, threads or torch.get_num_threads()), os.getpid())
 
 
 @remembered(16)
