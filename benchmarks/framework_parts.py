@@ -14,18 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
-class Attributes(dict[str, Any]):
-    """A dict whose entries are attributes as well: ``easydict.EasyDict``, ``addict.Dict``."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
+from layoutconv.compat.attributes import Attributes
 
 
 class DropPath(nn.Identity):

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from framework_parts import Attributes
 from torch import Tensor, nn
+
+from layoutconv.compat.attributes import Attributes
 
 #: Packages by project, and the folders of its checkout that they are in; what a project does not
 #: have of one, it takes from the other that it is built on.

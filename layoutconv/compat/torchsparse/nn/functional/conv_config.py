@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from .....errors import ArgumentError, ArgumentTypeError
+from ....attributes import Attributes
 
 DOWNSAMPLE_MODES = "spconv", "minkowski"
 
@@ -37,21 +38,12 @@ class ConvMode(Enum):
     mode2 = 2
 
 
-class ConvConfig(dict[str, Any]):
+class ConvConfig(Attributes):
     """A dict whose entries are attributes as well.
 
     >>> ConvConfig(ifsort=True).ifsort
     True
     """
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
 
 
 class _Settings:
