@@ -15,6 +15,8 @@ import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import Chunks, morton_order, submanifold_map
 from layoutconv.sparse.coords.morton import Curve
+from layoutconv.sparse.stream.sorted_cells import sorted_cells
+from layoutconv.sparse.stream.staging import staging
 
 from .clouds import clouds, offset_sets
 
@@ -97,11 +99,8 @@ def test_taps_far_away_wrap_around_nothing():
 def test_places_are_ranges_of_the_curve_and_rise_in_each(data, rank, max_rows, at_once):
     cloud = data.draw(clouds(rank, padded=False))
     keys = Curve(cloud.spatial_shape, cloud.batch_size).keys(cloud.cells)
-    with pytest.MonkeyPatch.context() as patch:  # one run of keys that are sorted, and several
-        patch.setattr("layoutconv.sparse.stream.sorted_cells._SORTED_AT_ONCE", at_once)
-        chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
+    chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
     rising, order = keys.sort()
-    assert torch.equal(chunks.keys, rising)
     lengths = [len(rows) for rows in chunks.ranges()]
     assert sum(lengths) == len(cloud)
     assert len(lengths) == -(-len(cloud) // max_rows)
@@ -109,11 +108,16 @@ def test_places_are_ranges_of_the_curve_and_rise_in_each(data, rank, max_rows, a
     assert len(set(lengths[:-1])) <= 1  # even ones; the last may be shorter
     assert max(lengths, default=0) <= max_rows
     places = torch.cat([order[:0], *(part.sort().values for part in order.split(lengths))])
-    if len(cloud) <= max_rows or torch.equal(rising, keys):
-        assert chunks.order is None
-        assert torch.equal(places, torch.arange(len(cloud)))
-    else:
-        assert torch.equal(chunks.order, places.int())
+    made = [chunks]
+    if len(cloud) > max_rows:  # one run of keys that are sorted, and several
+        made.append(sorted_cells(cloud.cells, chunks.curve, lengths[0], staging("cpu"), at_once))
+    for found in made:
+        assert torch.equal(found.keys, rising)
+        if len(cloud) <= max_rows or torch.equal(rising, keys):
+            assert found.order is None
+            assert torch.equal(places, torch.arange(len(cloud)))
+        else:
+            assert torch.equal(found.order, places.int())
 
 
 def test_runs_that_are_sorted_apart_are_merged():

@@ -33,10 +33,12 @@ class SortedCells(NamedTuple):
     place: Tensor | None = None
 
 
-def sorted_cells(cells: Tensor, curve: Curve, length: int, move: Staging) -> SortedCells:
+def sorted_cells(
+    cells: Tensor, curve: Curve, length: int, move: Staging, at_once: int = _SORTED_AT_ONCE
+) -> SortedCells:
     """Cells, int32 (rows, 1 + rank), in chunks of ``length`` rows; what is wrong with them is an
-    error."""
-    rows, most = len(cells), _SORTED_AT_ONCE * length
+    error. The keys of ``at_once`` chunks are sorted together."""
+    rows, most = len(cells), at_once * length
     runs = [slice(first, min(first + most, rows)) for first in range(0, rows, most)]
     chunks = [slice(first, min(first + length, rows)) for first in range(0, rows, length)]
     # Memory that nobody writes to is none yet: cells may be in order.
