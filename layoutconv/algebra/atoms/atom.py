@@ -7,7 +7,9 @@ to the *bit* that is read or written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from ..display import Pictured
@@ -101,6 +103,21 @@ _OF_COPY = {
     **dict.fromkeys(("source", "destination"), of_class(LayoutLike)),
     **dict.fromkeys(("threads", "row_bits", "element_bits"), of_class(int)),
 }
+
+
+def bits_by_name(prefix: str, groups: Iterable[tuple[int, str, str]]) -> dict[str, int]:
+    """The bits of an input element of each name ``shape.a.b``, without ``.b`` where it is ``a``.
+
+    A group has these bits, the types that A and B may mix, and shapes.
+
+    >>> bits_by_name("sp.", [(8, "s8 u8", "m16n8k64")]).keys()
+    dict_keys(['sp.m16n8k64.s8', 'sp.m16n8k64.s8.u8', 'sp.m16n8k64.u8.s8', 'sp.m16n8k64.u8'])
+    """
+    return {
+        f"{prefix}{shape}.{a}" + (f".{b}" if a != b else ""): bits
+        for bits, types, shapes in groups
+        for shape, a, b in product(shapes.split(), types.split(), types.split())
+    }
 
 
 def unknown(function: str, name: str, names: tuple[str, ...]) -> LayoutValueError:

@@ -10,10 +10,9 @@ Arithmetic Instructions".
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
 
 from ..layout import Layout
-from .atom import MmaAtom, unknown
+from .atom import MmaAtom, bits_by_name, unknown
 
 # Bits of an element, input types that A and B may mix, and shapes with their blocks:
 # gfx908 and gfx90a, then gfx942 and gfx950.
@@ -42,11 +41,7 @@ def mfma_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _bits() -> dict[str, int]:
-    return {
-        f"mfma.{shape}.{a}" + (f".{b}" if a != b else ""): bits
-        for bits, types, shapes in _MFMA
-        for shape, a, b in product(shapes.split(), types.split(), types.split())
-    }
+    return bits_by_name("mfma.", _MFMA)
 
 
 @lru_cache(maxsize=128)

@@ -8,11 +8,10 @@ cute/atom/mma_traits_sm61.hpp to mma_traits_sm120.hpp.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
 
 from ..layout import Layout
 from ..notation import parse
-from .atom import MmaAtom, unknown
+from .atom import MmaAtom, bits_by_name, unknown
 
 # Groups of input types that A and B may mix: bits of an element, their names, and shapes.
 _DENSE = [
@@ -55,12 +54,10 @@ def mma_names() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _bits() -> dict[str, int]:
     """The bits of an input element of each name."""
-    found = {f"m8n8k4.f16{major}{c}": 16 for major in _MAJORS for c in ("", ".acc16")}
-    for prefix, groups in (("", _DENSE), ("sp.", _SPARSE)):
-        for bits, types, shapes in groups:
-            for shape, a, b in product(shapes.split(), types.split(), types.split()):
-                found[f"{prefix}{shape}.{a}" + (f".{b}" if a != b else "")] = bits
-    return {**found, **{name: bits for name, (_, bits) in _ONE_THREAD.items()}}
+    of_quad_pairs = {f"m8n8k4.f16{major}{c}": 16 for major in _MAJORS for c in ("", ".acc16")}
+    of_one_thread = {name: bits for name, (_, bits) in _ONE_THREAD.items()}
+    of_warps = bits_by_name("", _DENSE) | bits_by_name("sp.", _SPARSE)
+    return of_quad_pairs | of_warps | of_one_thread
 
 
 @lru_cache(maxsize=512)
