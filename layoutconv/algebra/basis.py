@@ -17,7 +17,7 @@ from .symbols import Symbolic, same
 
 
 class Coordinate(Stride):
-    """Base of coordinates: sums, differences and their order.
+    """Base of coordinates: sums, differences, their order, and the modes that they merge.
 
     The order is colexicographic, that of the places of a shape: the last mode decides.
 
@@ -53,6 +53,18 @@ class Coordinate(Stride):
 
     def __ge__(self, other: Any) -> bool:
         return _order(self, other) >= 0 if _is_coordinate(other) else NotImplemented
+
+    def can_merge(self, extent: Any, following: Any) -> bool:
+        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
+        return _same_terms(self.times(extent), following)
+
+    def plus(self, other: Any) -> Any:
+        """The sum with a stride of coordinates; None for any other."""
+        return _sum_of_strides(self, other)
+
+    def terms(self) -> Terms | None:
+        """The components that are not 0, by path; None where one is a traced value."""
+        return _terms_of(self)
 
 
 def is_sequence(x: Any) -> bool:
@@ -130,23 +142,11 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):
         """Tell if every component is 0."""
         return not self.terms()
 
-    def can_merge(self, extent: Any, following: Any) -> bool:
-        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
-        return _same_terms(self.times(extent), following)
-
     def times(self, n: Any) -> Any:
         """``n`` times this coordinate."""
         return scaled(n, self)
 
     scale = times
-
-    def plus(self, other: Any) -> Any:
-        """The sum with a stride of coordinates; None for any other."""
-        return _sum_of_strides(self, other)
-
-    def terms(self) -> Terms | None:
-        """The components that are not 0, by path."""
-        return _terms_of(self)
 
     def xor(self) -> int | None:
         """None: coordinates add with carries."""
@@ -294,23 +294,11 @@ class ScaledBasis(Coordinate):
         """Tell if the scale is 0."""
         return is_zero(self.value)
 
-    def can_merge(self, extent: Any, following: Any) -> bool:
-        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
-        return _same_terms(self.times(extent), following)
-
     def times(self, n: Any) -> Any:
         """The basis, scaled by ``n`` more."""
         return ScaledBasis(n * self.value, self.path)
 
     scale = times
-
-    def plus(self, other: Any) -> Any:
-        """The sum with a stride of coordinates; None for any other."""
-        return _sum_of_strides(self, other)
-
-    def terms(self) -> Terms | None:
-        """The scale at the path; None where it is a traced value."""
-        return _terms_of(self)
 
     def bounds(self, low: Any, high: Any) -> Bounds | None:
         """The extremes of its multiples, at its path."""
