@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,6 +16,7 @@ from .stand_ins import clock, compilations, gpu, kernel_folder, spoiled, staged
 
 __all__ = ["clock", "compilations", "gpu", "kernel_folder", "spoiled", "staged"]
 
+_BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -22,6 +25,16 @@ def spconv_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide spconv's own modules, which tests that compare with it have imported."""
     for name in [name for name in sys.modules if name.split(".")[0] == "spconv"]:
         monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Iterator[Callable[[str], ModuleType]]:
+    """A function: a module of ``benchmarks/`` by name, which its scripts import as their own."""
+    sys.path.insert(0, str(_BENCHMARKS))
+    yield import_module
+    sys.path.remove(str(_BENCHMARKS))
+    for path in _BENCHMARKS.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +10,10 @@ import torch
 
 from layoutconv.nn.fused_norm import fused
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield import_module("bench_frameworks")
-    for path in BENCHMARKS.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+def bench(benchmark):
+    return benchmark("bench_frameworks")
 
 
 def cloud() -> Any:

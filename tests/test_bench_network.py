@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,20 +12,14 @@ import torch
 import layoutconv.compat.spconv.pytorch as compat
 from layoutconv.sparse import strided_map, submanifold_map
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 WIDTH = 0.07  # 2 channels in the stem
 
 
 @pytest.fixture(scope="module")
-def bench():
-    sys.path.insert(0, str(BENCHMARKS))
-    module = import_module("bench_network")
-    net = import_module("minkunet")
+def bench(benchmark):
+    net = benchmark("minkunet")
     net.BLOCKS, net.BLOCKS_UP = (1, 2, 1, 1), (1, 1, 1, 1)
-    yield module
-    sys.path.remove(str(BENCHMARKS))
-    for path in BENCHMARKS.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+    return benchmark("bench_network")
 
 
 @pytest.fixture(scope="module")

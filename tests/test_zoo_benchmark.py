@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from dataclasses import replace
-from importlib import import_module
 from math import inf, nan, prod
 from pathlib import Path
 
@@ -34,15 +32,6 @@ LAYERS = [
 
 
 @pytest.fixture
-def load(monkeypatch):
-    """A module of the folder, which its scripts import from as their own."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield import_module
-    for path in BENCHMARKS.glob("*.py"):
-        sys.modules.pop(path.stem, None)
-
-
-@pytest.fixture
 def file(tmp_path):
     layers = [{"id": i, **BASE, **other} for i, other in enumerate(LAYERS)]
     models = {"a": {"input": [3, 32, 32]}, "b": {"input": [1, 9, 8]}}
@@ -52,8 +41,8 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def layers(load, file):
-    return load("zoo_layers").read(file)
+def layers(benchmark, file):
+    return benchmark("zoo_layers").read(file)
 
 
 def test_layers_are_the_problems_that_the_file_lists(layers):
@@ -69,26 +58,26 @@ def test_layers_are_the_problems_that_the_file_lists(layers):
     assert [layer.family for layer in layers[5:]] == ["1x1, few pixels", "asymmetric"]
 
 
-def test_a_file_that_is_none_is_refused(load, tmp_path):
+def test_a_file_that_is_none_is_refused(benchmark, tmp_path):
     path = tmp_path / "no.json"
     path.write_text('{"layers": [{}]}')
     with pytest.raises(ValueError, match=r"no\.json: expected JSON with models and layers"):
-        load("zoo_layers").read(path)
+        benchmark("zoo_layers").read(path)
 
 
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("dtype", ["fp16", "tf32"])
-def test_both_sides_are_right(load, layers, kind, dtype):
-    cases, jobs = load("zoo_cases"), load("zoo_layers")
+def test_both_sides_are_right(benchmark, layers, kind, dtype):
+    cases, jobs = benchmark("zoo_cases"), benchmark("zoo_layers")
     for layer in layers:
         case = cases.ZooCase(jobs.ZooJob(layer, kind, dtype), "cpu")
         for call in (case.ours, case.theirs):
             assert case.is_right(case.error(call)), (layer, call)
 
 
-def test_what_is_wrong_is_seen(load, layers):
+def test_what_is_wrong_is_seen(benchmark, layers):
     """A missing element, a wrong one, a channel of another size, another shape."""
-    cases, jobs = load("zoo_cases"), load("zoo_layers")
+    cases, jobs = benchmark("zoo_cases"), benchmark("zoo_layers")
     case = cases.ZooCase(jobs.ZooJob(layers[0], "fprop", "fp16"), "cpu")
     right = case.theirs()
     assert case.is_right(case.errors_of(right))
@@ -102,8 +91,8 @@ def test_what_is_wrong_is_seen(load, layers):
     assert case.errors_of(right[..., 1:]) == (inf, inf)
 
 
-def test_the_flop_and_bytes_are_those_of_the_pass(load, layers):
-    jobs = load("zoo_layers")
+def test_the_flop_and_bytes_are_those_of_the_pass(benchmark, layers):
+    jobs = benchmark("zoo_layers")
     plain = jobs.ZooJob(layers[0], "wgrad", "fp16")
     assert plain.flop == 2 * 2 * 9 * 8 * 24 * 9 * 16
     assert plain.elements == 2 * 9 * 8 * (16 + 24) + 24 * 9 * 16
@@ -113,8 +102,8 @@ def test_the_flop_and_bytes_are_those_of_the_pass(load, layers):
     assert grouped.flop == prod((2, 9, 8, 24, 9, 4))
 
 
-def test_a_sample_has_every_family_and_its_beginning_too(load, layers):
-    module = load("zoo_layers")
+def test_a_sample_has_every_family_and_its_beginning_too(benchmark, layers):
+    module = benchmark("zoo_layers")
     many = [replace(layer, id=100 * i + layer.id) for i in range(20) for layer in layers]
     some = module.sample(many, 42, seed=1)
     assert len(some) == len({layer.id for layer in some}) == 42
@@ -126,8 +115,8 @@ def test_a_sample_has_every_family_and_its_beginning_too(load, layers):
     assert many[0].family in {layer.family for layer in module.sample(rare, 10)}
 
 
-def test_rows_of_equal_batches_are_one(load, layers):
-    module = load("zoo_layers")
+def test_rows_of_equal_batches_are_one(benchmark, layers):
+    module = benchmark("zoo_layers")
     rows = module.zoo_jobs([layers[0], layers[5]], ["fprop"], "fp16", ("training", "1"))
     assert [row.name for row in rows] == [
         "0 fprop fp16 training",
@@ -137,8 +126,8 @@ def test_rows_of_equal_batches_are_one(load, layers):
     assert [row.N for row in rows] == [2, 1, 1]
 
 
-def test_halves_depend_on_the_name_of_a_model_alone(load, layers):
-    module = load("zoo_layers")
+def test_halves_depend_on_the_name_of_a_model_alone(benchmark, layers):
+    module = benchmark("zoo_layers")
     names = [f"net{i}" for i in range(200)]
     fitted = [module.is_fitted(name) for name in names]
     assert 60 < sum(fitted) < 140
@@ -147,27 +136,33 @@ def test_halves_depend_on_the_name_of_a_model_alone(load, layers):
     assert not replace(layers[0], calls=((other, 1),)).fitted
 
 
-def row_of(load, layer, kind, ours, theirs):
-    return load("zoo_report").ZooRow(
+def row_of(benchmark, layer, kind, ours, theirs):
+    return benchmark("zoo_report").ZooRow(
         layer, kind, "fp16", "training", ours, theirs, 1.0, 1e-4, 1e-4, True, "a GPU"
     )
 
 
-def test_means_weigh_by_calls_and_time(load, layers):
-    report = load("zoo_report")
-    rows = [row_of(load, 0, "fprop", 10.0, 20.0), row_of(load, 3, "fprop", 10.0, 5.0)]
+def test_means_weigh_by_calls_and_time(benchmark, layers):
+    report = benchmark("zoo_report")
+    rows = [
+        row_of(benchmark, 0, "fprop", 10.0, 20.0),
+        row_of(benchmark, 3, "fprop", 10.0, 5.0),
+    ]
     by_id = {layer.id: layer for layer in layers}
     summary = report.Summary.of(rows, by_id)
     assert summary.mean == pytest.approx(1.0)
     assert (summary.below, summary.far_below, summary.lowest) == (0.5, 0.5, 0.5)
-    more = [*rows, row_of(load, 2, "fprop", 100.0, 100.0)]  # of model a too, three calls each
+    more = [
+        *rows,
+        row_of(benchmark, 2, "fprop", 100.0, 100.0),
+    ]  # of model a too, three calls each
     assert report.per_model(more, by_id) == pytest.approx({"a": 360 / 330, "b": 0.5})
 
 
 def test_a_run_stops_when_its_time_is_over_and_goes_on(
-    load, file, monkeypatch, gpu, capsys, tmp_path
+    benchmark, file, monkeypatch, gpu, capsys, tmp_path
 ):
-    zoo, report = load("dense_zoo"), load("zoo_report")
+    zoo, report = benchmark("dense_zoo"), benchmark("zoo_report")
     gpu.says(is_available=True)
     now, asked = [0.0], []
     monkeypatch.setattr(zoo.time, "monotonic", lambda: now[0])
@@ -187,7 +182,7 @@ def test_a_run_stops_when_its_time_is_over_and_goes_on(
     monkeypatch.setattr(zoo, "measured", measured)
     out = tmp_path / "rows.jsonl"
     command = ["--zoo", str(file), "--out", str(out), "--types", "fp16,tf32", "--passes", "fprop"]
-    main = load("bench_dense").main
+    main = benchmark("bench_dense").main
     assert main([*command, "--minutes", "1"]) == 1  # three rows of each part
     text = capsys.readouterr().out
     assert "fp16: 3 of 6 rows, and the time is over" in text
@@ -212,8 +207,8 @@ def test_a_run_stops_when_its_time_is_over_and_goes_on(
     assert plot.stat().st_size > 1000
 
 
-def test_it_wants_a_gpu_and_types_that_it_knows(load, file, capsys):
-    main = load("bench_dense").main
+def test_it_wants_a_gpu_and_types_that_it_knows(benchmark, file, capsys):
+    main = benchmark("bench_dense").main
     if not torch.cuda.is_available():
         assert main(["--zoo", str(file)]) == 2
         assert "torch sees none" in capsys.readouterr().err
@@ -221,9 +216,9 @@ def test_it_wants_a_gpu_and_types_that_it_knows(load, file, capsys):
         main(["--zoo", str(file), "--types", "fp61"])
 
 
-def test_kernels_are_asked_for_in_processes(load, file, monkeypatch):
+def test_kernels_are_asked_for_in_processes(benchmark, file, monkeypatch):
     """Every row once, and the row's kernels are chosen as on the GPU that is named."""
-    zoo, asked = load("dense_zoo"), []
+    zoo, asked = benchmark("dense_zoo"), []
 
     def in_processes(function, items, count, tick):
         asked.extend((function, item.name) for item in items)
@@ -231,16 +226,16 @@ def test_kernels_are_asked_for_in_processes(load, file, monkeypatch):
         return [None] * len(items)
 
     monkeypatch.setattr(zoo, "in_processes", in_processes)
-    main = load("bench_dense").main
+    main = benchmark("bench_dense").main
     assert main(["--zoo", str(file), "--compile-only", "--compile", "3", "--types", "fp16"]) == 0
     assert len(asked) == 17  # six layers at the core, one of them without dgrad
     assert {function.func for function, _ in asked} == {zoo.compile_row}
     assert {function.keywords["machine"].name for function, _ in asked} == {"NVIDIA H200"}
 
 
-def test_the_model_is_asked_what_it_expects(load, file, capsys):
+def test_the_model_is_asked_what_it_expects(benchmark, file, capsys):
     """Each family and pass, its kernels, and how far it is from a floor; of no depthwise layer."""
-    main = load("bench_dense").main
+    main = benchmark("bench_dense").main
     assert main(["--zoo", str(file), "--predict", "--types", "fp16,tf32"]) == 0
     text = capsys.readouterr().out
     assert "channels not of 64, fprop fp16: 1 rows, floor / expected" in text

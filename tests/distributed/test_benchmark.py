@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 
 import layoutconv as lc
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = [
     "--device",
     "cpu",
@@ -34,11 +30,8 @@ SMALL = [
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield import_module("bench_distributed")
-    for name in ("bench_distributed", "bench_stream"):
-        sys.modules.pop(name, None)
+def bench(benchmark):
+    return benchmark("bench_distributed")
 
 
 def test_the_split_pass_is_that_of_one_process(bench):

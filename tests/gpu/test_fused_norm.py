@@ -7,9 +7,6 @@ before: that of tensors that were let go of.
 from __future__ import annotations
 
 import copy
-import sys
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,17 +18,13 @@ from layoutconv.nn import fused_norm, unfused
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SHAPE = [41, 160, 160]
 LIMITS = {torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 1.5e-1}
 
 
 @pytest.fixture(scope="module")
-def networks() -> Any:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield import_module("spconv_networks")
-    sys.path.remove(str(BENCHMARKS))
-    sys.modules.pop("spconv_networks", None)
+def networks(benchmark: Any) -> Any:
+    return benchmark("spconv_networks")
 
 
 def cloud(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,17 +12,12 @@ from layoutconv.sparse.coords.street import street
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 KINDS = "eager", "given", "graph", "graphed", "training"
 
 
 @pytest.fixture(scope="module")
-def calls():
-    sys.path.insert(0, str(BENCHMARKS))
-    yield import_module("network_calls")
-    sys.path.remove(str(BENCHMARKS))
-    for path in BENCHMARKS.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+def calls(benchmark):
+    return benchmark("network_calls")
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,19 +12,14 @@ from layoutconv.planning.tile import TileConfig, specialized
 
 from .launcher import compile_view
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 LOADS = (r"cp\.async\.c[ag]\.shared", r"ld\.global", r"cp\.async\.bulk\.tensor")
 REST = (r"cp\.async\.wait_group", r"ldmatrix", r"mma\.sync", r"st\.global", r"bar\.sync")
 REST_OF_HOPPER = (r"wgmma\.mma_async", r"mbarrier\.arrive", r"mbarrier\.try_wait", r"st\.global")
 
 
 @pytest.fixture
-def no_loads(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from upper_bound import no_loads
-
-    yield no_loads
-    sys.modules.pop("upper_bound", None)
+def no_loads(benchmark):
+    return benchmark("upper_bound").no_loads
 
 
 SPREAD = TileConfig((256, 128, 64), (4, 2))  # whose copies are spread over k-blocks

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +18,6 @@ from layoutconv.nn.counted_rows import CountedRows, WithoutDropout
 from layoutconv.nn.fused_norm import fused
 from layoutconv.sparse import SparseTensor
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 C = 8
 
 
@@ -42,11 +38,8 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Norm]]:
 
 
 @pytest.fixture
-def networks() -> Iterator[Any]:
-    sys.path.insert(0, str(BENCHMARKS))
-    yield import_module("spconv_networks")
-    sys.path.remove(str(BENCHMARKS))
-    sys.modules.pop("spconv_networks", None)
+def networks(benchmark: Any) -> Any:
+    return benchmark("spconv_networks")
 
 
 def cloud(seed: int = 0) -> SparseTensor:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 
 from layoutconv.sparse import Coordinates
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield import_module("bench_stream")
-    sys.modules.pop("bench_stream")
+def bench(benchmark):
+    return benchmark("bench_stream")
 
 
 def test_it_measures_what_is_right(bench, tmp_path, capsys):
