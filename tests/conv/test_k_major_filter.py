@@ -16,11 +16,7 @@ from layoutconv.planning.kernel_spec import vectors_of
 from layoutconv.sparse.views import kernel_map_dgrad_view
 from layoutconv.view.gemm_view import GemmView, stages
 
-
-def integers(*shape: int) -> torch.Tensor:
-    """Numbers whose sums are exact in any order."""
-    generator = torch.Generator().manual_seed(len(shape))
-    return torch.randint(-4, 5, shape, generator=generator).float()
+from ..exact import integers
 
 
 def of_filter(problem: ConvProblem) -> torch.Tensor:

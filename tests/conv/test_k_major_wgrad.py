@@ -19,6 +19,8 @@ from layoutconv.planning.tile import specialized
 from layoutconv.planning.tma_im2col import is_mapped
 from layoutconv.tensors.tensor_checks import Stored, expected
 
+from ..exact import integers
+
 
 @st.composite
 def problems(draw: st.DrawFn) -> ConvProblem:
@@ -32,12 +34,6 @@ def problems(draw: st.DrawFn) -> ConvProblem:
     cells = [span + draw(st.integers(0, 5)) for span in spans]
     images = draw(st.integers(1, 3))
     return ConvProblem((images, *cells, C), (K, *taps), stride, padding, dilation)
-
-
-def integers(*shape: int) -> Tensor:
-    """Numbers whose sums are exact in any order."""
-    generator = torch.Generator().manual_seed(len(shape))
-    return torch.randint(-4, 5, shape, generator=generator).float()
 
 
 def as_stored(rows: Tensor, stored: Stored) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -18,12 +19,12 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.pair_chunks import chunk_for, slots
 from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 
+from .. import exact
+
 examples = settings(max_examples=60, deadline=None)
 
 
-def numbers(*shape: int) -> torch.Tensor:
-    """Small integers: every sum of products is exact."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(0)).double()
+integers = partial(exact.integers, dtype=torch.float64)
 
 
 @examples
@@ -37,7 +38,7 @@ def test_chunks_of_any_length_give_the_sum_over_pairs(
 ):
     generator = torch.Generator().manual_seed(seed)
     index = torch.randint(-inputs, inputs, (rows, taps), generator=generator).int().clamp(min=-1)
-    g, x = numbers(rows, 4), numbers(inputs, 6)
+    g, x = integers(rows, 4), integers(inputs, 6)
     want = torch.zeros(4, taps, 6 // groups, dtype=torch.float64)
     for row, entries in enumerate(index.tolist()):
         for tap, source in enumerate(entries):

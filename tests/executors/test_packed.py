@@ -32,16 +32,12 @@ from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.machine import MACHINES
 from layoutconv.view.gemm_view import GemmView
 
+from ..exact import integers
 from .few_channels import few_channels
 
 HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])  # whose vectors are of 8 elements
 TF32 = Multiplied(torch.float32, MACHINES["sm_90a"], "tf32")
 PROBLEMS = few_channels(taps=4, more=(8, 12, 24), room=5, even=False)
-
-
-def integers(*shape: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-4, 5, shape, generator=generator).float()
 
 
 def as_torch(tensor: Tensor) -> Tensor:

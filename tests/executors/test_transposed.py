@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -20,11 +21,12 @@ from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView
 
+from .. import exact
+
 TORCHS = functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d
 
 
-def integers(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).double()
+integers = partial(exact.integers, dtype=torch.float64)
 
 
 def transposed(x: Any, w: Any, numbers: tuple[Any, ...], out: Any, columns: int) -> Pass:

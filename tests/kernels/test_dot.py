@@ -38,17 +38,12 @@ from layoutconv.view.gemm_view import GemmView, locate, stages
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
 from ..grid_cover import with_deep
+from .launcher import integers
 from .simulated import simulated
 
 
 def storage(layout: Any) -> tuple[int, ...]:
     return tuple(map(int, stages(layout)[-1].layout.shape))
-
-
-def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
-    return (torch.randint(1, 5, shape, generator=generator) * sign).to(dtype)
 
 
 def read(layout: Any, x: Tensor, k: int, l: int) -> Tensor:

@@ -18,6 +18,7 @@ from layoutconv.kernels.pointwise import gather_pool as kernels
 from layoutconv.kernels.pointwise.gather_pool import FLIGHT, GatherShape, build
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
+from . import launcher
 from .simulated import simulated
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -70,10 +71,7 @@ def machine(loader: Callable[..., None]) -> Machine:
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """From -4 to 4 but 0: a product that is missing, or one too many, shows."""
-    generator = torch.Generator().manual_seed(seed)
-    sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
-    return (torch.randint(1, 5, shape, generator=generator) * sign).to(dtype)
+    return launcher.integers(shape, dtype, seed)
 
 
 def table(rows: int, taps: int, inputs: int, *, seed: int = 0) -> Tensor:

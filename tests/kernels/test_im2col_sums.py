@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,6 @@ from layoutconv.view.gemm_view import GemmView
 from ..grid_cover import with_deep
 from .launcher import (
     Case,
-    Compiled,
     check_view_runs,
     compile_view,
     compiled_view,
@@ -36,6 +34,7 @@ from .launcher import (
 from .mutations import check_fault
 from .mutations import replace as mutated
 from .test_im2col import FAULTS, HALF, WIDE, brought, check_brought, random_problem
+from .test_tma import copies
 from .tiles import retiled
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -113,12 +112,6 @@ def test_numbers_that_a_map_has_no_room_for_are_of_another_kernel() -> None:
 
 
 # -- what is run -----------------------------------------------------------------------------------
-
-
-def copies(compiled: Compiled) -> list[int]:
-    """Count the copies by im2col TMA descriptors, by others, and vector by vector."""
-    kinds = r"cp\.async\.bulk\.tensor[^;]*im2col", r"cp\.async\.bulk\.tensor[^;]*tile", r"async\.c"
-    return [len(re.findall(kind, compiled.ptx)) for kind in kinds]
 
 
 # With how many panels a k-tile has.

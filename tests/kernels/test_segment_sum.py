@@ -21,6 +21,7 @@ from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
 from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, run
 
+from .launcher import integers
 from .simulated import simulated
 
 
@@ -68,10 +69,7 @@ def machine(loader: Callable[..., None]) -> Machine:
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """From -4 to 4 but 0: a chunk that is missing, or one too many, shows."""
-    generator = torch.Generator().manual_seed(0)
-    sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
-    return (torch.randint(1, 5, shape, generator=generator) * sign).to(dtype)
+    return integers(shape, dtype, 0)
 
 
 def summed(parts: Tensor, lengths: list[int], dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,8 @@ from layoutconv import execute
 from layoutconv.sparse import Coordinates, strided_map, submanifold_map, transposed_map
 from layoutconv.sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 
+from ..exact import integers
+
 
 def cloud(rank: int, rows: int, extent: int = 5, images: int = 2, seed: int = 0) -> Coordinates:
     """Distinct cells in an order of their own."""
@@ -32,12 +34,6 @@ MAPS = {
 }
 
 
-def numbers(*shape: int) -> torch.Tensor:
-    """Whole numbers, whose sums are exact in any order."""
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randint(-3, 4, shape, generator=generator).float()
-
-
 def pairs(kernel_map):
     for row, taps in enumerate(kernel_map.index.tolist()):
         for tap, source in enumerate(taps):
@@ -50,7 +46,7 @@ def pairs(kernel_map):
 def test_the_three_passes_are_sums_over_pairs(name, groups):
     found, C, K = MAPS[name](), 4, 6
     rows_in, rows_out, taps = len(found.inputs), len(found.outputs), found.taps
-    x, w, g = numbers(rows_in, C), numbers(K, *taps, C // groups), numbers(rows_out, K)
+    x, w, g = integers(rows_in, C), integers(K, *taps, C // groups), integers(rows_out, K)
     y, dx, dw = torch.zeros_like(g), torch.zeros_like(x), torch.zeros_like(w)
     flat, dflat = (t.view(groups, K // groups, -1, C // groups) for t in (w, dw))
     for row, tap, source in pairs(found):
@@ -80,7 +76,7 @@ def test_the_three_passes_are_sums_over_pairs(name, groups):
 @pytest.mark.parametrize("name", ["submanifold", "strided", "transposed"])
 def test_sorted_rows_are_scattered_to_where_they_belong(name):
     found, C, K = MAPS[name](), 4, 8
-    x, w = numbers(len(found.inputs), C), numbers(K, *found.taps, C)
+    x, w = integers(len(found.inputs), C), integers(K, *found.taps, C)
     options = {"kernel_size": found.taps, "in_rows": len(x)}
     plain = execute(kernel_map_view(found.index, C, K, **options), x, w)
     index, order = found.sorted
