@@ -81,6 +81,17 @@ def whole_numbers(name: str, value: Any, least: int, expected: str) -> list[int]
     return [whole(name, one, least) for one in value]
 
 
+def triple(name: str, value: Any, least: int) -> tuple[int, ...]:
+    """Return an argument that is a number for each of three modes, or one for all.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names it, for less than ``least`` too.
+
+    >>> triple("stride", 2, 1)
+    (2, 2, 2)
+    """
+    return tuple(whole_per_mode(name, value, 3, least))
+
+
 def int32_cells(name: str, coords: Tensor) -> Tensor:
     """Return coordinates, of any dtype, as int32.
 

@@ -12,8 +12,8 @@ from ...errors import ArgumentError, ArgumentTypeError
 from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.no_tensor import NoTensor
-from ..whole_numbers import int32_cells, whole_per_mode
-from .utils import to_dense, triple
+from ..whole_numbers import int32_cells, triple, whole_per_mode
+from .utils import to_dense
 from .utils.tensor_cache import cache_for
 from .version import batch_last
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ....errors import ArgumentError, ArgumentTypeError
 from ....nn import sparse
 from ....sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
-from ...whole_numbers import whole_per_mode
+from ...whole_numbers import triple
 
 __all__ = [
     "Algorithm",
@@ -130,7 +130,7 @@ def sparse_submanifold_conv3d(
     sizes = _sizes(feats, weight)
     if not all(size % 2 for size in sizes):
         raise ArgumentError("weight", "(K, kw, kh, kd, C) of odd sizes", tuple(weight.shape))
-    apart = _triple("dilation", dilation, 1)
+    apart = triple("dilation", dilation, 1)
     if neighbor_cache is None:
         found = submanifold_map(_cells(coords, shape), sizes, apart)
         neighbor_cache = SubMConv3dNeighborCache(found, coords, kernel_size=sizes, dilation=apart)
@@ -159,8 +159,8 @@ def sparse_conv3d(
     Returns features (outputs, K), coordinates in lexicographic order, and the cache.
     """
     sizes = _sizes(feats, weight)
-    steps, apart = _triple("stride", stride, 1), _triple("dilation", dilation, 1)
-    options = steps, _triple("padding", padding, 0), apart
+    steps, apart = triple("stride", stride, 1), triple("dilation", dilation, 1)
+    options = steps, triple("padding", padding, 0), apart
     asked = dict(zip(("stride", "padding", "dilation"), options, strict=True))
     if neighbor_cache is None:
         cells = _cells(coords, shape)
@@ -187,10 +187,6 @@ def _cells(coords: Tensor, shape: Sequence[int]) -> Coordinates:
     if len(shape) != 5:
         raise ArgumentError("shape", "(N, C, W, H, D)", tuple(shape))
     return Coordinates(coords, shape[2:], shape[0])
-
-
-def _triple(name: str, value: Triple, least: int) -> tuple[int, ...]:
-    return tuple(whole_per_mode(name, value, 3, least))
 
 
 def _check_cache(cache: Any, coords: Tensor, **sizes: tuple[int, ...]) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
+from ...whole_numbers import triple
 from ..nn import BatchNorm, Conv3d, ReLU
 from ..tensor import SparseTensor
-from ..utils import triple
 
 __all__ = ["SparseConvBlock", "SparseConvTransposeBlock", "SparseResBlock"]
 

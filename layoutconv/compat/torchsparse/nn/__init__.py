@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from ....errors import ArgumentTypeError
 from ....nn.image_norm import per_image
-from ...whole_numbers import whole
+from ...whole_numbers import triple, whole
 from ..tensor import SparseTensor, check_input
-from ..utils import triple
 from ..version import batch_last
 from . import functional, utils
 from .bev import ToBEVConvolution, ToBEVHeightCompression, ToBEVReduction, ToDenseBEVConvolution

@@ -24,17 +24,6 @@ def make_ntuple(x: Any, ndim: int) -> tuple[int, ...]:
     return tuple(whole_per_mode("x", x, ndim))
 
 
-def triple(name: str, value: Any, least: int) -> tuple[int, ...]:
-    """An argument that is a number for each of three modes.
-
-    Raises :class:`~layoutconv.errors.ArgumentError` that names it, for less than ``least`` too.
-
-    >>> triple("stride", 2, 1)
-    (2, 2, 2)
-    """
-    return tuple(whole_per_mode(name, value, 3, least))
-
-
 def make_tensor(x: Sequence[Any], dtype: torch.dtype, device: Any) -> Tensor:
     return torch.tensor(x, dtype=dtype, device=device)
 

@@ -12,8 +12,8 @@ from .....errors import ArgumentError
 from .....nn import sparse
 from .....sparse import Coordinates, KernelMap, downsample, strided_map, submanifold_map
 from .....sparse import SparseTensor as _SparseTensor
+from ....whole_numbers import triple
 from ...tensor import SparseTensor, check_input, get_allow_negative_coordinates
-from ...utils import triple
 from ...version import batch_last
 from ..utils import fapply
 from .conv_config import downsample_mode_of

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....whole_numbers import triple
 from ...tensor import SparseTensor, check_input
-from ...utils import triple
 
 __all__ = ["fapply", "get_kernel_offsets"]
 
