@@ -179,10 +179,7 @@ def _largest_xor(name: str, layout: Layout, after: Any = int) -> int:
             base ^= value
             free += columns
         budget.spend(1 + len(free) * 4)
-        rows = Span(tuple(free)).rows
-        for lead in sorted(rows, reverse=True):
-            base = max(base, base ^ rows[lead][0])
-        best = max(best, base)
+        best = max(best, Span(tuple(free)).largest(base))
     return best
 
 

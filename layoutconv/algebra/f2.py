@@ -269,17 +269,11 @@ def first_reaching(columns: list[int], bound: int) -> int:
     (4, 4)
     """
 
-    def largest(base: int, free: list[int]) -> int:
-        rows = Span(tuple(free)).rows
-        for lead in sorted(rows, reverse=True):
-            base = max(base, base ^ rows[lead][0])
-        return base
-
-    if largest(0, columns) < bound:
+    if Span(tuple(columns)).largest(0) < bound:
         return 1 << len(columns)
     choice = base = 0
     for i in reversed(range(len(columns))):
-        if largest(base, columns[:i]) < bound:  # not without this one
+        if Span(tuple(columns[:i])).largest(base) < bound:  # not without this one
             choice, base = choice | 1 << i, base ^ columns[i]
     return choice
 

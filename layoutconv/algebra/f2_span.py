@@ -49,3 +49,9 @@ class Span:
                 rest |= 1 << (lead - 1)
                 value ^= 1 << (lead - 1)
         return rest ^ value, used
+
+    def largest(self, base: int) -> int:
+        """The largest XOR of ``base`` and a value of the span."""
+        for lead in sorted(self.rows, reverse=True):
+            base = max(base, base ^ self.rows[lead][0])
+        return base
