@@ -151,38 +151,23 @@ def sum_of_differences(op: Operation) -> Run:
     return lambda t: write(t, np.maximum(a(t), b(t)) - np.minimum(a(t), b(t)) + c(t))
 
 
-@instruction("dp4a")
+@instruction("dp4a", "dp2a")
 def dot_product(op: Operation) -> Run:
+    """Four numbers of 8 bits times four; dp2a: two of 16 bits times the lower or upper two of 8."""
+    half = op.one_of("lo", "hi") if op.stem == "dp2a" else ""
     a_type, b_type = op.modifiers
     op.modifiers.clear()
     c_dtype = np.dtype(np.int32 if "s32" in (a_type, b_type) else np.uint32)
     a, b = op.read(1, "u4"), op.read(2, "u4")
     c, write = op.read(3, c_dtype), op.write(0, c_dtype)
+    count, taken = {"": (4, slice(4)), "lo": (2, slice(2)), "hi": (2, slice(2, 4))}[half]
 
-    def bytes_of(value: NDArray, name: str) -> NDArray[np.int64]:
-        return value.view("i1" if name == "s32" else "u1").reshape(-1, 4).astype(np.int64)
-
-    def run(t: Team) -> None:
-        products = bytes_of(a(t), a_type) * bytes_of(b(t), b_type)
-        write(t, (products.sum(axis=1) + c(t)).astype(c_dtype))
-
-    return run
-
-
-@instruction("dp2a")
-def dot_product_of_pairs(op: Operation) -> Run:
-    """Two numbers of 16 bits times two of 8 bits, the lower or the upper ones of four."""
-    half, a_type, b_type = op.modifiers
-    op.modifiers.clear()
-    c_dtype = np.dtype(np.int32 if "s32" in (a_type, b_type) else np.uint32)
-    a, b = op.read(1, "u4"), op.read(2, "u4")
-    c, write = op.read(3, c_dtype), op.write(0, c_dtype)
-    first = 2 if half == "hi" else 0
+    def numbers(value: NDArray, name: str, count: int) -> NDArray[np.int64]:
+        kind = f"{'i' if name == 's32' else 'u'}{4 // count}"
+        return value.view(kind).reshape(-1, count).astype(np.int64)
 
     def run(t: Team) -> None:
-        words = a(t).view("i2" if a_type == "s32" else "u2").reshape(-1, 2).astype(np.int64)
-        four = b(t).view("i1" if b_type == "s32" else "u1").reshape(-1, 4).astype(np.int64)
-        products = words * four[:, first : first + 2]
+        products = numbers(a(t), a_type, count) * numbers(b(t), b_type, 4)[:, taken]
         write(t, (products.sum(axis=1) + c(t)).astype(c_dtype))
 
     return run
