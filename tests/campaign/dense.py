@@ -11,7 +11,7 @@ from .budget import BUDGETS, Budget, kind_of
 from .data import ORDERS
 from .dense_reference import Geometry
 from .draws import Draw
-from .ending import NARROW, Ending, draw_ending, smaller_endings
+from .ending import NARROW, Ending, draw_ending, with_less
 
 DTYPES = {
     "float16": 25, "bfloat16": 15, "float32": 30, "float64": 8, "int8": 8, "float8_e4m3fn": 6,
@@ -336,17 +336,11 @@ def _elements(p: Dense) -> int:
 def smaller_dense(p: Dense) -> Iterator[Dense]:
     """Problems with less of one thing, the most drastic first."""
     plain = {"call": "function", "order_x": "last", "order_w": "last", "order_residual": "last",
-             "start_x": 0, "start_w": 0, "statistics": False, "gradients": (), "groups": 1,
-             "transposed": False}  # fmt: skip
-    for ending in smaller_endings(p.ending):
-        present = {"x", "w", *(n for n in ("scale", "bias", "residual") if getattr(ending, n))}
-        left = tuple(name for name in p.gradients if name in present)
-        yield replace(p, ending=ending, gradients=left)
-    for name, value in plain.items():
-        if getattr(p, name) != value and not (name == "transposed" and any(p.output_padding)):
-            yield replace(p, **{name: value})
-    for name in p.gradients:
-        yield replace(p, gradients=tuple(g for g in p.gradients if g != name))
+             "start_x": 0, "start_w": 0, "statistics": False, "gradients": (),
+             "groups": 1}  # fmt: skip
+    if not any(p.output_padding):
+        plain["transposed"] = False
+    yield from with_less(p, plain)
     if p.rank > 1:
         for mode in range(p.rank):
             yield _without_mode(p, mode)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -251,6 +251,19 @@ def _values(memory: Memory, shape: Sequence[int], dtype: torch.dtype, exact: boo
         lambda: memory.normal(shape, real)
     )  # fmt: skip
     return torch.complex(draw(), draw()) if dtype.is_complex else draw()
+
+
+def with_less(p: Any, plain: dict[str, Any]) -> Iterator[Any]:
+    """Problems with less behind the sums, with a ``plain`` value, or with a gradient less."""
+    for ending in smaller_endings(p.ending):
+        present = {"x", "w", *(n for n in ("scale", "bias", "residual") if getattr(ending, n))}
+        left = tuple(name for name in p.gradients if name in present)
+        yield replace(p, ending=ending, gradients=left)
+    for name, value in plain.items():
+        if getattr(p, name) != value:
+            yield replace(p, **{name: value})
+    for name in p.gradients:
+        yield replace(p, gradients=tuple(g for g in p.gradients if g != name))
 
 
 def smaller_endings(ending: Ending) -> list[Ending]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from .budget import BUDGETS, Budget, kind_of
 from .dense import STARTS, draw_count
 from .draws import Draw
-from .ending import NARROW, Ending, draw_ending, smaller_endings
+from .ending import NARROW, Ending, draw_ending, with_less
 
 DTYPES = {"float16": 35, "bfloat16": 20, "float32": 35, "float64": 10}
 CONVOLUTIONS = ("subm", "strided", "transposed", "inverse")
@@ -301,15 +301,7 @@ def smaller_sparse(p: Sparse) -> Iterator[Sparse]:
     plain = {"call": "function", "start_x": 0, "gradients": (), "groups": 1, "given": False,
              "capacity": -1, "absent": 0, "empty": 0, "sorted": True,
              "cloud": "random"}  # fmt: skip
-    for ending in smaller_endings(p.ending):
-        present = {"x", "w", *(n for n in ("scale", "bias", "residual") if getattr(ending, n))}
-        left = tuple(name for name in p.gradients if name in present)
-        yield replace(p, ending=ending, gradients=left)
-    for name, value in plain.items():
-        if getattr(p, name) != value:
-            yield replace(p, **{name: value})
-    for name in p.gradients:
-        yield replace(p, gradients=tuple(g for g in p.gradients if g != name))
+    yield from with_less(p, plain)
     if p.rank > 1:
         names = ("extents", "taps", "stride", "dilation", "padding", "output_padding")
         for mode in range(p.rank if not p.offsets else 0):
