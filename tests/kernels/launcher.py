@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.kernels.compile.build import build
+from layoutconv.kernels.compile.cubin import CubinKernel, read_cubin
 from layoutconv.kernels.compile.store import as_argument
 from layoutconv.planning.channel_padding import has_padded_channels
 from layoutconv.planning.kernel_key import index_buffer, runtime_integers, signature
@@ -100,6 +101,13 @@ def compile_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
         function = build(view, spec, dump=folder)
         program = parse(function.__ptx__)
         return Compiled(spec, function, function.__ptx__, function.__cubin__, program)
+
+
+def unspilled(compiled: Compiled) -> CubinKernel:
+    """The machine code of a kernel; none of its registers is spilled."""
+    (kernel,) = read_cubin(compiled.cubin).values()
+    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    return kernel
 
 
 _compiled: dict[Any, Compiled] = {}
@@ -327,6 +335,13 @@ def check_exact(case: Case, ran: Ran) -> None:
     torch.testing.assert_close(got, rounded, rtol=0, atol=0, equal_nan=True)
     words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[case.out.itemsize]
     assert torch.equal(ran.out.view(words)[~written], case.out.view(words)[~written])
+
+
+def check_not_finite(case: Case, ran: Ran) -> None:
+    """Check that some elements, not all, are finite, and that those are which the case has."""
+    want, _ = reference(case)
+    assert 0 < int(want.isfinite().sum()) < want.numel()
+    torch.testing.assert_close(ran.out.double(), want, rtol=0, atol=0, equal_nan=True)
 
 
 def check_view_runs(

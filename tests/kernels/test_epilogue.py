@@ -225,16 +225,21 @@ LINE = torch.cat(
 ).half()
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_an_activation_is_that_of_torch_on_the_whole_line(name: str) -> None:
-    # A product of one channel with 1 shows what becomes of each number.
+def of_the_line() -> Case:
+    """Products of one channel with 1, which show what becomes of each number of the line."""
     view = fprop_view(ConvProblem((1, len(LINE), 1), (4, 1)))
     case = Case.of(view, torch.float16, torch.float32)
     case.a.copy_(LINE.view(case.a.shape))
     case.b.fill_(1.0)
+    return case
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_that_of_torch_on_the_whole_line(name: str) -> None:
+    case = of_the_line()
     case.epilogue = Epilogue((Activation(name, 0.2),))
     compiled = compiled_view(
-        view, torch.float16, tile_of(0, KINDS[0]), "sm_80", torch.float32,
+        case.view, torch.float16, tile_of(0, KINDS[0]), "sm_80", torch.float32,
         epilogue=case.epilogue.structure,
     )  # fmt: skip
     got = run_case(case, compiled).out[0]
@@ -267,14 +272,11 @@ def test_an_activation_between_other_steps(name: str) -> None:
 
 
 def test_nan_and_infinity_through_a_clamp() -> None:
-    view = fprop_view(ConvProblem((1, len(LINE), 1), (4, 1)))
-    case = Case.of(view, torch.float16, torch.float32)
-    case.a.copy_(LINE.view(case.a.shape))
-    case.b.fill_(1.0)
+    case = of_the_line()
     for low, high in ((-1.0, 2.0), (-torch.inf, 3.0), (2.0, torch.inf)):
         case.epilogue = Epilogue((Clamp(low, high),))
         compiled = compiled_view(
-            view, torch.float16, tile_of(0, KINDS[0]), "sm_80", torch.float32, epilogue="clamp"
+            case.view, torch.float16, tile_of(0, KINDS[0]), "sm_80", torch.float32, epilogue="clamp"
         )
         got = run_case(case, compiled).out[0, :, 0]
         want = LINE.float().clamp(low, high)

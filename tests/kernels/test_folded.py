@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stride_folding import folded_fprop_view
 from layoutconv.gpu import select
-from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.machine import MACHINES
@@ -27,14 +26,15 @@ from ..grid_cover import with_deep
 from .launcher import (
     Case,
     check_exact,
+    check_not_finite,
     check_view_runs,
     compile_view,
     compiled_view,
     half_line,
     integers,
-    reference,
     run_case,
     spec_of,
+    unspilled,
 )
 from .test_epilogue import check
 from .test_random import few
@@ -89,9 +89,7 @@ def test_what_is_not_finite_reaches_its_windows_alone(
     cells[integers((9,), torch.int64, 3).cumsum(0).abs() * 7 % len(cells), 1] = torch.inf
     case = Case(view, plain.a.view(Case.of(view, F16).a.shape), plain.b, plain.out)
     ran = run_case(case, compiled_view(view, F16, tile, "sm_90a"))
-    want, _ = reference(plain)
-    assert 0 < int(want.isfinite().sum()) < want.numel()
-    torch.testing.assert_close(ran.out.double(), want, rtol=0, atol=0, equal_nan=True)
+    check_not_finite(plain, ran)
 
 
 @few
@@ -162,8 +160,7 @@ def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
     (m, n, *warps), (_, _, stages, _) = shape, MAPPED_WINDOWS[shape]
     tile = specialized((m, n, 32), warps, stages, Load.TMA_WARP, halo_taps=2)
     compiled = compile_view(wide(LARGE), F16, tile, "sm_90a")
-    (kernel,) = read_cubin(compiled.cubin).values()
-    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    kernel = unspilled(compiled)
     assert tile.ctas_per_sm * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
 
 

@@ -12,7 +12,6 @@ import torch
 from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.gpu.select import _shared_rows
-from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.gemm import implicit_gemm
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad
 from layoutconv.planning import tma_im2col
@@ -38,6 +37,7 @@ from .launcher import (
     reference,
     run_case,
     spec_of,
+    unspilled,
 )
 from .mutations import check_fault, put
 from .mutations import replace as mutated
@@ -173,8 +173,7 @@ def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
     load = Load.TMA_WARP if shape == (128, 64, 4, 1) else Load.CP_ASYNC_WARPGROUP
     tile = specialized((m, n, 32), warps, stages, load, halo_taps=3)
     compiled = compile_view(view, F16, tile, "sm_90a")
-    (kernel,) = read_cubin(compiled.cubin).values()
-    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    kernel = unspilled(compiled)
     assert tile.ctas_per_sm * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
     room = MACHINES["sm_90a"].smem_per_cta
     assert kernel.static_shared + compiled.spec.smem_bytes <= room

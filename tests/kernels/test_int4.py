@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, interleaved
-from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
@@ -33,6 +32,7 @@ from .launcher import (
     reference,
     run_case,
     tile_of,
+    unspilled,
 )
 
 INT4 = Kind("int4", torch.int8, torch.int32)
@@ -154,8 +154,7 @@ def test_machine_code_multiplies_on_tensor_cores(
     tile = TileConfig((m, n, 64), (warps_m, warps_n))
     view = in_pairs(fprop_view(ConvProblem((1, 6, 6, 256), (n, 3, 3), padding=1)))
     compiled = compile_view(view, torch.int8, tile, arch, torch.int32, kind="int4")
-    (kernel,) = read_cubin(compiled.cubin).values()
+    kernel = unspilled(compiled)
     instruction = "mma.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32"
     steps = m // 16 * (n // 8) * 2 // (warps_m * warps_n)
     assert kernel.opcodes["IMMA"] == compiled.ptx.count(instruction) == steps
-    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)

@@ -13,14 +13,13 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
-from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import REGISTERS, TileConfig
 from layoutconv.planning.tile_table import shapes, tile_of
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 
-from .launcher import DTYPES, NAMES, compile_view, dtype_name, half_line
+from .launcher import DTYPES, NAMES, compile_view, dtype_name, half_line, unspilled
 
 # C in 64 bytes, and K: k-tiles of 128-byte lines, of 64-byte lines, of parts of several taps beside
 # columns that no tile divides.
@@ -156,11 +155,10 @@ def check_machine_code(c: Choice) -> None:
     assert (C % c.tile.k != 0) == (c.channels == "straddling")
     assert C % vector == 0
     compiled = compile_view(VIEWS[c.kind](C, K), c.dtype, c.tile, c.arch)
-    (kernel,) = read_cubin(compiled.cubin).values()
+    kernel = unspilled(compiled)
     opcodes = kernel.opcodes
 
-    # Nothing spills, and a CTA's registers fit a multiprocessor; so does its shared memory.
-    assert (kernel.stack, opcodes["LDL"], opcodes["STL"]) == (0, 0, 0)
+    # A CTA's registers fit a multiprocessor, and so does its shared memory.
     assert kernel.registers <= 255
     allocated = -(-kernel.registers // 8) * 8
     assert allocated * c.tile.threads <= REGISTERS
