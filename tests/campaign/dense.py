@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
 from .budget import BUDGETS, Budget, kind_of
+from .convolution import Convolution
 from .data import ORDERS
 from .dense_reference import Geometry
 from .draws import Draw
@@ -22,47 +23,26 @@ TAPS = {1: 20, 2: 14, 3: 40, 4: 6, 5: 10, 6: 3, 7: 7}
 STARTS = {0: 60, 1: 10, 2: 8, 4: 8, 8: 8, 3: 6}  # elements past a multiple of 16 bytes
 
 
-@dataclass(frozen=True)
-class Dense:
+@dataclass(frozen=True, kw_only=True)
+class Dense(Convolution):
     """A convolution of torch's shapes, or a transposed one: ``x`` (N, C, *spatial) to K channels.
 
     Args:
-        seed: of the numbers in tensors.
-        precision: of float32, "tf32" or "fp32".
-        padding: (near, far) of each mode.
-        gradients: with respect to what.
         call: "function"; "module" of ``lc.nn``; "unbatched"; under "autocast", from float32;
             "second order": gradients of gradients; a CUDA "graph".
         order_x, order_w, order_residual: of memory, as ``strides_of`` has them.
-        start_x, start_w: elements that memory starts past a multiple of 16 bytes.
-        numbers: "exact", "normal", or "rounded": integers of more bits than tf32 has.
+        start_w: as ``start_x``.
     """
 
     family: ClassVar[str] = "dense"
-    seed: int
-    dtype: str
     N: int
-    C: int
-    K: int
     spatial: tuple[int, ...]
-    taps: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    groups: int = 1
     transposed: bool = False
-    output_padding: tuple[int, ...] = ()
-    precision: str = "tf32"
-    ending: Ending = field(default_factory=Ending)
     statistics: bool = False
-    gradients: tuple[str, ...] = ()
-    call: str = "function"
     order_x: str = "last"
     order_w: str = "last"
     order_residual: str = "last"
-    start_x: int = 0
     start_w: int = 0
-    numbers: str = "exact"
 
     @property
     def rank(self) -> int:
@@ -80,11 +60,6 @@ class Dense:
         what = "transposed" if self.transposed else "conv"
         groups = "depthwise " if self.is_depthwise else "grouped " if self.groups > 1 else ""
         return f"{groups}{what} {self.rank}-D"
-
-    @property
-    def type(self) -> str:
-        """The type of data, and how it is multiplied."""
-        return f"float32 as {self.precision}" if self.dtype == "float32" else self.dtype
 
     @property
     def result_cells(self) -> tuple[int, ...]:
@@ -151,9 +126,10 @@ def _draw_kind(draw: Draw, budget: Budget, size: str) -> Dense:
     ending = draw_ending(draw, dtype, exact=exact, differentiable=bool(gradients))
     call = draw.weighted(CALLS)
     problem = Dense(
-        0, dtype, 1, C, K, (1,) * rank, taps, stride, dilation, padding, groups, transposed,
-        output_padding, draw.of(("tf32", "tf32", "fp32")), ending,
-        gradients=gradients, call=call, numbers="exact" if exact else "normal",
+        seed=0, dtype=dtype, N=1, C=C, K=K, spatial=(1,) * rank, taps=taps, stride=stride,
+        dilation=dilation, padding=padding, groups=groups, transposed=transposed,
+        output_padding=output_padding, precision=draw.of(("tf32", "tf32", "fp32")),
+        ending=ending, gradients=gradients, call=call, numbers="exact" if exact else "normal",
         start_x=draw.weighted(STARTS), start_w=draw.weighted(STARTS),
     )  # fmt: skip
     return _consistent(problem, draw)

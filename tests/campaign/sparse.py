@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
 from .budget import BUDGETS, Budget, kind_of
+from .convolution import Convolution
 from .dense import STARTS, draw_count
 from .draws import Draw
 from .ending import NARROW, Ending, draw_ending, with_less
@@ -21,12 +22,11 @@ CLOUDS = {"random": 30, "surface": 25, "lines": 12, "block": 12, "far": 8, "one"
           "full": 4}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Sparse:
+@dataclass(frozen=True, kw_only=True)
+class Sparse(Convolution):
     """A layer on a cloud: ``x`` (rows, C) at cells of ``images`` grids, and what comes of it.
 
     Args:
-        seed: of the cloud, and of the numbers in tensors.
         layer: one of ``LAYERS``; an inverse convolution goes back through a strided one.
         offsets: instead of ``taps``, a set of cells.
         capacity: rows of a strided or transposed result, -1 for as many as there are.
@@ -38,37 +38,20 @@ class Sparse:
         rows: how many cells, about.
         empty: images without cells.
         absent: rows whose batch is -1.
-        numbers: "exact", "normal", or "rounded": integers of more bits than tf32 has.
     """
 
     family: ClassVar[str] = "sparse"
-    seed: int
     layer: str
-    dtype: str
-    C: int
-    K: int
     extents: tuple[int, ...]
-    taps: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
     rows: int
-    output_padding: tuple[int, ...] = ()
-    groups: int = 1
     offsets: tuple[tuple[int, ...], ...] = ()
     capacity: int = -1
     given: bool = False
-    precision: str = "tf32"
-    ending: Ending = field(default_factory=Ending)
-    gradients: tuple[str, ...] = ()
-    call: str = "function"
     cloud: str = "random"
     images: int = 1
     empty: int = 0
     absent: int = 0
     sorted: bool = False
-    start_x: int = 0
-    numbers: str = "exact"
 
     @property
     def rank(self) -> int:
@@ -88,10 +71,6 @@ class Sparse:
         groups = "depthwise " if self.is_depthwise else "grouped " if self.groups > 1 else ""
         pool = " pool" if self.layer in POOLS and self.layer != "unpool" else ""
         return f"{groups}{self.layer}{pool} {self.rank}-D"
-
-    @property
-    def type(self) -> str:
-        return f"float32 as {self.precision}" if self.dtype == "float32" else self.dtype
 
     @property
     def filter(self) -> tuple[int, ...]:
@@ -134,9 +113,10 @@ def _draw_kind(draw: Draw, budget: Budget) -> Sparse:
     if convolves:
         ending = draw_ending(draw, dtype, exact=exact, differentiable=bool(gradients))
     problem = Sparse(
-        0, layer, dtype, C, K, (1,) * rank, taps, stride, dilation, padding, 0, extra, groups,
-        precision=draw.of(("tf32", "tf32", "fp32")), ending=ending, gradients=gradients,
-        call=draw.weighted(CALLS) if convolves else "function",
+        seed=0, layer=layer, dtype=dtype, C=C, K=K, extents=(1,) * rank, taps=taps,
+        stride=stride, dilation=dilation, padding=padding, rows=0, output_padding=extra,
+        groups=groups, precision=draw.of(("tf32", "tf32", "fp32")), ending=ending,
+        gradients=gradients, call=draw.weighted(CALLS) if convolves else "function",
         start_x=draw.weighted(STARTS), numbers="exact" if exact else "normal",
         given=layer in ("strided", "transposed") and draw.chance(0.25),
         capacity=1 if layer in ("strided", "transposed") and draw.chance(0.25) else -1,

@@ -17,7 +17,8 @@ from .sparse import Sparse
 from .views import View, draw_view
 
 PLAIN = Dense(
-    1, "float16", 2, 24, 16, (9, 11), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), numbers="exact"
+    seed=1, dtype="float16", N=2, C=24, K=16, spatial=(9, 11), taps=(3, 3), stride=(1, 1),
+    dilation=(1, 1), padding=((1, 1), (1, 1)), numbers="exact",
 )  # fmt: skip
 PROBLEMS = {
     "plain": PLAIN,
@@ -145,7 +146,8 @@ def test_memory_that_is_only_read(place: str) -> None:
 # -- sparse layers and views -----------------------------------------------------------------------
 
 CLOUD = Sparse(
-    3, "subm", "float16", 12, 16, (9, 8, 7), (3, 3, 3), (1,) * 3, (1,) * 3, ((0, 0),) * 3, 120,
+    seed=3, layer="subm", dtype="float16", C=12, K=16, extents=(9, 8, 7), taps=(3, 3, 3),
+    stride=(1,) * 3, dilation=(1,) * 3, padding=((0, 0),) * 3, rows=120,
     output_padding=(0,) * 3, images=2, gradients=("x", "w"),
 )  # fmt: skip
 LAYERS = {
