@@ -32,7 +32,6 @@ from layoutconv.tuning.tuned_problems import views_of
 from layoutconv.view.gemm_view import GemmView
 
 from .. import precision
-from ..exact import integers
 from ..stand_ins import Gpu
 from .addresses import tensor_at
 
@@ -86,6 +85,11 @@ def enough(monkeypatch: pytest.MonkeyPatch, rows: int, products: int) -> None:
 
 def is_k_major(view: GemmView) -> bool:
     return vectors_of(view, "tfloat32", "float32")[1] == (1, 1)
+
+
+def integers(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=generator).float()
 
 
 def reference(x: Tensor, w: Tensor, **options: Any) -> Tensor:
