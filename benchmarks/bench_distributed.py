@@ -23,6 +23,7 @@ says why, and the others run. The exit status is 1 if one failed, or the small v
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -236,7 +237,8 @@ def _worker(rank: int, ranks: int, folder: str, options: argparse.Namespace) -> 
     if rank == 0:
         text = json.dumps([asdict(row) for row in found])
         (Path(folder) / f"{ranks}.json").write_text(text)
-    dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
+    gc.collect()  # a reducer that goes last waits for threads that want what it keeps
+    dist.barrier()
     dist.destroy_process_group()
 
 

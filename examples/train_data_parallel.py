@@ -95,6 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0, or 1 where the parameters are not those of one process or the loss did not fall."""
     options = _options(arguments)
     device = start(options.device)
+    good = _trained_alike(options, device)
+    end()
+    return 0 if good else 1
+
+
+def _trained_alike(options: argparse.Namespace, device: torch.device) -> bool:
     torch.backends.cudnn.allow_tf32 = False  # what is compared is training, not rounding
     together = dist.is_initialized()
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
@@ -127,8 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"  alone     {want[0]:.4f} to {want[-1]:.4f}")
         print(f"  check     parameters differ by {off / moved:.1e} of how far they moved, ", end="")
         print("ok" if good else "FAILED")
-    end()
-    return 0 if good else 1
+    return good
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
@@ -26,7 +27,12 @@ def start(choice: str) -> torch.device:
 
 
 def end() -> None:
-    """Leave the processes that :func:`start` joined, if there are several."""
+    """Leave the processes that :func:`start` joined, if there are several.
+
+    Whoever lets go of their group last waits for Gloo's threads. ``DistributedDataParallel`` keeps
+    the interpreter meanwhile, which these threads may want, and so it has to be gone before.
+    """
     if dist.is_initialized():
-        dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
+        gc.collect()
+        dist.barrier()
         dist.destroy_process_group()

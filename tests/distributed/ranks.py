@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,8 @@ def _rank(rank: int, ranks: int, checks: dict[str, Callable[[], None]], folder: 
             (Path(folder) / f"{name} on rank {rank}.failed").write_text(traceback.format_exc())
             raise
     (Path(folder) / f"{rank}.done").touch()
-    dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
+    gc.collect()  # a reducer that goes last waits for threads that want what it keeps
+    dist.barrier()
     dist.destroy_process_group()
 
 
