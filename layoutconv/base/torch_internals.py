@@ -76,6 +76,12 @@ def copied_each(tensors: list[Any], others: list[Any]) -> None:
         tensor.copy_(other)
 
 
+def counted_each(tensors: Sequence[Any]) -> None:
+    """Count a write to tensors, one by one."""
+    for tensor in tensors:
+        torch.autograd.graph.increment_version(tensor)
+
+
 def itself(tensor: Any) -> Any:
     """Return a tensor that nothing is found inside of."""
     return tensor
@@ -187,6 +193,15 @@ add_to_each: Callable[[list[Any], list[Any]], object] = private("torch:_foreach_
 copy_to_each: Callable[[list[Any], list[Any]], object] = private(
     "torch:_foreach_copy_", copied_each
 )
+
+# ``f(tensors)``: count a write to each that no operator of torch did; one tensor is no argument.
+increment_versions: Callable[[Sequence[Any]], object] = private(
+    "torch._C:_increment_version", counted_each
+)
+try:
+    increment_versions((_PROBE,))
+except (TypeError, RuntimeError):  # of a torch whose function takes one tensor
+    increment_versions = counted_each
 
 
 def empty_strided_on(kind: str) -> Any:

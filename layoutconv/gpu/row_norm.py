@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +11,7 @@ import torch
 from ..base.caches import remembered
 from ..base.dry_hooks import dry_hooks
 from ..base.memory import maker
+from ..base.torch_internals import increment_versions
 from ..planning.norm_schedule import BYTES, NormShape, Schedule, schedule, vector_of
 from . import machines
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..base.ranks import Ranks
     from ..kernels.maps.per_rank import Chain
 
+_new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
+_address = torch.Tensor.data_ptr
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
 # Numbers as float32 has them: of an eps of 0, torch gives a constant column zeros.
 _LEAST, _MOST = 1e-30, 1e30
@@ -97,7 +99,7 @@ class Planned(NamedTuple):
 
     def back(self) -> Planned:
         """The same of the gradients of this norm."""
-        return Planned(self.kernels.back(), self.schedule)
+        return _new(Planned, (self.kernels.back(), self.schedule))  # type: ignore[no-any-return]
 
 
 def planned(x: Tensor, norm: Norm) -> Planned:
@@ -112,7 +114,8 @@ def planned(x: Tensor, norm: Norm) -> Planned:
         x.dtype, C, of_parameters, of_running, *follows, early, norm.ranks is not None
     )
     plan = schedule(max(rows, 1), C, kernels.shape.vector)
-    return Planned(kernels, plan if rows else plan._replace(rows=0))
+    made = kernels, plan if rows else plan._replace(rows=0)
+    return _new(Planned, made)  # type: ignore[no-any-return]
 
 
 def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tensor, Tensor]:
@@ -122,25 +125,40 @@ def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tens
     :func:`planned`.
     """
     kernels, cut = plan or planned(x, norm)
-    x, past, running = _whole(x), norm.past, norm.running or (None, None)
-    past = None if past is None else _whole(past)
-    width, make = 2 * cut.columns + 1, maker(x.device)
-    out, kept = _like(x, make), make((width,), (1,), torch.float32)
+    weight, bias, running, momentum, eps, there, past, _, counted, ranks = norm
+    mean, variance = running or (None, None)
+    if x.data_ptr() & (BYTES - 1) or not x.is_contiguous():
+        x = _whole(x)
+    if past is not None and (past.data_ptr() & (BYTES - 1) or not past.is_contiguous()):
+        past = _whole(past)
+    C, make = cut.columns, maker(x.device)
+    width = 2 * C + 1
+    # In a dry run nothing is written.
+    out = make((cut.rows, C), (C, 1), x.dtype) if dry_hooks.load is None else torch.zeros_like(x)
+    kept = make((width,), (1,), torch.float32)
     size = cut.parts * width
-    moments = make((1, size), (size, 1), torch.int32)  # words, as launches want their first tensor
-    merged, chain = moments, "forward"
-    numbers: tuple[int, ...] = *cut, _bits(norm.eps), _bits(norm.momentum)
-    if norm.ranks is not None:
+    words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
+    merged, chain = words, "forward"
+    numbers: tuple[int, ...] = *cut, _bits(eps), _bits(momentum)
+    rows = words if there is None else there
+    if ranks is not None:
         told = make((width,), (1,), torch.float32)
-        of_rows = *cut, _bits(norm.eps)
-        _launch("moments", kernels, moments, (x, norm.there, moments, told), of_rows)
-        merged, chain = norm.ranks.gathered(told), "normalise"
+        _launch("moments", kernels, words, (x, rows, words, told), (*cut, _bits(eps)))
+        merged, chain = ranks.gathered(told), "normalise"
         numbers = *numbers, len(merged)
-    of_norm = norm.weight, norm.bias, past, out, kept, *running, norm.counted
-    _launch(chain, kernels, moments, (x, norm.there, merged, *of_norm), numbers)
-    for tensor in (*running, norm.counted):
+    tensors = (
+        x, rows, merged,
+        words if weight is None else weight, words if bias is None else bias,
+        words if past is None else past, out, kept,
+        words if mean is None else mean, words if variance is None else variance,
+        words if counted is None else counted,
+    )  # fmt: skip
+    _launch(chain, kernels, words, tensors, numbers)
+    written = []
+    for tensor in (mean, variance, counted):
         if tensor is not None and not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)
+            written.append(tensor)
+    increment_versions(written)
     return out, kept
 
 
@@ -159,20 +177,30 @@ def gradients(
     Of several ranks, those of weight and bias are of this one's rows.
     """
     kernels, cut = plan or planned(x, norm)
-    x, grad = _whole(x), _whole(grad)
-    C, make = cut.columns, maker(x.device)
-    dx, dpast = _like(x, make), _like(x, make) if kernels.shape.added else None
+    weight, there, ranks = norm.weight, norm.there, norm.ranks
+    if x.data_ptr() & (BYTES - 1) or not x.is_contiguous():
+        x = _whole(x)
+    if grad.data_ptr() & (BYTES - 1) or not grad.is_contiguous():
+        grad = _whole(grad)
+    C, make, dry = cut.columns, maker(x.device), dry_hooks.load is not None
+    features = (cut.rows, C), (C, 1), x.dtype
+    dx = torch.zeros_like(x) if dry else make(*features)
+    dpast = None
+    if kernels.shape.added:
+        dpast = torch.zeros_like(x) if dry else make(*features)
     of_parameters = make((2, C), (C, 1), torch.float32)
     size = cut.parts * 2 * C
-    sums = make((1, size), (size, 1), torch.int32)
-    merged, chain, numbers = sums, "backward", tuple(cut)
-    written, read = of_parameters, (x, norm.there, out, grad, kept)
-    if norm.ranks is not None:
+    words = make((1, size), (size, 1), torch.int32)
+    merged, chain, numbers = words, "backward", tuple(cut)
+    written = of_parameters
+    read = x, words if there is None else there, words if out is None else out, grad, kept
+    if ranks is not None:
         told = torch.empty_like(of_parameters)
-        _launch("sums", kernels, sums, (*read, sums, of_parameters, told), cut)
-        merged, chain, numbers = norm.ranks.summed(told), "gradient", (*cut, 1)
+        _launch("sums", kernels, words, (*read, words, of_parameters, told), numbers)
+        merged, chain, numbers = ranks.summed(told), "gradient", (*cut, 1)
         written = torch.empty_like(of_parameters)  # those of all ranks, which nobody wants
-    _launch(chain, kernels, sums, (*read, merged, norm.weight, dx, dpast, written), numbers)
+    of_norm = words if weight is None else weight, dx, words if dpast is None else dpast, written
+    _launch(chain, kernels, words, (*read, merged, *of_norm), numbers)
     return dx, dpast, of_parameters
 
 
@@ -180,28 +208,18 @@ def _launch(
     chain: str,
     kernels: NormKernels,
     words: Tensor,
-    tensors: tuple[Any, ...],
+    tensors: tuple[Tensor, ...],
     numbers: tuple[int, ...],
 ) -> None:
-    """Launch kernels on tensors, of which those that are None are read nowhere."""
-    start = words.data_ptr()
-    addresses = tuple([start if t is None else t.data_ptr() for t in tensors])
-    given = words, *[t for t in tensors if t is not None]
-    _per_rank().launch(kernels.chain(chain), given, addresses, tuple(numbers))
+    """Launch kernels on tensors; ``words`` stands where nothing is read."""
+    found = kernels.chains.get(chain) or kernels.chain(chain)
+    _per_rank().launch(found, (words, *tensors), (*map(_address, tensors),), numbers)
 
 
 def _whole(x: Tensor) -> Tensor:
     """Features side by side, from where vectors may start."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() & (BYTES - 1) else x
-
-
-def _like(x: Tensor, make: Callable[..., Tensor]) -> Tensor:
-    """Memory for a result like features; zeros in a dry run, which writes nothing."""
-    if dry_hooks.load is not None:
-        return torch.zeros_like(x)
-    rows, C = x.shape
-    return make((rows, C), (C, 1), x.dtype)
 
 
 @remembered(64)
@@ -216,14 +234,14 @@ class NormKernels:
 
     def __init__(self, shape: NormShape) -> None:
         self.shape = shape
-        self._chains: dict[str, Chain] = {}
+        self.chains: dict[str, Chain] = {}
         self._back: NormKernels | None = None
 
     def chain(self, name: str) -> Chain:
         """Return those that one call launches."""
-        found = self._chains.get(name)
+        found = self.chains.get(name)
         if found is None:
-            found = self._chains[name] = _chain(self.shape, name)
+            found = self.chains[name] = _chain(self.shape, name)
         return found
 
     def back(self) -> NormKernels:
