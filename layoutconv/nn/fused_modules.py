@@ -9,6 +9,7 @@ from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, tran
 from .fused_norm import is_bare, normalised
 from .sparse import placed
 from .sparse_modules import ConvOf, ConvTransposeOf, InverseOf, SparseConvolution, SubmOf
+from .trained_layer import trained_layer
 
 
 def _around(conv: Any, x: SparseTensor) -> KernelMap:
@@ -42,7 +43,8 @@ MAPS: dict[Any, Callable[..., KernelMap | None]] = {
 def with_following(
     conv: SparseConvolution, x: Any, norm: Any, last: Any, past: Any = None
 ) -> SparseTensor | None:
-    """``last(norm(conv(x)) + past)`` as one launch, of which each may be None.
+    """``last(norm(conv(x)) + past)`` as one launch, of which each may be None; of a norm in
+    training as one function that autograd records.
 
     Returns None, and has done nothing, where it cannot be one: the caller then runs module after
     module, which gives the same but for rounding. Features of ``x`` :func:`.fused_norm.may_fuse`.
@@ -57,5 +59,8 @@ def with_following(
     if found is None or (past is not None and past.coordinates is not found.outputs):
         return None
     added = None if past is None else past.features
-    y = normalised(conv, x.features, found, norm, last, added)
+    training = norm is not None and norm.training
+    if training and found.outputs.padded:
+        return None
+    y = (trained_layer if training else normalised)(conv, x.features, found, norm, last, added)
     return None if y is None else placed(x, found.outputs, y)

@@ -134,7 +134,9 @@ class _OnKernels(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         x, weight, bias, there, kept, out = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_gradients(ctx, grad), None
+            leaves = x, weight, bias
+            *grads, own = differentiable_gradients(leaves, there, ctx.eps, out, grad)
+            return *grads, own if ctx.added else None, None
         past = x if ctx.added else None  # whatever it was: its gradient is one like it
         norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.relu, ranks=ctx.ranks)
         dx, dpast, both = row_norm.gradients(x, norm, out, kept, grad, ctx.planned)
@@ -160,14 +162,23 @@ class _OverRanks(_OnKernels):
         return _OnKernels.backward(ctx, grad)
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients, of which autograd takes others."""
-    x, weight, bias, there, _, out = ctx.saved_tensors
+def differentiable_gradients(
+    leaves: tuple[Tensor, Tensor | None, Tensor | None],
+    there: Tensor | None,
+    eps: float,
+    out: Tensor | None,
+    grad: Tensor,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of features, weight and bias, the ``leaves``, and of what was added, of which
+    autograd takes others.
+
+    ``out`` is the result where a ReLU followed.
+    """
+    x, weight, bias = leaves
     there = x.new_ones(len(x), dtype=torch.bool) if there is None else there
     own = grad.where(there[:, None] if out is None else there[:, None] & ~(out <= 0), 0)
-    y, *_ = normalised_rows(x, there[:, None], weight, bias, ctx.eps)
-    leaves = x, weight, bias
+    y, *_ = normalised_rows(x, there[:, None], weight, bias, eps)
     wanted = [t for t in leaves if t is not None and t.requires_grad]
     found = iter(torch.autograd.grad(y, wanted, own, create_graph=True))
     grads = [next(found) if t is not None and t.requires_grad else None for t in leaves]
-    return *grads, own if ctx.added else None
+    return *grads, own

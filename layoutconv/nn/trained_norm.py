@@ -16,7 +16,6 @@ from ..base.ranks import ranks_of
 from ..gpu.row_norm import Norm
 from ..sparse import SparseTensor
 from .counted_rows import rows_there
-from .fused_norm import is_bare
 from .row_norm import by_kernels
 
 if TYPE_CHECKING:
@@ -56,13 +55,39 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
     >>> trained(torch.ones(3, 2), torch.nn.BatchNorm1d(2)) is None
     True
     """
-    if type(norm) not in NORMS or not norm.training or not is_bare(norm):
+    told = told_of(x.shape[0], norm, last, past)
+    return None if told is None else by_kernels(x, told)
+
+
+def are_bare(*modules: Any) -> bool:
+    """Return whether calling modules, or None, is nothing but their classes' ``forward``, and
+    nothing looks at their gradients.
+
+    >>> norm = torch.nn.BatchNorm1d(4)
+    >>> handle = norm.register_full_backward_hook(print)
+    >>> are_bare(norm, None), handle.remove(), are_bare(norm, None)
+    (False, None, True)
+    """
+    for module in modules:
+        if module is not None:
+            own = module.__dict__
+            if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
+                return False
+            if own["_backward_hooks"] or own["_backward_pre_hooks"]:
+                return False
+    return True
+
+
+def told_of(rows: int, norm: Any, last: Any, past: Tensor | None) -> Norm | None:
+    """Return what kernels are told of ``last(norm(x) + past)`` of so many rows; None where torch
+    computes it.
+    """
+    if type(norm) not in NORMS or not norm.training or not are_bare(norm, last):
         return None
     ranks = ranks_of(norm) if "process_group" in norm.__dict__ else None
-    rows = x.shape[0]
     if rows < 2 and ranks is None:
         return None
-    if last is not None and (type(last) is not torch.nn.ReLU or not is_bare(last)):
+    if last is not None and type(last) is not torch.nn.ReLU:
         return None
     held, learnt = norm._buffers, norm._parameters
     mean, variance = held.get("running_mean"), held.get("running_var")
@@ -73,5 +98,4 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
     momentum, relu = norm.momentum, last is not None
     counted = None if running is None else held.get("num_batches_tracked")
     there = rows_there(rows)
-    told = Norm(weight, bias, running, momentum, norm.eps, there, past, relu, counted, ranks)
-    return by_kernels(x, told)
+    return Norm(weight, bias, running, momentum, norm.eps, there, past, relu, counted, ranks)

@@ -83,14 +83,14 @@ class WarmLayer:
         return launch.followed(x, weight, tensors[2:], () if past is None else (past,))
 
 
-class _Kept(list[WarmLayer]):
+class _Kept(list[Any]):
     """The warm layers of a module; copies and pickles of it have none."""
 
     def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
         return tuple, ()
 
 
-def keep_warm(module: Any, layer: WarmLayer) -> None:
+def keep_warm(module: Any, layer: Any, name: str = WARM) -> None:
     """Keep one with its module, in front of those that are not out of date."""
-    others = [other for other in module.__dict__.get(WARM, ()) if other.era is layer.era]
-    module.__dict__[WARM] = _Kept([layer, *others[: _FEW - 1]])
+    others = [other for other in module.__dict__.get(name, ()) if other.era is layer.era]
+    module.__dict__[name] = _Kept([layer, *others[: _FEW - 1]])

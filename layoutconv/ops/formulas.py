@@ -180,7 +180,7 @@ def through_epilogue(
         grad = _BACKWARD[activation](grad, result, slope)
     bias = residual = None
     if needs_bias:
-        bias = _summed(grad, bias_dtype)
+        bias = channel_sums(grad, bias_dtype)
     if needs_residual:
         residual = grad.to(residual_dtype)
     sums = grad if scale is None else grad * per_channel(scale, grad)
@@ -189,10 +189,10 @@ def through_epilogue(
     return sums, (bias, None, residual)
 
 
-def _summed(grad: Tensor, dtype: torch.dtype) -> Tensor:
+def channel_sums(grad: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum of every channel, rounded once.
 
-    >>> _summed(torch.full((2, 1, 3000), 1.0, dtype=torch.float16), torch.float16)
+    >>> channel_sums(torch.full((2, 1, 3000), 1.0, dtype=torch.float16), torch.float16)
     tensor([6000.], dtype=torch.float16)
     """
     others = 0, *range(2, grad.dim())

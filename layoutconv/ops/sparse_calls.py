@@ -164,6 +164,15 @@ def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap | KnownOverMap, i
     return made
 
 
+def call_over(kind: Kind, found: KernelMap) -> SparseCall | None:
+    """The call of a kind, found for another map, over this one; None over a map of another
+    signature.
+    """
+    if kind.taps != found.taps or kind.mirrored is not found.mirrored:
+        return None
+    return _over(kind, found)
+
+
 def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
     """The call of a kind over a map; None if there is none."""
     calls = found.views.get(_CALLS)

@@ -107,13 +107,13 @@ def run_fused(
     """
     if module._convolves:
         norm, last, count = following(modules, at)
+        made = module.with_following(x, norm, last) if count else None
+        if made is not None:
+            return made, count
         if norm is not None and norm.training:
             y = module(x)
             features = trained(y.features, norm, last)
             return (y, 0) if features is None else (y.replace_feature(features), count)
-        made = module.with_following(x, norm, last) if count else None
-        if made is not None:
-            return made, count
     elif is_bare(module):
         plan = plan_of(module)
         if plan is not None:
@@ -168,7 +168,7 @@ def _called(
         return module(x)  # type: ignore[no-any-return]
     known = (norm is None or type(norm) in NORMS) and (last is None or type(last) in ACTIVATIONS)
     training = norm is not None and norm.training
-    if known and not training and getattr(module, "_convolves", False):
+    if known and getattr(module, "_convolves", False):
         made = module.with_following(x, norm, last, past)
         if made is not None:
             return made  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ from ....errors import ArgumentError
 from ....nn.fused_norm import normalised
 from ....nn.modules import weight_and_bias
 from ....nn.sparse import convolved
+from ....nn.trained_layer import trained_layer
 from ....sparse import KernelMap, SparseTensor
 from ....tensors.epilogue_in_torch import activate
 from ...whole_numbers import whole, whole_per_mode
@@ -185,7 +186,8 @@ class SparseConvolution(GeometricLayer):
     def with_following(
         self, input: SparseConvTensor, norm: Any, last: Any, past: Tensor | None = None
     ) -> SparseConvTensor | None:
-        """``last(norm(self(input)) + past)`` as one launch, of which each may be None.
+        """``last(norm(self(input)) + past)`` as one launch, of which each may be None; of a norm
+        in training as one function that autograd records.
 
         Returns None, and has done nothing, where it cannot be one: the caller runs module after
         module, which gives the same but for rounding. ``input`` is one whose features
@@ -203,7 +205,8 @@ class SparseConvolution(GeometricLayer):
         found, known, version = map_of_layer(self, input)
         if features.shape[0] != found.inputs.cells.shape[0]:
             SparseTensor(features, found.inputs)  # says what does not fit
-        y = normalised(self, features, found, norm, last, past)
+        after = trained_layer if norm is not None and norm.training else normalised
+        y = after(self, features, found, norm, last, past)
         if y is None:
             return None
         if self.record_voxel_count:

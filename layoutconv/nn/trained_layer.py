@@ -1,0 +1,261 @@
+"""A sparse convolution in training with the norm, the sum and the ReLU after it: one function that
+autograd records, and one guard over all tensors of a call.
+
+The kernels are those of the convolution and of the norm, one after the other, and so are the bits
+of results and of gradients. What the host saves is a second function to record and to run backward,
+two calls of modules, and checks that an earlier call of the same modules has passed. As of
+:mod:`.warm_layers`, nothing that a kernel reads is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..base.torch_internals import comes_to, functions_that_look, in_shape, keeps_graph
+from ..gpu import row_norm
+from ..gpu.row_norm import Norm, NormKernels, Planned
+from ..ops import sparse_calls
+from ..ops.call_cache import sparse
+from ..ops.formulas import channel_sums
+from ..ops.guard import guard_of
+from ..ops.recorded import asked_for, lowered_again
+from ..planning.norm_schedule import schedule
+from .modules import weight_and_bias
+from .row_norm import differentiable_gradients, on_kernels
+from .trained_norm import are_bare, told_of
+from .warm_layers import keep_warm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from ..ops.sparse_calls import Kind, SparseCall
+    from ..sparse import KernelMap
+
+is_grad_enabled = torch.is_grad_enabled
+get_autocast_dtype = torch.get_autocast_dtype
+_new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
+TRAINED = "_layoutconv_trained"  # the attribute of a module that has its layers in training
+
+
+def trained_layer(
+    conv: Any, x: Tensor, found: KernelMap, norm: Any, last: Any, past: Tensor | None
+) -> Tensor | None:
+    """Features ``last(norm(conv(x)) + past)`` in training, of which ``last`` and ``past`` may be
+    None.
+
+    Returns None, and has done nothing, where it is not known yet that kernels compute it: the
+    caller runs module after module, which gives the same bits. ``x`` is one that
+    :func:`~layoutconv.nn.fused_norm.may_fuse`, ``conv`` has no activation, and ``norm`` is in
+    training mode.
+    """
+    if not are_bare(conv, norm, last):
+        return None
+    weight, bias = weight_and_bias(conv)
+    tensors = _tensors_of(x, weight, bias, norm)
+    if tensors is None:
+        return None
+    for layer in conv.__dict__.get(TRAINED, ()):
+        if layer.norm is norm and layer.last is last and layer.added is (past is not None):
+            y: Tensor | None = layer.run(tensors, past, conv.groups, found)
+            if y is not None:
+                return y
+    call = sparse_calls.find(found, (conv.groups, None, conv.slope), None, x, weight, bias)
+    if call is None or not _may_join(call, x, weight, past):
+        return None
+    told = told_of(call.out_rows, norm, last, past)
+    if told is None or told.ranks is not None or told.there is not None:
+        return None
+    like = torch.empty((call.out_rows, call.kind.K), dtype=x.dtype, device=x.device)
+    if not on_kernels(like, told):
+        return None
+    kernels, _ = row_norm.planned(like, told)
+    layer = TrainedLayer(call.kind, (norm, last), kernels, tensors, past)
+    keep_warm(conv, layer, TRAINED)
+    return layer.run(tensors, past, conv.groups, found)
+
+
+def _may_join(call: SparseCall, x: Tensor, weight: Tensor, past: Tensor | None) -> bool:
+    """Return whether one function may be recorded of a call and the norm after it."""
+    kind = call.kind
+    return (
+        call.wanted
+        and weight.requires_grad
+        and kind.out_dtype is x.dtype
+        and x.shape[0] == call.in_rows
+        and (past is None or past.shape[0] == call.out_rows)
+    )
+
+
+class TrainedLayer:
+    """The kind of calls that a convolution with ``norm``, a sum and ``last`` after it came to.
+
+    Args:
+        modules: ``norm`` and ``last``, of which the latter may be None.
+        kernels: those of the norm.
+        tensors: those of a call, as :func:`_tensors_of` has them, and what is added.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        modules: tuple[Any, Any],
+        kernels: NormKernels,
+        tensors: tuple[Tensor, ...],
+        past: Tensor | None,
+    ) -> None:
+        self.kind, self.era = kind, sparse.era
+        self.norm, self.last = modules
+        self.kernels, self.back = kernels, kernels.back()
+        self.vector, self.told = kernels.shape.vector, _told(self.norm)
+        self.added, self.count, self.device = past is not None, len(tensors), tensors[0].device.type
+        self.alike = guard_of(*tensors, rows=True)
+        # Apart from the features, which it may be: a guard of torch's has no tensor twice.
+        self.past_alike = None if past is None else guard_of(past, rows=True)
+
+    def run(
+        self, tensors: tuple[Tensor, ...], past: Tensor | None, groups: int, found: KernelMap
+    ) -> Tensor | None:
+        """The result of a call; None of one that comes to something else."""
+        kind = self.kind
+        lowers, x = kind.lowers, tensors[0]
+        if (
+            self.era is not sparse.era
+            or len(tensors) != self.count
+            or _told(self.norm) != self.told
+            or groups != kind.groups
+            or functions_that_look()
+            or not is_grad_enabled()
+            or (lowers is not None and lowers is not get_autocast_dtype(self.device))
+        ):
+            return None
+        for tensor in tensors:
+            if tensor.is_nested:  # torch's guard ends the process
+                return None
+        if not self.alike(*tensors):
+            return None
+        if past is not None and (past.is_nested or not self.past_alike(past)):  # type: ignore[misc]
+            return None
+        call = sparse_calls.call_over(kind, found)
+        if call is None or call.out_rows < 2 or x.shape[0] != call.in_rows:
+            return None
+        if past is not None and past.shape[0] != call.out_rows:
+            return None
+        x, weight, *bias, scale, shift, mean, variance, counted = tensors
+        moved = mean, variance, counted
+        made: tuple[Tensor, Tensor] = _record(
+            x, weight, call, found, bias[0] if bias else None, scale, shift, past, (self, moved)
+        )
+        return made[0]
+
+
+def _told(norm: Any) -> tuple[Any, ...]:
+    """The numbers that kernels are told of a norm, and those that say how torch computes it."""
+    return norm.eps, norm.momentum, norm.affine, norm.track_running_stats, norm.training
+
+
+def _tensors_of(
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: Any
+) -> tuple[Tensor, ...] | None:
+    """Return what a layer reads and writes; None of a norm that lacks some of it."""
+    held, learnt = norm._buffers, norm._parameters
+    scale, shift = learnt.get("weight"), learnt.get("bias")
+    mean, variance = held.get("running_mean"), held.get("running_var")
+    counted = held.get("num_batches_tracked")
+    if scale is None or shift is None or mean is None or variance is None or counted is None:
+        return None
+    if bias is None:
+        return x, weight, scale, shift, mean, variance, counted
+    return x, weight, bias, scale, shift, mean, variance, counted
+
+
+class _Joined(torch.autograd.Function):
+    """The convolution and the norm by kernels: the result, and the sums that the norm is of, which
+    nobody gets but second derivatives.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        call: SparseCall,
+        found: KernelMap,
+        bias: Tensor | None,
+        scale: Tensor,
+        shift: Tensor,
+        past: Tensor | None,
+        of: tuple[TrainedLayer, tuple[Tensor, Tensor, Tensor]],
+    ) -> tuple[Tensor, Tensor]:
+        (layer, (mean, variance, counted)), lowers = of, call.lowers
+        b = weight
+        if lowers is not None:
+            b, ctx.given = weight.to(lowers), (weight, weight._version)
+        y = call.forward(x, b) if bias is None else call.forward(x, b, bias)
+        kernels, (eps, momentum, *_) = layer.kernels, layer.told
+        cut = schedule(call.out_rows, call.kind.K, layer.vector)
+        relu = layer.last is not None
+        norm = scale, shift, (mean, variance), momentum, eps, None, past, relu, counted, None
+        out, kept = row_norm.normalised(y, _new(Norm, norm), _new(Planned, (kernels, cut)))
+        ctx.save_for_backward(
+            x, b if ctx.needs_input_grad[0] else None, y, scale, shift, kept, out if relu else None
+        )
+        ctx.call, ctx.found, ctx.layer, ctx.cut = call, found, layer, cut
+        ctx.bias = None if bias is None else bias.dtype
+        ctx.set_materialize_grads(False)
+        return out, y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, of_y: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        x, b, y, scale, shift, kept, out = ctx.saved_tensors
+        call, found, layer = ctx.call, ctx.found, ctx.layer
+        if not keeps_graph():  # a loss that somebody holds does not hold the map of its cloud
+            ctx.call = ctx.found = None
+        again = is_grad_enabled()
+        dy = dscale = dshift = dpast = None
+        if grad is not None and again:
+            eps = layer.told[0]
+            found_of = differentiable_gradients((y, scale, shift), None, eps, out, grad)
+            dy, dscale, dshift, dpast = found_of
+        elif grad is not None:
+            norm = scale, shift, None, 0.0, layer.told[0], None, None, out is not None, None, None
+            plan = _new(Planned, (layer.back, ctx.cut))
+            dy, dpast, both = row_norm.gradients(y, _new(Norm, norm), out, kept, grad, plan)
+            C = call.kind.K
+            dscale, dshift = in_shape(both, (C,), (1,)), in_shape(both, (C,), (1,), C)
+            if scale.dtype is not both.dtype:
+                dscale, dshift = dscale.to(scale.dtype), dshift.to(scale.dtype)
+        if of_y is not None:
+            dy = of_y if dy is None else dy + of_y
+        needed, dx, dw, dbias = _asked_for(ctx, call), None, None, None
+        if dy is None:
+            return (None,) * 9
+        if needed[_BIAS]:
+            dbias = channel_sums(dy, ctx.bias)
+        if needed[0] or needed[1]:
+            if again and b is not None and call.lowers is not None:
+                b = lowered_again(ctx, call)
+            dy = call.in_order(dy)
+            run, over = call.runner(found, dy, x, b)
+            # The engine gives gradients the dtypes of inputs, which autocast may have lowered.
+            dx, dw = call.formula(run, over, needed, dy, x, b)
+        return dx, dw, None, None, dbias, dscale, dshift, dpast if layer.added else None, None
+
+
+_BIAS = 4  # its place among the inputs
+# Past what ``apply`` asks of transforms, as of whom nobody looks on.
+_record: Any = super(torch.autograd.Function, _Joined).apply
+
+
+def _asked_for(ctx: Any, call: SparseCall) -> Sequence[bool]:
+    """Return which gradients of the convolution a backward pass asks for."""
+    needed: Sequence[bool] = asked_for(ctx, call) if call.asks else ctx.needs_input_grad
+    if not needed[0] or needed[1] or needed[_BIAS]:
+        return needed
+    try:  # also where those of the norm alone are asked for, or of what is added
+        return comes_to(ctx.next_functions[0][0]), False, *needed[2:]
+    except RuntimeError:
+        return needed
