@@ -292,7 +292,7 @@ def convolved(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: 
         ending = EpilogueArgs(*ending)
     if found.ways.extended is not None:
         return _over_repeated(x, weight, found, groups, ending)
-    low = None if torch.compiler.is_compiling() else _lowered(x, weight)
+    low = None if torch.compiler.is_compiling() else autocast_dtype(x, weight)
     if low is None:
         return _checked(x, weight, found, groups, ending)
     if x.dtype is not low:
@@ -389,7 +389,7 @@ def _checked(
     return y
 
 
-def _lowered(x: Tensor, weight: Tensor) -> torch.dtype | None:
+def autocast_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
     """The dtype that autocast wants both in; None where it is off, or wants nothing of them."""
     if not is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
         return None

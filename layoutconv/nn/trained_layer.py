@@ -24,6 +24,7 @@ from ..ops.recorded import asked_for, lowered_again
 from ..planning.norm_schedule import schedule
 from .modules import weight_and_bias
 from .row_norm import differentiable_gradients, on_kernels
+from .sparse import autocast_dtype
 from .trained_norm import are_bare, told_of
 from .warm_layers import keep_warm
 
@@ -63,11 +64,16 @@ def trained_layer(
             y: Tensor | None = layer.run(tensors, past, conv.groups, found)
             if y is not None:
                 return y
-    call = sparse_calls.find(found, (conv.groups, None, conv.slope), None, x, weight, bias)
-    if call is None or not _may_join(call, x, weight, past):
-        return None
-    told = told_of(call.out_rows, norm, last, past)
+    told = told_of(found.outputs.cells.shape[0], norm, last, past)
     if told is None or told.ranks is not None or told.there is not None:
+        return None
+    if not (weight.requires_grad and is_grad_enabled()):
+        return None
+    low = autocast_dtype(x, weight)
+    if low is not None and x.dtype is not low:  # as of a network's first layer
+        return trained_layer(conv, x.to(low), found, norm, last, past)
+    call = sparse_calls.find(found, (conv.groups, None, conv.slope), None, x, weight, bias)
+    if call is None or not _may_join(call, x, past):
         return None
     like = torch.empty((call.out_rows, call.kind.K), dtype=x.dtype, device=x.device)
     if not on_kernels(like, told):
@@ -78,12 +84,11 @@ def trained_layer(
     return layer.run(tensors, past, conv.groups, found)
 
 
-def _may_join(call: SparseCall, x: Tensor, weight: Tensor, past: Tensor | None) -> bool:
+def _may_join(call: SparseCall, x: Tensor, past: Tensor | None) -> bool:
     """Return whether one function may be recorded of a call and the norm after it."""
     kind = call.kind
     return (
         call.wanted
-        and weight.requires_grad
         and kind.out_dtype is x.dtype
         and x.shape[0] == call.in_rows
         and (past is None or past.shape[0] == call.out_rows)
@@ -230,9 +235,12 @@ class _Joined(torch.autograd.Function):
                 dscale, dshift = dscale.to(scale.dtype), dshift.to(scale.dtype)
         if of_y is not None:
             dy = of_y if dy is None else dy + of_y
-        needed, dx, dw, dbias = _asked_for(ctx, call), None, None, None
         if dy is None:
             return (None,) * 9
+        needed = asked_for(ctx, call) if call.asks else ctx.needs_input_grad
+        if needed[0] and not (needed[1] or needed[_BIAS]):
+            needed = _of_the_rest(ctx, needed)
+        dx = dw = dbias = None
         if needed[_BIAS]:
             dbias = channel_sums(dy, ctx.bias)
         if needed[0] or needed[1]:
@@ -250,12 +258,11 @@ _BIAS = 4  # its place among the inputs
 _record: Any = super(torch.autograd.Function, _Joined).apply
 
 
-def _asked_for(ctx: Any, call: SparseCall) -> Sequence[bool]:
-    """Return which gradients of the convolution a backward pass asks for."""
-    needed: Sequence[bool] = asked_for(ctx, call) if call.asks else ctx.needs_input_grad
-    if not needed[0] or needed[1] or needed[_BIAS]:
-        return needed
-    try:  # also where those of the norm alone are asked for, or of what is added
-        return comes_to(ctx.next_functions[0][0]), False, *needed[2:]
+def _of_the_rest(ctx: Any, needed: Sequence[bool]) -> Sequence[bool]:
+    """Return the gradients of the convolution that are asked for, which are that of its features
+    at most: where those of the norm alone are asked for, or of what is added, it is not.
+    """
+    try:
+        return comes_to(ctx.next_functions[0][0]), *needed[1:]
     except RuntimeError:
         return needed

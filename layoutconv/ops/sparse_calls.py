@@ -168,9 +168,11 @@ def call_over(kind: Kind, found: KernelMap) -> SparseCall | None:
     """The call of a kind, found for another map, over this one; None over a map of another
     signature.
     """
-    if kind.taps != found.taps or kind.mirrored is not found.mirrored:
-        return None
-    return _over(kind, found)
+    calls = found.views.get(_CALLS)
+    call: SparseCall | None = None if calls is None else calls.get(kind)
+    if call is None and kind.taps == found.taps and kind.mirrored is found.mirrored:
+        call = _over(kind, found)
+    return call
 
 
 def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
@@ -395,7 +397,9 @@ class SparseCall(BoundCall):
 
     def runner(self, found: KernelMap, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
         """Return this call, over the map; where torch has to see gradients, the operators."""
-        there = [tensor for tensor in (grad, a, b) if tensor is not None]
+        there: Sequence[Tensor] = (grad, a, b)
+        if a is None or b is None:
+            there = [tensor for tensor in there if tensor is not None]
         if is_plain(*there) and not (is_grad_enabled() and wants_gradient(*there)):
             return self, found
         return operators.OPERATORS, self._passes(found)
