@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -66,7 +66,14 @@ def present(device: int) -> Machine:
     if _stand_in is not None:
         return _stand_in
     check_driver()
-    found: Any = torch.cuda.get_device_properties(device)
+    return _described(device, torch.cuda.get_device_properties)
+
+
+@remembered(64)
+def _described(device: int, properties: Callable[[int], Any]) -> Machine:
+    """The machine of a GPU; asked once: every map of a training step wants it, which takes the host
+    10 us, and the clock of memory takes half a millisecond to be told."""
+    found = properties(device)
     arch = architecture((found.major, found.minor))
     like = MACHINES.get(arch, MACHINES["sm_80"])
     return Machine(
@@ -75,16 +82,9 @@ def present(device: int) -> Machine:
         found.shared_memory_per_block_optin,
         found.shared_memory_per_multiprocessor,
         like.products,
-        _bandwidth(device, found.name) or like.bandwidth,
+        REACHED * _peak_bandwidth(found) or like.bandwidth,
         found.name,
     )
-
-
-@remembered(64)
-def _bandwidth(device: int, name: str) -> float:
-    """The bandwidth that kernels reach on a GPU; asked once, since its clock takes half a
-    millisecond to be told."""
-    return REACHED * _peak_bandwidth(torch.cuda.get_device_properties(device))
 
 
 def _peak_bandwidth(properties: Any) -> float:

@@ -6,7 +6,9 @@ A CPU runs them; operations of torch stand in for the norms' kernels.
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -337,6 +339,29 @@ def test_copies_know_no_layer() -> None:
     assert not kept(copy.deepcopy(net))
     assert not kept(pickle.loads(pickle.dumps(net[0])))
     assert "trained" not in str(net.state_dict().keys())
+
+
+def test_norms_over_ranks_are_on_their_own(ran: list[bool]) -> None:
+    """Also of a process that is alone, which may have others beside it from the next call on."""
+    net = spconv.SparseSequential(spconv.SubMConv3d(C, C, 3), nn.SyncBatchNorm(C), nn.ReLU())
+    warm(net, 3)
+    assert not kept(net)
+    assert not ran
+
+
+def test_a_loss_that_is_held_holds_no_map() -> None:
+    net, cells = warm(in_spconvs_names()), cells_of(2)
+    x = spconv.SparseConvTensor(torch.ones(len(cells), C, requires_grad=True), cells, SHAPE, 2)
+    y = net(x)
+    maps = [weakref.ref(data.map) for data in y.indice_dict.values()]
+    loss = y.features.square().sum()
+    del x, y
+    gc.collect()
+    assert all(found() is not None for found in maps)
+    loss.backward()
+    gc.collect()
+    assert len(maps) == 2
+    assert not any(found() for found in maps)
 
 
 def test_another_grad_mode_and_evaluation(ran: list[bool]) -> None:
