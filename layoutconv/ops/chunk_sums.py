@@ -60,9 +60,7 @@ def summing(
         return partial(sum_chunks, lengths=lengths, taps=taps, dtype=dtype)
     exact = torch.promote_types(dtype, torch.float32)
     add = _segment_sum(exact, dtype, K * C, lengths.get_device())
-    shape, size = (K, *taps, C), K * prod(taps) * C
-    stride = (*accumulate(shape[:0:-1], mul, initial=1),)[::-1]
-    make = allocator(shape, stride, dtype, lengths.device)
+    make, size = _memory((K, *taps, C), dtype, lengths.device)
 
     def summed(parts: Tensor) -> Tensor:
         found: Tensor = make()
@@ -70,6 +68,15 @@ def summing(
         return found
 
     return summed
+
+
+@remembered(256)
+def _memory(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Callable[[], Tensor], int]:
+    """Return what makes contiguous tensors of a shape, and how many elements they have."""
+    stride = (*accumulate(shape[:0:-1], mul, initial=1),)[::-1]
+    return allocator(shape, stride, dtype, device), prod(shape)
 
 
 @remembered(256)

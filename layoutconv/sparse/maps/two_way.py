@@ -17,7 +17,7 @@ from ..coords.graphs import REFUSED, is_compiling, is_dynamo_compiling, refuse_i
 from ..coords.table import DryTable
 from . import pairs_operator
 from .row_orders import by_taps, sorted_in_torch
-from .tap_pairs import Counts, Pairs, counts_of, is_captured
+from .tap_pairs import Counts, Pairs, counts_of, is_captured, pairs_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -339,11 +339,13 @@ class _OneWay:
         return self._counts
 
     def pairs(self, chunk: int) -> Pairs:
-        if chunk not in self._pairs:
-            counts = None if is_compiling() else self.counts
-            of = self.index, chunk, counts
-            self._pairs[chunk] = keeping(pairs_operator.compiled_or_not, *of)
-        return self._pairs[chunk]
+        found = self._pairs.get(chunk)
+        if found is None:
+            compiling = is_compiling()
+            counts = None if compiling else self.counts
+            make = pairs_operator.compiled_or_not if compiling else pairs_of
+            found = self._pairs[chunk] = keeping(make, self.index, chunk, counts)
+        return found
 
     def pairs_made(self) -> Pairs:
         if not self._pairs:
