@@ -33,7 +33,7 @@ from ..ops.guard import PLAIN, is_watched_unseen, wants_gradient
 from ..pointwise import rsqrt, sigmoid, tanh, where
 from ..view.epilogue import Pointwise
 from .modules import weight_and_bias
-from .sparse import convolved
+from .sparse import autocast_dtype, convolved, without_autocast
 from .warm_layers import WARM, WarmLayer, keep_warm
 
 if TYPE_CHECKING:
@@ -243,6 +243,18 @@ def normalised(
     tensors = x, weight, bias, past
     if not _may_follow(tensors, found, conv.groups, columns) or wants_gradient(*tensors, *columns):
         return None
+    low = autocast_dtype(x, weight)
+    if low is not None and x.dtype is not low:
+        return normalised(conv, x.to(low), found, norm, last, past)
+    if low is not None:
+        lowered = weight.to(low)
+        with without_autocast(x.device.type):
+            call = sparse_calls.find_followed(
+                found, conv.groups, kind.key, (x, lowered), bias, columns, sources
+            )
+        if call is not None and call.followed is not None and call.kind.only_launches:
+            keep_warm(conv, WarmLayer(call.kind, (norm, last), given, past, slope, low))
+            return call.followed(x, lowered, given[2:], sources)
     return convolved(x, weight, found, conv.groups, (bias, None, None, function, slope, None))
 
 

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from ..sparse import KernelMap
 
 is_grad_enabled = torch.is_grad_enabled
+get_autocast_dtype = torch.get_autocast_dtype
 WARM = "_layoutconv_warm"  # the attribute of a module that has its warm layers
 _FEW = 4  # of a module: norms and activations that it meets, dtypes and devices
 
 
 class WarmLayer:
-    """The kind of calls that a convolution with ``norm``, a sum and ``last`` after it came to."""
+    """The kind of calls that a convolution with ``norm``, a sum and ``last`` after it came to.
+
+    ``lowers`` is the dtype that autocast gives the filter, which calls of the kind have already;
+    None where it is off.
+    """
 
     def __init__(
         self,
@@ -36,8 +41,10 @@ class WarmLayer:
         tensors: tuple[Tensor, ...],
         past: Tensor | None,
         slope: float,
+        lowers: torch.dtype | None = None,
     ) -> None:
-        self.kind, self.era = kind, sparse.era
+        self.kind, self.era, self.lowers = kind, sparse.era, lowers
+        self.device = tensors[0].device.type
         self.norm, self.last = modules
         self.eps, self.slope = self.norm.eps, slope
         self.grad, self.added, self.count = is_grad_enabled(), past is not None, len(tensors)
@@ -57,6 +64,7 @@ class WarmLayer:
 
         ``tensors`` are features, weight, a bias if there is one, and the norm's.
         """
+        lowers = self.lowers
         if (
             self.era is not sparse.era
             or len(tensors) != self.count
@@ -64,6 +72,7 @@ class WarmLayer:
             or slope != self.slope
             or groups != self.kind.groups
             or is_grad_enabled() is not self.grad
+            or (lowers is not None and lowers is not get_autocast_dtype(self.device))
         ):
             return None
         for tensor in tensors:
@@ -78,6 +87,7 @@ class WarmLayer:
             return None
         launch, in_rows, out_rows = bound
         x, weight = tensors[:2]
+        weight = weight if lowers is None else weight.to(lowers)
         if x.shape[0] != in_rows or (past is not None and past.shape[0] != out_rows):
             return None
         return launch.followed(x, weight, tensors[2:], () if past is None else (past,))

@@ -122,6 +122,24 @@ for change, first, later in (
     net.half()
     limit = 0.01 * want.abs().max()
     assert (y.features.double() - want).abs().max() < limit, change
+
+# Under autocast the filter is lowered at every call, and the rest is found as without it.
+net[2]._forward_hooks.clear()
+net.float()
+x = x.replace_feature(x.features.float())
+for dtype, limit in ((torch.float16, 0.01), (torch.bfloat16, 0.08), (torch.float16, 0.01)):
+    changed_in_place()
+    net[0].weight.data.mul_(1.5)
+    for _ in range(3):
+        warm.clear()
+        with torch.autocast("cpu", dtype):
+            y = net(x.shadow_copy())
+    assert warm.count(True) == 2, (dtype, warm)  # of several that are kept
+    assert y.features.dtype is dtype
+    with unfused():
+        want = net.double()(x.replace_feature(x.features.double())).features
+    net.float()
+    assert (y.features.double() - want).abs().max() < limit * want.abs().max(), dtype
 """
 
 

@@ -375,3 +375,20 @@ def test_another_grad_mode_and_evaluation(ran: list[bool]) -> None:
     net.eval()
     assert features_on(net, torch.ones(len(cells), C), cells).requires_grad
     assert not ran
+
+
+def test_results_that_are_written_to(apart: Callable[[], None]) -> None:
+    """As by an in-place activation of a project: without a ReLU nothing backward reads them."""
+    torch.manual_seed(0)
+    net, cells = spconv.SparseSequential(spconv.SubMConv3d(C, C, 3), nn.BatchNorm1d(C)), cells_of(2)
+    other, found = copy.deepcopy(net), []
+    for one in (net, other):
+        if one is other:
+            assert len(kept(net)) == 1
+            apart()
+        warm(one)
+        y = features_on(one, torch.linspace(-1, 1, len(cells) * C).view(-1, C), cells)
+        y.mul_(2).relu_()
+        y.square().sum().backward()
+        found.append([y, *(p.grad for p in one.parameters())])
+    check(*found)
