@@ -28,8 +28,11 @@ def spconv_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> Iterator[Callable[[str], ModuleType]]:
-    """A function: a module of ``benchmarks/`` by name, which its scripts import as their own."""
+def load_benchmark() -> Iterator[Callable[[str], ModuleType]]:
+    """A function: a module of ``benchmarks/`` by name, which its scripts import as their own.
+
+    ``benchmark`` is the fixture of pytest-benchmark, which may be installed.
+    """
     sys.path.insert(0, str(_BENCHMARKS))
     yield import_module
     sys.path.remove(str(_BENCHMARKS))

@@ -12,8 +12,8 @@ from layoutconv.nn.fused_norm import fused
 
 
 @pytest.fixture
-def bench(benchmark):
-    return benchmark("bench_frameworks")
+def bench(load_benchmark):
+    return load_benchmark("bench_frameworks")
 
 
 def cloud() -> Any:

@@ -16,10 +16,10 @@ WIDTH = 0.07  # 2 channels in the stem
 
 
 @pytest.fixture(scope="module")
-def bench(benchmark):
-    net = benchmark("minkunet")
+def bench(load_benchmark):
+    net = load_benchmark("minkunet")
     net.BLOCKS, net.BLOCKS_UP = (1, 2, 1, 1), (1, 1, 1, 1)
-    return benchmark("bench_network")
+    return load_benchmark("bench_network")
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
 
 
 @pytest.fixture
-def small(benchmark):
+def small(load_benchmark):
     """A row over a workload that a CPU does at once."""
-    workloads = benchmark("dense_workloads")
+    workloads = load_benchmark("dense_workloads")
 
     def job(name, kind, dtype):
         return workloads.Job(workloads.Workload(name, *SMALL[name]), kind, dtype)
@@ -29,8 +29,8 @@ def small(benchmark):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_loads_without_a_gpu(benchmark, name):
-    assert benchmark(name).__doc__
+def test_it_loads_without_a_gpu(load_benchmark, name):
+    assert load_benchmark(name).__doc__
 
 
 # GFLOP of a pass, padding counted, and the voxels of an image.
@@ -56,8 +56,8 @@ KNOWN = {
 }
 
 
-def test_the_workloads_are_those_that_are_known(benchmark):
-    module = benchmark("dense_workloads")
+def test_the_workloads_are_those_that_are_known(load_benchmark):
+    module = load_benchmark("dense_workloads")
     table = {w.name: w for w in (*module.DENSE, module.EXAMPLE_59)}
     assert table.keys() == KNOWN.keys()
     for name, (gflop, voxels) in KNOWN.items():
@@ -69,8 +69,8 @@ def test_the_workloads_are_those_that_are_known(benchmark):
         assert 2 * view.m * view.n * view.k == work.flop
 
 
-def test_every_row_is_there_once(benchmark):
-    module = benchmark("dense_workloads")
+def test_every_row_is_there_once(load_benchmark):
+    module = load_benchmark("dense_workloads")
     names = [job.name for job in module.jobs()]
     assert len(set(names)) == len(names)
     for work in module.DENSE:
@@ -78,7 +78,7 @@ def test_every_row_is_there_once(benchmark):
             assert {f"{work.name} {kind} fp16", f"{work.name} {kind} tf32"} <= set(names)
     quick = [job.name for job in module.jobs(quick=True)]
     assert set(quick) < set(names)
-    assert {job.dtype for job in module.jobs()} == set(benchmark("dense_cases").DTYPES)
+    assert {job.dtype for job in module.jobs()} == set(load_benchmark("dense_cases").DTYPES)
 
 
 # N, C, spatial, K, taps, stride, padding, dilation, groups
@@ -96,9 +96,9 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
-def test_both_sides_are_compared_with_float64(benchmark, small, name, kind, dtype):
+def test_both_sides_are_compared_with_float64(load_benchmark, small, name, kind, dtype):
     job = small(name, kind, dtype)
-    case = benchmark("dense_cases").case_of(job, "cpu")
+    case = load_benchmark("dense_cases").case_of(job, "cpu")
     bound = {"fp16": 1e-3, "bf16": 1e-2, "fp32": 1e-6}[dtype]
     assert case.error() < bound
     assert case.peer_error() < bound
@@ -106,9 +106,9 @@ def test_both_sides_are_compared_with_float64(benchmark, small, name, kind, dtyp
 
 
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
-def test_what_is_wrong_is_seen(benchmark, small, kind, spoiled):
+def test_what_is_wrong_is_seen(load_benchmark, small, kind, spoiled):
     job = small("wide", kind, "fp32")
-    cases = benchmark("dense_cases")
+    cases = load_benchmark("dense_cases")
 
     def unwritten(out):
         out.view(-1)[-1] = nan  # of a channel that is not compared, as some are enough
@@ -123,15 +123,15 @@ def test_what_is_wrong_is_seen(benchmark, small, kind, spoiled):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "e4m3", "e5m2"])
-def test_types_that_torch_does_not_multiply_have_no_peer(benchmark, small, dtype):
+def test_types_that_torch_does_not_multiply_have_no_peer(load_benchmark, small, dtype):
     job = small("3d", "fprop", dtype)
-    case = benchmark("dense_cases").case_of(job, "cpu")
+    case = load_benchmark("dense_cases").case_of(job, "cpu")
     assert case.theirs is None
     assert case.error() == 0 if dtype == "int8" else 0 < case.error() < 1e-3
 
 
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(
-    benchmark, small, monkeypatch, gpu
+    load_benchmark, small, monkeypatch, gpu
 ):
     from layoutconv.gpu import filter_choice
 
@@ -141,7 +141,7 @@ def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(
     gpu.like("sm_90a")
     monkeypatch.setattr(filter_choice, "LEAST", filter_choice.Least(1, 1))
     for name, dtype, times in (("strided", "tf32", 1), ("strided", "fp32", 0), ("3d", "fp16", 0)):
-        case = benchmark("dense_cases").case_of(small(name, "dgrad", dtype), "cpu")
+        case = load_benchmark("dense_cases").case_of(small(name, "dgrad", dtype), "cpu")
         copies.clear()
         case.ours()
         assert len(copies) == times
@@ -149,16 +149,16 @@ def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(
 
 
 @pytest.mark.parametrize("kind", ["bias+relu", "statistics", "clamp"])
-def test_fused_passes_are_beside_our_own(benchmark, small, kind):
+def test_fused_passes_are_beside_our_own(load_benchmark, small, kind):
     job = small("3d", kind, "fp16")
-    case = benchmark("dense_cases").case_of(job, "cpu")
+    case = load_benchmark("dense_cases").case_of(job, "cpu")
     assert case.peer == "ours, bare"
     assert case.error() < 1e-3
     assert case.peer_error() < 1e-3
 
 
-def test_a_row_says_what_is_wrong_with_it(benchmark):
-    row_of = benchmark("bench_dense").Row
+def test_a_row_says_what_is_wrong_with_it(load_benchmark):
+    row_of = load_benchmark("bench_dense").Row
     row = row_of("vae fprop fp16", 400.0, 580.0, "cuDNN", 300.0, 2.1e-4, 2.1e-4, 0.4)
     assert row.right
     assert "0.75x cuDNN (300.0 us)" in str(row)
@@ -174,9 +174,9 @@ def test_a_row_says_what_is_wrong_with_it(benchmark):
     assert alone.right
 
 
-def test_a_row_that_fails_does_not_end_the_run(benchmark, monkeypatch, gpu, capsys, tmp_path):
+def test_a_row_that_fails_does_not_end_the_run(load_benchmark, monkeypatch, gpu, capsys, tmp_path):
     """Every other row is reported, in the JSON too, and the exit status says that one failed."""
-    bench = benchmark("bench_dense")
+    bench = load_benchmark("bench_dense")
 
     def measured(chosen, measure, repeats):
         for i, job in enumerate(chosen):
@@ -209,9 +209,9 @@ def test_a_row_that_fails_does_not_end_the_run(benchmark, monkeypatch, gpu, caps
     assert bench.main(["--rows", "vae fprop fp16"]) == 0
 
 
-def test_floors_are_those_of_the_machine(benchmark):
+def test_floors_are_those_of_the_machine(load_benchmark):
     """Products or bytes, whichever take longer; no figure where the machine is not known."""
-    roof_of = benchmark("roofs").roof_of
+    roof_of = load_benchmark("roofs").roof_of
     h200, h100, pcie = map(roof_of, ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"))
     assert h200.floor("fp16", 990e6, 0) == h200.floor("tf32", 495e6, 0) == 1.0
     assert h200.floor("fp16", 990e6, 9.6e6) == 2.0
@@ -219,29 +219,29 @@ def test_floors_are_those_of_the_machine(benchmark):
     assert h200.floor("fp64", 1, 1) is None
     assert roof_of("Tesla K80") is None
     assert roof_of("NVIDIA A100-SXM4-80GB").bandwidth > roof_of("NVIDIA A100 40GB").bandwidth
-    work = {w.name: w for w in benchmark("dense_workloads").DENSE}["resnet_1x1"]
+    work = {w.name: w for w in load_benchmark("dense_workloads").DENSE}["resnet_1x1"]
     assert work.elements == 64 * 56 * 56 * (64 + 256) + 64 * 256
 
 
-def test_a_ratio_to_a_peer_that_checks_nothing_says_so(benchmark):
-    bench = benchmark("bench_algebra")
+def test_a_ratio_to_a_peer_that_checks_nothing_says_so(load_benchmark):
+    bench = load_benchmark("bench_algebra")
     rows = [bench.Row(bench.CONSTRUCT, {"layoutconv": 0.5, "peer": 0.2})]
     [note] = bench.notes(rows, {"peer": SimpleNamespace(Layout=lambda shape, stride: shape)})
     assert "peer checks nothing" in note
     assert bench.notes(rows, {"peer": lc.algebra}) == []
 
 
-def test_charts_are_bars_and_a_roofline(benchmark, tmp_path, monkeypatch):
+def test_charts_are_bars_and_a_roofline(load_benchmark, tmp_path, monkeypatch):
     from matplotlib import pyplot
 
-    bars, row_of = benchmark("bars"), benchmark("bench_dense").Row
+    bars, row_of = load_benchmark("bars"), load_benchmark("bench_dense").Row
     drawn = []
     monkeypatch.setattr(pyplot, "close", drawn.append)
     rows = [
         row_of(f"vae fprop {dtype}", 10.0, 1.0, "cuDNN", 20.0, 0, 0, None, dtype, flop, 1e6, 1.0)
         for dtype, flop in (("fp16", 1e8), ("tf32", 1e9))
     ]
-    bars.plot(rows, "a run", tmp_path / "a.svg", benchmark("roofs").roof_of("NVIDIA H200"))
+    bars.plot(rows, "a run", tmp_path / "a.svg", load_benchmark("roofs").roof_of("NVIDIA H200"))
     bars.plot(rows, "a run", tmp_path / "b.png")
     both, alone = drawn
     chart, roofline = both.axes
@@ -286,8 +286,8 @@ class _Spconv:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_peer_is_timed_with_the_map_at_hand(benchmark, monkeypatch, training):
-    bench = benchmark("bench_sparse")
+def test_a_peer_is_timed_with_the_map_at_hand(load_benchmark, monkeypatch, training):
+    bench = load_benchmark("bench_sparse")
     data = object.__new__(bench._Data)
     cloud = bench.Cloud("cells", torch.zeros(5, 4, dtype=torch.int32), (1, 1, 1), 1)
     data.job = bench.Job("forward", cloud, "fp16", 2)
@@ -303,23 +303,23 @@ def test_a_peer_is_timed_with_the_map_at_hand(benchmark, monkeypatch, training):
     assert torch.equal(found[-1][0] if training else found[-1], wanted)
 
 
-def test_the_host_is_timed_with_calls_that_agree(benchmark):
-    for name, (ours, theirs) in benchmark("bench_host").calls(
+def test_the_host_is_timed_with_calls_that_agree(load_benchmark):
+    for name, (ours, theirs) in load_benchmark("bench_host").calls(
         (1, 8, 4, 5, 6), "cpu", torch.float32
     ):
         for _ in range(2):
             torch.testing.assert_close(ours(), theirs(), atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_eager_calls_of_a_point_cloud_agree(benchmark):
-    calls = dict(benchmark("bench_host").sparse_calls("cpu", torch.float32))
+def test_eager_calls_of_a_point_cloud_agree(load_benchmark):
+    calls = dict(load_benchmark("bench_host").sparse_calls("cpu", torch.float32))
     results = [calls[name]().features for name in ("module, no gradient", "module, forward")]
     torch.testing.assert_close(*results)
     assert calls["module and backward"]().shape == (16, 3, 3, 3, 16)
     assert calls["subm_conv"]().features.shape == (64, 16)
 
 
-def test_without_a_gpu_it_says_so(benchmark, gpu, capsys):
+def test_without_a_gpu_it_says_so(load_benchmark, gpu, capsys):
     gpu.says(is_available=False)
-    assert benchmark("bench_dense").main([]) == 2
+    assert load_benchmark("bench_dense").main([]) == 2
     assert "it measures a GPU" in capsys.readouterr().err

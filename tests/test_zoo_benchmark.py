@@ -41,8 +41,8 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def layers(benchmark, file):
-    return benchmark("zoo_layers").read(file)
+def layers(load_benchmark, file):
+    return load_benchmark("zoo_layers").read(file)
 
 
 def test_layers_are_the_problems_that_the_file_lists(layers):
@@ -58,26 +58,26 @@ def test_layers_are_the_problems_that_the_file_lists(layers):
     assert [layer.family for layer in layers[5:]] == ["1x1, few pixels", "asymmetric"]
 
 
-def test_a_file_that_is_none_is_refused(benchmark, tmp_path):
+def test_a_file_that_is_none_is_refused(load_benchmark, tmp_path):
     path = tmp_path / "no.json"
     path.write_text('{"layers": [{}]}')
     with pytest.raises(ValueError, match=r"no\.json: expected JSON with models and layers"):
-        benchmark("zoo_layers").read(path)
+        load_benchmark("zoo_layers").read(path)
 
 
 @pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("dtype", ["fp16", "tf32"])
-def test_both_sides_are_right(benchmark, layers, kind, dtype):
-    cases, jobs = benchmark("zoo_cases"), benchmark("zoo_layers")
+def test_both_sides_are_right(load_benchmark, layers, kind, dtype):
+    cases, jobs = load_benchmark("zoo_cases"), load_benchmark("zoo_layers")
     for layer in layers:
         case = cases.ZooCase(jobs.ZooJob(layer, kind, dtype), "cpu")
         for call in (case.ours, case.theirs):
             assert case.is_right(case.error(call)), (layer, call)
 
 
-def test_what_is_wrong_is_seen(benchmark, layers):
+def test_what_is_wrong_is_seen(load_benchmark, layers):
     """A missing element, a wrong one, a channel of another size, another shape."""
-    cases, jobs = benchmark("zoo_cases"), benchmark("zoo_layers")
+    cases, jobs = load_benchmark("zoo_cases"), load_benchmark("zoo_layers")
     case = cases.ZooCase(jobs.ZooJob(layers[0], "fprop", "fp16"), "cpu")
     right = case.theirs()
     assert case.is_right(case.errors_of(right))
@@ -91,8 +91,8 @@ def test_what_is_wrong_is_seen(benchmark, layers):
     assert case.errors_of(right[..., 1:]) == (inf, inf)
 
 
-def test_the_flop_and_bytes_are_those_of_the_pass(benchmark, layers):
-    jobs = benchmark("zoo_layers")
+def test_the_flop_and_bytes_are_those_of_the_pass(load_benchmark, layers):
+    jobs = load_benchmark("zoo_layers")
     plain = jobs.ZooJob(layers[0], "wgrad", "fp16")
     assert plain.flop == 2 * 2 * 9 * 8 * 24 * 9 * 16
     assert plain.elements == 2 * 9 * 8 * (16 + 24) + 24 * 9 * 16
@@ -102,8 +102,8 @@ def test_the_flop_and_bytes_are_those_of_the_pass(benchmark, layers):
     assert grouped.flop == prod((2, 9, 8, 24, 9, 4))
 
 
-def test_a_sample_has_every_family_and_its_beginning_too(benchmark, layers):
-    module = benchmark("zoo_layers")
+def test_a_sample_has_every_family_and_its_beginning_too(load_benchmark, layers):
+    module = load_benchmark("zoo_layers")
     many = [replace(layer, id=100 * i + layer.id) for i in range(20) for layer in layers]
     some = module.sample(many, 42, seed=1)
     assert len(some) == len({layer.id for layer in some}) == 42
@@ -115,8 +115,8 @@ def test_a_sample_has_every_family_and_its_beginning_too(benchmark, layers):
     assert many[0].family in {layer.family for layer in module.sample(rare, 10)}
 
 
-def test_rows_of_equal_batches_are_one(benchmark, layers):
-    module = benchmark("zoo_layers")
+def test_rows_of_equal_batches_are_one(load_benchmark, layers):
+    module = load_benchmark("zoo_layers")
     rows = module.zoo_jobs([layers[0], layers[5]], ["fprop"], "fp16", ("training", "1"))
     assert [row.name for row in rows] == [
         "0 fprop fp16 training",
@@ -126,8 +126,8 @@ def test_rows_of_equal_batches_are_one(benchmark, layers):
     assert [row.N for row in rows] == [2, 1, 1]
 
 
-def test_halves_depend_on_the_name_of_a_model_alone(benchmark, layers):
-    module = benchmark("zoo_layers")
+def test_halves_depend_on_the_name_of_a_model_alone(load_benchmark, layers):
+    module = load_benchmark("zoo_layers")
     names = [f"net{i}" for i in range(200)]
     fitted = [module.is_fitted(name) for name in names]
     assert 60 < sum(fitted) < 140
@@ -136,17 +136,17 @@ def test_halves_depend_on_the_name_of_a_model_alone(benchmark, layers):
     assert not replace(layers[0], calls=((other, 1),)).fitted
 
 
-def row_of(benchmark, layer, kind, ours, theirs):
-    return benchmark("zoo_report").ZooRow(
+def row_of(load_benchmark, layer, kind, ours, theirs):
+    return load_benchmark("zoo_report").ZooRow(
         layer, kind, "fp16", "training", ours, theirs, 1.0, 1e-4, 1e-4, True, "a GPU"
     )
 
 
-def test_means_weigh_by_calls_and_time(benchmark, layers):
-    report = benchmark("zoo_report")
+def test_means_weigh_by_calls_and_time(load_benchmark, layers):
+    report = load_benchmark("zoo_report")
     rows = [
-        row_of(benchmark, 0, "fprop", 10.0, 20.0),
-        row_of(benchmark, 3, "fprop", 10.0, 5.0),
+        row_of(load_benchmark, 0, "fprop", 10.0, 20.0),
+        row_of(load_benchmark, 3, "fprop", 10.0, 5.0),
     ]
     by_id = {layer.id: layer for layer in layers}
     summary = report.Summary.of(rows, by_id)
@@ -154,15 +154,15 @@ def test_means_weigh_by_calls_and_time(benchmark, layers):
     assert (summary.below, summary.far_below, summary.lowest) == (0.5, 0.5, 0.5)
     more = [
         *rows,
-        row_of(benchmark, 2, "fprop", 100.0, 100.0),
+        row_of(load_benchmark, 2, "fprop", 100.0, 100.0),
     ]  # of model a too, three calls each
     assert report.per_model(more, by_id) == pytest.approx({"a": 360 / 330, "b": 0.5})
 
 
 def test_a_run_stops_when_its_time_is_over_and_goes_on(
-    benchmark, file, monkeypatch, gpu, capsys, tmp_path
+    load_benchmark, file, monkeypatch, gpu, capsys, tmp_path
 ):
-    zoo, report = benchmark("dense_zoo"), benchmark("zoo_report")
+    zoo, report = load_benchmark("dense_zoo"), load_benchmark("zoo_report")
     gpu.says(is_available=True)
     now, asked = [0.0], []
     monkeypatch.setattr(zoo.time, "monotonic", lambda: now[0])
@@ -182,7 +182,7 @@ def test_a_run_stops_when_its_time_is_over_and_goes_on(
     monkeypatch.setattr(zoo, "measured", measured)
     out = tmp_path / "rows.jsonl"
     command = ["--zoo", str(file), "--out", str(out), "--types", "fp16,tf32", "--passes", "fprop"]
-    main = benchmark("bench_dense").main
+    main = load_benchmark("bench_dense").main
     assert main([*command, "--minutes", "1"]) == 1  # three rows of each part
     text = capsys.readouterr().out
     assert "fp16: 3 of 6 rows, and the time is over" in text
@@ -207,8 +207,8 @@ def test_a_run_stops_when_its_time_is_over_and_goes_on(
     assert plot.stat().st_size > 1000
 
 
-def test_it_wants_a_gpu_and_types_that_it_knows(benchmark, file, capsys):
-    main = benchmark("bench_dense").main
+def test_it_wants_a_gpu_and_types_that_it_knows(load_benchmark, file, capsys):
+    main = load_benchmark("bench_dense").main
     if not torch.cuda.is_available():
         assert main(["--zoo", str(file)]) == 2
         assert "torch sees none" in capsys.readouterr().err
@@ -216,9 +216,9 @@ def test_it_wants_a_gpu_and_types_that_it_knows(benchmark, file, capsys):
         main(["--zoo", str(file), "--types", "fp61"])
 
 
-def test_kernels_are_asked_for_in_processes(benchmark, file, monkeypatch):
+def test_kernels_are_asked_for_in_processes(load_benchmark, file, monkeypatch):
     """Every row once, and the row's kernels are chosen as on the GPU that is named."""
-    zoo, asked = benchmark("dense_zoo"), []
+    zoo, asked = load_benchmark("dense_zoo"), []
 
     def in_processes(function, items, count, tick):
         asked.extend((function, item.name) for item in items)
@@ -226,16 +226,16 @@ def test_kernels_are_asked_for_in_processes(benchmark, file, monkeypatch):
         return [None] * len(items)
 
     monkeypatch.setattr(zoo, "in_processes", in_processes)
-    main = benchmark("bench_dense").main
+    main = load_benchmark("bench_dense").main
     assert main(["--zoo", str(file), "--compile-only", "--compile", "3", "--types", "fp16"]) == 0
     assert len(asked) == 17  # six layers at the core, one of them without dgrad
     assert {function.func for function, _ in asked} == {zoo.compile_row}
     assert {function.keywords["machine"].name for function, _ in asked} == {"NVIDIA H200"}
 
 
-def test_the_model_is_asked_what_it_expects(benchmark, file, capsys):
+def test_the_model_is_asked_what_it_expects(load_benchmark, file, capsys):
     """Each family and pass, its kernels, and how far it is from a floor; of no depthwise layer."""
-    main = benchmark("bench_dense").main
+    main = load_benchmark("bench_dense").main
     assert main(["--zoo", str(file), "--predict", "--types", "fp16,tf32"]) == 0
     text = capsys.readouterr().out
     assert "channels not of 64, fprop fp16: 1 rows, floor / expected" in text

@@ -30,8 +30,8 @@ SMALL = [
 
 
 @pytest.fixture
-def bench(benchmark):
-    return benchmark("bench_distributed")
+def bench(load_benchmark):
+    return load_benchmark("bench_distributed")
 
 
 def test_the_split_pass_is_that_of_one_process(bench):

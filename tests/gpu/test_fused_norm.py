@@ -23,8 +23,8 @@ LIMITS = {torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 1.5e-1}
 
 
 @pytest.fixture(scope="module")
-def networks(benchmark: Any) -> Any:
-    return benchmark("spconv_networks")
+def networks(load_benchmark: Any) -> Any:
+    return load_benchmark("spconv_networks")
 
 
 def cloud(

@@ -16,8 +16,8 @@ KINDS = "eager", "given", "graph", "graphed", "training"
 
 
 @pytest.fixture(scope="module")
-def calls(benchmark):
-    return benchmark("network_calls")
+def calls(load_benchmark):
+    return load_benchmark("network_calls")
 
 
 @pytest.fixture(scope="module")

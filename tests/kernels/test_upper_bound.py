@@ -18,8 +18,8 @@ REST_OF_HOPPER = (r"wgmma\.mma_async", r"mbarrier\.arrive", r"mbarrier\.try_wait
 
 
 @pytest.fixture
-def no_loads(benchmark):
-    return benchmark("upper_bound").no_loads
+def no_loads(load_benchmark):
+    return load_benchmark("upper_bound").no_loads
 
 
 SPREAD = TileConfig((256, 128, 64), (4, 2))  # whose copies are spread over k-blocks

@@ -38,8 +38,8 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Norm]]:
 
 
 @pytest.fixture
-def networks(benchmark: Any) -> Any:
-    return benchmark("spconv_networks")
+def networks(load_benchmark: Any) -> Any:
+    return load_benchmark("spconv_networks")
 
 
 def cloud(seed: int = 0) -> SparseTensor:

@@ -12,8 +12,8 @@ from layoutconv.sparse import Coordinates
 
 
 @pytest.fixture
-def bench(benchmark):
-    return benchmark("bench_stream")
+def bench(load_benchmark):
+    return load_benchmark("bench_stream")
 
 
 def test_it_measures_what_is_right(bench, tmp_path, capsys):
