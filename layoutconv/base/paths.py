@@ -20,10 +20,19 @@ def name_of(path: Any) -> str:
  got NoneType
     """
     try:
-        name = os.fsdecode(path)
+        return os.fsdecode(path)
     except TypeError:
         expected = "a path, a str or os.PathLike"
         raise ArgumentTypeError("path", expected, type(path).__name__) from None
-    if "\0" in name:  # which no file has, and every function of the system refuses by itself
+
+
+def file_name_of(path: Any) -> str:
+    """Return the name of a file that is given as ``path``, one that a file can have.
+
+    >>> file_name_of("net.pack"), file_name_of(b"net.pack")
+    ('net.pack', 'net.pack')
+    """
+    name = name_of(path)
+    if "\0" in name:  # every function of the system refuses it by itself
         raise ArgumentError("path", "a path without the character 0", repr(name))
     return name

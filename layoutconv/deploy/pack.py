@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..base.cache_folder import cache_directory
-from ..base.paths import name_of
+from ..base.paths import file_name_of
 from ..base.processes import in_processes
 from ..base.processor import flags
 from ..errors import ArgumentError, ArgumentTypeError
@@ -76,7 +76,7 @@ def pack(
     ...     print(error)
     argument `net`: expected a network in evaluation, net.eval(), got one in training: Linear
     """
-    path = name_of(path)
+    path = file_name_of(path)
     if not Path(path).absolute().parent.is_dir():  # rather than when all kernels are compiled
         raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path)
     if Path(path).is_dir():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..base.devices import why_no_gpu
-from ..base.paths import name_of
+from ..base.paths import file_name_of
 from ..base.processor import missing_instructions
 from ..errors import ArgumentError, DeviceError
 from ..gpu import machines
@@ -49,7 +49,7 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
     ...     print(str(error).split(",")[0])
     argument `path`: expected a pack that `lc.pack` wrote
     """
-    path = name_of(path)
+    path = file_name_of(path)
     about, parts = read_pack(path)
     where = _device(device)
     with _reading(path):

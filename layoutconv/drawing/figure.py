@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..algebra.errors import text
-from ..base.paths import name_of
+from ..base.paths import file_name_of
 from ..errors import ArgumentError, check_choice
 from .axis import Axis
 from .files import write
@@ -154,7 +154,7 @@ def format_of(path: str | Path) -> str:
     >>> format_of("layout.tex")
     'tikz'
     """
-    suffix = Path(name_of(path)).suffix.lower()
+    suffix = Path(file_name_of(path)).suffix.lower()
     if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
         raise ArgumentError("path", f"a name that ends in {known}, or a format", repr(str(path)))
