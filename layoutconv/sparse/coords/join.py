@@ -168,7 +168,8 @@ def _common_box(clouds: Sequence[Coordinates]) -> tuple[tuple[int, ...] | None, 
 
 def _first(tensors: Sequence[SparseTensor]) -> SparseTensor:
     listed = hasattr(tensors, "__len__") and hasattr(tensors, "__getitem__")
-    if not listed or isinstance(tensors, torch.Tensor):  # a generator is read more than once
+    of_numbers = isinstance(tensors, torch.Tensor) or getattr(tensors, "ndim", 1) == 0
+    if not listed or of_numbers:  # a generator is read more than once
         raise ArgumentTypeError("tensors", "a sequence of sparse tensors", type(tensors).__name__)
     if not len(tensors):
         raise ArgumentError("tensors", "one sparse tensor or more", tensors)

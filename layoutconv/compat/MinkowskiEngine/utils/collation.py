@@ -89,6 +89,9 @@ def _check_tuples(name: str, data: Any) -> None:
         raise ArgumentTypeError(name, expected, type(data).__name__)
     if len({len(one) for one in data}) > 1:
         raise ArgumentError(name, "tuples of one length", sorted({len(one) for one in data}))
+    if not all(getattr(part, "shape", ()) for one in data for part in one[:2]):
+        expected = "tuples that begin with two tensors or arrays"
+        raise ArgumentError(name, expected, [type(part).__name__ for part in data[0][:2]])
 
 
 class SparseCollation:
