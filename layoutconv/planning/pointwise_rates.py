@@ -2,8 +2,8 @@
 
 Fitted on an H200 to 4,476 trials of tiles, 384 passes of layers of networks and of channels drawn
 at random; by halves of them, fitted on one and judged on the other (docs/lab_notebook.md). ``SUMS``
-and ``MULTISTAGE`` keep the rates of an earlier fit: by halves new ones chose no better. Where a
-tile is not here, ``tile_table.py`` has it.
+keep the rates of an earlier fit: by halves new ones chose no better. Where a tile is not here,
+``tile_table.py`` has it.
 """
 
 from __future__ import annotations
