@@ -39,6 +39,17 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
+def are_several(values: Any) -> bool:
+    """Return whether an argument is several values, as a list; text and a lone number are one.
+
+    >>> import numpy as np
+    >>> are_several([1, 2]), are_several(np.ones(2)), are_several("ab"), are_several(np.array(1))
+    (True, True, False, False)
+    """
+    some = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+    return some and getattr(values, "ndim", 1) != 0
+
+
 def check_choice(name: str, value: Any, known: Iterable[str], expected: str = "") -> None:
     """Raise :class:`ArgumentError` unless a value is one of some names.
 

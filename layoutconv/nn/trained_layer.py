@@ -19,14 +19,13 @@ from ..gpu.row_norm import Norm, NormKernels, Planned
 from ..ops import sparse_calls
 from ..ops.call_cache import sparse
 from ..ops.formulas import channel_sums
-from ..ops.guard import guard_of
 from ..ops.recorded import asked_for, lowered_again
 from ..planning.norm_schedule import schedule
 from .modules import weight_and_bias
 from .row_norm import differentiable_gradients, on_kernels
 from .sparse import autocast_dtype
 from .trained_norm import are_bare, told_of
-from .warm_layers import keep_warm
+from .warm_layers import KeptLayer, keep_warm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,13 +94,10 @@ def _may_join(call: SparseCall, x: Tensor, past: Tensor | None) -> bool:
     )
 
 
-class TrainedLayer:
-    """The kind of calls that a convolution with ``norm``, a sum and ``last`` after it came to.
+class TrainedLayer(KeptLayer):
+    """Calls in training, which autograd records as one function.
 
-    Args:
-        modules: ``norm`` and ``last``, of which the latter may be None.
-        kernels: those of the norm.
-        tensors: those of a call, as :func:`_tensors_of` has them, and what is added.
+    ``kernels`` are those of the norm; the other arguments are those of a :class:`KeptLayer`.
     """
 
     def __init__(
@@ -112,14 +108,9 @@ class TrainedLayer:
         tensors: tuple[Tensor, ...],
         past: Tensor | None,
     ) -> None:
-        self.kind, self.era = kind, sparse.era
-        self.norm, self.last = modules
+        super().__init__(kind, modules, tensors, past)
         self.kernels, self.back = kernels, kernels.back()
         self.vector, self.told = kernels.shape.vector, _told(self.norm)
-        self.added, self.count, self.device = past is not None, len(tensors), tensors[0].device.type
-        self.alike = guard_of(*tensors, rows=True)
-        # Apart from the features, which it may be: a guard of torch's has no tensor twice.
-        self.past_alike = None if past is None else guard_of(past, rows=True)
 
     def run(
         self, tensors: tuple[Tensor, ...], past: Tensor | None, groups: int, found: KernelMap

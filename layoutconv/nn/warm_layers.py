@@ -27,8 +27,33 @@ WARM = "_layoutconv_warm"  # the attribute of a module that has its warm layers
 _FEW = 4  # of a module: norms and activations that it meets, dtypes and devices
 
 
-class WarmLayer:
-    """The kind of calls that a convolution with ``norm``, a sum and ``last`` after it came to.
+class KeptLayer:
+    """A kind of calls of a convolution with ``norm``, a sum and ``last`` after it, and guards over
+    their tensors.
+
+    Args:
+        modules: ``norm`` and ``last``, of which either may be None.
+        tensors: features, weight, a bias if there is one, and the norm's.
+        past: what is added, or None.
+    """
+
+    def __init__(
+        self,
+        kind: sparse_calls.Kind,
+        modules: tuple[Any, Any],
+        tensors: tuple[Tensor, ...],
+        past: Tensor | None,
+    ) -> None:
+        self.kind, self.era = kind, sparse.era
+        self.norm, self.last = modules
+        self.added, self.count, self.device = past is not None, len(tensors), tensors[0].device.type
+        self.alike = guard_of(*tensors, rows=True)
+        # Apart from the features, which it may be: a guard of torch's has no tensor twice.
+        self.past_alike = None if past is None else guard_of(past, rows=True)
+
+
+class WarmLayer(KeptLayer):
+    """Calls in evaluation, which are one launch.
 
     ``lowers`` is the dtype that autocast gives the filter, which calls of the kind have already;
     None where it is off.
@@ -43,14 +68,9 @@ class WarmLayer:
         slope: float,
         lowers: torch.dtype | None = None,
     ) -> None:
-        self.kind, self.era, self.lowers = kind, sparse.era, lowers
-        self.device = tensors[0].device.type
-        self.norm, self.last = modules
-        self.eps, self.slope = self.norm.eps, slope
-        self.grad, self.added, self.count = is_grad_enabled(), past is not None, len(tensors)
-        self.alike = guard_of(*tensors, rows=True)
-        # Apart from the features, which it may be: a guard of torch's has no tensor twice.
-        self.past_alike = None if past is None else guard_of(past, rows=True)
+        super().__init__(kind, modules, tensors, past)
+        self.eps, self.slope, self.lowers = self.norm.eps, slope, lowers
+        self.grad = is_grad_enabled()
 
     def run(
         self,
@@ -93,14 +113,14 @@ class WarmLayer:
         return launch.followed(x, weight, tensors[2:], () if past is None else (past,))
 
 
-class _Kept(list[Any]):
-    """The warm layers of a module; copies and pickles of it have none."""
+class _Kept(list[KeptLayer]):
+    """The layers of a module; copies and pickles of it have none."""
 
     def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
         return tuple, ()
 
 
-def keep_warm(module: Any, layer: Any, name: str = WARM) -> None:
+def keep_warm(module: Any, layer: KeptLayer, name: str = WARM) -> None:
     """Keep one with its module, in front of those that are not out of date."""
     others = [other for other in module.__dict__.get(name, ()) if other.era is layer.era]
     module.__dict__[name] = _Kept([layer, *others[: _FEW - 1]])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArgumentError, ArgumentTypeError, shown
+from ...errors import ArgumentError, ArgumentTypeError, are_several, shown
 from .coordinates import Coordinates
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def lookup(
     if asked.rank != rank:
         expected = f"(rows, {1 + rank}), as the coordinates have"
         raise ArgumentError("coords", expected, tuple(coords.shape))
-    each = stride if _are_several(stride) else (stride,) * rank
+    each = stride if are_several(stride) else (stride,) * rank
     steps = _integers("stride", each, rank, f"one, or {rank}")
     if offsets is not None:
-        if not _are_several(offsets):
+        if not are_several(offsets):
             raise ArgumentTypeError("offsets", f"a list of {rank} integers each", shown(offsets))
         offsets = [_integers("offsets", one, rank, f"a list of {rank}") for one in offsets]
     corner = (0,) * rank if coordinates.corner is None else coordinates.corner
@@ -61,11 +61,6 @@ def lookup(
     taps = [tuple(map(sum, zip(offset, moves, strict=True))) for offset in own]
     found = coordinates.check_distinct().table.search(centres, steps, taps).long()
     return found[:, 0] if offsets is None else found
-
-
-def _are_several(values: Any) -> bool:
-    some = isinstance(values, Iterable) and not isinstance(values, str | bytes)
-    return some and getattr(values, "ndim", 1) != 0
 
 
 def _integers(name: str, values: Any, rank: int, count: str) -> tuple[int, ...]:

@@ -264,6 +264,8 @@ def _count(name: str, value: int) -> int:
         count = integer(value)
     except TypeError:
         raise ArgumentTypeError(name, "an integer >= 1", shown(value)) from None
-    if not 1 <= count < 1 << 31:
-        raise ArgumentError(name, "an integer >= 1" + " below 2^31" * (count > 0), count)
+    if count < 1:
+        raise ArgumentError(name, "an integer >= 1", count)
+    if count >= 1 << 31:
+        raise ArgumentError(name, "an integer below 2^31", count)
     return count

@@ -14,7 +14,7 @@ from operator import index
 from pathlib import Path
 from typing import cast
 
-from ....errors import ArgumentError, ArgumentTypeError, PointFileError, check_choice
+from ....errors import ArgumentError, ArgumentTypeError, PointFileError, are_several, check_choice
 from ..points import read_points
 from .scans import (
     IGNORED,
@@ -108,8 +108,7 @@ class NuScenes(LabelledClouds):
 
 
 def _names(scenes: Iterable[str]) -> tuple[str, ...]:
-    several = isinstance(scenes, Iterable) and getattr(scenes, "ndim", 1) != 0
-    found = tuple(scenes) if several and not isinstance(scenes, str) else (None,)
+    found = tuple(scenes) if are_several(scenes) else (None,)
     if not all(isinstance(name, str) for name in found):
         raise ArgumentTypeError("scenes", "names of scenes", repr(scenes))
     return cast(tuple[str, ...], found)
