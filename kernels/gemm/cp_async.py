@@ -94,6 +94,8 @@ class CpAsyncLoad:
     def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
         """Return how many threads share a row; this thread's first row, and which vector of it."""
         across = min(per_row, max(self.threads_per_row, threads // rows))
+        while per_row % across:  # as of a row of three half lines
+            across //= 2
         return across, tid // across, tid & (across - 1)
 
     def _number(self, first: Any, row: Any) -> Any:

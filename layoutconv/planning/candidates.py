@@ -14,6 +14,7 @@ from . import pointwise_rates
 from .kernel_spec import BYTES, RESERVED, VECTOR_BYTES
 from .legality import REGISTER_STORE_BYTES, REGISTER_STORE_COLUMNS
 from .machine import Machine
+from .map_rates import tiles_of_several_lines
 from .schedule import Load
 from .tile import LINE_BYTES, TileConfig, specialized
 from .tile_table import (
@@ -31,7 +32,15 @@ from .tile_table import (
     shapes,
     tile_of,
 )
-from .tile_time import WIDE, Problem, TileTerms, gathered_rows, is_kept, sums_pairs
+from .tile_time import (
+    WIDE,
+    Problem,
+    TileTerms,
+    gathered_rows,
+    is_kept,
+    is_timed_as_map,
+    sums_pairs,
+)
 
 FEW_PARTS = 4  # clusters of 8 do not all find room at once: 51 us where two waves were 20
 MOST_COUNTED = 64  # columns of ping-pong consumers with statistics: for more, no registers
@@ -113,6 +122,9 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
             # Others of mma.sync are never faster; narrow ones were not raced, and stay.
             tiles = [tile for tile in tiles if tile.n < WIDE] + _of_table(GATHERED_SUMS, k)
         elif hopper and is_kept(problem, k):
+            # Nor are they here, of results that are not narrow.
+            of_lines = tiles_of_several_lines(problem.dtype, problem.channels)
+            tiles = of_lines if is_timed_as_map(problem) else tiles
             tiles += _of_table(gathered_rows(problem), k)
         elif hopper:
             lengths = _lengths(problem, k) if problem.tma and problem.channels else [k]

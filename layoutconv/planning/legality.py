@@ -31,6 +31,7 @@ from .view_rules import UnsupportedViewError, check_view
 
 THREADS_PER_ROW = 4  # of a copy: each loads 16 of 64 contiguous bytes
 HALF_LINE = LINE_BYTES // 2
+MOST_HALF_LINES = 5  # of a k-tile over a kernel map
 NARROW_SUMS = 16  # columns; of fewer, threads add up rows
 STATISTICS_BYTES = 8  # of a column's sum and that of squares
 ROUNDED_COLUMNS = 32  # that threads which round tf32 share, at least
@@ -84,9 +85,12 @@ def check(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> No
 def _of_type(spec: KernelSpec) -> Iterator[str]:
     """Lines of shared memory, and instructions, of a type of data."""
     tile, size = spec.tile, BYTES[spec.dtype]
-    if tile.k * size not in (HALF_LINE, LINE_BYTES):
+    gathers_lines = tile.warp_specialized and tile.load is not Load.TMA_WARP and spec.skip
+    most = MOST_HALF_LINES if gathers_lines and size == 2 and spec.along[0] == 1 else 2
+    if tile.k * size not in range(HALF_LINE, most * HALF_LINE + 1, HALF_LINE):
         lengths = HALF_LINE // size, LINE_BYTES // size
-        yield f"k of {lengths[0]} or {lengths[1]}, lines of shared memory, got {tile.k}"
+        several = f", or up to {most * lengths[0]} of 16 bits that skip taps" if most > 2 else ""
+        yield f"k of {lengths[0]} or {lengths[1]}, lines of shared memory{several}, got {tile.k}"
     for name, rows, mode in zip("AB", (tile.m, tile.n), spec.along, strict=True):
         turned = mode == 0 and not (tile.warp_specialized and size == 4)
         # Fragments of 32 bits that run along rows are read word by word, from whole lines. One

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, hypot, log2
 from typing import NamedTuple
 
-from . import pointwise_rates
+from . import map_rates, pointwise_rates
 from .group_model import GroupProblem
 from .group_tile import GroupTile
 from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, ctas_within
@@ -173,6 +173,28 @@ def is_kept(problem: Problem, k: int) -> bool:
     return problem.skips_taps and problem.channels > 0 and problem.channels % k == 0
 
 
+def is_timed_as_map(problem: Problem) -> bool:
+    """Return whether the tiles of Hopper over a kernel map have times of their own."""
+    return problem.wgmma and problem.skips_taps and problem.n >= map_rates.LEAST_COLUMNS
+
+
+def _of_map(problem: Problem, tile: TileConfig, machine: Machine) -> map_rates.MapTerms | None:
+    if not (is_timed_as_map(problem) and is_kept(problem, tile.k)):
+        return None
+    return map_rates.map_terms(tile, problem.dtype, resident(problem, tile, machine))
+
+
+def _over_map(
+    problem: Problem, of_map: map_rates.MapTerms, ctas: int, parts: int, machine: Machine
+) -> float:
+    """The time of a tile over a kernel map. Slices of a sum skip no taps: CTAs of them are full, as
+    those of no rows.
+    """
+    rows, taps = problem.m if parts == 1 else 0, problem.k // problem.channels
+    time = of_map.time(rows, -(-problem.k // parts), taps, ctas * parts, machine.sm_count)
+    return _with_parts(problem, time, parts, machine)
+
+
 def sums_pairs(problem: Problem) -> bool:
     """Return whether sums run over gathered rows, across memory: a filter's gradient over pairs."""
     return problem.gathered and not problem.channels and problem.dtype != "tfloat32"
@@ -233,6 +255,7 @@ class TileTerms(NamedTuple):
             tile, 0 in others.
         loads, store: of a pointwise layer, whose times are those of ``pointwise_rates.py``: the
             loads of a tile, and what a persistent kernel takes to store one. None, 0 for others.
+        of_map: of a tile over a kernel map, whose times are those of ``map_rates.py``, or None.
     """
 
     m: int
@@ -255,6 +278,7 @@ class TileTerms(NamedTuple):
     ahead: int
     loads: pointwise_rates.Loads | None
     store: float
+    of_map: map_rates.MapTerms | None
 
     @classmethod
     def of(cls, problem: Problem, tile: TileConfig, machine: Machine) -> TileTerms:
@@ -272,6 +296,7 @@ class TileTerms(NamedTuple):
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
             _loads(problem, tile) if problem.pointwise else None,
             pointwise_rates.store_time(tile) if tile.persistent and problem.pointwise else 0.0,
+            _of_map(problem, tile, machine),
         )  # fmt: skip
 
 
@@ -281,11 +306,13 @@ def times_of(
     """``expected_times`` of the tile that the terms are of."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, ahead, loads, store,
+        copied, stored, adjoins, start, exchange, ahead, loads, store, of_map,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     tiles_m, tiles_n = -(-rows // m), -(-problem.n // n)
     ctas = tiles_m * tiles_n * problem.groups * cluster
+    if of_map is not None:
+        return [_over_map(problem, of_map, ctas, parts, machine) for parts in splits]
     moved, k = problem.moved / machine.bandwidth, problem.k
     if loads is not None:
         moved = pointwise_rates.memory_time(problem.moved, machine.bandwidth)

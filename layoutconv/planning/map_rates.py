@@ -1,0 +1,163 @@
+"""Times of Hopper's tiles over kernel maps, which skip the taps that none of their rows has.
+
+CTAs differ: one of them has every tap, most have half of them, and rows in the order of their taps
+let the longest start first. A cloud of few rows therefore takes what the longest CTA takes, which
+a cluster along k divides; one of many rows takes what all CTAs take together. Fitted on an H200 to
+2,800 trials of tiles, submanifold and strided layers of three clouds at all their levels; on the
+levels of two others the pick loses 3% to the best trial (docs/lab_notebook.md).
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+from typing import NamedTuple
+
+from .kernel_spec import BYTES
+from .tile import LINE_BYTES, TileConfig, specialized
+
+Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
+
+LEAST_COLUMNS = 33  # narrower results were not raced
+# Of so many rows, half of what a CTA could have is there on average; more with fewer rows.
+HALF_FULL, THINNING = 127_000.0, 0.27
+# The share of a filter that the longest CTA has: a strided one of 2x2x2 seldom finds all its taps.
+SMALL_FILTER, OF_SMALL_FILTER = 8, 0.6
+# Of the time of a k-tile of a whole line, one of half a line: of 64 rows, and of more.
+HALF_LINE = {64: 0.85, 128: 0.71}
+# Microseconds in which a cluster meets, and adds up tiles of 8192 results, twice of four CTAs. In
+# tf32 they do not show beside how a CTA starts and ends.
+MEETING, ADDING_UP = 1.1, 0.6
+
+
+class MapTile(NamedTuple):
+    """Microseconds of a tile over a kernel map: of a k-tile, and beside all of them."""
+
+    k_tile: float
+    start: float
+
+
+# Of 16 and 8 bits, and of tf32, a k-tile being a line. Tiles of 32 columns are estimates.
+GATHERED: dict[Shape, MapTile] = {
+    (128, 32, 4, 1): MapTile(0.21, 3.4),
+    (64, 64, 4, 1): MapTile(0.150, 3.2),
+    (128, 64, 4, 1): MapTile(0.240, 3.5),
+    (64, 128, 4, 1): MapTile(0.207, 3.2),
+    (128, 128, 8, 1): MapTile(0.379, 5.0),
+    (64, 256, 4, 2): MapTile(0.303, 4.1),
+    (128, 256, 8, 1): MapTile(0.549, 5.8),
+}
+ROUNDED: dict[Shape, MapTile] = {
+    (128, 32, 4, 1): MapTile(0.26, 5.9),
+    (64, 64, 4, 1): MapTile(0.155, 5.7),
+    (128, 64, 4, 1): MapTile(0.304, 6.0),
+    (64, 128, 4, 1): MapTile(0.233, 6.1),
+    (128, 128, 8, 1): MapTile(0.380, 6.8),
+    (64, 256, 4, 2): MapTile(0.356, 7.3),
+    (128, 256, 8, 1): MapTile(0.713, 10.0),
+}
+
+
+# Of 16 bits, k-tiles of three to five half lines: all channels of a tap that are no multiple of a
+# line, or two lines where an SM has few CTAs to hide each other's barriers. By the half lines; the
+# time is that of the whole k-tile. With the stages that fill shared memory.
+SEVERAL_LINES: dict[int, dict[Shape, tuple[MapTile, int]]] = {
+    3: {
+        (64, 64, 4, 1): (MapTile(0.250, 3.0), 4),
+        (128, 64, 4, 1): (MapTile(0.285, 5.0), 4),
+        (64, 128, 4, 1): (MapTile(0.219, 6.0), 4),
+        (128, 128, 8, 1): (MapTile(0.414, 6.0), 4),
+    },
+    4: {
+        (64, 64, 4, 1): (MapTile(0.257, 3.0), 3),
+        (64, 128, 4, 1): (MapTile(0.327, 3.1), 4),
+    },
+    5: {
+        (64, 64, 4, 1): (MapTile(0.440, 6.0), 2),
+        (64, 128, 4, 1): (MapTile(0.549, 6.0), 3),
+    },
+}
+
+
+def tiles_of_several_lines(dtype: str, channels: int) -> list[TileConfig]:
+    """The tiles whose k-tiles are several half lines, all of one tap of so many channels.
+
+    >>> [(tile.m, tile.n, tile.k) for tile in tiles_of_several_lines("float16", 160)]
+    [(64, 64, 160), (64, 128, 160)]
+    >>> {tile.k for tile in tiles_of_several_lines("float16", 256)}
+    {128}
+    >>> tiles_of_several_lines("float16", 64), tiles_of_several_lines("tfloat32", 96)
+    ([], [])
+    """
+    half_line = LINE_BYTES // 2 // BYTES[dtype]
+    found = []
+    for halves, table in SEVERAL_LINES.items() if BYTES[dtype] == 2 else ():
+        whole_lines = channels % (2 * half_line) == 0
+        if channels % (halves * half_line) == 0 and whole_lines == (halves % 2 == 0):
+            found += [
+                specialized((m, n, halves * half_line), (warps_m, warps_n), stages)
+                for (m, n, warps_m, warps_n), (_, stages) in table.items()
+            ]
+    return found
+
+
+class MapTerms(NamedTuple):
+    """The terms of a tile's time that rows and the length of sums leave as they are.
+
+    Attributes:
+        product: microseconds of a CTA for one product of every sum.
+        start: microseconds beside them, with what a cluster takes to add up its parts.
+        at_once: CTAs that an SM has room for.
+    """
+
+    product: float
+    start: float
+    at_once: int
+
+    def time(self, rows: int, k: int, taps: int, ctas: int, sms: int) -> float:
+        """Microseconds of ``ctas`` CTAs, all of a cluster counted, over a map of ``rows`` rows, for
+        sums of ``k`` products of ``taps`` taps.
+
+        >>> of = MapTerms(0.01, 3.0, 2)
+        >>> of.time(1000, 1000, 27, 132, 132), of.time(1000, 1000, 27, 12, 132)
+        (13.0, 13.0)
+        >>> 15 < of.time(10**5, 1000, 27, 264, 132) < of.time(1000, 1000, 27, 264, 132) < 23
+        True
+        """
+        longest = self.product * k * (OF_SMALL_FILTER if taps <= SMALL_FILTER else 1.0)
+        on_each = ctas / sms
+        full: float = 1 / (1 + (rows / HALF_FULL) ** THINNING)
+        turns = max(1, ceil(on_each / self.at_once))
+        return longest * (1 + full * max(0.0, on_each - 1)) + self.start * turns
+
+
+def map_terms(tile: TileConfig, dtype: str, at_once: int) -> MapTerms | None:
+    """The terms of a tile; None of one that has no time here.
+
+    >>> from .tile import specialized
+    >>> one, two = (specialized((64, 128, 64), (4, 1), 4, cluster_k=n) for n in (1, 2))
+    >>> terms = map_terms(one, "float16", 2)
+    >>> round(terms.product * 27 * 128, 1), terms.start
+    (11.2, 3.2)
+    >>> terms = map_terms(two, "float16", 2)
+    >>> round(terms.product * 27 * 128, 1), round(terms.start, 1)
+    (5.6, 4.9)
+    """
+    found = _found(tile, dtype) if tile.warp_specialized else None
+    if found is None:
+        return None
+    k_tile, start = found
+    if tile.cluster_k > 1 and dtype != "tfloat32":
+        start += MEETING + ADDING_UP * log2(tile.cluster_k) * tile.m * tile.n / 8192
+    return MapTerms(k_tile / (tile.k * tile.cluster_k), start, at_once)
+
+
+def _found(tile: TileConfig, dtype: str) -> MapTile | None:
+    """The row of a tile's table, of whatever line it has."""
+    shape, halves = (tile.m, tile.n, *tile.warps), 2 * tile.k * BYTES[dtype] // LINE_BYTES
+    if halves > 2:
+        several, _ = SEVERAL_LINES.get(halves, {}).get(shape, (None, 0))
+        return several
+    found = (ROUNDED if dtype == "tfloat32" else GATHERED).get(shape)
+    if found is None or halves == 2:
+        return found
+    return found._replace(k_tile=found.k_tile * HALF_LINE[tile.m])
