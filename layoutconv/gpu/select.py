@@ -53,8 +53,6 @@ from . import handed, machines
 from .folding_choice import unfolded
 from .measured_choices import find, key_of, wanted
 
-# Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
-_PRESENT = 0.5
 _WHOLE = ("int8", INT4)  # data whose sums are whole numbers
 _ANY_TILE = TileConfig((64, 64, 16))
 _ALL_COLUMNS = TileConfig((128, 256, 16), (2, 4))  # of those that may be one run
@@ -355,11 +353,11 @@ def _check_machine(kind: str, machine: Machine) -> None:
 
 
 def _summed(view: GemmView, along: tuple[int, int]) -> int:
-    """The length of the sums, without the taps that tiles leave out."""
-    if not can_skip(view, along, _ANY_TILE):
+    """The length of the sums, without the taps that tiles leave out; but of a kernel map, whose
+    share of taps the times of its tiles count.
+    """
+    if index_buffer(view.a) is not None or not can_skip(view, along, _ANY_TILE):
         return view.k
-    if index_buffer(view.a) is not None:
-        return max(1, int(view.k * _PRESENT))
     channels, *_ = flatten(stages(view.a)[0].layout.shape[1])
     rows = torch.arange(0, view.m, max(1, view.m // 4096))
     _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
