@@ -21,20 +21,22 @@ A thread sums what values differ from its first one by; threads, then parts, are
 Golub and LeVeque do, "Updating formulae and a pairwise algorithm for computing sample variances"
 (1979): a mean that is large beside the deviation costs no digits.
 
-Which rows and columns a CTA has, and how threads merge, is in ``row_parts.py``.
+Which rows and columns a CTA has, and how threads merge, is in ``row_parts.py``; how they merge
+parts, in ``merged_parts.py``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from layoutconv.planning.norm_schedule import LOG_THREADS, NormShape
+from layoutconv.planning.norm_schedule import NormShape
 
-from ..common.dsl import Constexpr, Float32, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.dsl import Float32, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
-from .row_parts import THREADS, OfRows, Place, merge_moments, merge_sums, of_moments
+from .merged_parts import OfParts
+from .row_parts import OfRows, Place, merge_moments, merge_sums
 
 _math: Any = cute.math
 
@@ -89,71 +91,6 @@ class Statistics(OfRows):
                 away = select(valid, value[j] - shift[j], Float32(0.0))
                 sums[j] = sums[j] + away
                 squares[j] = squares[j] + away * away
-
-
-class OfParts(OfRows):
-    """A kernel that begins by merging what parts left of its columns."""
-
-    @property
-    def reads_ranks(self) -> bool:
-        """Return whether parts are what ranks told."""
-        return False
-
-    def moments_of(
-        self, moments: Any, place: Place, columns: Any, parts: Any, eps: Any
-    ) -> tuple[Any, Any]:
-        """The moments of a thread's single column, and the arrays in shared memory that they were
-        merged in.
-        """
-        of_threads = self.merged_moments(moments, place, columns, parts, eps)
-        arrays = self.among_threads(of_threads, merge_moments, place)
-        return tuple(array[0, place.tid] for array in arrays), arrays
-
-    def sums_of(self, sums: Any, place: Place, columns: Any, parts: Any) -> tuple[Any, Any]:
-        """The same of the sums (parts, 2, C) of gradients."""
-        of_threads = self.merged_sums(sums, place, columns, parts)
-        arrays = self.among_threads(of_threads, merge_sums, place)
-        return tuple(array[0, place.tid] for array in arrays), arrays
-
-    def among_threads(self, of_threads: Any, merge: Any, place: Place) -> list[Any]:
-        """Merge what threads have of the same columns, in shared memory."""
-        arrays = self.shared(len(of_threads))
-        for array, own in zip(arrays, of_threads, strict=True):
-            array[0, place.tid] = own
-        self.add_up(arrays, merge, place.tid, place.log_wide, Int32(LOG_THREADS) - place.log_wide)
-        return arrays
-
-    @cute.jit
-    def merged_moments(
-        self, moments: Any, place: Constexpr, columns: Any, parts: Any, eps: Any
-    ) -> Any:
-        """The moments of a column, of every so many-th part."""
-        n, mean, squares = Float32(0.0), Float32(0.0), Float32(0.0)
-        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
-            of_part = Int64(part) * (2 * columns + 1)
-            own = of_part + place.single
-            found = at(moments, of_part + 2 * columns), at(moments, own), at(moments, own + columns)
-            n, mean, squares = of_moments((n, mean, squares), self.as_squares(found, eps))
-        return n, mean, squares
-
-    def as_squares(self, moments: tuple[Any, ...], eps: Any) -> tuple[Any, ...]:
-        """The moments of a part; those that ranks tell have an inverse deviation for squares."""
-        if not self.reads_ranks:
-            return moments
-        n, mean, inverse = moments
-        variance = 1.0 / (inverse * inverse) - eps
-        is_none = (n <= 0.0) | (variance <= 0.0)  # NaN stays NaN
-        return n, mean, select(is_none, Float32(0.0), n * variance)
-
-    @cute.jit
-    def merged_sums(self, sums: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
-        """Both sums of a column, of every so many-th part."""
-        grads, products = Float32(0.0), Float32(0.0)
-        for part in range(place.tid >> place.log_wide, parts, Int32(THREADS) >> place.log_wide):
-            own = Int64(part) * 2 * columns + place.single
-            grads = grads + at(sums, own)
-            products = products + at(sums, own + columns)
-        return grads, products
 
 
 class MergeMoments(OfParts):

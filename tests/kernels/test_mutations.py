@@ -279,7 +279,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "a source is read where D has nothing": (
         "grid residual",
-        replace(Epilogue_, "_at", source_everywhere),
+        replace(Epilogue_, "_sources", source_everywhere),
     ),
     "rows that are not written are in the statistics": (
         "grid statistics by row",

@@ -20,16 +20,16 @@ from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import row_norm as kernels
+from layoutconv.kernels.pointwise.merged_parts import PARTS_AT_ONCE
 from layoutconv.kernels.pointwise.row_norm import (
-    THREADS,
     Gradient,
     MergeMoments,
     MergeSums,
     Normalise,
-    OfRows,
     Statistics,
     Sums,
 )
+from layoutconv.kernels.pointwise.row_parts import THREADS, OfRows
 from layoutconv.planning import norm_schedule
 from layoutconv.planning.norm_schedule import NormShape
 
@@ -312,6 +312,34 @@ def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any
         assert ptx.index(START) < ptx.index(WAIT) < first.start()
     assert found.stack == 0
     assert found.registers * THREADS <= 32_768  # two CTAs to a multiprocessor
+
+
+@pytest.mark.parametrize(("kind", "each"), [(Normalise, 3), (Gradient, 2)])
+def test_parts_are_asked_for_together(kind: type[OfRows], each: int, tmp_path: Any) -> None:
+    """One after the other they took half of the time of a norm of 64 columns, or more."""
+    shape = NormShape("float16", 1, "float32", "float32")
+    ptx = build(kind(shape), "sm_90a", dump=str(tmp_path)).__ptx__
+    blocks = re.split(r"^\$\w+:|\bbra\b", ptx, flags=re.MULTILINE)
+    assert max(len(re.findall(r"\bld\.global\.[bf]32\b", block)) for block in blocks) >= (
+        each * PARTS_AT_ONCE
+    )
+
+
+@pytest.mark.parametrize("parts", [1, 3, 8, 9, 127])
+def test_any_number_of_parts(launches: Launches, parts: int) -> None:
+    """A thread's last turn has parts that are not there, and merges none of them."""
+    x, grad = (features(seed, 40 * parts, 64, torch.float32, 3.0) for seed in (parts, 200 + parts))
+    norm = Norm(*torch.randn(2, 64), None, 0.1, 1e-5)
+    plan = row_norm.planned(x, norm)
+    plan = plan._replace(schedule=plan.schedule._replace(share=40, parts=parts))
+    y, (dx, _, dw, db), mean, _ = definition(x, norm, grad)
+    out, kept = row_norm.normalised(x, norm, plan)
+    torch.testing.assert_close(kept[:64].double(), mean.detach(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.double(), y.detach(), rtol=0, atol=1e-4)
+    of_x, _, of_parameters = row_norm.gradients(x, norm, None, kept, grad, plan.back())
+    for found, expected in zip((of_x, *of_parameters), (dx, dw, db), strict=True):
+        assert expected is not None
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=2e-2)
 
 
 @pytest.mark.parametrize("why", ["eps", "large eps", "momentum", "past", "there", "weight", "rows"])

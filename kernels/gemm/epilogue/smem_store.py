@@ -211,6 +211,8 @@ class Epilogue:
             numbers = [where[(0, 0), i, 0][0] for i in batch]
             rows = [self._row(d, table, m0, number) for number in numbers]
             index = _index(d, rows, column, extras.rows, numbers)
+            places = [d.offset(row, column, at) for row, at in zip(rows, index, strict=True)]
+            sources = [self._sources(d, *place, extras) for place in places]
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
                 if const_expr(self.tile.cluster_k > 1):
@@ -218,12 +220,11 @@ class Epilogue:
                 else:
                     cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])
             for i in range_constexpr(len(batch)):
-                offset, there = d.offset(rows[i], column, index[i])
+                offset, there = places[i]
                 y = vectors[None, i].load()
                 if const_expr(self.by_row):
-                    number = m0 + numbers[i]
-                    places = self._of_row(by_vector, d, number, offset, there, extras)
-                    y = self.steps(y.to(self.work), extras.numbers, places, self.dtype)
+                    of_row = self._of_row(by_vector, d, m0 + numbers[i], sources[i], extras)
+                    y = self.steps(y.to(self.work), extras.numbers, of_row, self.dtype)
                 else:
                     y = converted(y, self.dtype)
                 out = cute.make_rmem_tensor((self.vector,), self.dtype)
@@ -366,9 +367,11 @@ class Epilogue:
         return Places(lambda number: held[number].load(), numbers.load)
 
     def _of_row(
-        self, of_columns: Places, d: Operand, number: Any, offset: Any, there: Any, extras: Extras
+        self, of_columns: Places, d: Operand, number: Any, sources: list[Any], extras: Extras
     ) -> Places:
-        """Values that steps read at a thread's vector of columns in row ``number`` of D."""
+        """Values that steps read at a thread's vector of columns in row ``number`` of D, whose
+        ``sources`` are loaded.
+        """
         row = cutlass.min(Int32(number), Int32(d.row_count - 1))
 
         def vector(which: int) -> Any:
@@ -377,7 +380,9 @@ class Epilogue:
             at = cute.make_tensor(extras.columns[which] + row, cute.make_layout(1))
             return self._all(self.work(at[0]), self.work)
 
-        source = self._at(d, offset, there, extras)
+        def source(which: int) -> Any:
+            return sources[which].load().to(self.work)
+
         return Places(vector, of_columns.column, source, lambda: self._all(row, Int32))
 
     def _all(self, value: Any, kind: Any) -> Any:
@@ -393,17 +398,19 @@ class Epilogue:
         at = cute.make_tensor(pointer + extras.entries(column), cute.make_layout(1))
         return self.work(at[0])
 
-    def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:
-        """Return what the tensors like D have at an offset; at 0 where D has nothing there."""
-        safe = cutlass.select_(there, Int64(offset), Int64(0))
+    def _sources(self, d: Operand, offset: Any, there: Any, extras: Extras) -> list[Any]:
+        """Load what the tensors like D have at an offset; at 0 where D has nothing there.
 
-        def source(number: int) -> Any:
-            pointer = d.at(extras.sources[number], safe)
+        Those of all rows of a batch are asked for before any of them is stored: no load passes a
+        store that might write there, and each would be waited for.
+        """
+        found = []
+        for tensor in extras.sources if self.by_row else ():
+            pointer = d.at(tensor, cutlass.select_(there, Int64(offset), Int64(0)))
             values = cute.make_rmem_tensor((self.vector,), pointer.dtype)
             cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(self.vector)), values)
-            return values.load().to(self.work)
-
-        return source
+            found.append(values)
+        return found
 
     # -- sums that CTAs share --------------------------------------------------------------------
 

@@ -1,0 +1,123 @@
+"""What CTAs of a batch norm left of their parts of the rows, merged by those of the next kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layoutconv.planning.norm_schedule import LOG_THREADS
+
+from ..common.dsl import Constexpr, Float32, Int32, Int64, cute
+from ..common.walk import at, select
+from .row_parts import THREADS, OfRows, Place, merge_moments, merge_sums, of_moments
+
+# Parts that a thread asks for before it waits for one, as each comes from L2: of 64 columns a
+# thread has 32, which one after the other take longer than the rows of a part.
+PARTS_AT_ONCE = 8
+
+
+class OfParts(OfRows):
+    """A kernel that begins by merging what parts left of its columns."""
+
+    @property
+    def reads_ranks(self) -> bool:
+        """Return whether parts are what ranks told."""
+        return False
+
+    def moments_of(
+        self, moments: Any, place: Place, columns: Any, parts: Any, eps: Any
+    ) -> tuple[Any, Any]:
+        """The moments of a thread's single column, and the arrays in shared memory that they were
+        merged in.
+        """
+        of_threads = self.merged_moments(moments, place, columns, parts, eps)
+        arrays = self.among_threads(of_threads, merge_moments, place)
+        return tuple(array[0, place.tid] for array in arrays), arrays
+
+    def sums_of(self, sums: Any, place: Place, columns: Any, parts: Any) -> tuple[Any, Any]:
+        """The same of the sums (parts, 2, C) of gradients."""
+        of_threads = self.merged_sums(sums, place, columns, parts)
+        arrays = self.among_threads(of_threads, merge_sums, place)
+        return tuple(array[0, place.tid] for array in arrays), arrays
+
+    def among_threads(self, of_threads: Any, merge: Any, place: Place) -> list[Any]:
+        """Merge what threads have of the same columns, in shared memory."""
+        arrays = self.shared(len(of_threads))
+        for array, own in zip(arrays, of_threads, strict=True):
+            array[0, place.tid] = own
+        self.add_up(arrays, merge, place.tid, place.log_wide, Int32(LOG_THREADS) - place.log_wide)
+        return arrays
+
+    @cute.jit
+    def merged_moments(
+        self, moments: Any, place: Constexpr, columns: Any, parts: Any, eps: Any
+    ) -> Any:
+        """The moments of a column, of every so many-th part."""
+        merged = Float32(0.0), Float32(0.0), Float32(0.0)
+        for turn in range(self.turns_of_parts(place, parts)):
+            merged = self.with_moments(merged, moments, place, columns, (turn, parts), eps)
+        return merged
+
+    def with_moments(
+        self, merged: Any, moments: Any, place: Place, columns: Any, turn: Any, eps: Any
+    ) -> Any:
+        """Moments, merged with those of a turn's parts."""
+        some = self.parts_of(place, *turn)
+        found = []
+        for part, _ in some:
+            of_part = Int64(part) * (2 * columns + 1)
+            own = of_part + place.single
+            found.append(
+                (at(moments, of_part + 2 * columns), at(moments, own), at(moments, own + columns))
+            )
+        nothing = Float32(0.0)
+        for (_, there), of_part in zip(some, found, strict=True):
+            n, mean, squares = self.as_squares(of_part, eps)
+            given = (
+                select(there, n, nothing), select(there, mean, merged[1]),
+                select(there, squares, nothing),
+            )  # fmt: skip
+            merged = of_moments(merged, given)
+        return merged
+
+    def turns_of_parts(self, place: Place, parts: Any) -> Any:
+        """The turns of a thread, which reads ``PARTS_AT_ONCE`` parts in each."""
+        first, step = place.tid >> place.log_wide, Int32(THREADS) >> place.log_wide
+        return (parts - first + step * PARTS_AT_ONCE - 1) // (step * PARTS_AT_ONCE)
+
+    def parts_of(self, place: Place, turn: Any, parts: Any) -> list[tuple[Any, Any]]:
+        """The parts of a turn, and whether each is there, a thread's first in its place."""
+        first, step = place.tid >> place.log_wide, Int32(THREADS) >> place.log_wide
+        found = []
+        for number in range(PARTS_AT_ONCE):
+            part = first + (turn * PARTS_AT_ONCE + number) * step
+            found.append((select(part < parts, part, first), part < parts))
+        return found
+
+    def as_squares(self, moments: tuple[Any, ...], eps: Any) -> tuple[Any, ...]:
+        """The moments of a part; those that ranks tell have an inverse deviation for squares."""
+        if not self.reads_ranks:
+            return moments
+        n, mean, inverse = moments
+        variance = 1.0 / (inverse * inverse) - eps
+        is_none = (n <= 0.0) | (variance <= 0.0)  # NaN stays NaN
+        return n, mean, select(is_none, Float32(0.0), n * variance)
+
+    @cute.jit
+    def merged_sums(self, sums: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
+        """Both sums of a column, of every so many-th part."""
+        merged = Float32(0.0), Float32(0.0)
+        for turn in range(self.turns_of_parts(place, parts)):
+            merged = self.with_sums(merged, sums, place, columns, (turn, parts))
+        return merged
+
+    def with_sums(self, merged: Any, sums: Any, place: Place, columns: Any, turn: Any) -> Any:
+        """Both sums, with those of a turn's parts."""
+        some = self.parts_of(place, *turn)
+        found = []
+        for part, _ in some:
+            own = Int64(part) * 2 * columns + place.single
+            found.append((at(sums, own), at(sums, own + columns)))
+        for (_, there), of_part in zip(some, found, strict=True):
+            both = zip(merged, of_part, strict=True)
+            merged = tuple(total + select(there, one, Float32(0.0)) for total, one in both)
+        return merged
