@@ -31,6 +31,9 @@ from .tap_meeting import Meet, MetTaps
 BLOCK = 256  # words of 64 cells, each of which a thread has: those of a CTA
 MOST_CELLS = 1 << 28  # of 32 MB; every block reads how many cells all blocks before it have
 FEW_CELLS = 1 << 23  # are bits for any cloud: of 1 MB
+# What a thread asks for, or divides, before it waits for one: neighbouring rows meet other taps, so
+# that a warp reads words for almost every tap; and a number that is divided takes as long.
+TAPS_AT_ONCE, CELLS_AT_ONCE = 8, 4
 CELLS_OF_ONE = 256  # of a grid, for each cell that may be reached, which costs a key and its sort
 
 
@@ -109,17 +112,34 @@ class Mark(Meet):
         row = Int64(cta) * self.per_cta + tid
         if row < rows:
             starts, rests = self.divided(read_cell(cells, row, rank), times, over)
-            for tap in range(Int64(0), taps):
-                to, there = self.meet(table, starts, rests, grid, tap)
-                if there:
-                    self.mark(bits, key_of(to, grid))
+            for first in range(Int64(0), taps, TAPS_AT_ONCE):
+                self.mark(bits, self.met(table, (starts, rests, grid), first, taps))
+
+    def met(self, table: Any, cell: Any, first: Any, taps: Any) -> list[tuple[Any, Any, Any]]:
+        """Where a cell meets some taps: words, bits, and whether it does."""
+        starts, rests, grid = cell
+        found = []
+        for number in range(TAPS_AT_ONCE):
+            tap = first + number
+            is_tap = tap < taps
+            to, there = self.meet(table, starts, rests, grid, select(is_tap, tap, first))
+            key = key_of(to, grid)
+            there = there & is_tap
+            found.append((select(there, key >> 6, Int64(0)), Int64(1) << (key & 63), there))
+        return found
+
+    def mark(self, bits: Any, some: list[tuple[Any, Any, Any]]) -> None:
+        """Mark bits, all of which are read before any is waited for: of those that a neighbour
+        marked, most often, nothing else is done.
+        """
+        words = [at(bits, word) for word, *_ in some]
+        for (word, bit, there), held in zip(some, words, strict=True):
+            self.clear(bits + word, bit, there & ((held & bit) != 0))
 
     @cute.jit
-    def mark(self, bits: Any, key: Any) -> None:
-        """Whom a neighbour marked is read alone, most often."""
-        word, bit = key >> 6, Int64(1) << (key & 63)
-        if (at(bits, word) & bit) != 0:
-            cute.arch.atomic_and(bits + word, ~bit)
+    def clear(self, word: Any, bit: Any, is_set: Any) -> None:
+        if is_set:
+            cute.arch.atomic_and(word, ~bit)
 
 
 class OfWords(PerRank):
@@ -217,14 +237,23 @@ class WriteCells(OfWords):
     def write(
         self, cells: Any, place: Any, room: Any, word: Any, first: Any, own: Any, grid: Any
     ) -> None:
-        """The cells of a word, whose first is the cell of that number."""
-        for _ in range(own):
+        """The cells of a word, whose first is the cell of that number; past the last, of none."""
+        last = cutlass.min(place + own, room)
+        for start in range(place, last, CELLS_AT_ONCE):
+            keys, word = self.lowest(word, first)
+            some = [cell_of(key, grid) for key in keys]
+            for number in cutlass.range_constexpr(CELLS_AT_ONCE):
+                if start + number < last:
+                    write_cell(cells, Int64(start + number), some[number])
+
+    def lowest(self, word: Any, first: Any) -> tuple[list[Any], Any]:
+        """The keys of a word's lowest bits, and the word without them."""
+        keys = []
+        for _ in range(CELLS_AT_ONCE):
             lowest = word & -word
-            key = first + Int32(cute.arch.popc(Uint64(lowest - 1)))
+            keys.append(first + Int32(cute.arch.popc(Uint64(lowest - 1))))
             word = word ^ lowest
-            if place < room:
-                write_cell(cells, Int64(place), cell_of(key, grid))
-            place = place + 1
+        return keys, word
 
     @cute.jit
     def pad(self, cells: Any, first: Any, end: Any) -> None:
