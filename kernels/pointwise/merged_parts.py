@@ -1,4 +1,4 @@
-"""What CTAs of a batch norm left of their parts of the rows, merged by those of the next kernel."""
+"""Parts of a batch norm: what CTAs left of their rows, merged by those of the next kernel."""
 
 from __future__ import annotations
 
