@@ -122,7 +122,7 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
             # Others of mma.sync are never faster; narrow ones were not raced, and stay.
             tiles = [tile for tile in tiles if tile.n < WIDE] + _of_table(GATHERED_SUMS, k)
         elif hopper and is_kept(problem, k):
-            # Nor are they here, of results that are not narrow.
+            # The same over kernel maps, but for results that are narrow.
             of_lines = tiles_of_several_lines(problem.dtype, problem.channels)
             tiles = of_lines if is_timed_as_map(problem) else tiles
             tiles += _of_table(gathered_rows(problem), k)

@@ -55,8 +55,6 @@ ROUNDED: dict[Shape, MapTile] = {
     (64, 256, 4, 2): MapTile(0.356, 7.3),
     (128, 256, 8, 1): MapTile(0.66, 10.0),
 }
-
-
 # Of 16 bits, k-tiles of three to five half lines: all channels of a tap that are no multiple of a
 # line, or two lines where an SM has few CTAs to hide each other's barriers. By the half lines; the
 # time is that of the whole k-tile. With the stages that fill shared memory.

@@ -58,8 +58,17 @@ STEPS: dict[str, Callable[[SparseTensor], Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def others() -> Iterator[None]:
+    """What other tests keep, kernels as parsed among it, is looked at once, which takes seconds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
-def no_collector() -> Iterator[None]:
+def no_collector(others: None) -> Iterator[None]:
     gc.collect()
     gc.disable()
     yield
