@@ -60,7 +60,7 @@ STEPS: dict[str, Callable[[SparseTensor], Any]] = {
 
 @pytest.fixture(scope="module")
 def others() -> Iterator[None]:
-    """What other tests keep, kernels as parsed among it, is looked at once, which takes seconds."""
+    """Look once at all that other tests keep, kernels as parsed among it: that takes seconds."""
     gc.collect()
     gc.freeze()
     yield
