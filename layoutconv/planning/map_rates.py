@@ -4,7 +4,7 @@ CTAs differ: one of them has every tap, most have half of them, and rows in the 
 let the longest start first. A cloud of few rows therefore takes what the longest CTA takes, which
 a cluster along k divides; one of many rows takes what all CTAs take together. Fitted on an H200 to
 3,500 trials of tiles, submanifold and strided layers of three clouds at all their levels; on the
-levels of two others the pick loses 3% to the best trial (docs/lab_notebook.md).
+levels of two others the pick loses 2% to the best trial (docs/lab_notebook.md).
 """
 
 from __future__ import annotations
