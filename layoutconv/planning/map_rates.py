@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from .kernel_spec import BYTES
 from .tile import LINE_BYTES, TileConfig, specialized
-
-Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
+from .tile_table import Shape
 
 LEAST_COLUMNS = 17  # tiles of 8 and 16 columns were not raced
 # Of so many rows, half of what a CTA could have is there on average; more with fewer rows.
@@ -23,7 +22,7 @@ HALF_FULL, THINNING = 127_000.0, 0.27
 # The share of a filter that the longest CTA has: a strided one of 2x2x2 seldom finds all its taps.
 SMALL_FILTER, OF_SMALL_FILTER = 8, 0.6
 # Of the time of a k-tile of a whole line, one of half a line: of 64 rows, and of more.
-HALF_LINE = {64: 0.85, 128: 0.71}
+HALF_LINE_TIME = {64: 0.85, 128: 0.71}
 # Microseconds in which a cluster meets, and adds up tiles of 8192 results, twice of four CTAs. In
 # tf32 they do not show beside how a CTA starts and ends.
 MEETING, ADDING_UP = 1.1, 0.6
@@ -158,4 +157,4 @@ def _found(tile: TileConfig, dtype: str) -> MapTile | None:
     found = (ROUNDED if dtype == "tfloat32" else GATHERED).get(shape)
     if found is None or halves == 2:
         return found
-    return found._replace(k_tile=found.k_tile * HALF_LINE[tile.m])
+    return found._replace(k_tile=found.k_tile * HALF_LINE_TIME[tile.m])

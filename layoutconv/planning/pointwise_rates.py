@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .tile import TileConfig
-
-Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
+from .tile_table import Shape
 
 # Products, memory and loads hide each other but for a rest: their times are added as a norm of this
 # exponent. Memory is a little faster than kernels that do nothing else reach, as the norm has it,

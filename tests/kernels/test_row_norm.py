@@ -329,7 +329,7 @@ def test_parts_are_asked_for_together(kind: type[OfRows], each: int, tmp_path: A
 def test_any_number_of_parts(launches: Launches, parts: int) -> None:
     """A thread's last turn has parts that are not there, and merges none of them."""
     x, grad = (features(seed, 40 * parts, 64, torch.float32, 3.0) for seed in (parts, 200 + parts))
-    norm = Norm(*torch.randn(2, 64), None, 0.1, 1e-5)
+    norm = Norm(*features(400 + parts, 2, 64, torch.float32), None, 0.1, 1e-5)
     plan = row_norm.planned(x, norm)
     plan = plan._replace(schedule=plan.schedule._replace(share=40, parts=parts))
     y, (dx, _, dw, db), mean, _ = definition(x, norm, grad)
