@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from operator import attrgetter
@@ -154,19 +154,22 @@ class Bucket:
             return Answer(None, CHANGED)
         self._memory.load(call, rows)
         outcome = self._replay()
+        # While the GPU is at work:
         found = self._results.copied(outcome.returned)
-        if not self._asks_first and not self._state.holds():  # while the GPU is at work
+        if not self._asks_first and not self._state.holds():
             return Answer(None, CHANGED)
+        commit = self._prepared(outcome)
         every = self._rows(outcome.verdict, rows)
         if isinstance(every, str):
             self._undo(outcome)
             return Answer(None, every)
-        self._commit(outcome)
+        commit()
         self.hits += 1
         return Answer(put_together(outcome.structure, iter(found(every, call))))
 
-    def _commit(self, outcome: Outcome) -> None:
-        """Let a call that was replayed have its effect."""
+    def _prepared(self, outcome: Outcome) -> Callable[[], None]:
+        """Return what lets a call that was replayed have its effect."""
+        return _nothing
 
     def _undo(self, outcome: Outcome) -> None:
         """Let a replay that is refused have had none."""
@@ -221,6 +224,10 @@ def holds(groups: Sequence[int], rows: Sequence[int], waste: float) -> bool:
     """
     pairs = zip(rows, groups, strict=True)
     return all(count <= most <= count * waste + 2 * ALIGNMENT for count, most in pairs)
+
+
+def _nothing() -> None:
+    """Have no effect."""
 
 
 class Answer(NamedTuple):

@@ -197,9 +197,9 @@ class StepBucket(Bucket):
         found = super()._rows(verdict, rows)
         return FEW if not isinstance(found, str) and min(found, default=2) < 2 else found
 
-    def _commit(self, outcome: Outcome) -> None:
+    def _prepared(self, outcome: Outcome) -> Callable[[], None]:
         used = [self._parameters[number] for number in self._used]
-        self._gradients.add(used, outcome.effects[len(self._buffers) :])
+        return self._gradients.addition(used, outcome.effects[len(self._buffers) :])
 
     def _undo(self, outcome: Outcome) -> None:
         with torch.no_grad():

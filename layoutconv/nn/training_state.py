@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -88,20 +88,32 @@ class Gradients:
 
     def add(self, parameters: Sequence[Tensor], found: Sequence[Tensor]) -> None:
         """Do what ``backward`` does: add to what is in ``.grad``, or be what is there."""
-        fresh: tuple[list[Tensor], list[Tensor]] = [], []
+        self.addition(parameters, found)()
+
+    def addition(self, parameters: Sequence[Tensor], found: Sequence[Tensor]) -> Callable[[], None]:
+        """Return what adds ``found`` when it is called: a few launches, and nothing to look up."""
+        empty: list[tuple[Tensor, Tensor]] = []
+        fresh: list[Tensor] = []
         there: tuple[list[Tensor], list[Tensor]] = [], []
         for parameter, gradient in zip(parameters, found, strict=True):
             if parameter.grad is not None:
                 there[0].append(parameter.grad)
                 there[1].append(gradient)
             else:
-                parameter.grad = self._memory_of(parameter)
-                fresh[0].append(parameter.grad)
-                fresh[1].append(gradient)
-        with torch.no_grad():
-            copy_all(*fresh)
-            if there[0]:
-                add_to_each(*there)
+                empty.append((parameter, self._memory_of(parameter)))
+                fresh.append(gradient)
+        copies = _by_dtype([memory for _, memory in empty], fresh)
+
+        def add() -> None:
+            for parameter, memory in empty:
+                parameter.grad = memory
+            with torch.no_grad():
+                for to, of in copies:
+                    copy_to_each(to, of)
+                if there[0]:
+                    add_to_each(*there)
+
+        return add
 
     def _memory_of(self, parameter: Tensor) -> Tensor:
         entry = self._memory.get(id(parameter))
@@ -125,13 +137,19 @@ def copy_all(tensors: list[Tensor], values: list[Tensor]) -> None:
     >>> memory
     [tensor([1.]), tensor(3)]
     """
+    for to, of in _by_dtype(tensors, values):
+        copy_to_each(to, of)
+
+
+def _by_dtype(
+    tensors: list[Tensor], values: list[Tensor]
+) -> list[tuple[list[Tensor], list[Tensor]]]:
     alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
     for tensor, value in zip(tensors, values, strict=True):
         to, of = alike.setdefault((tensor.dtype, value.dtype), ([], []))
         to.append(tensor)
         of.append(value)
-    for to, of in alike.values():
-        copy_to_each(to, of)
+    return list(alike.values())
 
 
 def _alike(memory: Any, parameter: Tensor) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import layoutconv as lc
 from layoutconv.nn.step_bucket import Step
+from layoutconv.nn.training_state import Gradients
 from layoutconv.sparse import SparseTensor
 
 from .test_graphed import cloud
@@ -168,3 +169,15 @@ def test_parameters_without_a_gradient_have_none() -> None:
         step(cloud(200, number))
     assert net["idle"].weight.grad is None
     assert step.report().hits == 2
+
+
+def test_gradients_are_added_when_it_is_asked_for_and_not_before() -> None:
+    """All that is looked up for it may be looked up while the GPU is at work."""
+    empty, filled = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    filled.grad = torch.ones(2)
+    add = Gradients().addition([empty, filled], [torch.full((2,), 3.0)] * 2)
+    assert empty.grad is None
+    assert filled.grad.tolist() == [1, 1]
+    add()
+    assert empty.grad is not None
+    assert (empty.grad.tolist(), filled.grad.tolist()) == ([3, 3], [4, 4])
