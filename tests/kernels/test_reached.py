@@ -68,9 +68,9 @@ def test_cells_of_several_blocks_of_bits(launches: Launches) -> None:
 
 
 def test_bits_are_for_grids_that_are_not_too_great() -> None:
-    assert occupancy_bitmap.suits(8 * 10**6, 1)
-    assert occupancy_bitmap.suits(90 * 10**6, 700_000)
-    assert not occupancy_bitmap.suits(90 * 10**6, 100_000)
+    assert occupancy_bitmap.suits(1 << 26, 1)
+    assert occupancy_bitmap.suits(90 * 10**6, 50_000)
+    assert not occupancy_bitmap.suits(90 * 10**6, 40_000)
     assert not occupancy_bitmap.suits(1 << 29, 10**8)
 
 
