@@ -16,7 +16,13 @@ PARTS_AT_ONCE = 8
 
 
 class OfParts(OfRows):
-    """A kernel that begins by merging what parts left of its columns."""
+    """A kernel that begins by merging what parts left of its columns.
+
+    Attributes:
+        count: the sums that a part has of each column, where it has sums.
+    """
+
+    count = 2
 
     @property
     def reads_ranks(self) -> bool:
@@ -34,7 +40,7 @@ class OfParts(OfRows):
         return tuple(array[0, place.tid] for array in arrays), arrays
 
     def sums_of(self, sums: Any, place: Place, columns: Any, parts: Any) -> tuple[Any, Any]:
-        """The same of the sums (parts, 2, C) of gradients."""
+        """The same of sums (parts, count, C)."""
         of_threads = self.merged_sums(sums, place, columns, parts)
         arrays = self.among_threads(of_threads, merge_sums, place)
         return tuple(array[0, place.tid] for array in arrays), arrays
@@ -104,20 +110,24 @@ class OfParts(OfRows):
 
     @cute.jit
     def merged_sums(self, sums: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
-        """Both sums of a column, of every so many-th part."""
-        merged = Float32(0.0), Float32(0.0)
+        """The sums of a column, of every so many-th part."""
+        merged = self.nothing()
         for turn in range(self.turns_of_parts(place, parts)):
             merged = self.with_sums(merged, sums, place, columns, (turn, parts))
         return merged
 
+    def nothing(self) -> tuple[Any, ...]:
+        """The sums of no part."""
+        return tuple(Float32(0.0) for _ in range(self.count))
+
     def with_sums(self, merged: Any, sums: Any, place: Place, columns: Any, turn: Any) -> Any:
-        """Both sums, with those of a turn's parts."""
+        """The sums, with those of a turn's parts."""
         some = self.parts_of(place, *turn)
         found = []
         for part, _ in some:
-            own = Int64(part) * 2 * columns + place.single
-            found.append((at(sums, own), at(sums, own + columns)))
+            own = Int64(part) * self.count * columns + place.single
+            found.append(tuple(at(sums, own + number * columns) for number in range(self.count)))
         for (_, there), of_part in zip(some, found, strict=True):
-            both = zip(merged, of_part, strict=True)
-            merged = tuple(total + select(there, one, Float32(0.0)) for total, one in both)
+            pairs = zip(merged, of_part, strict=True)
+            merged = tuple(total + select(there, one, Float32(0.0)) for total, one in pairs)
         return merged

@@ -55,6 +55,14 @@ def machine_of(device: int) -> Machine:
     return plan.machine if plan and plan.machine.arch == found.arch else found
 
 
+@remembered(64)
+def starts_early(device: int) -> bool:
+    """Return whether kernels on a present GPU start while those before them end (PDL)."""
+    from ..kernels.common import pdl
+
+    return pdl.starts_early(machine_of(device).arch)
+
+
 def stand_in(machine: Machine | None) -> None:
     """Let every GPU be like ``machine`` from now on, whatever is there; None: be itself again."""
     global _stand_in

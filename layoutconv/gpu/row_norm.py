@@ -108,7 +108,7 @@ def planned(x: Tensor, norm: Norm) -> Planned:
     of_parameters = None if weight is None else weight.dtype
     of_running = None if running is None else running[0].dtype
     follows = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
-    early = x.is_cuda and _starts_early(x.get_device())
+    early = x.is_cuda and machines.starts_early(x.get_device())
     rows, C = x.shape
     kernels = _kernels_of(
         x.dtype, C, of_parameters, of_running, *follows, early, norm.ranks is not None
@@ -153,7 +153,8 @@ def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tens
         words if mean is None else mean, words if variance is None else variance,
         words if counted is None else counted,
     )  # fmt: skip
-    _launch(chain, kernels, words, tensors, numbers)
+    found = kernels.chains.get(chain) or kernels.chain(chain)
+    _per_rank().launch(found, (words, *tensors), (*map(_address, tensors),), numbers)
     written = []
     for tensor in (mean, variance, counted):
         if tensor is not None and not tensor.is_inference():
@@ -200,7 +201,8 @@ def gradients(
         merged, chain, numbers = ranks.summed(told), "gradient", (*cut, 1)
         written = torch.empty_like(of_parameters)  # those of all ranks, which nobody wants
     of_norm = words if weight is None else weight, dx, words if dpast is None else dpast, written
-    _launch(chain, kernels, words, (*read, merged, *of_norm), numbers)
+    found, tensors = kernels.chains.get(chain) or kernels.chain(chain), (*read, merged, *of_norm)
+    _per_rank().launch(found, (words, *tensors), (*map(_address, tensors),), numbers)
     return dx, dpast, of_parameters
 
 
@@ -220,13 +222,6 @@ def _whole(x: Tensor) -> Tensor:
     """Features side by side, from where vectors may start."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() & (BYTES - 1) else x
-
-
-@remembered(64)
-def _starts_early(device: int) -> bool:
-    from ..kernels.common.pdl import starts_early
-
-    return starts_early(machines.machine_of(device).arch)
 
 
 class NormKernels:

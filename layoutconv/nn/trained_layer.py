@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.torch_internals import comes_to, functions_that_look, in_shape, keeps_graph
-from ..gpu import row_norm
+from ..gpu import column_sums, row_norm
 from ..gpu.row_norm import Norm, NormKernels, Planned
 from ..ops import sparse_calls
 from ..ops.call_cache import sparse
@@ -233,7 +233,8 @@ class _Joined(torch.autograd.Function):
             needed = _of_the_rest(ctx, needed)
         dx = dw = dbias = None
         if needed[_BIAS]:
-            dbias = channel_sums(dy, ctx.bias)
+            summed = dy.is_cuda and not again and column_sums.takes(dy, ctx.bias)
+            dbias = column_sums.column_sums(dy, ctx.bias) if summed else channel_sums(dy, ctx.bias)
         if needed[0] or needed[1]:
             if again and b is not None and call.lowers is not None:
                 b = lowered_again(ctx, call)

@@ -23,6 +23,7 @@ import torch
 
 from ..base.torch_internals import keeps_graph
 from ..errors import ArgumentError
+from ..gpu import column_sums
 from ..tensors.epilogue_in_torch import FP8, convert
 from .guard import is_plain, wants_gradient
 
@@ -195,6 +196,11 @@ def channel_sums(grad: Tensor, dtype: torch.dtype) -> Tensor:
     >>> channel_sums(torch.full((2, 1, 3000), 1.0, dtype=torch.float16), torch.float16)
     tensor([6000.], dtype=torch.float16)
     """
+    if grad.is_cuda and is_plain(grad) and not wants_gradient(grad):
+        matrix = grad.movedim(1, -1)
+        matrix = matrix.view(-1, grad.shape[1]) if matrix.is_contiguous() else matrix
+        if column_sums.takes(matrix, dtype):
+            return column_sums.column_sums(matrix, dtype)
     others = 0, *range(2, grad.dim())
     if grad.is_cuda and grad.dtype is dtype:  # there torch sums 16 bits in fp32
         return grad.sum(others)

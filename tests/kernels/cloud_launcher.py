@@ -30,6 +30,7 @@ from layoutconv.kernels.maps.per_rank import Chain, PerRank, build
 from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
+from layoutconv.kernels.pointwise.column_sums import MergeColumns, PartSums
 from layoutconv.kernels.pointwise.row_norm import (
     Gradient,
     MergeMoments,
@@ -67,6 +68,7 @@ WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Windows: (3,), Search: (5,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
     WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2,), Normalise: (6, 7),
     Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
+    PartSums: (1,), MergeColumns: (1,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]

@@ -1,0 +1,79 @@
+"""Sums of the columns of a matrix, such as a bias's gradient: ``out[c] = sum_r x[r, c]``.
+
+Two kernels, like those of a norm of rows: CTAs leave the sums of their part of the rows, and those
+of the second kernel merge them, in the order of the parts. No operation is atomic, so that results
+are the same in every run. Sums are in fp32, and rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layoutconv.planning.norm_schedule import NormShape
+
+from ..common.dsl import Float32, Int32, Int64, cute, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
+from ..common.walk import TYPES, put, select
+from ..maps.per_rank import Chain
+from .merged_parts import OfParts
+from .row_parts import OfRows, Place, merge_sums
+
+
+class PartSums(OfRows):
+    """The sums of the rows of a part. Tensors: the matrix, and sums (parts, C) in fp32."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return self.of_features(), ("float32", 4)
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        x, found = pointers
+        place, columns = self.enter(integers), integers[1]
+        (held,) = self.registers(1)
+        for turn in range(self.turns(place)):
+            self.take(x, place, turn, columns, held)
+        arrays = self.shared(1, self.vector)
+        for j in range_constexpr(self.vector):
+            arrays[0][j, place.tid] = held[j]
+        self.add_up(arrays, merge_sums, place.tid, place.log_across, place.log_step)
+        start = Int64(place.part) * columns + place.column
+        if (place.row == 0) & place.is_column:
+            for j in range_constexpr(self.vector):
+                put(found, start + j, arrays[0][j, place.tid])
+
+    def take(self, x: Any, place: Place, turn: Any, columns: Any, held: Any) -> None:
+        """Add the rows of a turn, all of which are read before one is added."""
+        rows = self.rows(place, turn, None)
+        values = [self.read(x, place, row, columns) for row, *_ in rows]
+        for value, (_, inside, _) in zip(values, rows, strict=True):
+            for j in range(self.vector):
+                held[j] = held[j] + select(inside, value[j], Float32(0.0))
+
+
+class MergeColumns(OfParts):
+    """The sums of all parts, rounded. Tensors: theirs (parts, C), and the result (C,), whose dtype
+    is that of the shape's parameters.
+    """
+
+    count, single = 1, True
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        dtype = self.shape.parameters
+        return ("float32", 4), (dtype, TYPES[dtype].width // 8)
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        found, out = pointers
+        place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
+        (total,), _ = self.sums_of(found, place, columns, parts)
+        if place.is_single:
+            put(out, place.single, TYPES[self.shape.parameters](total))
+
+
+def column_sums(shape: NormShape) -> Chain:
+    """The launches: tensors the matrix, the parts' sums and the result, and the integers of a
+    ``Schedule``.
+    """
+    of_schedule = tuple(range(5))
+    parts, merge = PartSums(shape), MergeColumns(shape)
+    return Chain(((parts, (0, 1), of_schedule), (merge, (1, 2), of_schedule)))
