@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..kernels.maps.per_rank import Chain
 
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
+# Nothing but a load of every thread waits for memory: of a large matrix more CTAs are on each SM.
+LARGE, MOST = 1 << 23, 512  # bytes; parts
 
 
 def takes(x: Tensor, dtype: torch.dtype) -> bool:
@@ -42,7 +44,7 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     rows, C = x.shape
     early = x.is_cuda and machines.starts_early(x.get_device())
     per_rank, chain, vector = _kernels_of(x.dtype, dtype, C, early)
-    cut = schedule(rows, C, vector)
+    cut = schedule(rows, C, vector, *((MOST,) if x.nbytes > LARGE else ()))
     make = maker(x.device)
     size = cut.parts * C
     words = make((1, size), (size, 1), torch.int32)  # as launches want a first tensor

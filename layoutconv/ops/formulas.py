@@ -196,11 +196,10 @@ def channel_sums(grad: Tensor, dtype: torch.dtype) -> Tensor:
     >>> channel_sums(torch.full((2, 1, 3000), 1.0, dtype=torch.float16), torch.float16)
     tensor([6000.], dtype=torch.float16)
     """
-    if grad.is_cuda and is_plain(grad) and not wants_gradient(grad):
-        matrix = grad.movedim(1, -1)
-        matrix = matrix.view(-1, grad.shape[1]) if matrix.is_contiguous() else matrix
-        if column_sums.takes(matrix, dtype):
-            return column_sums.column_sums(matrix, dtype)
+    # Of rows of a cloud; volumes are summed as torch.compile has it, bit for bit.
+    of_rows = grad.dim() == 2 and grad.is_cuda and is_plain(grad) and not wants_gradient(grad)
+    if of_rows and column_sums.takes(grad, dtype):
+        return column_sums.column_sums(grad, dtype)
     others = 0, *range(2, grad.dim())
     if grad.is_cuda and grad.dtype is dtype:  # there torch sums 16 bits in fp32
         return grad.sum(others)

@@ -70,8 +70,8 @@ class Schedule(NamedTuple):
 
 
 @remembered(256)
-def schedule(rows: int, columns: int, vector: int) -> Schedule:
-    """Cut rows into parts, each of at least a load of every thread.
+def schedule(rows: int, columns: int, vector: int, most: int = PARTS) -> Schedule:
+    """Cut rows into parts, ``most`` or fewer, each of at least a load of every thread.
 
     >>> tuple(schedule(48_743, 64, 8)), tuple(schedule(100, 5, 1))
     ((48743, 64, 3, 381, 128), (100, 5, 3, 100, 1))
@@ -80,6 +80,6 @@ def schedule(rows: int, columns: int, vector: int) -> Schedule:
     log_across = min((vectors - 1).bit_length(), LOG_COLUMNS - (vector.bit_length() - 1))
     blocks = -(-vectors >> log_across)
     at_once = FLIGHT << (LOG_THREADS - log_across)
-    parts = max(1, min(PARTS, CTAS // blocks, rows // at_once))
+    parts = max(1, min(most, max(CTAS, most) // blocks, rows // at_once))
     share = -(-rows // parts)
     return Schedule(rows, columns, log_across, share, -(-rows // share))

@@ -9,7 +9,7 @@ import layoutconv as lc
 from layoutconv.gpu.column_sums import column_sums, takes
 from layoutconv.ops.formulas import channel_sums
 
-SHAPES = (1, 5), (63, 16), (1000, 24), (7_038, 128), (48_743, 16), (18_057, 64), (300_001, 40)
+SHAPES = (1, 5), (63, 16), (1000, 24), (7_038, 128), (48_743, 16), (300_001, 40), (1 << 20, 32)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -22,14 +22,6 @@ def test_sums_are_those_of_float64(shape: tuple[int, int], dtype: torch.dtype) -
         eps = max(torch.finfo(out).eps, 2.0**-20)
         assert ((found.double() - x.double().sum(0)).abs() <= eps * size).all()
         assert torch.equal(found, column_sums(x, out))
-
-
-def test_a_volume_in_channels_last_memory_is_its_matrix() -> None:
-    grad = torch.randint(-8, 9, (2, 24, 5, 6, 7), device="cuda").half()
-    volume = grad.to(memory_format=torch.channels_last_3d)
-    expected = grad.double().sum((0, 2, 3, 4)).half()
-    for given in grad, volume:
-        assert torch.equal(channel_sums(given, torch.float16), expected)
 
 
 def test_the_gradient_of_a_bias_in_a_graph() -> None:
@@ -50,6 +42,7 @@ def test_a_second_derivative_goes_through_the_sum() -> None:
     features = torch.randn(len(cells), 3, device="cuda", requires_grad=True)
     x = lc.SparseTensor(features, cells, (4, 4, 4), 1)
     layer = lc.nn.SubmConv3d(3, 4, 3).cuda()
+    assert layer.bias is not None
     y = layer(x).features
     (first,) = torch.autograd.grad(y.square().sum(), layer.bias, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), layer.bias)
