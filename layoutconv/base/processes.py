@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from queue import SimpleQueue
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from .fork_server import ADDED, CLOSE, IDLE, STOP, Answer, packed, serve, unpacked
@@ -183,12 +183,7 @@ class Workers(Generic[Item]):
     def __enter__(self) -> Workers[Item]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Finish what has begun, and no more."""
         if self._server is None:
             return
