@@ -34,7 +34,7 @@ from ..pointwise import rsqrt, sigmoid, tanh, where
 from ..view.epilogue import Pointwise
 from .modules import weight_and_bias
 from .sparse import autocast_dtype, convolved, without_autocast
-from .warm_layers import WARM, WarmLayer, keep_warm
+from .warm_layers import WARM, LayerCall, WarmLayer, keep_warm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -235,7 +235,7 @@ def normalised(
     )
     if call is not None and call.followed is not None:  # as one that was looked at below
         if call.kind.only_launches:
-            keep_warm(conv, WarmLayer(call.kind, (norm, last), given, past, slope))
+            keep_warm(conv, WarmLayer(LayerCall(call.kind, (norm, last), given, past), slope))
         return call.followed(x, weight, given[2:], sources)
     function = kind.with_tensors(columns, (), sources)
     if call is not None:
@@ -253,7 +253,7 @@ def normalised(
                 found, conv.groups, kind.key, (x, lowered), bias, columns, sources
             )
         if call is not None and call.followed is not None and call.kind.only_launches:
-            keep_warm(conv, WarmLayer(call.kind, (norm, last), given, past, slope, low))
+            keep_warm(conv, WarmLayer(LayerCall(call.kind, (norm, last), given, past), slope, low))
             return call.followed(x, lowered, given[2:], sources)
     return convolved(x, weight, found, conv.groups, (bias, None, None, function, slope, None))
 

@@ -25,14 +25,14 @@ from .modules import weight_and_bias
 from .row_norm import differentiable_gradients, on_kernels
 from .sparse import autocast_dtype
 from .trained_norm import are_bare, told_of
-from .warm_layers import KeptLayer, keep_warm
+from .warm_layers import KeptLayer, LayerCall, keep_warm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from ..ops.sparse_calls import Kind, SparseCall
+    from ..ops.sparse_calls import SparseCall
     from ..sparse import KernelMap
 
 is_grad_enabled = torch.is_grad_enabled
@@ -78,7 +78,7 @@ def trained_layer(
     if not on_kernels(like, told):
         return None
     kernels, _ = row_norm.planned(like, told)
-    layer = TrainedLayer(call.kind, (norm, last), kernels, tensors, past)
+    layer = TrainedLayer(LayerCall(call.kind, (norm, last), tensors, past), kernels)
     keep_warm(conv, layer, TRAINED)
     return layer.run(tensors, past, conv.groups, found)
 
@@ -97,18 +97,11 @@ def _may_join(call: SparseCall, x: Tensor, past: Tensor | None) -> bool:
 class TrainedLayer(KeptLayer):
     """Calls in training, which autograd records as one function.
 
-    ``kernels`` are those of the norm; the other arguments are those of a :class:`KeptLayer`.
+    ``kernels`` are those of the norm.
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        modules: tuple[Any, Any],
-        kernels: NormKernels,
-        tensors: tuple[Tensor, ...],
-        past: Tensor | None,
-    ) -> None:
-        super().__init__(kind, modules, tensors, past)
+    def __init__(self, call: LayerCall, kernels: NormKernels) -> None:
+        super().__init__(call)
         self.kernels, self.back = kernels, kernels.back()
         self.vector, self.told = kernels.shape.vector, _told(self.norm)
 

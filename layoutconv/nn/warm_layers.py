@@ -8,7 +8,7 @@ are those of the call: nothing that a kernel reads is kept.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -27,25 +27,30 @@ WARM = "_layoutconv_warm"  # the attribute of a module that has its warm layers
 _FEW = 4  # of a module: norms and activations that it meets, dtypes and devices
 
 
-class KeptLayer:
-    """A kind of calls of a convolution with ``norm``, a sum and ``last`` after it, and guards over
-    their tensors.
+class LayerCall(NamedTuple):
+    """A call of a convolution with a norm, a sum and an activation after it.
 
-    Args:
-        modules: ``norm`` and ``last``, of which either may be None.
+    Attributes:
+        kind: of the convolution.
+        modules: the norm and the activation, of which either may be None.
         tensors: features, weight, a bias if there is one, and the norm's.
         past: what is added, or None.
     """
 
-    def __init__(
-        self,
-        kind: sparse_calls.Kind,
-        modules: tuple[Any, Any],
-        tensors: tuple[Tensor, ...],
-        past: Tensor | None,
-    ) -> None:
-        self.kind, self.era = kind, sparse.era
-        self.norm, self.last = modules
+    kind: sparse_calls.Kind
+    modules: tuple[Any, Any]
+    tensors: tuple[Tensor, ...]
+    past: Tensor | None
+
+
+class KeptLayer:
+    """A kind of calls of a convolution with ``norm``, a sum and ``last`` after it, and guards over
+    their tensors.
+    """
+
+    def __init__(self, call: LayerCall) -> None:
+        self.kind, (self.norm, self.last), tensors, past = call
+        self.era = sparse.era
         self.added, self.count, self.device = past is not None, len(tensors), tensors[0].device.type
         self.alike = guard_of(*tensors, rows=True)
         # Apart from the features, which it may be: a guard of torch's has no tensor twice.
@@ -59,16 +64,8 @@ class WarmLayer(KeptLayer):
     None where it is off.
     """
 
-    def __init__(
-        self,
-        kind: sparse_calls.Kind,
-        modules: tuple[Any, Any],
-        tensors: tuple[Tensor, ...],
-        past: Tensor | None,
-        slope: float,
-        lowers: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(kind, modules, tensors, past)
+    def __init__(self, call: LayerCall, slope: float, lowers: torch.dtype | None = None) -> None:
+        super().__init__(call)
         self.eps, self.slope, self.lowers = self.norm.eps, slope, lowers
         self.grad = is_grad_enabled()
 
