@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import conv3d
 
 import layoutconv as lc
+from layoutconv.gpu.map_passes import MapConv
 from layoutconv.ops.chunk_sums import sum_chunks
 from layoutconv.ops.sparse_operators import conv_view, tables, wgrad_view
 from layoutconv.sparse import Coordinates, submanifold_map
@@ -149,8 +150,8 @@ def cloud(repeat: int, points: Any, C: int) -> Iterator[dict[str, Any]]:
     theirs = w.view(C, 27, C).permute(1, 2, 0).contiguous()  # tap by tap (C, K)
 
     maps = tables(found, (C, C), gradients=True)
-    fprop = conv_view(maps, rows, w.shape, rows)
-    dgrad = conv_view(maps, rows, w.shape, rows, transposed=True, mirrored=True)
+    fprop = conv_view(maps, rows, rows, MapConv(tuple(w.shape)))
+    dgrad = conv_view(maps, rows, rows, MapConv(tuple(w.shape), 1, True, True))
     wgrad, lengths = wgrad_view(maps, rows, rows, C, C)
     kind = torch.float32
     calls: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {

@@ -6,7 +6,7 @@ kind and size is known, :class:`MapTables` are all that a new map adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +20,6 @@ from .map_views import LAST, Buffers, Over
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Ints = Sequence[int]
 
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 
@@ -91,56 +89,58 @@ def _buffers_of(index: Tensor, order: Tensor) -> Buffers | None:
     return (index, None, order) if known else None
 
 
-def conv_over(
-    index: Tensor,
-    order: Tensor,
-    count: int,
-    w: Ints,
-    groups: int = 1,
-    transposed: bool = False,
-    mirrored: bool = False,
-) -> Over:
-    """A forward pass that reads ``count`` rows, or the gradient of the inputs: see `conv`.
+class MapConv(NamedTuple):
+    """A forward pass over a kernel map, or the gradient of its inputs.
+
+    Attributes:
+        w: the shape of the filter, (K, *taps, C / groups).
+        transposed: whether it is the gradient, which has the C channels of the inputs.
+        mirrored: whether the index of a gradient is that of the forward pass, its taps backwards.
+    """
+
+    w: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
+    mirrored: bool = False
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of the result."""
+        return self.w[-1] * self.groups if self.transposed else self.w[0]
+
+
+def conv_over(index: Tensor, order: Tensor, count: int, of: MapConv) -> Over:
+    """A pass that reads ``count`` rows.
 
     ``index`` (rows, taps) is that of a map one way, its rows in ``order``; if that is empty, in
-    their own. ``w`` is the shape of the filter.
+    their own.
     """
     own, width = index.shape
-    in_rows, out_rows = (own, count) if transposed else (count, own)
+    in_rows, out_rows = (own, count) if of.transposed else (count, own)
     numbers = {"M": own, "L": own * width, "in_rows": in_rows, "out_rows": out_rows}
     ordered = order.numel() > 0
-    key = "conv", transposed, mirrored, tuple(w), groups, ordered, index.dtype, order.dtype
-    make = partial(_make_conv_view, count, w, groups, transposed, mirrored)
-    buffers = _buffers_of(index, order) if width == prod(w[1:-1]) else None
+    key = "conv", *of, ordered, index.dtype, order.dtype
+    make = partial(_make_conv_view, count, of)
+    buffers = _buffers_of(index, order) if width == prod(of.w[1:-1]) else None
     return _new(Over, (key, make, (index, order), numbers, buffers))  # type: ignore[no-any-return]
 
 
-def conv_pass(
-    tables: MapTables, w: Ints, groups: int, transposed: bool = False, mirrored: bool = False
-) -> Over:
+def conv_pass(of: MapConv, tables: MapTables) -> Over:
     """The same of :func:`index_tables`."""
     first, numbers = tables.first, tables.numbers
     index, order = tables.tables[first : first + 2]
-    count = numbers["out_rows" if transposed else "in_rows"]
-    return conv_over(index, order, count, w, groups, transposed, mirrored)
+    count = numbers["out_rows" if of.transposed else "in_rows"]
+    return conv_over(index, order, count, of)
 
 
-def _make_conv_view(
-    count: int,
-    w: Ints,
-    groups: int,
-    transposed: bool,
-    mirrored: bool,
-    index: Tensor,
-    order: Tensor,
-) -> GemmView:
-    K, C = w[0], w[-1] * groups
-    options: dict[str, Any] = {"kernel_size": tuple(w[1:-1]), "groups": groups}
+def _make_conv_view(count: int, of: MapConv, index: Tensor, order: Tensor) -> GemmView:
+    K, C = of.w[0], of.w[-1] * of.groups
+    options: dict[str, Any] = {"kernel_size": of.w[1:-1], "groups": of.groups}
     if order.numel():
         options["scatter_index"] = order
-    if transposed:
-        of = {"mirrored": mirrored, "out_rows": count, **options}
-        return kernel_map_dgrad_view(index, C, K, **of)
+    if of.transposed:
+        options |= {"mirrored": of.mirrored, "out_rows": count}
+        return kernel_map_dgrad_view(index, C, K, **options)
     return kernel_map_view(index, C, K, in_rows=count, **options)
 
 

@@ -21,7 +21,7 @@ from ..base.torch_internals import is_batched
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu.launch import KnownOverMap, Launch, OverMap, over_map
-from ..gpu.map_passes import MapTables, conv_pass, index_tables, pair_tables, pairs_pass
+from ..gpu.map_passes import MapConv, MapTables, conv_pass, index_tables, pair_tables, pairs_pass
 from ..gpu.map_views import Over, map_view
 from ..tensors.tensor_checks import OUTPUTS, check_indices
 from ..view.epilogue import Pointwise
@@ -268,8 +268,8 @@ class Kind:
         on_gpu = devices.runs_kernels(x)
         self.only_launches = on_gpu and self.contiguous and not self.wanted
         self.gathered, self.out_dtype = not on_gpu and is_gathered(x), out_dtype
-        forward = partial(conv_pass, w=self.filter, groups=groups)
-        back = partial(forward, transposed=True, mirrored=mirrored)
+        forward = partial(conv_pass, MapConv(self.filter, groups))
+        back = partial(conv_pass, MapConv(self.filter, groups, True, mirrored))
         products = partial(pairs_pass, K=self.K, C=self.C, groups=groups)
         if on_gpu:
             launches = (

@@ -35,7 +35,7 @@ from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu import machines
 from ..gpu.filter_choice import reads_k_major, worth_k_major
 from ..gpu.fp32_precision import multiplied_as
-from ..gpu.map_passes import conv_over, k_major_over, pairs_over
+from ..gpu.map_passes import MapConv, conv_over, k_major_over, pairs_over
 from ..gpu.map_views import map_view
 from ..gpu.select import kernel_type
 from ..planning.machine import Machine
@@ -265,31 +265,22 @@ def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor
     return maps.forward, maps.order
 
 
-def conv_view(
-    found: Maps,
-    count: int,
-    w: Ints,
-    rows: int,
-    groups: int = 1,
-    transposed: bool = False,
-    mirrored: bool = False,
-    k_major: bool = False,
-) -> GemmView:
-    """The view of a forward pass of ``count`` rows, or of the gradient of the inputs: see `conv`.
+def conv_view(found: Maps, count: int, rows: int, of: MapConv, k_major: bool = False) -> GemmView:
+    """The view of a pass from ``count`` rows to ``rows``.
 
-    ``w`` is the shape of the filter, ``k_major`` whether it is one of ``k_major_filter``.
+    ``k_major`` says whether the filter is one of ``k_major_filter``.
     """
     index, order = found.forward, found.order
-    if transposed and not mirrored:
+    if of.transposed and not of.mirrored:
         index, order = found.backward, found.backward_order
         if not index.numel():
             sorted_by = found.order if found.order.numel() else None
             index = reversed_index(found.forward, rows, sorted_by)
             order = index.new_empty(0)
-    key = transposed, tuple(w), groups, count, order.numel() > 0, k_major
+    key = of, count, order.numel() > 0, k_major
 
     def make() -> GemmView:
-        over = conv_over(index, order, count, w, groups, transposed, mirrored)
+        over = conv_over(index, order, count, of)
         return map_view(k_major_over(over) if k_major else over)
 
     return _view(index, key, make)
@@ -300,36 +291,25 @@ def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
 
     ``numbers`` are the other arguments of the operator ``sparse_conv``.
     """
-    of = _ConvArgs.of(*numbers)
-    if not devices.runs_kernels(x) and is_gathered(x) and not of.maps.order.numel():
-        plan = plan_of(of.maps.forward, of.rows if of.transposed else len(x))
-        ends = of.ending.epilogue(), of.ending.out_dtype
+    maps, ending, rows, of = _conv_args(w, *numbers)
+    if not devices.runs_kernels(x) and is_gathered(x) and not maps.order.numel():
+        plan = plan_of(maps.forward, rows if of.transposed else len(x))
+        ends = ending.epilogue(), ending.out_dtype
         return gathered_passes.forward(plan, x, w, of.groups, *ends, transposed=of.transposed)
-    k_major = of.transposed and worth_k_major(of.rows, w.shape, of.groups) and reads_k_major(x)
-    view = conv_view(of.maps, len(x), w.shape, *of[2:], k_major)
-    channels = w.shape[-1] * of.groups if of.transposed else w.shape[0]
-    ending = of.ending
-    y = x.new_empty((of.rows, channels), dtype=ending.out_dtype or OUTPUTS.get(x.dtype))
+    k_major = of.transposed and worth_k_major(rows, w.shape, of.groups) and reads_k_major(x)
+    view = conv_view(maps, len(x), rows, of, k_major)
+    y = x.new_empty((rows, of.channels), dtype=ending.out_dtype or OUTPUTS.get(x.dtype))
     w = k_major_filter(w) if k_major else w.contiguous()
     execute(view, x.contiguous(), w, y, epilogue=ending.epilogue())
     return y
 
 
-class _ConvArgs(NamedTuple):
-    """The arguments of ``sparse_conv`` after its tensors."""
-
-    maps: Maps
-    ending: EpilogueArgs
-    rows: int
-    groups: int = 1
-    transposed: bool = False
-    mirrored: bool = False
-
-    @staticmethod
-    def of(*others: Any, **named: Any) -> _ConvArgs:
-        first = len(Maps._fields)
-        numbers, ending = others[first : first + 4], others[first + 4 :]
-        return _ConvArgs(Maps(*others[:first]), EpilogueArgs(*ending, **named), *numbers)
+def _conv_args(w: Tensor, *others: Any, **named: Any) -> tuple[Maps, EpilogueArgs, int, MapConv]:
+    """The maps, the epilogue, the rows and the pass of what ``sparse_conv`` is told after ``w``."""
+    first = len(Maps._fields)
+    rows, *numbers = others[first : first + 4]
+    ending = EpilogueArgs(*others[first + 4 :], **named)
+    return Maps(*others[:first]), ending, rows, MapConv(tuple(w.shape), *numbers)
 
 
 def wgrad_view(
@@ -397,9 +377,8 @@ for _device in ("cpu", "cuda"):
 
 
 def _fake_conv(x: Tensor, w: Tensor, *numbers: Any, **options: Any) -> Tensor:
-    of = _ConvArgs.of(*numbers, **options)
-    channels = w.shape[-1] * of.groups if of.transposed else w.shape[0]
-    return x.new_empty((of.rows, channels), dtype=of.ending.out_dtype or OUTPUTS.get(x.dtype))
+    _, ending, rows, of = _conv_args(w, *numbers, **options)
+    return x.new_empty((rows, of.channels), dtype=ending.out_dtype or OUTPUTS.get(x.dtype))
 
 
 torch.library.register_fake("layoutconv::sparse_conv", _fake_conv)

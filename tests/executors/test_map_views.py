@@ -15,6 +15,7 @@ from layoutconv.gpu import map_views, select
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu.launch import KnownOverMap, Launch, OverMap, over_map
 from layoutconv.gpu.map_passes import (
+    MapConv,
     MapTables,
     conv_over,
     conv_pass,
@@ -70,8 +71,8 @@ def views(found: KernelMap, *, in_order: bool) -> list[GemmView]:
     rows, own = len(found.inputs), len(found.outputs)
     shape = K, *found.taps, C
     return [
-        executor.conv_view(maps, rows, shape, own),
-        executor.conv_view(maps, own, shape, rows, 1, True, found.mirrored),
+        executor.conv_view(maps, rows, own, MapConv(shape)),
+        executor.conv_view(maps, own, rows, MapConv(shape, 1, True, found.mirrored)),
         executor.wgrad_view(maps, own, rows, K, C)[0],
     ]
 
@@ -141,7 +142,7 @@ def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
     of, at_once = Launch(tuple, like, torch.float16, ending), []
     for rows, seed in (500, 0), (600, 1), (600, 1):
         found = MAPS[name](cloud(rows, seed))
-        over = conv_over(*found.sorted, len(found.inputs), (K, *found.taps, C))
+        over = conv_over(*found.sorted, len(found.inputs), MapConv((K, *found.taps, C)))
         made = OverMap(of, over, (len(found.outputs), K), (K, 1), like.device)
         bare = made._at_once and made._at_once[0] if activation is None else made._then
         at_once.append(bare is not None)
@@ -177,7 +178,7 @@ def test_a_launch_of_a_known_plan_is_given_what_another_is(
     of, known = Launch(tuple, like, torch.float16, ending), []
     for rows, seed in (500, 0), (600, 1), (600, 1), (600, 1):
         found = MAPS[name](cloud(rows, seed))
-        describe = partial(conv_pass, w=(K, *found.taps, C), groups=1, transposed=way == "back")
+        describe = partial(conv_pass, MapConv((K, *found.taps, C), 1, way == "back"))
         tables, shape = tables_of(found, way)
         made = over_map(of, describe, tables, shape, (shape[1], 1))
         known.append(isinstance(made, KnownOverMap))
@@ -258,7 +259,7 @@ def test_what_is_no_usual_map_is_a_view_of_its_own() -> None:
 
     def view(index: Tensor, order: Tensor = none) -> GemmView:
         maps = executor.Maps(index, order, *[none] * 5)
-        return executor.conv_view(maps, 300, (K, 3, 3, 3, C), 300)
+        return executor.conv_view(maps, 300, 300, MapConv((K, 3, 3, 3, C)))
 
     assert isinstance(view(found.index), MapView)
     assert not isinstance(view(found.index.contiguous()), MapView)  # row after row
