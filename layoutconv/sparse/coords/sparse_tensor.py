@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +19,15 @@ from .rows import spread
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
+
+
+def _combining(function: Callable[[Any, Any], Any]) -> Callable[[SparseTensor, Any], SparseTensor]:
+    """Return a method of a sparse tensor: the function of its features and of another operand."""
+
+    def combined(self: SparseTensor, other: Any) -> SparseTensor:
+        return self._combined(function, other)
+
+    return combined
 
 
 class SparseTensor(NoTensor):
@@ -224,30 +233,15 @@ class SparseTensor(NoTensor):
             features = found
         return self.replace(features)
 
-    def __add__(self, other: Any) -> SparseTensor:
-        return self._combined(operator.add, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> SparseTensor:
-        return self._combined(operator.sub, other)
-
-    def __rsub__(self, other: Any) -> SparseTensor:
-        return self._combined(lambda x, number: number - x, other)
+    __add__ = __radd__ = _combining(operator.add)
+    __mul__ = __rmul__ = _combining(operator.mul)
+    __sub__ = _combining(operator.sub)
+    __rsub__ = _combining(lambda x, number: number - x)
+    __truediv__ = _combining(operator.truediv)
+    __rtruediv__ = _combining(lambda x, number: number / x)
 
     def __neg__(self) -> Self:
         return self.replace(-self.features)
-
-    def __mul__(self, other: Any) -> SparseTensor:
-        return self._combined(operator.mul, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> SparseTensor:
-        return self._combined(operator.truediv, other)
-
-    def __rtruediv__(self, other: Any) -> SparseTensor:
-        return self._combined(lambda x, number: number / x, other)
 
     def __pow__(self, number: Any) -> SparseTensor:
         if isinstance(number, SparseTensor):
