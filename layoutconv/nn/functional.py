@@ -355,11 +355,11 @@ def _convolution(
     if isinstance(activation, Pointwise):
         endings = asked, ending
         return with_function(fuse.fprop, rank, given, operands, of_pass, endings, shape)
-    found = dense_calls.by_torch(given, operands, asked, shape, of_pass)
+    first = dense_calls.FirstCall(given, operands, asked, of_pass, "fprop")
+    found = dense_calls.by_torch(first, shape)
     if found is not None:
         return found
-    y = _run(fuse.fprop, rank, input, weight, of_pass, ending)
-    return dense_calls.remember(given, operands, asked, y, of_pass, name="fprop")
+    return dense_calls.remember(first, _run(fuse.fprop, rank, input, weight, of_pass, ending))
 
 
 def _transposed(
@@ -411,8 +411,8 @@ def _transposed(
     if isinstance(activation, Pointwise):
         endings = asked, ending
         return with_function(fuse.dgrad, rank, given, operands, of_pass, endings, shape)
-    x = _run(fuse.dgrad, rank, input, weight, of_pass, ending)
-    return dense_calls.remember(given, operands, asked, x, of_pass, name="dgrad")
+    first = dense_calls.FirstCall(given, operands, asked, of_pass, "dgrad")
+    return dense_calls.remember(first, _run(fuse.dgrad, rank, input, weight, of_pass, ending))
 
 
 def _checked(

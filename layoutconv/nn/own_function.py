@@ -60,9 +60,9 @@ def with_function(
     asked = contiguous_columns(asked)
     y = known(given, (x, weight), asked)
     if y is None:
-        of = asked, (x.shape[0], *shape[1:]), numbers
         name = "dgrad" if convolve is fuse.dgrad else "fprop"
-        call = dense_calls.bound(given, (x, weight), *of, name=name)
+        first = dense_calls.FirstCall(given, (x, weight), asked, numbers, name)
+        call = dense_calls.bound(first, (x.shape[0], *shape[1:]))
         if call is None:
             y = convolve(x, weight, numbers, ending)
         else:

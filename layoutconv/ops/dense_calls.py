@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -55,48 +55,51 @@ find, forget = dense.find, dense.clear
 _DESCRIBED: dict[str, Described] = {"fprop": of_fprop, "dgrad": of_dgrad, "wgrad": of_wgrad}
 
 
-def remember(
-    numbers: tuple[Any, ...],
-    operands: tuple[Tensor, Tensor],
-    ending: EpilogueArgs,
-    result: Tensor,
-    of_pass: tuple[Any, ...],
-    *,
-    name: str,
-) -> Tensor:
+class FirstCall(NamedTuple):
+    """The first call of a signature, which takes the operator.
+
+    Attributes:
+        given: its numbers, as of :func:`find`.
+        operands: its input and weight.
+        ending: as the caller asked for it.
+        numbers: those of the operator.
+        name: that of its pass, as of ``pass_maker``.
+    """
+
+    given: tuple[Any, ...]
+    operands: tuple[Tensor, Tensor]
+    ending: EpilogueArgs
+    numbers: tuple[Any, ...]
+    name: str
+
+
+def remember(first: FirstCall, result: Tensor) -> Tensor:
     """Keep the :class:`DenseCall` of a signature after its first call, for :func:`find`.
 
-    ``operands`` are its input and weight, ``name`` that of its pass, as of ``pass_maker``, and
-    ``of_pass`` the numbers of the operator. Returns the ``result``; where later calls are recorded
-    as torch's own convolution, such a result, so that gradients of all calls have the same bits.
+    Returns the ``result``; where later calls are recorded as torch's own convolution, such a
+    result, so that gradients of all calls have the same bits.
     """
-    input, weight = operands
+    (input, weight), ending = first.operands, first.ending
     made: list[DenseCall] = []
 
     def make() -> DenseCall:
-        made.append(DenseCall(result, operands, ending, of_pass, name))
+        made.append(DenseCall(first, result))
         return made[0]
 
     if input.dim() == weight.dim():  # no single image
-        dense.remember(make, numbers, operands, ending, result)
+        dense.remember(make, first.given, first.operands, ending, result)
     if made and made[0].wanted and made[0].as_torch is not None:
         return made[0].as_torch(input, weight, ending.bias)
     return result
 
 
-def by_torch(
-    numbers: tuple[Any, ...],
-    operands: tuple[Tensor, Tensor],
-    ending: EpilogueArgs,
-    shape: tuple[int, ...],
-    of_pass: tuple[Any, ...],
-) -> Tensor | None:
+def by_torch(first: FirstCall, shape: tuple[int, ...]) -> Tensor | None:
     """A first forward pass, recorded as torch's own as later ones are, and kept; or None.
 
     No operator has saved anything then: checkpoints count what is saved, and refuse to go back
     where a call of theirs saves less when it is repeated. ``shape`` is as of :func:`bound`.
     """
-    input, weight = operands
+    (input, weight), ending = first.operands, first.ending
     if (
         not input.is_cpu
         or not weight.is_cpu
@@ -108,57 +111,44 @@ def by_torch(
         or not (ending.bias is None or ending.bias.is_contiguous())
         or not _is_torchs_alone(input, ending, ending.out_dtype or input.dtype)
         or not wants_gradient(input, weight, *(() if ending.bias is None else (ending.bias,)))
-        or not is_torchs_pass(input, weight, of_pass)
+        or not is_torchs_pass(input, weight, first.numbers)
     ):
         return None
     made: list[DenseCall] = []
 
     def make() -> DenseCall:
-        made.append(DenseCall(_as_result(input, shape, ending), operands, ending, of_pass, "fprop"))
+        made.append(DenseCall(first, _as_result(input, shape, ending)))
         return made[0]
 
-    dense.keep(make, numbers, ending.out_dtype, input, weight, ending.bias)
+    dense.keep(make, first.given, ending.out_dtype, input, weight, ending.bias)
     if not made or made[0].as_torch is None:
         return None
     return made[0].as_torch(input, weight, ending.bias)
 
 
-def bound(
-    numbers: tuple[Any, ...],
-    operands: tuple[Tensor, Tensor],
-    ending: EpilogueArgs,
-    shape: tuple[int, ...],
-    of_pass: tuple[Any, ...],
-    *,
-    name: str,
-) -> DenseCall | None:
+def bound(first: FirstCall, shape: tuple[int, ...]) -> DenseCall | None:
     """Bind a convolution with a user's function behind it, kept for :func:`find`.
 
-    ``shape`` is the result's, in torch's order; the rest is as of :func:`remember`. None for a call
-    that torch has to see, of which :func:`~layoutconv.ops.guard.is_plain` decides, and for a
-    function of rows: views count them in orders of their own.
+    ``shape`` is the result's, in torch's order. None for a call that torch has to see, of which
+    :func:`~layoutconv.ops.guard.is_plain` decides, and for a function of rows: views count them in
+    orders of their own.
     """
+    operands, ending = first.operands, first.ending
     (input, weight), (bias, scale, residual, function, _, out_dtype) = operands, ending
     assert isinstance(function, Pointwise)
     if not may_be_bound(function, operands, ending, prod(shape)):
         return None
-    call = DenseCall(_as_result(input, shape, ending), operands, ending, of_pass, name)
+    call = DenseCall(first, _as_result(input, shape, ending))
     named = tensors_of(function)
-    dense.keep(lambda: call, numbers, out_dtype, input, weight, bias, scale, residual, *named)
+    dense.keep(lambda: call, first.given, out_dtype, input, weight, bias, scale, residual, *named)
     return call
 
 
 class DenseCall(BoundCall):
     """The bound launches of one signature: tensors in torch's order to a result in that order."""
 
-    def __init__(
-        self,
-        result: Tensor,
-        operands: tuple[Tensor, Tensor],
-        ending: EpilogueArgs,
-        numbers: tuple[Any, ...],
-        name: str,
-    ) -> None:
+    def __init__(self, first: FirstCall, result: Tensor) -> None:
+        _, operands, ending, numbers, name = first
         (input, weight), (bias, scale, residual, activation, slope, _) = operands, ending
         function = activation if isinstance(activation, Pointwise) else None
         self.ending = (None if isinstance(activation, Pointwise) else activation, slope)
@@ -265,7 +255,7 @@ def _by_calls(name: str) -> PassOf:
             found: Tensor = call.run(a, b)
             return found
         result = operator(over, a, b)
-        return remember(key, (a, b), EpilogueArgs(), result, numbers, name=name)
+        return remember(FirstCall(key, (a, b), EpilogueArgs(), numbers, name), result)
 
     return run
 
