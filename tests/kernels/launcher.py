@@ -23,10 +23,10 @@ from layoutconv.kernels.compile.store import as_argument
 from layoutconv.planning.channel_padding import has_padded_channels
 from layoutconv.planning.kernel_key import index_buffer, runtime_integers, signature
 from layoutconv.planning.kernel_spec import KernelSpec, kept_entries, run_of, vectors_of
-from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.tile import REGISTERS, TileConfig
 from layoutconv.planning.view_rules import check_view
 from layoutconv.tensors.epilogue_in_torch import convert
-from layoutconv.view.epilogue import Epilogue
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView, OperandLayout, locate, stages
 from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
 from tools.ptx_sim.ptx import Kernel
@@ -103,10 +103,11 @@ def compile_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
         return Compiled(spec, function, function.__ptx__, function.__cubin__, program)
 
 
-def unspilled(compiled: Compiled) -> CubinKernel:
-    """The machine code of a kernel; none of its registers is spilled."""
+def unspilled(compiled: Compiled, ctas: int = 1) -> CubinKernel:
+    """The machine code of a kernel: no register is spilled, and an SM has room for ``ctas``."""
     (kernel,) = read_cubin(compiled.cubin).values()
     assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    assert ctas * compiled.spec.tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
     return kernel
 
 
@@ -187,6 +188,11 @@ class Case:
     def of(cls, view: GemmView, dtype: torch.dtype, out: Any = None, seed: int = 0) -> Case:
         a, b = integers(storage(view.a), dtype, seed), integers(storage(view.b), dtype, seed + 1)
         return cls(view, a, b, poisoned(storage(view.d), out or dtype))
+
+    def compiled(self, tile: TileConfig, arch: str = "sm_80", **rest: Any) -> Compiled:
+        """:func:`compiled_view` of the view, the types and the epilogue."""
+        of = self.view, self.a.dtype, tile, arch, self.out.dtype
+        return compiled_view(*of, epilogue=self.epilogue.structure, **rest)
 
 
 def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -351,13 +357,12 @@ def check_view_runs(
     *,
     arch: str = "sm_80",
     out: Any = None,
-    kind: str | None = None,
-    **options: Any,
+    most: int = 2,
+    **rest: Any,
 ) -> Ran:
-    """Compile, run and compare; returns what ran."""
+    """Compile, run and compare; returns what ran. ``rest`` are those of ``spec_of``."""
     case = Case.of(view, dtype, out)
-    rest = {"kind": kind} if kind else {}
-    ran = run_case(case, compiled_view(view, dtype, tile, arch, out, **rest), **options)
+    ran = run_case(case, case.compiled(tile, arch, **rest), most=most)
     check_exact(case, ran)
     return ran
 
@@ -365,3 +370,51 @@ def check_view_runs(
 def check_kind_runs(view: GemmView, kind: Kind, tile: TileConfig) -> Ran:
     """The same for a kind of data."""
     return check_view_runs(view, kind.dtype, tile, arch=kind.arch, out=kind.out, kind=kind.name)
+
+
+def check_parts(
+    view: GemmView, dtype: torch.dtype, tile: TileConfig, splits: int, arch: str = "sm_90a"
+) -> Compiled:
+    """Check that the parts of split sums add up to them; returns the kernel of the parts."""
+    case = Case.of(view, dtype, torch.float32)
+    compiled = case.compiled(tile, arch, split="partial")
+    ran = run_case(case, compiled, splits=splits)
+    assert torch.equal(ran.out.double().sum(0), reference(case)[0])
+    return compiled
+
+
+def check_epilogue(
+    view: GemmView,
+    dtype: torch.dtype,
+    tile: TileConfig,
+    steps: str,
+    *,
+    arch: str = "sm_90a",
+    out: Any = None,
+    **rest: Any,
+) -> None:
+    """Check what follows sums, all exact: some of "bias residual relu statistics", in this order.
+
+    Numbers are small integers; ``rest`` are those of ``spec_of``.
+    """
+    case, epilogue = Case.of(view, dtype, out), list[Any]()
+    sums, written = reference(case)
+    if "bias" in steps:
+        epilogue.append(Bias(integers((sums.shape[-1],), torch.float32, 3)))
+        sums += epilogue[-1].by
+    if "residual" in steps:
+        epilogue.append(Residual(integers(tuple(sums.shape), case.out.dtype, 4)))
+        sums += epilogue[-1].source
+    if "relu" in steps:
+        epilogue.append(Activation("relu"))
+        sums = sums.relu()
+    case.epilogue = Epilogue(tuple(epilogue), statistics="statistics" in steps)
+    ran = run_case(case, case.compiled(tile, arch, **rest))
+    stored = sums.to(case.out.dtype)
+    assert torch.equal(ran.written, written)
+    assert torch.equal(ran.out, stored)
+    if ran.statistics is not None:
+        rows = stored.double().view(-1, sums.shape[-1])
+        want = torch.stack([rows.sum(0), (rows**2).sum(0)])
+        assert torch.equal(ran.statistics.double().sum(0), want)
+    assert (ran.statistics is not None) == case.epilogue.statistics

@@ -72,11 +72,8 @@ def run(
     case = Case.of(view, kind.dtype, out or kind.out)
     epilogue = Epilogue(tuple(steps(view.l * view.n, case.out.shape)), statistics=statistics)
     case.epilogue = epilogue
-    compiled = compiled_view(
-        view, kind.dtype, tile_of(number, kind), max(kind.arch, "sm_89"), case.out.dtype,
-        kind=kind.name, epilogue=epilogue.structure,
-    )  # fmt: skip
-    return case, run_case(case, compiled)
+    arch = max(kind.arch, "sm_89")
+    return case, run_case(case, case.compiled(tile_of(number, kind), arch, kind=kind.name))
 
 
 def expected(case: Case) -> tuple[Tensor, Tensor]:
@@ -239,11 +236,7 @@ def of_the_line() -> Case:
 def test_an_activation_is_that_of_torch_on_the_whole_line(name: str) -> None:
     case = of_the_line()
     case.epilogue = Epilogue((Activation(name, 0.2),))
-    compiled = compiled_view(
-        case.view, torch.float16, tile_of(0, KINDS[0]), "sm_80", torch.float32,
-        epilogue=case.epilogue.structure,
-    )  # fmt: skip
-    got = run_case(case, compiled).out[0]
+    got = run_case(case, case.compiled(tile_of(0, KINDS[0]))).out[0]
     want = activate(LINE.double(), name, 0.2)
     for column in got.unbind(1):
         torch.testing.assert_close(column.double(), want, rtol=2e-6, atol=2e-6, equal_nan=True)
@@ -276,10 +269,7 @@ def test_nan_and_infinity_through_a_clamp() -> None:
     case = of_the_line()
     for low, high in ((-1.0, 2.0), (-torch.inf, 3.0), (2.0, torch.inf)):
         case.epilogue = Epilogue((Clamp(low, high),))
-        compiled = compiled_view(
-            case.view, torch.float16, tile_of(0, KINDS[0]), "sm_80", torch.float32, epilogue="clamp"
-        )
-        got = run_case(case, compiled).out[0, :, 0]
+        got = run_case(case, case.compiled(tile_of(0, KINDS[0]))).out[0, :, 0]
         want = LINE.float().clamp(low, high)
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 

@@ -9,7 +9,6 @@ import torch
 
 from layoutconv.algebra import ComposedLayout, E, Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.view.epilogue import Activation, Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import row_major
 
@@ -17,10 +16,9 @@ from ..grid_cover import with_deep
 from .launcher import (
     KINDS,
     Case,
+    check_epilogue,
     check_kind_runs,
     compiled_view,
-    integers,
-    reference,
     run_case,
     tile_of,
 )
@@ -49,20 +47,8 @@ def test_groups(name: str, pass_: str) -> None:
 def test_a_bias_of_every_group() -> None:
     """Columns of all groups are the channels of D, side by side."""
     view = fprop_view(PROBLEMS["odd groups"])
-    case = Case.of(view, torch.float16, torch.float32)
-    bias = integers((21,), torch.float32, 3)
-    case.epilogue = Epilogue((Bias(bias), Activation("relu")), statistics=True)
-    compiled = compiled_view(
-        view, torch.float16, tile_of(0, KINDS[0]), "sm_80", torch.float32,
-        epilogue=case.epilogue.structure,
-    )  # fmt: skip
-    ran = run_case(case, compiled)
-    sums, _ = reference(case)
-    want = (sums + bias).relu()
-    assert torch.equal(ran.out.double(), want)
-    rows = want.reshape(-1, 21)
-    assert ran.statistics is not None
-    assert torch.equal(ran.statistics.double().sum(0), torch.stack([rows.sum(0), (rows**2).sum(0)]))
+    of = view, torch.float16, tile_of(0, KINDS[0])
+    check_epilogue(*of, "bias relu statistics", arch="sm_80", out=torch.float32)
 
 
 def batch(count: int, m: int, n: int, k: int, order: tuple[int, int]) -> GemmView:

@@ -17,10 +17,9 @@ from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.schedule import Load
-from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_im2col import Im2col, im2col, im2col_of_a
 from layoutconv.sparse import kernel_map_view
-from layoutconv.view.epilogue import Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 from tools.ptx_sim import tensor_map
 from tools.ptx_sim.boxes import elements
@@ -29,12 +28,12 @@ from tools.ptx_sim.instructions import tensor_copy
 from ..grid_cover import with_deep
 from .launcher import (
     Case,
+    check_epilogue,
+    check_parts,
     check_view_runs,
     compile_view,
     compiled_view,
-    integers,
     located,
-    reference,
     run_case,
     spec_of,
     unspilled,
@@ -42,7 +41,7 @@ from .launcher import (
 from .mutations import check_fault, put
 from .mutations import replace as mutated
 from .test_skip import kernel_map
-from .test_tma import HALF, WIDE, copies
+from .test_tma import HALF, WIDE, check_copies, copies
 from .tiles import retiled
 
 LINES = ConvProblem((3, 45, 64), (40, 3), padding=((1, 2),))
@@ -263,8 +262,7 @@ DEEP = [
 @pytest.mark.parametrize("name", with_deep(RUN, *DEEP))
 def test_a_by_maps(name: str) -> None:
     view, tile, dtype = RUN[name]
-    check_view_runs(view, dtype, tile, arch="sm_90a")
-    assert copies(compiled_view(view, dtype, tile, "sm_90a")) == [1, 1, 0]
+    check_copies(view, dtype, tile, [1, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -273,15 +271,13 @@ def test_a_by_maps(name: str) -> None:
 )
 def test_types_of_8_bits(kind: str, dtype: torch.dtype, out: torch.dtype) -> None:
     view, tile = fprop_view(PLANES), replace(WIDE, stages=3)
-    check_view_runs(view, dtype, tile, arch="sm_90a", out=out, kind=kind)
-    assert copies(compiled_view(view, dtype, tile, "sm_90a", out, kind=kind)) == [1, 1, 0]
+    check_copies(view, dtype, tile, [1, 1, 0], out=out, kind=kind)
 
 
 def test_b_that_threads_turn_beside_an_a_by_maps() -> None:
     """A gradient in tf32, whose filter runs along n."""
     view, tile = dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], retiled(HALF, k=16)
-    check_view_runs(view, TF32, tile, arch="sm_90a")
-    assert copies(compiled_view(view, TF32, tile, "sm_90a")) == [2, 0, 0]  # threads hold two of B
+    check_copies(view, TF32, tile, [2, 0, 0])  # threads hold two of B
 
 
 def test_b_by_maps_beside_an_a_of_threads() -> None:
@@ -294,29 +290,14 @@ def test_b_by_maps_beside_an_a_of_threads() -> None:
 
 def test_parts_that_are_added_later() -> None:
     view = fprop_view(PLANES)
-    case = Case.of(view, F16, TF32)
-    compiled = compiled_view(view, F16, HALF, "sm_90a", TF32, split="partial")
-    assert copies(compiled) == [1, 1, 0]
-    ran = run_case(case, compiled, splits=4)  # of 12 k-tiles
-    assert torch.equal(ran.out.double().sum(0), reference(case)[0])
+    assert copies(check_parts(view, F16, HALF, 4)) == [1, 1, 0]  # of 12 k-tiles
 
 
 @pytest.mark.parametrize("load", [Load.TMA_WARP, Load.CP_ASYNC_WARPGROUP])
 def test_an_epilogue_with_statistics(load: Load) -> None:
     """Summed by the warps that had nothing to copy, or by all but one that did."""
     view = fprop_view(LINES)
-    case = Case.of(view, F16)
-    bias = integers((40,), torch.float32, 3)
-    want = (reference(case)[0] + bias).to(F16).double()
-    case.epilogue = Epilogue((Bias(bias),), statistics=True)
-    tile, epilogue = replace(WIDE, load=load), case.epilogue.structure
-    compiled = compiled_view(view, F16, tile, "sm_90a", epilogue=epilogue)
-    ran = run_case(case, compiled)
-    assert torch.equal(ran.out.double(), want)
-    assert ran.statistics is not None
-    flat = want.view(-1, 40)
-    sums = torch.stack([flat.sum(0), (flat**2).sum(0)])
-    assert torch.equal(ran.statistics.double().sum(0), sums)
+    check_epilogue(view, F16, replace(WIDE, load=load), "bias statistics")
 
 
 @pytest.mark.parametrize("dtype", [F16, TF32])
@@ -325,8 +306,7 @@ def test_registers_of_a_tile_that_one_warp_copies(dtype: torch.dtype) -> None:
     tile = specialized((128, 128, 128 // dtype.itemsize), (8, 1), 3, Load.TMA_WARP)
     view = fprop_view(ConvProblem((1, 4, 4, 64), (256, 3, 3), padding=1))
     compiled = compile_view(view, dtype, tile, "sm_90a")
-    kernel = unspilled(compiled)
-    assert 2 * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
+    unspilled(compiled, 2)
     assert compiled.spec.ctas_per_sm == 2
 
 

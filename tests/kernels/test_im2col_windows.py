@@ -20,7 +20,7 @@ from layoutconv.planning.halo_reuse import halo_of, widened
 from layoutconv.planning.kernel_spec import KernelSpec, vectors_of
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
-from layoutconv.planning.tile import HALO, REGISTERS, TileConfig, specialized
+from layoutconv.planning.tile import HALO, TileConfig, specialized
 from layoutconv.planning.tile_table import MAPPED_WINDOWS, WINDOWS
 from layoutconv.planning.tile_time import rate_of
 from layoutconv.planning.tma_im2col import im2col_of_a
@@ -28,20 +28,16 @@ from layoutconv.view.gemm_view import GemmView
 
 from ..grid_cover import with_deep
 from .launcher import (
-    Case,
-    check_exact,
-    check_view_runs,
+    check_parts,
     compile_view,
-    compiled_view,
     located,
-    reference,
-    run_case,
     spec_of,
     unspilled,
 )
 from .mutations import check_fault, put
 from .mutations import replace as mutated
-from .test_im2col import brought, copies, random_problem
+from .test_im2col import brought, random_problem
+from .test_tma import check_copies, copies
 from .tiles import retiled
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -141,8 +137,7 @@ RUN: dict[str, tuple[GemmView, TileConfig, torch.dtype, list[int]]] = {
 @pytest.mark.parametrize("name", with_deep(RUN, "rows of two pieces", "k-tiles of a line"))
 def test_windows(name: str) -> None:
     view, tile, dtype, want = RUN[name]
-    check_view_runs(view, dtype, tile, arch="sm_90a")
-    assert copies(compiled_view(view, dtype, tile, "sm_90a")) == want
+    check_copies(view, dtype, tile, want)
 
 
 @pytest.mark.parametrize(
@@ -150,19 +145,12 @@ def test_windows(name: str) -> None:
 )
 def test_one_operand_that_threads_copy(aligned: tuple[int, int, int], want: list[int]) -> None:
     view = wide(fprop_view(FEW))
-    case = Case.of(view, F16)
-    compiled = compiled_view(view, F16, TILE, "sm_90a", aligned=aligned)
-    check_exact(case, run_case(case, compiled))
-    assert copies(compiled) == want
+    check_copies(view, F16, TILE, want, aligned=aligned)
 
 
 def test_parts_that_are_added_later() -> None:
     view = wide(fprop_view(FEW))
-    case = Case.of(view, F16, F32)
-    compiled = compiled_view(view, F16, TILE, "sm_90a", F32, split="partial")
-    ran = run_case(case, compiled, splits=2)
-    assert torch.equal(ran.out.double().sum(0), reference(case)[0])
-    assert copies(compiled) == [1, 3, 0]
+    assert copies(check_parts(view, F16, TILE, 2)) == [1, 3, 0]
 
 
 @pytest.mark.parametrize("shape", WINDOWS, ids=str)
@@ -173,8 +161,7 @@ def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
     load = Load.TMA_WARP if shape == (128, 64, 4, 1) else Load.CP_ASYNC_WARPGROUP
     tile = specialized((m, n, 32), warps, stages, load, halo_taps=3)
     compiled = compile_view(view, F16, tile, "sm_90a")
-    kernel = unspilled(compiled)
-    assert tile.ctas_per_sm * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
+    kernel = unspilled(compiled, tile.ctas_per_sm)
     room = MACHINES["sm_90a"].smem_per_cta
     assert kernel.static_shared + compiled.spec.smem_bytes <= room
 

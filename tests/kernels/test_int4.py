@@ -51,10 +51,7 @@ def ran(case: Case, number: int = 0, **rest: Any) -> Ran:
     """A kernel on the packed data of a case."""
     packed = Case(in_pairs(case.view), pack_int4(case.a), pack_int4(case.b), case.out)
     packed.epilogue = case.epilogue
-    compiled = compiled_view(
-        packed.view, torch.int8, tile_of(number, INT4), "sm_80", case.out.dtype, kind="int4",
-        epilogue=case.epilogue.structure,
-    )  # fmt: skip
+    compiled = packed.compiled(tile_of(number, INT4), kind="int4")
     return run_case(packed, compiled, **rest)
 
 

@@ -29,7 +29,6 @@ from .launcher import (
     Kind,
     check_kind_runs,
     check_view_runs,
-    compiled_view,
     run_case,
     spec_of,
 )
@@ -144,8 +143,7 @@ def test_epilogues(K: int, tile: TileConfig, statistics: bool) -> None:
     case = Case.of(view, F16, F32)
     steps = Bias(torch.linspace(-1, 1, K)), Activation("sigmoid")
     case.epilogue = Epilogue(steps, statistics=statistics)
-    structure = case.epilogue.structure
-    compiled = compiled_view(view, F16, tile, "sm_90a", F32, epilogue=structure)
+    compiled = case.compiled(tile, "sm_90a")
     assert (compiled.spec.run > 0) == (not statistics and K < 4)
     check(case, run_case(case, compiled), rtol=1e-5, atol=1e-6)
 

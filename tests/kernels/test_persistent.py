@@ -21,17 +21,15 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import KernelSchedule, Load, TileScheduler
 from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tile import REGISTERS, TileConfig, persistent
-from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
+from layoutconv.view.epilogue import Activation, Epilogue, Scale
 from layoutconv.view.gemm_view import GemmView
 
 from ..grid_cover import with_deep
 from .launcher import (
     Case,
+    check_epilogue,
     check_view_runs,
     compile_view,
-    compiled_view,
-    integers,
-    reference,
     run_case,
     spec_of,
     unspilled,
@@ -157,13 +155,7 @@ def test_as_many_ctas_as_there_are_tiles_or_room(most: int) -> None:
 
 def test_steps_of_an_epilogue() -> None:
     view, dtype, tile, _, _ = RUN["folded lines"]
-    case = Case.of(view, dtype)
-    plain = reference(case)[0]
-    bias, residual = integers((view.n,), F32, 2), integers(tuple(case.out.shape), dtype, 3)
-    case.epilogue = Epilogue((Bias(bias), Residual(residual), Activation("relu")))
-    compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
-    want = (plain + bias + residual.double()).relu().to(dtype)
-    assert torch.equal(run_case(case, compiled).out, want)
+    check_epilogue(view, dtype, tile, "bias residual relu")
 
 
 COUNTED = ["teams, windows", "teams of 128 rows", "teams, B held, counting", "teams, windows, tf32"]
@@ -177,8 +169,7 @@ def test_statistics_of_teams(name: str, most: int) -> None:
     view, dtype, tile, *_ = RUN[name]
     case = Case.of(view, dtype)
     case.epilogue = Epilogue((Scale(0.375), Activation("relu")), statistics=True)
-    compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
-    ran = run_case(case, compiled, most=most)
+    ran = run_case(case, case.compiled(tile, "sm_90a"), most=most)
     check(case, ran)
     ctas = min(most, -(-view.m // tile.m))
     assert ran.statistics is not None

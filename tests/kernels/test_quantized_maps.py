@@ -10,7 +10,7 @@ from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 
-from .launcher import Case, compiled_view, integers, run_case
+from .launcher import Case, integers, run_case
 from .test_epilogue import check
 from .test_skip import kernel_map
 
@@ -40,7 +40,4 @@ def test_a_map_is_multiplied_and_requantised(name: str, dtype: torch.dtype) -> N
     steps = Scale(scale), Bias(integers((40,), torch.float32, 4)), Residual(past, 0.25)
     case = Case.of(view, dtype, dtype)
     case.epilogue = Epilogue((*steps, Activation("relu")))
-    compiled = compiled_view(
-        view, dtype, tile, arch, dtype, skip=True, epilogue=case.epilogue.structure
-    )
-    check(case, run_case(case, compiled))
+    check(case, run_case(case, case.compiled(tile, arch, skip=True)))

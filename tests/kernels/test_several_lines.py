@@ -12,17 +12,13 @@ from layoutconv.planning.map_rates import tiles_of_several_lines
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view, strided_map, submanifold_map
 from layoutconv.sparse.views import kernel_map_dgrad_view
-from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
 
 from .launcher import (
-    Case,
-    check_exact,
+    check_epilogue,
+    check_view_runs,
     compile_view,
     compiled_view,
-    integers,
-    reference,
-    run_case,
     spec_of,
     unspilled,
 )
@@ -37,9 +33,8 @@ SMALL = specialized((64, 64, 96), (4, 1), 2)
 
 
 def ran(view: GemmView, tile: TileConfig, dtype: torch.dtype = torch.float16) -> None:
-    case = Case.of(view, dtype)
     assert can_skip(view, spec_of(view, dtype, tile, "sm_90a").along, tile)
-    check_exact(case, run_case(case, compiled_view(view, dtype, tile, "sm_90a", skip=True)))
+    check_view_runs(view, dtype, tile, arch="sm_90a", skip=True)
 
 
 @pytest.mark.parametrize(("tile", "channels"), ALL, ids=str)
@@ -74,13 +69,8 @@ def test_the_gradient_of_the_inputs(mirrored: bool) -> None:
 def test_what_follows_the_sums(parts: int) -> None:
     index, order = kernel_map(150, 9, 0.3), torch.randperm(150, dtype=torch.int32)
     view = kernel_map_view(index, 96, 64, kernel_size=(3, 3), scatter_index=order)
-    case = Case.of(view, torch.float16, torch.float32)
-    want = reference(case)[0]
-    bias, more = integers((64,), torch.float32, 3), integers(case.out.shape, torch.float32, 4)
-    case.epilogue = Epilogue((Bias(bias), Residual(more), Activation("relu")))
-    of = view, torch.float16, replace(SMALL, cluster_k=parts), "sm_90a", torch.float32
-    compiled = compiled_view(*of, skip=True, epilogue=case.epilogue.structure)
-    assert torch.equal(run_case(case, compiled).out.double(), (want + bias + more).relu())
+    tile, steps = replace(SMALL, cluster_k=parts), "bias residual relu"
+    check_epilogue(view, torch.float16, tile, steps, out=torch.float32, skip=True)
 
 
 def test_bfloat16() -> None:

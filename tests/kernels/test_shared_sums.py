@@ -13,17 +13,15 @@ from layoutconv.kernels.gemm.k_tiles import KTiles
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
-from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from tools.ptx_sim import Fault, parse
 
 from .launcher import (
     Case,
+    check_epilogue,
     check_exact,
     check_view_runs,
     compile_view,
     compiled_view,
-    integers,
-    reference,
     run_case,
 )
 from .mutations import replace as mutated
@@ -86,9 +84,7 @@ def test_taps_that_tiles_lack(tile: TileConfig, channels: int, there: float) -> 
     index = kernel_map(150, 27, there)
     index[-70:] = -1
     view = kernel_map_view(index, channels, 40, kernel_size=(3, 3, 3))
-    case = Case.of(view, torch.float16)
-    compiled = compiled_view(view, torch.float16, tile, "sm_90a", skip=True)
-    check_exact(case, run_case(case, compiled))
+    check_view_runs(view, torch.float16, tile, arch="sm_90a", skip=True)
 
 
 def test_fewer_k_tiles_than_parts() -> None:
@@ -100,16 +96,8 @@ def test_fewer_k_tiles_than_parts() -> None:
 def test_what_follows_sums_comes_after_all_parts(tile: TileConfig, residual: bool) -> None:
     """A ReLU of a part would be another result."""
     view = fprop_view(ConvProblem((1, 9, 11, 64), (72, 3, 3), padding=1))
-    case = Case.of(view, torch.float16, torch.float32)
-    want = reference(case)[0]
-    bias, more = integers((72,), torch.float32, 3), integers(case.out.shape, torch.float32, 4)
-    steps: list[Any] = [Bias(bias), Residual(more)] if residual else [Bias(bias)]
-    case.epilogue = Epilogue((*steps, Activation("relu")))
-    compiled = compiled_view(
-        view, torch.float16, tile, "sm_90a", torch.float32, epilogue=case.epilogue.structure
-    )
-    want = (want + bias + more if residual else want + bias).relu()
-    assert torch.equal(run_case(case, compiled).out.double(), want)
+    steps = "bias residual relu" if residual else "bias relu"
+    check_epilogue(view, torch.float16, tile, steps, out=torch.float32)
 
 
 def test_refused() -> None:

@@ -14,7 +14,7 @@ from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 
 from ..grid_cover import with_deep
-from .launcher import Case, compiled_view, convert, integers, reference, run_case
+from .launcher import Case, convert, integers, reference, run_case
 
 F16, F32 = torch.float16, torch.float32
 SMALL = TileConfig((64, 64, 32), (2, 2), 2)
@@ -65,10 +65,7 @@ def test_one_kernel_with_an_epilogue(name: str) -> None:
 
 def check(case: Case, tile: TileConfig, arch: str) -> None:
     """Compare with float64 at every place of D; places have channels."""
-    compiled = compiled_view(
-        case.view, case.a.dtype, tile, arch, case.out.dtype, epilogue=case.epilogue.structure
-    )
-    ran = run_case(case, compiled)
+    ran = run_case(case, case.compiled(tile, arch))
     sums, written = reference(case)
     assert torch.equal(ran.written, written)
     channels = columns_of(case.view)

@@ -23,19 +23,19 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
-from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView
 
 from ..grid_cover import with_deep
 from .launcher import (
     Case,
-    check_exact,
+    check_epilogue,
     check_view_runs,
     compile_view,
     compiled_apart,
     compiled_view,
     reference,
     run_case,
+    spec_of,
 )
 from .mutations import Patch, check_fault, put
 from .test_skip import kernel_map
@@ -92,8 +92,7 @@ def test_a_cluster_shares_sums_of_gathered_rows_without_the_taps_that_tiles_lack
     index = kernel_map(100, 27, 0.1)
     index[-70:] = -1
     view, tile = kernel_map_view(index, 16, 40, kernel_size=(3, 3, 3)), replace(LINES, cluster_k=2)
-    case = Case.of(view, torch.float32)
-    check_exact(case, run_case(case, compiled_view(view, torch.float32, tile, "sm_90a", skip=True)))
+    check_view_runs(view, torch.float32, tile, arch="sm_90a", skip=True)
 
 
 ROWS_192 = specialized((192, 128, 32), (12, 1), 4)
@@ -120,33 +119,21 @@ def test_three_warpgroups_with_parts_of_a_sum_or_taps_left_out() -> None:
     check(view, replace(ROWS_192, cluster_k=2, stages=2))
     index = kernel_map(200, 9, 0.1)
     view = kernel_map_view(index, 32, 40, kernel_size=(3, 3))
-    case = Case.of(view, torch.float32)
-    compiled = compiled_view(view, torch.float32, ROWS_192, "sm_90a", skip=True)
-    assert compiled.spec.kept
-    check_exact(case, run_case(case, compiled))
+    assert spec_of(view, torch.float32, ROWS_192, "sm_90a", skip=True).kept
+    check_view_runs(view, torch.float32, ROWS_192, arch="sm_90a", skip=True)
 
 
 def test_sums_are_converted_behind_the_wait_for_products() -> None:
     """The last block of the loop ends in the wait, and the epilogue's first instructions follow."""
     view = kernel_map_view(kernel_map(5, 12, 0.4), 128, 128, kernel_size=(3, 2, 2), groups=2)
-    case = Case.of(view, torch.float32, torch.bfloat16)
-    of = torch.float32, replace(LINES, stages=4), "sm_90a", torch.bfloat16
-    check_exact(case, run_case(case, compiled_view(view, *of, skip=True)))
+    tile, out = replace(LINES, stages=4), torch.bfloat16
+    check_view_runs(view, torch.float32, tile, arch="sm_90a", out=out, skip=True)
 
 
 def test_statistics_of_three_warpgroups() -> None:
     view = grid(ConvProblem((1, 19, 13, 32), (100, 3, 1), padding=1), True, False)
     for out in (torch.float32, torch.float16):
-        case = Case.of(view, torch.float32, out)
-        case.epilogue = Epilogue(statistics=True)
-        structure = case.epilogue.structure
-        of = torch.float32, ROWS_192, "sm_90a", out
-        ran = run_case(case, compiled_view(view, *of, epilogue=structure))
-        check_exact(case, ran)
-        assert ran.statistics is not None
-        want = ran.out.double().view(-1, 100)
-        sums = torch.stack([want.sum(0), (want**2).sum(0)])
-        assert torch.equal(ran.statistics.double().sum(0), sums)
+        check_epilogue(view, torch.float32, ROWS_192, "statistics", out=out)
 
 
 def test_a_gradient_over_a_kernel_map_reads_a_filter_that_was_turned() -> None:

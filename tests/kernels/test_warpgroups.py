@@ -16,26 +16,23 @@ from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tile_table import HOPPER, tile_of
 from layoutconv.sparse import kernel_map_view
-from layoutconv.view.epilogue import Activation, Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import row_major
 
 from ..grid_cover import with_deep
 from .launcher import (
-    Case,
-    check_exact,
+    check_epilogue,
+    check_parts,
     check_view_runs,
     compile_view,
     compiled_view,
-    integers,
-    reference,
-    run_case,
+    spec_of,
 )
 from .mutations import check_fault, put
 from .mutations import replace as mutated
-from .test_im2col import copies
 from .test_skip import kernel_map, tile_taps
 from .test_template import DENSE, grid
+from .test_tma import check_copies
 
 TYPES = [torch.float16, torch.bfloat16]
 # (m, n, k, warps_m, warps_n, stages), small as in test_template.
@@ -98,12 +95,10 @@ def test_a_kernel_map_without_the_taps_that_tiles_lack(channels: int, taps: int)
     index = kernel_map(150, taps**3, 0.1)
     index[-70:] = -1
     view = kernel_map_view(index, channels, 40, kernel_size=3 * (taps,))
-    case = Case.of(view, torch.float16)
-    compiled = compiled_view(view, torch.float16, small_tile(0), "sm_90a", skip=True)
-    assert compiled.spec.kept == (64 * 27 if channels == 64 else 0)
-    ran = run_case(case, compiled)
-    check_exact(case, ran)
-    assert ran.launch.shared_bytes == compiled.spec.smem_bytes
+    ran = check(view, 0, skip=True)
+    spec = spec_of(view, torch.float16, small_tile(0), "sm_90a", skip=True)
+    assert spec.kept == (64 * 27 if channels == 64 else 0)
+    assert ran.launch.shared_bytes == spec.smem_bytes
 
 
 def wgmmas(ran: Any) -> int:
@@ -120,14 +115,11 @@ def test_a_warpgroup_leaves_out_taps_that_its_rows_lack() -> None:
     rows = torch.randperm(233, generator=torch.Generator().manual_seed(1))[:200].int()
     rows[::9] = -1  # not stored
     view = kernel_map_view(index, 32, 40, scatter_index=rows, out_rows=233)
-    case = Case.of(view, torch.float16)
 
     def ran(skip: bool) -> Any:
-        compiled = compiled_view(view, torch.float16, tile, "sm_90a", skip=skip)
-        assert compiled.spec.kept == (128 * (27 + 1) if skip else 0)
-        found = run_case(case, compiled)
-        check_exact(case, found)
-        return wgmmas(found)
+        spec = spec_of(view, torch.float16, tile, "sm_90a", skip=skip)
+        assert spec.kept == (128 * (27 + 1) if skip else 0)
+        return wgmmas(check_view_runs(view, torch.float16, tile, arch="sm_90a", skip=skip))
 
     of_tiles, of_warpgroups = (tile_taps(index, rows) for rows in (128, 64))
     of_tiles[~of_tiles.any(1), 0] = True  # a tile of no tap has one, of zeros
@@ -157,12 +149,7 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
 
 def test_parts_of_a_sum_the_last_of_them_empty() -> None:
     view = wgrad_view(ConvProblem((1, 7, 5, 8), (24, 2, 3), padding=1))
-    case = Case.of(view, torch.float16, torch.float32)
-    compiled = compiled_view(
-        view, torch.float16, small_tile(0), "sm_90a", torch.float32, split="partial"
-    )
-    ran = run_case(case, compiled, splits=3)  # of one k-tile
-    assert torch.equal(ran.out.sum(0).double(), reference(case)[0])
+    check_parts(view, torch.float16, small_tile(0), 3)  # of one k-tile
 
 
 @pytest.mark.parametrize(
@@ -187,22 +174,8 @@ def test_statistics_of_an_epilogue(tile: TileConfig, biased: bool, out: torch.dt
     view: Any = fprop_view(ConvProblem((1, 9, 11, 32), (72, 3, 3), padding=1))
     if tile.halo_taps > 1:
         view = widened(view)
-    case = Case.of(view, torch.bfloat16 if out == torch.bfloat16 else torch.float16, out)
-    plain = reference(case)[0]
-    bias = integers((72,), torch.float32, 3)
-    steps = (Bias(bias), Activation("relu")) if biased else ()
-    case.epilogue = Epilogue(steps, statistics=True)
-    compiled = compiled_view(
-        view, case.a.dtype, tile, "sm_90a", out, epilogue=case.epilogue.structure
-    )
-    ran = run_case(case, compiled)
-    want = (plain + bias).relu() if biased else plain
-    want = want.to(out).double()
-    assert torch.equal(ran.out.double(), want)
-    assert ran.statistics is not None
-    flat = want.view(-1, 72)
-    sums = torch.stack([flat.sum(0), (flat**2).sum(0)])
-    assert torch.equal(ran.statistics.double().sum(0), sums)
+    dtype = torch.bfloat16 if out == torch.bfloat16 else torch.float16
+    check_epilogue(view, dtype, tile, "bias relu statistics" if biased else "statistics", out=out)
 
 
 def within(view: GemmView, shape: tuple[int, ...]) -> GemmView:
@@ -233,10 +206,9 @@ def test_rows_that_several_taps_share(name: str) -> None:
         tile = specialized(
             (64 if number % 2 else 128, 64, 32), (4, 1), 2 + number % 3, halo_taps=taps
         )
-        ran = check_view_runs(wide, TYPES[number % 2], tile, arch="sm_90a")
+        ran = check_copies(wide, TYPES[number % 2], tile, [1, taps, 0])
         assert ran.launch.shared_bytes == tile.smem_bytes(2, 2)
         assert halo_rows_per_tap(wide) == problem.dilation[-1]
-        assert copies(compiled_view(wide, TYPES[number % 2], tile, "sm_90a")) == [1, taps, 0]
     if name == "rows on rows":  # the widened view is one like any other
         check(wide, number)
 
@@ -314,8 +286,7 @@ def test_without_a_guard_the_machine_finds_a_fault(name: str) -> None:
     # A, whose k-tiles are of several taps.
     view = fprop_view(ConvProblem((1, 140, 56), (64, 3), padding=1))
     of = torch.float16, small_tile(2), "sm_90a", torch.float32
-    case = Case.of(view, torch.float16, torch.float32)
-    check_exact(case, run_case(case, compiled_view(view, *of)))
+    check_view_runs(view, torch.float16, small_tile(2), arch="sm_90a", out=torch.float32)
     check_fault(FAULTS[name], view, *of)
 
 

@@ -14,11 +14,15 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import TileScheduler
 from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.planning.tile_table import PERSISTENT, WHOLE_COLUMNS, persistent_tile
-from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.view.epilogue import Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
 
 from ..grid_cover import with_deep
-from .launcher import Case, check_view_runs, compiled_view, reference, run_case, spec_of
+from .launcher import (
+    check_epilogue,
+    check_view_runs,
+    spec_of,
+)
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 TILES = {(row.m, row.n): replace(persistent_tile(row, 32), stages=2) for row in WHOLE_COLUMNS}
@@ -95,11 +99,7 @@ def test_192_rows(kind: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["192", "192, tf32"])
 def test_a_bias_and_an_activation(name: str) -> None:
     view, dtype, tile = RUN[name]
-    case = Case.of(view, dtype)
-    plain, bias = reference(case)[0], torch.arange(192.0) % 7 - 3
-    case.epilogue = Epilogue((Bias(bias), Activation("relu")))
-    compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
-    assert torch.equal(run_case(case, compiled, most=2).out, (plain + bias).relu().to(dtype))
+    check_epilogue(view, dtype, tile, "bias relu")
 
 
 def test_what_they_do_not_store() -> None:
