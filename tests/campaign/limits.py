@@ -33,28 +33,20 @@ from torch import Tensor
 
 SPREAD = 4.0
 STEADY, DRIFT = 8.0, 4.0  # of what rounding to nearest leaves, and of what truncation does
-UNITS = {
-    torch.float16: 2.0**-11,
-    torch.bfloat16: 2.0**-8,
-    torch.float32: 2.0**-24,
-    torch.float64: 2.0**-53,
-    torch.float8_e4m3fn: 2.0**-4,
-    torch.float8_e5m2: 2.0**-3,
-    torch.int8: 0.0,
-    torch.int32: 0.0,
+# The unit of a rounding, and the distance of the least numbers: half of it is lost where results
+# are nearly zero. What is below the least normal one of float32 may be flushed.
+ROUNDINGS = {
+    torch.float16: (2.0**-11, 2.0**-24),
+    torch.bfloat16: (2.0**-8, 2.0**-126),
+    torch.float32: (2.0**-24, 2.0**-126),
+    torch.float64: (2.0**-53, 2.0**-1022),
+    torch.float8_e4m3fn: (2.0**-4, 2.0**-9),
+    torch.float8_e5m2: (2.0**-3, 2.0**-16),
+    torch.int8: (0.0, 1.0),
+    torch.int32: (0.0, 1.0),
 }
-# The distance of the least numbers: half of it is lost where results are nearly zero. What is below
-# the least normal one of float32 may be flushed.
-LEAST = {
-    torch.float16: 2.0**-24,
-    torch.bfloat16: 2.0**-126,
-    torch.float32: 2.0**-126,
-    torch.float64: 2.0**-1022,
-    torch.float8_e4m3fn: 2.0**-9,
-    torch.float8_e5m2: 2.0**-16,
-    torch.int8: 1.0,
-    torch.int32: 1.0,
-}
+UNITS = {dtype: unit for dtype, (unit, _) in ROUNDINGS.items()}
+LEAST = {dtype: least for dtype, (_, least) in ROUNDINGS.items()}
 # The steepest slope of an activation. Those of the second table are computed to about 2^-22: of
 # their value, and where that is a difference of numbers up to 8, of these.
 SLOPES = {
@@ -123,7 +115,7 @@ def arithmetic(dtype: torch.dtype, precision: str = "fp32", *, tensor_cores: boo
 
 def of_result(value: Tensor, error: Tensor, dtype: torch.dtype) -> Tensor:
     """The limit of a stored result that was off by ``error`` before it was rounded to ``dtype``."""
-    unit, least = UNITS[dtype], LEAST[dtype]
+    unit, least = ROUNDINGS[dtype]
     if dtype in (torch.int8, torch.int32):
         return error + 0.5
     return error + unit * (value.abs() + error) + least
