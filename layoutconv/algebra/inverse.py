@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from .axes import has_axes
 from .basis import ScaledBasis
@@ -47,6 +48,7 @@ from .swizzle import Swizzle
 from .xor import F2
 
 _FEW = 1024  # positions of XOR strides, of whose inverse one layout is searched for
+Inverse = TypeVar("Inverse")
 Mode = tuple[Any, Any, Any]  # stride, extent, and the place: how far the mode moves the position
 
 
@@ -101,21 +103,31 @@ def _left_of_composed(a: ComposedLayout) -> Any:
 
 def _right_inverse(a: Layout) -> Layout:
     require_known("right_inverse", a)
-    kind = arithmetic(a)
-    if kind is Arithmetic.OPAQUE:
+    if arithmetic(a) is Arithmetic.OPAQUE:
         if has_axes(a):
             return inverse_by_axis("right_inverse", a, _right_inverse)
         return right_inverse_of_table("right_inverse", a)
-    if kind is Arithmetic.XOR:
-        a = at_present("right_inverse", a)
+    of_table = partial(right_inverse_of_table, "right_inverse")
+    return _of_strides("right_inverse", a, _right, right_inverse_f2, of_table)
+
+
+def _of_strides(
+    name: str,
+    a: Layout,
+    of_modes: Callable[[Layout, list[Mode]], list[tuple[Any, Any]]],
+    of_bits: Callable[[Layout], Inverse],
+    of_table: Callable[[Layout], Inverse],
+) -> Layout | Inverse:
+    """The inverse of a layout of multiples: by its modes, or of XOR strides by bits, or a table."""
+    if arithmetic(a) is Arithmetic.XOR:
+        a = at_present(name, a)
         if is_bitwise(a):
-            return right_inverse_f2(a)
+            return of_bits(a)
         integers = integer_strides(a)
         if integers is None:
-            return right_inverse_of_table("right_inverse", a)
+            return of_table(a)
         a = integers
-    by_path = _modes_by_path("right_inverse", a)
-    leaves = {path: _right(a, modes) for path, modes in by_path.items()}
+    leaves = {path: of_modes(a, modes) for path, modes in _modes_by_path(name, a).items()}
     return from_leaves(leaves[()]) if () in leaves else nested_by_path(leaves)
 
 
@@ -146,24 +158,18 @@ def left_inverse(a: Any) -> Any:
 
 def _left_inverse(a: Layout) -> Layout | ComposedLayout:
     require_known("left_inverse", a)
-    kind = arithmetic(a)
-    if kind is Arithmetic.OPAQUE:
+    if arithmetic(a) is Arithmetic.OPAQUE:
         if has_axes(a):
             return inverse_by_axis("left_inverse", a, _left_of_axis)
         raise LayoutTypeError(
             f"left_inverse: {a} has strides that are no multiples; no layout undoes a function"
         )
-    if kind is Arithmetic.XOR:
-        a = at_present("left_inverse", a)
-        if is_bitwise(a):
-            return left_inverse_f2(a)
-        integers = integer_strides(a)
-        if integers is None:
-            return _left_of_table(a) or left_inverse_of_coordinates(a)
-        a = integers
-    by_path = _modes_by_path("left_inverse", a)
-    leaves = {path: _left(a, modes) for path, modes in by_path.items()}
-    return from_leaves(leaves[()]) if () in leaves else nested_by_path(leaves)
+    return _of_strides("left_inverse", a, _left, left_inverse_f2, _left_of_bits)
+
+
+def _left_of_bits(a: Layout) -> Layout | ComposedLayout:
+    """The left inverse of XOR strides over positions that are not their bits."""
+    return _left_of_table(a) or left_inverse_of_coordinates(a)
 
 
 def _left_of_axis(a: Layout) -> Layout:
