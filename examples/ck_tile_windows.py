@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from support.command_line import program
+from support.command_line import parsed, program
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, GemmView, Layout
-from layoutconv.base.devices import choose_device
 from layoutconv.conv.windows import merge, windows
 from layoutconv.drawing import Figure, draw
 from layoutconv.drawing.one_scale import on_one_scale
@@ -71,8 +70,7 @@ class Memory:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show the views, convolve in three ways, compare and count; 1 if a result differs."""
     parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
-    options = parser.parse_args(arguments)
-    choose_device(options.device)  # says why there is no GPU
+    options = parsed(parser, arguments)
     device = options.device
     memory = Layout((EXTENT, EXTENT), (EXTENT, 1))
     view = windows(memory, (TAPS, TAPS))

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from support.command_line import program
+from support.command_line import parsed, program
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, CustomStride, E, GemmView, IndexedGather, Layout
-from layoutconv.base.devices import choose_device
 from layoutconv.drawing import Figure, draw
 from layoutconv.view.operands import runtime, static
 
@@ -60,8 +59,7 @@ class Mode:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Multiply through indices on rows, on columns, on both; 1 if a result is wrong, else 0."""
     parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
-    options = parser.parse_args(arguments)
-    choose_device(options.device)  # says why there is no GPU
+    options = parsed(parser, arguments)
     device = options.device
     generator = torch.Generator().manual_seed(0)
 

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from support.command_line import program
+from support.command_line import parsed, program
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout
-from layoutconv.base.devices import choose_device
 from layoutconv.drawing import Figure, draw
 from layoutconv.drawing.one_scale import on_one_scale
 from layoutconv.errors import ArgumentError
@@ -43,8 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = program(__file__, __doc__, '--text "adkb,bkce->adce"', device="cpu", picture=".svg")
     add = parser.add_argument
     add("--text", help="one contraction, over the letters " + "".join(EXTENTS))
-    options = parser.parse_args(arguments)
-    choose_device(options.device)  # says why there is no GPU
+    options = parsed(parser, arguments)
     generator = torch.Generator().manual_seed(0)
     passed = True
     for text in [options.text] if options.text else TEXTS:

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from support.command_line import program
+from support.command_line import parsed, program
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import GemmView, Layout
-from layoutconv.base.devices import choose_device
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.drawing import Figure, draw
@@ -52,8 +51,7 @@ class Run:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, compare; 1 if a result is wrong, else 0."""
     parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
-    options = parser.parse_args(arguments)
-    choose_device(options.device)  # says why there is no GPU
+    options = parsed(parser, arguments)
     device = options.device
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(N, H, W, C, generator=generator).to(device)

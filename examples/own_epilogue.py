@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from support.command_line import program
+from support.command_line import parsed, program
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import Bias, Clamp, Epilogue, Layout, Residual, Scale
-from layoutconv.base.devices import choose_device
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.drawing import Cell, Figure, Grid, draw
 from layoutconv.drawing.one_scale import recoloured
@@ -131,8 +130,7 @@ def picture() -> Figure:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, compare with each step by torch in float64, count; 0, or 1 where a result differs."""
     parser = program(__file__, __doc__, "--device cuda", device="cpu", picture=".svg")
-    options = parser.parse_args(arguments)
-    choose_device(options.device)  # says why there is no GPU
+    options = parsed(parser, arguments)
 
     layer = Layer.of(2, 28, 28, 64, 64, options.device)
     print(f"epilogue  {layer.epilogue().structure}")

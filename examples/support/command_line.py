@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
+
+from layoutconv.base.devices import choose_device
 
 
 def program(
@@ -42,6 +45,13 @@ def program(
             "--output", type=new_file, default=default, metavar="FILE", help="the picture"
         )
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the options; an error says why there is no GPU where ``--device`` asks for one."""
+    options = parser.parse_args(arguments)
+    choose_device(options.device)
+    return options
 
 
 def positive_int(text: str) -> int:
