@@ -13,6 +13,8 @@ from layoutconv.drawing import Figure, to_svg, to_text
 from layoutconv.drawing.api import draw
 from layoutconv.drawing.named import atom
 
+from .conftest import Refused
+
 NESTED = "((2,2),(4,2)):((1,8),(2,16))"
 C = "((4,8),(2,2)):((32,1),(16,8))"
 
@@ -79,17 +81,13 @@ def test_plain_characters_and_colours_where_asked_for(capsys: pytest.CaptureFixt
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_end_in_a_sentence(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["draw", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("layoutconv: error: ")
-    assert message in err
+def test_mistakes_end_in_a_sentence(arguments: list[str], message: str, refused: Refused) -> None:
+    error = refused(arguments)
+    assert error.startswith("layoutconv: error: ")
+    assert message in error
 
 
-def test_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_thing_at_a_time(refused: Refused) -> None:
     for arguments, message in (
         ([], "Expected one of LAYOUT, --atom and --view."),
         (["(4,2)", "--atom", "m16n8k16.f16"], "Expected one of LAYOUT, --atom and --view."),
@@ -100,8 +98,7 @@ def test_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
         (["(4,2)", "--tv", "a"], "expected two extents such as 16,8, got 'a'"),
         (["(4,2)", "--tv", "1,2,3"], "expected two extents such as 16,8, got '1,2,3'"),
     ):
-        assert main(["draw", *arguments]) == 2
-        error = capsys.readouterr().err
+        error = refused(arguments)
         assert error.startswith("layoutconv: error: ")
         assert message in error
         assert error.count("\n") == 1
