@@ -60,7 +60,14 @@ MAPS: dict[str, Any] = {
     "strided": lambda x: strided_map(x, 2, 2),
     "inverse": lambda x: strided_map(x, 2, 2).inverse,
 }
+CPU = torch.device("cpu")
 CLOUDS = (500, 0), (600, 1), (610, 2)  # the last two are of about one size
+
+
+def launch_of(activation: str | None, dtype: torch.dtype = torch.float16) -> Launch:
+    """A launch for tensors of one type, with an activation or without."""
+    ending = EpilogueArgs(None, None, None, activation, 0.01, None).epilogue()
+    return Launch(tuple, torch.empty(0, C, dtype=dtype), dtype, ending)
 
 
 def views(found: KernelMap, *, in_order: bool) -> list[GemmView]:
@@ -137,13 +144,11 @@ def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
     call would give it.
     """
     gpu.says(current_device=-1)
-    like = torch.empty(0, C, dtype=torch.float16)
-    ending = EpilogueArgs(None, None, None, activation, 0.01, None).epilogue()
-    of, at_once = Launch(tuple, like, torch.float16, ending), []
+    of, at_once = launch_of(activation), []
     for rows, seed in (500, 0), (600, 1), (600, 1):
         found = MAPS[name](cloud(rows, seed))
         over = conv_over(*found.sorted, len(found.inputs), MapConv((K, *found.taps, C)))
-        made = OverMap(of, over, (len(found.outputs), K), (K, 1), like.device)
+        made = OverMap(of, over, (len(found.outputs), K), (K, 1), CPU)
         bare = made._at_once and made._at_once[0] if activation is None else made._then
         at_once.append(bare is not None)
         (launcher,) = made._bind((*of._kept_for[:3], None, False, of.structure, select.ALIGNED))
@@ -151,8 +156,8 @@ def test_a_launch_over_a_new_map_is_bound_as_it_is_made(
             assert bare == launcher.bare  # type: ignore[attr-defined]
             assert bare[1][0] == found.sorted[0].data_ptr()
     assert at_once == [False, False, True]
-    whole = Launch(tuple, like.float(), torch.float32, ending)  # depends on how it is multiplied
-    assert OverMap(whole, over, (len(found.outputs), K), (K, 1), like.device)._bare == {}
+    whole = launch_of(activation, torch.float32)  # depends on how it is multiplied
+    assert OverMap(whole, over, (len(found.outputs), K), (K, 1), CPU)._bare == {}
 
 
 def tables_of(found: KernelMap, name: str) -> tuple[MapTables, tuple[int, int]]:
@@ -173,16 +178,14 @@ def test_a_launch_of_a_known_plan_is_given_what_another_is(
     described when it comes.
     """
     gpu.says(current_device=-1)
-    like = torch.empty(0, C, dtype=torch.float16)
-    ending = EpilogueArgs(None, None, None, activation, 0.01, None).epilogue()
-    of, known = Launch(tuple, like, torch.float16, ending), []
+    of, known = launch_of(activation), []
     for rows, seed in (500, 0), (600, 1), (600, 1), (600, 1):
         found = MAPS[name](cloud(rows, seed))
         describe = partial(conv_pass, MapConv((K, *found.taps, C), 1, way == "back"))
         tables, shape = tables_of(found, way)
         made = over_map(of, describe, tables, shape, (shape[1], 1))
         known.append(isinstance(made, KnownOverMap))
-        usual = OverMap(of, describe(tables), shape, (shape[1], 1), like.device)
+        usual = OverMap(of, describe(tables), shape, (shape[1], 1), CPU)
         key = (*of._kept_for[:3], None, False, of.structure, (2, 16, 16))
         if isinstance(made, KnownOverMap):
             bare = usual._at_once[0] if activation is None else usual._then

@@ -92,18 +92,24 @@ def labels_of(x: SparseTensor, classes: int = 5) -> Tensor:
     return (x.coords[:, 1:].sum(1) % classes).long()
 
 
-def test_gradients_are_bit_for_bit_the_eager_ones() -> None:
-    net = plain()
+def check_steps(net: nn.Module, *, exact: bool) -> Any:
+    """Compare a step for each of ``SIZES`` with an eager one of a copy; the report, of hits."""
     other = copy.deepcopy(net)
     step = step_of(net, squares)
     for number, rows in enumerate(SIZES):
         for module in net, other:
             module.zero_grad(set_to_none=number % 2 == 0)
         x = cloud(rows, number)
-        assert torch.equal(step(x), eagerly(other, squares, x).detach())
-        check_same(net, other, exact=True)
+        found, expected = step(x), eagerly(other, squares, x).detach()
+        assert torch.equal(found, expected) or not exact
+        check_same(net, other, exact=exact)
     report = step.report()
     assert report.hits >= 3
+    return report
+
+
+def test_gradients_are_bit_for_bit_the_eager_ones() -> None:
+    report = check_steps(plain(), exact=True)
     assert set(report.eager) <= {OVERFLOW}
     assert {bucket.difference for bucket in report.buckets} == {0.0}
     assert len(report.buckets) == 2
@@ -163,17 +169,7 @@ def test_batch_norms_count_only_rows_that_there_are() -> None:
 
 
 def test_a_strided_network_with_batch_norms_at_every_level() -> None:
-    net = normed()
-    other = copy.deepcopy(net)
-    step = step_of(net, squares)
-    for number, rows in enumerate(SIZES):
-        for module in net, other:
-            module.zero_grad()
-        x = cloud(rows, number)
-        step(x)
-        eagerly(other, squares, x)
-        check_same(net, other)
-    assert step.report().hits >= 3
+    check_steps(normed(), exact=False)
 
 
 def test_in_float64_norms_and_statistics_differ_by_rounding_alone() -> None:
