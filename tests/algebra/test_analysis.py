@@ -34,11 +34,9 @@ from layoutconv.algebra import (
 )
 from layoutconv.testing.strategies import layouts, swizzles
 
+from .tables import table
+
 EVERY = settings(max_examples=80, deadline=None)
-
-
-def table(layout):
-    return [layout(i) for i in range(layout.size())]
 
 
 @EVERY

@@ -17,6 +17,8 @@ import pytest
 import layoutconv.algebra as lc
 from layoutconv.drawing.named import atom as named
 
+from .tables import table
+
 HEADERS = Path(os.environ.get("CUTLASS_PATH", "-")) / "include"
 PRODUCTS = ("sm61", "sm70", "sm75", "sm80", "sm89", "sm90")
 LANE = 1 << 21  # bits of CuTe's addresses of tensor memory from a lane to the next
@@ -105,10 +107,6 @@ class Printed:
         return found
 
 
-def ours(layout):
-    return [layout(i) for i in range(layout.size())]
-
-
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """The layouts that the program says of each name."""
@@ -181,24 +179,24 @@ def test_products_of_a_warp(said):
     for name in names:
         atom = named(re.sub("_(SATURATE|XORPOPC|ANDPOPC)$", "", name))
         theirs = [Printed(text).values() for text in said[name]]
-        assert theirs[0] == ours(atom.thr_id), name
+        assert theirs[0] == table(atom.thr_id), name
         for operand, values in zip("ABC", theirs[1:], strict=True):
-            assert values == ours(atom.fragment(operand)), f"{operand} of {name}"
+            assert values == table(atom.fragment(operand)), f"{operand} of {name}"
 
 
 def test_fragments_of_a_warpgroup(said):
     for n in range(8, 257, 8):
-        assert Printed(said[f"wgmma {n}"][0]).values() == ours(lc.wgmma_atom(n).c)
+        assert Printed(said[f"wgmma {n}"][0]).values() == table(lc.wgmma_atom(n).c)
     for k in (8, 16, 32):
         atom = lc.wgmma_atom(8, 256 // k, a_in_registers=True)
-        assert Printed(said[f"wgmma A {k}"][0]).values() == ours(atom.a)
+        assert Printed(said[f"wgmma A {k}"][0]).values() == table(atom.a)
 
 
 def test_copies_of_matrices(said):
     for name, _ in matrix_names():
         source, destination = (Printed(text).values() for text in said[name])
         atom = lc.copy_atom(name)
-        assert (source, destination) == (ours(atom.source), ours(atom.destination)), name
+        assert (source, destination) == (table(atom.source), table(atom.destination)), name
 
 
 def test_registers_of_tensor_memory(said):
@@ -210,7 +208,7 @@ def test_registers_of_tensor_memory(said):
         theirs, mine = (destination, atom.destination) if ".ld." in name else (source, atom.source)
         assert theirs.extents() == [32, mine[1].size()], name
         places = place.values()
-        lanes = [divmod(at, atom.row_bits) for at in ours(mine)]
+        lanes = [divmod(at, atom.row_bits) for at in table(mine)]
         assert [places[at] for at in theirs.values()] == [LANE * l + b for l, b in lanes], name
 
 
@@ -218,7 +216,7 @@ def test_copies_into_tensor_memory(said):
     for shape in UTCCP:
         atom = lc.copy_atom(f"tcgen05.cp.{shape}")
         source, destination, place = (Printed(text).values() for text in said[atom.name])
-        row, bits = atom.row_bits, len(ours(atom.source))
+        row, bits = atom.row_bits, len(table(atom.source))
         if shape == "4x256b":  # CuTe has them as four rows of a block of 128
             source = [at % 128 // 32 + at // 128 * 4 for at in source]
         rows = bits // row if shape == "4x256b" else int(shape.split("x")[0])
@@ -228,7 +226,7 @@ def test_copies_into_tensor_memory(said):
             (at % rows, at // rows, *divmod(places, LANE))
             for at, places in zip(source, (place[at] for at in destination), strict=True)
         }
-        mine = zip(ours(atom.source), ours(atom.destination), strict=True)
+        mine = zip(table(atom.source), table(atom.destination), strict=True)
         assert theirs == {(*divmod(s, row), *divmod(d, row)) for s, d in mine}, shape
 
 

@@ -38,11 +38,9 @@ from layoutconv.algebra import (
 from layoutconv.testing.oracle import evaluate, forced_complement
 from layoutconv.testing.strategies import layouts
 
+from .tables import table
+
 EVERY = settings(max_examples=80, deadline=None)
-
-
-def table(layout):
-    return [layout(i) for i in range(layout.size())]
 
 
 @EVERY

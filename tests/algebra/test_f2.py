@@ -41,11 +41,9 @@ from layoutconv.algebra.budget import Budget
 from layoutconv.algebra.overlap import _among_xor
 from layoutconv.algebra.xor_image import XorImage, mask_of_sums
 
+from .tables import table
+
 EVERY = settings(max_examples=60, deadline=None)
-
-
-def table(layout):
-    return [int(layout(i)) for i in range(layout.size())]
 
 
 @st.composite
@@ -64,7 +62,7 @@ def linear_layouts(draw):
 @EVERY
 @given(swizzles())
 def test_a_swizzle_is_its_own_inverse_and_a_permutation(swizzle):
-    values = [swizzle(i) for i in range(swizzle.size())]
+    values = table(swizzle)
     assert [swizzle(v) for v in values] == list(range(swizzle.size()))
     low = (1 << swizzle.base) - 1
     assert all(v & low == i & low for i, v in enumerate(values))
@@ -75,7 +73,7 @@ def test_a_swizzle_is_its_own_inverse_and_a_permutation(swizzle):
 def test_a_swizzle_is_a_layout(swizzle):
     layout = f2_layout(swizzle)
     assert isinstance(layout, Layout)
-    assert table(layout) == [swizzle(i) for i in range(swizzle.size())]
+    assert table(layout) == table(swizzle)
     assert from_f2(to_f2(layout)) == coalesce(layout) or table(from_f2(to_f2(layout))) == table(
         layout
     )

@@ -31,6 +31,8 @@ from layoutconv.algebra import (
     zipped_divide,
 )
 
+from .tables import table
+
 MATRIX = Tensor(list(range(48)), Layout((6, 8), (8, 1)))
 
 
@@ -58,7 +60,7 @@ def test_partitions_cover_the_tensor():
     seen = []
     for t in range(8):
         part = local_partition(MATRIX, threads, t)
-        seen += [part(i) for i in range(part.size())]
+        seen += table(part)
         assert part[0, 0] == MATRIX[t // 4, t % 4]
     assert sorted(seen) == list(range(48))
     with pytest.raises(LayoutError):
