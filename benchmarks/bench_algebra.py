@@ -11,7 +11,6 @@ and the CuTe DSL while it traces. The last column is the fastest eager peer's ti
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import platform
@@ -25,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from bars import plot
+from benchmark_options import program
 
 import layoutconv.algebra as lc
 from layoutconv.base.progress import Progress
-from layoutconv.cli.options import pattern
 
 HIERARCHICAL = ((4, 8), (2, 16)), ((1, 4), (32, 64))
 IM2COL = ((8, 8, 4, 2), (16, 3, 3, 3)), ((256, 2048, 16384, 65536), (1, 16, 128, 1024))
@@ -260,11 +259,7 @@ def show(rows: Sequence[Row]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure; 0, or 2 if no row matches."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re"
-    )
+    parser = program(__doc__, "rows")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a chart of the ratios")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")

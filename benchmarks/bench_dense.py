@@ -30,6 +30,7 @@ from typing import Any
 import dense_zoo
 import torch
 from bars import plot
+from benchmark_options import program
 from dense_cases import DTYPES, case_of
 from dense_workloads import Job, jobs
 from gpu_rows import first_line, measured
@@ -39,7 +40,6 @@ from timing import host_microseconds, interleaved_microseconds
 import layoutconv as lc
 from layoutconv.base.processes import in_processes
 from layoutconv.base.progress import Progress
-from layoutconv.cli.options import pattern
 
 ERROR_LIMIT = 1.1  # times cuDNN's
 
@@ -155,14 +155,10 @@ def measure(job: Job, repeats: int) -> Row:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = program(__doc__, "rows", "repeats", "json")
     add = parser.add_argument
-    add("--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re")
     add("--quick", action="store_true", help="a few workloads")
     add("--compile", type=int, default=0, metavar="N", help="compile first, in N processes")
-    add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")
-    add("--json", type=Path, metavar="FILE", help="write the rows here")
     add("--plot", type=Path, metavar="FILE", help="write a bar chart of the ratios here")
     dense_zoo.add_options(parser)
     return parser.parse_args(arguments)

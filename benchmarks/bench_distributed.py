@@ -39,6 +39,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from bench_stream import surface
+from benchmark_options import program
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
@@ -298,10 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A volume and a cloud split over GPUs, and training, against one GPU.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = program(__doc__, "json")
     add = parser.add_argument
     add("--device", choices=("cuda", "cpu"), default="cuda", help="GPUs and NCCL, or gloo")
     add("--ranks", type=int, nargs="+", metavar="N", help="numbers of ranks; 1, 2, 4 ... if absent")
@@ -314,7 +312,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--beams", type=int, default=128, metavar="N", help="of a cloud; points are 8 beams^2")
     add("--voxel", type=float, default=0.05, metavar="M", help="edge of a voxel of a cloud")
     add("--steps", type=int, default=10, metavar="N", help="calls in a batch of three")
-    add("--json", type=Path, metavar="FILE", help="write the rows there")
     return parser.parse_args(arguments)
 
 

@@ -20,7 +20,6 @@ The exit status is 1 if another side of ours does not agree with the one apart.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import statistics
@@ -29,11 +28,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from bench_sparse import PEERS, Cloud, clouds, first_line
+from benchmark_options import program
 from spconv_networks import residual_backbone, segmentation_unet
 from timing import relative_error
 from torch import Tensor, nn
@@ -74,14 +73,11 @@ class Figures(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure; 0, 1 where sides of ours do not agree, 2 without a GPU."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = program(__doc__, "workloads", "json")
     add = parser.add_argument
-    add("--workloads", type=Path, default=Path("../shared/bench"), metavar="FOLDER")
     add("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     add("--training", action="store_true", help="time a training step, too")
     add("--peers", nargs="*", metavar="NAME", help="modules of spconv's names; all installed ones")
-    add("--json", type=Path, metavar="FILE", help="write the rows here")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("bench_frameworks: error: it measures a GPU, and torch sees none", file=sys.stderr)

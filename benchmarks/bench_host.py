@@ -11,16 +11,15 @@ volume and of a point cloud, and eager calls of a point cloud.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_options import program
 from timing import Call, host_microseconds
 
 import layoutconv as lc
@@ -30,9 +29,7 @@ SHAPES = {"64 channels, few": (1, 64, 4, 8, 8), "64 channels": (1, 64, 16, 32, 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure; 0, or 2 without a GPU."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+    parser = program(__doc__, "json")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         print("bench_host: error: it measures a GPU, and torch sees none", file=sys.stderr)

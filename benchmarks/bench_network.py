@@ -38,6 +38,7 @@ from pathlib import Path
 
 import torch
 from bench_sparse import PEERS, Cloud, Row, clouds, finish, first_line
+from benchmark_options import program
 from network_calls import CAPTURED, KINDS, TARGETS, TOLERANCE, Call, Case, ours
 from network_peers import Request, in_time, names_of
 from roofs import Roof, roof_of
@@ -45,7 +46,6 @@ from timing import median_microseconds
 
 import layoutconv as lc
 from layoutconv.base.progress import Progress
-from layoutconv.cli.options import pattern
 
 
 class Phases:
@@ -165,17 +165,12 @@ def report(
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = program(__doc__, "rows", "workloads", "repeats", "json")
     add = parser.add_argument
-    add("--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re")
     add("--compile", type=int, default=0, metavar="N", help="compile first, in N processes")
     add("--peers", nargs="*", metavar="NAME", help="those to run; all that are installed")
     add("--peer-limit", type=float, default=300.0, metavar="SECONDS", help="of each peer")
-    add("--workloads", type=Path, default=Path("../shared/bench"), metavar="FOLDER")
     add("--cases", nargs="*", default=("lidar_kitti_b1",), help="of the workloads")
-    add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")
-    add("--json", type=Path, metavar="FILE", help="write the rows here")
     add("--plot", type=Path, metavar="FILE", help="write a chart of ratios and a roofline here")
     return parser.parse_args(arguments)
 

@@ -8,16 +8,15 @@ torch's rate on the same tensors in the same run. Outputs are poisoned and check
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import chain
-from pathlib import Path
 
 import torch
 from bench_template import median_microseconds
+from benchmark_options import program
 
 import layoutconv as lc
 from layoutconv.gpu.reduction_plan import sum_partials
@@ -106,9 +105,7 @@ def mode_row(shape: tuple[int, ...], mode: int, dtype: torch.dtype, times: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--iterations", type=int, default=50)
-    parser.add_argument("--json", type=Path)
+    parser = program(__doc__, "iterations", "json")
     arguments = parser.parse_args()
     times, rows = arguments.iterations, []
     for row in chain(

@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 from bars import plot
+from benchmark_options import program
 from dense_cases import clamp
 from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds, median_microseconds, relative_error
@@ -41,7 +42,6 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.base.progress import Progress
-from layoutconv.cli.options import pattern
 from layoutconv.nn.eight_bits import of_codes, scale_of, to_codes
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, submanifold_map, voxelize
@@ -428,17 +428,12 @@ def find_peers() -> Iterator[tuple[str, ModuleType]]:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = program(__doc__, "rows", "workloads", "repeats", "json")
     add = parser.add_argument
-    add("--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re")
-    add("--workloads", type=Path, default=Path("../shared/bench"), metavar="FOLDER")
     add("--cases", nargs="*", default=CASES, help="of the workloads")
     add("--channels", nargs="*", type=int, default=CHANNELS)
     every = (*DTYPES, *NARROW)
     add("--dtypes", nargs="*", default=every, choices=every)
-    add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")
-    add("--json", type=Path, metavar="FILE", help="write the rows here")
     add("--plot", type=Path, metavar="FILE", help="write a bar chart of the ratios here")
     return parser.parse_args(arguments)
 

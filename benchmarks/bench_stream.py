@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from benchmark_options import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -190,16 +191,12 @@ def _wait(device: torch.device) -> None:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A submanifold layer over clouds that are streamed from the host.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = program(__doc__, "json")
     add = parser.add_argument
     add("--device", choices=("cuda", "cpu"), default="cuda", help="where maps and sums are made")
     add("--most", type=float, default=1e8, metavar="VOXELS", help="of the largest cloud")
     add("--channels", type=int, default=32, metavar="C", help="in and out")
     add("--max-rows", type=int, default=1 << 23, metavar="N", help="of a chunk")
-    add("--json", type=Path, metavar="FILE", help="write the rows there")
     add("--plot", type=Path, metavar="FILE", help="write time against pairs there")
     return parser.parse_args(arguments)
 

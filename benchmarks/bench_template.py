@@ -9,7 +9,6 @@ of a batch of launches between CUDA events; outputs are poisoned and checked bef
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from benchmark_options import program
 from timing import host_microseconds, median_microseconds, relative_error
 
 import layoutconv as lc
@@ -182,10 +182,8 @@ def host_times() -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = program(__doc__, "iterations", "json")
     parser.add_argument("--example59", type=Path, help="the built C++ example 59")
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--iterations", type=int, default=50)
     arguments = parser.parse_args()
     rows: list[Row] = []
 

@@ -10,17 +10,16 @@ says it, and the launches, of an H200 without a GPU.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_options import program
 from roofs import roof_of
 from timing import interleaved_microseconds, relative_error
 
@@ -143,10 +142,9 @@ def measured(layer: Layer, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = program(__doc__, "json")
     parser.add_argument("--rows", default="", help="a regular expression that rows match")
     parser.add_argument("--dtype", choices=DTYPES, default="fp16")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--predict", action="store_true", help="the model's time alone, of an H200")
     arguments = parser.parse_args(argv)
     if not arguments.predict and not torch.cuda.is_available():

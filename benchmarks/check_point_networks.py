@@ -26,6 +26,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
+from benchmark_options import program
 from framework_files import Frameworks, StandIn
 from framework_parts import BaseModule, scatter
 from torch import Tensor, nn
@@ -324,7 +325,7 @@ def one(number: int, checkouts: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = program(__doc__)
     parser.add_argument("checkouts", type=Path, help="the folder of the projects' sources")
     parser.add_argument("--only", default="", help="networks with this in their name")
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_options import program
 from torch import Tensor
 
 import layoutconv as lc
@@ -104,8 +105,7 @@ def mean_iou(predicted: list[Tensor], tests: list[tuple[Tensor, Tensor]]) -> flo
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = program(__doc__)
     add = parser.add_argument
     on_gpu = torch.cuda.is_available()
     add("--seeds", type=int, default=3, help="networks that are trained")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_options import program
 from framework_files import Frameworks
 from framework_parts import parts
 from real_networks import FOLDERS, NETWORKS, Network, packages
@@ -118,7 +119,7 @@ def show(network: Network, found: Agreement) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = program(__doc__)
     parser.add_argument("checkouts", type=Path, help="the folder of the frameworks' sources")
     parser.add_argument("--project", choices=FOLDERS, help="one of them")
     parser.add_argument("--only", default="", help="networks with this in their name")

@@ -11,7 +11,6 @@ which are not part of a kernel's time, have lines of their own. Nothing is remem
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from benchmark_options import program
 from dense_cases import Convolution
 from dense_workloads import NARROW, PASSES, Job
 from timing import interleaved_microseconds
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Race; 2 without a GPU."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = program(__doc__)
     parser.add_argument("--rows", default="narrow", help="a regular expression on layer and pass")
     parser.add_argument("--tiles", type=int, default=3, help="of those that the model likes best")
     parser.add_argument("--seconds", type=float, default=60.0, help="after which no row begins")
