@@ -232,37 +232,32 @@ def run_case(
     memory, view, epilogue = Memory(), case.view, case.epilogue
     partial = compiled.spec.split == "partial"
     out = torch.stack([case.out] * splits) if partial else case.out
-    bytes_of_d, out = _shifted(out, shift[2])
-    tensors: list[Any] = []  # of which kernels get addresses, but for the last
-    for name, tensor, layout, by in (
-        ("a", case.a, view.a, shift[0]), ("b", case.b, view.b, shift[1])
-    ):  # fmt: skip
-        held, moved = _shifted(tensor, by)
-        tensors.append(_on_device(memory, name, moved, layout, held).address)
     name = "sums" if compiled.spec.split == "atomic" else "d"
-    tensors.append(_on_device(memory, name, out, view.d, bytes_of_d))
+    a, _ = _on_device(memory, "a", case.a, view.a, shift[0])
+    b, _ = _on_device(memory, "b", case.b, view.b, shift[1])
+    d, out = _on_device(memory, name, out, view.d, shift[2])
     indices = [
-        None if index is None else _on_device(memory, f"index {i}", index).address
+        None if index is None else _on_device(memory, f"index {i}", index)[0].address
         for i, index in enumerate(map(index_buffer, (view.a, view.b, view.d)))
     ]
     vectors, sources = (
-        tuple(_on_device(memory, f"{name} {i}", t, like).address for i, t in enumerate(found))
+        tuple(_on_device(memory, f"{name} {i}", t, like)[0].address for i, t in enumerate(found))
         or None
         for name, found, like in (
             ("vector", epilogue.vectors, None),
             ("source", epilogue.sources, view.d),
         )
     )
-    parts = None
+    sums, parts = None, None
     if epilogue.statistics:
-        rows = compiled.spec.rows_of_sums(view.m, most)
-        parts = torch.full((rows, 2, view.l * view.n), torch.nan)
+        shape = compiled.spec.rows_of_sums(view.m, most), 2, view.l * view.n
+        sums, parts = _on_device(memory, "statistics", torch.full(shape, torch.nan))
     ctas = (most,) if compiled.spec.tile.persistent else ()
     launch = launch_of(
-        compiled.program, compiled.function, *tensors, *indices,
+        compiled.program, compiled.function, a.address, b.address, d, *indices,
         as_argument((splits, case.out.numel(), *ctas, *runtime_integers(view).values())),
         epilogue.numbers or None, vectors, sources,
-        None if parts is None else _on_device(memory, "statistics", parts.view(-1)).address,
+        None if sums is None else sums.address,
     )  # fmt: skip
     assert launch.shared_bytes <= compiled.spec.smem_bytes  # as planned, or legality means nothing
     options |= {"shared_bytes": launch.shared_bytes, "cluster": launch.cluster}
@@ -275,26 +270,20 @@ def run_case(
     return Ran(out, written, launch, stats, parts)
 
 
-def _shifted(tensor: Tensor, shift: int) -> tuple[Tensor, Tensor]:
-    """A copy of a tensor some bytes into memory of its own: that memory, and the copy."""
-    held = torch.zeros(shift + tensor.nbytes, dtype=torch.uint8)
-    moved = held[shift:].view(tensor.dtype).view(tensor.shape)
-    return held, moved.copy_(tensor)
-
-
 def _on_device(
     memory: Memory,
     name: str,
     tensor: Tensor,
     layout: OperandLayout | None = None,
-    held: Tensor | None = None,
-) -> DeviceTensor:
-    """A tensor in the machine; only the output may be written, and an element by one thread.
+    shift: int = 0,
+) -> tuple[DeviceTensor, Tensor]:
+    """A copy of a tensor in the machine, ``shift`` bytes into memory of its own, and the copy.
 
-    ``layout`` is that of an operand, which has the tensor's shape and strides. ``held`` is the
-    memory that ends with the tensor.
+    Only the output may be written, and an element by one thread. ``layout`` is that of an operand,
+    which has the tensor's shape and strides.
     """
-    raw = tensor.view(torch.uint8) if held is None else held
+    raw = torch.zeros(shift + tensor.nbytes, dtype=torch.uint8)
+    copy = raw[shift:].view(tensor.dtype).view(tensor.shape).copy_(tensor)
     written = name in ("d", "statistics")
     address = memory.add(raw.numpy(), name, writable=written or name == "sums", output=written)
     dtype = "uint8" if "float8" in str(tensor.dtype) else dtype_name(tensor.dtype)
@@ -302,9 +291,7 @@ def _on_device(
     if layout is not None:
         stored = stages(layout)[-1].layout
         shape, stride = (tuple(map(int, t)) for t in (stored.shape, stored.stride))
-    return DeviceTensor(
-        address + (0 if held is None else len(held) - tensor.nbytes), shape, dtype, stride
-    )
+    return DeviceTensor(address + shift, shape, dtype, stride), copy
 
 
 def reference(case: Case) -> tuple[Tensor, Tensor]:
