@@ -199,14 +199,6 @@ ENCODERS = "mmdet3d.models.middle_encoders"
 # -- Pointcept -------------------------------------------------------------------------------------
 
 
-def pointcept(module: str, name: str, **options: Any) -> Callable[[Scene], Any]:
-    def build(scene: Scene) -> Any:
-        made = getattr(import_module(f"pointcept.models.{module}"), name)
-        return made(in_channels=scene.features.shape[1], **options)
-
-    return build
-
-
 def of_points(net: Any, scene: Scene) -> Any:
     return net(scene.of_points())
 
@@ -221,7 +213,25 @@ def of_transformer(net: Any, scene: Scene) -> Any:
     return net({**scene.of_points(), "coord": coord, "grid_size": 0.02})["feat"]
 
 
-SERIAL = {
+def pointcept(
+    network: str,
+    module: str,
+    name: str,
+    *,
+    scene: Callable[[int], Scene] | None = None,
+    call: Callable[[Any, Scene], Any] = of_points,
+    **options: Any,
+) -> Network:
+    """Return a network of Pointcept: class ``name`` of a module, with these options."""
+
+    def build(scene: Scene) -> Any:
+        made = getattr(import_module(f"pointcept.models.{module}"), name)
+        return made(in_channels=scene.features.shape[1], **options)
+
+    return Network("Pointcept", network, scene or voxels(6), build, call)
+
+
+SERIAL: dict[str, Any] = {
     "order": ("z", "hilbert"),
     "enable_flash": False,
     "shuffle_orders": False,
@@ -322,6 +332,8 @@ LARGE = {
     "conv_types": ["spatialgroupconv", "common", "common", "common"],
 }
 
+V1M1 = "sparse_unet.spconv_unet_v1m1_base"
+V3M1 = "point_transformer_v3.point_transformer_v3m1_base"
 NETWORKS = [
     Network("OpenPCDet", "VoxelBackBone8x", voxels(),
             pcdet(f"{BACKBONES}.spconv_backbone", "VoxelBackBone8x", {}), of_voxels),
@@ -348,29 +360,17 @@ NETWORKS = [
     Network("mmdetection3d", "BEVFusionSparseEncoder", lambda seed: street(5, (64, 72, 41), seed),
             mmdet3d("projects.BEVFusion.bevfusion.sparse_encoder", "BEVFusionSparseEncoder"),
             of_encoder),
-    Network("Pointcept", "SpUNet-v1m1", voxels(6),
-            pointcept("sparse_unet.spconv_unet_v1m1_base", "SpUNetBase", num_classes=13),
-            of_points),
-    Network("Pointcept", "SpUNetNoSkipBase", voxels(6),
-            pointcept("sparse_unet.spconv_unet_v1m1_base", "SpUNetNoSkipBase", out_channels=13),
-            of_points),
-    Network("Pointcept", "SpUNet-v1m2", voxels(6),
-            pointcept("sparse_unet.spconv_unet_v1m2_bn_momentum", "SpUNetBase", num_classes=13),
-            of_points),
-    Network("Pointcept", "SpUNet-v1m3 (PDNorm)", voxels(6),
-            pointcept("sparse_unet.spconv_unet_v1m3_pdnorm", "SpUNetBase", num_classes=13),
-            of_condition),
-    Network("Pointcept", "OACNNs", voxels(6),
-            pointcept("oacnns.oacnns_v1m1_base", "OACNNs", num_classes=13), of_points),
-    Network("Pointcept", "PT-v3m1", voxels(6),
-            pointcept("point_transformer_v3.point_transformer_v3m1_base", "PointTransformerV3",
-                      **SERIAL), of_transformer),
-    Network("Pointcept", "SpUNet-v1m1, scenes mixed", mixed(6),
-            pointcept("sparse_unet.spconv_unet_v1m1_base", "SpUNetBase", num_classes=13),
-            of_points),
-    Network("Pointcept", "PT-v3m1, scenes mixed", mixed(6),
-            pointcept("point_transformer_v3.point_transformer_v3m1_base", "PointTransformerV3",
-                      **SERIAL), of_transformer),
+    pointcept("SpUNet-v1m1", V1M1, "SpUNetBase", num_classes=13),
+    pointcept("SpUNetNoSkipBase", V1M1, "SpUNetNoSkipBase", out_channels=13),
+    pointcept("SpUNet-v1m2", "sparse_unet.spconv_unet_v1m2_bn_momentum", "SpUNetBase",
+              num_classes=13),
+    pointcept("SpUNet-v1m3 (PDNorm)", "sparse_unet.spconv_unet_v1m3_pdnorm", "SpUNetBase",
+              call=of_condition, num_classes=13),
+    pointcept("OACNNs", "oacnns.oacnns_v1m1_base", "OACNNs", num_classes=13),
+    pointcept("PT-v3m1", V3M1, "PointTransformerV3", call=of_transformer, **SERIAL),
+    pointcept("SpUNet-v1m1, scenes mixed", V1M1, "SpUNetBase", scene=mixed(6), num_classes=13),
+    pointcept("PT-v3m1, scenes mixed", V3M1, "PointTransformerV3", scene=mixed(6),
+              call=of_transformer, **SERIAL),
     Network("CenterPoint", "SpMiddleResNetFHD", voxels(),
             det3d("scn", "SpMiddleResNetFHD"), of_middle),
     Network("VoxelNeXt", "VoxelResBackBone8xVoxelNeXt2D", pillars(32),
