@@ -39,6 +39,21 @@ def each(faults: list[tuple[str, str, str, type[Exception]]]) -> pytest.MarkDeco
     return pytest.mark.parametrize("planted", cases)
 
 
+def run_on(compiled: Any, ptx: str, arrays: dict[str, np.ndarray], **options: Any) -> Stats:
+    """Run a kernel of fp16 tensors, which has to write all of ``d``; what was executed."""
+    memory = Memory()
+    tensors = [
+        DeviceTensor(memory.add(x, name, output=name == "d"), x.shape, "float16")
+        for name, x in arrays.items()
+    ]
+    kernel = parse(ptx)
+    launch = launch_of(kernel, compiled, *tensors, 0)
+    options["shared_bytes"] = launch.shared_bytes
+    stats = run(kernel, memory, launch.arguments, launch.grid, **options)
+    assert memory.written(memory.find("d")).all()
+    return stats
+
+
 def multiply(
     compiled: Any, ptx: str, m: int, n: int, k: int, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, Stats]:
@@ -49,14 +64,5 @@ def multiply(
     a = rng.standard_normal((m, k)).astype(np.float16)
     b = rng.standard_normal((n, k)).astype(np.float16)
     d = np.zeros((m, n), np.float16)
-    memory = Memory()
-    tensors = [
-        DeviceTensor(memory.add(x, name, output=name == "d"), x.shape, "float16")
-        for x, name in ((a, "a"), (b, "b"), (d, "d"))
-    ]
-    kernel = parse(ptx)
-    launch = launch_of(kernel, compiled, *tensors, 0)
-    options["shared_bytes"] = launch.shared_bytes
-    stats = run(kernel, memory, launch.arguments, launch.grid, **options)
-    assert memory.written(memory.find("d")).all()
+    stats = run_on(compiled, ptx, {"a": a, "b": b, "d": d}, **options)
     return d, (a.astype(np.float32) @ b.astype(np.float32).T).astype(np.float16), stats

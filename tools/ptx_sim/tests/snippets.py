@@ -38,13 +38,18 @@ def module(
 
 def launch(
     body: str,
-    *buffers: int,
+    *buffers: int | NDArray,
     memory: Memory | None = None,
     threads: int = 32,
     variables: str = "",
     **options,  # type: ignore[no-untyped-def]
 ) -> Stats:
-    """Run ``body`` in one CTA; the addresses of ``buffers`` are in %rd0, %rd1 ...; %t is %tid.x."""
+    """Run ``body`` in one CTA; the addresses of ``buffers`` are in %rd0, %rd1 ...; %t is %tid.x.
+
+    An array is added to the memory first; one that has an address there is given by that.
+    """
+    memory = memory or Memory()
+    addresses = [memory.add(x) if isinstance(x, np.ndarray) else x for x in buffers]
     params = ", ".join(f".param .u64 p{i}" for i in range(len(buffers)))
     loads = "".join(f"ld.param.u64 %rd{i}, [p{i}];\n" for i in range(len(buffers)))
     registers = """
@@ -52,7 +57,7 @@ def launch(
     mov.u32 %t, %tid.x;
     """
     kernel = parse(module(registers + loads + body, params, threads, variables))
-    return run(kernel, memory or Memory(), buffers, **options)
+    return run(kernel, memory, addresses, **options)
 
 
 def elementwise_module(

@@ -12,16 +12,11 @@ import pytest
 from .. import (
     DataRace,
     Deadlock,
-    DeviceTensor,
     Fault,
     InFlight,
-    Memory,
     Stats,
-    launch_of,
-    parse,
-    run,
 )
-from .planted import Planted, each
+from .planted import Planted, each, run_on
 
 pytest.importorskip("cutlass")
 
@@ -74,17 +69,8 @@ def run_im2col(compiled: Any, ptx: str, **options: Any) -> tuple[np.ndarray, np.
     window, shape, function = compiled
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
     want = im2col(x, window)
-    d, memory = np.zeros_like(want), Memory()
-    tensors = [
-        DeviceTensor(memory.add(array, name, output=name == "d"), array.shape, "float16")
-        for array, name in ((x, "x"), (d, "d"))
-    ]
-    kernel = parse(ptx)
-    launch = launch_of(kernel, function, *tensors, 0)
-    options["shared_bytes"] = launch.shared_bytes
-    stats = run(kernel, memory, launch.arguments, launch.grid, **options)
-    assert memory.written(memory.find("d")).all()
-    return d, want, stats
+    d = np.zeros_like(want)
+    return d, want, run_on(function, ptx, {"x": x, "d": d}, **options)
 
 
 def check(compiled: Any, ptx: str, **options: Any) -> tuple[np.ndarray, Stats]:

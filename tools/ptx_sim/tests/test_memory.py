@@ -66,25 +66,21 @@ def test_what_is_stored_is_loaded(shape: str, space: str) -> None:
 
 
 def test_narrow_loads_extend() -> None:
-    memory = Memory()
     source = np.array([0x80, 0x7F, 0xFF, 0], np.uint8)
     result = np.zeros(4, np.int32)
-    a, b = memory.add(source), memory.add(result)
     launch(
         "ld.global.s8 %r0, [%rd0]; ld.global.u8 %r1, [%rd0]; ld.global.s16 %r2, [%rd0+2];"
         "ld.global.s8 %r3, [%rd0+1]; st.global.v4.u32 [%rd1], {%r0, %r1, %r2, %r3};",
-        a, b, memory=memory, threads=1,
+        source, result, threads=1,
     )  # fmt: skip
     assert result.tolist() == [-128, 128, 255, 127]
 
 
 def test_constants_and_parameters() -> None:
-    memory = Memory()
     result = np.zeros(2, np.uint32)
     launch(
         "ld.const.u32 %r0, [table+4]; mov.u32 %r1, %ntid.x; st.global.v2.u32 [%rd0], {%r0, %r1};",
-        memory.add(result), memory=memory, threads=1,
-        variables=".const .align 4 .b32 table[3] = {7, 8, 9};",
+        result, threads=1, variables=".const .align 4 .b32 table[3] = {7, 8, 9};",
     )  # fmt: skip
     assert result.tolist() == [8, 1]
 
@@ -202,10 +198,8 @@ def test_groups_are_counted_per_thread() -> None:
 @pytest.mark.parametrize("width", [4, 8, 16])
 @pytest.mark.parametrize("read", [0, 3, None])
 def test_bytes_beyond_the_source_size_are_zero(width: int, read: int | None) -> None:
-    memory = Memory()
     source = np.arange(1, 17, dtype=np.uint8)
     result = np.full(width, 255, np.uint8)
-    a, b = memory.add(source), memory.add(result)
     size = width if read is None else read
     move = {4: "b32", 8: "b64", 16: "v2.b64"}[width]
     names = {4: "%r2", 8: "%rd2", 16: "{%rd2, %rd3}"}[width]
@@ -213,22 +207,20 @@ def test_bytes_beyond_the_source_size_are_zero(width: int, read: int | None) -> 
         f"mov.u32 %r0, sm; mov.u32 %r1, {size};"
         f"cp.async.ca.shared.global [%r0], [%rd0], {width}, %r1;"
         f"cp.async.wait_all; ld.shared.{move} {names}, [%r0]; st.global.{move} [%rd1], {names};",
-        a, b, memory=memory, variables=SHARED, threads=1,
+        source, result, variables=SHARED, threads=1,
     )  # fmt: skip
     np.testing.assert_array_equal(result, np.where(np.arange(width) < size, source[:width], 0))
 
 
 def test_a_copy_that_reads_nothing_may_point_anywhere() -> None:
-    memory = Memory()
     result = np.full(1, 255, np.uint32)
-    b = memory.add(result)
     for ignore in ("mov.u32 %r1, 0;", "setp.eq.u32 %p1, %t, %t;"):
         operand = "%r1" if "r1" in ignore else "%p1"
         launch(
             f"{ignore} mov.u32 %r0, sm; mov.u64 %rd2, 64;"
             f"cp.async.cg.shared.global.L2::128B [%r0], [%rd2], 16, {operand}; cp.async.wait_all;"
             "ld.shared.u32 %r2, [%r0+12]; st.global.u32 [%rd0], %r2;",
-            b, memory=memory, variables=SHARED, threads=1,
+            result, variables=SHARED, threads=1,
         )  # fmt: skip
         assert result[0] == 0
         result[0] = 255
@@ -253,8 +245,6 @@ def test_atomics_see_each_other(name: str, form: str) -> None:
     values = rng.integers(0, 30, 32).astype(dtype)
     totals = np.full(3, 5, dtype)
     before = np.zeros(32, dtype)
-    memory = Memory()
-    addresses = [memory.add(x) for x in (values, totals, before)]
     width = dtype.itemsize
     register = {16: "%h", 32: "%r", 64: "%rd1"}[bits]
     result = f"{register}1, " if form == "atom" else ""
@@ -266,7 +256,7 @@ def test_atomics_see_each_other(name: str, form: str) -> None:
         f"mul.wide.u32 %rd6, %r5, {width}; add.u64 %rd7, %rd1, %rd6;"
         f"{form}.relaxed.gpu.global.{name.split('.')[0]}{noftz}.{name.split('.')[1]}"
         f" {result}[%rd7], {register}2; {store}",
-        *addresses, memory=memory,
+        values, totals, before,
     )  # fmt: skip
     for slot in range(3):
         want = ATOMICS[name].reduce(values[slot::3], initial=dtype.type(5))
@@ -279,14 +269,12 @@ def test_atomics_see_each_other(name: str, form: str) -> None:
 
 
 def test_compare_and_swap_lets_one_thread_win() -> None:
-    memory = Memory()
     lock, seen = np.zeros(1, np.uint64), np.zeros(64, np.uint64)
-    a, b = memory.add(lock), memory.add(seen)
     launch(
         "add.u32 %r0, %t, 1; cvt.u64.u32 %rd2, %r0; mov.u64 %rd3, 0;"
         "atom.global.cas.b64 %rd4, [%rd0], %rd3, %rd2; mul.wide.u32 %rd5, %t, 8;"
         "add.u64 %rd6, %rd1, %rd5; st.global.u64 [%rd6], %rd4;",
-        a, b, memory=memory, threads=64,
+        lock, seen, threads=64,
     )  # fmt: skip
     assert 1 <= lock[0] <= 64
     assert (seen == 0).sum() == 1
@@ -294,14 +282,12 @@ def test_compare_and_swap_lets_one_thread_win() -> None:
 
 
 def test_exchange_inc_dec_and_packed_half() -> None:
-    memory = Memory()
     word, half = np.array([3, 0, 7], np.uint32), np.array([1.5, -2.0], np.float16)
-    a, b = memory.add(word), memory.add(half)
     launch(
         "atom.global.inc.u32 %r0, [%rd0], 3; atom.global.dec.u32 %r1, [%rd0+4], 9;"
         "atom.global.exch.b32 %r2, [%rd0+8], %r0; mov.b32 %r3, 0x3C003800;"
         "atom.global.add.noftz.f16x2 %r4, [%rd1], %r3;",
-        a, b, memory=memory, threads=1,
+        word, half, threads=1,
     )  # fmt: skip
     assert word.tolist() == [0, 9, 3]
     assert half.tolist() == [2.0, -1.0]
