@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from .. import Memory, Uninitialised
+from .. import Uninitialised
 from ..formats import decode, encode
 from .snippets import launch
 
@@ -119,8 +119,6 @@ def test_mma_is_a_matrix_product(shape: str, a_type: str, b_type: str, acc: str)
     c = (10 * rng.standard_normal((16, 8))).astype(dtype)
     c_regs = registers(c, C_PLACE)
     d_regs = np.zeros_like(c_regs)
-    memory = Memory()
-    addresses = [memory.add(x) for x in (a_regs, b_regs, c_regs, d_regs)]
 
     def move(op: str, pointer: int, first: int, count: int) -> str:
         """Load or store ``count`` registers of this lane."""
@@ -143,7 +141,7 @@ def test_mma_is_a_matrix_product(shape: str, a_type: str, b_type: str, acc: str)
         + f"mma.sync.aligned.{shape}.row.col.{acc}.{a_type}.{b_type}.{acc}"
         f" {names(24, nc)}, {names(0, na)}, {names(8, nb)}, {names(16, nc)};"
         + move("st", 3, 24, nc),
-        *addresses, memory=memory,
+        a_regs, b_regs, c_regs, d_regs,
     )  # fmt: skip
     exact = numbers(a, a_type) @ numbers(b, b_type) + c.astype(np.float64)
     np.testing.assert_array_equal(d_regs.view(dtype), fragment(exact, C_PLACE).astype(dtype))
@@ -161,9 +159,7 @@ SHARED = ".shared .align 128 .b8 sm[512];"
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_ldmatrix(count: int, transposed: bool) -> None:
     """Lane l gets elements (l // 4, 2 (l % 4)) and the next of each matrix, or its transpose."""
-    memory = Memory()
     result = np.zeros((32, 4), np.uint32)
-    a, b = memory.add(MATRICES), memory.add(result)
     names = ", ".join(f"%r{i}" for i in range(count))
     trans = ".trans" if transposed else ""
     launch(
@@ -172,7 +168,7 @@ def test_ldmatrix(count: int, transposed: bool) -> None:
         "st.shared.v4.b32 [%r21], {%r8, %r9, %r10, %r11}; bar.sync 0;"
         f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {{{names}}}, [%r21];"
         "st.global.v4.b32 [%rd7], {%r0, %r1, %r2, %r3};",
-        a, b, memory=memory, variables=SHARED,
+        MATRICES, result, variables=SHARED,
     )  # fmt: skip
     for lane in range(32):
         for i in range(count):
@@ -184,9 +180,7 @@ def test_ldmatrix(count: int, transposed: bool) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_stmatrix_undoes_ldmatrix(transposed: bool) -> None:
-    memory = Memory()
     result = np.zeros_like(MATRICES)
-    a, b = memory.add(MATRICES), memory.add(result)
     trans = ".trans" if transposed else ""
     launch(
         STAGE + "ld.global.v4.b32 {%r8, %r9, %r10, %r11}, [%rd6];"
@@ -195,20 +189,18 @@ def test_stmatrix_undoes_ldmatrix(transposed: bool) -> None:
         f"stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%r21], {{%r0, %r1, %r2, %r3}};"
         "ld.shared.v4.b32 {%r8, %r9, %r10, %r11}, [%r21];"
         "st.global.v4.b32 [%rd7], {%r8, %r9, %r10, %r11};",
-        a, b, memory=memory, variables=SHARED,
+        MATRICES, result, variables=SHARED,
     )  # fmt: skip
     np.testing.assert_array_equal(result, MATRICES)
 
 
 def test_movmatrix_transposes() -> None:
-    memory = Memory()
     source, result = MATRICES[0].reshape(-1).view(np.uint32), np.zeros(32, np.uint32)
-    a, b = memory.add(source), memory.add(result)
     launch(
         "mul.wide.u32 %rd5, %t, 4; add.u64 %rd6, %rd0, %rd5; add.u64 %rd7, %rd1, %rd5;"
         "ld.global.b32 %r0, [%rd6]; movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r0;"
         "st.global.b32 [%rd7], %r1;",
-        a, b, memory=memory,
+        source, result,
     )  # fmt: skip
     np.testing.assert_array_equal(result.view(np.uint16).reshape(8, 8), MATRICES[0].T)
 

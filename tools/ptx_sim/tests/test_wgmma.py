@@ -64,16 +64,11 @@ def multiply(
     d_type, a_type, b_type = kinds
     n, k = b.shape
     count = n // 4 if d_type == "f16" else n // 2
-    memory, result = Memory(), np.zeros((128, count), np.uint32)
+    result = np.zeros((128, count), np.uint32)
     in_b, code_b = image(b, *layout_b)
     in_a, code_a = image(a, *layout_a) if layout_a else (np.zeros(B_AT, np.uint8), 0)
     place = A_PLACE[f"m16n8k{k}.{SAME.get(a_type, a_type)}"]
     fragments = np.concatenate([registers(a[16 * w :][:16], place) for w in range(4)])
-    buffers = [
-        memory.add(np.concatenate([in_a, in_b])),
-        memory.add(fragments),
-        memory.add(result),
-    ]
     d = ", ".join(f"%d{i}" for i in range(count))
     left = "%rd10" if layout_a else "{%a0, %a1, %a2, %a3}"
     name = f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{d_type}.{a_type}.{b_type}"
@@ -90,7 +85,7 @@ def multiply(
         + DONE
         + f"mad.wide.u32 %rd9, %t, {4 * count}, %rd2;"
         + "".join(f"st.global.b32 [%rd9+{4 * i}], %d{i};" for i in range(count)),
-        *buffers, memory=memory, threads=128, variables=SHARED,
+        np.concatenate([in_a, in_b]), fragments, result, threads=128, variables=SHARED,
     )  # fmt: skip
     lane = np.arange(128)[:, None]
     row = 16 * (lane // 32) + lane % 32 // 4
