@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from layoutconv.base.gpu_clock import gpu_microseconds
+
 Call = Callable[[], object]
 
 
@@ -69,13 +71,7 @@ def _batch(call: Call, iterations: int) -> float:
         for _ in range(iterations):
             call()
         return 1e6 * (time.perf_counter() - begin) / iterations
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(iterations):
-        call()
-    end.record()
-    end.synchronize()
-    return 1e3 * start.elapsed_time(end) / iterations
+    return gpu_microseconds(call, iterations)
 
 
 def _captured(call: Call, count: int) -> Call:

@@ -26,6 +26,7 @@ from support.command_line import positive_int, program
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.base.gpu_clock import gpu_microseconds
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.drawing import Figure, draw
 from layoutconv.reference import Reference
@@ -162,13 +163,7 @@ def _time(work: Callable[[], object], iterations: int, on_gpu: bool) -> tuple[fl
             work()
             spent, done = time.perf_counter() - start, done + 1
         return spent / done * 1e3, done
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(iterations):
-        work()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / iterations, iterations
+    return gpu_microseconds(work, iterations) / 1e3, iterations
 
 
 def _check(run: Run, problem: ConvProblem, patience: float | None) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..base.devices import why_no_gpu
+from ..base.gpu_clock import gpu_microseconds
 from ..base.processes import Tick
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
@@ -253,18 +254,9 @@ def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: 
     a, b = _scratch(want.a, dtype, where), _scratch(want.b, dtype, where)
     out = _scratch(want.d, out_dtype, where)
 
-    def batch(run: Callable[[], object]) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        milliseconds: float = start.elapsed_time(end)
-        return 1e3 * milliseconds
-
     def measure(plan: Plan) -> float:
         with torch.cuda.device(device):
-            once = min(batch(lambda: plan(a, b, out)) for _ in range(3))
+            once = min(gpu_microseconds(lambda: plan(a, b, out)) for _ in range(3))
             count = max(1, min(100, int(BATCH / max(once, 1.0))))
             # A graph: of a short kernel, launches would take as long as the host is busy.
             graph = torch.cuda.CUDAGraph()
@@ -272,7 +264,7 @@ def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: 
                 for _ in range(count):
                     plan(a, b, out)
             graph.replay()
-            return statistics.median(batch(graph.replay) / count for _ in range(BATCHES))
+            return statistics.median(gpu_microseconds(graph.replay) / count for _ in range(BATCHES))
 
     return measure
 
