@@ -9,6 +9,8 @@ import layoutconv as lc
 from layoutconv.gpu.column_sums import column_sums, takes
 from layoutconv.ops.formulas import channel_sums
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
 SHAPES = (1, 5), (63, 16), (1000, 24), (7_038, 128), (48_743, 16), (300_001, 40), (1 << 20, 32)
 
 
