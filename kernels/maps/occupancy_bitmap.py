@@ -33,10 +33,10 @@ BLOCK = 256  # words of 64 cells, each of which a thread has: those of a CTA
 # how many cells all blocks before it have; keys 48 to 150 us, by how many there are.
 MOST_CELLS = 1 << 28  # of 32 MB
 FEW_CELLS = 1 << 26  # are bits for any cloud: of 8 MB
+CELLS_OF_ONE = 2048  # of a grid, for each cell that may be reached, which costs a key and its sort
 # What a thread asks for, or divides, before it waits for one: neighbouring rows meet other taps, so
 # that a warp reads words for almost every tap; and a number that is divided takes as long.
 TAPS_AT_ONCE, CELLS_AT_ONCE = 8, 4
-CELLS_OF_ONE = 2048  # of a grid, for each cell that may be reached, which costs a key and its sort
 
 
 def suits(cells: int, reached: int) -> bool:

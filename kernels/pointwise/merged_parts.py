@@ -1,4 +1,6 @@
-"""Parts of a batch norm: what CTAs left of their rows, merged by those of the next kernel."""
+"""Parts of batch norms and of sums of columns: what CTAs left of their rows, merged by those of
+the next kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The CTAs of batch norms: each has a part of the rows and columns, and merges its threads' sums.
+"""The CTAs of batch norms and of sums of columns: each has a part of the rows and columns, and
+merges its threads' sums.
 
 A thread has a vector of a row, so that neighbours read neighbours; each row of a CTA's threads has
 every so many-th row, several loads in flight.

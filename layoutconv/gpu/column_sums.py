@@ -9,7 +9,7 @@ import torch
 from ..base.caches import remembered
 from ..base.dry_hooks import dry_hooks
 from ..base.memory import maker
-from ..planning.norm_schedule import BYTES, NormShape, schedule, vector_of
+from ..planning.norm_schedule import BYTES, PARTS, NormShape, schedule, vector_of
 from . import machines
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..kernels.maps.per_rank import Chain
 
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
-# Nothing but a load of every thread waits for memory: of a large matrix more CTAs are on each SM.
-LARGE, MOST = 1 << 23, 512  # bytes; parts
+LARGE = 1 << 23  # bytes of a matrix, from which on ...
+MANY_PARTS = 512  # ... so many CTAs have loads in flight, which take longer to merge
 
 
 def takes(x: Tensor, dtype: torch.dtype) -> bool:
@@ -44,7 +44,7 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     rows, C = x.shape
     early = x.is_cuda and machines.starts_early(x.get_device())
     per_rank, chain, vector = _kernels_of(x.dtype, dtype, C, early)
-    cut = schedule(rows, C, vector, *((MOST,) if x.nbytes > LARGE else ()))
+    cut = schedule(rows, C, vector, MANY_PARTS if x.nbytes > LARGE else PARTS)
     make = maker(x.device)
     size = cut.parts * C
     words = make((1, size), (size, 1), torch.int32)  # as launches want a first tensor

@@ -226,6 +226,7 @@ class _Joined(torch.autograd.Function):
             needed = _of_the_rest(ctx, needed)
         dx = dw = dbias = None
         if needed[_BIAS]:
+            # As channel_sums chooses, but for guards that the forward pass has passed.
             summed = dy.is_cuda and not again and column_sums.takes(dy, ctx.bias)
             dbias = column_sums.column_sums(dy, ctx.bias) if summed else channel_sums(dy, ctx.bias)
         if needed[0] or needed[1]:

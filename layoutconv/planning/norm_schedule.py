@@ -1,4 +1,4 @@
-"""Cut batch norms of rows into CTAs: parts of the rows, and blocks of columns."""
+"""Cut batch norms and sums of columns into CTAs: parts of the rows, and blocks of columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NormShape:
     Args:
         dtype: of features and results, "float16", "bfloat16" or "float32"; sums are in float32.
         vector: columns of a thread, which divide the columns that there are: ``vector_of``.
-        parameters: the dtype of weight and bias; "" without.
+        parameters: the dtype of weight and bias; "" without. Of sums, the result's.
         running: the dtype of running statistics; "" without.
         masked: whether rows may have no cell.
         relu: whether max(x, 0) follows.

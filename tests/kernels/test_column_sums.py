@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutconv.gpu.column_sums import column_sums, takes
+from layoutconv.gpu.column_sums import MANY_PARTS, column_sums, takes
+from layoutconv.planning.norm_schedule import PARTS, schedule
 
 from .cloud_launcher import Launches, few, in_the_machine
 
@@ -60,6 +61,14 @@ def test_infinities_and_nans_stay_in_their_columns(launches: Launches) -> None:
     assert found[[0, 4, 5, 6, 7]].eq(0).all()
     assert found[1] == torch.inf
     assert found[2:4].isnan().all()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1 << 20, 32), (200_000, 96), (1 << 22, 8)])
+def test_a_large_matrix_has_many_parts(rows: int, columns: int) -> None:
+    few, many = schedule(rows, columns, 8), schedule(rows, columns, 8, MANY_PARTS)
+    assert few.parts <= PARTS < many.parts <= MANY_PARTS
+    for cut in few, many:
+        assert (cut.parts - 1) * cut.share < rows <= cut.parts * cut.share
 
 
 def test_other_tensors_are_left_to_torch() -> None:
