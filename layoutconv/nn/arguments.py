@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError, check_choice
+from ..ops.autocast import AUTOCAST
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..tensors.tensor_checks import PAIRS
 from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
@@ -20,7 +21,6 @@ from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
 _FLOATS = torch.float16, torch.bfloat16, torch.float32
 _OWN = torch.float64, torch.complex64, torch.complex128
 _NARROW = torch.int8, torch.float8_e4m3fn, torch.float8_e5m2
-AUTOCAST = frozenset({"cpu", "cuda"})  # devices whose autocast lowers convolutions
 _ACTIVATION = f"None or one of {', '.join(ACTIVATIONS)}, or an lc.Pointwise"
 
 

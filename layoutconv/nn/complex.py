@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import AUTOCAST
+from ..ops.autocast import AUTOCAST
 
 
 def real_channels(tensor: Tensor) -> Tensor:

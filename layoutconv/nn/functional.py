@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.overrides import has_torch_function
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
 from ..ops import dense_calls
+from ..ops.autocast import autocast_dtype
 from ..ops.epilogue_args import EpilogueArgs
 from ..view.epilogue import Pointwise
 from . import fuse
@@ -42,6 +44,7 @@ from .overrides import overridden, tensors_given
 from .own_function import known, with_function
 
 Ints = int | Sequence[int]
+get_autocast_dtype = torch.get_autocast_dtype
 
 __all__ = [
     "conv1d",
@@ -320,7 +323,9 @@ def _convolution(
     given = "conv", rank, stride, padding, dilation, groups, executor, activation, slope
     if not statistics:
         call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
-        if call is not None:
+        if call is not None and (
+            call.lowers is None or call.lowers is get_autocast_dtype(input.device.type)
+        ):
             return call.run(input, weight, bias, scale, residual)
     operands = input, weight
     asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
@@ -334,6 +339,15 @@ def _convolution(
         more |= {"executor": executor} if executor else {}
         function, numbers = globals()[f"conv{rank}d"], (stride, padding, dilation, groups)
         return overridden(function, operands, asked, numbers, **more)
+    low = None if is_compiling() else autocast_dtype(input, weight)
+    if low is not None:
+        return dense_calls.below_autocast(
+            lambda x, w: _convolution(
+                rank, x, w, bias, scale, residual, activation, slope, out_dtype,
+                stride, padding, dilation, groups, statistics, executor,
+            ),
+            low, given, operands, asked,
+        )  # fmt: skip
     groups = check_groups(groups)
     ending = _checked(rank, input, weight, asked, groups, transposed=False)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
@@ -382,7 +396,9 @@ def _transposed(
     numbers = rank, stride, padding, output_padding, groups, dilation, executor
     given = "transposed", *numbers, activation, slope
     call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
-    if call is not None:
+    if call is not None and (
+        call.lowers is None or call.lowers is get_autocast_dtype(input.device.type)
+    ):
         return call.run(input, weight, bias, scale, residual)
     operands = input, weight
     asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
@@ -395,6 +411,15 @@ def _transposed(
         rest = stride, padding, output_padding, groups, dilation
         more = {"executor": executor} if executor else {}
         return overridden(globals()[f"conv_transpose{rank}d"], operands, asked, rest, **more)
+    low = None if is_compiling() else autocast_dtype(input, weight)
+    if low is not None:
+        return dense_calls.below_autocast(
+            lambda x, w: _transposed(
+                rank, x, w, bias, scale, residual, activation, slope, out_dtype,
+                stride, padding, output_padding, groups, dilation, executor,
+            ),
+            low, given, operands, asked,
+        )  # fmt: skip
     groups = check_groups(groups)
     ending = _checked(rank, input, weight, asked, groups, transposed=True)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)

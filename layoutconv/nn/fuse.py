@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from ..ops import dense_passes
+from ..ops.autocast import AUTOCAST, lower
 from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, conv_transpose
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
-from ..ops.formulas import has_gradient, linear, lower, wide_sums
+from ..ops.formulas import has_gradient, linear, wide_sums
 from ..ops.function_gradients import apply_function, may_be_bound, tensors_of
 from ..ops.guard import refuse_transforms, wants_gradient
 from ..ops.transforms import Dgrad, Fprop, is_transformed
 from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, convert
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.epilogue import Pointwise
-from .arguments import AUTOCAST
 
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:

@@ -29,11 +29,12 @@ from ..base.torch_internals import (
     transform_on_top,
 )
 from ..ops import sparse_calls
+from ..ops.autocast import autocast_dtype, without_autocast
 from ..ops.guard import PLAIN, is_watched_unseen, wants_gradient
 from ..pointwise import rsqrt, sigmoid, tanh, where
 from ..view.epilogue import Pointwise
 from .modules import weight_and_bias
-from .sparse import autocast_dtype, convolved, without_autocast
+from .sparse import convolved
 from .warm_layers import WARM, LayerCall, WarmLayer, keep_warm
 
 if TYPE_CHECKING:

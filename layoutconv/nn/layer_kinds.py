@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ops.autocast import LOWERED
 from ..ops.epilogue_args import EpilogueArgs
 from ..sparse import SparseTensor
 from .fused_modules import MAPS
@@ -16,7 +17,6 @@ from .given_maps import check_cells, check_map
 from .modules import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .padded_norm import is_hooked
 from .sparse import convolved, placed
-from .sparse_checks import LOWERED
 from .sparse_modules import InverseOf, SparseConvolution
 
 

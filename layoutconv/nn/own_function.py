@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from ..ops import dense_calls
+from ..ops.autocast import AUTOCAST, lower
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
-from ..ops.formulas import lower
 from ..ops.function_gradients import tensors_of
 from ..view.epilogue import Pointwise
 from . import fuse
-from .arguments import AUTOCAST
 from .batches import batch, like, of_batch
 
 

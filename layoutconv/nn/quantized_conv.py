@@ -12,6 +12,7 @@ from torch.compiler import is_compiling
 
 from .. import pointwise as pw
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ops.autocast import LOWERED
 from ..ops.epilogue_args import EpilogueArgs
 from ..ops.guard import wants_gradient
 from ..sparse import SparseTensor
@@ -20,7 +21,6 @@ from .eight_bits import scale_of, to_codes
 from .layer_kinds import LayerKind, kind_of_layer
 from .quantized_tensor import QuantizedTensor
 from .scripting import refuse_scripting
-from .sparse_checks import LOWERED
 
 # What is kept was made of these.
 _READ = "weight_scale", "bias", "input_scale", "output_scale"

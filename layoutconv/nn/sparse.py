@@ -10,17 +10,16 @@ Each has what may follow the sums fused into it: ``activation(scale * sum + bias
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base.torch_internals import is_any_autocast_enabled
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
+from ..ops.autocast import autocast_dtype, without_autocast
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import has_gradient, wide_sums
 from ..ops.guard import is_constant, is_plain, wants_gradient
@@ -38,7 +37,7 @@ from .fuse import after, before_torch, fused_or_not
 from .given_maps import check_cells, check_map
 from .own_function import contiguous_columns
 from .repeated import through
-from .sparse_checks import LOWERED, NARROW, check_features, check_narrow, check_operands
+from .sparse_checks import NARROW, check_features, check_narrow, check_operands
 from .sparse_pool import sparse_depthwise
 
 if TYPE_CHECKING:
@@ -321,18 +320,6 @@ def _below_autocast(
     return y
 
 
-@contextmanager
-def without_autocast(kind: str) -> Iterator[None]:
-    """Autocast, which is on, off for a kind of devices: as ``torch.autocast(kind, enabled=False)``
-    does it, in less time.
-    """
-    torch.set_autocast_enabled(kind, False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_enabled(kind, True)
-
-
 def _over_repeated(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> Tensor:
@@ -396,16 +383,6 @@ def _checked(
     if not isinstance(activation, Pointwise):
         sparse_calls.remember(found, groups, (x, weight), asked, y)
     return y
-
-
-def autocast_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The dtype that autocast wants both in; None where it is off, or wants nothing of them."""
-    if not is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
-        return None
-    kind = x.device.type
-    if not torch.is_autocast_enabled(kind) or not {x.dtype, weight.dtype} <= LOWERED:
-        return None
-    return torch.get_autocast_dtype(kind)
 
 
 def placed(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> SparseTensor:

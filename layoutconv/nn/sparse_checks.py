@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError
+from ..ops.autocast import LOWERED
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.guard import wants_gradient
 from ..view.epilogue import is_number
 
 _EXACT = torch.float64
-LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})  # by autocast
 _FLOATS = LOWERED | {_EXACT}
 NARROW = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
 

@@ -17,13 +17,13 @@ from ..base.torch_internals import comes_to, functions_that_look, in_shape, keep
 from ..gpu import column_sums, row_norm
 from ..gpu.row_norm import Norm, NormKernels, Planned
 from ..ops import sparse_calls
+from ..ops.autocast import autocast_dtype
 from ..ops.call_cache import sparse
 from ..ops.formulas import channel_sums
 from ..ops.recorded import asked_for, lowered_again
 from ..planning.norm_schedule import schedule
 from .modules import weight_and_bias
 from .row_norm import differentiable_gradients, on_kernels
-from .sparse import autocast_dtype
 from .trained_norm import are_bare, told_of
 from .warm_layers import KeptLayer, LayerCall, keep_warm
 

@@ -16,11 +16,13 @@ Gradients of a call are calls themselves: each of their passes is looked up in t
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.compiler import is_compiling
 
 from ..base import devices
 from ..base.memory import allocator
@@ -28,6 +30,7 @@ from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Pointwise
 from ..view.gemm_view import GemmView
+from .autocast import autocast_dtype, without_autocast
 from .call_cache import dense
 from .dense_operators import OPERATORS, of_dgrad, of_fprop, of_wgrad
 from .dense_passes import (
@@ -44,7 +47,7 @@ from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
 from .formulas import Arguments, Described, Runner, wide_sums
 from .formulas import Pass as PassOf
 from .function_gradients import may_be_bound, tensors_of
-from .guard import wants_gradient
+from .guard import is_bare, wants_gradient
 from .recorded import BoundCall
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ def by_torch(first: FirstCall, shape: tuple[int, ...]) -> Tensor | None:
     if (
         not input.is_cpu
         or not weight.is_cpu
-        or torch.compiler.is_compiling()
+        or is_compiling()
         or input.dim() != weight.dim()
         or len(shape) < 4  # one spatial mode is recorded here
         or 0 in shape
@@ -124,6 +127,34 @@ def by_torch(first: FirstCall, shape: tuple[int, ...]) -> Tensor | None:
     if not made or made[0].as_torch is None:
         return None
     return made[0].as_torch(input, weight, ending.bias)
+
+
+def below_autocast(
+    convolve: Callable[[Tensor, Tensor], Any],
+    low: torch.dtype,
+    given: tuple[Any, ...],
+    operands: tuple[Tensor, Tensor],
+    ending: EpilogueArgs,
+) -> Any:
+    """A convolution whose operands autocast, which is on, lowers to ``low``.
+
+    What is known of the call below autocast is kept for calls with autocast on, for :func:`find`:
+    they lower the filter in the one function that autograd records. Who finds one compares what it
+    ``lowers`` to with what autocast does then.
+    """
+    input, weight = operands
+    if input.dtype is not low:
+        return convolve(input.to(low), weight)
+    lowered, known = weight.to(low), None
+    bias, scale, residual, activation, _, out_dtype = ending
+    with without_autocast(input.device.type):
+        result = convolve(input, lowered)
+        if not isinstance(activation, Pointwise):
+            known = find(given, out_dtype, input, lowered, bias, scale, residual)
+    if known is not None and known.as_torch is None and is_bare(weight):
+        others = input, weight, bias, scale, residual
+        dense.keep(partial(known.lowering, low), given, out_dtype, *others, lowered=True)
+    return result
 
 
 def bound(first: FirstCall, shape: tuple[int, ...]) -> DenseCall | None:
@@ -192,6 +223,13 @@ class DenseCall(BoundCall):
             if not self.wanted and function is None:
                 self.run = self.launch.result  # type: ignore[method-assign]
 
+    def lowering(self, low: torch.dtype) -> DenseCall:
+        """The same, where autocast lowers the filter to ``low``, and the call does so itself."""
+        made = copy(self)
+        made.__dict__.pop("run", None)  # a launch takes the filter as it is
+        made.lowers = low
+        return made
+
     def in_order(self, grad: Tensor) -> Tensor:
         """The gradient with the strides of the result, where kernels read it."""
         if self.found is not None or grad.stride() == self.stride:
@@ -254,6 +292,9 @@ def _by_calls(name: str) -> PassOf:
         if call is not None:
             found: Tensor = call.run(a, b)
             return found
+        if a.dtype is b.dtype and autocast_dtype(a, b) is a.dtype and not is_compiling():
+            with without_autocast(a.device.type):  # which has nothing to lower
+                return run(over, a, b)
         result = operator(over, a, b)
         return remember(FirstCall(key, (a, b), EpilogueArgs(), numbers, name), result)
 

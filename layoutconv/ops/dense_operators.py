@@ -28,6 +28,7 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from . import dense_passes, formulas
+from .autocast import register_autocast
 from .epilogue_args import SCHEMA, EpilogueArgs
 from .formulas import Arguments, Formula, Runner, pass_of, register
 
@@ -182,4 +183,4 @@ register("conv_fprop", OPERATORS, of_fprop, ends=True)
 register("conv_fprop_statistics", OPERATORS, of_fprop, ends=True)
 register("conv_dgrad", OPERATORS, of_dgrad, ends=True)
 register("conv_wgrad", OPERATORS, of_wgrad, ends=False)
-formulas.register_autocast(conv_fprop, conv_fprop_statistics, conv_dgrad, conv_wgrad)
+register_autocast(conv_fprop, conv_fprop_statistics, conv_dgrad, conv_wgrad)

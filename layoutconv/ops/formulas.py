@@ -274,30 +274,3 @@ def register(name: str, run: Runner, described: Described, *, ends: bool) -> Non
         return *found, *[None] * (ctx.inputs - 2 - len(others)), *others
 
     torch.library.register_autograd(f"layoutconv::{name}", backward, setup_context=setup)
-
-
-# -- autocast: as torch's convolutions, in the lower precision ------------------------------------
-
-_LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
-
-
-def lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what autocast to ``dtype`` makes of an operand."""
-    return tensor.to(dtype) if tensor.dtype in _LOWERED else tensor
-
-
-def register_autocast(*operators: Any) -> None:
-    """Let autocast lower the first two tensors of operators, as it does those of torch's own."""
-    for op in operators:
-        for device in ("cpu", "cuda"):
-            kind = "AutocastCPU" if device == "cpu" else "AutocastCUDA"
-            torch.library.impl(op.name(), kind, _lowered(op, device))
-
-
-def _lowered(op: Any, device: str) -> Any:
-    def call(a: Tensor, b: Tensor, *others: Any, **options: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
-            return op(lower(a, dtype), lower(b, dtype), *others, **options)
-
-    return call

@@ -22,7 +22,7 @@ import torch
 
 from ..errors import ArgumentError, check_choice
 from ..gpu.gathered import OPERATIONS, check_rows, gather, number_type, segments
-from .formulas import register_autocast
+from .autocast import register_autocast
 from .guard import is_plain, refuse_transforms, wants_gradient
 
 if TYPE_CHECKING:

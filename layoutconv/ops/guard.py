@@ -57,6 +57,15 @@ def is_plain(*tensors: Any) -> bool:
     return True
 
 
+def is_bare(tensor: Tensor) -> bool:
+    """Return whether a tensor is of torch's own types, not lazily negated, no batch of ``vmap``.
+
+    >>> is_bare(torch.ones(2)), is_bare(torch._neg_view(torch.ones(2)))
+    (True, False)
+    """
+    return type(tensor) in PLAIN and not (tensor.is_neg() or is_batched(tensor))
+
+
 def is_watched() -> bool:
     """Return whether a mode or transform intercepts all calls, whatever their tensors.
 

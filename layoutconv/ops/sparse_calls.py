@@ -17,7 +17,6 @@ import torch
 
 from ..base import devices
 from ..base.memory import allocator
-from ..base.torch_internals import is_batched
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu.launch import KnownOverMap, Launch, OverMap, over_map
@@ -32,7 +31,7 @@ from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
 from .execute import execute_cpu
 from .formulas import Arguments, Gradients, fprop_gradients, wide_sums
 from .function_gradients import may_be_bound, tensors_of
-from .guard import PLAIN, is_plain, wants_gradient
+from .guard import is_bare, is_plain, wants_gradient
 from .recorded import BoundCall
 
 is_grad_enabled = torch.is_grad_enabled
@@ -97,7 +96,7 @@ def keep_lowering(
     being the same. Who finds it compares what it ``lowers`` to with what autocast does then.
     """
     weight = tensors[1]
-    if type(weight) in PLAIN and not (weight.is_neg() or is_batched(weight)):
+    if is_bare(weight):
         numbers = found.taps, found.mirrored, *numbers
         sparse.keep(kind.lowering, numbers, out_dtype, *tensors, lowered=True)
 

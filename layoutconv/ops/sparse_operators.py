@@ -45,6 +45,7 @@ from ..sparse.maps.kernel_map import KernelMap, reversed_index
 from ..sparse.maps.tap_pairs import Pairs
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.gemm_view import GemmView
+from .autocast import register_autocast
 from .chunk_sums import sum_chunks
 from .epilogue_args import SCHEMA, EpilogueArgs
 from .execute import execute
@@ -57,7 +58,6 @@ from .formulas import (
     fprop_gradients,
     pass_of,
     register,
-    register_autocast,
     wgrad_gradients,
 )
 

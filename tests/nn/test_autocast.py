@@ -1,0 +1,113 @@
+"""Dense convolutions under autocast: known calls lower their operands, and give the same bits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import layoutconv as lc
+
+DTYPES = torch.float16, torch.bfloat16
+CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "conv2d": lambda x, w: lc.conv2d(x, w, None, 2, 1),
+    "relu": lambda x, w: lc.conv2d(x, w, torch.ones(6), 1, "same", activation="relu"),
+    "wide": lambda x, w: lc.conv2d(x, w, out_dtype=torch.float32),
+    "transposed": lambda x, w: lc.conv_transpose2d(x, w.transpose(0, 1), stride=2),
+    "silu": lambda x, w: lc.conv2d(x, w, scale=0.5, activation="silu"),
+}
+
+
+def operands(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 4, 7, 6, generator=random).to(memory_format=torch.channels_last)
+    w = torch.randn(6, 4, 3, 3, generator=random).to(memory_format=torch.channels_last)
+    return x.to(dtype).requires_grad_(), w.requires_grad_()
+
+
+def by_hand(call: Any, dtype: torch.dtype, x: Tensor, w: Tensor) -> list[Tensor]:
+    y = call(x.to(dtype), w.to(dtype))
+    return [y.detach(), *torch.autograd.grad(y.float().square().sum(), (x, w))]
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_has_the_bits_of_lowered_operands(name: str, given: torch.dtype) -> None:
+    """Its dtype changes between calls; backward passes run inside of it, and outside."""
+    call, (x, w) = CALLS[name], operands(given)
+    for dtype in (*DTYPES, *DTYPES, DTYPES[1]):
+        expected = by_hand(call, dtype, x, w)
+        with torch.autocast("cpu", dtype):
+            y = call(x, w)
+            inside = torch.autograd.grad(y.float().square().sum(), (x, w), retain_graph=True)
+        outside = torch.autograd.grad(y.float().square().sum(), (x, w))
+        for found in inside, outside:
+            for one, other in zip((y.detach(), *found), expected, strict=True):
+                assert one.dtype is other.dtype
+                assert torch.equal(one, other)
+
+
+def test_without_gradients_and_with_some() -> None:
+    x, w = operands()
+    expected = lc.conv2d(x.bfloat16(), w.bfloat16())
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            assert torch.equal(lc.conv2d(x, w), expected)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = lc.conv2d(x.detach(), w)
+        assert torch.equal(y, expected)
+        (dw,) = torch.autograd.grad(y.sum(), w)
+        assert dw.dtype is torch.float32
+
+
+def test_second_derivatives() -> None:
+    x, w = operands()
+    found = []
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = lc.conv2d(x, w, activation="relu")
+        first = torch.autograd.grad(y.float().square().sum(), (x, w), create_graph=True)
+        found.append(torch.autograd.grad(sum(g.square().sum() for g in first), (x, w)))
+    y = lc.conv2d(x.bfloat16(), w.bfloat16(), activation="relu")
+    first = torch.autograd.grad(y.float().square().sum(), (x, w), create_graph=True)
+    expected = torch.autograd.grad(sum(g.square().sum() for g in first), (x, w))
+    for grads in found:
+        for one, other in zip(grads, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * other.abs().max().item())
+
+
+def frames(step: Callable[[], None]) -> int:
+    """The calls of Python of a warm step."""
+    for _ in range(4):
+        step()
+    count = 0
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "call" and "layoutconv" in frame.f_code.co_filename
+
+    sys.setprofile(note)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_warm_step_takes_as_few_calls_as_one_of_lowered_tensors() -> None:
+    x, w = operands()
+    low = x.detach().half().requires_grad_(), w.detach().half().requires_grad_()
+
+    def plain() -> None:
+        lc.conv2d(*low, activation="relu").float().sum().backward()
+
+    def lowered() -> None:
+        with torch.autocast("cpu", torch.float16):
+            y = lc.conv2d(low[0], w, activation="relu")
+        y.float().sum().backward()
+
+    assert frames(lowered) <= frames(plain) + 2
