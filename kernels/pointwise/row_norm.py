@@ -36,7 +36,7 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
 from .merged_parts import OfParts
-from .row_parts import OfRows, Place, merge_moments, merge_sums
+from .row_parts import OfRows, Place, aligned, as_float, merge_moments, merge_sums
 
 _math: Any = cute.math
 
@@ -109,7 +109,7 @@ class MergeMoments(OfParts):
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         moments, told = pointers
         place, columns, parts = self.enter(integers), integers[1], Int32(integers[4])
-        eps = _float(integers[5])
+        eps = as_float(integers[5])
         (n, mean, squares), _ = self.moments_of(moments, place, columns, parts, eps)
         if place.is_single:
             variance = squares * select(n > 0.0, 1.0 / n, Float32(0.0))
@@ -136,7 +136,7 @@ class Normalise(OfParts):
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         shape, floats = self.shape, ("float32", 4)
-        parameter, running = (_aligned(t or "float32") for t in (shape.parameters, shape.running))
+        parameter, running = (aligned(t or "float32") for t in (shape.parameters, shape.running))
         features = self.of_features()
         return (
             features, ("uint8", 1), floats, parameter, parameter, features, features,
@@ -148,7 +148,7 @@ class Normalise(OfParts):
         x, there, moments, weight, bias, past, out, kept, *moving = pointers
         mean_run, variance_run, batches = moving
         place, columns, parts = self.enter(integers), integers[1], Int32(integers[7])
-        eps, momentum = (_float(bits) for bits in integers[5:7])
+        eps, momentum = (as_float(bits) for bits in integers[5:7])
         (n, mean, squares), arrays = self.moments_of(moments, place, columns, parts, eps)
         if place.is_single:
             column = place.single
@@ -302,7 +302,7 @@ class Gradient(Sums):
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         features, floats = self.of_features(), ("float32", 4)
-        parameter = _aligned(self.shape.parameters or "float32")
+        parameter = aligned(self.shape.parameters or "float32")
         return (*super().tensors(), parameter, features, features, floats)
 
     @cute.kernel
@@ -390,14 +390,3 @@ def sums(shape: NormShape) -> Chain:
 def gradient(shape: NormShape) -> Chain:
     """The launch of ``Gradient``, of the sums of all ranks."""
     return Chain(((Gradient(shape), tuple(range(10)), tuple(range(6))),))
-
-
-def _aligned(dtype: str) -> tuple[str, int]:
-    return dtype, TYPES[dtype].width // 8
-
-
-def _float(bits: Any) -> Any:
-    """The float32 that has these bits."""
-    held = cute.make_rmem_tensor(1, Int32)
-    held[0] = Int32(bits)
-    return cute.recast_tensor(held, Float32)[0]

@@ -32,6 +32,7 @@ class Place(NamedTuple):
     column: Any  # the first of its vector, or 0 past the last
     is_column: Any
     part: Any
+    image: Any
     first: Any  # row of the part
     end: Any
     single: Any  # the one of the block's columns that it has where parts are merged, or 0
@@ -42,7 +43,8 @@ class Place(NamedTuple):
 class OfRows(PerRank):
     """A kernel whose CTAs have a part of the rows and a block of columns.
 
-    Its first integers are those of a ``Schedule``.
+    Its first integers are those of a ``Schedule``; of images, that of one of them, and then how
+    many there are. Parts are numbered through all images.
     """
 
     threads = THREADS
@@ -58,13 +60,15 @@ class OfRows(PerRank):
         return type(self).__name__, self.shape
 
     def integers(self) -> int:
-        return 5 + self.more
+        return 5 + self.shape.images + self.more
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
         _, columns, log_across, _, parts = integers[:5]
         wide = Int64(self.vector) << log_across
+        blocks = Int32((columns + wide - 1) // wide)
+        images = Int32(integers[5]) if self.shape.images else 1
         self.kernel(pointers, integers).launch(
-            grid=[Int32((columns + wide - 1) // wide), 1 if self.single else Int32(parts), 1],
+            grid=[blocks, 1 if self.single else Int32(parts), images],
             block=[self.threads, 1, 1],
             stream=stream,
             use_pdl=self.shape.early,
@@ -86,9 +90,9 @@ class OfRows(PerRank):
 
     def place(self, integers: Any) -> Place:
         """The place of a thread."""
-        rows, columns, log_across, share, _ = integers[:5]
+        rows, columns, log_across, share, parts = integers[:5]
         tid, _, _ = cute.arch.thread_idx()
-        block, part, _ = cute.arch.block_idx()
+        block, part, image = cute.arch.block_idx()
         log_across = Int32(log_across)
         log_step = Int32(LOG_THREADS) - log_across
         log_wide = log_across + (self.vector.bit_length() - 1)
@@ -96,6 +100,10 @@ class OfRows(PerRank):
         column = start + (tid & ((Int32(1) << log_across) - 1)) * self.vector
         single = start + (tid & ((Int32(1) << log_wide) - 1))
         first = Int64(part) * share
+        end = least(first + share, rows)
+        if self.shape.images:
+            part, start_of_image = image * Int32(parts) + part, Int64(image) * rows
+            first, end = first + start_of_image, end + start_of_image
         return Place(
             tid=tid,
             row=tid >> log_across,
@@ -106,7 +114,8 @@ class OfRows(PerRank):
             is_column=column < columns,
             part=part,
             first=first,
-            end=least(first + share, rows),
+            end=end,
+            image=image,
             single=select(single < columns, single, Int64(0)),
             is_single=(single < columns) & ((tid >> log_wide) == 0),
             log_wide=log_wide,
@@ -208,3 +217,15 @@ def merge_sums(arrays: list[Any], to: Any, of: Any) -> None:
     for array in arrays:
         for j in range(cute.size(array.shape[0])):
             array[j, to] = array[j, to] + array[j, of]
+
+
+def aligned(dtype: str) -> tuple[str, int]:
+    """A tensor that is read element by element, as an address has it."""
+    return dtype, TYPES[dtype].width // 8
+
+
+def as_float(bits: Any) -> Any:
+    """The float32 that has these bits."""
+    held = cute.make_rmem_tensor(1, Int32)
+    held[0] = Int32(bits)
+    return cute.recast_tensor(held, Float32)[0]

@@ -25,7 +25,7 @@ _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 _address = torch.Tensor.data_ptr
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
 # Numbers as float32 has them: of an eps of 0, torch gives a constant column zeros.
-_LEAST, _MOST = 1e-30, 1e30
+LEAST, MOST = 1e-30, 1e30
 
 
 class Norm(NamedTuple):
@@ -61,7 +61,7 @@ def takes(x: Tensor, norm: Norm) -> bool:
     # Ranks meet with or without rows.
     if not C or rows >= 1 << 31 or not (rows or norm.ranks):
         return False
-    if not (_LEAST < norm.eps < _MOST and abs(norm.momentum) < _MOST):
+    if not (LEAST < norm.eps < MOST and abs(norm.momentum) < MOST):
         return False
     device = x.device
     pairs = (norm.weight, norm.bias), norm.running or (None, None)
@@ -139,11 +139,11 @@ def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tens
     size = cut.parts * width
     words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
     merged, chain = words, "forward"
-    numbers: tuple[int, ...] = *cut, _bits(eps), _bits(momentum)
+    numbers: tuple[int, ...] = *cut, bits(eps), bits(momentum)
     rows = words if there is None else there
     if ranks is not None:
         told = make((width,), (1,), torch.float32)
-        _launch("moments", kernels, words, (x, rows, words, told), (*cut, _bits(eps)))
+        _launch("moments", kernels, words, (x, rows, words, told), (*cut, bits(eps)))
         merged, chain = ranks.gathered(told), "normalise"
         numbers = *numbers, len(merged)
     tensors = (
@@ -256,7 +256,10 @@ def _kernels_of(
     )  # fmt: skip
     name, of_parameters, of_running = names
     vector = vector_of(C, dtype.itemsize)
-    return NormKernels(NormShape(name, vector, of_parameters, of_running, *options))
+    masked, relu, added, counts, early, ranks = options
+    return NormKernels(NormShape(
+        name, vector, of_parameters, of_running, masked, relu, added, counts, early, ranks
+    ))  # fmt: skip
 
 
 @remembered(128)
@@ -278,7 +281,7 @@ def _of_chain(shape: NormShape, name: str) -> NormShape:
 
 
 @remembered(64)
-def _bits(number: float) -> int:
+def bits(number: float) -> int:
     """The bits of a number as float32, an integer that kernels take."""
     found: int = unpack("<i", pack("<f", number))[0]
     return found

@@ -8,6 +8,7 @@ from .causal import CausalConv3d, FrameCache
 from .containers import Features, Prune, Sequential
 from .convert import ConversionReport, convert, revert
 from .counted_rows import reduce_cells
+from .dense_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .fold import fold_batch_norms
 from .fused_norm import unfused
 from .graphed_network import Graphed, graphed
@@ -73,6 +74,10 @@ __all__ = [
     "FrameCache",
     "Graphed",
     "GraphedStep",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "Prune",
     "QuantizationReport",
     "Residual",

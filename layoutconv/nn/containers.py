@@ -177,4 +177,4 @@ def is_plain(module: Any) -> bool:
         kind = type(module).__name__
         expected = f"a dense tensor in torch's {kind} (for features on voxels: {instead})"
         raise ArgumentTypeError("input", expected, "a sparse tensor")
-    return file.startswith("torch.nn.modules.")
+    return file.startswith("torch.nn.modules.") or forward in FORWARDS

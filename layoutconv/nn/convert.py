@@ -15,6 +15,7 @@ from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from ..ops.guard import PLAIN
 from . import modules
+from .dense_norm import NORMS
 from .own_convolution import Redirected, why_not_redirected
 from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
 
@@ -22,6 +23,7 @@ _OURS: dict[type, type] = {
     getattr(torch.nn, name): getattr(modules, name)
     for name in (f"{kind}{rank}d" for kind in ("Conv", "ConvTranspose") for rank in (1, 2, 3))
 }
+_THEIRS = {ours: theirs for theirs, ours in NORMS.items()}
 # A module with such an attribute of its own would fuse it, or call it.
 _OWN_NAMES = "activation", "slope", "_function", "_activate"
 _SLOTS = "__dict__", "__weakref__"  # what every class makes for itself
@@ -37,6 +39,7 @@ class ConversionReport:
     Attributes:
         swapped: names of modules, as ``named_modules`` has them: "" is the model itself.
         left: the others, each with the reason.
+        norms: names of group and instance norms that were swapped.
 
     >>> print(ConversionReport(("stem", "body.0"), {"head": "it overrides forward"}))
     2 of 3 convolutions swapped
@@ -45,10 +48,13 @@ class ConversionReport:
 
     swapped: tuple[str, ...]
     left: dict[str, str]
+    norms: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         count = len(self.swapped)
         head = f"{count} of {count + len(self.left)} convolutions swapped"
+        if self.norms:
+            head += f", and {len(self.norms)} norm{'s' * (len(self.norms) > 1)}"
         return "\n".join([head, *(f"left `{name}`: {why}" for name, why in self.left.items())])
 
 
@@ -72,6 +78,9 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     whose own calls that of ``super()``: they stay instances of the subclass. They stay the same
     objects with the same parameters, so an optimizer, a hook or a shared weight goes on working;
     weights move to ``channels_last`` memory. :func:`revert` undoes it.
+
+    Modules of torch's ``GroupNorm`` and ``InstanceNorm*d`` become those of :mod:`layoutconv.nn`,
+    too, which do not copy ``channels_last`` images: torch's would, before and after each norm.
 
     A forward pass that only pads its input with zeros, or puts the frames of a cache before it, as
     causal convolutions of video autoencoders do, is recognised by what it does: the convolution
@@ -110,7 +119,7 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     >>> isinstance(net[0], Named), [isinstance(layer, modules.Conv2d) for layer in net]
     (True, [True, False, False])
     """
-    return _swap(module, inplace, return_report, _why_not, _to_ours)
+    return _swap(module, inplace, return_report, _why_not, _to_ours, _norm_to_ours)
 
 
 @overload
@@ -139,24 +148,29 @@ def revert(module: Module, *, inplace: bool = True, return_report: bool = False)
     >>> type(revert(net)[0]) is torch.nn.Conv2d
     True
     """
-    return _swap(module, inplace, return_report, _why_not_back, _to_theirs)
+    return _swap(module, inplace, return_report, _why_not_back, _to_theirs, _norm_to_theirs)
 
 
-def _swap(module: Any, inplace: bool, return_report: bool, why_not: Any, swap: Any) -> Any:
-    """Swap the convolutions of a model that nothing speaks against."""
+def _swap(
+    module: Any, inplace: bool, return_report: bool, why_not: Any, swap: Any, swap_norm: Any
+) -> Any:
+    """Swap the convolutions of a model that nothing speaks against, and its norms."""
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
     module = module if inplace else deepcopy(module)
-    swapped, left = [], {}
+    swapped, left, norms = [], {}, []
     for name, layer in module.named_modules():
-        if isinstance(layer, _ConvNd):
+        if swap_norm(layer):
+            norms.append(name)
+        elif isinstance(layer, _ConvNd):
             reason = why_not(layer)
             if reason is None:
                 swap(layer)
                 swapped.append(name)
             else:
                 left[name] = reason
-    return (module, ConversionReport(tuple(swapped), left)) if return_report else module
+    report = ConversionReport(tuple(swapped), left, tuple(norms))
+    return (module, report) if return_report else module
 
 
 # -- to ours ---------------------------------------------------------------------------------------
@@ -231,6 +245,18 @@ def _to_ours(layer: Any) -> None:
         modules.to_channels_last(layer.weight)
 
 
+def _norm_to_ours(layer: Any) -> bool:
+    """Swap a group or an instance norm, unless it is of a subclass, or has a forward pass or names
+    of its own; whether it was swapped.
+    """
+    kind = NORMS.get(type(layer))
+    if kind is None or "forward" in layer.__dict__ or any(hasattr(layer, n) for n in _OWN_NAMES):
+        return False
+    layer.__class__ = kind
+    layer.__dict__[_RECORD] = None
+    return True
+
+
 def _is_ours(layer: Any) -> bool:
     return isinstance(layer, tuple(_OURS.values()))
 
@@ -297,6 +323,16 @@ def _why_not_back(layer: Any) -> str | None:
     if _is_ours(layer) and layer.activation is not None:
         return f"`{layer.activation}` was folded into it"
     return None
+
+
+def _norm_to_theirs(layer: Any) -> bool:
+    """Swap a norm back that was converted; whether it was."""
+    kind = _THEIRS.get(type(layer))
+    if kind is None or _RECORD not in layer.__dict__:
+        return False
+    layer.__dict__.pop(_RECORD)
+    layer.__class__ = kind
+    return True
 
 
 def _to_theirs(layer: Any) -> None:

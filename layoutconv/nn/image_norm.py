@@ -16,10 +16,15 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import gathered_operators as ops
 from ..sparse import SparseTensor
+from ..tensors.epilogue_in_torch import activate
+from .dense_norm import GroupNorm, InstanceNorm3d
+from .modules import Activated
 
 KINDS = (torch.nn.GroupNorm, _InstanceNorm)
 # Of modules that may be such norms, or have one: others are told by one look, at every call.
-FORWARDS = frozenset(kind.forward for kind in (*KINDS, torch.nn.Sequential))
+FORWARDS = frozenset(
+    kind.forward for kind in (*KINDS, GroupNorm, InstanceNorm3d, torch.nn.Sequential)
+)
 
 
 def counts_images(module: Any) -> bool:
@@ -101,7 +106,10 @@ def _normed(module: Any, features: Tensor, input: SparseTensor) -> Tensor:
             _remember(module, mean.detach(), of_images.detach(), images.counts)
     y = centred * (variance + module.eps).rsqrt()
     if module.affine:
-        y = y * module.weight + module.bias
+        y = y * module.weight
+        y = y if module.bias is None else y + module.bias
+    if isinstance(module, Activated) and module.activation is not None:
+        y = activate(y, module.activation, module.slope)
     if input.coordinates.padded:
         y = y.where(images.batch[:, None] >= 0, 0)
     return y.to(features.dtype)

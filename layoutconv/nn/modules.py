@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
+from ..tensors.epilogue_in_torch import activate
 from . import functional
 from .arguments import check_activation, near_and_far
 from .scripting import refuse_scripting
 
+_REAL = torch.zeros(0)  # of a module without a weight
+
 
 class _ChannelsLast:
     """The memory of the weights."""
-
-    __prepare_scriptable__ = refuse_scripting
 
     def reset_parameters(self: Any) -> None:
         super().reset_parameters()  # type: ignore[misc]
@@ -44,15 +45,20 @@ def weight_and_bias(module: Any) -> tuple[Tensor, Tensor | None]:
     return module.weight, module.bias
 
 
-class _Activated(_ChannelsLast):
+class Activated:
     """A module with an epilogue, in its forward pass and its text."""
 
     activation: str | None = None  # also of modules that `convert` swaps
     slope: float = 0.01
+    __prepare_scriptable__ = refuse_scripting
 
     def _activate(self: Any, activation: str | None, slope: float) -> None:
-        check_activation(activation, slope, self.weight)
+        check_activation(activation, slope, _REAL if self.weight is None else self.weight)
         self.activation, self.slope = activation, slope
+
+    def _activated(self, value: Tensor) -> Tensor:
+        """What follows, as an operation of torch."""
+        return value if self.activation is None else activate(value, self.activation, self.slope)
 
     def extra_repr(self: Any) -> str:
         text = super().extra_repr()  # type: ignore[misc]
@@ -61,7 +67,7 @@ class _Activated(_ChannelsLast):
         return text + f", slope={self.slope}" if self.activation == "leaky_relu" else text
 
 
-class _Conv(_Activated):
+class _Conv(_ChannelsLast, Activated):
     """A mixin that a forward pass of torch's modules calls, in place of torch's functions."""
 
     _function: Any
@@ -104,7 +110,7 @@ class _Conv(_Activated):
         )  # fmt: skip
 
 
-class _ConvTranspose(_Activated):
+class _ConvTranspose(_ChannelsLast, Activated):
     """The forward pass of transposed convolutions."""
 
     _function: Any

@@ -29,6 +29,9 @@ class NormShape:
         counts: whether batches are counted.
         early: whether kernels start while those before them end (PDL).
         ranks: whether moments are those that ranks tell each other.
+        images: whether each image has statistics of its own, and parts of its own rows.
+        activation: what follows instead of ``relu``, one of ``ACTIVATIONS``; "" for nothing.
+        stored: the dtype of results and of their gradients, where it is not that of features.
     """
 
     dtype: str
@@ -41,6 +44,9 @@ class NormShape:
     counts: bool = False
     early: bool = False
     ranks: bool = False
+    images: bool = False
+    activation: str = ""
+    stored: str = ""
 
 
 def vector_of(columns: int, itemsize: int) -> int:

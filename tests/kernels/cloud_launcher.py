@@ -31,6 +31,13 @@ from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
 from layoutconv.kernels.pointwise.column_sums import MergeColumns, PartSums
+from layoutconv.kernels.pointwise.group_norm import (
+    GroupGradient,
+    GroupSums,
+    MergeGroups,
+    MergeGroupSums,
+    NormaliseGroups,
+)
 from layoutconv.kernels.pointwise.row_norm import (
     Gradient,
     MergeMoments,
@@ -68,7 +75,8 @@ WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Windows: (3,), Search: (5,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
     WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2,), Normalise: (6, 7),
     Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
-    PartSums: (1,), MergeColumns: (1,),
+    PartSums: (1,), MergeColumns: (1,), MergeGroups: (1,), NormaliseGroups: (4,), GroupSums: (5,),
+    MergeGroupSums: (2,), GroupGradient: (6,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -153,9 +161,9 @@ class Launches:
         asked = launch_of(program, function, of, tuple(addresses), integers)
         assert asked.cooperative == isinstance(kernel, CooperativeKernel)
         random = np.random.default_rng(self.seed)
-        across, down, _ = asked.grid
-        order = random.permutation(across * down)
-        ctas = [(int(i) % across, int(i) // across, 0) for i in order]
+        across, down, deep = asked.grid
+        order = map(int, random.permutation(across * down * deep))
+        ctas = [(i % across, i // across % down, i // (across * down)) for i in order]
         # CTAs that wait for each other run at the same time, as those of a cluster do.
         run(
             program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas,

@@ -1,0 +1,188 @@
+"""Launches of group norms of images, channels last, of ``kernels/pointwise/group_norm.py``."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..base.caches import remembered
+from ..base.dry_hooks import dry_hooks
+from ..base.memory import maker
+from ..planning.norm_schedule import BYTES, NormShape, schedule, vector_of
+from ..tensors.channels_last import channels_last_stride
+from . import machines
+from .row_norm import LEAST, MOST, TYPES, bits
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..kernels.maps.per_rank import Chain
+
+PARTS = 512  # of all images, at most: more take longer to merge
+ACTIVATIONS = frozenset({"relu", "leaky_relu", "silu"})
+
+
+class GroupNorm(NamedTuple):
+    """A group norm, as kernels take it.
+
+    Attributes:
+        groups: of channels, which divide these; as many as channels for an instance norm.
+        weight, bias: (C,), or None, both or neither.
+        activation, slope: what follows, as of convolutions.
+        dtype: of the result.
+    """
+
+    groups: int
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    activation: str | None
+    slope: float
+    dtype: torch.dtype
+
+
+def takes(x: Tensor, norm: GroupNorm) -> bool:
+    """Return whether kernels compute a norm of images ``x`` (N, C, ...), as far as their memory,
+    dtypes and shapes say: they are ``channels_last``.
+    """
+    if x.dim() < 3 or x.dtype not in TYPES or norm.dtype not in TYPES or not _is_in_order(x):
+        return False
+    images, C, rows = _sizes(x)
+    if not (images and rows and C) or C % norm.groups or images * max(rows, C) >= 1 << 31:
+        return False
+    if images >= 1 << 16 or not (
+        norm.activation is None or norm.activation in ACTIVATIONS
+    ):  # images are a mode of the grid
+        return False
+    if not (LEAST < norm.eps < MOST and abs(norm.slope) < MOST):
+        return False
+    if (norm.weight is None) is not (norm.bias is None):
+        return False
+    for tensor in norm.weight, norm.bias:
+        if tensor is not None and (
+            tensor.dtype not in TYPES
+            or tensor.dtype is not norm.weight.dtype  # type: ignore[union-attr]
+            or tensor.shape != (C,)
+            or not tensor.is_contiguous()
+            or tensor.device != x.device
+        ):
+            return False
+    return True
+
+
+def normalised(x: Tensor, norm: GroupNorm) -> tuple[Tensor, Tensor]:
+    """The result, like images ``x`` (N, C, ...) on a GPU, which are ``takes``'s, and the mean and
+    the inverse deviation of every group, float32 (N, G, 2).
+    """
+    x, (images, C, rows) = _aligned(x), _sizes(x)
+    kernels = _kernels_of(x, norm)
+    cut = _schedule(rows, C, kernels.vector, images)
+    make = maker(x.device)
+    # In a dry run nothing is written.
+    out = make(tuple(x.shape), channels_last_stride(x.shape), norm.dtype)
+    statistics = make((images, norm.groups, 2), (2 * norm.groups, 2, 1), torch.float32)
+    if dry_hooks.load is not None:
+        out.zero_(), statistics.zero_()
+    size = images * cut.parts * (2 * C + 1)
+    words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
+    weight, bias = (words if t is None else t for t in (norm.weight, norm.bias))
+    tensors = x, words, statistics, weight, bias, out, words
+    numbers = *cut, images, C // norm.groups, bits(norm.slope), bits(norm.eps)
+    _launch(kernels.forward, words, tensors, numbers)
+    return out, statistics
+
+
+def gradients(
+    x: Tensor, norm: GroupNorm, statistics: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of images, like these, and of bias and weight, float32 (2, C), from that of the
+    result.
+    """
+    x, grad, (images, C, rows) = _aligned(x), _aligned(grad), _sizes(x)
+    kernels = _kernels_of(x, norm)
+    cut = _schedule(rows, C, kernels.vector, images)
+    make = maker(x.device)
+    dx = make(tuple(x.shape), channels_last_stride(x.shape), x.dtype)
+    of_parameters = make((2, C), (C, 1), torch.float32)
+    if dry_hooks.load is not None:
+        dx.zero_(), of_parameters.zero_()
+    parts = images * cut.parts
+    size = parts * 2 * C
+    words = make((1, size), (size, 1), torch.int32)
+    means = make((images, norm.groups, 2), (2 * norm.groups, 2, 1), torch.float32)
+    weight, bias = (words if t is None else t for t in (norm.weight, norm.bias))
+    tensors = x, grad, statistics, weight, bias, words, means, dx, of_parameters
+    merge = schedule(parts, 2 * C, 1)._replace(parts=parts)
+    numbers = *cut, images, C // norm.groups, bits(norm.slope), *merge
+    _launch(kernels.backward, words, tensors, numbers)
+    return dx, of_parameters
+
+
+class _Kernels(NamedTuple):
+    forward: Chain
+    backward: Chain
+    vector: int
+
+
+def _kernels_of(x: Tensor, norm: GroupNorm) -> _Kernels:
+    """The kernels of a norm of images ``x``."""
+    parameters = None if norm.weight is None else norm.weight.dtype
+    early = x.is_cuda and machines.starts_early(x.get_device())
+    vector = vector_of(x.shape[1], x.element_size())
+    return _kernels(x.dtype, vector, parameters, norm.activation, norm.dtype, early)
+
+
+@remembered(256)
+def _kernels(
+    dtype: torch.dtype,
+    vector: int,
+    parameters: torch.dtype | None,
+    activation: str | None,
+    stored: torch.dtype,
+    early: bool,
+) -> _Kernels:
+    from ..kernels.pointwise import group_norm as kernels
+
+    kinds = dtype, parameters, None if stored is dtype else stored
+    names = ("" if kind is None else str(kind).removeprefix("torch.") for kind in kinds)
+    name, of_parameters, of_results = names
+    shape = NormShape(
+        name, vector, of_parameters, early=early, images=True, activation=activation or "",
+        stored=of_results,
+    )  # fmt: skip
+    return _Kernels(kernels.forward(shape), kernels.backward(shape), vector)
+
+
+def _schedule(rows: int, columns: int, vector: int, images: int) -> Any:
+    """The parts of an image, so that all images have enough to fill a GPU."""
+    return schedule(rows, columns, vector, max(1, PARTS // images))
+
+
+def _launch(
+    chain: Chain, words: Tensor, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]
+) -> None:
+    from ..kernels.maps import per_rank
+
+    addresses = tuple(tensor.data_ptr() for tensor in tensors)
+    per_rank.launch(chain, (words, *tensors), addresses, numbers)
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int]:
+    """How many images there are, their channels, and the voxels of one."""
+    images, C, *extents = x.shape
+    return images, C, prod(extents)
+
+
+def _is_in_order(x: Tensor) -> bool:
+    return x.movedim(1, -1).is_contiguous()
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Images in ``channels_last`` memory, from where vectors may start."""
+    if not _is_in_order(x):
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    if not x.data_ptr() & (BYTES - 1):
+        return x
+    return x.new_empty_strided(x.shape, channels_last_stride(x.shape)).copy_(x)

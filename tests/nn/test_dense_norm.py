@@ -1,0 +1,102 @@
+"""Group and instance norms as modules: torch's, and what ``convert`` makes of these."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+
+import layoutconv as lc
+from layoutconv.errors import ArgumentError
+
+MODULES: list[tuple[Any, Any, tuple[int, ...]]] = [
+    (lambda nn, **more: nn.GroupNorm(2, 6, **more), "GroupNorm", (2, 6, 5, 4)),
+    (lambda nn, **more: nn.GroupNorm(3, 6, affine=False, **more), "GroupNorm", (2, 6)),
+    (lambda nn, **more: nn.InstanceNorm1d(6, **more), "InstanceNorm1d", (2, 6, 9)),
+    (lambda nn, **more: nn.InstanceNorm2d(6, affine=True, **more), "InstanceNorm2d", (6, 4, 5)),
+    (
+        lambda nn, **more: nn.InstanceNorm3d(6, track_running_stats=True, **more),
+        "InstanceNorm3d", (2, 6, 3, 4, 5),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "name", "shape"), MODULES)
+@pytest.mark.parametrize("activation", [None, "silu", "leaky_relu", "gelu"])
+def test_modules_are_torchs_and_an_activation(
+    make: Any, name: str, shape: tuple[int, ...], activation: str | None
+) -> None:
+    theirs, ours = make(torch.nn), make(lc.nn, activation=activation, slope=0.3)
+    assert isinstance(ours, getattr(torch.nn, name))
+    ours.load_state_dict(theirs.state_dict())
+    assert ("activation" in repr(ours)) == (activation is not None)
+    for training in True, False:
+        x = torch.randn(shape)
+        y = theirs.train(training)(x)
+        if activation is not None:
+            more = (0.3,) if activation == "leaky_relu" else ()
+            y = getattr(torch.nn.functional, activation)(y, *more)
+        assert torch.equal(ours.train(training)(x), y)
+    assert theirs.state_dict().keys() == ours.state_dict().keys()
+
+
+@pytest.mark.parametrize(("make", "name", "shape"), MODULES)
+def test_convert_swaps_them_and_revert_swaps_them_back(
+    make: Any, name: str, shape: tuple[int, ...]
+) -> None:
+    net = torch.nn.Sequential(make(torch.nn), torch.nn.ReLU())
+    x = torch.randn(shape)
+    expected, norm = net(x), net[0]
+    _, report = lc.nn.convert(net, return_report=True)
+    assert report.norms == ("0",)
+    assert str(report) == "0 of 0 convolutions swapped, and 1 norm"
+    assert net[0] is norm
+    assert type(norm) is getattr(lc.nn, name)
+    for copied in net, deepcopy(net), pickle.loads(pickle.dumps(net)):
+        assert torch.equal(copied(x), expected)
+        _, report = lc.nn.revert(copied, return_report=True)
+        assert report.norms == ("0",)
+        assert type(copied[0]) is getattr(torch.nn, name)
+        lc.nn.convert(copied)
+    made = lc.nn.GroupNorm(2, 6)
+    assert type(lc.nn.revert(made)) is lc.nn.GroupNorm  # nobody converted it
+
+
+class Own(torch.nn.GroupNorm):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) + 1
+
+
+def test_norms_with_a_forward_pass_or_a_name_of_their_own_are_left() -> None:
+    named = torch.nn.GroupNorm(2, 6)
+    named.activation = torch.nn.ReLU()
+    replaced = torch.nn.GroupNorm(2, 6)
+    replaced.forward = lambda input: input  # type: ignore[method-assign]
+    for norm in Own(2, 6), named, replaced:
+        kind = type(norm)
+        _, report = lc.nn.convert(norm, return_report=True)
+        assert report.norms == ()
+        assert type(norm) is kind
+
+
+def test_over_voxels_they_are_norms_of_images() -> None:
+    """In ``lc.nn.Sequential``, converted or not, as torch's are."""
+    x = lc.SparseTensor.from_dense(torch.randn(2, 5, 5, 6).relu())
+    for theirs, ours in (
+        (torch.nn.GroupNorm(2, 6), lc.nn.GroupNorm(2, 6, activation="silu")),
+        (torch.nn.InstanceNorm2d(6), lc.nn.InstanceNorm2d(6, activation="silu")),
+    ):
+        expected = lc.nn.Sequential(theirs)(x).features
+        assert torch.equal(lc.nn.Sequential(lc.nn.convert(theirs))(x).features, expected)
+        found = lc.nn.Sequential(ours)(x).features
+        assert torch.allclose(found, torch.nn.functional.silu(expected), atol=1e-6)
+
+
+def test_an_activation_that_there_is_not() -> None:
+    for make in (lambda: lc.nn.GroupNorm(2, 4, activation="swish"),
+                 lambda: lc.nn.InstanceNorm1d(2, activation="swish")):  # fmt: skip
+        with pytest.raises(ArgumentError, match="`activation`: expected None or one of relu"):
+            make()
