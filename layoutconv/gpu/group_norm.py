@@ -47,9 +47,9 @@ def takes(x: Tensor, norm: GroupNorm) -> bool:
     """Return whether kernels compute a norm of images ``x`` (N, C, ...), as far as their memory,
     dtypes and shapes say: they are ``channels_last``.
     """
-    if x.dim() < 3 or x.dtype not in TYPES or norm.dtype not in TYPES or not _is_in_order(x):
+    if x.dim() < 3 or x.dtype not in TYPES or norm.dtype not in TYPES or not is_in_order(x):
         return False
-    images, C, rows = _sizes(x)
+    images, C, rows = sizes(x)
     if not (images and rows and C) or C % norm.groups or images * max(rows, C) >= 1 << 31:
         return False
     if images >= 1 << 16 or not (
@@ -76,7 +76,7 @@ def normalised(x: Tensor, norm: GroupNorm) -> tuple[Tensor, Tensor]:
     """The result, like images ``x`` (N, C, ...) on a GPU, which are ``takes``'s, and the mean and
     the inverse deviation of every group, float32 (N, G, 2).
     """
-    x, (images, C, rows) = _aligned(x), _sizes(x)
+    x, (images, C, rows) = _aligned(x), sizes(x)
     kernels = _kernels_of(x, norm)
     cut = _schedule(rows, C, kernels.vector, images)
     make = maker(x.device)
@@ -100,7 +100,7 @@ def gradients(
     """The gradients of images, like these, and of bias and weight, float32 (2, C), from that of the
     result.
     """
-    x, grad, (images, C, rows) = _aligned(x), _aligned(grad), _sizes(x)
+    x, grad, (images, C, rows) = _aligned(x), _aligned(grad), sizes(x)
     kernels = _kernels_of(x, norm)
     cut = _schedule(rows, C, kernels.vector, images)
     make = maker(x.device)
@@ -169,19 +169,20 @@ def _launch(
     per_rank.launch(chain, (words, *tensors), addresses, numbers)
 
 
-def _sizes(x: Tensor) -> tuple[int, int, int]:
+def sizes(x: Tensor) -> tuple[int, int, int]:
     """How many images there are, their channels, and the voxels of one."""
     images, C, *extents = x.shape
     return images, C, prod(extents)
 
 
-def _is_in_order(x: Tensor) -> bool:
+def is_in_order(x: Tensor) -> bool:
+    """Return whether images (N, C, ...) are ``channels_last``, without gaps."""
     return x.movedim(1, -1).is_contiguous()
 
 
 def _aligned(x: Tensor) -> Tensor:
     """Images in ``channels_last`` memory, from where vectors may start."""
-    if not _is_in_order(x):
+    if not is_in_order(x):
         x = x.movedim(1, -1).contiguous().movedim(-1, 1)
     if not x.data_ptr() & (BYTES - 1):
         return x

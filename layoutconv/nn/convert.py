@@ -17,13 +17,13 @@ from ..ops.guard import PLAIN
 from . import modules
 from .dense_norm import NORMS
 from .own_convolution import Redirected, why_not_redirected
+from .own_norm import OWN_NORM, own_norm
 from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
 
 _OURS: dict[type, type] = {
     getattr(torch.nn, name): getattr(modules, name)
     for name in (f"{kind}{rank}d" for kind in ("Conv", "ConvTranspose") for rank in (1, 2, 3))
 }
-_THEIRS = {ours: theirs for theirs, ours in NORMS.items()}
 # A module with such an attribute of its own would fuse it, or call it.
 _OWN_NAMES = "activation", "slope", "_function", "_activate"
 _SLOTS = "__dict__", "__weakref__"  # what every class makes for itself
@@ -39,7 +39,7 @@ class ConversionReport:
     Attributes:
         swapped: names of modules, as ``named_modules`` has them: "" is the model itself.
         left: the others, each with the reason.
-        norms: names of group and instance norms that were swapped.
+        norms: names of norms that were swapped.
 
     >>> print(ConversionReport(("stem", "body.0"), {"head": "it overrides forward"}))
     2 of 3 convolutions swapped
@@ -80,7 +80,10 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     weights move to ``channels_last`` memory. :func:`revert` undoes it.
 
     Modules of torch's ``GroupNorm`` and ``InstanceNorm*d`` become those of :mod:`layoutconv.nn`,
-    too, which do not copy ``channels_last`` images: torch's would, before and after each norm.
+    too, which do not copy ``channels_last`` images: torch's would, before and after each norm. So
+    do modules of any class that normalise over channels, as RMS norms of video autoencoders, which
+    are one kernel then where no gradient is wanted. To find out, a copy of a module whose forward
+    pass names ``normalize`` is called on the CPU.
 
     A forward pass that only pads its input with zeros, or puts the frames of a cache before it, as
     causal convolutions of video autoencoders do, is recognised by what it does: the convolution
@@ -247,13 +250,19 @@ def _to_ours(layer: Any) -> None:
 
 def _norm_to_ours(layer: Any) -> bool:
     """Swap a group or an instance norm, unless it is of a subclass, or has a forward pass or names
-    of its own; whether it was swapped.
+    of its own, and a module that normalises over channels; whether it was swapped.
     """
-    kind = NORMS.get(type(layer))
-    if kind is None or "forward" in layer.__dict__ or any(hasattr(layer, n) for n in _OWN_NAMES):
+    theirs: Any = type(layer)
+    kind = NORMS.get(theirs)
+    if kind is None:
+        found = own_norm(layer)
+        if found is None or OWN_NORM in layer.__dict__:
+            return False
+        layer.__dict__[OWN_NORM], kind = found, _normed_here(theirs)
+    elif "forward" in layer.__dict__ or any(hasattr(layer, name) for name in _OWN_NAMES):
         return False
     layer.__class__ = kind
-    layer.__dict__[_RECORD] = None
+    layer.__dict__[_RECORD] = theirs
     return True
 
 
@@ -297,6 +306,18 @@ def _redirected(kind: Any) -> Any:
     return _subclass(kind, (Redirected, kind), _new_redirected, {})
 
 
+@remembered(1024)
+def _normed_here(kind: Any) -> Any:
+    """A subclass of a module that normalises over channels, by a kernel where one does."""
+
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        found = self.__dict__[OWN_NORM].compute(self, args, named)
+        return super(made, self).forward(*args, **named) if found is None else found
+
+    made = _subclass(kind, (kind,), _new_normed, {"forward": forward})
+    return made
+
+
 def _has_own_forward(kind: Any) -> bool:
     return kind.forward is not _base_of(kind).forward
 
@@ -304,6 +325,12 @@ def _has_own_forward(kind: Any) -> bool:
 def _new(kind: type, *arguments: Any) -> Any:
     """A converted module of a subclass, without its state."""
     made = _computed_here(kind)
+    return made.__new__(made, *arguments)
+
+
+def _new_normed(kind: type, *arguments: Any) -> Any:
+    """The same, of one that normalises over channels."""
+    made = _normed_here(kind)
     return made.__new__(made, *arguments)
 
 
@@ -327,11 +354,11 @@ def _why_not_back(layer: Any) -> str | None:
 
 def _norm_to_theirs(layer: Any) -> bool:
     """Swap a norm back that was converted; whether it was."""
-    kind = _THEIRS.get(type(layer))
-    if kind is None or _RECORD not in layer.__dict__:
+    if _RECORD not in layer.__dict__ or isinstance(layer, _ConvNd):
         return False
-    layer.__dict__.pop(_RECORD)
-    layer.__class__ = kind
+    layer.__class__ = layer.__dict__.pop(_RECORD)
+    for name in "activation", "slope", OWN_NORM:
+        layer.__dict__.pop(name, None)
     return True
 
 

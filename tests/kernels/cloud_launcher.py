@@ -30,6 +30,7 @@ from layoutconv.kernels.maps.per_rank import Chain, PerRank, build
 from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
+from layoutconv.kernels.pointwise.channel_norm import ChannelNorm
 from layoutconv.kernels.pointwise.column_sums import MergeColumns, PartSums
 from layoutconv.kernels.pointwise.group_norm import (
     GroupGradient,
@@ -76,7 +77,7 @@ WRITES: dict[type[PerRank], tuple[int, ...]] = {
     WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2,), Normalise: (6, 7),
     Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
     PartSums: (1,), MergeColumns: (1,), MergeGroups: (1,), NormaliseGroups: (4,), GroupSums: (5,),
-    MergeGroupSums: (2,), GroupGradient: (6,),
+    MergeGroupSums: (2,), GroupGradient: (6,), ChannelNorm: (3,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]

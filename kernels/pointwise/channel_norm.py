@@ -1,0 +1,131 @@
+"""Norms of each voxel over its channels, channels last: ``y = x / |x| * w + b``.
+
+The RMS norm of channels-first images, as decoders of video have it, is that with a weight times the
+root of the number of channels. A row is a voxel, and ``2 ** log_lanes`` lanes of a warp have one;
+each holds ``turns`` vectors of it in registers, and shuffles add up what they square. A row is read
+once and written once, and rounded once; sums are in fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Any
+
+from layoutconv.planning.channel_schedule import AT_ONCE, THREADS, ChannelNormShape
+
+from ..common.dsl import Float32, Int32, Int64, cute, range_constexpr
+from ..common.pdl import let_dependents_start, wait_for_others
+from ..common.plain_types import AnyList, AnyTuple
+from ..common.walk import TYPES, read, select
+from ..maps.per_rank import PerRank
+from .row_parts import as_float
+
+_math: Any = cute.math
+
+
+class ChannelNorm(PerRank):
+    """A norm over channels.
+
+    Tensors: rows (rows, C), weight and bias (C,), and the result. Integers: how many rows and
+    columns there are, CTAs, and the bits of what the weight is multiplied by and of the least
+    length that divides.
+    """
+
+    threads = THREADS
+
+    def __init__(self, shape: ChannelNormShape) -> None:
+        super().__init__(0)
+        self.shape, self.vector = shape, shape.vector
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return type(self).__name__, astuple(self.shape)
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        of_rows = self.shape.dtype, self.vector * TYPES[self.shape.dtype].width // 8
+        return (of_rows,) * 4
+
+    def integers(self) -> int:
+        return 5
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        self.kernel(pointers, integers).launch(
+            grid=[Int32(integers[2]), 1, 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+            use_pdl=self.shape.early,
+        )
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        let_dependents_start(self.shape.early)
+        x, weight, bias, out = pointers
+        rows, columns, ctas = integers[0], Int32(integers[1]), Int64(integers[2])
+        shape = self.shape
+        tid, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        lane = tid & ((1 << shape.log_lanes) - 1)
+        starts = [(lane + (turn << shape.log_lanes)) * self.vector for turn in range(shape.turns)]
+        wait_for_others(shape.early)
+        scale = [self.columns_of(weight, start, columns) for start in starts]
+        offset = [self.columns_of(bias, start, columns) for start in starts] if shape.biased else []
+        share, least = as_float(integers[3]), as_float(integers[4])
+        each = THREADS >> shape.log_lanes
+        step = ctas * each
+        # As many turns for all threads of a CTA: lanes of a warp meet in shuffles.
+        turns = Int32((rows - Int64(block) * each + step * AT_ONCE - 1) // (step * AT_ONCE))
+        first = Int64(block) * each + (tid >> shape.log_lanes)
+        for turn in range(turns):
+            start = first + Int64(turn) * (step * AT_ONCE)
+            self.rows_of(x, out, start, step, rows, columns, starts, (scale, offset, share, least))
+
+    def columns_of(self, base: Any, start: Any, columns: Any) -> list[Any]:
+        """A vector of columns in float32, the first ones in place of those past the last."""
+        place = cute.assume(select(start < columns, start, Int32(0)), divby=self.vector)
+        found = read(base + place, base.dtype, self.vector)
+        return [Float32(found[j]) for j in range(self.vector)]
+
+    def rows_of(
+        self, x: Any, out: Any, first: Any, step: Any, rows: Any, columns: Any, starts: Any,
+        held: Any,
+    ) -> None:  # fmt: skip
+        """The results of a turn, all of whose rows are read before one is summed."""
+        scale, offset, share, least = held
+        places = []
+        for u in range(AT_ONCE):
+            row = first + step * u
+            places.append((select(row < rows, row, Int64(0)), row < rows))
+        values = [
+            [self.columns_of(x + row * columns, start, columns) for start in starts]
+            for row, _ in places
+        ]
+        for (row, inside), of_row in zip(places, values, strict=True):
+            factor = share / self.length(of_row, starts, columns, least)
+            for turn, start in enumerate(starts):
+                result = []
+                for j in range(self.vector):
+                    y = of_row[turn][j] * (factor * scale[turn][j])
+                    result.append(y + offset[turn][j] if self.shape.biased else y)
+                self.write(out + row * columns, start, inside & (start < columns), result)
+
+    def length(self, of_row: Any, starts: Any, columns: Any, least: Any) -> Any:
+        """The length of a row, or the least one."""
+        total = Float32(0.0)
+        for vector, start in zip(of_row, starts, strict=True):
+            own = Float32(0.0)
+            for value in vector:
+                own = own + value * value
+            total = total + select(start < columns, own, Float32(0.0))
+        for bit in range(self.shape.log_lanes):
+            total = total + Float32(cute.arch.shuffle_sync_bfly(total, 1 << bit))
+        length = _math.sqrt(total)
+        return select(length < least, least, length)  # NaN stays NaN
+
+    @cute.jit
+    def write(self, base: Any, start: Any, inside: Any, values: AnyList) -> None:
+        if inside:
+            result = cute.make_rmem_tensor(self.vector, base.dtype)
+            for j in range_constexpr(self.vector):
+                result[j] = base.dtype(values[j])
+            place = base + cute.assume(start, divby=self.vector)
+            cute.autovec_copy(result, cute.make_tensor(place, cute.make_layout(self.vector)))

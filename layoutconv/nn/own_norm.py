@@ -1,0 +1,125 @@
+"""Modules that normalise each voxel over its channels, as decoders of video write it themselves.
+
+An RMS norm of channels-first images is no module of torch: projects write
+``torch.nn.functional.normalize(x, dim=1) * scale * gamma``, which is seven passes over an image.
+What such a module does is found out by calling a copy of it, in float64, so that no name of a
+class or of an attribute is known here. On a GPU, where no gradient is wanted, one kernel then reads
+and writes ``channels_last`` images once; everything else runs as it is written.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ..gpu import channel_norm
+from ..gpu.channel_norm import ChannelNorm
+from ..ops.guard import is_plain, wants_gradient
+
+OWN_NORM = "_own_norm"  # the attribute of a converted module that says what it computes
+_LEAST = 1e-12  # the length below which ``normalize`` divides by it
+_CLOSE = 1e-9  # to what is expected, in float64
+
+
+class OwnNorm(NamedTuple):
+    """A forward pass that is ``normalize(x, dim=1) * scale * weight + bias``.
+
+    Attributes:
+        weight, bias: the names of parameters, of the second "" where there is none.
+        scale: a number.
+    """
+
+    weight: str
+    bias: str
+    scale: float
+
+    def compute(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+        """The result of a converted module; None where it has to run as it is written."""
+        if len(args) != 1 or named or torch.compiler.is_compiling():
+            return None
+        (input,) = args
+        weight = getattr(module, self.weight)
+        bias = getattr(module, self.bias) if self.bias else None
+        tensors = (input, weight) if bias is None else (input, weight, bias)
+        if not is_plain(*tensors) or wants_gradient(*tensors) or not input.is_cuda:
+            return None
+        if input.dim() != weight.dim() + 1:
+            return None
+        norm = ChannelNorm(weight, bias, self.scale, _LEAST)
+        return channel_norm.normalised(input, norm) if channel_norm.takes(input, norm) else None
+
+
+def own_norm(module: Any) -> OwnNorm | None:
+    """Return what a module computes, if it is such a norm.
+
+    >>> class Norm(torch.nn.Module):
+    ...     def __init__(self, C):
+    ...         super().__init__()
+    ...         self.scale, self.gamma = C**0.5, torch.nn.Parameter(torch.ones(C, 1, 1))
+    ...     def forward(self, x):
+    ...         return torch.nn.functional.normalize(x, dim=1) * self.scale * self.gamma
+    >>> own_norm(Norm(4)), own_norm(torch.nn.GroupNorm(1, 4))
+    (OwnNorm(weight='gamma', bias='', scale=2.0), None)
+    """
+    names = _parameters_of(module)
+    if not names:
+        return None
+    random = torch.Generator().manual_seed(0)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copied = deepcopy(module).to(device="cpu", dtype=torch.float64)
+            found = {name: numbers(*copied._parameters[name].shape) for name in names}
+            for name, values in found.items():
+                copied._parameters[name] = torch.nn.Parameter(values)
+            C, *ones = found[names[0]].shape
+            # Voxels of all lengths, some so short that what is added to them would show.
+            lengths = 10.0 ** torch.linspace(-14, 4, 2 * 3 ** len(ones)).double()
+            x = numbers(2, C, *[3] * len(ones)) * lengths.view(2, 1, *[3] * len(ones))
+            x[0, :, :1] = 0
+            unit = normalize(x, dim=1)
+            of_modes = {_found_out(unit, copied.train(mode)(x), found) for mode in (True, False)}
+            return of_modes.pop() if len(of_modes) == 1 else None
+    except Exception:  # whatever somebody else's code raises
+        return None
+
+
+def _parameters_of(module: Any) -> list[str]:
+    """The names of the parameters of a module that may be such a norm."""
+    forward = getattr(type(module).forward, "__code__", None)
+    if (
+        forward is None
+        or "normalize" not in forward.co_names  # others are not called
+        or "forward" in module.__dict__
+        or module._modules
+        or module._buffers
+    ):
+        return []
+    names = [name for name, found in module._parameters.items() if found is not None]
+    shapes = {tuple(module._parameters[name].shape) for name in names}
+    if len(shapes) != 1 or len(names) > 2:
+        return []
+    (shape,) = shapes
+    return names if 1 < len(shape) < 5 and set(shape[1:]) == {1} else []
+
+
+def _found_out(unit: Tensor, y: Tensor, found: dict[str, Tensor]) -> OwnNorm | None:
+    """Which parameter is the weight, if ``y`` is made of ``unit`` and them, and the number that it
+    is multiplied by.
+    """
+    for weight, values in found.items():
+        others = [name for name in found if name != weight]
+        bias = found[others[0]] if others else torch.zeros(1)
+        product = unit * values
+        at = product.abs().argmax()
+        scale = ((y - bias).flatten()[at] / product.flatten()[at]).item()
+        if torch.allclose(y, product * scale + bias, rtol=_CLOSE, atol=_CLOSE * abs(scale)):
+            return OwnNorm(weight, others[0] if others else "", scale)
+    return None
