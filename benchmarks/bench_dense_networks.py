@@ -1,0 +1,183 @@
+"""Dense networks of other libraries, converted, beside torch's own. Needs a GPU and the libraries.
+
+    python benchmarks/bench_dense_networks.py [--rows PATTERN] [--repeats N] [--json FILE]
+
+Sides are torch as it is, torch with ``channels_last`` memory, and ours: ``lc.nn.convert``, and
+``fold_batch_norms`` of evaluations. A row has the median wall time of a call of each, in turns, how
+long the GPU was busy, and the peak of memory above what is there before a call; an evaluation also
+the time of a CUDA graph, where one can be captured. A row whose library is not there says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from benchmark_options import program
+from dense_networks import CASES, Case
+from timing import relative_error
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+import layoutconv as lc
+
+MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
+WARM = 3  # calls before the first one that is timed
+TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 6e-2}  # beside torch, in the same precision
+Call = Callable[[], Tensor]
+
+
+def in_order(net: nn.Module) -> nn.Module:
+    """A network whose filters are in ``channels_last`` memory, of images and of volumes."""
+    for parameter in net.parameters():
+        if parameter.dim() in MEMORY:
+            parameter.data = parameter.data.contiguous(memory_format=MEMORY[parameter.dim()])
+    return net
+
+
+def converted(net: nn.Module, case: Case) -> nn.Module:
+    net = lc.nn.convert(net)
+    return net if case.trains else lc.nn.fold_batch_norms(net)
+
+
+def caller(net: nn.Module, x: Tensor, case: Case) -> Call:
+    """A call of a network: a forward pass, or a step whose result is the output."""
+    if not case.trains:
+        net = net.eval().requires_grad_(False).to(case.dtype)
+        given = x.to(case.dtype)
+        return lambda: case.run(net, given)
+
+    def step() -> Tensor:
+        net.zero_grad(set_to_none=True)
+        with torch.autocast(x.device.type, case.dtype):
+            y = case.run(net, x)
+        while not isinstance(y, Tensor):
+            y = y[0]
+        y.float().square().mean().backward()
+        return y.detach()
+
+    return step
+
+
+def sides(case: Case, device: str) -> dict[str, Call]:
+    """The calls of all sides, of the same weights."""
+    torch.manual_seed(0)
+    net = case.build().to(device).train(case.trains)
+    x = torch.randn(case.shape, device=device)
+    last = x.contiguous(memory_format=MEMORY[x.dim()])
+    of_ours = converted(deepcopy(net if case.trains else net.eval()), case)
+    return {
+        "torch": caller(deepcopy(net), x, case),
+        "channels_last": caller(in_order(deepcopy(net)), last, case),
+        "ours": caller(of_ours, last, case),
+    }
+
+
+def busy(call: Call) -> float:
+    """Milliseconds that kernels of a call take."""
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    gpu = torch.autograd.DeviceType.CUDA
+    times = (e.time_range.elapsed_us() for e in seen.events() if e.device_type == gpu)
+    return sum(times) / 1e3
+
+
+def captured(call: Call) -> Callable[[], None] | None:
+    """The replay of a call, or None."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
+
+
+def in_turns(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median milliseconds of each call, the GPU waited for after every one."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            call()
+            torch.cuda.synchronize()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+@torch.no_grad()
+def measured(case: Case, repeats: int) -> dict[str, Any]:
+    """A row: of each side milliseconds, those of the GPU, GiB, and the time of a graph."""
+    calls = sides(case, "cuda")
+    with torch.set_grad_enabled(case.trains):
+        lc.precompile(calls["ours"])
+        row: dict[str, Any] = {"error": relative_error(calls["ours"](), calls["torch"]())}
+        for name, call in calls.items():
+            for _ in range(WARM):
+                call()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            call()
+            row[f"{name} GiB"] = (torch.cuda.max_memory_allocated() - before) / 2**30
+        row |= {f"{name} ms": found for name, found in in_turns(calls, repeats).items()}
+        row |= {f"{name} busy ms": busy(call) for name, call in calls.items()}
+    if not case.trains:
+        of_last, of_ours = captured(calls["channels_last"]), captured(calls["ours"])
+        if of_last is not None and of_ours is not None:
+            graphs = in_turns({"channels_last": of_last, "ours": of_ours}, repeats)
+            row |= {f"{name} graph ms": found for name, found in graphs.items()}
+    return row
+
+
+def speed_ups(row: dict[str, Any]) -> str:
+    """The sides' times, and those of torch divided by ours."""
+    best = min(row["torch ms"], row["channels_last ms"])
+    text = (
+        f"ours {row['ours ms']:.2f} ms (busy {row['ours busy ms']:.2f}, {row['ours GiB']:.2f} GiB)"
+    )
+    for name in "torch", "channels_last":
+        ratio = row[f"{name} ms"] / row["ours ms"]
+        text += f"; {name} {row[f'{name} ms']:.2f} ({ratio:.2f}, {row[f'{name} GiB']:.2f} GiB)"
+    text += f"; best {best / row['ours ms']:.2f}"
+    if "ours graph ms" in row:
+        ratio = row["channels_last graph ms"] / row["ours graph ms"]
+        text += f"; graphs {row['ours graph ms']:.2f} ({ratio:.2f})"
+    return text
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = program(__doc__, "rows", "repeats", "json").parse_args(argv)
+    if not torch.cuda.is_available():
+        print("there is no GPU", file=sys.stderr)
+        return 2
+    torch.backends.cudnn.benchmark = True
+    rows, wrong = {}, 0
+    for case in CASES:
+        if not re.search(arguments.rows, case.name):
+            continue
+        try:
+            row = measured(case, arguments.repeats)
+        except ImportError as missing:
+            print(f"{case.name:26} {missing}", flush=True)
+            continue
+        rows[case.name] = row
+        wrong += not row["error"] <= TOLERANCE[case.dtype]
+        print(f"{case.name:26} {speed_ups(row)}; error {row['error']:.1e}", flush=True)
+        torch.cuda.empty_cache()
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=1))
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
