@@ -67,8 +67,10 @@ class ChannelNorm(PerRank):
         lane = tid & ((1 << shape.log_lanes) - 1)
         starts = [(lane + (turn << shape.log_lanes)) * self.vector for turn in range(shape.turns)]
         wait_for_others(shape.early)
-        scale = [self.columns_of(weight, start, columns) for start in starts]
-        offset = [self.columns_of(bias, start, columns) for start in starts] if shape.biased else []
+        scale, offset = (
+            [self.columns_of(base, Int64(0), columns, start) for start in starts]
+            for base in (weight, bias)
+        )
         share, least = as_float(integers[3]), as_float(integers[4])
         each = THREADS >> shape.log_lanes
         step = ctas * each
@@ -79,10 +81,14 @@ class ChannelNorm(PerRank):
             start = first + Int64(turn) * (step * AT_ONCE)
             self.rows_of(x, out, start, step, rows, columns, starts, (scale, offset, share, least))
 
-    def columns_of(self, base: Any, start: Any, columns: Any) -> list[Any]:
-        """A vector of columns in float32, the first ones in place of those past the last."""
-        place = cute.assume(select(start < columns, start, Int32(0)), divby=self.vector)
-        found = read(base + place, base.dtype, self.vector)
+    def pointer(self, base: Any, row: Any, columns: Any, start: Any) -> Any:
+        """A vector of a row. Nothing else says that it is one access."""
+        return base + cute.assume(row * columns + start, divby=self.vector)
+
+    def columns_of(self, base: Any, row: Any, columns: Any, start: Any) -> list[Any]:
+        """A vector of a row in float32, the first one in place of those past the last."""
+        place = self.pointer(base, row, columns, select(start < columns, start, Int32(0)))
+        found = read(place, base.dtype, self.vector)
         return [Float32(found[j]) for j in range(self.vector)]
 
     def rows_of(
@@ -96,8 +102,7 @@ class ChannelNorm(PerRank):
             row = first + step * u
             places.append((select(row < rows, row, Int64(0)), row < rows))
         values = [
-            [self.columns_of(x + row * columns, start, columns) for start in starts]
-            for row, _ in places
+            [self.columns_of(x, row, columns, start) for start in starts] for row, _ in places
         ]
         for (row, inside), of_row in zip(places, values, strict=True):
             factor = share / self.length(of_row, starts, columns, least)
@@ -106,7 +111,8 @@ class ChannelNorm(PerRank):
                 for j in range(self.vector):
                     y = of_row[turn][j] * (factor * scale[turn][j])
                     result.append(y + offset[turn][j] if self.shape.biased else y)
-                self.write(out + row * columns, start, inside & (start < columns), result)
+                place = self.pointer(out, row, columns, start)
+                self.write(place, inside & (start < columns), result)
 
     def length(self, of_row: Any, starts: Any, columns: Any, least: Any) -> Any:
         """The length of a row, or the least one."""
@@ -122,10 +128,9 @@ class ChannelNorm(PerRank):
         return select(length < least, least, length)  # NaN stays NaN
 
     @cute.jit
-    def write(self, base: Any, start: Any, inside: Any, values: AnyList) -> None:
+    def write(self, place: Any, inside: Any, values: AnyList) -> None:
         if inside:
-            result = cute.make_rmem_tensor(self.vector, base.dtype)
+            result = cute.make_rmem_tensor(self.vector, place.dtype)
             for j in range_constexpr(self.vector):
-                result[j] = base.dtype(values[j])
-            place = base + cute.assume(start, divby=self.vector)
+                result[j] = place.dtype(values[j])
             cute.autovec_copy(result, cute.make_tensor(place, cute.make_layout(self.vector)))

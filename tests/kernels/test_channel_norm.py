@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,10 @@ from hypothesis import strategies as st
 
 from layoutconv.gpu import channel_norm
 from layoutconv.gpu.channel_norm import ChannelNorm
+from layoutconv.kernels.compile.cubin import read_cubin
+from layoutconv.kernels.maps.per_rank import build
+from layoutconv.kernels.pointwise import channel_norm as kernels
+from layoutconv.planning.channel_schedule import AT_ONCE, ChannelNormShape, lanes_of
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
@@ -66,3 +71,15 @@ def test_a_kernel_takes_weights_of_the_dtype_of_images() -> None:
     norm = ChannelNorm(weight, None, 1.0, 1e-12)
     assert not channel_norm.takes(x.contiguous(), norm)
     assert not channel_norm.takes(x, norm._replace(least=0.0))
+
+
+@pytest.mark.parametrize("C", [96, 384])
+def test_machine_code_moves_vectors(C: int, tmp_path: Path) -> None:
+    """Of weights once, and of the rows of a turn; an element at a time takes four times as long."""
+    log_lanes, turns = lanes_of(C // 8)
+    shape = ChannelNormShape("bfloat16", 8, log_lanes, turns, False, True)
+    built = build(kernels.ChannelNorm(shape), "sm_90a", str(tmp_path))
+    (kernel,) = read_cubin(built.__cubin__).values()
+    assert kernel.opcodes["LDG"] == turns * (1 + AT_ONCE)
+    assert kernel.opcodes["STG"] == turns * AT_ONCE
+    assert kernel.stack == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,11 @@ from torch.nn import functional
 
 from layoutconv.gpu import group_norm
 from layoutconv.gpu.group_norm import GroupNorm
+from layoutconv.kernels.compile.cubin import read_cubin
+from layoutconv.kernels.maps.per_rank import build
+from layoutconv.kernels.pointwise import group_norm as kernels
 from layoutconv.nn.dense_norm import on_kernels
+from layoutconv.planning.norm_schedule import FLIGHT, NormShape
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
@@ -156,3 +161,16 @@ def test_autograd_goes_through_any_number_of_times(launches: Launches) -> None:
 def by_torch(x: Tensor, norm: GroupNorm) -> Tensor:
     y = functional.group_norm(x, norm.groups, norm.weight, norm.bias, norm.eps)
     return functional.silu(y)
+
+
+def test_machine_code_moves_vectors(tmp_path: Path) -> None:
+    """Rows are read and written 16 bytes at a time; of columns each thread has its own."""
+    shape = NormShape("float16", 8, "float32", early=True, images=True, activation="silu")
+    built = build(kernels.forward(shape), "sm_90a", str(tmp_path))
+    found = read_cubin(built.__cubin__)
+    (statistics,) = (kernel for name, kernel in found.items() if "Statistics" in name)
+    (normalise,) = (kernel for name, kernel in found.items() if "NormaliseGroups" in name)
+    assert statistics.opcodes["LDG"] == FLIGHT
+    assert normalise.opcodes["STG"] == FLIGHT
+    assert normalise.opcodes["LDG"] == FLIGHT + 4 * 8
+    assert not any(kernel.stack for kernel in found.values())
