@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor
 from torch.nn import functional
 
@@ -140,7 +141,7 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
         self._activate(activation, slope)
 
     def forward(self, input: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and input.dim() > 1:
+        if type(input) in PLAIN and not torch.compiler.is_compiling() and input.dim() > 1:
             lowered = torch.is_autocast_enabled("cuda") and input.dtype in LOWERED
             norm = Norm(
                 self.num_groups, self.weight, self.bias, self.eps, self.activation, self.slope,
@@ -176,8 +177,11 @@ class _InstanceNorm(Activated):
         self._activate(activation, slope)
 
     def forward(self: Any, input: Tensor) -> Tensor:
+        if isinstance(input, torch.fx.Proxy):  # whose modes torch would count
+            return self._activated(self._apply_instance_norm(input))
         if (
-            not torch.compiler.is_compiling()
+            type(input) in PLAIN
+            and not torch.compiler.is_compiling()
             and self.running_mean is None
             and input.dim() == self._get_no_batch_dim() + 1
             and input.shape[1] == self.num_features

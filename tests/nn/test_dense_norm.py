@@ -100,3 +100,14 @@ def test_an_activation_that_there_is_not() -> None:
                  lambda: lc.nn.InstanceNorm1d(2, activation="swish")):  # fmt: skip
         with pytest.raises(ArgumentError, match="`activation`: expected None or one of relu"):
             make()
+
+
+@pytest.mark.parametrize(("make", "name", "shape"), MODULES)
+def test_tracers_see_torchs_function(make: Any, name: str, shape: tuple[int, ...]) -> None:
+    net = torch.nn.Sequential(make(lc.nn, activation="silu")).eval()
+    x = torch.randn(1, *shape) if shape[0] == 6 else torch.randn(shape)  # of a batch
+    y = net(x)
+    traced = torch.fx.symbolic_trace(net)
+    assert torch.equal(traced(x), y)
+    assert torch.equal(torch.jit.trace(net, x)(x), y)
+    assert torch.equal(torch.export.export(net, (x,)).module()(x), y)
