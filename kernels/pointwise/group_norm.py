@@ -253,7 +253,7 @@ class OfEachGroup(OfRows):
         return tid, group, channel, group // of_image * Int32(integers[4])
 
     def turns_of(self, tid: Any, integers: Any) -> Any:
-        """How many pairs of a part and a channel a thread has."""
+        """The number of pairs of a part and a channel that a thread has."""
         return (Int32(integers[4]) * Int32(integers[6]) - tid + THREADS - 1) // THREADS
 
     def pair(self, turn: Any, place: Any, integers: Any) -> tuple[Any, Any]:

@@ -170,7 +170,7 @@ def _launch(
 
 
 def sizes(x: Tensor) -> tuple[int, int, int]:
-    """How many images there are, their channels, and the voxels of one."""
+    """The number of images, of their channels, and of the voxels of one."""
     images, C, *extents = x.shape
     return images, C, prod(extents)
 

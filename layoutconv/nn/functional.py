@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 from torch.overrides import has_torch_function
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
 from ..ops import dense_calls
-from ..ops.autocast import autocast_dtype
+from ..ops.dense_calls import below_autocast
 from ..ops.epilogue_args import EpilogueArgs
 from ..view.epilogue import Pointwise
 from . import fuse
@@ -334,20 +333,14 @@ def _convolution(
         found = None if statistics else known(given, operands, asked)
         if found is not None:
             return found
+    rest = stride, padding, dilation, groups, statistics, executor
     if has_torch_function(tensors_given(operands, asked)):
         more: dict[str, Any] = {"return_statistics": True} if statistics else {}
         more |= {"executor": executor} if executor else {}
-        function, numbers = globals()[f"conv{rank}d"], (stride, padding, dilation, groups)
-        return overridden(function, operands, asked, numbers, **more)
-    low = None if is_compiling() else autocast_dtype(input, weight)
-    if low is not None:
-        return dense_calls.below_autocast(
-            lambda x, w: _convolution(
-                rank, x, w, bias, scale, residual, activation, slope, out_dtype,
-                stride, padding, dilation, groups, statistics, executor,
-            ),
-            low, given, operands, asked,
-        )  # fmt: skip
+        return overridden(globals()[f"conv{rank}d"], operands, asked, rest[:4], **more)
+    found = below_autocast(partial(_convolution, rank), given, operands, asked, rest)
+    if found is not None:
+        return found
     groups = check_groups(groups)
     ending = _checked(rank, input, weight, asked, groups, transposed=False)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
@@ -356,16 +349,11 @@ def _convolution(
     modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
     voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
     check_like_output(ending, input, weight.shape[0], voxels)
-    sides = _flat(pairs)
-    of_pass = steps, sides, apart, groups, checked_executor(executor)
+    of_pass = steps, _flat(pairs), apart, groups, checked_executor(executor)
     shape = input.shape[0], weight.shape[0], *voxels
-    check_size(shape, "padding", sides)
+    check_size(shape, "padding", of_pass[1])
     if statistics:
-        if input.is_complex():
-            raise ArgumentError("return_statistics", "False for complex numbers", statistics)
-        x, ending = batch(input, rank), of_batch(ending, rank)
-        y, sums = fuse.fprop_statistics(x, weight, of_pass, ending)
-        return like(y, input, rank), sums
+        return _with_statistics(rank, input, weight, of_pass, ending)
     if isinstance(activation, Pointwise):
         endings = asked, ending
         return with_function(fuse.fprop, rank, given, operands, of_pass, endings, shape)
@@ -411,15 +399,9 @@ def _transposed(
         rest = stride, padding, output_padding, groups, dilation
         more = {"executor": executor} if executor else {}
         return overridden(globals()[f"conv_transpose{rank}d"], operands, asked, rest, **more)
-    low = None if is_compiling() else autocast_dtype(input, weight)
-    if low is not None:
-        return dense_calls.below_autocast(
-            lambda x, w: _transposed(
-                rank, x, w, bias, scale, residual, activation, slope, out_dtype,
-                stride, padding, output_padding, groups, dilation, executor,
-            ),
-            low, given, operands, asked,
-        )  # fmt: skip
+    found = below_autocast(partial(_transposed, rank), given, operands, asked, numbers[1:])
+    if found is not None:
+        return found
     groups = check_groups(groups)
     ending = _checked(rank, input, weight, asked, groups, transposed=True)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
@@ -488,6 +470,17 @@ def _run(
     with without_autocast(input):  # torch's does not lower them either
         y = convolve(_in_memory_order(real_channels, x), w, numbers, real)
     return like(_in_memory_order(complex_channels, y), input, rank)
+
+
+def _with_statistics(
+    rank: int, input: Tensor, weight: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
+) -> tuple[Tensor, Tensor]:
+    """The same, and the sums and sums of squares of its channels."""
+    if input.is_complex():
+        raise ArgumentError("return_statistics", "False for complex numbers", True)
+    x, ending = batch(input, rank), of_batch(ending, rank)
+    y, sums = fuse.fprop_statistics(x, weight, numbers, ending)
+    return like(y, input, rank), sums
 
 
 def _in_memory_order(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class Activated:
         self.activation, self.slope = activation, slope
 
     def _activated(self, value: Tensor) -> Tensor:
-        """What follows, as an operation of torch."""
+        """The activation of a value, as an operation of torch."""
         return value if self.activation is None else activate(value, self.activation, self.slope)
 
     def extra_repr(self: Any) -> str:

@@ -130,25 +130,27 @@ def by_torch(first: FirstCall, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def below_autocast(
-    convolve: Callable[[Tensor, Tensor], Any],
-    low: torch.dtype,
+    convolve: Callable[..., Any],
     given: tuple[Any, ...],
     operands: tuple[Tensor, Tensor],
     ending: EpilogueArgs,
+    rest: tuple[Any, ...],
 ) -> Any:
-    """A convolution whose operands autocast, which is on, lowers to ``low``.
+    """``convolve(input, weight, *ending, *rest)`` of operands that autocast lowers; None where it
+    lowers nothing, and in ``torch.compile``, which sees operators that do.
 
     What is known of the call below autocast is kept for calls with autocast on, for :func:`find`:
     they lower the filter in the one function that autograd records. Who finds one compares what it
     ``lowers`` to with what autocast does then.
     """
     input, weight = operands
-    if input.dtype is not low:
-        return convolve(input.to(low), weight)
+    low = None if is_compiling() else autocast_dtype(input, weight)
+    if low is None or input.dtype is not low:
+        return None if low is None else convolve(input.to(low), weight, *ending, *rest)
     lowered, known = weight.to(low), None
     bias, scale, residual, activation, _, out_dtype = ending
     with without_autocast(input.device.type):
-        result = convolve(input, lowered)
+        result = convolve(input, lowered, *ending, *rest)
         if not isinstance(activation, Pointwise):
             known = find(given, out_dtype, input, lowered, bias, scale, residual)
     if known is not None and known.as_torch is None and is_bare(weight):

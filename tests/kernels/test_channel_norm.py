@@ -75,7 +75,7 @@ def test_a_kernel_takes_weights_of_the_dtype_of_images() -> None:
 
 @pytest.mark.parametrize("C", [96, 384])
 def test_machine_code_moves_vectors(C: int, tmp_path: Path) -> None:
-    """Of weights once, and of the rows of a turn; an element at a time takes four times as long."""
+    """Weights once, then the rows of a turn; an element at a time takes four times as long."""
     log_lanes, turns = lanes_of(C // 8)
     shape = ChannelNormShape("bfloat16", 8, log_lanes, turns, False, True)
     built = build(kernels.ChannelNorm(shape), "sm_90a", str(tmp_path))
