@@ -84,7 +84,8 @@ def normalised(x: Tensor, norm: GroupNorm) -> tuple[Tensor, Tensor]:
     out = make(tuple(x.shape), channels_last_stride(x.shape), norm.dtype)
     statistics = make((images, norm.groups, 2), (2 * norm.groups, 2, 1), torch.float32)
     if dry_hooks.load is not None:
-        out.zero_(), statistics.zero_()
+        out.zero_()
+        statistics.zero_()
     size = images * cut.parts * (2 * C + 1)
     words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
     weight, bias = (words if t is None else t for t in (norm.weight, norm.bias))
@@ -107,7 +108,8 @@ def gradients(
     dx = make(tuple(x.shape), channels_last_stride(x.shape), x.dtype)
     of_parameters = make((2, C), (C, 1), torch.float32)
     if dry_hooks.load is not None:
-        dx.zero_(), of_parameters.zero_()
+        dx.zero_()
+        of_parameters.zero_()
     parts = images * cut.parts
     size = parts * 2 * C
     words = make((1, size), (size, 1), torch.int32)

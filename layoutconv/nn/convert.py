@@ -356,9 +356,9 @@ def _norm_to_theirs(layer: Any) -> bool:
     """Swap a norm back that was converted; whether it was."""
     if _RECORD not in layer.__dict__ or isinstance(layer, _ConvNd):
         return False
-    layer.__class__ = layer.__dict__.pop(_RECORD)
-    for name in "activation", "slope", OWN_NORM:
+    for name in ("activation", "slope") if isinstance(layer, modules.Activated) else (OWN_NORM,):
         layer.__dict__.pop(name, None)
+    layer.__class__ = layer.__dict__.pop(_RECORD)
     return True
 
 

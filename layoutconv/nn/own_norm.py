@@ -93,7 +93,7 @@ def own_norm(module: Any) -> OwnNorm | None:
 
 def _parameters_of(module: Any) -> list[str]:
     """The names of the parameters of a module that may be such a norm."""
-    forward = getattr(type(module).forward, "__code__", None)
+    forward = getattr(getattr(type(module), "forward", None), "__code__", None)
     if (
         forward is None
         or "normalize" not in forward.co_names  # others are not called

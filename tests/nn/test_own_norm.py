@@ -118,9 +118,10 @@ def test_a_converted_one_is_what_it_was() -> None:
             assert torch.equal(copied(x), y)
         _, again = lc.nn.convert(copied, return_report=True)
         assert again.norms == ()
+    module.slope = 3.0  # of its own, as it were
     lc.nn.revert(net)
     assert type(module) is Root
-    assert module.__dict__.keys() == Root(6).__dict__.keys()
+    assert module.__dict__.keys() == Root(6).__dict__.keys() | {"slope"}
 
 
 def test_parameters_that_change_are_read_when_they_are_used(monkeypatch: Any) -> None:
@@ -140,3 +141,10 @@ def test_parameters_that_change_are_read_when_they_are_used(monkeypatch: Any) ->
             module(x)
     assert [norm.weight[0].item() for norm in given] == [1.0, 2.0]
     assert given[0].bias is module.b
+
+
+def test_a_scripted_part_of_a_network_is_left(recwarn: Any) -> None:
+    """Its class has no forward pass to look at."""
+    net = nn.Sequential(torch.jit.script(nn.ReLU()), nn.Conv2d(3, 4, 1))
+    _, report = lc.nn.convert(net, return_report=True)
+    assert (report.swapped, report.norms) == (("1",), ())
