@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from layoutconv.planning.channel_schedule import AT_ONCE, ChannelNormShape, lane
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
+from .test_dependents import MEMORY, START, WAIT
 from .test_group_norm import EPS, images, numbers
 
 
@@ -83,3 +85,6 @@ def test_machine_code_moves_vectors(C: int, tmp_path: Path) -> None:
     assert kernel.opcodes["LDG"] == turns * (1 + AT_ONCE)
     assert kernel.opcodes["STG"] == turns * AT_ONCE
     assert kernel.stack == 0
+    ptx, first = built.__ptx__, re.search(MEMORY, built.__ptx__)
+    assert first is not None
+    assert ptx.index(START) < ptx.index(WAIT) < first.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ from torch.nn import functional
 
 from layoutconv.gpu import group_norm
 from layoutconv.gpu.group_norm import GroupNorm
+from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import group_norm as kernels
+from layoutconv.kernels.pointwise.row_parts import THREADS
 from layoutconv.nn.dense_norm import on_kernels
 from layoutconv.planning.norm_schedule import FLIGHT, NormShape
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
+from .test_dependents import MEMORY, START, WAIT
 
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}  # of a result's own size
 # Dtypes of images, of parameters and of results, what follows, channels and groups.
@@ -161,6 +165,24 @@ def test_autograd_goes_through_any_number_of_times(launches: Launches) -> None:
 def by_torch(x: Tensor, norm: GroupNorm) -> Tensor:
     y = functional.group_norm(x, norm.groups, norm.weight, norm.bias, norm.eps)
     return functional.silu(y)
+
+
+@pytest.mark.parametrize(("arch", "activation"), [("sm_80", "leaky_relu"), ("sm_90a", "silu")])
+def test_kernels_fit_into_every_gpu(arch: str, activation: str, tmp_path: Path) -> None:
+    shape = NormShape(
+        "float16", 8, "float32", early=starts_early(arch), images=True, activation=activation
+    )
+    for chain in kernels.forward(shape), kernels.backward(shape):
+        for kernel, *_ in chain.parts:
+            built = build(kernel, arch, str(tmp_path))
+            (found,) = read_cubin(built.__cubin__).values()
+            ptx, first = built.__ptx__, re.search(MEMORY, built.__ptx__)
+            assert first is not None
+            assert ptx.count(WAIT) == ptx.count(START) == shape.early
+            assert not shape.early or ptx.index(START) < ptx.index(WAIT) < first.start()
+            assert found.stack == 0
+            # Two CTAs to a multiprocessor, but for the gradient through an exponential.
+            assert found.registers * THREADS <= (65_536 if activation == "silu" else 32_768)
 
 
 def test_machine_code_moves_vectors(tmp_path: Path) -> None:
