@@ -13,6 +13,8 @@ from layoutconv.cpu import torch_convolution as cpu
 from layoutconv.tensors.channels_last import channels_last_stride
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 
+from ..warm_process import run_python
+
 
 @st.composite
 def problems(draw):
@@ -129,6 +131,40 @@ def test_windows_that_reach_over_both_sides_of_a_depth(depth, taps, stride, padd
     ours.recorded(x.float(), w).backward(y.float())
     assert w.grad is not None
     assert torch.equal(w.grad.double(), exact)
+
+
+STEPPING = """
+import torch
+from layoutconv.conv import ConvProblem
+from layoutconv.cpu.torch_convolution import TorchConvolution
+
+def stored(N, *spatial, C):
+    return torch.ones(N, *spatial, C).movedim(-1, 1)
+
+for N, C, K, spatial, step in {problems}:
+    one = (1,) * len(spatial)
+    problem = ConvProblem((N, *spatial, C), (K, *one), stride=step)
+    x, y = stored(N, *spatial, C=C), stored(*problem.output[:-1], C=K)
+    w = stored(K, *one, C=C).requires_grad_()
+    for _ in range(20):
+        found = TorchConvolution(problem).wgrad(y, x)
+        if len(spatial) > 1:
+            TorchConvolution(problem).recorded(x, w).sum().backward()
+        others = [torch.ones(n) for n in range(1, 4000, 40)]
+    assert (found == y[:, 0].numel()).all()
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [(3, 1, 1, (92, 57), (2, 1)), (2, 4, 8, (2764,), 2), (3, 4, 4, (46, 57), (1, 3))],
+    ids=str,
+)
+def test_a_filter_of_one_tap_that_steps_past_cells_writes_in_its_memory(problem):
+    # Torch wrote up to 130 kB beside it, and the process ended by a signal.
+    done = run_python(["-c", STEPPING.format(problems=[problem])])
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
