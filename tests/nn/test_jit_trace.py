@@ -52,3 +52,27 @@ def test_scripts_are_refused_with_what_to_take_instead(layer):
     for net in layer, torch.nn.Sequential(torch.nn.ReLU(), layer):
         with pytest.raises(lc.ArgumentError, match=said):
             torch.jit.script(net)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [lc.nn.SubmConv3d(4, 6, 3), lc.nn.SparseConv3d(4, 6, 2, stride=2), lc.nn.SparseMaxPool3d(2)],
+    ids=lambda layer: type(layer).__name__,
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_trace_of_sparse_layers_is_refused_as_it_would_keep_one_clouds_maps(layer):
+    coords = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]]).int()
+
+    def network(features, coords):
+        return layer(lc.SparseTensor(features, coords, (5, 5, 5), 1)).features
+
+    def on_one_cloud(features):
+        return layer(cloud.replace(features)).features
+
+    said = "argument `{}`: expected no call in torch.jit.trace, .*: torch.export.export and lc.pack"
+    with pytest.raises(lc.ArgumentError, match=said.format("coords")):
+        torch.jit.trace(network, (torch.randn(2, 4), coords))
+    cloud = lc.SparseTensor(torch.randn(2, 4), coords, (5, 5, 5), 1)
+    if hasattr(layer, "weight"):
+        with pytest.raises(lc.ArgumentError, match=said.format("weight")):
+            torch.jit.trace(on_one_cloud, torch.randn(2, 4))

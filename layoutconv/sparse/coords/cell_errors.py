@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...errors import ArgumentError
+from ...base.torch_internals import is_tracing
+from ...errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,3 +32,13 @@ def overflow(total: int, capacity: int) -> ArgumentError:
     """The error of a capacity that is too small."""
     expected = f"{total} rows or more: that many cells are reached"
     return ArgumentError("capacity", expected, capacity)
+
+
+def refuse_tracing(name: str) -> None:
+    """Refuse to be recorded by ``torch.jit.trace``, which would keep the maps of one cloud."""
+    if is_tracing():
+        expected = (
+            "no call in torch.jit.trace, which would keep the kernel maps of its example for all "
+            "clouds: torch.export.export and lc.pack take sparse networks"
+        )
+        raise ArgumentTypeError(name, expected, "one")
