@@ -133,6 +133,36 @@ def test_windows_that_reach_over_both_sides_of_a_depth(depth, taps, stride, padd
     assert torch.equal(w.grad.double(), exact)
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem((2, 155, 2, 1), (1, 5, 5), (1, 2), [(0, 0), (2, 2)], (2, 1)),
+        ConvProblem(
+            (2, 14, 10, 5, 1), (4, 1, 4, 6), (1, 1, 3), [(0, 1), (3, 3), (2, 1)], (1, 2, 1)
+        ),
+        ConvProblem((8, 5, 2, 2, 1), (96, 5, 5, 5), (1, 1, 2), [(0, 0), (4, 4), (2, 2)]),
+        ConvProblem((2, 65, 146, 1), (2, 1, 3), (3, 1)),
+        ConvProblem((1, 46, 19, 12, 1), (1, 1, 5, 5), (3, 3, 1)),
+        ConvProblem((2, 132, 105, 1), (16, 2, 5), (4, 1), [(0, 0), (1, 1)], (2, 1)),
+    ],
+    ids=str,
+)
+def test_a_stride_over_cells_of_one_channel(problem):
+    """Torch made wrong sums in lines of one window, and wrote beside its memory elsewhere."""
+    shapes = problem.activation, problem.stored_filter, problem.output
+    x, w, y = (in_torchs_order(stored(*shape)) for shape in shapes)
+    x, w = (t.as_strided(t.shape, channels_last_stride(t.shape)) for t in (x, w))
+    ours = cpu.TorchConvolution(problem)
+    exact = ours.fprop(x, w), ours.dgrad(y, w), ours.wgrad(y, x)
+    ran = []
+    for _ in range(20):
+        X, W = x.float().requires_grad_(), w.float().requires_grad_()
+        found = ours.recorded(X, W)
+        ran.append([ours.fprop(X, W), *torch.autograd.grad(found, (X, W), y.float())])
+    for found in ran:
+        assert all(torch.equal(f.double(), e) for f, e in zip(found, exact, strict=True))
+
+
 STEPPING = """
 import torch
 from layoutconv.conv import ConvProblem
