@@ -252,5 +252,8 @@ def _product(rows: Tensor, weight: Tensor, out: Tensor) -> Tensor:
         return torch.mm(rows, weight[0], out=out)
     if C == K == 1:
         return torch.mul(rows, weight.view(-1), out=out)
-    out.view(-1, groups, K).copy_((_by_group(rows, groups) @ weight).transpose(0, 1))
+    # Into a tensor: autocast rounds operands of a product that makes its own.
+    products = rows.new_empty(groups, len(rows), K)
+    torch.bmm(_by_group(rows, groups), weight, out=products)
+    out.view(-1, groups, K).copy_(products.transpose(0, 1))
     return out

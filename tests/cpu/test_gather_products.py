@@ -134,6 +134,20 @@ def test_layers_are_gathered_and_have_the_numbers_of_views(name, dtype, monkeypa
         assert torch.equal(got, want)  # sums of small integers are exact
 
 
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_lowers_operands_and_no_sums(groups, dtype):
+    """Each later call has the bits of a call of lowered operands without autocast."""
+    layer = lc.nn.SubmConv2d(16, 16, 3, bias=False, groups=groups)
+    lowered = copy.deepcopy(layer).to(dtype)
+    for _ in range(3):
+        dense = torch.randn(1, 6, 6, 16) * (torch.rand(1, 6, 6, 1) < 0.7)
+        x = lc.SparseTensor.from_dense(dense)
+        with torch.autocast("cpu", dtype):
+            y = layer(x).features
+        assert torch.equal(y, lowered(x.replace(x.features.to(dtype))).features)
+
+
 def test_an_index_that_was_written_to_is_planned_again():
     index = torch.tensor([[1, -1], [0, 1]], dtype=torch.int32)
     x, w = torch.tensor([[1.0], [2.0]]), torch.tensor([[[10.0], [100.0]]])
