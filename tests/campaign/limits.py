@@ -127,10 +127,14 @@ def of_activation(value: Tensor, error: Tensor, kind: str, slope: float) -> Tens
     return steepest * error + SMOOTH * value.abs() + DIFFERENCES.get(kind, 0.0)
 
 
-def greatest(dtype: torch.dtype) -> float:
-    """The greatest number of a type; infinity of those that have it, as results overflow to it."""
+def ends(dtype: torch.dtype) -> tuple[float, float]:
+    """The least and the greatest number of a type; infinities where results overflow to them.
+
+    >>> ends(torch.int8), ends(torch.float16)
+    ((-128.0, 127.0), (-inf, inf))
+    """
     if dtype in (torch.int8, torch.int32):
-        return float(torch.iinfo(dtype).max)
+        return float(torch.iinfo(dtype).min), float(torch.iinfo(dtype).max)
     if dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        return float(torch.finfo(dtype).max)
-    return inf
+        return float(torch.finfo(dtype).min), float(torch.finfo(dtype).max)
+    return -inf, inf

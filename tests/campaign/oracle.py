@@ -47,11 +47,9 @@ def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
     >>> rounded(torch.tensor([2.5, -300.0], dtype=torch.float64), torch.int8)
     tensor([   2, -128], dtype=torch.int8)
     """
-    if dtype in (torch.int8, torch.int32):
-        least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-        return value.round().clamp(least, most).nan_to_num(0).to(dtype)
-    most = limits.greatest(dtype)
-    return (value if most == inf else value.clamp(-most, most)).to(dtype)
+    whole = dtype in (torch.int8, torch.int32)
+    held = (value.round() if whole else value).clamp(*limits.ends(dtype))
+    return (held.nan_to_num(0) if whole else held).to(dtype)
 
 
 def check(name: str, got: Tensor, want: Expected, dtype: torch.dtype) -> float:
@@ -93,8 +91,7 @@ def _check_equal(name: str, got: Tensor, want: Expected) -> None:
 def _check_near(name: str, got: Tensor, want: Expected) -> float:
     assert want.error is not None
     found, value = got.double(), want.value
-    most = limits.greatest(got.dtype)
-    exact = value if most == inf else value.clamp(-most, most)
+    exact = value.clamp(*limits.ends(got.dtype))
     limit = limits.of_result(exact, want.error, got.dtype)
     error = (found - exact).abs()
     error = torch.where(found == exact, 0.0, error)  # infinities

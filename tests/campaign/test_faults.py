@@ -12,7 +12,7 @@ from .bench import Bench
 from .dense import Dense
 from .ending import Ending
 from .faults import Fault
-from .oracle import WrongResultError
+from .oracle import Expected, WrongResultError, check
 from .sparse import Sparse
 from .views import View, draw_view
 
@@ -242,3 +242,11 @@ def _spoiled_view(call: object, fault: str) -> object:
 
 def test_a_view_draws_itself_with_a_seed() -> None:
     assert isinstance(draw_view(5), View)
+
+
+def test_what_is_below_int8_is_its_least_number():
+    value = torch.tensor([-300.0, 300.0], dtype=torch.float64)
+    want = Expected(value, torch.full_like(value, 0.25))
+    assert check("y", torch.tensor([-128, 127], dtype=torch.int8), want, torch.int8) == 0
+    with pytest.raises(WrongResultError, match="-127, not -128"):
+        check("y", torch.tensor([-127, 127], dtype=torch.int8), want, torch.int8)
