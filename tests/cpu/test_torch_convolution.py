@@ -144,11 +144,14 @@ def test_windows_that_reach_over_both_sides_of_a_depth(depth, taps, stride, padd
         ConvProblem((2, 65, 146, 1), (2, 1, 3), (3, 1)),
         ConvProblem((1, 46, 19, 12, 1), (1, 1, 5, 5), (3, 3, 1)),
         ConvProblem((2, 132, 105, 1), (16, 2, 5), (4, 1), [(0, 0), (1, 1)], (2, 1)),
+        ConvProblem((1, 5, 569, 1, 16), (16, 5, 1, 1), (1, 4, 3)),
+        ConvProblem((1, 600, 3, 32), (3, 1, 3), (3, 3)),
+        ConvProblem((1, 3, 200, 2, 64), (2, 3, 1, 2), (1, 3, 2)),
     ],
     ids=str,
 )
-def test_a_stride_over_cells_of_one_channel(problem):
-    """Torch made wrong sums in lines of one window, and wrote beside its memory elsewhere."""
+def test_strides_over_cells_of_one_channel_and_along_a_column_of_windows(problem):
+    """Torch made wrong sums of one channel in lines of one window, or wrote beside its memory."""
     shapes = problem.activation, problem.stored_filter, problem.output
     x, w, y = (in_torchs_order(stored(*shape)) for shape in shapes)
     x, w = (t.as_strided(t.shape, channels_last_stride(t.shape)) for t in (x, w))
