@@ -45,7 +45,10 @@ class Arguments:
                 raise RuntimeError(f"an argument is a tensor of layout {leaf.layout}")
             return leaf.dtype, leaf.device, leaf.dim(), leaf.shape[1:]
         if isinstance(leaf, NoTensor):
-            cells: Coordinates = leaf.coordinates
+            cells = getattr(leaf, "coordinates", None)
+            if not isinstance(cells, Coordinates):  # a tensor of other libraries' names
+                library = type(leaf).__module__.split(".compat.")[-1].split(".")[0]
+                raise RuntimeError(f"an argument is a tensor of {library}, which has no bounds")
             if cells.padded:
                 raise RuntimeError("an argument is padded already")
             if cells.corner is not None:
