@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.torch_internals import is_tracing
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
@@ -24,7 +25,7 @@ from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import has_gradient, wide_sums
 from ..ops.guard import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
-from ..sparse.coords.cell_errors import refuse_tracing
+from ..sparse.coords.cell_errors import traced
 from ..sparse.coords.row_plan import poisoned
 from ..tensors.epilogue_in_torch import activate, convert
 from ..view.epilogue import Pointwise
@@ -404,7 +405,8 @@ def placed(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> S
 def _taps(input: SparseTensor, weight: Tensor, offsets: Any) -> tuple[int, ...]:
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
-    refuse_tracing("weight")
+    if is_tracing():
+        raise traced("weight")
     rank = 1 if offsets is not None else input.coordinates.rank
     if weight.dim() != rank + 2:
         expected = f"(K, {'taps' if offsets is not None else f'{rank} modes of taps'}, C / groups)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...base.torch_internals import is_tracing
 from ...errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -34,11 +33,10 @@ def overflow(total: int, capacity: int) -> ArgumentError:
     return ArgumentError("capacity", expected, capacity)
 
 
-def refuse_tracing(name: str) -> None:
-    """Refuse to be recorded by ``torch.jit.trace``, which would keep the maps of one cloud."""
-    if is_tracing():
-        expected = (
-            "no call in torch.jit.trace, which would keep the kernel maps of its example for all "
-            "clouds: torch.export.export and lc.pack take sparse networks"
-        )
-        raise ArgumentTypeError(name, expected, "one")
+def traced(name: str) -> ArgumentTypeError:
+    """The error of what ``torch.jit.trace`` records: it would keep the maps of one cloud."""
+    expected = (
+        "no call in torch.jit.trace, which would keep the kernel maps of its example for all "
+        "clouds: torch.export.export and lc.pack take sparse networks"
+    )
+    return ArgumentTypeError(name, expected, "one")

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...base.outlive import to_be_kept
+from ...base.torch_internals import is_tracing
 from ...errors import ArgumentError
 from . import row_plan
 from .bounds import RUN_ON, box_of, check_corner, checked_box, moved
-from .cell_errors import outside, overflow, refuse_tracing, repeated
+from .cell_errors import outside, overflow, repeated, traced
 from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .known_cells import KnownCells
@@ -74,7 +75,8 @@ class Coordinates:
         repeated: bool = False,
         corner: Sequence[int] | None = None,
     ) -> None:
-        refuse_tracing("coords")
+        if is_tracing():
+            raise traced("coords")
         shape = check_spatial_shape(spatial_shape, batch_size)
         if _are_many(check_coords_type(cells, shape)):
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
