@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,9 +47,10 @@ from layoutconv.kernels.pointwise.row_norm import (
     Sums,
 )
 from layoutconv.sparse.maps import row_orders
-from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, launch_of, run
 
 from .draws import draws
+from .simulated import to_simulate
 
 # Of few bits: small clouds have several windows, chunks and places of each CTA.
 SIZES = Sizes(place=7, window=7, chunk=7, threads=64)
@@ -85,12 +85,9 @@ _compiled: dict[Any, Any] = {}
 
 
 def compiled(kernel: PerRank) -> Any:
-    key = kernel.key
-    if key not in _compiled:
-        with tempfile.TemporaryDirectory() as folder:
-            function = build(kernel, "sm_80", dump=folder)
-            _compiled[key] = function, parse(function.__ptx__)
-    return _compiled[key]
+    if kernel.key not in _compiled:
+        _compiled[kernel.key] = to_simulate(build, kernel, "sm_80")
+    return _compiled[kernel.key]
 
 
 def pieces_of(tensors: tuple[Tensor, ...], addresses: tuple[int, ...]) -> list[Any]:

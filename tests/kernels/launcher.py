@@ -7,7 +7,6 @@ reference in float64 that is computed from the definition of a view alone, ``gem
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,10 @@ from layoutconv.planning.view_rules import check_view
 from layoutconv.tensors.epilogue_in_torch import convert
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView, OperandLayout, locate, stages
-from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, run
 from tools.ptx_sim.ptx import Kernel
+
+from .simulated import to_simulate
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,13 @@ def compile_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
     spec = spec_of(view, *of, **rest)
     if not has_padded_channels(view):
         check_view(view, spec.along)
-    with tempfile.TemporaryDirectory() as folder:
-        function = build(view, spec, dump=folder)
-        program = parse(function.__ptx__)
-        return Compiled(spec, function, function.__ptx__, function.__cubin__, program)
+    return compile_spec(view, spec)
+
+
+def compile_spec(view: GemmView, spec: KernelSpec) -> Compiled:
+    """Compile the kernel of a view and of a spec that is at hand."""
+    function, program = to_simulate(build, view, spec)
+    return Compiled(spec, function, function.__ptx__, function.__cubin__, program)
 
 
 def unspilled(compiled: Compiled, ctas: int = 1) -> CubinKernel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,15 @@ from layoutconv.planning import reduction_schedule as schedule_module
 from layoutconv.planning.loop_nest import make_nest
 from layoutconv.planning.reduction_schedule import Launch, schedule
 from layoutconv.view.operands import row_major
-from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
-_compiled: dict[Any, Any] = {}
+from .simulated import simulated
 
 
 def compiled(launch: Launch, operation: Any, neutral: float, mean: bool, arch: str) -> Any:
     """A kernel and its parsed PTX, once per kernel."""
-    key = launch.shape, operation, neutral, mean, arch
-    if key not in _compiled:
-        combine = OPERATIONS[operation] if isinstance(operation, str) else operation
-        with tempfile.TemporaryDirectory() as folder:
-            function = build(launch.shape, combine, neutral, mean, arch, dump=folder)
-            _compiled[key] = function, parse(function.__ptx__)
-    return _compiled[key]
+    combine = OPERATIONS[operation] if isinstance(operation, str) else operation
+    return simulated(build, launch.shape, combine, neutral, mean, arch)
 
 
 @dataclass

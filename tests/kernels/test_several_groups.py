@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -21,10 +20,18 @@ from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
-from tools.ptx_sim import parse
 
 from ..grid_cover import with_deep
-from .launcher import Case, Compiled, check_exact, dtype_name, integers, reference, run_case
+from .launcher import (
+    Case,
+    Compiled,
+    check_exact,
+    compile_spec,
+    dtype_name,
+    integers,
+    reference,
+    run_case,
+)
 
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "tfloat32"}
 
@@ -102,10 +109,7 @@ def spec_of(tried: Tried, out: str, epilogue: str = "") -> KernelSpec:
 @cache
 def compiled(tried: Tried, out: torch.dtype, epilogue: str = "") -> Compiled:
     spec = spec_of(tried, dtype_name(out), epilogue)
-    with tempfile.TemporaryDirectory() as folder:
-        function = build(tried.view, spec, dump=folder)
-        ptx = function.__ptx__
-        return Compiled(spec, function, ptx, function.__cubin__, parse(ptx))
+    return compile_spec(tried.view, spec)
 
 
 DEEP = [

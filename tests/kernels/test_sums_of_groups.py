@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +22,9 @@ from layoutconv.planning.group_sums import (
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.view_rules import UnsupportedViewError
-from tools.ptx_sim import parse
 
 from ..grid_cover import with_deep
-from .launcher import NAMES, Case, Compiled, Ran, check_exact, dtype_name, run_case
+from .launcher import NAMES, Case, Ran, check_exact, compile_spec, dtype_name, run_case
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,7 @@ SUMMED = {
 
 def run_sums(name: str, case: Case) -> Ran:
     summed = SUMMED[name]
-    with tempfile.TemporaryDirectory() as folder:
-        function = build(case.view, summed.spec, dump=folder)
-        ptx = function.__ptx__
-        compiled = Compiled(summed.spec, function, ptx, function.__cubin__, parse(ptx))
-    ran = run_case(case, compiled, splits=summed.splits)
+    ran = run_case(case, compile_spec(case.view, summed.spec), splits=summed.splits)
     if summed.splits > 1:
         assert ran.written.all()
         ran.out, ran.written = ran.out.sum(0), ran.written.all(0)
