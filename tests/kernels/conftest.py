@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -42,15 +41,3 @@ def loader(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[Callable[..., 
     yield stand_in
     for kept in memories:
         kept.cache_clear()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, Any, Any]:
-    """Collect no garbage within a test: a kernel that is traced makes objects by the hundred
-    thousand, and looking through them takes a tenth of the time.
-    """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
