@@ -322,9 +322,9 @@ def run(count, seed=0, first=0, seconds=None):
     return counts, wrong
 
 
-def main():
+def main(arguments=None):
     parser = parser_of_range(__doc__, 300)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     begun = time.monotonic()
     counts, wrong = run(options.count, options.seed, options.first, options.seconds)
     for name, number in sorted(counts.items()):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from layoutconv.errors import PointFileError
 
+from ..warm_process import run_python
 from . import points, pool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,10 +23,10 @@ def test_damaged_files_are_read_as_strict_parsers_do_or_refused():
     """Half of the cases or more are refused, a tenth is read, and nothing else comes of any."""
     for package in ("laspy", "laszip", "lazrs"):
         pytest.importorskip(package)
-    command = [sys.executable, "-m", "tests.fuzz.points", "--count", str(COUNT)]
+    command = ["-m", "tests.fuzz.points", "--count", str(COUNT)]
     if "LAYOUTCONV_FUZZ" not in os.environ:
         command += ["--seconds", "12"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = run_python(command, ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = re.findall(r"^ *([0-9,]+) (\.\w+ .*)$", done.stdout, re.M)
     counts = {name: int(count.replace(",", "")) for count, name in counts}
