@@ -34,6 +34,7 @@ from layoutconv.cli.app import commands
 from .report import Report, WrongError, main_of, run
 from .typed import damaged, expression, heavy, hostile, notation
 
+Main = Callable[[list[str]], int]
 SECONDS = 60.0  # for one command on a busy machine; those that compute take one
 LONGEST = 5000  # characters that a mistake is answered with
 NUMBERS = (
@@ -137,7 +138,7 @@ def _view(rng: Random) -> str:
     return text if rng.random() < 0.7 else damaged(rng, text)
 
 
-def check(names: tuple[str, ...]) -> Callable[[Random], str]:
+def check(names: tuple[str, ...], main: Main) -> Callable[[Random], str]:
     """A check of the command with these names: it ends as documented."""
     command: Any = commands
     for name in names:
@@ -178,11 +179,11 @@ def _leaves(group: click.Command = commands, *names: str) -> Iterator[tuple[str,
 SHARES = {"draw": 60, "demo": 1, "tune": 10}  # of 100 and a few; of every other command 3
 
 
-def cases(count: int) -> Iterator[tuple[str, Callable[[Random], str], int]]:
+def cases(count: int, main: Main = main) -> Iterator[tuple[str, Callable[[Random], str], int]]:
     """Each command, and how many of about ``count`` cases are of it."""
     for names in _leaves():
         kind = " ".join(names)
-        yield kind, check(names), max(1, count * SHARES.get(kind, 3) // 100)
+        yield kind, check(names, main), max(1, count * SHARES.get(kind, 3) // 100)
 
 
 @contextmanager
@@ -216,11 +217,11 @@ def folder() -> Iterator[Path]:
                 os.chdir(before)
 
 
-def campaign(count: int, seed: int = 0) -> Report:
-    """All commands."""
+def campaign(count: int, seed: int = 0, main: Main = main) -> Report:
+    """All commands, run by ``main``."""
     report = Report()
     with folder():
-        for kind, checked, share in cases(count):
+        for kind, checked, share in cases(count, main):
             for at in range(share):
                 run(kind, checked, seed, at, report, SECONDS)
     return report

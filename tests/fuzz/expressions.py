@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from layoutconv.algebra import LayoutBudgetError, LayoutError, parse
 from layoutconv.drawing.expression import evaluate
@@ -27,34 +27,45 @@ from .reference import is_notation
 from .report import Report, WrongError, main_of, run
 from .typed import damaged, expression, heavy, hostile, notation
 
+Parse = Callable[[str], Any]
+
+
+class Judged(NamedTuple):
+    """The functions that texts are handed to."""
+
+    parse: Parse = parse
+    evaluate: Parse = evaluate
+
+
+OURS = Judged()
 PATIENCE = 10.0  # seconds for a page on a busy machine; its worker has one of the processor
 LONGEST = 30_000  # characters of an error that repeats a text of 4,000, twice
 # Errors of the parser that are about grammar, not about a bound.
 _GRAMMAR = re.compile(r"expected (the end|an integer|a sum of scaled bases|',' or '\)'), found")
 
 
-def check_notation(rng: Random) -> str:
+def check_notation(rng: Random, parse: Parse) -> str:
     """Notation means what it was made of, and so does what is printed of it."""
     typed = notation(rng)
     found = parse(typed.text)
     if found != typed.value:
         raise WrongError(f"{typed.text!r} is {typed.value!r}, read as {found!r}")
-    _read_again(found)
+    _read_again(found, parse)
     return "read"
 
 
-def check_damaged(rng: Random) -> str:
+def check_damaged(rng: Random, parse: Parse) -> str:
     """A damaged text is read, or refused, as the recogniser says."""
     text = damaged(rng, notation(rng).text)
-    return _check_parser(text, is_notation(text))
+    return _check_parser(text, is_notation(text), parse)
 
 
-def check_hostile(rng: Random) -> str:
+def check_hostile(rng: Random, parse: Parse) -> str:
     """A hostile text ends in a layout or in a sentence."""
-    return _check_parser(hostile(rng), None)
+    return _check_parser(hostile(rng), None, parse)
 
 
-def _check_parser(text: str, expected: bool | None) -> str:
+def _check_parser(text: str, expected: bool | None, parse: Parse) -> str:
     try:
         found = parse(text)
     except LayoutError as error:
@@ -64,11 +75,11 @@ def _check_parser(text: str, expected: bool | None) -> str:
         return "refused"
     if expected is False:
         raise WrongError(f"{text!r} is no notation, and read as {found}")
-    _read_again(found)
+    _read_again(found, parse)
     return "read"
 
 
-def _read_again(value: Any) -> None:
+def _read_again(value: Any, parse: Parse) -> None:
     written = str(value)
     if len(written) <= 4000 and parse(written) != value:
         raise WrongError(f"{written!r} is not read as {value!r}")
@@ -84,7 +95,7 @@ def _check_error(error: LayoutError, text: str) -> None:
         raise WrongError(f"{text[:200]!r}: a caret beyond the text: {told[:300]}")
 
 
-def check_expression(rng: Random) -> str:
+def check_expression(rng: Random, evaluate: Parse) -> str:
     """An expression gives what the calls of the functions give, errors too."""
     typed = expression(rng)
     try:
@@ -123,21 +134,25 @@ def page_check(workers: Workers) -> Callable[[Random], str]:
     return check
 
 
-def cases(count: int, workers: Workers | None = None) -> Iterator[tuple[str, Any, int]]:
+def cases(
+    count: int, workers: Workers | None, judged: Judged = OURS
+) -> Iterator[tuple[str, Any, int]]:
     """The kinds of cases: a name, the check, and how many of ``count`` are of it."""
-    yield "notation", check_notation, count * 45 // 100
-    yield "damaged", check_damaged, count * 45 // 100
-    yield "hostile", check_hostile, count // 10
-    yield "expression", check_expression, count // 10
+    yield "notation", partial(check_notation, parse=judged.parse), count * 45 // 100
+    yield "damaged", partial(check_damaged, parse=judged.parse), count * 45 // 100
+    yield "hostile", partial(check_hostile, parse=judged.parse), count // 10
+    yield "expression", partial(check_expression, evaluate=judged.evaluate), count // 10
     if workers is not None:
         yield "page", page_check(workers), count // 200
 
 
-def campaign(count: int, seed: int = 0, *, pages: bool = True, first: bool = False) -> Report:
+def campaign(
+    count: int, seed: int = 0, *, pages: bool = True, first: bool = False, judged: Judged = OURS
+) -> Report:
     """All kinds of cases; ``first``: up to the first failure."""
     report = Report()
     with Workers(1) as workers:
-        for kind, check, share in cases(count, workers if pages else None):
+        for kind, check, share in cases(count, workers if pages else None, judged):
             for at in range(share):
                 run(kind, check, seed, at, report, PATIENCE if kind == "page" else 0.0)
                 if first and report.failures:

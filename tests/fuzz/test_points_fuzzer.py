@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from layoutconv.errors import PointFileError
+from layoutconv.sparse.coords.points import read_points
 
 from ..warm_process import run_python
 from . import points, pool
@@ -38,53 +40,50 @@ def test_damaged_files_are_read_as_strict_parsers_do_or_refused():
     assert sum(count for name, count in counts.items() if "can be read" in name) < total / 50
 
 
-def outcomes(monkeypatch, reader, count=80):
+def outcomes(reader, count=80):
     """Return the outcomes of some cases of one file, read in another way."""
-    whole = points.read_points
-    monkeypatch.setattr(points, "read_points", lambda *arguments: reader(whole, *arguments))
-    case = points.Case()
+    case = points.Case(read=partial(reader, read_points))
     return [case(number) for number in range(count)]
 
 
-def test_wrong_numbers_are_found(monkeypatch):
+def test_wrong_numbers_are_found():
     def reader(whole, path, *arguments):
         rows = whole(path, *arguments)
         return rows + np.where(rows == rows[0, 0], 1e-6, 0)
 
-    found = outcomes(monkeypatch, reader)
+    found = outcomes(reader)
     assert "other numbers" in found[0][1]
     assert not any("read, " in name for name, _ in found)
 
 
-def test_files_that_are_read_and_should_not_be_are_found(monkeypatch):
+def test_files_that_are_read_and_should_not_be_are_found():
     def reader(whole, path, *arguments):
         try:
             return whole(path, *arguments)
         except PointFileError:
             return np.zeros((1, 3))
 
-    assert any("was read, but" in str(line) for _, line in outcomes(monkeypatch, reader))
+    assert any("was read, but" in str(line) for _, line in outcomes(reader))
 
 
-def test_whole_files_that_are_refused_are_found(monkeypatch):
+def test_whole_files_that_are_refused_are_found():
     def reader(whole, path, *arguments):
         raise PointFileError(f"{path}: no")
 
-    found = outcomes(monkeypatch, reader)
+    found = outcomes(reader)
     assert "a whole file is refused" in found[0][1]
     assert found[points.OF_ONE][0] == "wrong"
 
 
-def test_messages_without_a_path_are_found(monkeypatch):
+def test_messages_without_a_path_are_found():
     def reader(whole, path, *arguments):
         raise PointFileError("no")
 
-    assert "without the path" in outcomes(monkeypatch, reader, 1)[0][1]
+    assert "without the path" in outcomes(reader, 1)[0][1]
 
 
-def test_slow_files_are_found(monkeypatch):
-    monkeypatch.setattr(points, "SECONDS", 0.0)
-    assert outcomes(monkeypatch, lambda whole, *arguments: whole(*arguments), 1)[0][0] == "slow"
+def test_slow_files_are_found():
+    assert points.Case(seconds=0.0)(0)[0] == "slow"
 
 
 def planted():

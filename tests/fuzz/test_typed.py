@@ -11,6 +11,7 @@ from layoutconv.algebra import Layout, parse
 from layoutconv.drawing.loopback import LoopbackHandler
 
 from . import commands, expressions, server
+from .expressions import Judged
 from .reference import is_notation
 
 
@@ -71,14 +72,14 @@ FAULTS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_the_parser_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expressions, "parse", FAULTS[fault])
-    assert expressions.campaign(2000, pages=False, first=True).failures
+def test_a_fault_of_the_parser_is_found(fault: str) -> None:
+    judged = Judged(parse=FAULTS[fault])
+    assert expressions.campaign(2000, pages=False, first=True, judged=judged).failures
 
 
-def test_an_operation_that_is_evaluated_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expressions, "evaluate", lambda text: Layout(4))
-    assert expressions.campaign(100, pages=False, first=True).failures
+def test_an_operation_that_is_evaluated_wrongly_is_found() -> None:
+    judged = Judged(evaluate=lambda text: Layout(4))
+    assert expressions.campaign(100, pages=False, first=True, judged=judged).failures
 
 
 @pytest.mark.parametrize("name", ["refusal", "send_error"])
@@ -91,9 +92,8 @@ def test_a_fault_of_the_server_is_found(name: str, monkeypatch: pytest.MonkeyPat
     assert server.campaign(200).failures
 
 
-def test_a_command_that_raises_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_raises_is_found() -> None:
     def raises(arguments: list[str]) -> int:
         raise TypeError(arguments)
 
-    monkeypatch.setattr(commands, "main", raises)
-    assert commands.campaign(1).failures
+    assert commands.campaign(1, main=raises).failures
