@@ -34,8 +34,10 @@ def autocast_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
     ...     autocast_dtype(x, x), autocast_dtype(x.double(), x)
     (torch.bfloat16, None)
     """
-    if not is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
+    if not is_any_autocast_enabled():
         return None
+    if not (isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor)):
+        return None  # as checks of arguments say
     kind = x.device.type
     if kind not in AUTOCAST or not torch.is_autocast_enabled(kind):
         return None

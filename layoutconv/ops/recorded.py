@@ -146,6 +146,8 @@ class Recorded(torch.autograd.Function):
             return None, None, None, None, *others
         if call.lowers is not None and b is not None and is_grad_enabled() and ctx.given:
             b = lowered_again(ctx, call)
+        if call.lowers is not None and not keeps_graph():
+            ctx.given = None  # nor the filter
         grad = call.in_order(grad)
         run, over = call.runner(found, grad, a, b)
         # The engine gives gradients the dtypes of inputs, which autocast may have lowered.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.errors import ArgumentTypeError
 
 DTYPES = torch.float16, torch.bfloat16
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -111,3 +114,29 @@ def test_a_warm_step_takes_as_few_calls_as_one_of_lowered_tensors() -> None:
         y.float().sum().backward()
 
     assert frames(lowered) <= frames(plain) + 2
+
+
+@pytest.mark.parametrize("call", [lc.conv2d, lc.conv_transpose2d])
+def test_what_is_no_tensor_is_refused_as_without(call: Any) -> None:
+    x, w = operands()
+    for given, name in ((x, [1.0]), "weight"), (([1.0], w), "input"):
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(ArgumentTypeError, match=f"`{name}`: expected a torch tensor, got list"),
+        ):
+            call(*given)
+        assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_result_that_is_held_does_not_hold_the_filter() -> None:
+    x, leaf = operands()
+    for _ in range(3):
+        w = leaf * 2
+        with torch.autocast("cpu", torch.bfloat16):
+            y = lc.conv2d(x, w, activation="relu")
+        y.sum().backward()
+        alive = weakref.ref(w)
+        del w
+        gc.collect()
+        assert alive() is None
+        assert y.grad_fn is not None
