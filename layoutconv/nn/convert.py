@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import wraps
 from types import new_class
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
@@ -17,7 +18,8 @@ from ..ops.guard import PLAIN
 from . import modules
 from .dense_norm import NORMS
 from .own_convolution import Redirected, why_not_redirected
-from .own_norm import OWN_NORM, own_norm
+from .own_norm import CONVERTED_FROM as _RECORD
+from .own_norm import OWN_NORM, recognised
 from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
 
 _OURS: dict[type, type] = {
@@ -27,7 +29,6 @@ _OURS: dict[type, type] = {
 # A module with such an attribute of its own would fuse it, or call it.
 _OWN_NAMES = "activation", "slope", "_function", "_activate"
 _SLOTS = "__dict__", "__weakref__"  # what every class makes for itself
-_RECORD = "_converted_from"  # the attribute of a converted module that revert reads
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
@@ -255,8 +256,8 @@ def _norm_to_ours(layer: Any) -> bool:
     theirs: Any = type(layer)
     kind = NORMS.get(theirs)
     if kind is None:
-        found = own_norm(layer)
-        if found is None or OWN_NORM in layer.__dict__:
+        found = recognised(layer)
+        if found is None or hasattr(theirs.__init_subclass__, "__func__"):
             return False
         layer.__dict__[OWN_NORM], kind = found, _normed_here(theirs)
     elif "forward" in layer.__dict__ or any(hasattr(layer, name) for name in _OWN_NAMES):
@@ -310,6 +311,7 @@ def _redirected(kind: Any) -> Any:
 def _normed_here(kind: Any) -> Any:
     """A subclass of a module that normalises over channels, by a kernel where one does."""
 
+    @wraps(kind.forward)  # tracers look at the names of arguments
     def forward(self: Any, *args: Any, **named: Any) -> Any:
         found = self.__dict__[OWN_NORM].compute(self, args, named)
         return super(made, self).forward(*args, **named) if found is None else found
@@ -358,7 +360,7 @@ def _norm_to_theirs(layer: Any) -> bool:
         return False
     for name in ("activation", "slope") if isinstance(layer, modules.Activated) else (OWN_NORM,):
         layer.__dict__.pop(name, None)
-    layer.__class__ = layer.__dict__.pop(_RECORD)
+    _set_kind(layer, layer.__dict__.pop(_RECORD))
     return True
 
 

@@ -15,12 +15,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.nn.parameter import is_lazy
 
 from ..gpu import channel_norm
 from ..gpu.channel_norm import ChannelNorm
+from ..gpu.row_norm import TYPES
 from ..ops.guard import is_plain, wants_gradient
 
+CONVERTED_FROM = "_converted_from"  # the attribute of a converted module that revert reads
 OWN_NORM = "_own_norm"  # the attribute of a converted module that says what it computes
+_OF_ANY = frozenset(torch.nn.Module().__dict__) | {OWN_NORM, CONVERTED_FROM}
+_VALUES = int, float, str
 _LEAST = 1e-12  # the length below which ``normalize`` divides by it
 _CLOSE = 1e-9  # to what is expected, in float64
 
@@ -53,6 +58,25 @@ class OwnNorm(NamedTuple):
         return channel_norm.normalised(input, norm) if channel_norm.takes(input, norm) else None
 
 
+class Recognised(NamedTuple):
+    """What a converted module computes, as long as its ``attributes`` are those of then."""
+
+    norm: OwnNorm
+    attributes: dict[str, Any]
+
+    def compute(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+        """The result of the module; None where it has to run as it is written."""
+        if torch.compiler.is_compiling() or not _are_same(_attributes_of(module), self.attributes):
+            return None
+        return self.norm.compute(module, args, named)
+
+
+def recognised(module: Any) -> Recognised | None:
+    """Return :func:`own_norm` of a module, and what else its forward pass may read."""
+    found = own_norm(module)
+    return None if found is None else Recognised(found, _attributes_of(module))
+
+
 def own_norm(module: Any) -> OwnNorm | None:
     """Return what a module computes, if it is such a norm.
 
@@ -74,7 +98,7 @@ def own_norm(module: Any) -> OwnNorm | None:
         return torch.randn(*shape, generator=random, dtype=torch.float64)
 
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
             copied = deepcopy(module).to(device="cpu", dtype=torch.float64)
             found = {name: numbers(*copied._parameters[name].shape) for name in names}
             for name, values in found.items():
@@ -85,10 +109,29 @@ def own_norm(module: Any) -> OwnNorm | None:
             x = numbers(2, C, *[3] * len(ones)) * lengths.view(2, 1, *[3] * len(ones))
             x[0, :, :1] = 0
             unit = normalize(x, dim=1)
-            of_modes = {_found_out(unit, copied.train(mode)(x), found) for mode in (True, False)}
-            return of_modes.pop() if len(of_modes) == 1 else None
+            # Hooks, which are copied too, are not called.
+            results = [copied.train(mode).forward(x) for mode in (True, False)]
+            of_modes = {_found_out(unit, y, found) for y in results}
+            if len(of_modes) > 1 or any(
+                copied.to(dtype).forward(x.to(dtype)).dtype is not dtype for dtype in TYPES
+            ):
+                return None
+            return of_modes.pop()
     except Exception:  # whatever somebody else's code raises
         return None
+
+
+def _attributes_of(module: Any) -> dict[str, Any]:
+    """The attributes of a module that not every module has."""
+    return {name: value for name, value in module.__dict__.items() if name not in _OF_ANY}
+
+
+def _are_same(some: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Return whether attributes are the same objects, or equal numbers or texts."""
+    return some.keys() == others.keys() and all(
+        value is others[name] or (isinstance(value, _VALUES) and value == others[name])
+        for name, value in some.items()
+    )
 
 
 def _parameters_of(module: Any) -> list[str]:
@@ -100,6 +143,10 @@ def _parameters_of(module: Any) -> list[str]:
         or "forward" in module.__dict__
         or module._modules
         or module._buffers
+        or any(isinstance(value, Tensor) for value in module.__dict__.values())
+        or type(module).__reduce_ex__ is not object.__reduce_ex__
+        or type(module).__reduce__ is not object.__reduce__  # as a graph of torch.fx has
+        or any(map(is_lazy, module._parameters.values()))
     ):
         return []
     names = [name for name, found in module._parameters.items() if found is not None]

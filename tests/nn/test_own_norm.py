@@ -60,6 +60,34 @@ class Drawn(Root):
         return normalize(x, dim=1) * self.g * torch.rand(1)
 
 
+class Wide(Root):
+    """Its result is a float32, of whatever input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return normalize(wide, dim=1) * self.root * self.g
+
+
+class Held(Root):
+    """With a tensor that is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.gain = torch.tensor(2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalize(x, dim=1) * self.gain * self.g
+
+
+class Lazy(torch.nn.modules.lazy.LazyModuleMixin, nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.g = nn.UninitializedParameter()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normalize(x, dim=1) * self.g
+
+
 class Noisy(Root):
     def forward(self, x: Tensor) -> Tensor:
         raise RuntimeError("never without a GPU")
@@ -89,7 +117,8 @@ def test_what_is_such_a_norm_is_recognised(rank: int, biased: bool) -> None:
 @pytest.mark.parametrize(
     "module",
     [Last(6), Cut(6), Squared(6), Drawn(6), Noisy(6), Within(), nn.GroupNorm(1, 6), nn.ReLU(),
-     nn.Linear(3, 3), Root(6).to("meta")],
+     nn.Linear(3, 3), Root(6).to("meta"), Wide(6), Held(), Lazy(),
+     torch.fx.symbolic_trace(Swapped())],
     ids=lambda module: type(module).__name__,
 )  # fmt: skip
 def test_what_is_none_is_left_as_it_is(module: nn.Module) -> None:
@@ -139,6 +168,14 @@ def test_parameters_that_change_are_read_when_they_are_used(monkeypatch: Any) ->
         module(x.contiguous())
         with torch.autocast("cpu"):
             module(x)
+        module.root = 5.0
+        module(x)
+        module.root = 6**0.5
+        for copied in module, deepcopy(module), pickle.loads(pickle.dumps(module)):
+            copied(x)
+    assert [norm.scale for norm in given] == [module.root] * 5
+    assert [norm.weight[0].item() for norm in given[2:]] == [2.0] * 3
+    del given[2:]
     assert [norm.weight[0].item() for norm in given] == [1.0, 2.0]
     assert given[0].bias is module.b
 
@@ -148,3 +185,38 @@ def test_a_scripted_part_of_a_network_is_left(recwarn: Any) -> None:
     net = nn.Sequential(torch.jit.script(nn.ReLU()), nn.Conv2d(3, 4, 1))
     _, report = lc.nn.convert(net, return_report=True)
     assert (report.swapped, report.norms) == (("1",), ())
+
+
+def test_hooks_are_called_of_results_alone() -> None:
+    module, seen = Root(6), []
+    module.register_forward_hook(lambda _, args, y: seen.append(y))
+    lc.nn.convert(module)
+    assert seen == []
+    y = module(torch.randn(1, 6, 2, 3, 4))
+    assert len(seen) == 1
+    assert seen[0] is y
+
+
+def test_a_class_that_counts_its_subclasses_gets_none() -> None:
+    class Counted(Root):
+        def __init_subclass__(cls, *, name: str) -> None:
+            raise AssertionError("not by convert")
+
+    module = Counted(6)
+    lc.nn.convert(module)
+    assert type(module) is Counted
+
+
+def test_a_default_device_is_not_where_it_is_found_out() -> None:
+    module = Root(6)
+    with torch.device("meta"):
+        assert own_norm(module) is not None
+
+
+def test_tracers_see_the_forward_pass_as_it_is_written() -> None:
+    module, x = Swapped(), torch.randn(1, 6, 3, 4)
+    y = lc.nn.convert(module)(x)
+    assert torch.equal(torch.fx.symbolic_trace(module)(x), y)
+    exported = torch.export.export(module, (x,))
+    assert exported.graph_signature.user_inputs == ("x",)
+    assert torch.equal(exported.module()(x), y)
