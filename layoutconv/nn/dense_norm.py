@@ -19,26 +19,14 @@ from ..base.torch_internals import is_gradient_tracked, is_tracing, transform_on
 from ..gpu import group_norm
 from ..gpu.group_norm import GroupNorm as Norm
 from ..ops.autocast import LOWERED
-from ..ops.guard import PLAIN, is_watched_unseen, wants_gradient
+from ..ops.guard import PLAIN, is_bare, is_watched_unseen, wants_gradient
 from ..tensors.epilogue_in_torch import activate
 from .modules import Activated
-
-_PLAIN_OR_NONE = PLAIN | {type(None)}
 
 
 def by_kernels(input: Tensor, norm: Norm) -> Tensor | None:
     """The norm of images (N, C, ...) and its activation; None where kernels do not compute it."""
-    weight, bias = norm.weight, norm.bias
-    if not (
-        type(input) in PLAIN
-        and input.is_cuda
-        and input.dim() > 2
-        and _PLAIN_OR_NONE.issuperset((type(weight), type(bias)))
-        and not is_watched_unseen()
-        and not is_tracing()
-        and transform_on_top() is None
-        and not is_gradient_tracked(input)  # nor one that a transform left
-    ):
+    if not _are_read(input, norm.weight, norm.bias):
         return None
     last = norm.activation
     fused = norm if last in group_norm.ACTIVATIONS else norm._replace(activation=None)
@@ -46,6 +34,27 @@ def by_kernels(input: Tensor, norm: Norm) -> Tensor | None:
         return None
     found = on_kernels(input, fused)
     return found if fused.activation is last else activate(found, str(last), norm.slope)
+
+
+def _may_launch(input: Any) -> bool:
+    """Return whether an input may be for kernels, before anything else of it is read."""
+    return (
+        type(input) in PLAIN
+        and not torch.compiler.is_compiling()
+        and input.is_cuda
+        and not is_tracing()
+        and input.dim() > 2
+    )
+
+
+def _are_read(*tensors: Tensor | None) -> bool:
+    """Return whether kernels may read tensors, or None: nothing but autograd sees the call."""
+    if is_watched_unseen() or is_tracing() or transform_on_top() is not None:
+        return False
+    for tensor in tensors:  # one that a transform left is tracked
+        if tensor is not None and not (is_bare(tensor) and not is_gradient_tracked(tensor)):
+            return False
+    return True
 
 
 def on_kernels(input: Tensor, norm: Norm) -> Tensor:
@@ -86,19 +95,28 @@ class _OnKernels(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         input, weight, bias, statistics = ctx.saved_tensors
-        leaves, norm = (input, weight, bias), ctx.norm
-        if torch.is_grad_enabled():
-            wanted = [t for t in leaves if t is not None and t.requires_grad]
-            y = in_torch(*leaves, norm)
-            found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True))
-            return *(
-                next(found) if t is not None and t.requires_grad else None for t in leaves
-            ), None
+        norm = ctx.norm
+        if torch.is_grad_enabled() or not _are_read(grad):  # as one of a batch of gradients
+            return *_gradients_in_torch((input, weight, bias), norm, grad), None
         norm = norm._replace(weight=weight, bias=bias)
         dx, (db, dw) = group_norm.gradients(input, norm, statistics, grad)
         if weight is None:
             return dx, None, None, None
         return dx, dw.to(weight.dtype), db.to(weight.dtype), None
+
+
+def _gradients_in_torch(leaves: tuple[Any, ...], norm: Norm, grad: Tensor) -> list[Tensor | None]:
+    """The gradients by operations of torch, recorded where gradients of them may be wanted."""
+    again = torch.is_grad_enabled()
+    if not again:
+        leaves = tuple(
+            None if t is None else t.detach().requires_grad_(t.requires_grad) for t in leaves
+        )
+    wanted = [t for t in leaves if t is not None and t.requires_grad]
+    with torch.enable_grad():
+        y = in_torch(leaves[0], leaves[1], leaves[2], norm)
+    found = iter(torch.autograd.grad(y, wanted, grad, create_graph=again))
+    return [next(found) if t is not None and t.requires_grad else None for t in leaves]
 
 
 # Past what ``apply`` asks of transforms, which :func:`by_kernels` has asked.
@@ -141,13 +159,14 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
         self._activate(activation, slope)
 
     def forward(self, input: Tensor) -> Tensor:
-        if type(input) in PLAIN and not torch.compiler.is_compiling() and input.dim() > 1:
+        if _may_launch(input):
             lowered = torch.is_autocast_enabled("cuda") and input.dtype in LOWERED
             norm = Norm(
                 self.num_groups, self.weight, self.bias, self.eps, self.activation, self.slope,
                 torch.float32 if lowered else input.dtype,  # as torch's has it
             )  # fmt: skip
-            fits = input.shape[1] == self.num_channels
+            # Of one value to a group, torch says what is wrong.
+            fits = input.shape[1] == self.num_channels and input.numel() > self.num_groups
             found = by_kernels(input, norm) if fits else None
             if found is not None:
                 return found
@@ -180,12 +199,12 @@ class _InstanceNorm(Activated):
         if isinstance(input, torch.fx.Proxy):  # whose modes torch would count
             return self._activated(self._apply_instance_norm(input))
         if (
-            type(input) in PLAIN
-            and not torch.compiler.is_compiling()
+            _may_launch(input)
             and self.running_mean is None
             and input.dim() == self._get_no_batch_dim() + 1
             and input.shape[1] == self.num_features
-            and input[0, 0].numel() > 1  # of one voxel, torch says what is wrong
+            and input.numel()
+            > len(input) * self.num_features  # of one voxel, torch says what is wrong
         ):
             found = by_kernels(input, Norm(
                 self.num_features, self.weight, self.bias, self.eps, self.activation, self.slope,

@@ -162,6 +162,29 @@ def test_autograd_goes_through_any_number_of_times(launches: Launches) -> None:
     assert on_kernels(x, norm).stride() == x.stride()
 
 
+def test_batches_of_gradients(launches: Launches) -> None:
+    """As ``torch.autograd.functional.jacobian(vectorize=True)`` asks for; kernels take none."""
+    x = images(0, 2, 20, 6, dtype=torch.float32).requires_grad_()
+    weight, bias = (numbers(1 + i, 6, dtype=torch.float32).requires_grad_() for i in range(2))
+    norm = GroupNorm(2, weight, bias, 1e-3, "silu", 0.0, torch.float32)
+    grads = numbers(3, 4, 2, 6, 20, dtype=torch.float32)
+    found = [
+        torch.autograd.grad(f(x, norm), (x, weight, bias), grads, is_grads_batched=True)
+        for f in (on_kernels, by_torch)
+    ]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_that_is_to_be_negated(launches: Launches) -> None:
+    x = images(0, 2, 20, 6, dtype=torch.float32).requires_grad_()
+    norm, grad = GroupNorm(2, None, None, 1e-3, "silu", 0.0, torch.float32), torch.ones_like(x)
+    y = on_kernels(x, norm)
+    (plain,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    (found,) = torch.autograd.grad(y, x, torch._neg_view(grad))
+    torch.testing.assert_close(found, -plain, rtol=1e-4, atol=1e-5)
+
+
 def by_torch(x: Tensor, norm: GroupNorm) -> Tensor:
     y = functional.group_norm(x, norm.groups, norm.weight, norm.bias, norm.eps)
     return functional.silu(y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from copy import deepcopy
 from typing import Any
 
@@ -111,3 +112,76 @@ def test_tracers_see_torchs_function(make: Any, name: str, shape: tuple[int, ...
     assert torch.equal(traced(x), y)
     assert torch.equal(torch.jit.trace(net, x)(x), y)
     assert torch.equal(torch.export.export(net, (x,)).module()(x), y)
+
+
+@pytest.mark.parametrize(("make", "name", "shape"), MODULES)
+def test_tracers_warn_of_nothing_that_they_do_not_of_torchs(
+    make: Any, name: str, shape: tuple[int, ...]
+) -> None:
+    counts = []
+    for nn in torch.nn, lc.nn:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            torch.jit.trace(make(nn).eval(), torch.randn(shape))
+        counts.append(sum(w.category is torch.jit.TracerWarning for w in found))
+    assert counts[0] == counts[1]
+
+
+@pytest.fixture
+def launched(monkeypatch: Any) -> list[torch.Tensor]:
+    """Images that kernels are launched of, on a CPU that says it is a GPU."""
+    found: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(
+        lc.nn.dense_norm.group_norm, "normalised", lambda x, norm: (found.append(x) or x, x)
+    )
+    return found
+
+
+def image(*shape: int) -> torch.Tensor:
+    return torch.randn(shape).to(memory_format=torch.channels_last)
+
+
+def test_an_empty_batch_is_torchs(launched: list[torch.Tensor]) -> None:
+    for kind in "InstanceNorm2d", "GroupNorm":
+        given = (6,) if kind == "InstanceNorm2d" else (2, 6)
+        x = torch.zeros(0, 6, 4, 5)
+        assert getattr(lc.nn, kind)(*given)(x).shape == getattr(torch.nn, kind)(*given)(x).shape
+    assert launched == []
+
+
+def test_one_value_to_a_group_is_an_error_as_of_torchs(launched: list[torch.Tensor]) -> None:
+    for norm, x in (
+        (lc.nn.GroupNorm(6, 6), image(1, 6, 1, 1)), (lc.nn.InstanceNorm2d(6), image(2, 6, 1, 1)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="Expected more than 1"):
+            norm(x)
+    assert launched == []
+    with torch.no_grad():
+        lc.nn.GroupNorm(6, 6)(image(2, 6, 1, 1))
+        lc.nn.GroupNorm(2, 6)(image(1, 6, 1, 1))
+    assert len(launched) == 2
+
+
+def test_kernels_are_not_given_memory_that_is_to_be_negated(launched: list[torch.Tensor]) -> None:
+    norm, x = lc.nn.GroupNorm(2, 6), image(2, 6, 4, 5)
+    with torch.no_grad():
+        y = norm(torch._neg_view(x))
+        assert launched == []
+        assert torch.allclose(y, norm(-x.contiguous()), atol=1e-5)
+        norm(x)
+        assert len(launched) == 1
+
+
+def test_a_norm_that_is_parametrized_after_it_is_reverted() -> None:
+    class Double(torch.nn.Module):
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            return 2 * weight
+
+    norm, x = lc.nn.convert(torch.nn.GroupNorm(2, 6)), torch.randn(2, 6, 5)
+    torch.nn.utils.parametrize.register_parametrization(norm, "weight", Double())
+    y = norm(x)
+    assert torch.equal(lc.nn.revert(norm)(x), y)
+    assert not isinstance(norm, lc.nn.GroupNorm)
+    torch.nn.utils.parametrize.remove_parametrizations(norm, "weight")
+    assert type(norm) is torch.nn.GroupNorm
