@@ -59,7 +59,7 @@ class OwnNorm(NamedTuple):
 
 
 class Recognised(NamedTuple):
-    """What a converted module computes, as long as its ``attributes`` are those of then."""
+    """The norm of a converted module, as long as its ``attributes`` are those of then."""
 
     norm: OwnNorm
     attributes: dict[str, Any]
