@@ -42,6 +42,14 @@ class GroupNorm(NamedTuple):
     slope: float
     dtype: torch.dtype
 
+    def of(self, weight: Tensor | None, bias: Tensor | None) -> GroupNorm:
+        """The same of other parameters."""
+        return self._replace(weight=weight, bias=bias)
+
+    def alone(self) -> GroupNorm:
+        """The same without an activation."""
+        return self._replace(activation=None)
+
 
 def takes(x: Tensor, norm: GroupNorm) -> bool:
     """Return whether kernels compute a norm of images ``x`` (N, C, ...), as far as their memory,

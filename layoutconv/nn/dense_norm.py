@@ -29,7 +29,7 @@ def by_kernels(input: Tensor, norm: Norm) -> Tensor | None:
     if not _are_read(input, norm.weight, norm.bias):
         return None
     last = norm.activation
-    fused = norm if last in group_norm.ACTIVATIONS else norm._replace(activation=None)
+    fused = norm if last in group_norm.ACTIVATIONS else norm.alone()
     if not group_norm.takes(input, fused):
         return None
     found = on_kernels(input, fused)
@@ -89,7 +89,7 @@ class _OnKernels(torch.autograd.Function):
     ) -> Tensor:
         out, statistics = group_norm.normalised(input, norm)
         ctx.save_for_backward(input, weight, bias, statistics)
-        ctx.norm = norm._replace(weight=None, bias=None)
+        ctx.norm = norm.of(None, None)
         return out
 
     @staticmethod
@@ -98,7 +98,7 @@ class _OnKernels(torch.autograd.Function):
         norm = ctx.norm
         if torch.is_grad_enabled() or not _are_read(grad):  # as one of a batch of gradients
             return *_gradients_in_torch((input, weight, bias), norm, grad), None
-        norm = norm._replace(weight=weight, bias=bias)
+        norm = norm.of(weight, bias)
         dx, (db, dw) = group_norm.gradients(input, norm, statistics, grad)
         if weight is None:
             return dx, None, None, None

@@ -405,7 +405,7 @@ def placed(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> S
 def _taps(input: SparseTensor, weight: Tensor, offsets: Any) -> tuple[int, ...]:
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
-    if is_tracing():
+    if not torch.compiler.is_compiling() and is_tracing():
         raise traced("weight")
     rank = 1 if offsets is not None else input.coordinates.rank
     if weight.dim() != rank + 2:

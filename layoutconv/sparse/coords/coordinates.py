@@ -75,7 +75,7 @@ class Coordinates:
         repeated: bool = False,
         corner: Sequence[int] | None = None,
     ) -> None:
-        if is_tracing():
+        if not is_compiling() and is_tracing():
             raise traced("coords")
         shape = check_spatial_shape(spatial_shape, batch_size)
         if _are_many(check_coords_type(cells, shape)):
