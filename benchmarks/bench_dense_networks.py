@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from benchmark_options import program
 from dense_networks import CASES, Case
-from timing import relative_error
+from timing import captured, relative_error
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -88,18 +88,6 @@ def busy(call: Call) -> float:
     gpu = torch.autograd.DeviceType.CUDA
     times = (e.time_range.elapsed_us() for e in seen.events() if e.device_type == gpu)
     return sum(times) / 1e3
-
-
-def captured(call: Call) -> Callable[[], None] | None:
-    """The replay of a call, or None."""
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            call()
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return None
-    return graph.replay
 
 
 def in_turns(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:

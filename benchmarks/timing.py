@@ -74,6 +74,20 @@ def _batch(call: Call, iterations: int) -> float:
     return gpu_microseconds(call, iterations)
 
 
+def captured(call: Call) -> Call | None:
+    """The replay of a call as a CUDA graph, or None where it cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph.replay
+
+
 def _captured(call: Call, count: int) -> Call:
     """Return a launcher of ``count`` calls: the replay of a graph, or else a loop."""
 
@@ -81,13 +95,4 @@ def _captured(call: Call, count: int) -> Call:
         for _ in range(count):
             call()
 
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            loop()
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return loop
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph.replay
+    return captured(loop) or loop

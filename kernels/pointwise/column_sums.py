@@ -11,12 +11,12 @@ from typing import Any
 
 from layoutconv.planning.norm_schedule import NormShape
 
-from ..common.dsl import Float32, Int32, Int64, cute, range_constexpr
+from ..common.dsl import Float32, Int32, cute
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, put, select
 from ..maps.per_rank import Chain
 from .merged_parts import OfParts
-from .row_parts import OfRows, Place, merge_sums
+from .row_parts import OfRows, Place
 
 
 class PartSums(OfRows):
@@ -32,14 +32,7 @@ class PartSums(OfRows):
         (held,) = self.registers(1)
         for turn in range(self.turns(place)):
             self.take(x, place, turn, columns, held)
-        arrays = self.shared(1, self.vector)
-        for j in range_constexpr(self.vector):
-            arrays[0][j, place.tid] = held[j]
-        self.add_up(arrays, merge_sums, place.tid, place.log_across, place.log_step)
-        start = Int64(place.part) * columns + place.column
-        if (place.row == 0) & place.is_column:
-            for j in range_constexpr(self.vector):
-                put(found, start + j, arrays[0][j, place.tid])
+        self.leave_sums([held], found, place, columns)
 
     def take(self, x: Any, place: Place, turn: Any, columns: Any, held: Any) -> None:
         """Add the rows of a turn, all of which are read before one is added."""

@@ -156,16 +156,7 @@ class GroupSums(OfGroups):
                     one = select(inside, own[j], Float32(0.0))
                     held[0][j] = held[0][j] + one
                     held[1][j] = held[1][j] + one * normal[j]
-        arrays = self.shared(2, self.vector)
-        for array, sums in zip(arrays, held, strict=True):
-            for j in range_constexpr(self.vector):
-                array[j, place.tid] = sums[j]
-        self.add_up(arrays, merge_sums, place.tid, place.log_across, place.log_step)
-        start = (Int64(place.part) * 2) * columns + place.column
-        if (place.row == 0) & place.is_column:
-            for number in range_constexpr(2):
-                for j in range_constexpr(self.vector):
-                    put(found, start + number * columns + j, arrays[number][j, place.tid])
+        self.leave_sums(held, found, place, columns)
 
     def known(self, statistics: Any, weight: Any, bias: Any, place: Place, integers: Any) -> Any:
         """Mean, inverse deviation, weight and bias of a thread's channels, and the slope."""

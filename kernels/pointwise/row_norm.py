@@ -36,7 +36,7 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
 from .merged_parts import OfParts
-from .row_parts import OfRows, Place, aligned, as_float, merge_moments, merge_sums
+from .row_parts import OfRows, Place, aligned, as_float, merge_moments
 
 _math: Any = cute.math
 
@@ -223,16 +223,7 @@ class Sums(OfParts):
                 for j in range_constexpr(self.vector):
                     held[0][j] = held[0][j] + own[j]
                     held[1][j] = held[1][j] + own[j] * ((value[j] - mean[j]) * inverse[j])
-        arrays = self.shared(2, self.vector)
-        for array, own in zip(arrays, held, strict=True):
-            for j in range_constexpr(self.vector):
-                array[j, place.tid] = own[j]
-        self.add_up(arrays, merge_sums, place.tid, place.log_across, place.log_step)
-        start = (Int64(place.part) * 2) * columns + place.column
-        if (place.row == 0) & place.is_column:
-            for number in range_constexpr(2):
-                for j in range_constexpr(self.vector):
-                    put(found, start + number * columns + j, arrays[number][j, place.tid])
+        self.leave_sums(held, found, place, columns)
 
     def kept(self, kept: Any, place: Place, columns: Any) -> tuple[list[Any], list[Any]]:
         """Mean and inverse deviation of a thread's columns."""

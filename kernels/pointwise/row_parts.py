@@ -14,7 +14,7 @@ from layoutconv.planning.norm_schedule import FLIGHT, LOG_THREADS, NormShape
 from ..common.dsl import Constexpr, Float32, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.pdl import let_dependents_start, wait_for_others
 from ..common.plain_types import AnyList
-from ..common.walk import TYPES, at, read, select
+from ..common.walk import TYPES, at, put, read, select
 from ..maps.cooperative import least
 from ..maps.per_rank import PerRank
 
@@ -173,6 +173,22 @@ class OfRows(PerRank):
         smem = cutlass.memory.SmemAllocator()
         layout = cute.make_layout((vector, THREADS))
         return [smem.allocate_tensor(Float32, layout, byte_alignment=16) for _ in range(count)]
+
+    @cute.jit
+    def leave_sums(
+        self, held: AnyList, found: Any, place: Constexpr, columns: Any
+    ) -> None:  # fmt: skip
+        """Add up what threads hold, and leave it to who merges parts: (parts, number, C)."""
+        arrays = self.shared(len(held), self.vector)
+        for array, own in zip(arrays, held, strict=True):
+            for j in range_constexpr(self.vector):
+                array[j, place.tid] = own[j]
+        self.add_up(arrays, merge_sums, place.tid, place.log_across, place.log_step)
+        start = (Int64(place.part) * len(held)) * columns + place.column
+        if (place.row == 0) & place.is_column:
+            for number in range_constexpr(len(held)):
+                for j in range_constexpr(self.vector):
+                    put(found, start + number * columns + j, arrays[number][j, place.tid])
 
     @cute.jit
     def add_up(
