@@ -1,4 +1,4 @@
-"""The CTAs of batch norms and of sums of columns: each has a part of the rows and columns, and
+"""The CTAs of norms and of sums of columns: each has a part of the rows and columns, and
 merges its threads' sums.
 
 A thread has a vector of a row, so that neighbours read neighbours; each row of a CTA's threads has
@@ -175,9 +175,7 @@ class OfRows(PerRank):
         return [smem.allocate_tensor(Float32, layout, byte_alignment=16) for _ in range(count)]
 
     @cute.jit
-    def leave_sums(
-        self, held: AnyList, found: Any, place: Constexpr, columns: Any
-    ) -> None:  # fmt: skip
+    def leave_sums(self, held: AnyList, found: Any, place: Constexpr, columns: Any) -> None:
         """Add up what threads hold, and leave it to who merges parts: (parts, number, C)."""
         arrays = self.shared(len(held), self.vector)
         for array, own in zip(arrays, held, strict=True):

@@ -52,6 +52,9 @@ def real_filter(weight: Tensor, *, transposed: bool = False) -> Tensor:
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """A context in which no operator on a tensor's device lowers what it is given.
 
+    It is torch's own, which older versions of ``torch.compile`` follow as well: complex tensors
+    take this road there too, other than those of :func:`layoutconv.ops.autocast.without_autocast`.
+
     >>> with torch.autocast("cpu", dtype=torch.bfloat16), without_autocast(torch.ones(1)):
     ...     print((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
     torch.float32

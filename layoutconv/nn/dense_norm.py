@@ -124,14 +124,17 @@ _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
 class GroupNorm(Activated, torch.nn.GroupNorm):
-    """torch's group norm, and an activation after it.
+    """torch's group norm (Wu and He, "Group Normalization", 2018), and an activation after it.
 
     Args:
+        bias: whether there is one where it is ``affine``; without, torch 2.13 or later is needed.
         activation, slope: as of :class:`~layoutconv.nn.Conv3d`.
 
-    The other arguments, the state and the results are those of ``torch.nn.GroupNorm``: images
-    (N, C, ...) of float16, bfloat16 or float32 in, the same out, float32 under autocast. Kernels
-    compute it of ``channels_last`` images on a GPU, and round once, at the end.
+    The other arguments, the state, the errors and the results are those of ``torch.nn.GroupNorm``:
+    images (N, C, ...) in, the same out, float32 under autocast. Kernels compute it of
+    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, and round once, at the end.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.
 
     >>> norm = GroupNorm(2, 4, activation="silu")
     >>> norm  # doctest: +ELLIPSIS
@@ -203,8 +206,8 @@ class _InstanceNorm(Activated):
             and self.running_mean is None
             and input.dim() == self._get_no_batch_dim() + 1
             and input.shape[1] == self.num_features
-            and input.numel()
-            > len(input) * self.num_features  # of one voxel, torch says what is wrong
+            # Of one voxel, torch says what is wrong.
+            and input.numel() > len(input) * self.num_features
         ):
             found = by_kernels(input, Norm(
                 self.num_features, self.weight, self.bias, self.eps, self.activation, self.slope,
@@ -216,21 +219,34 @@ class _InstanceNorm(Activated):
 
 
 class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):
-    """torch's instance norm of images (N, C, L); the rest is as of :class:`InstanceNorm3d`."""
+    """torch's instance norm of images (N, C, L); the rest is as of :class:`InstanceNorm3d`.
+
+    >>> InstanceNorm1d(2, eps=0.0)(torch.tensor([[[1.0, 3.0], [2.0, 6.0]]]))
+    tensor([[[-1.,  1.],
+             [-1.,  1.]]])
+    """
 
 
 class InstanceNorm2d(_InstanceNorm, torch.nn.InstanceNorm2d):
-    """torch's instance norm of images (N, C, H, W); the rest is as of :class:`InstanceNorm3d`."""
+    """torch's instance norm of images (N, C, H, W); the rest is as of :class:`InstanceNorm3d`.
+
+    >>> InstanceNorm2d(1, eps=0.0, activation="relu")(torch.tensor([[[[1.0, 3.0]]]]))
+    tensor([[[[0., 1.]]]])
+    """
 
 
 class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
-    """torch's instance norm of images (N, C, D, H, W), and an activation after it.
+    """torch's instance norm of images (N, C, D, H, W) (Ulyanov et al., "Instance Normalization",
+    2016), and an activation after it.
 
     Args:
-        activation, slope: as of :class:`~layoutconv.nn.Conv3d`.
+        bias, activation, slope: as of :class:`GroupNorm`.
 
-    The other arguments, the state and the results are torch's. Kernels compute it of
-    ``channels_last`` images on a GPU, and round once; with running statistics, torch does.
+    The other arguments, the state, the errors and the results are torch's. Kernels compute it of
+    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, and round once; with running
+    statistics, torch does.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.
 
     >>> norm = InstanceNorm3d(8, affine=True, activation="leaky_relu")
     >>> x = torch.randn(2, 8, 3, 4, 5)

@@ -48,7 +48,7 @@ def with_function(
         shape: of the result.
     """
     input, weight = operands
-    kind = input.device.type
+    kind = input.device.type  # autocast is on here in torch.compile alone, see below_autocast
     if kind in AUTOCAST and torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):

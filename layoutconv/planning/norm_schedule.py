@@ -1,4 +1,4 @@
-"""Cut batch norms and sums of columns into CTAs: parts of the rows, and blocks of columns."""
+"""Cut norms and sums of columns into CTAs: parts of the rows, and blocks of columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class NormShape:
         early: whether kernels start while those before them end (PDL).
         ranks: whether moments are those that ranks tell each other.
         images: whether each image has statistics of its own, and parts of its own rows.
-        activation: what follows instead of ``relu``, one of ``ACTIVATIONS``; "" for nothing.
+        activation: what follows a norm of images, in place of ``relu``: "relu", "leaky_relu" or
+            "silu"; "" for nothing.
         stored: the dtype of results and of their gradients, where it is not that of features.
     """
 

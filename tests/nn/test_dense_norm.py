@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from copy import deepcopy
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -185,3 +186,24 @@ def test_a_norm_that_is_parametrized_after_it_is_reverted() -> None:
     assert not isinstance(norm, lc.nn.GroupNorm)
     torch.nn.utils.parametrize.remove_parametrizations(norm, "weight")
     assert type(norm) is torch.nn.GroupNorm
+
+
+@pytest.mark.skipif(
+    "bias" not in signature(torch.nn.GroupNorm).parameters, reason="torch has no `bias` here"
+)
+def test_a_weight_without_a_bias() -> None:
+    """As of torch 2.13, of images and of the voxels of a sparse tensor."""
+    x = torch.randn(2, 6, 4, 3)
+    sparse = lc.SparseTensor.from_dense(torch.randn(2, 5, 5, 6).relu())
+    for theirs, ours in (
+        (torch.nn.GroupNorm(2, 6, bias=False), lc.nn.GroupNorm(2, 6, bias=False)),
+        (
+            torch.nn.InstanceNorm2d(6, affine=True, bias=False),
+            lc.nn.InstanceNorm2d(6, affine=True, bias=False),
+        ),
+    ):
+        assert ours.bias is theirs.bias is None
+        assert torch.equal(ours(x), theirs(x))
+        found, expected = (lc.nn.Sequential(norm)(sparse).features for norm in (ours, theirs))
+        assert torch.equal(found, expected)
+        assert found.isfinite().all()
