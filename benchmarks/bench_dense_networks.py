@@ -1,11 +1,12 @@
 """Dense networks of other libraries, converted, beside torch's own. Needs a GPU and the libraries.
 
-    python benchmarks/bench_dense_networks.py [--rows PATTERN] [--repeats N] [--json FILE]
+    python benchmarks/bench_dense_networks.py [--rows PATTERN] [--compiled] [--json FILE] ...
 
 Sides are torch as it is, torch with ``channels_last`` memory, and ours: ``lc.nn.convert``, and
 ``fold_batch_norms`` of evaluations. A row has the median wall time of a call of each, in turns, how
-long the GPU was busy, and the peak of memory above what is there before a call; an evaluation also
-the time of a CUDA graph, where one can be captured. A row whose library is not there says so.
+long the GPU was busy, the peak of memory above what is there before a call, and the time of a CUDA
+graph, where one can be captured. ``--compiled`` has ``torch.compile`` of the last two sides, too.
+A row whose library is not there says so.
 """
 
 from __future__ import annotations
@@ -66,18 +67,24 @@ def caller(net: nn.Module, x: Tensor, case: Case) -> Call:
     return step
 
 
-def sides(case: Case, device: str) -> dict[str, Call]:
+def sides(case: Case, device: str, *, compiled: bool = False) -> dict[str, Call]:
     """The calls of all sides, of the same weights."""
     torch.manual_seed(0)
     net = case.build().to(device).train(case.trains)
     x = torch.randn(case.shape, device=device)
     last = x.contiguous(memory_format=MEMORY[x.dim()])
+    of_torch = in_order(deepcopy(net))
     of_ours = converted(deepcopy(net if case.trains else net.eval()), case)
-    return {
+    calls = {
         "torch": caller(deepcopy(net), x, case),
-        "channels_last": caller(in_order(deepcopy(net)), last, case),
+        "channels_last": caller(of_torch, last, case),
         "ours": caller(of_ours, last, case),
     }
+    if compiled:
+        of = case._replace(run=torch.compile(case.run))
+        calls["channels_last compiled"] = caller(of_torch, last, of)
+        calls["ours compiled"] = caller(of_ours, last, of)
+    return calls
 
 
 def busy(call: Call) -> float:
@@ -104,12 +111,14 @@ def in_turns(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[st
 
 
 @torch.no_grad()
-def measured(case: Case, repeats: int) -> dict[str, Any]:
+def measured(case: Case, repeats: int, *, compiled: bool = False) -> dict[str, Any]:
     """A row: of each side milliseconds, those of the GPU, GiB, and the time of a graph."""
-    calls = sides(case, "cuda")
+    calls = sides(case, "cuda", compiled=compiled)
     with torch.set_grad_enabled(case.trains):
         lc.precompile(calls["ours"])
-        row: dict[str, Any] = {"error": relative_error(calls["ours"](), calls["torch"]())}
+        exact = calls["torch"]()
+        of_ours = [relative_error(call(), exact) for name, call in calls.items() if "ours" in name]
+        row: dict[str, Any] = {"error": max(of_ours)}
         for name, call in calls.items():
             for _ in range(WARM):
                 call()
@@ -119,11 +128,9 @@ def measured(case: Case, repeats: int) -> dict[str, Any]:
             row[f"{name} GiB"] = (torch.cuda.max_memory_allocated() - before) / 2**30
         row |= {f"{name} ms": found for name, found in in_turns(calls, repeats).items()}
         row |= {f"{name} busy ms": busy(call) for name, call in calls.items()}
-    if not case.trains:
-        of_last, of_ours = captured(calls["channels_last"]), captured(calls["ours"])
-        if of_last is not None and of_ours is not None:
-            graphs = in_turns({"channels_last": of_last, "ours": of_ours}, repeats)
-            row |= {f"{name} graph ms": found for name, found in graphs.items()}
+        graphs = {name: captured(call) for name, call in calls.items() if name != "torch"}
+    replays = {name: replay for name, replay in graphs.items() if replay is not None}
+    row |= {f"{name} graph ms": found for name, found in in_turns(replays, repeats).items()}
     return row
 
 
@@ -137,14 +144,17 @@ def speed_ups(row: dict[str, Any]) -> str:
         ratio = row[f"{name} ms"] / row["ours ms"]
         text += f"; {name} {row[f'{name} ms']:.2f} ({ratio:.2f}, {row[f'{name} GiB']:.2f} GiB)"
     text += f"; best {best / row['ours ms']:.2f}"
-    if "ours graph ms" in row:
-        ratio = row["channels_last graph ms"] / row["ours graph ms"]
-        text += f"; graphs {row['ours graph ms']:.2f} ({ratio:.2f})"
+    for kind in " graph", " compiled", " compiled graph":
+        ours, theirs = row.get(f"ours{kind} ms"), row.get(f"channels_last{kind} ms")
+        if ours and theirs:
+            text += f";{kind} {ours:.2f} ({theirs / ours:.2f})"
     return text
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = program(__doc__, "rows", "repeats", "json").parse_args(argv)
+    parser = program(__doc__, "rows", "repeats", "json")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile on both sides, too")
+    arguments = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print("there is no GPU", file=sys.stderr)
         return 2
@@ -154,13 +164,14 @@ def main(argv: list[str] | None = None) -> int:
         if not re.search(arguments.rows, case.name):
             continue
         try:
-            row = measured(case, arguments.repeats)
+            row = measured(case, arguments.repeats, compiled=arguments.compiled)
         except ImportError as missing:
             print(f"{case.name:26} {missing}", flush=True)
             continue
         rows[case.name] = row
         wrong += not row["error"] <= TOLERANCE[case.dtype]
         print(f"{case.name:26} {speed_ups(row)}; error {row['error']:.1e}", flush=True)
+        torch.compiler.reset()
         torch.cuda.empty_cache()
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1))

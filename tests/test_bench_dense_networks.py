@@ -32,6 +32,8 @@ def test_sides_compute_the_same(bench: Any, trains: bool) -> None:
     for y in found.values():
         assert bench.relative_error(y, found["torch"]) < bench.TOLERANCE[torch.bfloat16]
     assert found["ours"].movedim(1, -1).is_contiguous()
+    more = bench.sides(case, "cpu", compiled=True)
+    assert list(more)[3:] == ["channels_last compiled", "ours compiled"]
 
 
 def test_a_row_says_ratios_of_torchs_times_to_ours(bench: Any) -> None:
@@ -41,7 +43,9 @@ def test_a_row_says_ratios_of_torchs_times_to_ours(bench: Any) -> None:
         bench.speed_ups(row)
     )
     row |= {"ours graph ms": 1.0, "channels_last graph ms": 4.0}
-    assert bench.speed_ups(row).endswith("graphs 1.00 (4.00)")
+    assert bench.speed_ups(row).endswith("best 1.00; graph 1.00 (4.00)")
+    row |= {"ours compiled ms": 2.0, "channels_last compiled ms": 1.0}
+    assert bench.speed_ups(row).endswith("; graph 1.00 (4.00); compiled 2.00 (0.50)")
 
 
 def test_without_a_gpu_it_says_so(bench: Any, capsys: Any) -> None:
