@@ -36,11 +36,14 @@ from .dense_operators import OPERATORS, of_dgrad, of_fprop, of_wgrad
 from .dense_passes import (
     Pass,
     TorchPass,
+    dgrad,
+    fprop,
     in_memory_order,
     is_torchs_pass,
     new_result,
     pass_maker,
     torch_pass,
+    wgrad,
     write_empty_sums,
 )
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
@@ -304,6 +307,37 @@ def _by_calls(name: str) -> PassOf:
 
 
 _CALLS = Runner(_by_calls("fprop"), _by_calls("dgrad"), _by_calls("wgrad"))
+
+
+def _of_operator(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An operator's pass of real tensors as a cached call, found from its second time on.
+
+    Graphs of ``torch.compile`` call operators. ``function`` is the pass with all its checks.
+    """
+    least = 3 if name == "fprop" else 4  # of its numbers; torch leaves out defaults at the end
+    defaults = 1, None  # groups, executor
+
+    def run(a: Tensor, b: Tensor, *given: Any) -> Tensor:
+        numbers = given[: least + 2]
+        numbers = *numbers, *defaults[len(numbers) - least :]
+        ending = EpilogueArgs(*given[least + 2 :])
+        bias, scale, residual, activation, slope, out_dtype = ending
+        key = "operator", name, numbers, activation, slope
+        call = dense.find(key, out_dtype, a, b, bias, scale, residual)
+        if call is not None and not call.wanted:
+            found: Tensor = call.run(a, b, bias, scale, residual)
+            return found
+        result = function(a, b, *given)
+        if wants_gradient(a, b, bias, scale, residual):
+            return result  # of which autograd knows above
+        return remember(FirstCall(key, (a, b), ending, numbers, name), result)
+
+    return run
+
+
+for _name, _function in ("fprop", fprop), ("dgrad", dgrad), ("wgrad", wgrad):
+    for _device in "cpu", "cuda":
+        torch.library.impl(f"layoutconv::conv_{_name}", _device, _of_operator(_name, _function))
 
 
 def _as_result(input: Tensor, shape: tuple[int, ...], ending: EpilogueArgs) -> Tensor:

@@ -60,11 +60,9 @@ conv_dgrad = torch.ops.layoutconv.conv_dgrad.default
 conv_wgrad = torch.ops.layoutconv.conv_wgrad.default
 conv_transpose = torch.ops.layoutconv.conv_transpose.default
 
+# Those of the other operators are calls that ``dense_calls`` keeps.
 for _device in ("cpu", "cuda"):
-    torch.library.impl("layoutconv::conv_fprop", _device, dense_passes.fprop)
     torch.library.impl("layoutconv::conv_fprop_statistics", _device, dense_passes.fprop_statistics)
-    torch.library.impl("layoutconv::conv_dgrad", _device, dense_passes.dgrad)
-    torch.library.impl("layoutconv::conv_wgrad", _device, dense_passes.wgrad)
 
 
 def _transposed(

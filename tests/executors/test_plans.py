@@ -149,10 +149,9 @@ def test_calls_launch_what_the_operators_compute(ending, transposed, wanted, ord
     options = {"stride": 2, "padding": 1, **ending}
     if "residual" in options:
         options["residual"] = integers(*convolve(x, w, stride=2, padding=1).shape)
-    number = isinstance(options.get("scale"), float)
     w = w.detach().requires_grad_(wanted)
     operator, call = twice(lambda: convolve(x, w, **options))
-    assert bool(launched) is not (number and wanted)
+    assert launched  # also where autograd records the operator, whose pass is a call
     assert torch.equal(operator, call)
     assert operator.stride() == call.stride()
     assert call.requires_grad is wanted
@@ -200,6 +199,34 @@ def _dgrad_of(x: Tensor, w: Tensor) -> tuple[Any, ...]:
     """The pass of several views: the result of a transposed convolution, or a gradient."""
     y = torch.empty(2, 16, 5, 4).half()
     return "dgrad", y, w, (x.shape[2:], (2, 2), (1, 1, 1, 1), (1, 1), 1, None)
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda e: " ".join(e) or "none")
+def test_operators_are_calls_from_the_second_time_on(ending: dict[str, Any]) -> None:
+    """As graphs of torch.compile call them, with and without arguments at their defaults."""
+    numbers = [2, 2], [1, 1, 1, 1], [1, 1]
+    ending = {name: value for name, value in ending.items() if name != "residual"}
+    if "scale" in ending:
+        ending["scale"] = integers(16)
+    ops = torch.ops.layoutconv
+    y = integers(2, 16, 5, 4)
+    for operator in (
+        lambda: ops.conv_fprop(X, W, *numbers, 1, None, **ending),
+        lambda: ops.conv_dgrad(y, W, X.shape[2:], *numbers, **ending),
+        lambda: ops.conv_wgrad(y, X, W.shape[2:], *numbers),
+    ):
+        launched.clear()
+        first = operator()
+        assert launched == []
+        call = operator()
+        assert launched
+        assert torch.equal(first, call)
+        assert first.stride() == call.stride()
+    launched.clear()
+    leaf = W.clone().requires_grad_()
+    recorded = [ops.conv_fprop(X, leaf, *numbers) for _ in range(2)]
+    assert len(launched) == 1  # the first has another key: torch excludes autograd below it
+    assert all(one.grad_fn is not None and torch.equal(one, recorded[0]) for one in recorded)
 
 
 def test_gradients_of_gradients_are_recorded_calls():
