@@ -168,8 +168,9 @@ def conv3d(
     float64), and rounded once.
 
     Returns (N, K, Z, P, Q) in ``channels_last_3d`` memory, or that and the statistics.
-    Differentiable any number of times; lowered under autocast as torch's convolutions are; sums in
-    fp32 (fp64 for float64, exact int32 for int8). Where a gradient is wanted, and that of the
+    Differentiable any number of times; lowered under autocast as torch's convolutions are, where
+    the gradient of a float32 filter is not rounded in between; sums in fp32 (fp64 for float64,
+    exact int32 for int8). Where a gradient is wanted, and that of the
     activation is not a function of its value (gelu, silu, hardswish), or ``scale`` has one, the
     epilogue is computed by torch: the same numbers, but for one rounding more. A function
     of your own is fused with a gradient, too: backward, the sums are computed once more, unless it

@@ -15,7 +15,7 @@ Gradients of a call are calls themselves: each of their passes is looked up in t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
 from math import prod
@@ -26,6 +26,7 @@ from torch.compiler import is_compiling
 
 from ..base import devices
 from ..base.memory import allocator
+from ..base.torch_internals import is_gradient_tracked
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Pointwise
@@ -47,16 +48,17 @@ from .dense_passes import (
     write_empty_sums,
 )
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
-from .formulas import Arguments, Described, Runner, wide_sums
+from .formulas import Arguments, Described, Runner, has_gradient, wide_sums
 from .formulas import Pass as PassOf
 from .function_gradients import may_be_bound, tensors_of
-from .guard import is_bare, wants_gradient
+from .guard import is_bare, is_constant, is_plain, is_watched_unseen, wants_gradient
 from .recorded import BoundCall
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 find, forget = dense.find, dense.clear
+is_grad_enabled = torch.is_grad_enabled
 
 _DESCRIBED: dict[str, Described] = {"fprop": of_fprop, "dgrad": of_dgrad, "wgrad": of_wgrad}
 
@@ -145,21 +147,48 @@ def below_autocast(
     What is known of the call below autocast is kept for calls with autocast on, for :func:`find`:
     they lower the filter in the one function that autograd records. Who finds one compares what it
     ``lowers`` to with what autocast does then.
+
+    The first call is recorded as these are: the gradient of its filter is rounded no more often.
     """
     input, weight = operands
     low = None if is_compiling() else autocast_dtype(input, weight)
     if low is None or input.dtype is not low:
         return None if low is None else convolve(input.to(low), weight, *ending, *rest)
-    lowered, known = weight.to(low), None
-    bias, scale, residual, activation, _, out_dtype = ending
+    bias, scale, residual, _, _, out_dtype = ending
+    tensors = input, weight, bias, scale, residual
+    wanted, kept = wants_gradient(*_given(tensors)), _may_be_kept(tensors, ending)
+    known: DenseCall | None = None
     with without_autocast(input.device.type):
-        result = convolve(input, lowered, *ending, *rest)
-        if not isinstance(activation, Pointwise):
-            known = find(given, out_dtype, input, lowered, bias, scale, residual)
-    if known is not None and known.as_torch is None and is_bare(weight):
-        others = input, weight, bias, scale, residual
-        dense.keep(partial(known.lowering, low), given, out_dtype, *others, lowered=True)
-    return result
+        if kept:
+            with torch.no_grad():
+                lowered = weight.to(low)
+                result = convolve(input, lowered, *ending, *rest)
+                known = find(given, out_dtype, input, lowered, bias, scale, residual)
+        if known is None and (wanted or not kept):
+            return convolve(input, weight.to(low), *ending, *rest)
+    if known is None:
+        return result
+    call = known.lowering(weight, low, wanted=wanted)
+    dense.keep(lambda: call, given, out_dtype, *tensors, lowered=True)
+    return call.run(*tensors) if wanted else result
+
+
+def _given(tensors: Sequence[Any]) -> list[Tensor]:
+    """The tensors among operands and what an ending has."""
+    return [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+
+
+def _may_be_kept(tensors: Sequence[Any], ending: EpilogueArgs) -> bool:
+    """Return whether nothing but autocast and autograd looks at a call, which may be kept."""
+    there = _given(tensors)
+    return (
+        not isinstance(ending.activation, Pointwise)
+        and has_gradient(ending.activation, ending.slope)
+        and is_constant(ending.scale)
+        and not is_watched_unseen()
+        and all(tensor.numel() and is_bare(tensor) for tensor in there)
+        and not any(map(is_gradient_tracked, there))
+    )
 
 
 def bound(first: FirstCall, shape: tuple[int, ...]) -> DenseCall | None:
@@ -181,7 +210,12 @@ def bound(first: FirstCall, shape: tuple[int, ...]) -> DenseCall | None:
 
 
 class DenseCall(BoundCall):
-    """The bound launches of one signature: tensors in torch's order to a result in that order."""
+    """The bound launches of one signature: tensors in torch's order to a result in that order.
+
+    ``passes`` are those of its gradients, where they are not the usual ones.
+    """
+
+    passes: Runner | None = None
 
     def __init__(self, first: FirstCall, result: Tensor) -> None:
         _, operands, ending, numbers, name = first
@@ -228,11 +262,16 @@ class DenseCall(BoundCall):
             if not self.wanted and function is None:
                 self.run = self.launch.result  # type: ignore[method-assign]
 
-    def lowering(self, low: torch.dtype) -> DenseCall:
-        """The same, where autocast lowers the filter to ``low``, and the call does so itself."""
+    def lowering(self, weight: Tensor, low: torch.dtype, *, wanted: bool) -> DenseCall:
+        """The same, where autocast lowers the filter to ``low``, and the call does so itself.
+
+        ``wanted`` says whether autograd records it. The gradient of a filter in float32 is not
+        rounded to ``low`` in between.
+        """
         made = copy(self)
         made.__dict__.pop("run", None)  # a launch takes the filter as it is
-        made.lowers = low
+        made.lowers, made.wanted = low, wanted
+        made.passes = _WIDE if weight.dtype is torch.float32 else _CALLS
         return made
 
     def in_order(self, grad: Tensor) -> Tensor:
@@ -243,7 +282,7 @@ class DenseCall(BoundCall):
 
     def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Arguments]:
         """Return passes that are calls, too, where that may be."""
-        return _CALLS, self.over
+        return self.passes or _CALLS, self.over
 
     def sums(self, found: Any, a: Tensor, b: Tensor) -> Tensor:
         """The sums alone, fp32 (fp64 of float64), which autograd records."""
@@ -297,8 +336,8 @@ def _by_calls(name: str) -> PassOf:
         if call is not None:
             found: Tensor = call.run(a, b)
             return found
-        if a.dtype is b.dtype and autocast_dtype(a, b) is a.dtype and not is_compiling():
-            with without_autocast(a.device.type):  # which has nothing to lower
+        if _has_nothing_to_lower(a, b):
+            with without_autocast(a.device.type):
                 return run(over, a, b)
         result = operator(over, a, b)
         return remember(FirstCall(key, (a, b), EpilogueArgs(), numbers, name), result)
@@ -306,7 +345,35 @@ def _by_calls(name: str) -> PassOf:
     return run
 
 
+def _has_nothing_to_lower(a: Tensor, b: Tensor) -> bool:
+    """Return whether autocast is on, and its dtype is that of both tensors."""
+    return a.dtype is b.dtype and autocast_dtype(a, b) is a.dtype and not is_compiling()
+
+
+def _wide_wgrad(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
+    """The gradient of a filter as its sums, float32: no launch rounds them, and none widens them.
+
+    Where gradients of it may be wanted, or torch has to see it, it is rounded as its operands are.
+    """
+    if is_grad_enabled():
+        return _CALLS.wgrad(over, a, b)
+    numbers, ending = over.wgrad, EpilogueArgs(*wide_sums(a.dtype))
+    key = "wgrad", numbers
+    call = dense.find(key, ending.out_dtype, a, b)
+    if call is not None:
+        found: Tensor = call.run(a, b)
+        return found
+    if _has_nothing_to_lower(a, b):
+        with without_autocast(a.device.type):
+            return _wide_wgrad(over, a, b)
+    if not is_plain(a, b):
+        return _CALLS.wgrad(over, a, b)
+    result = wgrad(a, b, *numbers, *ending)
+    return remember(FirstCall(key, (a, b), ending, numbers, "wgrad"), result)
+
+
 _CALLS = Runner(_by_calls("fprop"), _by_calls("dgrad"), _by_calls("wgrad"))
+_WIDE = Runner(_CALLS.fprop, _CALLS.dgrad, _wide_wgrad)
 
 
 def _of_operator(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:

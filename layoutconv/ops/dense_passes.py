@@ -451,10 +451,11 @@ def wgrad(
     dilation: Ints,
     groups: int = 1,
     executor: str | None = None,
+    *ending: Any,
 ) -> Tensor:
-    """The gradient of the filter, (K, C / groups, T, R, S)."""
+    """The gradient of the filter, (K, C / groups, T, R, S); of ``ending``, a dtype may be given."""
     found = pass_of("wgrad", y, x, (taps, stride, padding, dilation, groups, executor))
-    return found.compute(y, x, EpilogueArgs())[0]
+    return found.compute(y, x, EpilogueArgs(*ending))[0]
 
 
 def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:

@@ -150,7 +150,7 @@ class Recorded(torch.autograd.Function):
             ctx.given = None  # nor the filter
         grad = call.in_order(grad)
         run, over = call.runner(found, grad, a, b)
-        # The engine gives gradients the dtypes of inputs, which autocast may have lowered.
+        # The engine gives gradients the dtypes of inputs, where autocast lowered these.
         gradients = call.formula(run, over, needed, grad, a, b)
         if ctx.dtype in FP8:
             gradients = as_inputs(gradients, ctx.dtype)

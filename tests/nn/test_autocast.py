@@ -40,7 +40,9 @@ def by_hand(call: Any, dtype: torch.dtype, x: Tensor, w: Tensor) -> list[Tensor]
 @pytest.mark.parametrize("given", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", CALLS)
 def test_every_call_has_the_bits_of_lowered_operands(name: str, given: torch.dtype) -> None:
-    """Its dtype changes between calls; backward passes run inside of it, and outside."""
+    """Its dtype changes between calls; backward passes run inside of it, and outside. Rounded once
+    more, gradients of filters have them.
+    """
     call, (x, w) = CALLS[name], operands(given)
     for dtype in (*DTYPES, *DTYPES, DTYPES[1]):
         expected = by_hand(call, dtype, x, w)
@@ -48,10 +50,37 @@ def test_every_call_has_the_bits_of_lowered_operands(name: str, given: torch.dty
             y = call(x, w)
             inside = torch.autograd.grad(y.float().square().sum(), (x, w), retain_graph=True)
         outside = torch.autograd.grad(y.float().square().sum(), (x, w))
-        for found in inside, outside:
-            for one, other in zip((y.detach(), *found), expected, strict=True):
+        for dx, dw in inside, outside:
+            assert dw.dtype is torch.float32
+            for one, other in zip((y.detach(), dx, dw.to(dtype).float()), expected, strict=True):
                 assert one.dtype is other.dtype
                 assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "relu", "wide", "transposed"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_of_filters_are_not_rounded(name: str, dtype: torch.dtype) -> None:
+    """To 16 bits, where a filter has 32, from the first call on: sums beyond float16 are finite."""
+    call, (x, w) = CALLS[name], operands()
+    low, filter = (t.detach().to(dtype).double() for t in (x, w))
+    y = call(low, filter.requires_grad_())
+    cotangent = torch.full_like(y, 32768.0)
+    (exact,) = torch.autograd.grad(y, filter, cotangent)
+    assert exact.abs().max() > 65504
+    for _ in range(3):
+        with torch.autocast("cpu", dtype):
+            y = call(x, w)
+        (found,) = torch.autograd.grad(y, w, cotangent.to(y.dtype))
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5 * 65504)
+
+
+def test_a_filter_in_16_bits_has_a_gradient_in_16_bits() -> None:
+    x, w = operands(torch.bfloat16)
+    w = w.detach().bfloat16().requires_grad_()
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = lc.conv2d(x, w)
+        assert torch.autograd.grad(y.sum(), w)[0].dtype is torch.bfloat16
 
 
 def test_without_gradients_and_with_some() -> None:
