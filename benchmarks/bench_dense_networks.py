@@ -5,8 +5,9 @@
 Sides are torch as it is, torch with ``channels_last`` memory, and ours: ``lc.nn.convert``, and
 ``fold_batch_norms`` of evaluations. A row has the median wall time of a call of each, in turns, how
 long the GPU was busy, the peak of memory above what is there before a call, and the time of a CUDA
-graph, where one can be captured. ``--compiled`` has ``torch.compile`` of the last two sides, too.
-A row whose library is not there says so.
+graph, where one can be captured. "ours graphed" is the whole call of ``lc.nn.graphed`` or, of a
+step, ``lc.nn.graphed_step``. ``--compiled`` has ``torch.compile`` of the last two sides, too. A row
+whose library is not there says so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
 WARM = 3  # calls before the first one that is timed
 TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 6e-2}  # beside torch, in the same precision
 Call = Callable[[], Tensor]
+GRAPHED = "ours graphed"
 
 
 def in_order(net: nn.Module) -> nn.Module:
@@ -58,11 +60,49 @@ def caller(net: nn.Module, x: Tensor, case: Case) -> Call:
     def step() -> Tensor:
         net.zero_grad(set_to_none=True)
         with torch.autocast(x.device.type, case.dtype):
-            y = case.run(net, x)
-        while not isinstance(y, Tensor):
-            y = y[0]
+            y = first_tensor(case.run(net, x))
         y.float().square().mean().backward()
         return y.detach()
+
+    return step
+
+
+class Run(nn.Module):
+    """A network whose forward pass is that of a case."""
+
+    def __init__(self, net: nn.Module, case: Case) -> None:
+        super().__init__()
+        self.net, self.run = net, case.run
+
+    def forward(self, x: Tensor) -> Any:
+        return self.run(self.net, x)
+
+
+def first_tensor(y: Any) -> Tensor:
+    while not isinstance(y, Tensor):
+        y = y[0]
+    return y
+
+
+def graphed(net: nn.Module, x: Tensor, case: Case) -> Call:
+    """The same by the graphs that the library makes, results copied, arguments loaded."""
+    net = Run(net, case)
+    if not case.trains:
+        graph, given = lc.nn.graphed(net.eval()), x.to(case.dtype)
+        return lambda: first_tensor(graph(given))
+
+    def loss(y: Any) -> tuple[Tensor, Tensor]:
+        y = first_tensor(y)
+        return y.float().square().mean(), y
+
+    graphs = lc.nn.graphed_step(net, loss)
+
+    def step() -> Tensor:
+        net.zero_grad(set_to_none=True)
+        with torch.autocast(x.device.type, case.dtype):
+            _, y = graphs(x)
+        found: Tensor = y
+        return found
 
     return step
 
@@ -79,6 +119,7 @@ def sides(case: Case, device: str, *, compiled: bool = False) -> dict[str, Call]
         "torch": caller(deepcopy(net), x, case),
         "channels_last": caller(of_torch, last, case),
         "ours": caller(of_ours, last, case),
+        GRAPHED: graphed(of_ours, last, case),
     }
     if compiled:
         of = case._replace(run=torch.compile(case.run))
@@ -128,7 +169,7 @@ def measured(case: Case, repeats: int, *, compiled: bool = False) -> dict[str, A
             row[f"{name} GiB"] = (torch.cuda.max_memory_allocated() - before) / 2**30
         row |= {f"{name} ms": found for name, found in in_turns(calls, repeats).items()}
         row |= {f"{name} busy ms": busy(call) for name, call in calls.items()}
-        graphs = {name: captured(call) for name, call in calls.items() if name != "torch"}
+        graphs = {n: captured(call) for n, call in calls.items() if n not in ("torch", GRAPHED)}
     replays = {name: replay for name, replay in graphs.items() if replay is not None}
     row |= {f"{name} graph ms": found for name, found in in_turns(replays, repeats).items()}
     return row
@@ -144,6 +185,8 @@ def speed_ups(row: dict[str, Any]) -> str:
         ratio = row[f"{name} ms"] / row["ours ms"]
         text += f"; {name} {row[f'{name} ms']:.2f} ({ratio:.2f}, {row[f'{name} GiB']:.2f} GiB)"
     text += f"; best {best / row['ours ms']:.2f}"
+    if f"{GRAPHED} ms" in row:
+        text += f"; graphed {row[f'{GRAPHED} ms']:.2f} ({best / row[f'{GRAPHED} ms']:.2f})"
     for kind in " graph", " compiled", " compiled graph":
         ours, theirs = row.get(f"ours{kind} ms"), row.get(f"channels_last{kind} ms")
         if ours and theirs:

@@ -77,7 +77,6 @@ class GraphedCalls:
     """
 
     module: torch.nn.Module
-    _takes_dense = False  # whether there may be no cloud among the arguments
 
     def _begin(self, factor: float, buckets: int, nbytes: int | None) -> None:
         """Start with no graphs."""
@@ -232,8 +231,6 @@ class GraphedCalls:
         for cells in count.given:
             if len(cells) not in rows:
                 rows.append(len(cells))
-        if not rows and not self._takes_dense:
-            raise RuntimeError("there is no cloud among its arguments")
         places = call.places(rows)
         if set(range(len(rows))) - set(places):
             raise RuntimeError("it makes cells with rows that none of its arguments has")

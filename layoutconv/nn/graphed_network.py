@@ -1,4 +1,4 @@
-"""Networks as CUDA graphs: clouds of any size, one launch."""
+"""Networks as CUDA graphs: clouds of any size, images of a few, one launch."""
 
 from __future__ import annotations
 
@@ -131,10 +131,10 @@ def graphed(
     bucket, or has more cells at some level, is eager, and makes a larger one.
 
     Args:
-        net: any module of sparse tensors, of :mod:`layoutconv.nn` or of spconv's names, in
-            evaluation mode and under ``torch.no_grad()``. It takes sparse tensors, or tensors of
-            features and cells that it makes one of, nested in tuples, lists and dicts, and returns
-            such.
+        net: any module of sparse tensors, of :mod:`layoutconv.nn` or of spconv's names, or a dense
+            one, in evaluation mode and under ``torch.no_grad()``. It takes sparse tensors, or
+            tensors of features and cells that it makes one of, or images, nested in tuples, lists
+            and dicts, and returns such. A dense one has a bucket for each shape.
         factor: rows of a bucket, relative to the call that it was made for; 1 or more.
         buckets: the most that are kept. Those that were used last stay, half of them at least.
         nbytes: the most that all of them take; a quarter of the GPU's memory if it is not given.

@@ -28,8 +28,6 @@ class GraphedStep(GraphedCalls):
         module: the network.
     """
 
-    _takes_dense = True
-
     def __init__(self, step: Step, factor: float, buckets: int, nbytes: int | None) -> None:
         self.module, self._step = step.net, step
         self._begin(factor, buckets, nbytes)

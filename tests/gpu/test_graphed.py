@@ -182,3 +182,22 @@ def test_memory_of_buckets_is_given_back() -> None:
     graph.reset()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() - before < 32 << 20
+
+
+def test_dense_networks_of_convert() -> None:
+    torch.manual_seed(0)
+    net = lc.nn.convert(nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, 2),
+        nn.GroupNorm(2, 8), nn.ConvTranspose2d(8, 4, 2, stride=2),
+    ).cuda().half().eval())  # fmt: skip
+    graph = lc.nn.graphed(net)
+    last = None
+    for number, size in enumerate((16, 16, 24, 16, 24)):
+        random = torch.Generator("cuda").manual_seed(number)
+        x = torch.randn(4, 3, size, size, device="cuda", dtype=torch.float16, generator=random)
+        found = graph(x.to(memory_format=torch.channels_last))
+        assert torch.equal(found, net(x))
+        assert found.stride() == net(x).stride()
+        assert last is None or torch.equal(*last)  # which no later call wrote to
+        last = found, found.clone()
+    assert (graph.report().hits, graph.report().warm_ups) == (3, 2), graph.report()
