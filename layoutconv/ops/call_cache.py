@@ -168,6 +168,17 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         ):
             self.keep(make, numbers, out_dtype, input, weight, bias, scale, residual)
 
+    def has_key(self, numbers: tuple[Any, ...]) -> bool:
+        """Return whether calls of these numbers may be kept.
+
+        >>> dense.has_key((3, "same")), dense.has_key((torch.Size([3]),))
+        (True, False)
+        """
+        try:
+            return bool(dumps(numbers, 2))
+        except ValueError:
+            return False
+
     def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
         """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
         size = input.size(-1) if self.rows else input.numel()

@@ -26,7 +26,7 @@ from torch.compiler import is_compiling
 
 from ..base import devices
 from ..base.memory import allocator
-from ..base.torch_internals import is_gradient_tracked
+from ..base.torch_internals import is_gradient_tracked, is_tracing
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Pointwise
@@ -156,7 +156,7 @@ def below_autocast(
         return None if low is None else convolve(input.to(low), weight, *ending, *rest)
     bias, scale, residual, _, _, out_dtype = ending
     tensors = input, weight, bias, scale, residual
-    wanted, kept = wants_gradient(*_given(tensors)), _may_be_kept(tensors, ending)
+    wanted, kept = wants_gradient(*_given(tensors)), _may_be_kept(given, tensors, ending)
     known: DenseCall | None = None
     with without_autocast(input.device.type):
         if kept:
@@ -164,7 +164,7 @@ def below_autocast(
                 lowered = weight.to(low)
                 result = convolve(input, lowered, *ending, *rest)
                 known = find(given, out_dtype, input, lowered, bias, scale, residual)
-        if known is None and (wanted or not kept):
+        if known is None and (wanted or not kept):  # such as one without a result
             return convolve(input, weight.to(low), *ending, *rest)
     if known is None:
         return result
@@ -178,16 +178,19 @@ def _given(tensors: Sequence[Any]) -> list[Tensor]:
     return [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
 
 
-def _may_be_kept(tensors: Sequence[Any], ending: EpilogueArgs) -> bool:
+def _may_be_kept(numbers: tuple[Any, ...], tensors: Sequence[Any], ending: EpilogueArgs) -> bool:
     """Return whether nothing but autocast and autograd looks at a call, which may be kept."""
-    there = _given(tensors)
+    there, (input, weight, *columns, _) = _given(tensors), tensors
     return (
         not isinstance(ending.activation, Pointwise)
         and has_gradient(ending.activation, ending.slope)
         and is_constant(ending.scale)
-        and not is_watched_unseen()
+        and input.dim() == weight.dim()  # no single image
+        and all(column.is_contiguous() for column in _given(columns))
+        and not (is_watched_unseen() or is_tracing())
         and all(tensor.numel() and is_bare(tensor) for tensor in there)
         and not any(map(is_gradient_tracked, there))
+        and dense.has_key(numbers)
     )
 
 

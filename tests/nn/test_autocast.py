@@ -14,6 +14,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentTypeError
+from layoutconv.ops import dense_passes
 
 DTYPES = torch.float16, torch.bfloat16
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -169,3 +170,33 @@ def test_a_result_that_is_held_does_not_hold_the_filter() -> None:
         gc.collect()
         assert alive() is None
         assert y.grad_fn is not None
+
+
+UNKEPT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a single image": lambda x, w: lc.conv2d(x[0], w),
+    "numbers that no key has": lambda x, w: lc.conv2d(x, w, stride=torch.Size((2, 1))),
+    "a bias that is no column": lambda x, w: lc.conv2d(x, w, torch.ones(12, dtype=x.dtype)[::2]),
+    "a gradient that torch takes": lambda x, w: lc.conv2d(x, w, activation="gelu"),
+    "traced": lambda x, w: torch.jit.trace(lambda x, w: lc.conv2d(x, w), (x, w))(x, w),
+}
+
+
+@pytest.mark.parametrize("name", UNKEPT)
+def test_calls_that_are_not_kept_compute_once(name: str, monkeypatch: Any) -> None:
+    counts = []
+    compute = dense_passes.TorchPass.compute
+
+    def counted(*args: Any, **named: Any) -> Any:
+        counts.append(name)
+        return compute(*args, **named)
+
+    x, w = operands(torch.bfloat16)
+    expected = UNKEPT[name](x, w.bfloat16())
+    monkeypatch.setattr(dense_passes.TorchPass, "compute", counted)
+    for _ in range(2):
+        counts.clear()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = UNKEPT[name](x, w)
+        assert torch.equal(y, expected)
+        assert len(counts) == (6 if name == "traced" else 1)  # a trace is checked by tracing again
+        assert torch.autograd.grad(y.float().sum(), w)[0].dtype is torch.float32
