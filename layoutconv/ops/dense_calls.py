@@ -395,7 +395,7 @@ def _of_operator(name: str, function: Callable[..., Tensor]) -> Callable[..., Te
         key = "operator", name, numbers, activation, slope
         call = dense.find(key, out_dtype, a, b, bias, scale, residual)
         if call is not None and not call.wanted:
-            found: Tensor = call.run(a, b, bias, scale, residual)
+            found: Tensor = call.forward(a, b, bias, scale, residual)
             return found
         result = function(a, b, *given)
         if wants_gradient(a, b, bias, scale, residual):
