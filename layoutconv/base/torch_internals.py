@@ -82,6 +82,11 @@ def counted_each(tensors: Sequence[Any]) -> None:
         torch.autograd.graph.increment_version(tensor)
 
 
+def others_each_time(_: Any) -> object:
+    """Suppose that what looks is never what looked before."""
+    return object()
+
+
 def itself(tensor: Any) -> Any:
     """Return a tensor that nothing is found inside of."""
     return tensor
@@ -128,6 +133,11 @@ is_any_autocast_enabled: Callable[[], bool] = private(
 # ``f()``: whether somebody has hooks that all modules call.
 has_global_hooks: Callable[[], bool] = private(
     "torch.nn.modules.module:_has_any_global_hook", supposed
+)
+
+# ``f(False)``: the hooks of tensors that autograd saves, as of a checkpoint; None without.
+saved_tensors_hooks_on_top: Callable[[bool], Any] = private(
+    "torch._C._autograd:_top_saved_tensors_default_hooks", others_each_time
 )
 
 # ``f(node)``, in a backward pass: whether it comes to a node of the graph. It raises RuntimeError

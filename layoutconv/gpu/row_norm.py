@@ -26,6 +26,8 @@ _address = torch.Tensor.data_ptr
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
 # Numbers as float32 has them: of an eps of 0, torch gives a constant column zeros.
 LEAST, MOST = 1e-30, 1e30
+# The shape and the strides of a packed tensor of as many elements as rows have, in their order.
+Memory = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Norm(NamedTuple):
@@ -118,11 +120,13 @@ def planned(x: Tensor, norm: Norm) -> Planned:
     return _new(Planned, made)  # type: ignore[no-any-return]
 
 
-def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tensor, Tensor]:
+def normalised(
+    x: Tensor, norm: Norm, plan: Planned | None = None, memory: Memory | None = None
+) -> tuple[Tensor, Tensor]:
     """The result, like features ``x`` (rows, C) on a GPU, which are ``takes``'s, and what the
     backward pass needs: mean and inverse deviation of every column, and how many rows counted,
     float32 (2 C + 1,). Running statistics move, and batches are counted. ``plan`` is that of
-    :func:`planned`.
+    :func:`planned`; the result has another shape where there is a ``memory``.
     """
     kernels, cut = plan or planned(x, norm)
     weight, bias, running, momentum, eps, there, past, _, counted, ranks = norm
@@ -133,8 +137,9 @@ def normalised(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tens
         past = _whole(past)
     C, make = cut.columns, maker(x.device)
     width = 2 * C + 1
-    # In a dry run nothing is written.
-    out = make((cut.rows, C), (C, 1), x.dtype) if dry_hooks.load is None else torch.zeros_like(x)
+    out = make(*(memory or ((cut.rows, C), (C, 1))), x.dtype)
+    if dry_hooks.load is not None:  # in a dry run nothing is written
+        out.zero_()
     kept = make((width,), (1,), torch.float32)
     size = cut.parts * width
     words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
@@ -170,10 +175,11 @@ def gradients(
     kept: Tensor,
     grad: Tensor,
     plan: Planned | None = None,
+    memory: Memory | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of features and of what was added, like these, and of weight and bias, float32
     (2, C), from that of the result; ``out`` is the result, where ``norm.relu``. ``plan`` is that of
-    :func:`planned`, ``back()``.
+    :func:`planned`, ``back()``; the first two have another shape where there is a ``memory``.
 
     Of several ranks, those of weight and bias are of this one's rows.
     """
@@ -183,12 +189,14 @@ def gradients(
         x = _whole(x)
     if grad.data_ptr() & (BYTES - 1) or not grad.is_contiguous():
         grad = _whole(grad)
-    C, make, dry = cut.columns, maker(x.device), dry_hooks.load is not None
-    features = (cut.rows, C), (C, 1), x.dtype
-    dx = torch.zeros_like(x) if dry else make(*features)
-    dpast = None
-    if kernels.shape.added:
-        dpast = torch.zeros_like(x) if dry else make(*features)
+    C, make = cut.columns, maker(x.device)
+    features = *(memory or ((cut.rows, C), (C, 1))), x.dtype
+    dx = make(*features)
+    dpast = make(*features) if kernels.shape.added else None
+    if dry_hooks.load is not None:  # in a dry run nothing is written
+        dx.zero_()
+        if dpast is not None:
+            dpast.zero_()
     of_parameters = make((2, C), (C, 1), torch.float32)
     size = cut.parts * 2 * C
     words = make((1, size), (size, 1), torch.int32)

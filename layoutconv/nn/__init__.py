@@ -8,8 +8,10 @@ from .causal import CausalConv3d, FrameCache
 from .containers import Features, Prune, Sequential
 from .convert import ConversionReport, convert, revert
 from .counted_rows import reduce_cells
+from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .dense_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .fold import fold_batch_norms
+from .fuse_batch_norms import FusionReport, fuse_batch_norms
 from .fused_norm import unfused
 from .graphed_network import Graphed, graphed
 from .graphed_training import GraphedStep, graphed_step
@@ -62,6 +64,9 @@ from .sparse_pool import (
 from .streaming import stream
 
 __all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "CausalConv3d",
     "Conv1d",
     "Conv2d",
@@ -72,6 +77,7 @@ __all__ = [
     "ConversionReport",
     "Features",
     "FrameCache",
+    "FusionReport",
     "Graphed",
     "GraphedStep",
     "GroupNorm",
@@ -117,6 +123,7 @@ __all__ = [
     "convert",
     "fold_batch_norms",
     "functional",
+    "fuse_batch_norms",
     "graphed",
     "graphed_step",
     "onnx_translations",

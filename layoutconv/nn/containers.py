@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ArgumentTypeError
 from ..sparse import SparseTensor, prune
+from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .fused_modules import with_following
 from .fused_norm import following, may_fuse
 from .image_norm import FORWARDS, counts_images, per_image, with_hooks
@@ -35,6 +36,7 @@ _OF_GRIDS = {
 }
 _INSTEAD: dict[type, str] = {
     **dict.fromkeys((torch.nn.BatchNorm2d, torch.nn.BatchNorm3d), "torch.nn.BatchNorm1d"),
+    **dict.fromkeys((BatchNorm2d, BatchNorm3d), "lc.nn.BatchNorm1d"),
     torch.nn.Dropout1d: "torch.nn.Dropout",
 }
 
@@ -177,4 +179,8 @@ def is_plain(module: Any) -> bool:
         kind = type(module).__name__
         expected = f"a dense tensor in torch's {kind} (for features on voxels: {instead})"
         raise ArgumentTypeError("input", expected, "a sparse tensor")
-    return file.startswith("torch.nn.modules.") or forward in FORWARDS
+    return (
+        file.startswith("torch.nn.modules.")
+        or forward in FORWARDS
+        or forward is BatchNorm1d.forward  # type: ignore[comparison-overlap]
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import wraps
-from types import new_class
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import torch
@@ -17,6 +16,8 @@ from ..errors import ArgumentTypeError
 from ..ops.guard import PLAIN
 from . import modules
 from .dense_norm import NORMS
+from .fuse_batch_norms import unfuse
+from .made_class import subclass
 from .own_convolution import Redirected, why_not_redirected
 from .own_norm import CONVERTED_FROM as _RECORD
 from .own_norm import OWN_NORM, recognised
@@ -81,7 +82,8 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     weights move to ``channels_last`` memory. :func:`revert` undoes it.
 
     Modules of torch's ``GroupNorm`` and ``InstanceNorm*d`` become those of :mod:`layoutconv.nn`,
-    too, which do not copy ``channels_last`` images: torch's would, before and after each norm. So
+    too, which do not copy ``channels_last`` images: torch's would, before and after each norm.
+    Batch norms stay; :func:`fuse_batch_norms` is for those, in training. So
     do modules of any class that normalise over channels, as RMS norms of video autoencoders, which
     are one kernel then where no gradient is wanted. To find out, a copy of a module whose forward
     pass names ``normalize`` is called on the CPU.
@@ -139,7 +141,8 @@ def revert(
 
 
 def revert(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
-    """Undo :func:`convert`: torch computes the convolutions of a model again; returns the model.
+    """Undo :func:`convert` and :func:`fuse_batch_norms`: torch computes the convolutions and norms
+    of a model again; returns the model.
 
     Modules have the classes, and weights the order of memory, that they had. Their values are those
     of now, after any training. Modules that were not converted stay as they are, and so do those
@@ -271,20 +274,6 @@ def _is_ours(layer: Any) -> bool:
     return isinstance(layer, tuple(_OURS.values()))
 
 
-def _subclass(kind: Any, bases: tuple[Any, ...], new: Any, methods: dict[str, Any]) -> Any:
-    """A class with the name of ``kind``, of which ``new`` makes it again."""
-
-    def reduce(self: Any, protocol: Any) -> Any:
-        # The class has no place that pickle could import it from.
-        _, (_, *arguments), *rest = super(made, self).__reduce_ex__(max(2, protocol))
-        return new, (kind, *arguments), *rest
-
-    names = {"__module__": __name__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    names.update(methods, __reduce_ex__=reduce)
-    made: Any = new_class(kind.__name__, bases, exec_body=lambda body: body.update(names))
-    return made
-
-
 @remembered(1024)
 def _computed_here(kind: Any) -> Any:
     """A subclass of a subclass of torch's convolutions, with the forward pass of ours."""
@@ -297,14 +286,14 @@ def _computed_here(kind: Any) -> Any:
         return found.compute(self, *given)
 
     methods = {"forward": forward} if _has_own_forward(kind) else {}
-    made = _subclass(kind, (kind, _OURS[_base_of(kind)]), _new, methods)
+    made = subclass(kind, (kind, _OURS[_base_of(kind)]), _new, methods)
     return made
 
 
 @remembered(1024)
 def _redirected(kind: Any) -> Any:
     """A subclass whose forward pass runs as it is written, with our functions for torch's."""
-    return _subclass(kind, (Redirected, kind), _new_redirected, {})
+    return subclass(kind, (Redirected, kind), _new_redirected, {})
 
 
 @remembered(1024)
@@ -316,7 +305,7 @@ def _normed_here(kind: Any) -> Any:
         found = self.__dict__[OWN_NORM].compute(self, args, named)
         return super(made, self).forward(*args, **named) if found is None else found
 
-    made = _subclass(kind, (kind,), _new_normed, {"forward": forward})
+    made = subclass(kind, (kind,), _new_normed, {"forward": forward})
     return made
 
 
@@ -355,7 +344,8 @@ def _why_not_back(layer: Any) -> str | None:
 
 
 def _norm_to_theirs(layer: Any) -> bool:
-    """Swap a norm back that was converted; whether it was."""
+    """Swap a norm back that was converted; whether it was. Fused norms are not any more."""
+    unfuse(layer)
     if _RECORD not in layer.__dict__ or isinstance(layer, _ConvNd):
         return False
     for name in ("activation", "slope") if isinstance(layer, modules.Activated) else (OWN_NORM,):

@@ -8,6 +8,7 @@ memory, a CPU, running statistics, ``torch.compile`` and transforms, is torch's 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from .modules import Activated
 
 def by_kernels(input: Tensor, norm: Norm) -> Tensor | None:
     """The norm of images (N, C, ...) and its activation; None where kernels do not compute it."""
-    if not _are_read(input, norm.weight, norm.bias):
+    if not are_read(input, norm.weight, norm.bias):
         return None
     last = norm.activation
     fused = norm if last in group_norm.ACTIVATIONS else norm.alone()
@@ -36,18 +37,17 @@ def by_kernels(input: Tensor, norm: Norm) -> Tensor | None:
     return found if fused.activation is last else activate(found, str(last), norm.slope)
 
 
-def _may_launch(input: Any) -> bool:
+def may_launch(input: Any) -> bool:
     """Return whether an input may be for kernels, before anything else of it is read."""
     return (
         type(input) in PLAIN
         and not torch.compiler.is_compiling()
         and input.is_cuda
         and not is_tracing()
-        and input.dim() > 2
     )
 
 
-def _are_read(*tensors: Tensor | None) -> bool:
+def are_read(*tensors: Tensor | None) -> bool:
     """Return whether kernels may read tensors, or None: nothing but autograd sees the call."""
     if is_watched_unseen() or is_tracing() or transform_on_top() is not None:
         return False
@@ -96,8 +96,9 @@ class _OnKernels(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         input, weight, bias, statistics = ctx.saved_tensors
         norm = ctx.norm
-        if torch.is_grad_enabled() or not _are_read(grad):  # as one of a batch of gradients
-            return *_gradients_in_torch((input, weight, bias), norm, grad), None
+        if torch.is_grad_enabled() or not are_read(grad):  # as one of a batch of gradients
+            leaves = input, weight, bias
+            return *gradients_in_torch(lambda x, w, b: in_torch(x, w, b, norm), leaves, grad), None
         norm = norm.of(weight, bias)
         dx, (db, dw) = group_norm.gradients(input, norm, statistics, grad)
         if weight is None:
@@ -105,8 +106,16 @@ class _OnKernels(torch.autograd.Function):
         return dx, dw.to(weight.dtype), db.to(weight.dtype), None
 
 
-def _gradients_in_torch(leaves: tuple[Any, ...], norm: Norm, grad: Tensor) -> list[Tensor | None]:
-    """The gradients by operations of torch, recorded where gradients of them may be wanted."""
+def gradients_in_torch(
+    function: Callable[..., Tensor], leaves: tuple[Any, ...], grad: Tensor
+) -> list[Tensor | None]:
+    """The gradients of a function of leaves by operations of torch, recorded where gradients of
+    them may be wanted; a leaf may be None.
+
+    >>> gradients_in_torch(lambda x, _: x * x, (torch.ones(1, requires_grad=True), None),
+    ...     torch.ones(1))
+    [tensor([2.], grad_fn=<AddBackward0>), None]
+    """
     again = torch.is_grad_enabled()
     if not again:
         leaves = tuple(
@@ -114,7 +123,7 @@ def _gradients_in_torch(leaves: tuple[Any, ...], norm: Norm, grad: Tensor) -> li
         )
     wanted = [t for t in leaves if t is not None and t.requires_grad]
     with torch.enable_grad():
-        y = in_torch(leaves[0], leaves[1], leaves[2], norm)
+        y = function(*leaves)
     found = iter(torch.autograd.grad(y, wanted, grad, create_graph=again))
     return [next(found) if t is not None and t.requires_grad else None for t in leaves]
 
@@ -162,7 +171,7 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
         self._activate(activation, slope)
 
     def forward(self, input: Tensor) -> Tensor:
-        if _may_launch(input):
+        if may_launch(input) and input.dim() > 2:
             lowered = torch.is_autocast_enabled("cuda") and input.dtype in LOWERED
             norm = Norm(
                 self.num_groups, self.weight, self.bias, self.eps, self.activation, self.slope,
@@ -202,7 +211,7 @@ class _InstanceNorm(Activated):
         if isinstance(input, torch.fx.Proxy):  # whose modes torch would count
             return self._activated(self._apply_instance_norm(input))
         if (
-            _may_launch(input)
+            may_launch(input)
             and self.running_mean is None
             and input.dim() == self._get_no_batch_dim() + 1
             and input.shape[1] == self.num_features

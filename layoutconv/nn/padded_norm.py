@@ -9,12 +9,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..gpu.row_norm import Norm
 from ..sparse.coords.rows import spread
+from .dense_batch_norm import BatchNorm1d
+from .modules import Activated
 from .row_norm import batch_norm, follow
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..sparse import SparseTensor
+
+_FORWARDS = frozenset({_BatchNorm.forward, BatchNorm1d.forward})
 
 
 def counts_rows(module: torch.nn.Module) -> bool:
@@ -45,11 +49,12 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
     tensor([[-1.,  1.,  0.]], grad_fn=<PermuteBackward0>)
     """
     there = input.coords[:, 0] >= 0
-    if type(module).forward is _BatchNorm.forward and not is_hooked(module):
-        return _batch_norm(module, input.features, there)
+    if type(module).forward in _FORWARDS and not is_hooked(module):
+        found = _batch_norm(module, input.features, there)
+        return module._activated(found) if isinstance(module, Activated) else found
     of_rows = getattr(module, "of_rows", None)  # of those that take clouds, which stand above
     if of_rows is not None and not is_hooked(module):
-        found: Tensor = of_rows(input.features, there)
+        found = of_rows(input.features, there)
         return found
     rows = there.nonzero()[:, 0]
     return spread(module(input.features[rows]), rows, len(there))

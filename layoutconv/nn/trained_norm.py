@@ -21,6 +21,8 @@ from .row_norm import by_kernels
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..base.ranks import Ranks
+
 # spconv's names and ours over ranks add theirs.
 NORMS: set[type] = {torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm}
 
@@ -89,13 +91,27 @@ def told_of(rows: int, norm: Any, last: Any, past: Tensor | None) -> Norm | None
         return None
     if last is not None and type(last) is not torch.nn.ReLU:
         return None
+    return told(norm, last is not None, past, rows_there(rows), ranks)
+
+
+def told(
+    norm: Any,
+    relu: bool,
+    past: Tensor | None,
+    there: Tensor | None = None,
+    ranks: Ranks | None = None,
+) -> Norm | None:
+    """Return what kernels are told of a batch norm of torch in training; None of one that holds
+    its state otherwise, as a replica does.
+
+    >>> told(torch.nn.BatchNorm2d(3, affine=False), True, None).momentum
+    0.1
+    """
     held, learnt = norm._buffers, norm._parameters
     mean, variance = held.get("running_mean"), held.get("running_var")
     running = None if mean is None or variance is None else (mean, variance)
     weight, bias = learnt.get("weight"), learnt.get("bias")
     if (weight is None) is norm.affine or (running is None) is norm.track_running_stats:
         return None  # held otherwise: of a replica, or sharded
-    momentum, relu = norm.momentum, last is not None
     counted = None if running is None else held.get("num_batches_tracked")
-    there = rows_there(rows)
-    return Norm(weight, bias, running, momentum, norm.eps, there, past, relu, counted, ranks)
+    return Norm(weight, bias, running, norm.momentum, norm.eps, there, past, relu, counted, ranks)

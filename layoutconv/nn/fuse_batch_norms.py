@@ -1,0 +1,267 @@
+"""Let batch norms of a dense network, the sums and the ReLUs after them be one pass in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar, overload
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import is_parametrized
+
+from ..base.caches import remembered
+from ..errors import ArgumentTypeError
+from .fold import SEQUENCES
+from .fused_batch_norm import NORMS, is_container, may_be_fused, sequence
+from .made_class import subclass
+from .norm_chains import Code, Unknown, compiled, name_of, rewritten, tail
+from .scripting import refuse_scripting
+from .trained_norm import are_bare
+
+_KIND = "_fused_from"  # the attribute of a class that is made here: the one that it was made of
+_ROWS = torch.nn.BatchNorm1d
+_NONE = "no ReLU follows it, nor a sum and a ReLU"
+SEQUENCES.add(sequence)
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """Batch norms of a model that were fused with what follows them, and those that were not.
+
+    Attributes:
+        fused: names of norms, as ``named_modules`` has them.
+        left: the others, each with the reason.
+
+    >>> print(FusionReport(("stem.1",), {"head.0": "no ReLU follows it, nor a sum and a ReLU"}))
+    1 of 2 batch norms fused
+    left `head.0`: no ReLU follows it, nor a sum and a ReLU
+    """
+
+    fused: tuple[str, ...]
+    left: dict[str, str]
+
+    def __str__(self) -> str:
+        count = len(self.fused)
+        head = f"{count} of {count + len(self.left)} batch norms fused"
+        return "\n".join([head, *(f"left `{name}`: {why}" for name, why in self.left.items())])
+
+
+@overload
+def fuse_batch_norms(
+    module: Module, *, inplace: bool = True, return_report: Literal[False] = False
+) -> Module: ...
+
+
+@overload
+def fuse_batch_norms(
+    module: Module, *, inplace: bool = True, return_report: Literal[True]
+) -> tuple[Module, FusionReport]: ...
+
+
+def fuse_batch_norms(
+    module: Module, *, inplace: bool = True, return_report: bool = False
+) -> Any:
+    """Let kernels compute ``relu(norm(x))`` and ``relu(norm(x) + shortcut)`` of a model in
+    training, in one pass each way; returns the model.
+
+    Batch norms are found in each ``torch.nn.Sequential``, and in the forward pass of each module
+    that calls them, which ``torch.fx`` records. A module that has one gets a subclass of its class.
+    In training its forward pass is that of before, with one call in place of each norm and what
+    follows it. Everything else stays: modules, their names, parameters, buffers, hooks, and the
+    forward pass in evaluation, under ``torch.compile`` and while something traces it. Kernels
+    compute images of float16, bfloat16 or float32 in ``channels_last`` memory on a GPU, and round
+    once; of others torch's norm, sum and ReLU run one after the other.
+
+    A module that is replaced later, or gets hooks, runs as it is written. One whose attributes are
+    set later has its own class again, as what it does may depend on them: fuse it again.
+    :func:`revert` gives all of them theirs. For inference :func:`fold_batch_norms` leaves no norm,
+    and takes fused models, too.
+
+    Args:
+        inplace: fuse ``module`` itself; else a deep copy, with parameters of its own.
+        return_report: return a pair of the model and a :class:`FusionReport`.
+
+    Left as they are: norms of a subclass, or over ranks; norms that another activation follows;
+    modules that ``torch.fx`` cannot record, as those whose path depends on numbers, with optional
+    arguments, or that change modes of autograd; ``BatchNorm1d`` in a ``Sequential``, where sparse
+    tensors may come by.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
+
+    >>> class Block(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.conv, self.norm = torch.nn.Conv2d(4, 4, 1), torch.nn.BatchNorm2d(4)
+    ...     def forward(self, x):
+    ...         return torch.relu(self.norm(self.conv(x)) + x)
+    >>> net = torch.nn.Sequential(Block(), torch.nn.Conv2d(4, 4, 1), torch.nn.BatchNorm2d(4))
+    >>> net, report = fuse_batch_norms(net, return_report=True)
+    >>> print(report)
+    1 of 2 batch norms fused
+    left `2`: no ReLU follows it, nor a sum and a ReLU
+    >>> isinstance(net[0], Block), net(torch.ones(2, 4, 3, 3)).shape
+    (True, torch.Size([2, 4, 3, 3]))
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
+    module = module if inplace else deepcopy(module)
+    fused: set[int] = set()
+    left: dict[int, str] = {}
+    for part in list(module.modules()):
+        unfuse(part)
+    for part in list(module.modules()):
+        for norm, reason in _fuse(part):
+            if reason is None:
+                fused.add(id(norm))
+            else:
+                left.setdefault(id(norm), reason)
+    if not return_report:
+        return module
+    norms = {name: m for name, m in module.named_modules() if isinstance(m, _BatchNorm)}
+    names = tuple(name for name, norm in norms.items() if id(norm) in fused)
+    reasons = {
+        name: _why_not(norm) or left.get(id(norm), _NONE)
+        for name, norm in norms.items()
+        if id(norm) not in fused
+    }
+    return module, FusionReport(names, reasons)
+
+
+def unfuse(module: Any) -> None:
+    """Give a module the class that it had before :func:`fuse_batch_norms`.
+
+    >>> net = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.ReLU())
+    >>> unfuse(fuse_batch_norms(net))
+    >>> type(net) is torch.nn.Sequential
+    True
+    """
+    kind = getattr(type(module), _KIND, None)
+    if kind is not None:
+        object.__setattr__(module, "__class__", kind)
+
+
+def _why_not(norm: Any) -> str | None:
+    """The reason not to fuse a norm, whatever follows it."""
+    kind = type(norm)
+    if kind not in NORMS:
+        return f"{kind.__name__} is no BatchNorm1d to 3d of torch"
+    if getattr(norm, "activation", None) is not None:
+        return f"`{norm.activation}` is part of it"
+    return None if are_bare(norm) else "it has hooks, or a forward pass of its own"
+
+
+def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
+    """Fuse the norms that a module calls; each with the reason where it is left."""
+    if is_container(part):
+        yield from _fuse_sequence(part)
+        return
+    called = [m for m in _called(part) if type(tail(m)) in NORMS]
+    if not called:
+        return
+    reason = _why_not_changed(part)
+    if reason is None:
+        try:
+            code, fused, left = rewritten(part)
+        except Unknown as unknown:
+            reason = str(unknown)
+    if reason is not None:
+        yield from ((tail(norm), f"{type(part).__name__}: {reason}") for norm in called)
+        return
+    if code is not None:
+        part.__class__ = _fused_here(type(part), code)
+    yield from ((part.get_submodule(name), None) for name in fused)
+    yield from ((part.get_submodule(name), why) for name, why in left.items())
+
+
+def _called(part: Any) -> Iterator[Any]:
+    """The modules that a forward pass calls, most likely: children, and those in lists of them."""
+    for child in part.children():
+        if isinstance(child, torch.nn.ModuleList | torch.nn.ModuleDict):
+            yield from _called(child)
+        else:
+            yield child
+
+
+def _why_not_changed(part: Any) -> str | None:
+    """The reason to leave the class of a module as it is."""
+    kind: Any = type(part)
+    if kind.__module__.startswith("layoutconv."):
+        return "it takes sparse tensors, and fuses norms by itself"
+    if "forward" in part.__dict__:
+        return "forward was replaced in the module"
+    if isinstance(part, torch.fx.GraphModule | torch.jit.ScriptModule) or is_parametrized(part):
+        return "its class is its own already"
+    if hasattr(kind.__init_subclass__, "__func__"):
+        return "it defines __init_subclass__, and would get a subclass"
+    return None
+
+
+def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
+    """Fuse the norms that a ReLU follows in a container."""
+    reason, modules, found = _why_not_changed(part), list(part._modules.values()), False
+    for norm, last in zip(modules, modules[1:], strict=False):
+        if type(norm) not in NORMS or type(last) is not torch.nn.ReLU:
+            continue
+        why = reason or (None if are_bare(norm, last) else "it has hooks, or a ReLU after it has")
+        if isinstance(norm, _ROWS):
+            why = "rows of a sparse tensor may come: write lc.nn.BatchNorm1d(..., activation='relu')"
+        found = found or why is None
+        yield norm, why
+    if found:
+        part.__class__ = _in_sequence(type(part))
+
+
+@remembered(1024)
+def _in_sequence(kind: Any) -> Any:
+    """A subclass of a ``torch.nn.Sequential`` with the forward pass that fuses."""
+    return subclass(kind, (kind,), _new_sequence, {"forward": sequence, **_methods(kind)})
+
+
+@remembered(1024)
+def _fused_here(kind: Any, code: Code) -> Any:
+    """A subclass whose forward pass in training is ``code``."""
+    run = compiled(code)
+    count = run.__code__.co_argcount - 1
+
+    @wraps(kind.forward)
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        if named or len(args) != count or not may_be_fused(self, args):
+            return super(made, self).forward(*args, **named)
+        return run(self, *args)
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if name != "training":
+            unfuse(self)
+        kind.__setattr__(self, name, value)
+
+    def delete_attribute(self: Any, name: str) -> None:
+        unfuse(self)
+        kind.__delattr__(self, name)
+
+    methods = {
+        "forward": forward, "__setattr__": set_attribute, "__delattr__": delete_attribute,
+        **_methods(kind),
+    }  # fmt: skip
+    made = subclass(kind, (kind,), partial(_new, code), methods)
+    return made
+
+
+def _methods(kind: Any) -> dict[str, Any]:
+    return {_KIND: kind, "__prepare_scriptable__": refuse_scripting}
+
+
+def _new_sequence(kind: type, *arguments: Any) -> Any:
+    """A fused container, without its state."""
+    made = _in_sequence(kind)
+    return made.__new__(made, *arguments)
+
+
+def _new(code: Code, kind: type, *arguments: Any) -> Any:
+    """A fused module, without its state."""
+    made = _fused_here(kind, code)
+    return made.__new__(made, *arguments)

@@ -1,0 +1,124 @@
+"""Batch norms of dense networks with the sum and the ReLU after them, while a network trains.
+
+As of :mod:`.trained_norm` nothing is changed in a module. What has hooks, is in evaluation or of a
+kind that is not known here, and what no kernel computes, runs as the network has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.torch_internals import has_global_hooks
+from ..ops.guard import PLAIN
+from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, by_kernels
+from .trained_norm import are_bare
+
+# Of ours an activation comes first: those are left.
+OURS = frozenset({BatchNorm1d, BatchNorm2d, BatchNorm3d})
+NORMS = frozenset({torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d}) | OURS
+
+
+def normed(
+    norm: Any,
+    input: Any,
+    last: Any = None,
+    past: Any = None,
+    between: Any = None,
+    in_place: bool = False,
+) -> Tensor:
+    """``last(between(norm(input)) + past)``, of modules and tensors.
+
+    ``past`` and ``between``, a ``torch.nn.Identity`` when this was written, may be None; ``last``
+    is a ``torch.nn.ReLU``, or None for a function that is the same. ``in_place`` says that the sum
+    is ``+=``, which has the dtype of the norm.
+
+    >>> norm, x = torch.nn.BatchNorm1d(1, eps=3.0, affine=False), torch.tensor([[1.0], [3.0]])
+    >>> normed(norm, x, torch.nn.ReLU(), x).T
+    tensor([[0.5000, 3.5000]])
+    """
+    if (
+        type(norm) in NORMS
+        and (last is None or type(last) is torch.nn.ReLU)
+        and (between is None or type(between) is torch.nn.Identity)
+        and are_bare(norm, last, between)
+        and not has_global_hooks()
+        and getattr(norm, "activation", None) is None
+    ):
+        found = by_kernels(input, norm, past, True)
+        if found is not None:
+            return found
+    y = norm(input)
+    if between is not None:
+        y = between(y)
+    if past is not None:
+        if in_place:
+            y += past
+        else:
+            y = y + past
+    y = torch.relu(y) if last is None else last(y)
+    return y  # type: ignore[no-any-return]
+
+
+def ahead(module: Any, input: Any) -> tuple[Any, Any]:
+    """The last module of a ``torch.nn.Sequential``, and what the others make of an input; another
+    module, and the input.
+
+    >>> norm = torch.nn.BatchNorm1d(1)
+    >>> found, x = ahead(torch.nn.Sequential(torch.nn.ReLU(), norm), torch.tensor([[-1.0]]))
+    >>> found is norm, x
+    (True, tensor([[0.]]))
+    """
+    while is_container(module) and are_bare(module) and not has_global_hooks():
+        *parts, module = module._modules.values()
+        input = in_turn(parts, input)
+    return module, input
+
+
+def is_container(module: Any) -> bool:
+    """Return whether the forward pass of a module is that of a ``torch.nn.Sequential``, of some."""
+    return type(module).forward in CONTAINERS and bool(module._modules)
+
+
+def in_turn(modules: list[Any], input: Any) -> Any:
+    """What modules make of an input, one after the other; norms and ReLUs are :func:`normed`.
+
+    >>> in_turn([torch.nn.ReLU(), torch.nn.Flatten(0)], torch.tensor([[-1.0]]))
+    tensor([0.])
+    """
+    at = 0
+    while at < len(modules):
+        module, at = modules[at], at + 1
+        if type(module) in NORMS and at < len(modules) and type(modules[at]) is torch.nn.ReLU:
+            input, at = normed(module, input, modules[at]), at + 1
+        else:
+            input = module(input)
+    return input
+
+
+def sequence(self: Any, input: Any) -> Any:
+    """The forward pass of a ``torch.nn.Sequential`` in which norms and ReLUs are :func:`normed`."""
+    modules = list(self._modules.values())
+    if may_be_fused(self, (input,)):
+        return in_turn(modules, input)
+    for module in modules:
+        input = module(input)
+    return input
+
+
+def may_be_fused(module: Any, inputs: tuple[Any, ...]) -> bool:
+    """Return whether a module trains, on tensors that nobody traces.
+
+    >>> may_be_fused(torch.nn.ReLU(), (torch.ones(1),)), may_be_fused(torch.nn.ReLU().eval(), ())
+    (True, False)
+    """
+    return (
+        module.training
+        and not torch.compiler.is_compiling()
+        and PLAIN.issuperset(map(type, inputs))
+    )
+
+
+CONTAINERS = {torch.nn.Sequential.forward, sequence}
