@@ -48,7 +48,7 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
         return None
     C = input.shape[1]
     rows = input.numel() // C if C else 0
-    if rows < 2 or C != module.num_features or not is_in_rows(input):
+    if rows < 2 or module.num_features != C or not is_in_rows(input):
         return None  # or an error, whose words are torch's
     if past is not None:
         if past.shape != input.shape or not is_in_rows(past):
@@ -58,7 +58,7 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
     if not row_norm.takes(x, norm):
         return None
     if not wants_gradient(input, norm.weight, norm.bias, past):
-        return row_norm.normalised(x, norm, None, (input.shape, input.stride()))[0]
+        return row_norm.normalised(x, norm, None, (tuple(input.shape), input.stride()))[0]
     found: Tensor = _record(input, norm.weight, norm.bias, past, (x, norm))
     return found
 
@@ -92,7 +92,7 @@ class _OnKernels(torch.autograd.Function):
     ) -> Tensor:
         x, norm = call
         planned = row_norm.planned(x, norm)
-        out, kept = row_norm.normalised(x, norm, planned, (input.shape, input.stride()))
+        out, kept = row_norm.normalised(x, norm, planned, (tuple(input.shape), input.stride()))
         # Of images, not of their rows: autograd sees whether these are written to.
         ctx.save_for_backward(input, weight, bias, kept, out if norm.relu else None)
         ctx.eps, ctx.relu, ctx.added = norm.eps, norm.relu, past is not None
@@ -113,7 +113,7 @@ class _OnKernels(torch.autograd.Function):
         norm = Norm(weight, bias, None, 0.0, ctx.eps, relu=ctx.relu)
         dx, dpast, both = row_norm.gradients(
             x, norm, result, kept, _as_rows(grad, rows, C), ctx.planned,
-            (input.shape, input.stride()),
+            (tuple(input.shape), input.stride()),
         )  # fmt: skip
         if weight is None:
             return dx, None, None, dpast, None
@@ -203,10 +203,11 @@ class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
         activation, slope: as of :class:`~layoutconv.nn.Conv3d`.
 
     ``forward(input, residual=None)`` takes a tensor of the shape of ``input``, or one that torch
-    adds to the norm. The other arguments, the state, the errors and the results are torch's: without
-    a sum, in the dtype of ``input``, under autocast too. In training, kernels compute it of ``channels_last`` images of float16, bfloat16
-    or float32 on a GPU, the sum and a ReLU included, and round once; without a number for
-    ``momentum``, torch does. Of several ranks, each has its own statistics.
+    adds to the norm. The other arguments, the state, the errors and the results are torch's:
+    without a sum, in the dtype of ``input``, under autocast too. In training, kernels compute it of
+    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, the sum and a ReLU included,
+    and round once; where ``momentum`` is None, torch does. Each rank of several has its own
+    statistics.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial, wraps
+from itertools import pairwise
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -15,14 +16,20 @@ from torch.nn.utils.parametrize import is_parametrized
 from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from .fold import SEQUENCES
-from .fused_batch_norm import NORMS, is_container, may_be_fused, sequence
+from .forward_code import Code, UnknownPassError, compiled
+from .fused_batch_norm import NORMS, is_container, is_norm, may_be_fused, sequence
 from .made_class import subclass
-from .norm_chains import Code, Unknown, compiled, name_of, rewritten, tail
+from .norm_chains import rewritten, tail
+from .residual import Residual
 from .scripting import refuse_scripting
 from .trained_norm import are_bare
 
 _KIND = "_fused_from"  # the attribute of a class that is made here: the one that it was made of
 _ROWS = torch.nn.BatchNorm1d
+# Attributes that torch sets, which no forward pass depends on.
+_OF_TORCH = frozenset(
+    {"training", "_is_full_backward_hook", "_is_torch_compile", "_compiled_call_impl"}
+)
 _NONE = "no ReLU follows it, nor a sum and a ReLU"
 SEQUENCES.add(sequence)
 
@@ -63,9 +70,7 @@ def fuse_batch_norms(
 ) -> tuple[Module, FusionReport]: ...
 
 
-def fuse_batch_norms(
-    module: Module, *, inplace: bool = True, return_report: bool = False
-) -> Any:
+def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
     """Let kernels compute ``relu(norm(x))`` and ``relu(norm(x) + shortcut)`` of a model in
     training, in one pass each way; returns the model.
 
@@ -140,7 +145,7 @@ def unfuse(module: Any) -> None:
     >>> type(net) is torch.nn.Sequential
     True
     """
-    kind = getattr(type(module), _KIND, None)
+    kind: Any = getattr(type(module), _KIND, None)
     if kind is not None:
         object.__setattr__(module, "__class__", kind)
 
@@ -160,20 +165,21 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
     if is_container(part):
         yield from _fuse_sequence(part)
         return
-    called = [m for m in _called(part) if type(tail(m)) in NORMS]
+    called = [m for m in _called(part) if is_norm(tail(m))]
     if not called:
         return
     reason = _why_not_changed(part)
     if reason is None:
         try:
             code, fused, left = rewritten(part)
-        except Unknown as unknown:
+        except UnknownPassError as unknown:
             reason = str(unknown)
     if reason is not None:
         yield from ((tail(norm), f"{type(part).__name__}: {reason}") for norm in called)
         return
+    kind: Any = type(part)
     if code is not None:
-        part.__class__ = _fused_here(type(part), code)
+        part.__class__ = _fused_here(kind, code)
     yield from ((part.get_submodule(name), None) for name in fused)
     yield from ((part.get_submodule(name), why) for name, why in left.items())
 
@@ -190,7 +196,8 @@ def _called(part: Any) -> Iterator[Any]:
 def _why_not_changed(part: Any) -> str | None:
     """The reason to leave the class of a module as it is."""
     kind: Any = type(part)
-    if kind.__module__.startswith("layoutconv."):
+    of_voxels = isinstance(part, Residual) or kind.__module__.startswith("layoutconv.compat.")
+    if of_voxels or (kind.forward in SEQUENCES and not is_container(part)):
         return "it takes sparse tensors, and fuses norms by itself"
     if "forward" in part.__dict__:
         return "forward was replaced in the module"
@@ -203,17 +210,18 @@ def _why_not_changed(part: Any) -> str | None:
 
 def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
     """Fuse the norms that a ReLU follows in a container."""
+    kind: Any = type(part)
     reason, modules, found = _why_not_changed(part), list(part._modules.values()), False
-    for norm, last in zip(modules, modules[1:], strict=False):
-        if type(norm) not in NORMS or type(last) is not torch.nn.ReLU:
+    for norm, last in pairwise(modules):
+        if not is_norm(norm) or type(last) is not torch.nn.ReLU:
             continue
         why = reason or (None if are_bare(norm, last) else "it has hooks, or a ReLU after it has")
         if isinstance(norm, _ROWS):
-            why = "rows of a sparse tensor may come: write lc.nn.BatchNorm1d(..., activation='relu')"
+            why = "rows of a sparse tensor may come: write lc.nn.BatchNorm1d(activation='relu')"
         found = found or why is None
         yield norm, why
     if found:
-        part.__class__ = _in_sequence(type(part))
+        part.__class__ = _in_sequence(kind)
 
 
 @remembered(1024)
@@ -235,7 +243,7 @@ def _fused_here(kind: Any, code: Code) -> Any:
         return run(self, *args)
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
-        if name != "training":
+        if name not in _OF_TORCH:
             unfuse(self)
         kind.__setattr__(self, name, value)
 

@@ -16,9 +16,19 @@ from ..ops.guard import PLAIN
 from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, by_kernels
 from .trained_norm import are_bare
 
-# Of ours an activation comes first: those are left.
-OURS = frozenset({BatchNorm1d, BatchNorm2d, BatchNorm3d})
-NORMS = frozenset({torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d}) | OURS
+NORMS = frozenset({
+    torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d,
+    BatchNorm1d, BatchNorm2d, BatchNorm3d,
+})  # fmt: skip
+
+
+def is_norm(module: Any) -> bool:
+    """Return whether a module is a batch norm of torch, or of ours without an activation.
+
+    >>> is_norm(torch.nn.BatchNorm2d(4)), is_norm(BatchNorm2d(4, activation="relu"))
+    (True, False)
+    """
+    return type(module) in NORMS and getattr(module, "activation", None) is None
 
 
 def normed(
@@ -40,12 +50,11 @@ def normed(
     tensor([[0.5000, 3.5000]])
     """
     if (
-        type(norm) in NORMS
+        is_norm(norm)
         and (last is None or type(last) is torch.nn.ReLU)
         and (between is None or type(between) is torch.nn.Identity)
         and are_bare(norm, last, between)
         and not has_global_hooks()
-        and getattr(norm, "activation", None) is None
     ):
         found = by_kernels(input, norm, past, True)
         if found is not None:
@@ -91,7 +100,7 @@ def in_turn(modules: list[Any], input: Any) -> Any:
     at = 0
     while at < len(modules):
         module, at = modules[at], at + 1
-        if type(module) in NORMS and at < len(modules) and type(modules[at]) is torch.nn.ReLU:
+        if is_norm(module) and at < len(modules) and type(modules[at]) is torch.nn.ReLU:
             input, at = normed(module, input, modules[at]), at + 1
         else:
             input = module(input)

@@ -1,4 +1,4 @@
-"""Classes that are made for a module while a program runs, and that copies and pickles find again."""
+"""Classes that are made while a program runs, and that copies and pickles find again."""
 
 from __future__ import annotations
 

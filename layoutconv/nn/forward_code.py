@@ -1,0 +1,89 @@
+"""Forward passes as source code, which classes are made of and pickles keep."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from torch.fx import Graph
+
+from ..base.caches import remembered
+
+
+class UnknownPassError(Exception):
+    """Why the forward pass of a module is left as it is."""
+
+
+class Code(NamedTuple):
+    """A forward pass: a function ``forward(self, ...)``, and the objects that it names.
+
+    Attributes:
+        names: of each its name there, its module and its name in that, "" for the module itself.
+    """
+
+    source: str
+    names: tuple[tuple[str, str, str], ...]
+
+
+@remembered(256)
+def compiled(code: Code) -> Callable[..., Any]:
+    """The function of a forward pass.
+
+    >>> code = Code("def forward(self, x): return sqrt(x)", (("sqrt", "math", "sqrt"),))
+    >>> compiled(code)(None, 4)
+    2.0
+    """
+    names = {name: found(*place) for name, *place in code.names}
+    exec(compile(code.source, "<forward pass with fused norms>", "exec"), names)
+    function: Callable[..., Any] = names["forward"]
+    return function
+
+
+def found(module: str, name: str) -> Any:
+    """The object of a name in a module.
+
+    >>> found("operator", ""), found("torch", "nn.ReLU")  # doctest: +ELLIPSIS
+    (<module 'operator' ...>, <class 'torch.nn.modules.activation.ReLU'>)
+    """
+    where = import_module(module)
+    return operator.attrgetter(name)(where) if name else where
+
+
+def code_of(graph: Graph) -> Code:
+    """The code of a graph.
+
+    Raises :class:`UnknownPassError` where it names what cannot be imported.
+
+    >>> graph = Graph()
+    >>> _ = graph.output(graph.call_function(operator.neg, (graph.placeholder("x"),)))
+    >>> compiled(code_of(graph))(None, 4)
+    -4
+    """
+    graph.lint()
+    made = graph.python_code("self")
+    names = []
+    for name, value in made.globals.items():
+        if isinstance(value, ModuleType):
+            names.append((name, value.__name__, ""))
+            continue
+        place = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        try:
+            same = found(*place) is value  # type: ignore[arg-type]
+        except Exception:
+            same = False
+        if same:
+            names.append((name, *place))  # type: ignore[arg-type]
+        elif name in _words(made.src):
+            raise UnknownPassError(
+                f"its forward pass calls `{name}`, which has no place to import it from"
+            )
+    return Code(made.src, tuple(names))
+
+
+def _words(source: str) -> set[str]:
+    """The names in a source."""
+    words = "".join(c if c.isalnum() or c == "_" else " " for c in source)
+    return set(words.split())

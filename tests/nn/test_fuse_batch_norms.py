@@ -1,0 +1,538 @@
+"""Networks with fused batch norms: what they compute, what is fused, what is left and why."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import layoutconv as lc
+from layoutconv.errors import ArgumentTypeError
+from layoutconv.nn import fused_batch_norm
+from layoutconv.nn.fused_batch_norm import normed
+
+C = 4
+
+
+class Vision(nn.Module):
+    """A residual block with one ReLU for all places, as torchvision writes it."""
+
+    def __init__(self, down: bool = False) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(C, C, 3, padding=1, bias=False), nn.BatchNorm2d(C)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2, self.bn2 = nn.Conv2d(C, C, 3, padding=1, bias=False), nn.BatchNorm2d(C)
+        self.downsample = nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C)) if down else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class Models(nn.Module):
+    """A residual block whose steps are modules that may do nothing, as timm writes it."""
+
+    def __init__(self, down: bool = False) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.drop_block, self.act1 = nn.Identity(), nn.ReLU(inplace=True)
+        self.aa, self.drop_path = nn.Identity(), nn.Dropout(0.5)
+        self.conv2, self.bn2 = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.act2 = nn.ReLU(inplace=True)
+        self.downsample = nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C)) if down else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x
+        x = self.aa(self.act1(self.drop_block(self.bn1(self.conv1(x)))))
+        x = self.drop_path(x)
+        x = self.bn2(self.conv2(x))
+        if self.downsample is not None:
+            shortcut = self.downsample(shortcut)
+        x += shortcut
+        return self.act2(x)
+
+
+class Video(nn.Module):
+    """A residual block of containers, the last of which ends in a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C), nn.ReLU(inplace=True))
+        inner = nn.Sequential(nn.BatchNorm2d(C), nn.ReLU(), nn.Conv2d(C, C, 1), nn.BatchNorm2d(C))
+        self.conv2 = nn.Sequential(nn.Conv2d(C, C, 3, padding=1), inner)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv2(self.conv1(x))
+        out += x
+        return self.relu(out)
+
+
+class Functions(nn.Module):
+    """Norms before and after sums, by functions and methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(C, C, 1) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(C) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.relu(self.norms[0](self.convs[0](x)), inplace=True)
+        z = torch.relu(torch.add(y, self.norms[1](self.convs[1](y))))
+        z = (z + self.norms[2](self.convs[2](z))).relu_()
+        return self.norms[3](self.convs[3](z)).add_(x).relu()
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    stem = nn.Conv2d(3, C, 3), nn.BatchNorm2d(C), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+    blocks = Vision(), Vision(True), Models(), Models(True), Video(), Functions()
+    return nn.Sequential(*stem, *blocks, nn.Flatten(), nn.LazyLinear(2)).double()
+
+
+def image() -> Tensor:
+    return torch.randn(3, 3, 12, 10, generator=torch.Generator().manual_seed(1)).double()
+
+
+def step(net: nn.Module, x: Tensor) -> list[Tensor]:
+    """The result of a step, the gradients, and the buffers after it."""
+    torch.manual_seed(2)  # of dropout
+    x = x.clone().requires_grad_()
+    y = net(x)
+    wanted = [x, *net.parameters()]
+    loss = (y * torch.linspace(-1, 2, y.shape[-1])).sum()
+    grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+    used = (grad for grad in grads if grad is not None)
+    return [y.detach(), *used, *(buffer.clone() for buffer in net.buffers())]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
+    """The norms that kernels would be asked for, and whether something is added."""
+    found: list[tuple[Any, bool]] = []
+
+    def noted(input: Tensor, module: Any, past: Any, relu: bool) -> None:
+        found.append((module, past is not None))
+
+    monkeypatch.setattr(fused_batch_norm, "by_kernels", noted)
+    return found
+
+
+def built() -> tuple[nn.Module, nn.Module, Tensor]:
+    net, x = network(), image()
+    net(x)
+    return net, lc.nn.fuse_batch_norms(net, inplace=False), x
+
+
+def test_a_network_trains_as_before(calls: list[tuple[Any, bool]]) -> None:
+    net, ours, x = built()
+    optimizers = [torch.optim.SGD(n.parameters(), lr=0.1, momentum=0.9) for n in (net, ours)]
+    for _ in range(2):
+        calls.clear()
+        expected, found = step(net, x), step(ours, x)
+        assert all(map(torch.equal, found, expected))
+        for optimizer, n in zip(optimizers, (net, ours), strict=True):
+            n.zero_grad()
+            torch.manual_seed(3)
+            n(x).square().sum().backward()
+            optimizer.step()
+    assert ours.state_dict().keys() == net.state_dict().keys()
+    assert [type(m).__name__ for m in ours.modules()] == [type(m).__name__ for m in net.modules()]
+    assert sum(added for _, added in calls[: len(calls) // 2]) == 8
+    norms = [m for m in ours.modules() if isinstance(m, nn.BatchNorm2d)]
+    shortcuts = {ours[5].downsample[1], ours[7].downsample[1]}
+    assert {norm for norm, _ in calls} == set(norms) - shortcuts
+
+
+def test_a_report_says_what_is_fused_and_what_is_left() -> None:
+    net, report = lc.nn.fuse_batch_norms(network(), return_report=True)
+    assert report.fused == (
+        "1", "4.bn1", "4.bn2", "5.bn1", "5.bn2", "6.bn1", "6.bn2", "7.bn1", "7.bn2",
+        "8.conv1.1", "8.conv2.1.0", "8.conv2.1.3", *(f"9.norms.{i}" for i in range(4)),
+    )  # fmt: skip
+    assert report.left == {
+        f"{at}.downsample.1": "it is added to a tensor in place" for at in (5, 7)
+    }  # fmt: skip
+    assert str(report).startswith("16 of 18 batch norms fused\nleft `5.downsample.1`: it is added")
+    again = lc.nn.fuse_batch_norms(net, return_report=True)[1]
+    assert again == report
+
+
+def test_evaluation_compile_and_tracers_run_what_was_written(calls: list[Any]) -> None:
+    net, ours, x = built()
+    net.eval(), ours.eval()
+    assert torch.equal(ours(x), net(x))
+    assert calls == []
+    traced = torch.fx.symbolic_trace(ours)
+    assert torch.equal(traced(x), net(x))
+    assert torch.equal(torch.export.export(ours, (x,)).module()(x), net(x))
+    assert torch.equal(torch.jit.trace(ours, x)(x), net(x))
+    block = lc.nn.fuse_batch_norms(Vision().double())
+    expected = step(deepcopy(lc.nn.revert(deepcopy(block))), x[:, :1].expand(3, C, 12, 10))
+    compiled = torch.compile(block, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x[:, :1].expand(3, C, 12, 10)), expected[0])
+    assert calls == []
+    with pytest.raises(ArgumentTypeError, match=r"lc\.nn\.revert"):
+        torch.jit.script(block)
+
+
+def test_copies_and_pickles_are_fused(calls: list[tuple[Any, bool]]) -> None:
+    net, ours, x = built()
+    expected = step(deepcopy(net), x)
+    for copied in deepcopy(ours), pickle.loads(pickle.dumps(ours)):
+        calls.clear()
+        assert all(map(torch.equal, step(copied, x), expected))
+        assert len(calls) == 16
+        assert all(norm in set(copied.modules()) for norm, _ in calls)
+        assert type(copied[4]) is type(ours[4])
+    other = network()
+    other(x)
+    other.load_state_dict(ours.state_dict())
+    assert all(map(torch.equal, step(other, x), step(ours, x)))
+
+
+def test_revert_gives_classes_back() -> None:
+    net, ours, x = built()
+    before = [type(m) for m in net.modules()]
+    expected = step(deepcopy(net), x)
+    assert [type(m) for m in lc.nn.revert(ours).modules()] == before
+    assert all(map(torch.equal, step(ours, x), expected))
+    lc.nn.convert(lc.nn.fuse_batch_norms(ours))
+    assert isinstance(ours[0], lc.nn.Conv2d)
+    _, report = lc.nn.revert(ours, return_report=True)
+    assert report.norms == ()
+    assert [type(m) for m in ours.modules()] == before
+
+
+def test_folded_for_inference_it_computes_the_same() -> None:
+    net, _, x = built()
+    ours = lc.nn.fuse_batch_norms(lc.nn.convert(net), inplace=False)
+    step(net, x), step(ours, x)
+    net.eval(), ours.eval()
+    folded = lc.nn.fold_batch_norms(ours)
+    assert type(folded[1]) is type(folded[2]) is nn.Identity
+    assert folded[0].activation == "relu"
+    assert type(folded[8].conv1[1]) is nn.Identity
+    torch.testing.assert_close(folded(x), net(x))
+
+
+def test_what_changes_later_runs_as_it_is(calls: list[tuple[Any, bool]]) -> None:
+    x = image()[:, :1].expand(3, C, 12, 10)
+    changes: list[Callable[[Any], object]] = [
+        lambda b: setattr(b, "relu", nn.SiLU()),
+        lambda b: b.add_module("relu", nn.SiLU()),
+        lambda b: b._modules.update(bn1=nn.GroupNorm(2, C).double()),
+        lambda b: setattr(b, "downsample", None),
+        lambda b: nn.SyncBatchNorm.convert_sync_batchnorm(b).train(False).train(),
+        lambda b: b.bn2.eval(),
+        lambda b: b.relu.register_forward_hook(lambda m, i, y: y * 2),
+        lambda b: b.bn1.register_forward_hook(lambda m, i, y: y * 2),
+        lambda b: b.downsample.register_forward_pre_hook(lambda m, i: (i[0] * 2,)),
+        lambda b: setattr(b, "forward", lambda x: x.mul(2)),
+        lambda b: b.downsample.append(nn.Tanh()),
+    ]
+    for number, change in enumerate(changes):
+        torch.manual_seed(0)
+        block = Vision(True).double()
+        ours = lc.nn.fuse_batch_norms(deepcopy(block))
+        random_state = torch.get_rng_state()
+        change(block)
+        torch.set_rng_state(random_state)
+        change(ours)
+        if number == 4:  # ranks are on GPUs
+            block.eval(), ours.eval()
+        try:
+            expected = step(block, x) if number != 9 else [block(x)]
+        except Exception as error:
+            with pytest.raises(type(error)):
+                step(ours, x)
+            continue
+        found = step(ours, x) if number != 9 else [ours(x)]
+        assert all(map(torch.equal, found, expected)), number
+
+
+def test_global_hooks_see_every_module() -> None:
+    _, ours, x = built()
+    seen: list[Any] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda m, i, y: seen.append(m))
+    try:
+        ours(x)
+    finally:
+        handle.remove()
+    assert {m for m in ours.modules() if not isinstance(m, nn.ModuleList)} == set(seen)
+
+
+def block(forward: Callable[[Any, Tensor], Any], **more: Any) -> Any:
+    """A module with a norm, a ReLU and a convolution."""
+
+    class Made(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.relu = nn.Conv2d(C, C, 1), nn.BatchNorm2d(C), nn.ReLU(True)
+            self.number, self.kept = 0, [torch.ones(1).double()]
+            for name, value in more.items():
+                setattr(self, name, value)
+
+    Made.forward = forward  # type: ignore[method-assign]
+    torch.manual_seed(0)
+    return Made().double()
+
+
+def used_twice(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    return self.relu(y) + y
+
+
+def summed_twice(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    return self.relu(y + y)
+
+
+def seen_through_a_sum_in_place(self: Any, x: Tensor) -> Tensor:
+    """The same tensor under two names: a sum that were not in place would leave one as it was."""
+    y = self.norm(self.conv(x))
+    other = y
+    y += x
+    return self.relu(y) * other
+
+
+def added_in_place(self: Any, x: Tensor) -> Tensor:
+    x = x.clone()
+    y = x
+    y += self.norm(self.conv(x))
+    return torch.relu(y) + x
+
+
+def input_changed(self: Any, x: Tensor) -> Tensor:
+    h = x.clone()
+    y = self.norm(h)
+    h.mul_(2)
+    with_input = y + x
+    return torch.relu(with_input) + h
+
+
+def input_changed_by_a_module(self: Any, x: Tensor) -> Tensor:
+    h = x.clone()
+    y = self.norm(h)
+    z = self.relu(h)
+    return torch.relu(y + z)
+
+
+def shortcut_changed(self: Any, x: Tensor) -> Tensor:
+    h = x.clone()
+    y = self.norm(self.conv(x)) + h
+    h.mul_(0)
+    return torch.relu(y) + h
+
+
+def called_between(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    z = self.norm(x).abs()
+    return torch.relu(y + z)
+
+
+def silu(self: Any, x: Tensor) -> Tensor:
+    return nn.functional.silu(self.norm(self.conv(x)))
+
+
+def scaled(self: Any, x: Tensor) -> Tensor:
+    return torch.relu(torch.add(self.norm(self.conv(x)), x, alpha=2))
+
+
+def a_number(self: Any, x: Tensor) -> Tensor:
+    return torch.relu(self.norm(self.conv(x)) + 1)
+
+
+def of_numbers(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    return torch.relu(y) if y.sum() > 0 else y
+
+
+def by_chance(self: Any, x: Tensor) -> Tensor:
+    return torch.relu(self.norm(self.conv(x))) if random.random() < 2 else x
+
+
+def by_torchs_chance(self: Any, x: Tensor) -> Tensor:
+    return torch.relu(self.norm(self.conv(x))) if torch.rand(1) < 2 else x
+
+
+def without_gradient(self: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        x = self.conv(x)
+    return torch.relu(self.norm(x))
+
+
+def without_autocast(self: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return torch.relu(self.norm(self.conv(x)))
+
+
+def asks_for_autocast(self: Any, x: Tensor) -> Tensor:
+    y = torch.relu(self.norm(self.conv(x)))
+    return y * 2 if torch.is_autocast_enabled("cpu") else y
+
+
+def checkpointed(self: Any, x: Tensor) -> Any:
+    return checkpoint(lambda x: torch.relu(self.norm(self.conv(x))), x, use_reentrant=False)
+
+
+def saving(self: Any, x: Tensor) -> Tensor:
+    with torch.autograd.graph.save_on_cpu():
+        return torch.relu(self.norm(self.conv(x)))
+
+
+def counting(self: Any, x: Tensor) -> Tensor:
+    self.number += 1
+    return torch.relu(self.norm(self.conv(x)))
+
+
+def keeping(self: Any, x: Tensor) -> Tensor:
+    self.kept.append(x)
+    return torch.relu(self.norm(self.conv(x)))
+
+
+def of_a_tensor(self: Any, x: Tensor) -> Tensor:
+    return torch.relu(self.norm(self.conv(x))) * self.kept[0]
+
+
+def optional(self: Any, x: Tensor, scale: float | None = None) -> Tensor:
+    y = torch.relu(self.norm(self.conv(x)))
+    return y if scale is None else y * scale
+
+
+LEFT: list[tuple[Callable[..., Any], str]] = [
+    (used_twice, "its result is used more than once"),
+    (summed_twice, "no ReLU follows it"),
+    (seen_through_a_sum_in_place, "its result is used more than once"),
+    (added_in_place, "added to a tensor in place"),
+    (input_changed, "may be changed before the ReLU"),
+    (input_changed_by_a_module, "may be changed before the ReLU"),
+    (shortcut_changed, "may be changed before the ReLU"),
+    (called_between, "called again before the ReLU"),
+    (silu, "no ReLU follows it"),
+    (scaled, "no ReLU follows it"),
+    (a_number, "what is added to it is no tensor"),
+    (of_numbers, "torch.fx cannot record it: TraceError"),
+    (by_chance, "draws random numbers"),
+    (by_torchs_chance, "draws random numbers"),
+    (without_gradient, "changes autograd or autocast"),
+    (without_autocast, "changes autograd or autocast"),
+    (asks_for_autocast, "depends on autocast"),
+    (checkpointed, "torch.fx cannot record it"),
+    (saving, "changes autograd or autocast"),
+    (counting, "sets attributes"),
+    (keeping, "sets attributes"),
+    (of_a_tensor, "makes a tensor, or keeps one"),
+    (optional, "takes optional arguments"),
+]
+
+
+@pytest.mark.parametrize(("forward", "reason"), LEFT, ids=[f.__name__ for f, _ in LEFT])
+def test_what_is_not_known_is_left(
+    forward: Callable[..., Any], reason: str, calls: list[tuple[Any, bool]]
+) -> None:
+    module, x = block(forward), image()[:, :1].repeat(1, C, 1, 1)
+    state = random.getstate(), torch.get_rng_state()
+    before, kind, copied = dict(module.__dict__), type(module), deepcopy(module)
+    _, report = lc.nn.fuse_batch_norms(module, return_report=True)
+    assert report.fused == ()
+    assert reason in report.left["norm"]
+    assert type(module) is kind
+    assert module.__dict__ == before
+    assert len(module.kept) == 1
+    assert (random.getstate(), torch.get_rng_state().tolist()) == (state[0], state[1].tolist())
+    with torch.no_grad():
+        assert torch.equal(module(x.clone()), copied(x.clone()))
+    assert calls == []
+
+
+def test_a_sum_in_place_has_the_dtype_of_the_norm() -> None:
+    norm, x, wide = nn.BatchNorm2d(C), image()[:, :1].repeat(1, C, 1, 1), image()[:, :1].double()
+    x = x.bfloat16()
+    with torch.autocast("cpu"):
+        assert normed(norm, x, None, wide, None, True).dtype is torch.bfloat16
+        assert normed(norm, x, None, wide, None, False).dtype is torch.float64
+
+
+class Own(nn.BatchNorm2d):
+    pass
+
+
+def test_norms_of_other_kinds_are_left() -> None:
+    def made(norm: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(C, C, 1), norm, nn.ReLU())
+
+    hooked = nn.BatchNorm2d(C)
+    hooked.register_forward_hook(lambda *_: None)
+    for norm, reason in (
+        (Own(C), "Own is no BatchNorm1d to 3d of torch"),
+        (nn.SyncBatchNorm(C), "SyncBatchNorm is no BatchNorm1d to 3d of torch"),
+        (hooked, "it has hooks"), (lc.nn.BatchNorm2d(C, activation="silu"), "`silu` is part of it"),
+        (nn.BatchNorm1d(C), "rows of a sparse tensor may come"),
+    ):  # fmt: skip
+        net, report = lc.nn.fuse_batch_norms(made(norm), return_report=True)
+        assert type(net) is nn.Sequential
+        assert reason in report.left["1"]
+    _, report = lc.nn.fuse_batch_norms(made(lc.nn.BatchNorm2d(C)), return_report=True)
+    assert report.fused == ("1",)
+
+
+def test_networks_of_sparse_layers_are_left() -> None:
+    body = lc.nn.Sequential(lc.nn.SubmConv2d(C, C, 3), nn.BatchNorm1d(C))
+    net = lc.nn.Sequential(
+        lc.nn.SubmConv2d(C, C, 3), nn.BatchNorm1d(C), nn.ReLU(), lc.nn.Residual(body),
+        nn.Sequential(nn.BatchNorm1d(C), nn.ReLU()),
+    )  # fmt: skip
+    before = [type(m) for m in net.modules()]
+    x = lc.SparseTensor.from_dense(torch.randn(2, 5, 5, C).relu())
+    expected = deepcopy(net)(x).features
+    _, report = lc.nn.fuse_batch_norms(net, return_report=True)
+    assert report.fused == ()
+    assert [type(m) for m in net.modules()] == before
+    assert torch.equal(net(x).features, expected)
+
+
+def test_parts_of_a_container_can_be_taken() -> None:
+    net = lc.nn.fuse_batch_norms(
+        nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C), nn.ReLU(), nn.Flatten())
+    )
+    x = image()[:, :1].repeat(1, C, 1, 1).float()
+    assert net[:2](x).min() < 0
+    assert torch.equal(net[:3](x), net[:2](x).relu())
+    net.append(nn.Tanh())
+    assert net(x).max() <= 1
+
+
+def test_calls_with_other_than_tensors_run_as_they_are_written() -> None:
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(2 * C)
+
+        def forward(self, given: Any) -> Tensor:
+            x = given if isinstance(given, Tensor) else torch.cat(given, 1)
+            return torch.relu(self.norm(x))
+
+    net, x = Joined(), image()[:, :1].repeat(1, C, 1, 1).float()
+    ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
+    assert report.fused == ("norm",)
+    assert torch.equal(ours([x, x]), net([x, x]))
+    assert torch.equal(ours(torch.cat([x, x], 1)), net([x, x]))
+    assert torch.equal(ours(given=[x, x]), net([x, x]))
+
+
+def test_what_is_no_module() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"`module`: expected a torch\.nn\.Module, got int"):
+        lc.nn.fuse_batch_norms(3)  # type: ignore[type-var]
