@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+
+import layoutconv as lc
 
 
 @pytest.fixture
@@ -32,6 +35,10 @@ def test_sides_compute_the_same(bench: Any, trains: bool) -> None:
     for y in found.values():
         assert bench.relative_error(y, found["torch"]) < bench.TOLERANCE[torch.bfloat16]
     assert found["ours"].movedim(1, -1).is_contiguous()
+    net = bench.converted(small().train(trains), case)
+    reverted = [type(m) for m in lc.nn.revert(deepcopy(net)).modules()]
+    fused = [type(m) for m in net.modules()]
+    assert (fused != reverted, isinstance(net[1], nn.BatchNorm2d)) == (True, trains)
     more = bench.sides(case, "cpu", compiled=True)
     assert list(more)[4:] == ["channels_last compiled", "ours compiled"]
 

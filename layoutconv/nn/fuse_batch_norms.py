@@ -15,6 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..base.caches import remembered
 from ..errors import ArgumentTypeError
+from . import act_norm
 from .fold import SEQUENCES
 from .forward_code import Code, UnknownPassError, compiled
 from .fused_batch_norm import NORMS, is_container, is_norm, may_be_fused, sequence
@@ -77,10 +78,12 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
     Batch norms are found in each ``torch.nn.Sequential``, and in the forward pass of each module
     that calls them, which ``torch.fx`` records. A module that has one gets a subclass of its class.
     In training its forward pass is that of before, with one call in place of each norm and what
-    follows it. Everything else stays: modules, their names, parameters, buffers, hooks, and the
-    forward pass in evaluation, under ``torch.compile`` and while something traces it. Kernels
-    compute images of float16, bfloat16 or float32 in ``channels_last`` memory on a GPU, and round
-    once; of others torch's norm, sum and ReLU run one after the other.
+    follows it; in place of modules that are a norm and a ReLU by themselves, as timm's
+    ``BatchNormAct2d``, kernels run. Everything else stays: modules, their names, parameters,
+    buffers, hooks, and the forward pass in evaluation, of other arguments than tensors, under
+    ``torch.compile`` and while something traces it. Kernels compute images of float16, bfloat16 or
+    float32 in ``channels_last`` memory on a GPU, and round once; of others torch's norm, sum and
+    ReLU run one after the other.
 
     A module that is replaced later, or gets hooks, runs as it is written. One whose attributes are
     set later has its own class again, as what it does may depend on them: fuse it again.
@@ -165,6 +168,13 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
     if is_container(part):
         yield from _fuse_sequence(part)
         return
+    kind: Any = type(part)
+    if kind not in NORMS and act_norm.is_norm_and_relu(part):
+        reason = _why_not_changed(part)
+        if reason is None:
+            part.__class__ = _norm_and_relu(kind)
+        yield part, reason
+        return
     called = [m for m in _called(part) if is_norm(tail(m))]
     if not called:
         return
@@ -177,7 +187,6 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
     if reason is not None:
         yield from ((tail(norm), f"{type(part).__name__}: {reason}") for norm in called)
         return
-    kind: Any = type(part)
     if code is not None:
         part.__class__ = _fused_here(kind, code)
     yield from ((part.get_submodule(name), None) for name in fused)
@@ -231,6 +240,18 @@ def _in_sequence(kind: Any) -> Any:
 
 
 @remembered(1024)
+def _norm_and_relu(kind: Any) -> Any:
+    """A subclass of a batch norm with a ReLU of its own, which kernels compute."""
+
+    @wraps(kind.forward)
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        found = act_norm.fused(self, args, named)
+        return kind.forward(self, *args, **named) if found is None else found
+
+    return subclass(kind, (kind,), _new_norm, {"forward": forward, **_methods(kind)})
+
+
+@remembered(1024)
 def _fused_here(kind: Any, code: Code) -> Any:
     """A subclass whose forward pass in training is ``code``."""
     run = compiled(code)
@@ -239,7 +260,7 @@ def _fused_here(kind: Any, code: Code) -> Any:
     @wraps(kind.forward)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
         if named or len(args) != count or not may_be_fused(self, args):
-            return super(made, self).forward(*args, **named)
+            return kind.forward(self, *args, **named)
         return run(self, *args)
 
     def set_attribute(self: Any, name: str, value: Any) -> None:
@@ -255,8 +276,7 @@ def _fused_here(kind: Any, code: Code) -> Any:
         "forward": forward, "__setattr__": set_attribute, "__delattr__": delete_attribute,
         **_methods(kind),
     }  # fmt: skip
-    made = subclass(kind, (kind,), partial(_new, code), methods)
-    return made
+    return subclass(kind, (kind,), partial(_new, code), methods)
 
 
 def _methods(kind: Any) -> dict[str, Any]:
@@ -266,6 +286,12 @@ def _methods(kind: Any) -> dict[str, Any]:
 def _new_sequence(kind: type, *arguments: Any) -> Any:
     """A fused container, without its state."""
     made = _in_sequence(kind)
+    return made.__new__(made, *arguments)
+
+
+def _new_norm(kind: type, *arguments: Any) -> Any:
+    """A fused norm with a ReLU, without its state."""
+    made = _norm_and_relu(kind)
     return made.__new__(made, *arguments)
 
 

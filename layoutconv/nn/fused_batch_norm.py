@@ -16,10 +16,9 @@ from ..ops.guard import PLAIN
 from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, by_kernels
 from .trained_norm import are_bare
 
-NORMS = frozenset({
-    torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d,
-    BatchNorm1d, BatchNorm2d, BatchNorm3d,
-})  # fmt: skip
+_OURS = frozenset({BatchNorm1d, BatchNorm2d, BatchNorm3d})
+_THEIRS = frozenset({torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d})
+NORMS = _THEIRS | _OURS
 
 
 def is_norm(module: Any) -> bool:
@@ -28,7 +27,8 @@ def is_norm(module: Any) -> bool:
     >>> is_norm(torch.nn.BatchNorm2d(4)), is_norm(BatchNorm2d(4, activation="relu"))
     (True, False)
     """
-    return type(module) in NORMS and getattr(module, "activation", None) is None
+    kind = type(module)
+    return kind in _THEIRS or (kind in _OURS and module.activation is None)
 
 
 def normed(

@@ -198,8 +198,10 @@ def test_what_kernels_do_not_take_is_torchs(may_launch: Launches) -> None:
         expected = torch.relu(theirs.to(ours.weight.dtype)(given) + added)
         assert torch.equal(ours(given, added), expected)
     for change in (
-        lambda n: n.eval(), lambda n: setattr(n, "momentum", None), lambda n: setattr(n, "bias", None)
-    ):  # fmt: skip
+        lambda n: n.eval(),
+        lambda n: setattr(n, "momentum", None),
+        lambda n: setattr(n, "bias", None),
+    ):
         ours, theirs = norms(2, 6, activation="relu")
         theirs = theirs.float()
         change(ours)

@@ -470,6 +470,41 @@ class Own(nn.BatchNorm2d):
     pass
 
 
+class Acting(nn.BatchNorm2d):
+    """A norm with a dropout and an activation of its own, as timm writes it."""
+
+    def __init__(self, channels: int, act: nn.Module | None = None, more: float = 0.0) -> None:
+        super().__init__(channels)
+        self.drop, self.act, self.more = nn.Identity(), act or nn.ReLU(inplace=True), more
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(x) + self.more))
+
+
+def test_a_norm_with_a_relu_of_its_own(calls: list[tuple[Any, bool]], monkeypatch: Any) -> None:
+    monkeypatch.setattr(lc.nn.act_norm, "by_kernels", fused_batch_norm.by_kernels)
+    torch.manual_seed(0)
+    others = Acting(C, nn.SiLU()), Acting(C, more=0.5)
+    net = nn.Sequential(Acting(C), *others, nn.Conv2d(C, C, 1)).double()
+    ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
+    assert report.fused == ("0",)
+    assert report.left["1"] == "Acting is no BatchNorm1d to 3d of torch"
+    x = image()[:, :1].repeat(1, C, 1, 1)
+    expected = step(deepcopy(net), x)
+    for copied in deepcopy(ours), pickle.loads(pickle.dumps(ours)):
+        calls.clear()
+        assert all(map(torch.equal, step(copied, x), expected))
+        assert calls == [(copied[0], False)]
+        assert isinstance(copied[0], Acting)
+    calls.clear()
+    ours[0].act = nn.SiLU()
+    net[0].act = nn.SiLU()
+    assert all(map(torch.equal, step(deepcopy(ours), x), step(deepcopy(net), x)))
+    assert torch.equal(ours.eval()(x), net.eval()(x))
+    assert calls == []
+    assert type(lc.nn.revert(ours)[0]) is Acting
+
+
 def test_norms_of_other_kinds_are_left() -> None:
     def made(norm: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Conv2d(C, C, 1), norm, nn.ReLU())

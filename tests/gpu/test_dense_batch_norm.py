@@ -1,0 +1,234 @@
+"""Batch norms of channels-last images in training on a GPU, beside float64 on a CPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layoutconv as lc
+from layoutconv.gpu import row_norm
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+NAMES = "y", "x", "past", "weight", "bias"
+
+
+def problem(seed: int) -> tuple[Any, list[Tensor], Tensor, torch.dtype]:
+    """A norm, images, perhaps some that are added, and a gradient, in float64 on a CPU."""
+    draw, numbers = random.Random(seed), torch.Generator().manual_seed(seed)
+    dtype, rank = draw.choice(list(EPS)), draw.choice([2, 3])
+    C = draw.choice([1, 5, 33, 64, 96, 256, 512, 1024, 2048])
+    extent = draw.choice({2: [1, 7, 28, 112], 3: [1, 4, 16, 40]}[rank])
+    N = max(1, min(draw.choice([2, 3, 16]), 8_000_000 // (C * extent**rank)))
+    N = max(N, 2) if extent == 1 else N
+    affine = draw.random() < 0.8
+    activation = draw.choice([None, "relu", "relu", "silu"])
+    kind = getattr(lc.nn, f"BatchNorm{rank}d")
+    module = kind(C, 1e-3, 0.25, affine, draw.random() < 0.8, activation=activation).double()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, generator=numbers)
+        parameter.data = parameter.data.to(dtype).double()  # numbers that the dtype has
+    shape, mean = (N, C, *[extent] * rank), draw.choice([0.0, 8.0])
+
+    def images(mean: float = 0.0) -> Tensor:
+        return (torch.randn(shape, generator=numbers) + mean).to(dtype).double()
+
+    leaves = [images(mean), images()] if draw.random() < 0.5 else [images(mean)]
+    return module, leaves, images(), dtype
+
+
+def ran(module: Any, leaves: list[Tensor], grad: Tensor) -> list[Tensor]:
+    leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+    y = module(*leaves)
+    return [y.detach(), *torch.autograd.grad(y, (*leaves, *module.parameters()), grad)]
+
+
+def poisoned(*shapes: Any) -> None:
+    """Have memory that is handed out next be of NaN."""
+    for shape in shapes:
+        for dtype in EPS:
+            torch.full(shape, torch.nan, device="cuda", dtype=dtype)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_it_is_the_norm_in_float64(seed: int) -> None:
+    module, leaves, grad, dtype = problem(seed)
+    ours = deepcopy(module).to("cuda", torch.float32)
+    expected = ran(module, leaves, grad)
+    given = [
+        t.to("cuda", dtype).contiguous(memory_format=CHANNELS_LAST[t.dim()])
+        for t in (*leaves, grad)
+    ]
+    poisoned(*[given[0].shape] * 4)
+    found = ran(ours, given[:-1], given[-1])
+    names = [name for name in NAMES if name != "past" or len(leaves) == 2]
+    kinked = ours.activation == "relu"
+    without = deepcopy(module)
+    without.activation = None
+    before = without(*leaves).detach()
+    near = before.abs() < 16 * EPS[dtype] * before.abs().max()  # rounding decides the side
+    others = [mode for mode in range(grad.dim()) if mode != 1]
+    for name, got, want in zip(names, found, expected, strict=False):
+        limit: Any
+        if name in ("weight", "bias"):  # sums over images
+            limit = 8e-6 * grad.abs().sum(others) + 1e-5
+            if kinked:
+                limit = limit + 6 * (grad.abs() * near).sum(others)
+            elif ours.activation:  # whose gradient is rounded
+                limit = limit + 8 * EPS[dtype] * grad.square().sum(others).sqrt()
+        else:
+            assert got.movedim(1, -1).is_contiguous(), name
+            assert got.dtype is dtype
+            limit = 16 * EPS[dtype] * max(want.abs().max().item(), 1.0)
+        off = (got.cpu().double() - want).abs() > limit
+        assert off.double().mean() <= (2e-3 if kinked and name in ("x", "past") else 0), name
+    for one, other in zip(ours.buffers(), module.buffers(), strict=True):
+        torch.testing.assert_close(one.cpu().double(), other.double(), rtol=1e-4, atol=1e-4)
+
+
+def kernels(call: Callable[[], Any]) -> list[str]:
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    return [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+
+
+def test_launches_are_two_and_two() -> None:
+    x, past, grad = (
+        torch.randn(4, 64, 30, 30, device="cuda").half().to(memory_format=torch.channels_last)
+        for _ in range(3)
+    )
+    norm = lc.nn.BatchNorm2d(64, activation="relu").cuda()
+    with torch.no_grad():
+        assert len(kernels(lambda: norm(x, past))) == 2
+    leaves = [t.requires_grad_() for t in (x, past)]
+    wanted = (*leaves, *norm.parameters())
+    assert len(kernels(lambda: torch.autograd.grad(norm(*leaves), wanted, grad))) == 4
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, C: int, width: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(C, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 2 * C, 1, bias=False), nn.BatchNorm2d(2 * C)
+        self.relu = nn.ReLU(inplace=True)
+        down = nn.Conv2d(C, 2 * C, 1, stride, bias=False), nn.BatchNorm2d(2 * C)
+        self.downsample = nn.Sequential(*down)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn3(self.conv3(self.relu(self.bn2(self.conv2(out)))))
+        out += self.downsample(x)
+        return self.relu(out)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)
+    blocks = Bottleneck(64, 64), Bottleneck(128, 64, 2)
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
+
+
+def step(net: nn.Module, x: Tensor, dtype: torch.dtype | None) -> list[Tensor]:
+    net.zero_grad()
+    with torch.autocast("cuda", dtype, enabled=dtype is not None):
+        y = net(x)
+    (y.float() * torch.linspace(-1, 1, 10, device=x.device)).sum().backward()
+    grads = [p.grad for p in net.parameters() if p.grad is not None]
+    return [t.detach().cpu().double() for t in (y, *grads, *net.buffers())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_step_of_a_network_under_autocast(dtype: torch.dtype) -> None:
+    """Fused, a network is no further from float64 than torch's own: twice as far, at most."""
+    net = network()
+    x = torch.randn(8, 3, 64, 64)
+    exact = step(deepcopy(net).double(), x.double(), None)
+    last = x.cuda().to(memory_format=torch.channels_last)
+    theirs = deepcopy(net).cuda().to(memory_format=torch.channels_last)
+    ours, report = lc.nn.fuse_batch_norms(lc.nn.convert(deepcopy(net).cuda()), return_report=True)
+    assert len(report.fused) == 7
+    found = step(ours, last, dtype), step(theirs, last, dtype)
+    for one, other, want in zip(*found, exact, strict=True):
+        scale = want.norm().item() + 1e-3
+        off, allowed = ((t - want).norm().item() / scale for t in (one, other))
+        assert off <= 2 * allowed + 4 * EPS[dtype]
+
+
+def test_a_step_in_a_graph_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = lc.nn.fuse_batch_norms(lc.nn.convert(network().cuda()))
+    x = torch.randn(8, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+    passes: list[str] = []
+    for name in "normalised", "gradients":
+        function = getattr(row_norm, name)
+        monkeypatch.setattr(row_norm, name, noted(passes, name, function))
+
+    def call() -> list[Tensor]:
+        return step_on_device(net, x)
+
+    call()
+    assert sorted(passes) == ["gradients"] * 7 + ["normalised"] * 7
+    before = [t.clone() for t in net.buffers()]
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        grads = call()
+    for buffer, was in zip(net.buffers(), before, strict=True):
+        buffer.copy_(was)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    replayed = [t.clone() for t in (*grads, *net.buffers())]
+    for buffer, was in zip(net.buffers(), before, strict=True):
+        buffer.copy_(was)
+    for one, other in zip(replayed, (*call(), *net.buffers()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+def noted(passes: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        passes.append(name)
+        return function(*args)
+
+    return run
+
+
+def step_on_device(net: nn.Module, x: Tensor) -> list[Tensor]:
+    with torch.autocast("cuda", torch.float16):
+        y = net(x)
+    return list(torch.autograd.grad(y.float().square().sum(), list(net.parameters())))
+
+
+def test_second_derivatives() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, 5, 5, device="cuda").to(memory_format=torch.channels_last)
+    norm = lc.nn.BatchNorm2d(6, activation="relu").cuda()
+    results = []
+    for module, leaf in (norm, x), (deepcopy(norm).double().cpu(), x.double().cpu()):
+        leaf = leaf.detach().requires_grad_()
+        leaves = leaf, *module.parameters()
+        grads = torch.autograd.grad(module(leaf).square().sum(), leaves, create_graph=True)
+        results.append(torch.autograd.grad(sum(g.square().sum() for g in grads), leaves))
+    for found, expected in zip(*results, strict=True):
+        limit = 1e-3 * expected.abs().max().item()
+        torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-3, atol=limit)
+
+
+def test_channels_first_images_are_torchs() -> None:
+    x, past = torch.randn(2, 2, 8, 6, 6, device="cuda")
+    ours, theirs = lc.nn.BatchNorm2d(8).cuda(), nn.BatchNorm2d(8).cuda()
+    assert torch.equal(ours(x, past), theirs(x) + past)
