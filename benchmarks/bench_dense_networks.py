@@ -3,11 +3,11 @@
     python benchmarks/bench_dense_networks.py [--rows PATTERN] [--compiled] [--json FILE] ...
 
 Sides are torch as it is, torch with ``channels_last`` memory, and ours: ``lc.nn.convert``,
-``fold_batch_norms`` of evaluations, ``fuse_batch_norms`` of steps of training. A row has the median wall time of a call of each, in turns, how
-long the GPU was busy, the peak of memory above what is there before a call, and the time of a CUDA
-graph, where one can be captured. "ours graphed" is the whole call of ``lc.nn.graphed`` or, of a
-step, ``lc.nn.graphed_step``. ``--compiled`` has ``torch.compile`` of the last two sides, too. A row
-whose library is not there says so.
+``fold_batch_norms`` of evaluations, ``fuse_batch_norms`` of steps of training. A row has the median
+wall time of a call of each, in turns, how long the GPU was busy, the peak of memory above what is
+there before a call, and the time of a CUDA graph, where one can be captured. "ours graphed" is the
+whole call of ``lc.nn.graphed`` or, of a step, ``lc.nn.graphed_step``. ``--compiled`` has
+``torch.compile`` of the last two sides, too. A row whose library is not there says so.
 """
 
 from __future__ import annotations

@@ -139,6 +139,10 @@ has_global_hooks: Callable[[], bool] = private(
 saved_tensors_hooks_on_top: Callable[[bool], Any] = private(
     "torch._C._autograd:_top_saved_tensors_default_hooks", others_each_time
 )
+try:
+    saved_tensors_hooks_on_top(False)
+except TypeError:  # of a torch whose function takes nothing
+    saved_tensors_hooks_on_top = others_each_time
 
 # ``f(node)``, in a backward pass: whether it comes to a node of the graph. It raises RuntimeError
 # for a leaf whose gradient ``torch.autograd.grad`` is asked for.

@@ -207,7 +207,7 @@ class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
     without a sum, in the dtype of ``input``, under autocast too. In training, kernels compute it of
     ``channels_last`` images of float16, bfloat16 or float32 on a GPU, the sum and a ReLU included,
     and round once; where ``momentum`` is None, torch does. Each rank of several has its own
-    statistics.
+    statistics, and ``convert_sync_batchnorm`` of torch would leave out the activation.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.
 

@@ -13,8 +13,8 @@ from torch.fx import Graph
 from ..base.caches import remembered
 
 
-class UnknownPassError(Exception):
-    """Why the forward pass of a module is left as it is."""
+class UnknownPass(BaseException):
+    """Nobody can say what the forward pass of a module does; and the reason."""
 
 
 class Code(NamedTuple):
@@ -55,7 +55,7 @@ def found(module: str, name: str) -> Any:
 def code_of(graph: Graph) -> Code:
     """The code of a graph.
 
-    Raises :class:`UnknownPassError` where it names what cannot be imported.
+    Raises :class:`UnknownPass` where it names what cannot be imported.
 
     >>> graph = Graph()
     >>> _ = graph.output(graph.call_function(operator.neg, (graph.placeholder("x"),)))
@@ -77,7 +77,7 @@ def code_of(graph: Graph) -> Code:
         if same:
             names.append((name, *place))  # type: ignore[arg-type]
         elif name in _words(made.src):
-            raise UnknownPassError(
+            raise UnknownPass(
                 f"its forward pass calls `{name}`, which has no place to import it from"
             )
     return Code(made.src, tuple(names))

@@ -17,7 +17,7 @@ from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from . import act_norm
 from .fold import SEQUENCES
-from .forward_code import Code, UnknownPassError, compiled
+from .forward_code import Code, UnknownPass, compiled
 from .fused_batch_norm import NORMS, is_container, is_norm, may_be_fused, sequence
 from .made_class import subclass
 from .norm_chains import rewritten, tail
@@ -182,7 +182,7 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
     if reason is None:
         try:
             code, fused, left = rewritten(part)
-        except UnknownPassError as unknown:
+        except UnknownPass as unknown:
             reason = str(unknown)
     if reason is not None:
         yield from ((tail(norm), f"{type(part).__name__}: {reason}") for norm in called)

@@ -92,7 +92,7 @@ def is_container(module: Any) -> bool:
 
 
 def in_turn(modules: list[Any], input: Any) -> Any:
-    """What modules make of an input, one after the other; norms and ReLUs are :func:`normed`.
+    """The result of modules, one after the other, of which norms and ReLUs are :func:`normed`.
 
     >>> in_turn([torch.nn.ReLU(), torch.nn.Flatten(0)], torch.tensor([[-1.0]]))
     tensor([0.])

@@ -10,7 +10,7 @@ from torch.fx import Graph, Node
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from .forward_code import Code, UnknownPassError, code_of
+from .forward_code import Code, UnknownPass, code_of
 from .fused_batch_norm import ahead, is_container, is_norm, normed
 from .recorded_pass import recorded
 from .trained_norm import are_bare
@@ -35,7 +35,7 @@ def rewritten(module: Any) -> tuple[Code | None, list[str], dict[str, str]]:
     """The forward pass of a module in training with its norms fused, None if there are none; the
     names of these norms; and the others that it calls, each with the reason.
 
-    Raises :class:`UnknownPassError` where nobody can say what the pass does.
+    Raises :class:`UnknownPass` where nobody can say what the pass does.
     """
     graph = recorded(module)
     chains: list[tuple[str, _Chain]] = []
@@ -46,9 +46,9 @@ def rewritten(module: Any) -> tuple[Code | None, list[str], dict[str, str]]:
             try:
                 chain = _chain(module, node)
                 if any(chain.relu is other.relu for _, other in chains):
-                    raise UnknownPassError("the ReLU is that of another norm, which is added")
+                    raise UnknownPass("the ReLU is that of another norm, which is added")
                 chains.append((name, chain))
-            except UnknownPassError as reason:
+            except UnknownPass as reason:
                 left.setdefault(name, str(reason))
     for _, chain in chains:
         _fuse(module, chain)
@@ -70,7 +70,7 @@ class _Chain(NamedTuple):
     relu: Node
 
     def past(self) -> Any:
-        """What is added, as the graph is now."""
+        """The node that is added, as the graph is now."""
         if self.add is None:
             return None
         first, second = self.add.args
@@ -80,13 +80,13 @@ class _Chain(NamedTuple):
 def _chain(module: Any, norm: Node) -> _Chain:
     """The nodes from a norm to the ReLU after it.
 
-    Raises :class:`UnknownPassError` where there is none, or what lies between is no part of it.
+    Raises :class:`UnknownPass` where there is none, or what lies between is no part of it.
     """
     own = tail(module.get_submodule(norm.target))
     if not are_bare(own):
-        raise UnknownPassError("it has hooks, or a forward pass of its own")
+        raise UnknownPass("it has hooks, or a forward pass of its own")
     if len(norm.args) != 1 or norm.kwargs:
-        raise UnknownPassError("it is called with more than an input")
+        raise UnknownPass("it is called with more than an input")
     between, node = None, _only_user(norm)
     if node.op == "call_module" and type(module.get_submodule(node.target)) is torch.nn.Identity:
         between, node = node, _only_user(node)
@@ -94,13 +94,13 @@ def _chain(module: Any, norm: Node) -> _Chain:
     if _is_sum(node):
         add, node = node, _only_user(node)
     if not _is_relu(module, node):
-        raise UnknownPassError("no ReLU follows it, nor a sum and a ReLU")
+        raise UnknownPass("no ReLU follows it, nor a sum and a ReLU")
     chain = _Chain(norm, between, add, node)
     past = chain.past()
     if add is not None and not isinstance(past, Node):
-        raise UnknownPassError("what is added to it is no tensor")
+        raise UnknownPass("what is added to it is no tensor")
     if _is_in_place(add) and past is add.args[0]:  # type: ignore[union-attr]
-        raise UnknownPassError("it is added to a tensor in place")
+        raise UnknownPass("it is added to a tensor in place")
     _ask_whether_it_may_move(module, chain, own)
     return chain
 
@@ -109,10 +109,10 @@ def _only_user(node: Node) -> Node:
     """The node that takes the result of another, once."""
     users = list(node.users)
     if len(users) != 1 or users[0].all_input_nodes.count(node) != 1:
-        raise UnknownPassError("its result is used more than once")
+        raise UnknownPass("its result is used more than once")
     user = users[0]
     if sum(a is node for a in user.args) != 1 or len(user.args) > 2:
-        raise UnknownPassError("no ReLU follows it, nor a sum and a ReLU")
+        raise UnknownPass("no ReLU follows it, nor a sum and a ReLU")
     return user
 
 
@@ -151,11 +151,11 @@ def _ask_whether_it_may_move(module: Any, chain: _Chain, own: Any) -> None:
         if node in parts or node.op in ("get_attr", "placeholder"):
             continue
         if read & set().union(*(roots[given] for given in node.all_input_nodes)):
-            raise UnknownPassError("what it reads may be changed before the ReLU")
+            raise UnknownPass("what it reads may be changed before the ReLU")
         if node.op == "call_module" and any(
             part is own for part in module.get_submodule(node.target).modules()
         ):
-            raise UnknownPassError("it is called again before the ReLU")
+            raise UnknownPass("it is called again before the ReLU")
 
 
 def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:

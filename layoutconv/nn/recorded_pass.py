@@ -22,7 +22,7 @@ import torch.fx
 from torch.fx import Graph, Node
 
 from ..base.torch_internals import saved_tensors_hooks_on_top
-from .forward_code import UnknownPassError
+from .forward_code import UnknownPass
 
 _DEVICES = "cpu", "cuda"
 _HOLDERS = list, dict, set
@@ -35,7 +35,7 @@ _IN_PLACE = (
 def recorded(module: Any) -> Graph:
     """The graph of the forward pass of a module in training.
 
-    Raises :class:`UnknownPassError` where nobody can say what it is.
+    Raises :class:`UnknownPass` where nobody can say what it is.
 
     >>> class Twice(torch.nn.Module):
     ...     def forward(self, x):
@@ -46,7 +46,7 @@ def recorded(module: Any) -> Graph:
     """
     graph, other = (_recorded(module, other) for other in (False, True))
     if graph.python_code("self").src != other.python_code("self").src:
-        raise UnknownPassError("it depends on autocast, or on whether gradients are wanted")
+        raise UnknownPass("it depends on autocast, or on whether gradients are wanted")
     return graph
 
 
@@ -86,19 +86,19 @@ class _Recorder(torch.fx.Tracer):
 
     def create_node(self, *args: Any, **named: Any) -> Node:
         if _modes() != self.modes:
-            raise UnknownPassError("it changes autograd or autocast on the way")
+            raise UnknownPass("it changes autograd or autocast on the way")
         return super().create_node(*args, **named)
 
     def create_arg(self, a: Any) -> Any:
         if type(a) is _Proxy:
             return a.node
         if type(a) is torch.Tensor and all(a is not b for b in self.root.buffers()):
-            raise UnknownPassError("it makes a tensor, or keeps one that is no buffer")
+            raise UnknownPass("it makes a tensor, or keeps one that is no buffer")
         return super().create_arg(a)
 
 
 def _modes() -> tuple[Any, ...]:
-    """What a graph of ``torch.fx`` says nothing of."""
+    """The modes that a graph of ``torch.fx`` says nothing of."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -108,41 +108,63 @@ def _modes() -> tuple[Any, ...]:
 
 
 def _recorded(module: Any, other: bool) -> Graph:
-    """The graph of a forward pass in training; of no gradient and under autocast, if ``other``."""
-    parameters = signature(type(module).forward).parameters.values()
-    if any(p.kind is not Parameter.POSITIONAL_OR_KEYWORD for p in parameters) or any(
-        p.default is not Parameter.empty for p in parameters
-    ):
-        raise UnknownPassError("it takes optional arguments")
-    own = {
-        name: copy(value) if type(value) in _HOLDERS else value
-        for name, value in module.__dict__.items()
-    }
-    own["training"] = True
-    kind: Any = type(module)
-    copied = kind.__new__(kind)
-    copied.__dict__.update(own)
-    before, randomness = _contents(copied), _randomness()
+    """The graph of a forward pass in training; without gradients and under autocast, if ``other``.
+
+    A copy runs, whose modules and parameters are those of the module.
+    """
+    randomness, children = _randomness(), {m: dict(m.__dict__) for m in module.modules()}
     try:
+        _ask_for_arguments(type(module))
+        copied = copy_of(module)
+        before = _contents(copied)
         with torch.set_grad_enabled(not other), _autocast(other):
             graph = _Recorder().trace(copied)
-        for node in graph.nodes:  # annotations would be names in its code
-            node.type = None
-    except UnknownPassError:
-        raise
     except Exception as error:  # whatever somebody else's code raises
         text = (str(error).strip().splitlines() or [""])[0]
-        raise UnknownPassError(
-            f"torch.fx cannot record it: {type(error).__name__}: {text}"
-        ) from error
+        raise UnknownPass(f"torch.fx cannot record it: {type(error).__name__}: {text}") from error
     finally:
         drawn = _randomness() != randomness
         _set_randomness(randomness)
+        changed = [m for m, was in children.items() if _differ(m.__dict__, was)]
+        for child in changed:
+            child.__dict__.clear()
+            child.__dict__.update(children[child])
     if drawn:
-        raise UnknownPassError("it draws random numbers in Python")
-    if _contents(copied) != before:
-        raise UnknownPassError("it sets attributes")
+        raise UnknownPass("it draws random numbers in Python")
+    if changed or _contents(copied) != before:
+        raise UnknownPass("it sets attributes")
+    for node in graph.nodes:  # annotations would be names in its code
+        node.type = None
     return graph
+
+
+def _ask_for_arguments(kind: Any) -> None:
+    """Raises :class:`UnknownPass` where a forward pass may be called with more or fewer."""
+    for parameter in signature(kind.forward).parameters.values():
+        always = parameter.default is Parameter.empty
+        if parameter.kind is not Parameter.POSITIONAL_OR_KEYWORD or not always:
+            raise UnknownPass("it takes optional arguments")
+
+
+def copy_of(module: Any) -> Any:
+    """A module in training of the same modules and parameters, which has its own list of them.
+
+    >>> module = torch.nn.Sequential(torch.nn.ReLU()).eval()
+    >>> copied = copy_of(module)
+    >>> copied[0] is module[0], copied._modules is module._modules, copied.training
+    (True, False, True)
+    """
+    kind: Any = type(module)
+    copied = kind.__new__(kind)
+    for name, value in module.__dict__.items():
+        copied.__dict__[name] = copy(value) if type(value) in _HOLDERS else value
+    copied.__dict__["training"] = True
+    return copied
+
+
+def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether attributes are not the same objects."""
+    return one.keys() != other.keys() or any(one[name] is not other[name] for name in one)
 
 
 @contextmanager
@@ -170,14 +192,19 @@ def _contents(module: Any) -> list[Any]:
 
 
 def _randomness() -> tuple[Any, ...]:
-    """The states of generators of random numbers."""
+    """The states of Python's, torch's and NumPy's generators of random numbers."""
+    state = torch.get_rng_state().numpy().tobytes()
     numpy = sys.modules.get("numpy")
-    of_numpy = None if numpy is None else numpy.random.get_state(legacy=False)
-    state = None if of_numpy is None else (of_numpy["state"]["key"].tobytes(), of_numpy)
-    pair = (None, None) if state is None else (state[0], state[1]["state"]["pos"])
-    return random.getstate(), torch.get_rng_state().numpy().tobytes(), pair
+    if numpy is None:
+        return random.getstate(), state, None
+    name, key, *rest = numpy.random.get_state()
+    return random.getstate(), state, (name, key.tobytes(), *rest)
 
 
 def _set_randomness(states: tuple[Any, ...]) -> None:
     random.setstate(states[0])
     torch.set_rng_state(torch.frombuffer(bytearray(states[1]), dtype=torch.uint8))
+    if states[2] is not None:
+        numpy = sys.modules["numpy"]
+        name, key, *rest = states[2]
+        numpy.random.set_state((name, numpy.frombuffer(key, "uint32"), *rest))

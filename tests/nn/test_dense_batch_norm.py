@@ -135,7 +135,7 @@ def test_a_weight_without_a_bias() -> None:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What kernels are launched of, on a CPU that says it is a GPU."""
+    """The arguments of kernels that are launched, on a CPU that says it is a GPU."""
     found: list[tuple[Any, ...]] = []
 
     def normalised(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -403,6 +404,15 @@ def keeping(self: Any, x: Tensor) -> Tensor:
     return torch.relu(self.norm(self.conv(x)))
 
 
+def setting_a_childs(self: Any, x: Tensor) -> Tensor:
+    self.conv.seen = object()
+    return torch.relu(self.norm(self.conv(x)))
+
+
+def by_numpys_chance(self: Any, x: Tensor) -> Tensor:
+    return torch.relu(self.norm(self.conv(x))) if np.random.rand() < 2 else x
+
+
 def of_a_tensor(self: Any, x: Tensor) -> Tensor:
     return torch.relu(self.norm(self.conv(x))) * self.kept[0]
 
@@ -434,6 +444,8 @@ LEFT: list[tuple[Callable[..., Any], str]] = [
     (saving, "changes autograd or autocast"),
     (counting, "sets attributes"),
     (keeping, "sets attributes"),
+    (setting_a_childs, "sets attributes"),
+    (by_numpys_chance, "draws random numbers"),
     (of_a_tensor, "makes a tensor, or keeps one"),
     (optional, "takes optional arguments"),
 ]
@@ -452,6 +464,7 @@ def test_what_is_not_known_is_left(
     assert type(module) is kind
     assert module.__dict__ == before
     assert len(module.kept) == 1
+    assert module.conv.__dict__.keys() == copied.conv.__dict__.keys()
     assert (random.getstate(), torch.get_rng_state().tolist()) == (state[0], state[1].tolist())
     with torch.no_grad():
         assert torch.equal(module(x.clone()), copied(x.clone()))

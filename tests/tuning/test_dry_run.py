@@ -182,6 +182,12 @@ def test_norms_of_a_dry_run_are_zeros(notes: list[tuple[Any, bytes]], gpu: Gpu) 
     with noted(notes):
         out, kept = row_norm.normalised(x, norm)
         dx, dpast, _ = row_norm.gradients(x, norm, out, kept, x)
+        memory = (2, 16, 4, 5), (320, 1, 80, 16)
+        image, _ = row_norm.normalised(x, norm, None, memory)
+        gradients = row_norm.gradients(x, norm, image, kept, x, None, memory)[:2]
     assert dpast is not None
     assert not any(found.any() for found in (out, dx, dpast, mean))
-    assert [key[0][0][0] for key, _ in notes] == ["Statistics", "Sums"]
+    for found in image, *gradients:
+        assert found is not None
+        assert (found.shape, found.stride(), found.any().item()) == (*memory, False)
+    assert [key[0][0][0] for key, _ in notes] == ["Statistics", "Sums"] * 2
