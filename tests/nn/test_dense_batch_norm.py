@@ -186,6 +186,8 @@ def test_kernels_are_not_given_what_only_torch_takes(launched: list[tuple[Any, .
     norm.eval()(x)
     norm.train()(x.contiguous())
     norm(torch._neg_view(x))
+    lc.nn.BatchNorm1d(6)(torch.randn(2, 6, 9))
+    lc.nn.BatchNorm1d(6)(torch.randn(6, 9).T)
     torch.func.vmap(lc.nn.BatchNorm2d(6, track_running_stats=False))(x[None])
     with pytest.raises(RuntimeError, match="6"):
         norm(torch.randn(2, 5, 4, 5).to(memory_format=torch.channels_last))

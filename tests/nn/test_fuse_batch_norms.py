@@ -121,13 +121,20 @@ def step(net: nn.Module, x: Tensor) -> list[Tensor]:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
-    """The norms that kernels would be asked for, and whether something is added."""
+    """The norms that kernels are asked for, and whether something is added; operations of torch
+    stand in for kernels, and no module is called.
+    """
     found: list[tuple[Any, bool]] = []
 
-    def noted(input: Tensor, module: Any, past: Any, relu: bool) -> None:
+    def computed(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | None:
+        if not module.training:
+            return None
         found.append((module, past is not None))
+        y = nn.BatchNorm2d.forward(module, input)
+        y = y if past is None else y + past
+        return y.relu() if relu else y
 
-    monkeypatch.setattr(fused_batch_norm, "by_kernels", noted)
+    monkeypatch.setattr(fused_batch_norm, "by_kernels", computed)
     return found
 
 
@@ -264,7 +271,25 @@ def test_what_changes_later_runs_as_it_is(calls: list[tuple[Any, bool]]) -> None
         assert all(map(torch.equal, found, expected)), number
 
 
-def test_global_hooks_see_every_module() -> None:
+def test_so_do_parts_that_did_nothing_and_containers(calls: list[tuple[Any, bool]]) -> None:
+    x = image()[:, :1].expand(3, C, 12, 10)
+    changes: list[tuple[Any, Callable[[Any], object]]] = [
+        (Models, lambda b: b.add_module("drop_block", nn.Hardtanh(-0.1, 0.1))),
+        (Models, lambda b: b.drop_block.register_forward_hook(lambda m, i, y: y * 2)),
+        (Video, lambda b: b.conv2.register_forward_pre_hook(lambda m, i: (i[0] * 2,))),
+        (Video, lambda b: b.conv2[1].register_forward_hook(lambda m, i, y: y * 2)),
+        (Video, lambda b: b.conv2.append(nn.Hardtanh(-0.1, 0.1))),
+        (Video, lambda b: b.conv1.insert(2, nn.Hardtanh(-0.1, 0.1))),
+    ]
+    for kind, change in changes:
+        block = kind().double()
+        ours = lc.nn.fuse_batch_norms(deepcopy(block))
+        change(block), change(ours)
+        assert all(map(torch.equal, step(ours, x), step(block, x)))
+    assert len(calls) > len(changes)
+
+
+def test_global_hooks_see_every_module(calls: list[tuple[Any, bool]]) -> None:
     _, ours, x = built()
     seen: list[Any] = []
     handle = nn.modules.module.register_module_forward_hook(lambda m, i, y: seen.append(m))
@@ -273,6 +298,7 @@ def test_global_hooks_see_every_module() -> None:
     finally:
         handle.remove()
     assert {m for m in ours.modules() if not isinstance(m, nn.ModuleList)} == set(seen)
+    assert calls == []
 
 
 def block(forward: Callable[[Any, Tensor], Any], **more: Any) -> Any:
