@@ -7,9 +7,9 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .called_pairs import activation_of, after_norm, called_in_a_row
 from .causal import CausalConv3d
 from .containers import Features, Sequential
-from .fused_norm import ACTIVATIONS
 from .layer_kinds import DenseLayers, TransposedLayers, kind_of_layer
 from .modules import to_channels_last
 from .own_padding import OWN_PADDING
@@ -18,14 +18,6 @@ from .residual import Residual, working
 from .sparse_modules import SparseConvolution
 
 _DENSE: Any = (CausalConv3d, *DenseLayers.kinds, *TransposedLayers.kinds)
-_NORMS = {
-    torch.nn.BatchNorm1d,
-    torch.nn.BatchNorm2d,
-    torch.nn.BatchNorm3d,
-    torch.nn.SyncBatchNorm,
-}
-_ACTIVATIONS = {**ACTIVATIONS, torch.nn.Hardswish: "hardswish"}
-
 # The forward passes of containers that call their modules in turn. A package above adds its own.
 SEQUENCES: set[Any] = {torch.nn.Sequential.forward, Sequential.forward}
 
@@ -36,11 +28,13 @@ def fold_batch_norms(module: Module) -> Module:
     """Let convolutions do what the batch norm and the activation after them do, in place; returns
     the model.
 
-    In every ``Sequential``, torch's or ours, a convolution of :mod:`layoutconv.nn`, dense or
-    sparse, followed by a batch norm, an activation, or one and then the other, takes them up into
-    its weight, its bias and its fused activation. ``torch.nn.Identity`` takes their places, so
-    that names and numbers of the other modules stay. The result is equal but for rounding, for
-    inference alone: what is folded cannot be trained apart any more.
+    A convolution of :mod:`layoutconv.nn`, dense or sparse, followed by a batch norm, an activation,
+    or one and then the other, takes them up into its weight, its bias and its fused activation:
+    in every ``Sequential``, torch's or ours, and where the forward pass of a module calls them one
+    after the other, as those of ResNets do. ``torch.fx`` records such passes; what it cannot
+    record stays. ``torch.nn.Identity`` takes the places of what is folded, so that names and
+    numbers of the other modules stay. The result is equal but for rounding, for inference alone:
+    what is folded cannot be trained apart any more.
 
     In a :class:`~layoutconv.nn.Residual` whose body ends in a sparse convolution, that takes up the
     sum and the activation too, and a ``torch.nn.Linear`` beside it its batch norm.
@@ -68,9 +62,11 @@ def fold_batch_norms(module: Module) -> Module:
             expected = "a module in evaluation mode: call eval() first"
             raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
     once = used_once(module)
-    for part in list(module.modules()):
+    for part in reversed(list(module.modules())):  # what is within comes first
         if is_sequence(part):
             _fold(part, once)
+        elif any(map(_takes_norms, part._modules.values())):
+            _fold_called(part, once)
     for part in list(module.modules()):
         if type(part) is Residual and not is_hooked(part):
             _fuse(part, once)
@@ -87,7 +83,7 @@ def _fuse(block: Residual, once: set[int]) -> None:
         return
     if is_sequence(past):  # of features, a row to a cell: no other mode has channels
         _fold(past, once, lambda module: isinstance(module, torch.nn.Linear))
-    activation = None if is_hooked(ending) else _activation(ending)
+    activation = None if is_hooked(ending) else activation_of(ending)
     if last.activation is not None or (
         activation is None and type(ending) is not torch.nn.Identity
     ):
@@ -108,26 +104,61 @@ def _takes_norms(module: Any) -> bool:
 
 
 def _fold(sequence: torch.nn.Module, once: set[int], takes: Any = _takes_norms) -> None:
+    """Fold neighbours of a sequence."""
     found: Any = None  # the convolution that what follows can be taken up by
     for name, part in list(sequence._modules.items()):
         inner: Any = part.module if type(part) is Features and not is_hooked(part) else part
         if type(inner) is torch.nn.Identity:
             continue
-        if takes(inner):
-            found = inner if _can_fold(inner, once) else None
-            continue
-        if found is None or getattr(found, "activation", None) is not None or is_hooked(inner):
-            found = None
-            continue
-        activation = _activation(inner)
-        if activation is not None and hasattr(found, "activation"):
-            found.activation, found.slope = activation
-        elif type(inner) in _NORMS and inner.running_mean is not None:
-            take_up(found, inner)
+        last = _last(inner, once)
+        if takes(last):
+            found = last if _can_fold(last, once) else None
         else:
-            found = None
-            continue
-        sequence._modules[name] = torch.nn.Identity().eval()
+            found = None if found is None else _taken_up(found, inner, sequence, name)
+
+
+def _last(module: Any, once: set[int]) -> Any:
+    """The module whose result is that of a sequence, and of one within; another module itself."""
+    while is_sequence(module) and id(module) in once and not is_hooked(module):
+        parts = list(working(module))
+        if not parts:
+            break
+        module = parts[-1]
+    return module
+
+
+def _fold_called(module: torch.nn.Module, once: set[int]) -> None:
+    """Fold what a module's own forward pass calls in a row."""
+    for called in called_in_a_row(module, _takes_norms):
+        conv: Any = module.get_submodule(called.conv)
+        conv = conv if _can_fold(conv, once) else None
+        for name in called.after:
+            inner = module.get_submodule(name)
+            if conv is None or id(inner) not in once:
+                break
+            above, _, last = name.rpartition(".")
+            conv = _taken_up(conv, inner, module.get_submodule(above), last)
+
+
+def _taken_up(conv: Any, inner: Any, parent: torch.nn.Module, name: str) -> Any:
+    """The convolution, after it has taken up the norm or the activation after it, a child of
+    ``parent``; None where nothing more can be taken up.
+    """
+    if getattr(conv, "activation", None) is not None or is_hooked(inner):
+        return None
+    last = after_norm(inner)
+    activation = activation_of(inner if last is None else last)
+    if not hasattr(conv, "activation"):
+        activation = None
+    if last is not None:
+        take_up(conv, inner)
+    elif activation is None:
+        return None
+    taken = activation is not None or type(last) is torch.nn.Identity
+    if activation is not None:
+        conv.activation, conv.slope = activation
+    parent._modules[name] = torch.nn.Identity().eval() if taken else last
+    return conv if taken else None
 
 
 def take_up(conv: Any, norm: Any) -> None:
@@ -159,14 +190,6 @@ def take_up(conv: Any, norm: Any) -> None:
     conv.bias = torch.nn.Parameter(shift.to(weight.dtype), wanted)
     if isinstance(home, DenseLayers):
         to_channels_last(conv.weight)
-
-
-def _activation(module: Any) -> tuple[str, float] | None:
-    """The name and the slope of an activation module."""
-    if type(module) is torch.nn.GELU:
-        return ("gelu" if module.approximate == "none" else "gelu_tanh"), 0.01
-    name = _ACTIVATIONS.get(type(module))
-    return None if name is None else (name, getattr(module, "negative_slope", 0.01))
 
 
 def _can_fold(conv: Any, once: set[int]) -> bool:

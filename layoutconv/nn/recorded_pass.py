@@ -32,8 +32,8 @@ _IN_PLACE = (
 )  # fmt: skip
 
 
-def recorded(module: Any) -> Graph:
-    """The graph of the forward pass of a module in training.
+def recorded(module: Any, *, training: bool = True) -> Graph:
+    """The graph of the forward pass of a module in training, or in evaluation.
 
     Raises :class:`UnknownPass` where nobody can say what it is.
 
@@ -44,7 +44,7 @@ def recorded(module: Any) -> Graph:
     >>> [node.target for node in recorded(Twice()).nodes]
     ['x', <built-in function iadd>, 'output']
     """
-    graph, other = (_recorded(module, other) for other in (False, True))
+    graph, other = (_recorded(module, training, other) for other in (False, True))
     if graph.python_code("self").src != other.python_code("self").src:
         raise UnknownPass("it depends on autocast, or on whether gradients are wanted")
     return graph
@@ -107,15 +107,15 @@ def _modes() -> tuple[Any, ...]:
     )
 
 
-def _recorded(module: Any, other: bool) -> Graph:
-    """The graph of a forward pass in training; without gradients and under autocast, if ``other``.
+def _recorded(module: Any, training: bool, other: bool) -> Graph:
+    """The graph of a forward pass; without gradients and under autocast, if ``other``.
 
     A copy runs, whose modules and parameters are those of the module.
     """
     randomness, children = _randomness(), {m: dict(m.__dict__) for m in module.modules()}
     try:
         _ask_for_arguments(type(module))
-        copied = copy_of(module)
+        copied = copy_of(module, training=training)
         before = _contents(copied)
         with torch.set_grad_enabled(not other), _autocast(other):
             graph = _Recorder().trace(copied)
@@ -146,8 +146,9 @@ def _ask_for_arguments(kind: Any) -> None:
             raise UnknownPass("it takes optional arguments")
 
 
-def copy_of(module: Any) -> Any:
-    """A module in training of the same modules and parameters, which has its own list of them.
+def copy_of(module: Any, *, training: bool = True) -> Any:
+    """A module in training, or not, of the same modules and parameters, which has its own list of
+    them.
 
     >>> module = torch.nn.Sequential(torch.nn.ReLU()).eval()
     >>> copied = copy_of(module)
@@ -158,7 +159,7 @@ def copy_of(module: Any) -> Any:
     copied = kind.__new__(kind)
     for name, value in module.__dict__.items():
         copied.__dict__[name] = copy(value) if type(value) in _HOLDERS else value
-    copied.__dict__["training"] = True
+    copied.__dict__["training"] = training
     return copied
 
 

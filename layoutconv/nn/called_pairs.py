@@ -1,0 +1,145 @@
+"""The convolutions, norms and activations that a module's own forward pass calls in a row.
+
+A pass is recorded in evaluation mode, as :mod:`.recorded_pass` has it. Whoever calls a child of a module from elsewhere is not seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Graph, Node
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .fused_norm import ACTIVATIONS
+from .forward_code import UnknownPass
+from .recorded_pass import recorded
+
+NORMS = frozenset({
+    torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm
+})  # fmt: skip
+_ACTIVATIONS = {**ACTIVATIONS, torch.nn.Hardswish: "hardswish"}
+
+
+class Called(NamedTuple):
+    """Names of modules that a pass calls one after the other, each once, and nothing else reads
+    what is in between.
+
+    ``after`` are those of what follows the convolution, without identities: a norm, an activation,
+    or one and then the other.
+    """
+
+    conv: str
+    after: tuple[str, ...]
+
+
+def called_in_a_row(module: Any, is_conv: Any) -> list[Called]:
+    """The convolutions that a module's forward pass calls, and what it calls on their results.
+
+    ``is_conv`` says which modules are. Empty where ``torch.fx`` does not say.
+
+    >>> class Block(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.conv, self.norm = torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)
+    ...     def forward(self, x):
+    ...         return self.norm(self.conv(x)).relu()
+    >>> called_in_a_row(Block(), lambda module: isinstance(module, torch.nn.Conv2d))
+    [Called(conv='conv', after=('norm',))]
+    """
+    try:
+        graph = recorded(module, training=False)
+    except UnknownPass:
+        return []
+    calls = _calls_of(graph)
+    found = []
+    for node in calls:
+        if is_conv(module.get_submodule(node.target)) and _is_single(node, calls):
+            names = _after(module, node, calls)
+            if names:
+                found.append(Called(str(node.target), tuple(names)))
+    return found
+
+
+def _calls_of(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if node.op == "call_module"]
+
+
+def _is_single(node: Node, calls: list[Node]) -> bool:
+    """Return whether a call is the only one of its module, on one tensor."""
+    times = Counter(other.target for other in calls)
+    return times[node.target] == 1 and len(node.args) == 1 and not node.kwargs
+
+
+def _after(module: Any, node: Node, calls: list[Node]) -> list[str]:
+    """The modules that are called on a result, one after the other: up to two."""
+    names: list[str] = []
+    while len(node.users) == 1 and len(names) < 2:
+        (user,) = node.users
+        if user.op != "call_module" or user.args != (node,) or not _is_single(user, calls):
+            break
+        if type(module.get_submodule(user.target)) is not torch.nn.Identity:
+            names.append(str(user.target))
+        node = user
+    return names
+
+
+def activation_of(module: Any) -> tuple[str, float] | None:
+    """The name and the slope of an activation module; None of another.
+
+    >>> activation_of(torch.nn.LeakyReLU(0.2)), activation_of(torch.nn.Identity())
+    (('leaky_relu', 0.2), None)
+    """
+    if type(module) is torch.nn.GELU:
+        return ("gelu" if module.approximate == "none" else "gelu_tanh"), 0.01
+    name = _ACTIVATIONS.get(type(module))
+    return None if name is None else (name, getattr(module, "negative_slope", 0.01))
+
+
+def after_norm(norm: Any) -> Any:
+    """The module that follows a batch norm: an identity, or the activation that a subclass calls
+    itself, as timm's ``BatchNormAct2d``; None of what is no batch norm with running statistics.
+
+    A subclass has no children but that one and identities. A copy of it is called in float64, in
+    evaluation mode: it is a norm only if it computes what its child makes of one.
+
+    >>> class NormAct(torch.nn.BatchNorm2d):
+    ...     def __init__(self, C):
+    ...         super().__init__(C)
+    ...         self.drop, self.act = torch.nn.Identity(), torch.nn.SiLU()
+    ...     def forward(self, x):
+    ...         return self.act(self.drop(super().forward(x)))
+    >>> after_norm(NormAct(4)), after_norm(torch.nn.BatchNorm2d(4)), after_norm(torch.nn.ReLU())
+    (SiLU(), Identity(), None)
+    """
+    if not isinstance(norm, _BatchNorm) or norm.running_mean is None:
+        return None
+    if type(norm) in NORMS:
+        return torch.nn.Identity().eval()
+    children = [c for c in norm._modules.values() if type(c) is not torch.nn.Identity]
+    if len(children) > 1 or set(norm._parameters) != {"weight", "bias"}:
+        return None
+    last = children[0] if children else torch.nn.Identity().eval()
+    return last if _is_norm_and(norm, last) else None
+
+
+def _is_norm_and(norm: Any, last: torch.nn.Module) -> bool:
+    """Return whether a copy of a norm computes what a copy of ``last`` makes of torch's."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            copied, after = (
+                deepcopy(m).to(device="cpu", dtype=torch.float64).eval() for m in (norm, last)
+            )
+            random = torch.Generator().manual_seed(0)
+            C = len(copied.running_mean)
+            x = 3 * torch.randn(2, C, 3, 3, generator=random, dtype=torch.float64)
+            mean, variance = copied.running_mean, copied.running_var
+            y = functional.batch_norm(
+                x, mean, variance, copied.weight, copied.bias, False, 0.0, copied.eps
+            )
+            return torch.allclose(copied.forward(x), after(y), atol=1e-10)
+    except Exception:  # whatever somebody else's code raises
+        return False
