@@ -149,9 +149,9 @@ def conv3d(
         groups: how many groups of channels convolve by themselves; it divides C and K. Where it is
             C, the convolution is depthwise.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
-            "sigmoid", "tanh" or "hardswish"; or a :class:`~layoutconv.Pointwise`, a function of
-            your own: columns are channels, (K,), sources have the shape of the output, and a row is
-            the number of a voxel in (N, Z, P, Q), last mode fastest.
+            "sigmoid", "tanh", "hardswish" or "relu6"; or a :class:`~layoutconv.Pointwise`, a
+            function of your own: columns are channels, (K,), sources have the shape of the output,
+            and a row is the number of a voxel in (N, Z, P, Q), last mode fastest.
         scale: (K,) or a number, what the sums are multiplied by first.
         residual: (N, K, Z, P, Q), added before the activation.
         out_dtype: the dtype of the output: float16, bfloat16, float32, int8, float8_e4m3fn or

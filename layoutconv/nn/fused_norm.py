@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 NORMS: set[type] = {torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm}
 _FUNCTIONS = {
     "relu": lambda x, _: where(x < 0.0, 0.0, x),
+    "relu6": lambda x, _: where(x < 0.0, 0.0, where(x > 6.0, 6.0, x)),
     "leaky_relu": lambda x, slope: where(x < 0.0, x * slope, x),
     "silu": lambda x, _: x * sigmoid(x),
     "sigmoid": lambda x, _: sigmoid(x),
@@ -53,6 +54,7 @@ _FUNCTIONS = {
 }
 ACTIVATIONS: dict[type, str] = {
     torch.nn.ReLU: "relu",
+    torch.nn.ReLU6: "relu6",
     torch.nn.LeakyReLU: "leaky_relu",
     torch.nn.SiLU: "silu",
     torch.nn.Sigmoid: "sigmoid",

@@ -136,6 +136,8 @@ def _activated(op: Any, value: Any, kind: str, slope: float) -> Any:
 
     if kind == "leaky_relu":
         return op.LeakyRelu(value, alpha=slope)
+    if kind == "relu6":
+        return op.Clip(value, constant(0.0), constant(6.0))
     if kind == "silu":
         return op.Mul(value, op.Sigmoid(value))
     if kind in ("gelu", "gelu_tanh"):

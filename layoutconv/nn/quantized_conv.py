@@ -222,6 +222,7 @@ def _gelu_tanh(x: Any, _: float) -> Any:
 _ACTIVATIONS: dict[str | None, Callable[[Any, float], Any]] = {
     None: lambda x, _: x,
     "relu": lambda x, _: pw.where(x < 0.0, 0.0, x),
+    "relu6": lambda x, _: pw.minimum(pw.maximum(x, 0.0), 6.0),
     "leaky_relu": lambda x, slope: pw.where(x < 0.0, x * slope, x),
     "gelu": lambda x, _: 0.5 * x * (1.0 + pw.erf(x * _GELU)),
     "gelu_tanh": _gelu_tanh,

@@ -85,9 +85,9 @@ def subm_conv(
         kernel_map: the map to use, in place of that of ``dilation`` or ``offsets``, which are then
             left at their defaults.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
-            "sigmoid", "tanh" or "hardswish"; or a :class:`~layoutconv.Pointwise`, a function of
-            your own: columns are channels, (K,), sources are (rows, K), and a row is one of the
-            result.
+            "sigmoid", "tanh", "hardswish" or "relu6"; or a :class:`~layoutconv.Pointwise`, a
+            function of your own: columns are channels, (K,), sources are (rows, K), and a row is
+            one of the result.
         scale: (K,) or a number, what the sums are multiplied by first.
         residual: (rows, K), or a tensor of these cells, added before the activation; of 8 bits
             where the input is.

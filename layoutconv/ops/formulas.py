@@ -10,8 +10,8 @@ A runner is what has the three: operators of torch, dense or sparse, the functio
 ``transforms``, or a call that is bound to launches. What the passes are ``over``, beside their
 tensors, is the runner's own: numbers and shapes, or a kernel map.
 
-That of an activation is taken from its value, which relu, leaky_relu (of a slope >= 0), sigmoid and
-tanh allow; through others, and with respect to ``scale``, there is none here.
+That of an activation is taken from its value, which relu, relu6, leaky_relu (of a slope >= 0),
+sigmoid and tanh allow; through others, and with respect to ``scale``, there is none here.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def as_inputs(found: Gradients, dtype: torch.dtype) -> Gradients:
 
 _BACKWARD: dict[str, Any] = {
     "relu": lambda grad, y, slope: torch.ops.aten.threshold_backward(grad, y, 0),
+    "relu6": lambda grad, y, slope: torch.ops.aten.hardtanh_backward(grad, y, 0, 6),
     "leaky_relu": lambda grad, y, slope: torch.ops.aten.leaky_relu_backward(grad, y, slope, True),
     "sigmoid": lambda grad, y, slope: torch.ops.aten.sigmoid_backward(grad, y),
     "tanh": lambda grad, y, slope: torch.ops.aten.tanh_backward(grad, y),

@@ -33,6 +33,7 @@ _EXACT_IN_FP32 = 1024  # products of two int8, at most 2**14 each, whose sum fit
 
 _ACTIVATIONS: dict[str, Any] = {
     "relu": functional.relu,
+    "relu6": functional.relu6,
     "leaky_relu": functional.leaky_relu,
     "gelu": functional.gelu,
     "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),

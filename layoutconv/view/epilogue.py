@@ -27,6 +27,7 @@ ACTIVATIONS = (
     "sigmoid",
     "tanh",
     "hardswish",
+    "relu6",
 )  # fmt: skip
 
 # What executors and kernels know.

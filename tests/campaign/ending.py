@@ -21,9 +21,21 @@ from .oracle import Expected, rounded
 
 FLOATS = ("float16", "bfloat16", "float32")
 NARROW = ("int8", "float8_e4m3fn", "float8_e5m2")
-EXACT = {"": 10.0, "relu": 4.0, "leaky_relu": 2.0}  # activations that keep integers exact
+EXACT = {
+    "": 10.0,
+    "relu": 4.0,
+    "relu6": 1.0,
+    "leaky_relu": 2.0,
+}  # activations that keep integers exact
 SMOOTH = {"gelu": 1.0, "gelu_tanh": 1.0, "silu": 1.0, "sigmoid": 1.0, "tanh": 1.0, "hardswish": 1.0}
-BY_VALUE = ("", "relu", "leaky_relu", "sigmoid", "tanh")  # whose slope is a function of the result
+BY_VALUE = (
+    "",
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "sigmoid",
+    "tanh",
+)  # whose slope is a function of the result
 STEPS = (0.25, 0.5, 1.0, 2.0)  # scales, exact in every type
 GRAIN = 16.0  # the reciprocal of the least step between results
 
@@ -204,6 +216,8 @@ class Finish:
                 off = None if error is None else (1 - below) * grad.abs() * (z.abs() <= 2 * error)
                 return torch.where(z > 0, grad, below * grad), off
             return torch.where(y > 0, grad, below * grad), None
+        if kind == "relu6":
+            return torch.where((y > 0) & (y < 6), grad, 0), None
         if kind == "sigmoid":
             return grad * y * (1 - y), None
         if kind == "tanh":
@@ -232,8 +246,7 @@ def activate(z: Tensor, kind: str, slope: float) -> Tensor:
         return functional.leaky_relu(z, slope)
     if kind == "gelu_tanh":
         return functional.gelu(z, approximate="tanh")
-    found: Tensor = getattr(functional if kind in ("relu", "gelu", "silu", "hardswish") else torch,
-                            kind)(z)  # fmt: skip
+    found: Tensor = getattr(torch if kind in ("sigmoid", "tanh") else functional, kind)(z)
     return found
 
 

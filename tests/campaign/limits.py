@@ -50,8 +50,8 @@ LEAST = {dtype: least for dtype, (_, least) in ROUNDINGS.items()}
 # The steepest slope of an activation. Those of the second table are computed to about 2^-22: of
 # their value, and where that is a difference of numbers up to 8, of these.
 SLOPES = {
-    "": 1.0, "relu": 1.0, "leaky_relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1,
-    "sigmoid": 0.25, "tanh": 1.0, "hardswish": 1.5,
+    "": 1.0, "relu": 1.0, "relu6": 1.0, "leaky_relu": 1.0, "gelu": 1.13, "gelu_tanh": 1.13,
+    "silu": 1.1, "sigmoid": 0.25, "tanh": 1.0, "hardswish": 1.5,
 }  # fmt: skip
 SMOOTH, DIFFERENCES = 2.0**-20, {"gelu": 2.0**-19, "gelu_tanh": 2.0**-19, "hardswish": 2.0**-21}
 

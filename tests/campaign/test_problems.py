@@ -105,7 +105,7 @@ WANTED: dict[str, dict[Any, float]] = {
         **{("dilation", d): 0.05 for d in range(1, 4)}, **{("start", s): 0.02 for s in (1, 2, 4)},
         **{("order", name): 0.03 for name in dense.ORDERS},
         **dict.fromkeys(("relu", "leaky_relu", "own", "gelu", "gelu_tanh", "silu", "sigmoid",
-                         "tanh", "hardswish"), 0.004),
+                         "tanh", "hardswish", "relu6"), 0.004),
     },
     "sparse": {
         "float16": 0.2, "bfloat16": 0.1, "float32 as tf32": 0.1, "float32 as fp32": 0.05,

@@ -85,7 +85,7 @@ DEPTHWISE = ConvProblem((2, 5, 4, 3), (6, 3, 2), (3, 1), ((1, 0), 1), (1, 2), 3)
 
 
 @pytest.mark.parametrize("problem", [GROUPED, DEPTHWISE], ids=["grouped", "depthwise"])
-@pytest.mark.parametrize("activation", [None, "relu", "leaky_relu", "sigmoid", "tanh"])
+@pytest.mark.parametrize("activation", [None, "relu", "relu6", "leaky_relu", "sigmoid", "tanh"])
 def test_gradients_through_an_epilogue(problem, activation):
     torch.manual_seed(0)
     for op, pair, n, (bias, scale, residual) in with_epilogue(problem):

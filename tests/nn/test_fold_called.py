@@ -97,7 +97,7 @@ def folded(net: nn.Module) -> tuple[nn.Module, int]:
     x = torch.randn(2, 4, 9, 8, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(made(x.clone()), net(x.clone()), rtol=1e-12, atol=1e-12)
-    kinds = nn.BatchNorm2d, nn.ReLU, nn.SiLU, nn.ReLU6
+    kinds = nn.BatchNorm2d, nn.ReLU, nn.SiLU, nn.Hardtanh
     return made, sum(isinstance(module, kinds) for module in made.modules())
 
 
@@ -117,7 +117,7 @@ def test_a_norm_and_an_activation_of_their_own_are_taken_up() -> None:
     assert torch.equal(again(x), net(x))
 
 
-@pytest.mark.parametrize(("act", "left"), [(nn.ReLU(), 0), (nn.Identity(), 0), (nn.ReLU6(), 1)])
+@pytest.mark.parametrize(("act", "left"), [(nn.ReLU(), 0), (nn.Identity(), 0), (nn.Hardtanh(), 1)])
 def test_norms_that_call_an_activation(act: nn.Module, left: int) -> None:
     """One that no epilogue has stays, in the place of the norm."""
     norm = NormAct(4, act)

@@ -75,7 +75,16 @@ class Dense(nn.Module):
         scale = torch.linspace(0.5, 2, 4)
         others = [
             lc.conv2d(y, self.weight, scale, scale=scale, residual=y, activation=kind)
-            for kind in ("relu", "leaky_relu", "silu", "gelu_tanh", "sigmoid", "tanh", "hardswish")
+            for kind in (
+                "relu",
+                "relu6",
+                "leaky_relu",
+                "silu",
+                "gelu_tanh",
+                "sigmoid",
+                "tanh",
+                "hardswish",
+            )
         ]
         return self.up(y), *others
 

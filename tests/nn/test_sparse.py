@@ -174,7 +174,9 @@ def test_offsets_of_a_set():
     assert_all_close(with_gradients(ours, f, w, b), with_gradients(sums, f, w, b))
 
 
-ACTIVATIONS = ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish"]
+ACTIVATIONS = [
+    "relu", "relu6", "leaky_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish"
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])

@@ -134,10 +134,13 @@ def _clamp(x: Vector, low: Any, high: Any) -> Vector:
     return least(greatest(x, cute.full_like(x, low)), cute.full_like(x, high))
 
 
-_KEEP_ZERO = {"scale", "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "hardswish"}
+_KEEP_ZERO = {
+    "scale", "relu", "relu6", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "hardswish",
+}  # fmt: skip
 _NUMBERS = {"scale": 1, "residual": 1, "leaky_relu": 1, "clamp": 2}
 _FUNCTIONS: dict[str, Callable[[Vector, Iterator[Any]], Vector]] = {
     "relu": lambda x, _: relu(x),
+    "relu6": lambda x, _: _clamp(x, 0.0, 6.0),
     "leaky_relu": lambda x, n: cute.where(x < 0.0, x * next(n), x),
     "gelu": lambda x, _: 0.5 * x * (1.0 + _math.erf(x * _SQRT_HALF)),
     "gelu_tanh": lambda x, _: _gelu_tanh(x),
