@@ -1,6 +1,7 @@
 """The convolutions, norms and activations that a module's own forward pass calls in a row.
 
-A pass is recorded in evaluation mode, as :mod:`.recorded_pass` has it. Whoever calls a child of a module from elsewhere is not seen.
+A pass is recorded in evaluation mode, as :mod:`.recorded_pass` has it. Whoever calls a child of a
+module from elsewhere is not seen.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from torch.fx import Graph, Node
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .fused_norm import ACTIVATIONS
 from .forward_code import UnknownPass
+from .fused_norm import ACTIVATIONS
 from .recorded_pass import recorded
 
 NORMS = frozenset({
@@ -119,7 +120,7 @@ def after_norm(norm: Any) -> Any:
         return None
     if type(norm) in NORMS:
         return torch.nn.Identity().eval()
-    children = [c for c in norm._modules.values() if type(c) is not torch.nn.Identity]
+    children: list[Any] = [m for m in norm._modules.values() if type(m) is not torch.nn.Identity]
     if len(children) > 1 or set(norm._parameters) != {"weight", "bias"}:
         return None
     last = children[0] if children else torch.nn.Identity().eval()
@@ -130,9 +131,8 @@ def _is_norm_and(norm: Any, last: torch.nn.Module) -> bool:
     """Return whether a copy of a norm computes what a copy of ``last`` makes of torch's."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            copied, after = (
-                deepcopy(m).to(device="cpu", dtype=torch.float64).eval() for m in (norm, last)
-            )
+            copied: Any = deepcopy(norm).to(device="cpu", dtype=torch.float64).eval()
+            after = deepcopy(last).to(device="cpu", dtype=torch.float64).eval()
             random = torch.Generator().manual_seed(0)
             C = len(copied.running_mean)
             x = 3 * torch.randn(2, C, 3, 3, generator=random, dtype=torch.float64)

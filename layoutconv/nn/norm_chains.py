@@ -91,15 +91,15 @@ def _chain(module: Any, norm: Node) -> _Chain:
     if node.op == "call_module" and type(module.get_submodule(node.target)) is torch.nn.Identity:
         between, node = node, _only_user(node)
     add = None
-    if _is_sum(node):
+    if is_sum(node):
         add, node = node, _only_user(node)
-    if not _is_relu(module, node):
+    if not is_relu(module, node):
         raise UnknownPass("no ReLU follows it, nor a sum and a ReLU")
     chain = _Chain(norm, between, add, node)
     past = chain.past()
     if add is not None and not isinstance(past, Node):
         raise UnknownPass("what is added to it is no tensor")
-    if _is_in_place(add) and past is add.args[0]:  # type: ignore[union-attr]
+    if is_in_place(add) and past is add.args[0]:  # type: ignore[union-attr]
         raise UnknownPass("it is added to a tensor in place")
     _ask_whether_it_may_move(module, chain, own)
     return chain
@@ -116,7 +116,7 @@ def _only_user(node: Node) -> Node:
     return user
 
 
-def _is_sum(node: Node) -> bool:
+def is_sum(node: Node) -> bool:
     if len(node.args) != 2 or node.kwargs:
         return False
     if node.op == "call_function":
@@ -124,11 +124,11 @@ def _is_sum(node: Node) -> bool:
     return node.op == "call_method" and node.target in ("add", "add_")
 
 
-def _is_in_place(add: Node | None) -> bool:
+def is_in_place(add: Node | None) -> bool:
     return add is not None and (add.target is operator.iadd or add.target == "add_")
 
 
-def _is_relu(module: Any, node: Node) -> bool:
+def is_relu(module: Any, node: Node) -> bool:
     if node.op == "call_module":
         last = module.get_submodule(node.target)
         return type(last) is torch.nn.ReLU and len(node.args) == 1 and are_bare(last)
@@ -198,7 +198,7 @@ def _fuse(module: Any, chain: _Chain) -> None:
     with graph.inserting_before(relu):
         last = graph.get_attr(str(relu.target)) if relu.op == "call_module" else None
         middle = None if between is None else graph.get_attr(str(between.target))
-        given = of_norm, input, last, past, middle, _is_in_place(add)
+        given = of_norm, input, last, past, middle, is_in_place(add)
         made = graph.call_function(normed, given)
     relu.replace_all_uses_with(made)
     for node in (relu, add, between, norm):

@@ -1,0 +1,99 @@
+"""Dense convolutions with the sum and the ReLU after them, in one launch, in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.torch_internals import has_global_hooks
+from ..ops.autocast import autocast_dtype
+from ..ops.guard import PLAIN
+from .modules import Conv1d, Conv2d, Conv3d, weight_and_bias
+from .own_padding import OWN_PADDING
+from .trained_norm import are_bare
+
+_OURS = Conv1d, Conv2d, Conv3d
+
+
+def is_open(module: Any) -> bool:
+    """Return whether a module is a convolution of ours that ends in its sums and a bias.
+
+    >>> is_open(Conv2d(4, 4, 3)), is_open(Conv2d(4, 4, 3, activation="relu"))
+    (True, False)
+    """
+    ours: Any = next((kind for kind in _OURS if isinstance(module, kind)), None)
+    return (
+        ours is not None
+        and module.activation is None
+        and module.padding_mode == "zeros"
+        and OWN_PADDING not in module.__dict__
+        and type(module)._conv_forward is ours._conv_forward
+        and (type(module) is ours or type(module).forward is ours.forward)
+    )
+
+
+def summed(
+    conv: Any,
+    input: Any,
+    last: Any,
+    past: Any,
+    between: Sequence[Any] = (),
+    in_place: bool = False,
+) -> Tensor:
+    """``last(between(conv(input)) + past)``, of modules and tensors.
+
+    ``between`` were identities when this was written; ``last`` is a ``torch.nn.ReLU``, or None for
+    a function that is the same. ``in_place`` says that the sum is ``+=``.
+
+    >>> conv, x = Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
+    >>> y = torch.relu(conv(x) + x)
+    >>> torch.allclose(summed(conv, x, torch.nn.ReLU(), x), y, atol=1e-6)
+    True
+    """
+    if _is_one_launch(conv, input, last, past, between):
+        modes = conv.stride, conv.padding, conv.dilation, conv.groups
+        weight, bias = weight_and_bias(conv)
+        found: Tensor = conv._function(
+            input, weight, bias, *modes, activation="relu", residual=past
+        )
+        return found
+    y = conv(input)
+    for module in between:
+        y = module(y)
+    if in_place:
+        y += past
+    else:
+        y = y + past
+    return torch.relu(y) if last is None else last(y)  # type: ignore[no-any-return]
+
+
+def _is_one_launch(conv: Any, input: Any, last: Any, past: Any, between: Sequence[Any]) -> bool:
+    """Return whether all are what they were when the call was written, of tensors that fit."""
+    return (
+        type(input) in PLAIN
+        and type(past) in PLAIN
+        and is_open(conv)
+        and (last is None or type(last) is torch.nn.ReLU)
+        and all(type(module) is torch.nn.Identity for module in between)
+        and are_bare(conv, last, *between)
+        and not has_global_hooks()
+        and past.dtype is (autocast_dtype(input, conv.weight) or input.dtype)
+        and past.shape == _shape_of(conv, input)
+    )
+
+
+def _shape_of(conv: Any, input: Tensor) -> tuple[int, ...] | None:
+    """The shape of a result; None where that is not known here."""
+    if input.dim() != len(conv.kernel_size) + 2:
+        return None
+    if conv.padding == "same":
+        return (input.shape[0], conv.out_channels, *input.shape[2:])
+    padding = (0,) * len(conv.kernel_size) if conv.padding == "valid" else conv.padding
+    if not all(type(side) is int for side in padding):
+        return None
+    modes = zip(input.shape[2:], conv.kernel_size, conv.stride, padding, conv.dilation, strict=True)
+    spatial = [(e + 2 * p - d * (t - 1) - 1) // s + 1 for e, t, s, p, d in modes]
+    return (input.shape[0], conv.out_channels, *spatial)

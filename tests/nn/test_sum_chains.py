@@ -1,0 +1,179 @@
+"""Sums and ReLUs after convolutions in evaluation, as one call, beside what modules did before."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layoutconv as lc
+from layoutconv.nn import dense_sum, sum_chains
+from layoutconv.nn.forward_code import compiled
+
+from .test_fold_called import Block, prepared
+
+
+class Ends(nn.Module):
+    """A module whose forward pass is a function of it and its input."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.call = forward
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.act, self.other, self.pool = nn.ReLU(inplace=True), nn.ReLU(), nn.MaxPool2d(3, 1, 1)
+        self.same, self.norm = nn.Identity(), nn.BatchNorm2d(4)
+        self.body = nn.Sequential(nn.Conv2d(4, 4, 3, 1, 1), nn.Identity())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+def image(seed: int = 0) -> Tensor:
+    return torch.randn(2, 4, 7, 6, generator=torch.Generator().manual_seed(seed)).double()
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call of a chain is one launch."""
+    found: list[bool] = []
+    asked = dense_sum._is_one_launch
+
+    def spy(*args: Any) -> bool:
+        found.append(asked(*args))
+        return found[-1]
+
+    monkeypatch.setattr(dense_sum, "_is_one_launch", spy)
+    return found
+
+
+CHAINS: dict[str, tuple[Callable[[Any, Tensor], Tensor], int]] = {
+    "a sum": (lambda net, x: net.act(net.first(x) + x), 1),
+    "the other way": (lambda net, x: torch.relu(x + net.first(x)), 1),
+    "in place": (lambda net, x: net.act(operator.iadd(net.first(x), x)), 1),
+    "by a method": (lambda net, x: net.first(x).add_(x).relu_(), 1),
+    "a shortcut that comes later": (lambda net, x: net.act(net.first(x) + net.second(x)), 1),
+    "a pool in between": (lambda net, x: net.act(net.first(x) + net.pool(x)), 1),
+    "identities": (lambda net, x: net.act(net.same(net.first(x)) + x), 1),
+    "a sequence": (lambda net, x: net.act(net.body(x) + x), 1),
+    "one after the other": (
+        lambda net, x: net.other(net.second(y := net.act(net.first(x) + x)) + y), 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@torch.no_grad()
+def test_a_chain_is_one_launch(name: str, launches: list[bool]) -> None:
+    call, count = CHAINS[name]
+    net = prepared(Ends(call))
+    code = sum_chains.rewritten(net)
+    assert code is not None
+    x = image()
+    found = compiled(code)(net, x.clone())
+    assert launches == [True] * count
+    torch.testing.assert_close(found, net(x.clone()), rtol=1e-12, atol=1e-12)
+
+
+OTHERS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "no sum": lambda net, x: net.act(net.first(x)),
+    "no ReLU": lambda net, x: net.first(x) + x,
+    "a number": lambda net, x: net.act(net.first(x) + 1.0),
+    "itself": lambda net, x: net.act((y := net.first(x)) + y),
+    "a result that is read again": lambda net, x: net.act((y := net.first(x)) + x) + y,
+    "a sum that is read again": lambda net, x: (s := net.first(x) + x) * net.other(s),
+    "a factor": lambda net, x: net.act(torch.add(net.first(x), x, alpha=2)),
+    "added to the input": lambda net, x: net.act(operator.iadd(x.clone(), net.first(x))),
+    "written in between": lambda net, x: net.act(net.first(x) + x.mul_(2)),
+    "another function in between": lambda net, x: net.act(net.first(x) + x.square()),
+    "the same convolution in between": lambda net, x: net.act(net.first(x) + net.first(x * 2)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@torch.no_grad()
+def test_what_is_no_chain_stays(name: str) -> None:
+    net = prepared(Ends(OTHERS[name]))
+    code = sum_chains.rewritten(net)
+    if code is not None:  # of another convolution of the same pass
+        assert name == "the same convolution in between"
+        torch.testing.assert_close(
+            compiled(code)(net, image()), net(image()), rtol=1e-12, atol=1e-12
+        )
+
+
+@torch.no_grad()
+def test_what_changes_later_runs_as_it_is(launches: list[bool]) -> None:
+    net: Any = prepared(Ends(CHAINS["identities"][0]))
+    run = compiled(sum_chains.rewritten(net))  # type: ignore[arg-type]
+    calls: list[Any] = []
+
+    def check(expected: bool, x: Tensor | None = None) -> None:
+        launches.clear()
+        given = image() if x is None else x
+        torch.testing.assert_close(run(net, given), net(given), rtol=1e-5, atol=1e-5)
+        assert launches == [expected]
+
+    check(True)
+    handle = net.same.register_forward_hook(lambda *_: calls.append(1))
+    check(False)
+    assert len(calls) == 2
+    handle.remove()
+    check(True)
+    net.same = nn.Dropout(0.0)
+    check(False)
+    net.same = nn.Identity()
+    net.first.activation = "relu"
+    check(False)
+    net.first.activation = None
+    net.act = nn.GELU()
+    check(False)
+    net.act = nn.ReLU()
+    with torch.autocast("cpu", torch.bfloat16):
+        launches.clear()
+        x = image().float()
+        net.float()
+        assert run(net, x).dtype is net(x).dtype is torch.float32  # what is added is not lowered
+        assert launches == [False]
+
+
+@torch.no_grad()
+def test_shapes_that_broadcast_are_torchs(launches: list[bool]) -> None:
+    net: Any = prepared(Ends(lambda net, x: net.act(net.first(x) + x[:, :, :1])))
+    x = torch.randn(2, 4, 7, 6).double()
+    conv, past = net.first, x[:, :, :1]
+    found = dense_sum.summed(conv, x, net.act, past)
+    torch.testing.assert_close(found, torch.relu(conv(x) + past), rtol=1e-12, atol=1e-12)
+    assert launches == [False]
+
+
+def test_gradients_in_evaluation(launches: list[bool]) -> None:
+    net = prepared(Ends(CHAINS["a sum"][0]))
+    run = compiled(sum_chains.rewritten(net))  # type: ignore[arg-type]
+    x, w = image().requires_grad_(), next(net.parameters())
+    one, other = (torch.autograd.grad(f(x).sum(), (x, w)) for f in (lambda x: run(net, x), net))
+    assert launches == [True]
+    for found, expected in zip(one, other, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", (1, 0), ((1, 0), (2, 1))])
+@torch.no_grad()
+def test_shapes_of_results(padding: Any) -> None:
+    conv = lc.nn.Conv2d(4, 4, 3, padding=padding).double()
+    shape = dense_sum._shape_of(conv, image())
+    assert shape == (None if isinstance(padding[0], tuple) else conv(image()).shape)
+    assert dense_sum._shape_of(conv, image()[0]) is None
+
+
+@torch.no_grad()
+def test_blocks_of_others() -> None:
+    """After folding, a residual block ends in one launch."""
+    net = lc.nn.fold_batch_norms(prepared(Block(4, 6, 2)))
+    code = sum_chains.rewritten(net)
+    assert code is not None
+    assert "summed" in code.source
+    torch.testing.assert_close(compiled(code)(net, image()), net(image()), rtol=1e-12, atol=1e-12)
