@@ -11,8 +11,8 @@ import torch
 from ..base.caches import remembered
 from ..base.dry_hooks import dry_hooks
 from ..base.memory import maker
-from ..base.torch_internals import increment_versions
-from ..planning.norm_schedule import BYTES, NormShape, Schedule, schedule, vector_of
+from ..base.torch_internals import in_shape, increment_versions
+from ..planning.norm_schedule import BYTES, PARTS, NormShape, Schedule, schedule, vector_of
 from . import machines
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ _address = torch.Tensor.data_ptr
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
 # Numbers as float32 has them: of an eps of 0, torch gives a constant column zeros.
 LEAST, MOST = 1e-30, 1e30
+# Elements from which on a kernel of its own merges moments and sums: of so many parts that they
+# hide the latency of loads, each CTA would take as long to merge them as to read its rows.
+LARGE, MANY_PARTS = 1 << 23, 512
 # The shape and the strides of a packed tensor of as many elements as rows have, in their order.
 Memory = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -104,18 +107,22 @@ class Planned(NamedTuple):
         return _new(Planned, (self.kernels.back(), self.schedule))  # type: ignore[no-any-return]
 
 
-def planned(x: Tensor, norm: Norm) -> Planned:
-    """The kernels of a norm of features ``x`` (rows, C), and how they are launched."""
+def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> Planned:
+    """The kernels of a norm of features ``x`` (rows, C), and how they are launched.
+
+    ``alone`` says that kernels serve other numbers of rows, too, as those of a sparse layer.
+    """
     weight, running = norm.weight, norm.running
     of_parameters = None if weight is None else weight.dtype
     of_running = None if running is None else running[0].dtype
     follows = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
     early = x.is_cuda and machines.starts_early(x.get_device())
     rows, C = x.shape
-    kernels = _kernels_of(
-        x.dtype, C, of_parameters, of_running, *follows, early, norm.ranks is not None
-    )
-    plan = schedule(max(rows, 1), C, kernels.shape.vector)
+    large = not alone and rows * C >= LARGE
+    merges = large or norm.ranks is not None
+    kernels = _kernels_of(x.dtype, C, of_parameters, of_running, *follows, early, merges)
+    most = MANY_PARTS if large else PARTS
+    plan = schedule(max(rows, 1), C, kernels.shape.vector, most)
     made = kernels, plan if rows else plan._replace(rows=0)
     return _new(Planned, made)  # type: ignore[no-any-return]
 
@@ -146,10 +153,11 @@ def normalised(
     merged, chain = words, "forward"
     numbers: tuple[int, ...] = *cut, bits(eps), bits(momentum)
     rows = words if there is None else there
-    if ranks is not None:
-        told = make((width,), (1,), torch.float32)
-        _launch("moments", kernels, words, (x, rows, words, told), (*cut, bits(eps)))
-        merged, chain = ranks.gathered(told), "normalise"
+    if kernels.shape.ranks:
+        merged, chain = make((1, width), (width, 1), torch.float32), "normalise"
+        _launch("moments", kernels, words, (x, rows, words, merged), (*cut, bits(eps)))
+        if ranks is not None:
+            merged = ranks.gathered(in_shape(merged, (width,), (1,)))
         numbers = *numbers, len(merged)
     tensors = (
         x, rows, merged,
@@ -203,10 +211,11 @@ def gradients(
     merged, chain, numbers = words, "backward", tuple(cut)
     written = of_parameters
     read = x, words if there is None else there, words if out is None else out, grad, kept
-    if ranks is not None:
-        told = torch.empty_like(of_parameters)
-        _launch("sums", kernels, words, (*read, words, of_parameters, told), numbers)
-        merged, chain, numbers = ranks.summed(told), "gradient", (*cut, 1)
+    if kernels.shape.ranks:
+        merged, chain = torch.empty_like(of_parameters), "gradient"
+        _launch("sums", kernels, words, (*read, words, of_parameters, merged), numbers)
+        merged = merged if ranks is None else ranks.summed(merged)
+        numbers = *cut, 1
         written = torch.empty_like(of_parameters)  # those of all ranks, which nobody wants
     of_norm = words if weight is None else weight, dx, words if dpast is None else dpast, written
     found, tensors = kernels.chains.get(chain) or kernels.chain(chain), (*read, merged, *of_norm)

@@ -58,7 +58,8 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
     if not row_norm.takes(x, norm):
         return None
     if not wants_gradient(input, norm.weight, norm.bias, past):
-        return row_norm.normalised(x, norm, None, (tuple(input.shape), input.stride()))[0]
+        plan = row_norm.planned(x, norm, alone=False)
+        return row_norm.normalised(x, norm, plan, (tuple(input.shape), input.stride()))[0]
     found: Tensor = _record(input, norm.weight, norm.bias, past, (x, norm))
     return found
 
@@ -91,7 +92,7 @@ class _OnKernels(torch.autograd.Function):
         ctx: Any, input: Tensor, weight: Any, bias: Any, past: Any, call: tuple[Tensor, Norm]
     ) -> Tensor:
         x, norm = call
-        planned = row_norm.planned(x, norm)
+        planned = row_norm.planned(x, norm, alone=False)
         out, kept = row_norm.normalised(x, norm, planned, (tuple(input.shape), input.stride()))
         # Of images, not of their rows: autograd sees whether these are written to.
         ctx.save_for_backward(input, weight, bias, kept, out if norm.relu else None)

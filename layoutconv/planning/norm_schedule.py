@@ -28,7 +28,8 @@ class NormShape:
         added: whether a tensor is added in front of that.
         counts: whether batches are counted.
         early: whether kernels start while those before them end (PDL).
-        ranks: whether moments are those that ranks tell each other.
+        ranks: whether moments are those that ranks tell each other, or that a kernel of its own has
+            merged.
         images: whether each image has statistics of its own, and parts of its own rows.
         activation: what follows a norm of images, in place of ``relu``: "relu", "leaky_relu" or
             "silu"; "" for nothing.
