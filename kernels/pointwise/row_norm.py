@@ -31,7 +31,7 @@ from typing import Any
 
 from layoutconv.planning.norm_schedule import NormShape
 
-from ..common.dsl import Float32, Int32, Int64, cute, cutlass, range_constexpr
+from ..common.dsl import Constexpr, Float32, Int32, Int64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
@@ -123,7 +123,8 @@ class Normalise(OfParts):
     """Features after the norm, and what follows it.
 
     Tensors: features, which rows there are, moments of the parts, weight, bias, what is added, the
-    result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; both running
+    result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; where it makes
+    results again (4 C + 1,): also what they are scaled by, and what is added; both running
     statistics, and batches so far, int64 (). Integers: the bits of eps and of the momentum, as
     float32, and how many moments there are.
     """
@@ -168,6 +169,8 @@ class Normalise(OfParts):
             scale, offset = inverse, Float32(0.0)
             if cutlass.const_expr(self.shape.parameters):
                 scale, offset = inverse * Float32(at(weight, column)), Float32(at(bias, column))
+            if cutlass.const_expr(self.shape.remakes):
+                self.leave_line(kept, place, columns, (scale, offset))
             arrays[0][0, place.tid] = scale
             arrays[2][0, place.tid] = offset
         cute.arch.sync_threads()
@@ -175,6 +178,13 @@ class Normalise(OfParts):
         lists = [[array[0, first + j] for j in range(self.vector)] for array in arrays]
         for turn in range(self.turns(place)):
             self.rows_of((x, there, past), out, place, turn, columns, lists)
+
+    @cute.jit
+    def leave_line(self, kept: Any, place: Constexpr, columns: Any, line: Any) -> None:
+        """Scale and offset of a column, of which backward passes make results again."""
+        if place.part == 0:
+            put(kept, 2 * columns + 1 + place.single, line[0])
+            put(kept, 3 * columns + 1 + place.single, line[1])
 
     def follow(self, running: Any, column: Any, momentum: Any, n: Any, now: Any) -> None:
         """A running statistic, of which fewer than two rows change nothing."""
@@ -217,6 +227,8 @@ class Sums(OfParts):
         x, there, out, grad, kept, found = pointers
         place, columns = self.enter(integers), integers[1]
         mean, inverse = self.kept(kept, place, columns)
+        if cutlass.const_expr(self.shape.remakes):
+            out = (mean, *self.kept(kept, place, columns, 2 * columns + 1))
         held = self.registers(2)
         for turn in range(self.turns(place)):
             for value, own, _, _ in self.gradients(x, there, out, grad, place, turn, columns):
@@ -225,13 +237,25 @@ class Sums(OfParts):
                     held[1][j] = held[1][j] + own[j] * ((value[j] - mean[j]) * inverse[j])
         self.leave_sums(held, found, place, columns)
 
-    def kept(self, kept: Any, place: Place, columns: Any) -> tuple[list[Any], list[Any]]:
-        """Mean and inverse deviation of a thread's columns."""
-        mean, inverse = (
+    def kept(
+        self, kept: Any, place: Place, columns: Any, begin: Any = 0
+    ) -> tuple[list[Any], list[Any]]:
+        """Mean and inverse deviation of a thread's columns; or scale and offset."""
+        first, second = (
             [at(kept, start + place.column + j) for j in range(self.vector)]
-            for start in (0, columns)
+            for start in (begin, begin + columns)
         )
-        return mean, inverse
+        return first, second
+
+    def results(self, out: Any, values: Any, rows: Any, place: Place, columns: Any) -> list[Any]:
+        """Results of rows; made again of features, ``out`` is their mean, scale and offset."""
+        if not self.shape.remakes:
+            return [self.read(out, place, row, columns) for row, *_ in rows]
+        mean, scale, offset = out
+        return [
+            [(value[j] - mean[j]) * scale[j] + offset[j] for j in range(self.vector)]
+            for value in values
+        ]
 
     def gradients(
         self, x: Any, there: Any, out: Any, grad: Any, place: Any, turn: Any, columns: Any
@@ -243,7 +267,7 @@ class Sums(OfParts):
         )
         found = []
         if self.shape.relu:
-            results = [self.read(out, place, row, columns) for row, *_ in rows]
+            results = self.results(out, values, rows, place, columns)
         for u, (row, inside, valid) in enumerate(rows):
             own, value = [], []
             for j in range(self.vector):
@@ -318,6 +342,8 @@ class Gradient(Sums):
         scale = inverse
         if cutlass.const_expr(self.shape.parameters):
             scale = [inverse[j] * Float32(at(weight, place.column + j)) for j in range(self.vector)]
+        if cutlass.const_expr(self.shape.remakes):
+            out = mean, scale, self.kept(kept, place, columns, 2 * columns + 1)[1]
         slope = [scale[j] * inverse[j] * products[j] for j in range(self.vector)]
         level = [scale[j] * grads[j] for j in range(self.vector)]
         for turn in range(self.turns(place)):

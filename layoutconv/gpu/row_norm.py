@@ -120,7 +120,8 @@ def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> Planned:
     rows, C = x.shape
     large = not alone and rows * C >= LARGE
     merges = large or norm.ranks is not None
-    kernels = _kernels_of(x.dtype, C, of_parameters, of_running, *follows, early, merges)
+    remakes = not alone and norm.relu and norm.past is None
+    kernels = _kernels_of(x.dtype, C, of_parameters, of_running, *follows, early, merges, remakes)
     most = MANY_PARTS if large else PARTS
     plan = schedule(max(rows, 1), C, kernels.shape.vector, most)
     made = kernels, plan if rows else plan._replace(rows=0)
@@ -132,8 +133,9 @@ def normalised(
 ) -> tuple[Tensor, Tensor]:
     """The result, like features ``x`` (rows, C) on a GPU, which are ``takes``'s, and what the
     backward pass needs: mean and inverse deviation of every column, and how many rows counted,
-    float32 (2 C + 1,). Running statistics move, and batches are counted. ``plan`` is that of
-    :func:`planned`; the result has another shape where there is a ``memory``.
+    float32 (2 C + 1,); where it makes results again (4 C + 1,), with scale and offset. Running
+    statistics move, and batches are counted. ``plan`` is that of :func:`planned`; the result has
+    another shape where there is a ``memory``.
     """
     kernels, cut = plan or planned(x, norm)
     weight, bias, running, momentum, eps, there, past, _, counted, ranks = norm
@@ -147,7 +149,8 @@ def normalised(
     out = make(*(memory or ((cut.rows, C), (C, 1))), x.dtype)
     if dry_hooks.load is not None:  # in a dry run nothing is written
         out.zero_()
-    kept = make((width,), (1,), torch.float32)
+    left = 2 * width - 1 if kernels.shape.remakes else width
+    kept = make((left,), (1,), torch.float32)
     size = cut.parts * width
     words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
     merged, chain = words, "forward"
@@ -186,8 +189,9 @@ def gradients(
     memory: Memory | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of features and of what was added, like these, and of weight and bias, float32
-    (2, C), from that of the result; ``out`` is the result, where ``norm.relu``. ``plan`` is that of
-    :func:`planned`, ``back()``; the first two have another shape where there is a ``memory``.
+    (2, C), from that of the result; ``out`` is the result, where ``norm.relu``, unless kernels make
+    it again. ``plan`` is that of :func:`planned`, ``back()``; the first two have another shape
+    where there is a ``memory``.
 
     Of several ranks, those of weight and bias are of this one's rows.
     """
@@ -273,10 +277,10 @@ def _kernels_of(
     )  # fmt: skip
     name, of_parameters, of_running = names
     vector = vector_of(C, dtype.itemsize)
-    masked, relu, added, counts, early, ranks = options
-    return NormKernels(NormShape(
-        name, vector, of_parameters, of_running, masked, relu, added, counts, early, ranks
-    ))  # fmt: skip
+    masked, relu, added, counts, early, ranks, remakes = options
+    follows = masked, relu, added, counts, early, ranks
+    shape = NormShape(name, vector, of_parameters, of_running, *follows, remakes=remakes)
+    return NormKernels(shape)
 
 
 @remembered(128)
@@ -293,8 +297,11 @@ def _of_chain(shape: NormShape, name: str) -> NormShape:
     """
     if name not in ("moments", "sums"):
         return shape
-    relu = shape.relu and name == "sums"
-    return replace(shape, parameters="", running="", relu=relu, added=False, counts=False)
+    of_sums = name == "sums"
+    return replace(
+        shape, parameters="", running="", added=False, counts=False,
+        relu=shape.relu and of_sums, remakes=shape.remakes and of_sums,
+    )  # fmt: skip
 
 
 @remembered(64)

@@ -58,8 +58,7 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
     if not row_norm.takes(x, norm):
         return None
     if not wants_gradient(input, norm.weight, norm.bias, past):
-        plan = row_norm.planned(x, norm, alone=False)
-        return row_norm.normalised(x, norm, plan, (tuple(input.shape), input.stride()))[0]
+        return row_norm.normalised(x, norm, None, (tuple(input.shape), input.stride()))[0]
     found: Tensor = _record(input, norm.weight, norm.bias, past, (x, norm))
     return found
 
@@ -95,7 +94,8 @@ class _OnKernels(torch.autograd.Function):
         planned = row_norm.planned(x, norm, alone=False)
         out, kept = row_norm.normalised(x, norm, planned, (tuple(input.shape), input.stride()))
         # Of images, not of their rows: autograd sees whether these are written to.
-        ctx.save_for_backward(input, weight, bias, kept, out if norm.relu else None)
+        read = norm.relu and not planned.kernels.shape.remakes
+        ctx.save_for_backward(input, weight, bias, kept, out if read else None)
         ctx.eps, ctx.relu, ctx.added = norm.eps, norm.relu, past is not None
         ctx.planned = planned.back()
         return out
@@ -104,8 +104,11 @@ class _OnKernels(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         input, weight, bias, kept, out = ctx.saved_tensors
         if torch.is_grad_enabled() or not are_read(grad):  # as one of a batch of gradients
-            own = grad if out is None else grad.where(~(out <= 0), 0)
             leaves = input, weight, bias
+            if ctx.relu and out is None:
+                with torch.no_grad():
+                    out = in_torch(input, weight, bias, ctx.eps)
+            own = grad if out is None else grad.where(~(out <= 0), 0)
             found = gradients_in_torch(lambda x, w, b: in_torch(x, w, b, ctx.eps), leaves, own)
             return *found, own if ctx.added else None, None
         rows, C = ctx.planned.schedule[:2]

@@ -34,6 +34,7 @@ class NormShape:
         activation: what follows a norm of images, in place of ``relu``: "relu", "leaky_relu" or
             "silu"; "" for nothing.
         stored: the dtype of results and of their gradients, where it is not that of features.
+        remakes: whether backward passes compute again where a ReLU was, and do not read results.
     """
 
     dtype: str
@@ -49,6 +50,7 @@ class NormShape:
     images: bool = False
     activation: str = ""
     stored: str = ""
+    remakes: bool = False
 
 
 def vector_of(columns: int, itemsize: int) -> int:

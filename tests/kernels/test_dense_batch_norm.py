@@ -139,15 +139,17 @@ def test_gradients_in_any_memory_are_taken() -> None:
     assert torch.equal(of_sum, of_ones)
 
 
-@pytest.mark.parametrize("relu", [False, True])
-def test_writing_to_what_is_saved_is_an_error_as_of_torchs(relu: bool) -> None:
-    """And writing to what is not, as ``ReLU(inplace=True)`` does, is none."""
+@pytest.mark.parametrize(("relu", "added"), [(False, False), (True, False), (True, True)])
+def test_writing_to_what_is_saved_is_an_error_as_of_torchs(relu: bool, added: bool) -> None:
+    """And writing to what is not, as ``ReLU(inplace=True)`` does, is none; results are saved where
+    they are sums.
+    """
     ours, _ = norms(2, 8, activation="relu" if relu else None)
     x = images(0, 2, 8, 3, 3).requires_grad_()
     base = x * 1
-    y = ours(base)
+    y = ours(base, x) if added else ours(base)
     y.mul_(2)
-    if relu:
+    if added:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
         return
