@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from ..sparse import SparseTensor
-from .fold import is_sequence
 from .layer_kinds import LayerKind
 from .quantized_tensor import LazyTensor
+from .sequences import is_sequence
 
 
 class Seen:

@@ -16,12 +16,12 @@ from ..errors import ArgumentTypeError
 from ..ops.guard import PLAIN
 from . import modules
 from .dense_norm import NORMS
-from .fuse_batch_norms import unfuse
 from .made_class import subclass
 from .own_convolution import Redirected, why_not_redirected
 from .own_norm import CONVERTED_FROM as _RECORD
 from .own_norm import OWN_NORM, recognised
 from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
+from .rewritten_class import restore_class
 
 _OURS: dict[type, type] = {
     getattr(torch.nn, name): getattr(modules, name)
@@ -345,7 +345,7 @@ def _why_not_back(layer: Any) -> str | None:
 
 def _norm_to_theirs(layer: Any) -> bool:
     """Swap a norm back that was converted; whether it was. Fused norms are not any more."""
-    unfuse(layer)
+    restore_class(layer)
     if _RECORD not in layer.__dict__ or isinstance(layer, _ConvNd):
         return False
     for name in ("activation", "slope") if isinstance(layer, modules.Activated) else (OWN_NORM,):

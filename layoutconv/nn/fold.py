@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .called_pairs import activation_of, after_norm, called_in_a_row
 from .causal import CausalConv3d
-from .containers import Features, Sequential
+from .containers import Features
 from .layer_kinds import DenseLayers, TransposedLayers, kind_of_layer
 from .modules import to_channels_last
 from .own_padding import OWN_PADDING
 from .padded_norm import is_hooked
 from .residual import Residual, working
+from .rewritten_class import restore_class, rewritten_class, why_not_changed
+from .sequences import is_sequence
 from .sparse_modules import SparseConvolution
+from .sum_chains import rewritten
 
 _DENSE: Any = (CausalConv3d, *DenseLayers.kinds, *TransposedLayers.kinds)
-# The forward passes of containers that call their modules in turn. A package above adds its own.
-SEQUENCES: set[Any] = {torch.nn.Sequential.forward, Sequential.forward}
-
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
@@ -33,8 +33,10 @@ def fold_batch_norms(module: Module) -> Module:
     in every ``Sequential``, torch's or ours, and where the forward pass of a module calls them one
     after the other, as those of ResNets do. ``torch.fx`` records such passes; what it cannot
     record stays. ``torch.nn.Identity`` takes the places of what is folded, so that names and
-    numbers of the other modules stay. The result is equal but for rounding, for inference alone:
-    what is folded cannot be trained apart any more.
+    numbers of the other modules stay. What such a pass adds to the result of a dense convolution,
+    and a ReLU after that, become part of its launch: the module gets a subclass of its class, until
+    an attribute of it is set. The result is equal but for rounding, for inference alone: what is
+    folded cannot be trained apart any more.
 
     In a :class:`~layoutconv.nn.Residual` whose body ends in a sparse convolution, that takes up the
     sum and the activation too, and a ``torch.nn.Linear`` beside it its batch norm.
@@ -70,7 +72,20 @@ def fold_batch_norms(module: Module) -> Module:
     for part in list(module.modules()):
         if type(part) is Residual and not is_hooked(part):
             _fuse(part, once)
+    for part in list(module.modules()):
+        _end_in_sums(part)
     return module
+
+
+def _end_in_sums(part: Any) -> None:
+    """Let convolutions add what their module adds to their results, and a ReLU follow."""
+    if is_sequence(part) or not any(map(_takes_norms, part.modules())):
+        return
+    restore_class(part)
+    code = None if why_not_changed(part) else rewritten(part)
+    if code is not None:
+        kind: Any = type(part)
+        part.__class__ = rewritten_class(kind, code, False)
 
 
 def _fuse(block: Residual, once: set[int]) -> None:
@@ -92,10 +107,6 @@ def _fuse(block: Residual, once: set[int]) -> None:
     if activation is not None:
         last.activation, last.slope = activation
         block.activation = torch.nn.Identity().eval()
-
-
-def is_sequence(module: Any) -> TypeGuard[torch.nn.Sequential]:
-    return type(module).forward in SEQUENCES
 
 
 def _takes_norms(module: Any) -> bool:

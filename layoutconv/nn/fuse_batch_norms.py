@@ -5,32 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from itertools import pairwise
 from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.parametrize import is_parametrized
 
 from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from . import act_norm
-from .fold import SEQUENCES
-from .forward_code import Code, UnknownPass, compiled
-from .fused_batch_norm import NORMS, is_container, is_norm, may_be_fused, sequence
+from .forward_code import UnknownPass
+from .fused_batch_norm import NORMS, is_container, is_norm, sequence
 from .made_class import subclass
 from .norm_chains import rewritten, tail
-from .residual import Residual
-from .scripting import refuse_scripting
+from .rewritten_class import methods_of, restore_class, rewritten_class, why_not_changed
+from .sequences import SEQUENCES
 from .trained_norm import are_bare
 
-_KIND = "_fused_from"  # the attribute of a class that is made here: the one that it was made of
 _ROWS = torch.nn.BatchNorm1d
-# Attributes that torch sets, which no forward pass depends on.
-_OF_TORCH = frozenset(
-    {"training", "_is_full_backward_hook", "_is_torch_compile", "_compiled_call_impl"}
-)
 _NONE = "no ReLU follows it, nor a sum and a ReLU"
 SEQUENCES.add(sequence)
 
@@ -121,7 +114,7 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
     fused: set[int] = set()
     left: dict[int, str] = {}
     for part in list(module.modules()):
-        unfuse(part)
+        restore_class(part)
     for part in list(module.modules()):
         for norm, reason in _fuse(part):
             if reason is None:
@@ -138,19 +131,6 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
         if id(norm) not in fused
     }
     return module, FusionReport(names, reasons)
-
-
-def unfuse(module: Any) -> None:
-    """Give a module the class that it had before :func:`fuse_batch_norms`.
-
-    >>> net = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.ReLU())
-    >>> unfuse(fuse_batch_norms(net))
-    >>> type(net) is torch.nn.Sequential
-    True
-    """
-    kind: Any = getattr(type(module), _KIND, None)
-    if kind is not None:
-        object.__setattr__(module, "__class__", kind)
 
 
 def _why_not(norm: Any) -> str | None:
@@ -170,7 +150,7 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
         return
     kind: Any = type(part)
     if kind not in NORMS and act_norm.is_norm_and_relu(part):
-        reason = _why_not_changed(part)
+        reason = why_not_changed(part)
         if reason is None:
             part.__class__ = _norm_and_relu(kind)
         yield part, reason
@@ -178,7 +158,7 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
     called = [m for m in _called(part) if is_norm(tail(m))]
     if not called:
         return
-    reason = _why_not_changed(part)
+    reason = why_not_changed(part)
     if reason is None:
         try:
             code, fused, left = rewritten(part)
@@ -188,7 +168,7 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
         yield from ((tail(norm), f"{type(part).__name__}: {reason}") for norm in called)
         return
     if code is not None:
-        part.__class__ = _fused_here(kind, code)
+        part.__class__ = rewritten_class(kind, code, True)
     yield from ((part.get_submodule(name), None) for name in fused)
     yield from ((part.get_submodule(name), why) for name, why in left.items())
 
@@ -202,25 +182,10 @@ def _called(part: Any) -> Iterator[Any]:
             yield child
 
 
-def _why_not_changed(part: Any) -> str | None:
-    """The reason to leave the class of a module as it is."""
-    kind: Any = type(part)
-    of_voxels = isinstance(part, Residual) or kind.__module__.startswith("layoutconv.compat.")
-    if of_voxels or (kind.forward in SEQUENCES and not is_container(part)):
-        return "it takes sparse tensors, and fuses norms by itself"
-    if "forward" in part.__dict__:
-        return "forward was replaced in the module"
-    if isinstance(part, torch.fx.GraphModule | torch.jit.ScriptModule) or is_parametrized(part):
-        return "its class is its own already"
-    if hasattr(kind.__init_subclass__, "__func__"):
-        return "it defines __init_subclass__, and would get a subclass"
-    return None
-
-
 def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
     """Fuse the norms that a ReLU follows in a container."""
     kind: Any = type(part)
-    reason, modules, found = _why_not_changed(part), list(part._modules.values()), False
+    reason, modules, found = why_not_changed(part), list(part._modules.values()), False
     for norm, last in pairwise(modules):
         if not is_norm(norm) or type(last) is not torch.nn.ReLU:
             continue
@@ -236,7 +201,7 @@ def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
 @remembered(1024)
 def _in_sequence(kind: Any) -> Any:
     """A subclass of a ``torch.nn.Sequential`` with the forward pass that fuses."""
-    return subclass(kind, (kind,), _new_sequence, {"forward": sequence, **_methods(kind)})
+    return subclass(kind, (kind,), _new_sequence, {"forward": sequence, **methods_of(kind)})
 
 
 @remembered(1024)
@@ -248,39 +213,7 @@ def _norm_and_relu(kind: Any) -> Any:
         found = act_norm.fused(self, args, named)
         return kind.forward(self, *args, **named) if found is None else found
 
-    return subclass(kind, (kind,), _new_norm, {"forward": forward, **_methods(kind)})
-
-
-@remembered(1024)
-def _fused_here(kind: Any, code: Code) -> Any:
-    """A subclass whose forward pass in training is ``code``."""
-    run = compiled(code)
-    count = run.__code__.co_argcount - 1
-
-    @wraps(kind.forward)
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
-        if named or len(args) != count or not may_be_fused(self, args):
-            return kind.forward(self, *args, **named)
-        return run(self, *args)
-
-    def set_attribute(self: Any, name: str, value: Any) -> None:
-        if name not in _OF_TORCH:
-            unfuse(self)
-        kind.__setattr__(self, name, value)
-
-    def delete_attribute(self: Any, name: str) -> None:
-        unfuse(self)
-        kind.__delattr__(self, name)
-
-    methods = {
-        "forward": forward, "__setattr__": set_attribute, "__delattr__": delete_attribute,
-        **_methods(kind),
-    }  # fmt: skip
-    return subclass(kind, (kind,), partial(_new, code), methods)
-
-
-def _methods(kind: Any) -> dict[str, Any]:
-    return {_KIND: kind, "__prepare_scriptable__": refuse_scripting}
+    return subclass(kind, (kind,), _new_norm, {"forward": forward, **methods_of(kind)})
 
 
 def _new_sequence(kind: type, *arguments: Any) -> Any:
@@ -292,10 +225,4 @@ def _new_sequence(kind: type, *arguments: Any) -> Any:
 def _new_norm(kind: type, *arguments: Any) -> Any:
     """A fused norm with a ReLU, without its state."""
     made = _norm_and_relu(kind)
-    return made.__new__(made, *arguments)
-
-
-def _new(code: Code, kind: type, *arguments: Any) -> Any:
-    """A fused module, without its state."""
-    made = _fused_here(kind, code)
     return made.__new__(made, *arguments)

@@ -17,12 +17,13 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse import SparseTensor
 from .calibration import Calibration, call_of, sqnr
 from .eight_bits import check_narrow_dtype, of_codes, scale_of
-from .fold import fold_batch_norms, is_sequence, used_once
+from .fold import fold_batch_norms, used_once
 from .layer_kinds import LayerKind, kind_of_layer
 from .own_convolution import Redirected
 from .quantization_aware import QuantizationAware
 from .quantized_conv import QuantizedConv
 from .residual import working
+from .sequences import is_sequence
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 Layers = dict[str, tuple[Any, LayerKind]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -170,10 +172,23 @@ def test_shapes_of_results(padding: Any) -> None:
 
 
 @torch.no_grad()
-def test_blocks_of_others() -> None:
-    """After folding, a residual block ends in one launch."""
-    net = lc.nn.fold_batch_norms(prepared(Block(4, 6, 2)))
-    code = sum_chains.rewritten(net)
-    assert code is not None
-    assert "summed" in code.source
-    torch.testing.assert_close(compiled(code)(net, image()), net(image()), rtol=1e-12, atol=1e-12)
+def test_folding_lets_blocks_end_in_sums(launches: list[bool]) -> None:
+    """Copies and pickles do so, too; training and attributes that are set bring back the class."""
+    net = prepared(nn.Sequential(Block(4, 6, 2), Block(6, 6)))
+    expected = net(image())
+    folded = lc.nn.fold_batch_norms(net)
+    for one in folded, copy.deepcopy(folded), pickle.loads(pickle.dumps(folded)):
+        launches.clear()
+        torch.testing.assert_close(one(image()), expected, rtol=1e-12, atol=1e-12)
+        assert launches == [True, True]
+        assert isinstance(one[0], Block)
+        assert one.state_dict().keys() == folded.state_dict().keys()
+    launches.clear()
+    folded.train()(image())
+    assert launches == []
+    folded.eval()[0].relu = nn.ReLU()  # type: ignore[union-attr]
+    assert type(folded[0]) is Block
+    torch.testing.assert_close(folded(image()), expected, rtol=1e-12, atol=1e-12)
+    assert launches == [True]
+    lc.nn.revert(folded)
+    assert type(folded[1]) is Block

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....nn import fold
 from ....nn.layer_kinds import LAYER_KINDS, LayerKind, ModuleCall
 from ....nn.quantization_aware import QuantizationAware
 from ....nn.quantized_conv import QuantizedConv
+from ....nn.sequences import SEQUENCES
 from ....nn.sparse import convolved
 from .conv import SparseConvolution
 from .core import SparseConvTensor
@@ -71,4 +71,4 @@ class SpconvLayers(LayerKind):
 
 
 LAYER_KINDS.append(SpconvLayers())
-fold.SEQUENCES.add(SparseSequential.forward)
+SEQUENCES.add(SparseSequential.forward)

@@ -1,0 +1,107 @@
+"""Classes whose forward pass is written anew, in one mode, for modules of another class."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import Any
+
+import torch
+import torch.fx
+from torch.nn.utils.parametrize import is_parametrized
+
+from ..base.caches import remembered
+from ..ops.guard import PLAIN
+from .forward_code import Code, compiled
+from .fused_batch_norm import is_container
+from .made_class import subclass
+from .residual import Residual
+from .scripting import refuse_scripting
+from .sequences import SEQUENCES
+
+_KIND = "_fused_from"  # the attribute of a class that is made here: the one that it was made of
+# Attributes that torch sets, which no forward pass depends on.
+_OF_TORCH = frozenset(
+    {"training", "_is_full_backward_hook", "_is_torch_compile", "_compiled_call_impl"}
+)
+
+
+def restore_class(module: Any) -> None:
+    """Give a module the class that it had before its forward pass was written anew.
+
+    >>> module = torch.nn.ReLU()
+    >>> module.__class__ = type("Other", (torch.nn.ReLU,), methods_of(torch.nn.ReLU))
+    >>> restore_class(module)
+    >>> type(module) is torch.nn.ReLU
+    True
+    """
+    kind: Any = getattr(type(module), _KIND, None)
+    if kind is not None:
+        object.__setattr__(module, "__class__", kind)
+
+
+def methods_of(kind: Any) -> dict[str, Any]:
+    """The attributes that tell a class that is made of ``kind`` here from others."""
+    return {_KIND: kind, "__prepare_scriptable__": refuse_scripting}
+
+
+def why_not_changed(part: Any) -> str | None:
+    """The reason to leave the class of a module as it is.
+
+    >>> print(why_not_changed(torch.nn.Sequential()))
+    None
+    >>> why_not_changed(Residual(torch.nn.ReLU()))
+    'it takes sparse tensors, and fuses norms by itself'
+    """
+    kind: Any = type(part)
+    of_voxels = isinstance(part, Residual) or kind.__module__.startswith("layoutconv.compat.")
+    if of_voxels or (kind.forward in SEQUENCES and not is_container(part)):
+        return "it takes sparse tensors, and fuses norms by itself"
+    if "forward" in part.__dict__:
+        return "forward was replaced in the module"
+    if isinstance(part, torch.fx.GraphModule | torch.jit.ScriptModule) or is_parametrized(part):
+        return "its class is its own already"
+    if hasattr(kind.__init_subclass__, "__func__"):
+        return "it defines __init_subclass__, and would get a subclass"
+    return None
+
+
+@remembered(1024)
+def rewritten_class(kind: Any, code: Code, training: bool) -> Any:
+    """A subclass whose forward pass is ``code`` in training, or in evaluation, of tensors that
+    nobody traces. A module of it gets its own class back when an attribute is set.
+    """
+    run = compiled(code)
+    count = run.__code__.co_argcount - 1
+
+    @wraps(kind.forward)
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        if (
+            named
+            or len(args) != count
+            or self.training is not training
+            or torch.compiler.is_compiling()
+            or not PLAIN.issuperset(map(type, args))
+        ):
+            return kind.forward(self, *args, **named)
+        return run(self, *args)
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if name not in _OF_TORCH:
+            restore_class(self)
+        kind.__setattr__(self, name, value)
+
+    def delete_attribute(self: Any, name: str) -> None:
+        restore_class(self)
+        kind.__delattr__(self, name)
+
+    methods = {
+        "forward": forward, "__setattr__": set_attribute, "__delattr__": delete_attribute,
+        **methods_of(kind),
+    }  # fmt: skip
+    return subclass(kind, (kind,), partial(_new, code, training), methods)
+
+
+def _new(code: Code, training: bool, kind: type, *arguments: Any) -> Any:
+    """A module of such a class, without its state."""
+    made = rewritten_class(kind, code, training)
+    return made.__new__(made, *arguments)
