@@ -153,6 +153,11 @@ keeps_graph: Callable[[], bool] = private(
     "torch._C._autograd:_get_current_graph_task_keep_graph", supposed
 )
 
+# ``f()``: whether oneDNN multiplies bfloat16 on this CPU, and sums the products in fp32.
+sums_bfloat16: Callable[[], bool] = getattr(
+    torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False
+)
+
 # Of torch.func: the transform on top or None, and how many there are.
 transform_on_top: Callable[[], Any] = private(
     "torch._C._functorch:peek_interpreter_stack", supposed

@@ -23,7 +23,7 @@ from ..view.epilogue import Bias, Epilogue
 from .finished_rows import finish_rows
 
 _DTYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
-_CONTIGUOUS = {4: torch.channels_last, 5: torch.channels_last_3d}
+CONTIGUOUS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_torchs(a: Tensor, b: Tensor) -> bool:
@@ -64,7 +64,7 @@ class TorchConvolution:
             both[0] = 0
         self.near = [near - least for (near, _), least in zip(problem.padding, both, strict=True)]
         self.far = [far - least for (_, far), least in zip(problem.padding, both, strict=True)]
-        self.padded = _last_first(self.near, [max(0, far) for far in self.far])
+        self.padded = last_first(self.near, [max(0, far) for far in self.far])
         self.numbers = (
             [*lines, *problem.stride],
             [0 for _ in lines] + both,
@@ -89,7 +89,7 @@ class TorchConvolution:
 
     def fprop(self, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
         """The convolution; ``bias`` (K,) is of the dtype of ``x``."""
-        return in_channels_last(self._sums(_in_planes(self._pad(x)), w, bias), *self.y)
+        return in_channels_last(self._sums(in_planes(self._pad(x)), w, bias), *self.y)
 
     def recorded(self, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
         """:meth:`fprop` as autograd records torch's own, of two or three spatial modes.
@@ -114,7 +114,7 @@ class TorchConvolution:
         >>> TorchConvolution(problem).dgrad(y, w)
         tensor([[[  1.,  10., 102.,  20.]]])
         """
-        y, w = _in_planes(y), _in_memory_order(w)
+        y, w = in_planes(y), filter_in_planes(w)
         sums = torch.convolution(y, w, bias, *self.numbers, True, self.unreached, self.groups)
         if self.padded or min(self.far) < 0:
             for mode, first in enumerate(self.near, -len(self.near)):
@@ -147,9 +147,9 @@ class TorchConvolution:
         """
         shape = *self.w[0][:2], *self.taps  # and the order of memory: nothing else of it is read
         filter = x.new_empty_strided(shape, channels_last_stride(shape))
-        x, filter = self._ordered(_in_planes(self._pad(x)), filter)
+        x, filter = self._ordered(in_planes(self._pad(x)), filter)
         _, found, _ = torch.ops.aten.convolution_backward(
-            _in_planes(y), x, filter, None, *self.read,
+            in_planes(y), x, filter, None, *self.read,
             False, self.none, self.groups, [False, True, False],
         )  # fmt: skip
         return in_channels_last(found, *self.w)
@@ -164,7 +164,7 @@ class TorchConvolution:
         if self.turned:
             stride, padding, dilation = ([*n[:-2], n[-1], n[-2]] for n in numbers)
             x, w, numbers = x.mT, w.mT, (stride, padding, dilation)
-        x, w = self._ordered(with_packed_strides(x), _in_memory_order(w))
+        x, w = self._ordered(with_packed_strides(x), filter_in_planes(w))
         sums = torch.convolution(x, w, bias, *numbers, False, self.none, self.groups)
         return sums.mT if self.turned else sums
 
@@ -191,6 +191,34 @@ class TorchConvolution:
         return x
 
 
+def is_right_of_any_extents(
+    channels: int,
+    taps: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> bool:
+    """Return whether torch is right in all passes as it is, but where a line has one window.
+
+    It asks for no extent: those of a compiler are symbols. ``padding`` is that of both sides, and
+    ``channels`` are those of the input, or of what comes out of a transposed convolution.
+
+    >>> is_right_of_any_extents(64, (3, 3), (2, 2), (1, 1), (1, 1), 1)
+    True
+    >>> is_right_of_any_extents(1, (3, 3), (2, 2), (1, 1), (1, 1), 1)
+    False
+    """
+    if max(stride) == 1:
+        return True
+    wrong = (
+        channels == 1
+        or _overruns_if_few(taps, stride, padding[0], dilation)
+        or _steps_beyond_if_any(channels, taps, groups)
+    )
+    return not wrong
+
+
 def _overruns(problem: ConvProblem, padding: int) -> bool:
     """Return True where oneDNN's filter gradient may write outside its memory.
 
@@ -198,9 +226,14 @@ def _overruns(problem: ConvProblem, padding: int) -> bool:
     process, were of three modes, with windows at the near side of D that a stride above 1 leaves
     in the padding, and few enough cells for windows that reach over both sides.
     """
-    stride, depth, taps = problem.stride[0], problem.spatial[0], problem.taps[0]
-    few = depth < taps + stride
-    return problem.rank == 3 and padding > stride > 1 == problem.dilation[0] and few
+    few = problem.spatial[0] < problem.taps[0] + problem.stride[0]
+    return few and _overruns_if_few(problem.taps, problem.stride, padding, problem.dilation)
+
+
+def _overruns_if_few(
+    taps: Sequence[int], stride: Sequence[int], padding: int, dilation: Sequence[int]
+) -> bool:
+    return len(taps) == 3 and padding > stride[0] > 1 == dilation[0]
 
 
 def _steps_beyond(problem: ConvProblem, unreached: Sequence[int]) -> bool:
@@ -210,11 +243,15 @@ def _steps_beyond(problem: ConvProblem, unreached: Sequence[int]) -> bool:
     Found by guards around 12,000 float32 passes with torch 2.13: all had one or two modes, no
     groups and fewer channels than a vector has lanes, 16.
     """
-    few, whole = problem.C < 16, problem.groups == 1 and problem.rank < 3
-    return few and whole and set(problem.taps) == {1} and any(unreached)
+    return _steps_beyond_if_any(problem.C, problem.taps, problem.groups) and any(unreached)
 
 
-def _last_first(near: Sequence[int], far: Sequence[int]) -> list[int]:
+def _steps_beyond_if_any(channels: int, taps: Sequence[int], groups: int) -> bool:
+    one_tap = all(tap == 1 for tap in taps)
+    return one_tap and groups == 1 and len(taps) < 3 and channels < 16
+
+
+def last_first(near: Sequence[int], far: Sequence[int]) -> list[int]:
     """Cells around each mode as ``torch.nn.functional.pad`` takes them; [] if there are none."""
     pairs = list(zip(near, far, strict=True))[::-1]
     return [side for pair in pairs for side in pair] if any((*near, *far)) else []
@@ -275,7 +312,7 @@ def _in_torchs_order(shape: Sequence[int]) -> tuple[int, ...]:
     return shape[0], shape[-1], *shape[1:-1]
 
 
-def _in_planes(tensor: Tensor) -> Tensor:
+def in_planes(tensor: Tensor) -> Tensor:
     """Lines as planes of one row, since torch has no other fast path for them.
 
     The memory of a filter says in which order torch convolves: it copies an operand that has
@@ -284,7 +321,7 @@ def _in_planes(tensor: Tensor) -> Tensor:
     return with_packed_strides(tensor.unsqueeze(2) if tensor.dim() == 3 else tensor)
 
 
-def _in_memory_order(tensor: Tensor) -> Tensor:
+def filter_in_planes(tensor: Tensor) -> Tensor:
     """The same in ``channels_last`` memory."""
     tensor = tensor.unsqueeze(2) if tensor.dim() == 3 else tensor
-    return with_packed_strides(tensor.contiguous(memory_format=_CONTIGUOUS[tensor.dim()]))
+    return with_packed_strides(tensor.contiguous(memory_format=CONTIGUOUS[tensor.dim()]))

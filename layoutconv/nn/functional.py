@@ -161,7 +161,8 @@ def conv3d(
             as it is stored, fp32 (2, K), as a batch norm wants them. They have no gradient: what
             is computed from them is constant to ``backward``.
         executor: "view" runs the views on a CPU too, where torch's own convolution is called
-            otherwise, with the same rounding and ending. A GPU runs views always.
+            otherwise, with the same rounding and ending. A GPU runs views always. Under
+            ``torch.compile`` torch's own is in the graph, unless it would be wrong.
 
     ``bias``, ``scale`` and ``residual`` are float16, bfloat16 or float32; of a float64 ``input``
     float64 as well, and a ``residual`` int8 of an int8 one. All steps are in fp32 (fp64 for

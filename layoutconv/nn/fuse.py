@@ -18,12 +18,16 @@ from ..ops.transforms import Dgrad, Fprop, is_transformed
 from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, convert
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.epilogue import Pointwise
+from .convolved_in_graph import sums_in_graph
 
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
     """The forward pass, and its ending."""
     if is_transformed():
         return _apart("fprop", x, w, numbers, ending)
+    found = sums_in_graph("fprop", x, w, numbers, ending)
+    if found is not None:
+        return after(*found)
     return fused_or_not(conv_fprop, x, w, numbers, ending)
 
 
@@ -31,6 +35,9 @@ def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) 
     """The transposed convolution, and its ending."""
     if is_transformed():
         return _apart("dgrad", y, w, numbers, ending)
+    found = sums_in_graph("dgrad", y, w, numbers, ending)
+    if found is not None:
+        return after(*found)
     if torch.jit.is_tracing():  # what it records is to serve other sizes
         spatial, stride, *rest = numbers
         modes = zip(spatial, y.shape[2:], stride, strict=True)

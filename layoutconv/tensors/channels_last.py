@@ -43,7 +43,7 @@ def with_packed_strides(tensor: Tensor) -> Tensor:
         if not tensor.is_contiguous():
             return tensor
         stride = contiguous_stride(tensor.shape)
-    return tensor.as_strided(tensor.shape, stride)
+    return tensor if tensor.stride() == stride else tensor.as_strided(tensor.shape, stride)
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
