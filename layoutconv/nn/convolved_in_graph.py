@@ -128,7 +128,7 @@ def _fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...]) -> _Modes | None:
 
 
 def _dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...]) -> _Modes | None:
-    """Those of a transposed convolution."""
+    """The same of a transposed convolution."""
     spatial, stride, padding, dilation, groups, _ = numbers
     taps, near = w.shape[2:], padding[::2]
     apart, none = _apart(taps, dilation), [0 for _ in taps]

@@ -60,6 +60,7 @@ from .formulas import (
     register,
     wgrad_gradients,
 )
+from .sparse_launches import kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -372,7 +373,7 @@ sparse_conv = torch.ops.layoutconv.sparse_conv.default
 sparse_wgrad = torch.ops.layoutconv.sparse_wgrad.default
 
 for _device in ("cpu", "cuda"):
-    torch.library.impl("layoutconv::sparse_conv", _device, conv)
+    torch.library.impl("layoutconv::sparse_conv", _device, kept(conv))
     torch.library.impl("layoutconv::sparse_wgrad", _device, wgrad)
 
 

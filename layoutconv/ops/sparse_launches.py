@@ -1,0 +1,87 @@
+"""The operator ``sparse_conv`` past its checks: its launches, kept by signature.
+
+Graphs of ``torch.compile`` call operators, over kernel maps that are new with every cloud. What a
+call asks for does not depend on rows: the first of a signature has all checks, later ones read
+the addresses of their maps, and launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..base import devices
+from ..gpu.launch import Launch, over_map
+from ..gpu.map_passes import MapConv, conv_pass, index_tables
+from .call_cache import sparse
+from .epilogue_args import EpilogueArgs
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_MAPS = 7  # tensors of a kernel map
+# Groups, transposed, mirrored and the ending: the dispatcher leaves out defaults at the end.
+_DEFAULTS = 1, False, False, *EpilogueArgs()
+
+
+class SparseLaunch:
+    """The launch of one signature, over any map. It holds no tensor."""
+
+    def __init__(
+        self, x: Tensor, of: MapConv, ending: EpilogueArgs, out_dtype: torch.dtype
+    ) -> None:
+        self.launch = Launch(tuple, x, out_dtype, ending.epilogue(), of.w if of.transposed else ())
+        self.describe, self.transposed = partial(conv_pass, of), of.transposed
+        self.first = 2 if of.transposed and not of.mirrored else 0
+        self.stride = of.channels, 1
+
+    def run(
+        self, maps: tuple[Tensor, ...], rows: int, x: Tensor, w: Tensor, ending: tuple[Any, ...]
+    ) -> Tensor | None:
+        """The result; None of a map that has to be looked at, which may be wrong."""
+        index, residual, count = maps[self.first], ending[2], x.size(0)
+        if (
+            index.dim() != 2
+            or index.size(0) != rows
+            or index.device != x.device
+            or min(rows, count) < 2  # one row may be a dot product
+            or (residual is not None and residual.size(0) != rows)
+        ):
+            return None
+        of_map = (rows, count) if self.transposed else (count, rows)
+        tables = index_tables(maps, *of_map, self.first)
+        launch = over_map(self.launch, self.describe, tables, (rows, self.stride[0]), self.stride)
+        return launch.result(x, w, *ending)
+
+
+def kept(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``sparse_conv`` of real tensors as a kept launch from the second call of a signature on.
+
+    ``function`` is the pass with all its checks. Autograd records nothing below the operator.
+    """
+
+    def run(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
+        if not devices.runs_kernels(x):
+            return function(x, w, *numbers)
+        maps, rows, rest = numbers[:_MAPS], numbers[_MAPS], numbers[_MAPS + 1 :]
+        rest = *rest, *_DEFAULTS[len(rest) :]
+        groups, transposed, mirrored, *given = rest
+        bias, scale, residual, activation, slope, out_dtype = given
+        key = "operator", groups, transposed, mirrored, activation, slope
+        tensors = x, w, bias, scale, residual
+        call: SparseLaunch | None = sparse.find(key, out_dtype, *tensors)
+        if call is not None:
+            found = call.run(maps, rows, x, w, (bias, scale, residual))
+            if found is not None:
+                return found
+        result = function(x, w, *numbers)
+        if call is None and all(t is None or t.is_contiguous() for t in tensors):
+            of = MapConv(tuple(w.shape), groups, transposed, mirrored)
+            ending = EpilogueArgs(*given)
+            make = partial(SparseLaunch, x, of, ending, result.dtype)
+            sparse.keep(make, key, out_dtype, *tensors)
+        return result
+
+    return run
