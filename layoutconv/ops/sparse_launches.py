@@ -1,4 +1,4 @@
-"""The operator ``sparse_conv`` past its checks: its launches, kept by signature.
+"""Operators of sparse convolutions past their checks: launches, kept by signature.
 
 Graphs of ``torch.compile`` call operators, over kernel maps that are new with every cloud. What a
 call asks for does not depend on rows: the first of a signature has all checks, later ones read
@@ -7,18 +7,22 @@ the addresses of their maps, and launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ..base import devices
 from ..gpu.launch import Launch, over_map
-from ..gpu.map_passes import MapConv, conv_pass, index_tables
+from ..gpu.map_passes import MapConv, conv_pass, index_tables, pair_tables, pairs_pass
+from ..sparse.maps.tap_pairs import Pairs
 from .call_cache import sparse
+from .chunk_sums import sum_chunks
 from .epilogue_args import EpilogueArgs
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 _MAPS = 7  # tensors of a kernel map
@@ -54,6 +58,56 @@ class SparseLaunch:
         tables = index_tables(maps, *of_map, self.first)
         launch = over_map(self.launch, self.describe, tables, (rows, self.stride[0]), self.stride)
         return launch.result(x, w, *ending)
+
+
+class PairsLaunch:
+    """The launch of one signature of ``sparse_wgrad``, over the pairs of any map."""
+
+    def __init__(self, y: Tensor, K: int, C: int, groups: int) -> None:
+        exact = torch.promote_types(y.dtype, torch.float32)
+        self.launch = Launch(tuple, y, exact, None)
+        self.describe = partial(pairs_pass, K=K, C=C, groups=groups)
+        self.shape = K, C // groups
+
+    def run(
+        self, maps: tuple[Tensor, ...], taps: Sequence[int], y: Tensor, x: Tensor
+    ) -> Tensor | None:
+        """The gradient; None of pairs that have to be looked at, or to be made."""
+        *_, outputs, inputs, lengths = maps
+        if (
+            outputs.dim() != 2
+            or lengths.numel() != prod(taps)
+            or not (outputs.device == inputs.device == lengths.device == y.device)
+            or min(y.size(0), x.size(0)) < 2
+        ):
+            return None
+        tables = pair_tables(Pairs(outputs, inputs, lengths, 0), y.size(0), x.size(0))
+        K, C = self.shape
+        parts = outputs.size(0), K, C
+        launch = over_map(self.launch, self.describe, tables, parts, (K * C, C, 1))
+        return sum_chunks(launch.result(y, x), lengths, taps, x.dtype)
+
+
+def kept_gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``sparse_wgrad`` of real tensors, as :func:`kept`."""
+
+    def run(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
+        if not devices.runs_kernels(x):
+            return function(y, x, *numbers)
+        maps, taps, groups = numbers[:_MAPS], numbers[_MAPS], (*numbers[_MAPS + 1 :], 1)[0]
+        key, rowless = ("operator", tuple(taps), groups), x[:0]  # of any number of rows
+        call: PairsLaunch | None = sparse.find(key, None, y, rowless)
+        if call is not None:
+            found = call.run(maps, taps, y, x)
+            if found is not None:
+                return found
+        result = function(y, x, *numbers)
+        if call is None and y.is_contiguous() and x.is_contiguous():
+            make = partial(PairsLaunch, y, y.shape[1], x.shape[1], groups)
+            sparse.keep(make, key, None, y, rowless)
+        return result
+
+    return run
 
 
 def kept(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

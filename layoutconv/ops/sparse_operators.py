@@ -60,7 +60,7 @@ from .formulas import (
     register,
     wgrad_gradients,
 )
-from .sparse_launches import kept
+from .sparse_launches import kept, kept_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -374,7 +374,7 @@ sparse_wgrad = torch.ops.layoutconv.sparse_wgrad.default
 
 for _device in ("cpu", "cuda"):
     torch.library.impl("layoutconv::sparse_conv", _device, kept(conv))
-    torch.library.impl("layoutconv::sparse_wgrad", _device, wgrad)
+    torch.library.impl("layoutconv::sparse_wgrad", _device, kept_gradient(wgrad))
 
 
 def _fake_conv(x: Tensor, w: Tensor, *numbers: Any, **options: Any) -> Tensor:

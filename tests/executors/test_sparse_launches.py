@@ -19,7 +19,7 @@ from layoutconv.gpu.plan import execute_gpu
 from layoutconv.ops import sparse_calls, sparse_operators
 from layoutconv.ops.sparse_operators import Maps
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
-from layoutconv.tensors.tensor_checks import check_epilogue, check_tensors
+from layoutconv.tensors.tensor_checks import allocate, check_epilogue, check_tensors
 
 C, K = 16, 32
 launched: list[Any] = []
@@ -83,10 +83,20 @@ def arguments(
 
 FILTER = torch.randn(K, 3, 3, 3, C, generator=torch.Generator().manual_seed(0)).half()
 operator = torch.ops.layoutconv.sparse_conv
+GRADIENT = torch.ops.layoutconv.sparse_wgrad
 
 
-def on_gpu(view: Any, a: Tensor, b: Tensor, out: Tensor, *, epilogue: Any = None) -> Tensor:
+def on_gpu(
+    view: Any,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    *,
+    epilogue: Any = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     """``execute`` of tensors that a GPU computes with."""
+    out = allocate(view, a, out_dtype) if out is None else out
     check_tensors(view, a, b, out)
     if epilogue is not None:
         check_epilogue(view, epilogue, a)
@@ -97,7 +107,9 @@ def refuse(*_: Any, **__: Any) -> None:
     raise AssertionError("a call that is known was checked again")
 
 
-def call(given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, list[Any]]:
+def call(
+    given: tuple[Any, ...], named: dict[str, Any], operator: Any = operator
+) -> tuple[Tensor, list[Any]]:
     """The result of the operator, and what its kernels got."""
     launched.clear()
     return operator(*given, **named), launched[:]
@@ -121,6 +133,28 @@ def test_a_new_cloud_launches_what_a_first_call_does(name, ending, transposed, m
         assert len(again) == 1
         assert again == kernels
         assert (found.shape, found.stride(), found.dtype) == (y.shape, y.stride(), y.dtype)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_filters_gradient_launches_what_a_first_call_does(name, monkeypatch):
+    def of(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        (x, _, *maps), _ = arguments(name, set(), False, rows, rows)
+        y = torch.randn(maps[7], K).half()
+        return (y, x, *maps[:7], [3, 3, 3], 1, maps[-1]), {}
+
+    calls, want = [of(rows) for rows in (500, 501, 640)], []
+    for one in calls:
+        sparse_calls.forget()
+        want.append(call(*one, GRADIENT))
+    sparse_calls.forget()
+    for rows in 520, 530:
+        call(*of(rows), GRADIENT)
+    monkeypatch.setattr(sparse_operators, "execute", refuse)
+    for one, (dw, kernels) in zip(calls, want, strict=True):
+        found, again = call(*one, GRADIENT)
+        assert len(again) == 1
+        assert again == kernels
+        assert (found.shape, found.dtype) == (dw.shape, dw.dtype)
 
 
 def test_what_is_kept_serves_no_call_that_is_wrong():
