@@ -53,7 +53,8 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
     if past is not None:
         if past.shape != input.shape or not is_in_rows(past):
             return None
-        norm = norm._replace(past=in_shape(past, (rows, C), (C, 1)))
+        norm = told(module, relu, in_shape(past, (rows, C), (C, 1)))
+        assert norm is not None
     x = in_shape(input, (rows, C), (C, 1))
     if not row_norm.takes(x, norm):
         return None

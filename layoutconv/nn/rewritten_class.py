@@ -47,7 +47,7 @@ def methods_of(kind: Any) -> dict[str, Any]:
 def why_not_changed(part: Any) -> str | None:
     """The reason to leave the class of a module as it is.
 
-    >>> print(why_not_changed(torch.nn.Sequential()))
+    >>> print(why_not_changed(torch.nn.Sequential(torch.nn.ReLU())))
     None
     >>> why_not_changed(Residual(torch.nn.ReLU()))
     'it takes sparse tensors, and fuses norms by itself'

@@ -74,7 +74,7 @@ CASES: list[tuple[tuple[int, ...], torch.dtype, bool, bool]] = [
 
 @pytest.fixture(params=["merged by all", "merged apart"])
 def apart(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether kernels of their own merge what parts of rows have left, as of large images."""
+    """True where kernels of their own merge what parts of rows have left, as of large images."""
     if request.param == "merged apart":
         monkeypatch.setattr(row_norm, "LARGE", 1)
         monkeypatch.setattr(row_norm, "MANY_PARTS", 3)

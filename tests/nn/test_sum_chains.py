@@ -40,7 +40,7 @@ def image(seed: int = 0) -> Tensor:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each call of a chain is one launch."""
+    """Grows by True with each call of a chain that is one launch, by False with others."""
     found: list[bool] = []
     asked = dense_sum._is_one_launch
 
