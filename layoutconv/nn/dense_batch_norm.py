@@ -39,22 +39,20 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
     if not (module.training and may_launch(input) and type(past) in _PLAIN_OR_NONE):
         return None
     module._check_input_dim(input)
-    norm = told(module, relu, past)
-    if norm is None or type(norm.momentum) is not float:
-        return None
-    if not are_read(input, norm.weight, norm.bias, past) or not _PLAIN_OR_NONE.issuperset(
-        map(type, (norm.counted, *(norm.running or ())))
-    ):
+    learnt = module._parameters
+    if not are_read(input, learnt.get("weight"), learnt.get("bias"), past):
         return None
     C = input.shape[1]
     rows = input.numel() // C if C else 0
     if rows < 2 or module.num_features != C or not is_in_rows(input):
         return None  # or an error, whose words are torch's
-    if past is not None:
-        if past.shape != input.shape or not is_in_rows(past):
-            return None
-        norm = told(module, relu, in_shape(past, (rows, C), (C, 1)))
-        assert norm is not None
+    if past is not None and (past.shape != input.shape or not is_in_rows(past)):
+        return None
+    norm = told(module, relu, None if past is None else in_shape(past, (rows, C), (C, 1)))
+    if norm is None or type(norm.momentum) is not float:
+        return None
+    if not _PLAIN_OR_NONE.issuperset(map(type, (norm.counted, *(norm.running or ())))):
+        return None
     x = in_shape(input, (rows, C), (C, 1))
     if not row_norm.takes(x, norm):
         return None
