@@ -21,7 +21,7 @@ OPERATOR = type(torch.ops.aten.relu.default)
 NAMESPACES = ("aten", "prims", "layoutconv")
 # The modules of ``ops`` that register operators, by how these begin: a dense network loads no more.
 REGISTER = {
-    "layoutconv.conv_": ("dense_operators",),
+    "layoutconv.conv_": ("dense_calls",),
     "layoutconv.": ("sparse_operators", "gathered_operators"),
 }
 ARITHMETIC = {

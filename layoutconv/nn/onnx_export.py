@@ -42,7 +42,7 @@ def onnx_translations() -> dict[Any, Callable[..., Any]]:
     >>> if importlib.util.find_spec("onnxscript"):
     ...     assert torch.ops.layoutconv.conv_fprop.default in onnx_translations()
     """
-    from ..ops import dense_operators, sparse_operators  # noqa: F401, by which they are registered
+    from ..ops import dense_calls, sparse_operators  # noqa: F401, by which they are registered
 
     try:
         defs = import_module("onnx.defs")
