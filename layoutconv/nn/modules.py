@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentError
+from ..tensors.channels_last import with_packed_strides
 from ..tensors.epilogue_in_torch import activate
 from . import functional
 from .arguments import check_activation, near_and_far
@@ -155,12 +156,16 @@ class _ConvTranspose(_ChannelsLast, Activated):
 def to_channels_last(weight: torch.nn.Parameter) -> None:
     """Bring the memory of a weight (K, C, *taps) into the order (K, *taps, C), C fastest.
 
-    >>> weight = torch.nn.Parameter(torch.ones(2, 3, 5))
-    >>> to_channels_last(weight)
-    >>> weight.stride()
-    (15, 1, 3)
+    Its strides are those of its gradient, of modes of extent 1, too: where they differ for one
+    parameter, optimizers of torch (``foreach``) take all of a list one by one.
+
+    >>> weight, pointwise = (torch.nn.Parameter(torch.ones(2, 3, taps)) for taps in (5, 1))
+    >>> to_channels_last(weight), to_channels_last(pointwise)
+    (None, None)
+    >>> weight.stride(), pointwise.stride()
+    ((15, 1, 3), (3, 1, 3))
     """
-    weight.data = weight.data.movedim(1, -1).contiguous().movedim(-1, 1)
+    weight.data = with_packed_strides(weight.data.movedim(1, -1).contiguous().movedim(-1, 1))
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):

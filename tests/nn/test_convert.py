@@ -376,3 +376,24 @@ def test_converted_subclasses_can_be_parametrized_and_compiled():
     parametrize.remove_parametrizations(ours, "weight", leave_parametrized=False)
     torch.testing.assert_close(ours(x), expected)
     assert type(ours) is Simple
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("taps", "groups"), [(1, 1), (3, 1), (1, 4), (3, 4), (3, 2)])
+def test_gradients_have_the_strides_of_parameters(
+    rank: int, transposed: bool, taps: int, groups: int
+) -> None:
+    """Else optimizers of torch take a list of parameters one by one, and copies of lists do."""
+    kind = getattr(torch.nn, f"Conv{'Transpose' if transposed else ''}{rank}d")
+    net = lc.nn.convert(torch.nn.Sequential(kind(4, 8, taps, groups=groups)))
+    x = torch.randn(2, 4, *[5] * rank)
+    for _ in range(3):
+        net.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = net(x)
+        y.float().square().sum().backward()
+        for parameter in net.parameters():
+            assert parameter.grad is not None
+            assert parameter.grad.stride() == parameter.stride()
+            assert torch.empty_like(parameter).stride() == parameter.stride()
