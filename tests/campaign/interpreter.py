@@ -29,6 +29,7 @@ _spans: dict[int, int] = {}  # bytes from an address, as the tensor had that was
 
 def install(kernel: Callable[[str], object]) -> None:
     """Stand in; ``kernel`` is told the digest of every kernel that is compiled."""
+    from layoutconv.gpu import launch as gpu_launch
     from layoutconv.gpu import plan as gpu_plan
     from layoutconv.kernels.compile import store
 
@@ -45,8 +46,8 @@ def install(kernel: Callable[[str], object]) -> None:
 
     tensor.data_ptr = noted
     own: Any = store
-    plans: Any = gpu_plan
-    plans._address = noted
+    for module in gpu_launch, gpu_plan:  # which have it by another name
+        module.__dict__["_address"] = noted
 
     def load(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Any:
         kernel(digest)

@@ -24,6 +24,7 @@ from .blocking import blocked
 
 BY_HAND = {
     "relu": lambda v, _: max(v, 0.0),
+    "relu6": lambda v, _: min(max(v, 0.0), 6.0),
     "leaky_relu": lambda v, slope: v if v > 0 else slope * v,
     "gelu": lambda v, _: 0.5 * v * (1 + math.erf(v / math.sqrt(2))),
     "gelu_tanh": lambda v, _: (
