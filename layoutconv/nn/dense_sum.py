@@ -63,10 +63,20 @@ def summed(
     y = conv(input)
     for module in between:
         y = module(y)
-    if in_place:
-        y += past
-    else:
-        y = y + past
+    return followed(y, last, past, in_place)
+
+
+def followed(y: Any, last: Any, past: Any, in_place: bool) -> Tensor:
+    """``last(y + past)`` as a forward pass has it: ``past`` may be None; ``last`` None is a ReLU.
+
+    >>> followed(torch.tensor([-1.0, 1.0]), None, torch.ones(2), False)
+    tensor([0., 2.])
+    """
+    if past is not None:
+        if in_place:
+            y += past
+        else:
+            y = y + past
     return torch.relu(y) if last is None else last(y)  # type: ignore[no-any-return]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..base.torch_internals import has_global_hooks
 from ..ops.guard import PLAIN
 from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, by_kernels
+from .dense_sum import followed
 from .trained_norm import are_bare
 
 _OURS = frozenset({BatchNorm1d, BatchNorm2d, BatchNorm3d})
@@ -62,13 +63,7 @@ def normed(
     y = norm(input)
     if between is not None:
         y = between(y)
-    if past is not None:
-        if in_place:
-            y += past
-        else:
-            y = y + past
-    y = torch.relu(y) if last is None else last(y)
-    return y  # type: ignore[no-any-return]
+    return followed(y, last, past, in_place)
 
 
 def ahead(module: Any, input: Any) -> tuple[Any, Any]:

@@ -328,55 +328,42 @@ class DenseCall(BoundCall):
         return result
 
 
-def _by_calls(name: str) -> PassOf:
-    """A pass of a gradient as a cached call, found from its second time on."""
+def _by_calls(name: str, *, wide: bool = False) -> PassOf:
+    """A pass of a gradient as a cached call, found from its second time on.
+
+    ``wide``: the gradient of a filter as its sums, float32: no launch rounds them, and none widens
+    them. Where gradients of it may be wanted, or torch has to see it, it is rounded as its operands
+    are.
+    """
     place, operator = Arguments._fields.index(name), getattr(OPERATORS, name)
 
     def run(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
+        if wide and is_grad_enabled():
+            return _CALLS.wgrad(over, a, b)
         numbers = over[place]
-        key = name, numbers
-        call = dense.find(key, None, a, b)
+        key, kind = (name, numbers), torch.float32 if wide else None
+        call = dense.find(key, kind, a, b)
         if call is not None:
             found: Tensor = call.run(a, b)
             return found
-        if _has_nothing_to_lower(a, b):
+        # Autocast has nothing to lower.
+        if a.dtype is b.dtype and autocast_dtype(a, b) is a.dtype and not is_compiling():
             with without_autocast(a.device.type):
                 return run(over, a, b)
-        result = operator(over, a, b)
-        return remember(FirstCall(key, (a, b), EpilogueArgs(), numbers, name), result)
+        ending = EpilogueArgs(out_dtype=kind)
+        if not wide:
+            result = operator(over, a, b)
+        elif is_plain(a, b):
+            result = wgrad(a, b, *numbers, *ending)
+        else:
+            return _CALLS.wgrad(over, a, b)
+        return remember(FirstCall(key, (a, b), ending, numbers, name), result)
 
     return run
 
 
-def _has_nothing_to_lower(a: Tensor, b: Tensor) -> bool:
-    """Return whether autocast is on, and its dtype is that of both tensors."""
-    return a.dtype is b.dtype and autocast_dtype(a, b) is a.dtype and not is_compiling()
-
-
-def _wide_wgrad(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
-    """The gradient of a filter as its sums, float32: no launch rounds them, and none widens them.
-
-    Where gradients of it may be wanted, or torch has to see it, it is rounded as its operands are.
-    """
-    if is_grad_enabled():
-        return _CALLS.wgrad(over, a, b)
-    numbers, ending = over.wgrad, EpilogueArgs(*wide_sums(a.dtype))
-    key = "wgrad", numbers
-    call = dense.find(key, ending.out_dtype, a, b)
-    if call is not None:
-        found: Tensor = call.run(a, b)
-        return found
-    if _has_nothing_to_lower(a, b):
-        with without_autocast(a.device.type):
-            return _wide_wgrad(over, a, b)
-    if not is_plain(a, b):
-        return _CALLS.wgrad(over, a, b)
-    result = wgrad(a, b, *numbers, *ending)
-    return remember(FirstCall(key, (a, b), ending, numbers, "wgrad"), result)
-
-
 _CALLS = Runner(_by_calls("fprop"), _by_calls("dgrad"), _by_calls("wgrad"))
-_WIDE = Runner(_CALLS.fprop, _CALLS.dgrad, _wide_wgrad)
+_WIDE = Runner(_CALLS.fprop, _CALLS.dgrad, _by_calls("wgrad", wide=True))
 
 
 def _of_operator(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
