@@ -14,6 +14,7 @@ from .layer_kinds import DenseLayers, TransposedLayers, kind_of_layer
 from .modules import to_channels_last
 from .own_padding import OWN_PADDING
 from .padded_norm import is_hooked
+from .reached import reached
 from .residual import Residual, working
 from .rewritten_class import restore_class, rewritten_class, why_not_changed
 from .sequences import is_sequence
@@ -43,7 +44,8 @@ def fold_batch_norms(module: Module) -> Module:
 
     Left as they are: a convolution that is used, or has a parameter that is used, at two places, or
     a forward pass of its own; modules with hooks or parametrizations; a batch norm without running
-    statistics.
+    statistics; modules that the forward pass of another than their parent calls, or that one reads
+    parameters of, as far as ``torch.fx`` can run it. Calls from outside of the model are not seen.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a module in training mode.
 
@@ -63,15 +65,18 @@ def fold_batch_norms(module: Module) -> Module:
         if part.training and (part._modules or part._parameters or part._buffers):
             expected = "a module in evaluation mode: call eval() first"
             raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
-    once = used_once(module)
+    seen = reached(module)
+    once = used_once(module) - seen
     for part in reversed(list(module.modules())):  # what is within comes first
+        if "forward" in part.__dict__:
+            continue
         if is_sequence(part):
-            _fold(part, once)
+            _fold(part, once, seen)
         elif any(map(_takes_norms, part._modules.values())):
             _fold_called(part, once)
     for part in list(module.modules()):
         if type(part) is Residual and not is_hooked(part):
-            _fuse(part, once)
+            _fuse(part, once, seen)
     for part in list(module.modules()):
         _end_in_sums(part)
     return module
@@ -88,7 +93,7 @@ def _end_in_sums(part: Any) -> None:
         part.__class__ = rewritten_class(kind, code, False)
 
 
-def _fuse(block: Residual, once: set[int]) -> None:
+def _fuse(block: Residual, once: set[int], seen: set[int]) -> None:
     """Let the last convolution of a block add what is past it, and the activation follow."""
     body, past, ending = block.body, block.past, block.activation
     if block.is_fused or not is_sequence(body) or is_hooked(body):
@@ -97,7 +102,7 @@ def _fuse(block: Residual, once: set[int]) -> None:
     if not isinstance(last, SparseConvolution) or id(last) not in once or is_hooked(last):
         return
     if is_sequence(past):  # of features, a row to a cell: no other mode has channels
-        _fold(past, once, lambda module: isinstance(module, torch.nn.Linear))
+        _fold(past, once, seen, lambda module: isinstance(module, torch.nn.Linear))
     activation = None if is_hooked(ending) else activation_of(ending)
     if last.activation is not None or (
         activation is None and type(ending) is not torch.nn.Identity
@@ -114,8 +119,10 @@ def _takes_norms(module: Any) -> bool:
     return home is not None and home.folds(module)
 
 
-def _fold(sequence: torch.nn.Module, once: set[int], takes: Any = _takes_norms) -> None:
-    """Fold neighbours of a sequence."""
+def _fold(
+    sequence: torch.nn.Module, once: set[int], seen: set[int], takes: Any = _takes_norms
+) -> None:
+    """Fold neighbours of a sequence, but for those that are ``seen`` from elsewhere."""
     found: Any = None  # the convolution that what follows can be taken up by
     for name, part in list(sequence._modules.items()):
         inner: Any = part.module if type(part) is Features and not is_hooked(part) else part
@@ -124,6 +131,8 @@ def _fold(sequence: torch.nn.Module, once: set[int], takes: Any = _takes_norms) 
         last = _last(inner, once)
         if takes(last):
             found = last if _can_fold(last, once) else None
+        elif seen & {id(part), id(inner)}:
+            found = None
         else:
             found = None if found is None else _taken_up(found, inner, sequence, name)
 

@@ -61,12 +61,14 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
 
 
 def is_hooked(module: Any) -> bool:
-    """Return whether somebody wants to see what goes in or comes out.
+    """Return whether somebody wants to see what goes in or comes out, or has replaced the forward
+    pass of this module alone.
 
     >>> is_hooked(torch.nn.ReLU())
     False
     """
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    own = module.__dict__
+    return bool(own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own)
 
 
 def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from ..base.torch_internals import saved_tensors_hooks_on_top
 from .forward_code import UnknownPass
 
 _DEVICES = "cpu", "cuda"
+_SETS = "it sets attributes"
 _HOLDERS = list, dict, set
 _IN_PLACE = (
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior",
@@ -50,7 +51,7 @@ def recorded(module: Any, *, training: bool = True) -> Graph:
     return graph
 
 
-class _Proxy(torch.fx.Proxy):
+class Proxy(torch.fx.Proxy):
     """A value that passes for a tensor, and records what is done to it in place as such."""
 
     @property  # type: ignore[misc]
@@ -68,11 +69,13 @@ def _in_place(name: str) -> Any:
 
 
 for _name in _IN_PLACE:
-    setattr(_Proxy, f"__{_name}__", _in_place(_name))
+    setattr(Proxy, f"__{_name}__", _in_place(_name))
 
 
 class _Recorder(torch.fx.Tracer):
     """A tracer whose leaves are all modules, and which refuses what it would lose."""
+
+    proxy_buffer_attributes = True  # else a pass that reads values of buffers would keep them
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class _Recorder(torch.fx.Tracer):
         return True
 
     def proxy(self, node: Node) -> Any:
-        return _Proxy(node, self)
+        return Proxy(node, self)
 
     def create_node(self, *args: Any, **named: Any) -> Node:
         if _modes() != self.modes:
@@ -90,7 +93,7 @@ class _Recorder(torch.fx.Tracer):
         return super().create_node(*args, **named)
 
     def create_arg(self, a: Any) -> Any:
-        if type(a) is _Proxy:
+        if type(a) is Proxy:
             return a.node
         if type(a) is torch.Tensor and all(a is not b for b in self.root.buffers()):
             raise UnknownPass("it makes a tensor, or keeps one that is no buffer")
@@ -112,30 +115,51 @@ def _recorded(module: Any, training: bool, other: bool) -> Graph:
 
     A copy runs, whose modules and parameters are those of the module.
     """
-    randomness, children = _randomness(), {m: dict(m.__dict__) for m in module.modules()}
-    try:
-        _ask_for_arguments(type(module))
-        copied = copy_of(module, training=training)
-        before = _contents(copied)
-        with torch.set_grad_enabled(not other), _autocast(other):
-            graph = _Recorder().trace(copied)
-    except Exception as error:  # whatever somebody else's code raises
-        text = (str(error).strip().splitlines() or [""])[0]
-        raise UnknownPass(f"torch.fx cannot record it: {type(error).__name__}: {text}") from error
-    finally:
-        drawn = _randomness() != randomness
-        _set_randomness(randomness)
-        changed = [m for m, was in children.items() if _differ(m.__dict__, was)]
-        for child in changed:
-            child.__dict__.clear()
-            child.__dict__.update(children[child])
-    if drawn:
-        raise UnknownPass("it draws random numbers in Python")
-    if changed or _contents(copied) != before:
-        raise UnknownPass("it sets attributes")
+    with undone(module) as done:
+        try:
+            _ask_for_arguments(type(module))
+            copied = copy_of(module, training=training)
+            before = _contents(copied)
+            with torch.set_grad_enabled(not other), _autocast(other):
+                graph = _Recorder().trace(copied)
+        except Exception as error:  # whatever somebody else's code raises
+            text = (str(error).strip().splitlines() or [""])[0]
+            raise UnknownPass(
+                f"torch.fx cannot record it: {type(error).__name__}: {text}"
+            ) from error
+    if not done and _contents(copied) != before:
+        done.append(_SETS)
+    if done:
+        raise UnknownPass(done[0])
     for node in graph.nodes:  # annotations would be names in its code
         node.type = None
     return graph
+
+
+@contextmanager
+def undone(module: torch.nn.Module) -> Iterator[list[str]]:
+    """Undo what is done to modules within, and to generators of random numbers; gives a list,
+    which says at the end what that was.
+
+    >>> module = torch.nn.ReLU()
+    >>> with undone(module) as done:
+    ...     module.inplace = None
+    >>> module.inplace, done
+    (False, ['it sets attributes'])
+    """
+    randomness, children = _randomness(), {m: dict(m.__dict__) for m in module.modules()}
+    done: list[str] = []
+    try:
+        yield done
+    finally:
+        if _randomness() != randomness:
+            done.append("it draws random numbers in Python")
+        _set_randomness(randomness)
+        for child, was in children.items():
+            if _differ(child.__dict__, was):
+                child.__dict__.clear()
+                child.__dict__.update(was)
+                done.append(_SETS)
 
 
 def _ask_for_arguments(kind: Any) -> None:

@@ -1,0 +1,107 @@
+"""Modules that a forward pass calls, or reads, past the module that they belong to.
+
+A block says in its own forward pass what follows a convolution. A network that calls the
+convolution of a block by itself, or reads its weight, sees another one once that is folded.
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter, signature
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .forward_code import UnknownPass
+from .recorded_pass import Proxy, copy_of, undone
+from .sequences import is_sequence
+
+_SAY_NO_VALUES = frozenset({"dtype", "device", "shape", "ndim"})
+
+
+def reached(module: torch.nn.Module) -> set[int]:
+    """The ids of modules within that some forward pass of another than their parent calls, or
+    that any reads a parameter or buffer of.
+
+    ``torch.fx`` runs each pass in evaluation mode, with the defaults of optional arguments. What
+    comes after something that it cannot run is not seen.
+
+    >>> class Network(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.body = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    ...     def forward(self, x):
+    ...         return self.body(x) + self.body[0](x)
+    >>> net = Network()
+    >>> reached(net) == {id(net.body[0])}
+    True
+    """
+    found: set[int] = set()
+    for part in list(module.modules()):
+        if part._modules and not is_sequence(part) and not _is_list(part):
+            found |= _reached_by(part)
+    return found
+
+
+def _reached_by(part: torch.nn.Module) -> set[int]:
+    watcher = _Watcher(part)
+    with undone(part):
+        try:
+            defaults = {
+                name: one.default
+                for name, one in signature(type(part).forward).parameters.items()
+                if one.default is not Parameter.empty
+            }
+            watcher.trace(copy_of(part, training=False), defaults or None)
+        except (Exception, UnknownPass):  # whatever somebody else's code raises
+            pass
+    return watcher.found | watcher.read()
+
+
+def _is_list(module: Any) -> bool:
+    """Return whether a module has no forward pass, as a ``torch.nn.ModuleList``."""
+    return type(module).forward is torch.nn.Module.forward
+
+
+class _Watcher(torch.fx.Tracer):
+    """A tracer that sees which modules are called, and goes into those that it does not know."""
+
+    proxy_buffer_attributes = True
+
+    def __init__(self, part: torch.nn.Module) -> None:
+        super().__init__()
+        self.part, self.found = part, set[int]()
+        self.names = {inner: name for name, inner in part.named_modules() if name}
+        self.near, lists = set[Any](), [part]
+        while lists:
+            for child in lists.pop()._modules.values():
+                if child is not None and child not in self.near:
+                    self.near.add(child)
+                    lists += [child] if _is_list(child) else []
+
+    def call_module(self, m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        if m not in self.near:
+            self.found.add(id(m))
+        if m not in self.names:
+            return forward(*args, **kwargs)
+        return self.create_proxy("call_module", self.names[m], args, kwargs)
+
+    def proxy(self, node: Node) -> Any:
+        return Proxy(node, self)
+
+    def create_arg(self, a: Any) -> Any:
+        return a.node if type(a) is Proxy else super().create_arg(a)
+
+    def read(self) -> set[int]:
+        """The ids of other modules whose parameters or buffers take part in the pass."""
+        nodes = self.graph.nodes if hasattr(self, "graph") else ()
+        owners = (
+            str(node.target).rpartition(".")[0]
+            for node in nodes
+            if node.op == "get_attr" and not all(map(_says_no_value, node.users))
+        )
+        return {id(self.part.get_submodule(name)) for name in owners if name}
+
+
+def _says_no_value(user: Node) -> bool:
+    return user.target is getattr and user.args[1] in _SAY_NO_VALUES

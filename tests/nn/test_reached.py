@@ -1,0 +1,156 @@
+"""Folding of modules that a network calls, or reads, past the module that they belong to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+import layoutconv as lc
+from layoutconv.nn.reached import reached
+
+from .test_fold_called import prepared
+
+
+class Block(nn.Module):
+    """A block with a method that is no part of its forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, 1, 1), nn.BatchNorm2d(4)
+        self.act = nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(self.conv(x)))
+
+    def raw(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+class Network(nn.Module):
+    """A network whose forward pass is a function of it and its input."""
+
+    def __init__(self, call: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.call, self.block = call, Block()
+        parts = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1)
+        self.body, self.held = nn.Sequential(*parts), nn.ModuleList([Block()])
+        self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.refs = [self.block.conv]
+
+    def forward(self, x: Tensor, option: Any = None) -> Any:
+        return self.call(self, x)
+
+
+class Strict(Network):
+    """One without an option, which may be folded itself."""
+
+    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+        return self.call(self, x)
+
+
+def image() -> Tensor:
+    return torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(0)).double()
+
+
+def collected(net: Any, x: Tensor) -> Tensor:
+    found = []
+    for module in net.body:
+        x = module(x)
+        found.append(x)
+    return torch.cat(found)
+
+
+def one(values: Tensor) -> Tensor:
+    return values.view(1, -1, 1, 1)
+
+
+PAST_A_MODULE: dict[str, Callable[[Any, Tensor], Any]] = {
+    "a convolution": lambda net, x: net.block(x) + net.block.conv(x),
+    "a norm": lambda net, x: net.block.norm(net.block(x)),
+    "an activation": lambda net, x: net.block.act(net.block(x)),
+    "a method": lambda net, x: net.block(x) + net.block.raw(x),
+    "one in a list": lambda net, x: net.held[0](x) + net.held[0].conv(x),
+    "a reference": lambda net, x: net.block(x) + net.refs[0](x),
+    "each of a sequence": collected,
+    "a slice of a sequence": lambda net, x: net.body(x) + net.body[:1](x),
+    "one of a sequence": lambda net, x: net.body(x) + net.body[0](x),
+    "a weight": lambda net, x: net.block(x) + conv2d(x, net.block.conv.weight, padding=1),
+    "a running mean": lambda net, x: net.block(x) * one(net.block.norm.running_mean),
+    "its own weight": lambda net, x: net.norm(net.conv(x)) + conv2d(x, net.conv.weight),
+    "the weight of its own norm": lambda net, x: net.norm(net.conv(x)) * one(net.norm.weight),
+}
+
+
+@pytest.mark.parametrize("kind", [Network, Strict])
+@pytest.mark.parametrize("name", PAST_A_MODULE)
+@torch.no_grad()
+def test_what_is_reached_past_a_module_is_not_folded(name: str, kind: Any) -> None:
+    net = prepared(kind(PAST_A_MODULE[name]))
+    expected = net(image())
+    folded = lc.nn.fold_batch_norms(copy.deepcopy(net))
+    torch.testing.assert_close(folded(image()), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net, x: net.held[0](net.block(x)),
+        lambda net, x: net.block(x.to(net.block.conv.weight.dtype)),
+    ],
+)
+@torch.no_grad()
+def test_other_passes_hinder_no_folding(call: Any) -> None:
+    net: Any = prepared(Network(call))
+    expected = net(image())
+    assert not reached(net)
+    lc.nn.fold_batch_norms(net)
+    assert type(net.block.norm) is type(net.block.act) is type(net.held[0].norm) is nn.Identity
+    torch.testing.assert_close(net(image()), expected, rtol=1e-12, atol=1e-12)
+
+
+def _other_order(self: Any, x: Tensor) -> Tensor:
+    found: Tensor = self.conv(self.norm(x))
+    return found
+
+
+@pytest.mark.parametrize("place", ["norm", "block", "sequence"])
+@torch.no_grad()
+def test_a_forward_pass_of_one_module_alone_is_heeded(place: str) -> None:
+    block = Block()
+    net = prepared(nn.Sequential(block, nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)))
+    if place == "norm":
+        block.norm.forward = lambda x: 2 * x  # type: ignore[method-assign, assignment]
+    elif place == "block":
+        block.forward = MethodType(_other_order, block)  # type: ignore[method-assign, assignment]
+    else:
+        net.forward = lambda x: net[1](net[2](net[0](x)))  # type: ignore[index, method-assign, assignment]
+    expected = net(image())
+    lc.nn.fold_batch_norms(net)
+    torch.testing.assert_close(net(image()), expected, rtol=1e-12, atol=1e-12)
+
+
+class Buffered(Block):
+    """A block whose forward pass reads the value of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.conv(x) + x) * float(self.factor)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_values_of_buffers_are_those_of_each_call() -> None:
+    net: Any = prepared(nn.Sequential(Buffered()))
+    lc.nn.fold_batch_norms(net)
+    before = net(image())
+    net[0].factor.fill_(4)
+    torch.testing.assert_close(net(image()), 2 * before)
