@@ -142,7 +142,7 @@ def _ask_whether_it_may_move(module: Any, chain: _Chain, own: Any) -> None:
     or call the norm.
     """
     roots, past = _roots(module, chain.norm.graph), chain.past()
-    read = roots[chain.norm]
+    read = roots[chain.norm] | {own}
     nodes = list(chain.norm.graph.nodes)
     parts = {chain.norm, chain.between, chain.add}
     for node in nodes[nodes.index(chain.norm) + 1 : nodes.index(chain.relu)]:
@@ -159,12 +159,17 @@ def _ask_whether_it_may_move(module: Any, chain: _Chain, own: Any) -> None:
 
 
 def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
-    """Names of the memory that the result of each node may be, and that each norm reads."""
+    """Names of the memory that the result of each node may be, and that each norm reads; a module
+    stands for its parameters and buffers.
+    """
     found: dict[Node, set[Any]] = {}
     for node in graph.nodes:
         given: set[Any] = set().union(*(found[one] for one in node.all_input_nodes))
         if node.op == "placeholder":
             found[node] = {"inputs"}
+            continue
+        if node.op == "get_attr":
+            found[node] = {module.get_submodule(str(node.target).rpartition(".")[0])}
             continue
         if node.op != "call_module":
             found[node] = given | {node}

@@ -364,6 +364,13 @@ def shortcut_changed(self: Any, x: Tensor) -> Tensor:
     return torch.relu(y) + h
 
 
+def state_between(self: Any, x: Tensor) -> Tensor:
+    """Statistics that the norm has just moved."""
+    y = self.norm(self.conv(x))
+    mean = 2 * self.norm.running_mean.mean()
+    return torch.relu(y) * mean
+
+
 def called_between(self: Any, x: Tensor) -> Tensor:
     y = self.norm(self.conv(x))
     z = self.norm(x).abs()
@@ -456,6 +463,7 @@ LEFT: list[tuple[Callable[..., Any], str]] = [
     (input_changed, "may be changed before the ReLU"),
     (input_changed_by_a_module, "may be changed before the ReLU"),
     (shortcut_changed, "may be changed before the ReLU"),
+    (state_between, "may be changed before the ReLU"),
     (called_between, "called again before the ReLU"),
     (silu, "no ReLU follows it"),
     (scaled, "no ReLU follows it"),
