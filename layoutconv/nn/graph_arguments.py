@@ -101,7 +101,7 @@ class Arguments:
                 if rows.setdefault(group, count) != count:
                     return None
             elif isinstance(leaf, Tensor):
-                others.append(leaf.shape[:1])
+                others.append((leaf.shape[:1], _order_of(leaf)))
         sizes = tuple(rows[group] for group in range(len(rows)))
         return Signature((self.form, places, tuple(others), mode), sizes)
 
@@ -204,6 +204,12 @@ class Memory:
             else:
                 made.append(leaf if memory is None else memory)
         return put_together(self._call.structure, iter(made)), clouds
+
+
+def _order_of(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of a tensor that say how it lies in memory."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(stride for extent, stride in pairs if extent > 1)
 
 
 def versions(*tensors: Tensor) -> list[int]:

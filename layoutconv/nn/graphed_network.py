@@ -134,7 +134,7 @@ def graphed(
         net: any module of sparse tensors, of :mod:`layoutconv.nn` or of spconv's names, or a dense
             one, in evaluation mode and under ``torch.no_grad()``. It takes sparse tensors, or
             tensors of features and cells that it makes one of, or images, nested in tuples, lists
-            and dicts, and returns such. A dense one has a bucket for each shape.
+            and dicts, and returns such. A dense one has a bucket for each shape and memory order.
         factor: rows of a bucket, relative to the call that it was made for; 1 or more.
         buckets: the most that are kept. Those that were used last stay, half of them at least.
         nbytes: the most that all of them take; a quarter of the GPU's memory if it is not given.

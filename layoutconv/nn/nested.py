@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
 Structure = Hashable
@@ -25,8 +26,11 @@ def put_together(structure: Any, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     kind, parts = structure
     if issubclass(kind, dict):
+        named = {name: put_together(part, leaves) for name, part in parts}
+        if is_dataclass(kind):  # one that may be read as a dict
+            return kind(**named)  # type: ignore[operator]
         made = kind()
-        made.update((name, put_together(part, leaves)) for name, part in parts)
+        made.update(named)
         return made
     values = [put_together(part, leaves) for part in parts]
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
@@ -46,7 +50,12 @@ def _structure(value: Any, leaves: list[Any]) -> Structure:
     kind = type(value)
     if isinstance(value, dict):
         return kind, tuple((name, _structure(one, leaves)) for name, one in value.items())
-    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+    if kind in (tuple, list) or (isinstance(value, tuple) and _has_names(kind)):
         return kind, tuple(_structure(one, leaves) for one in value)
     leaves.append(value)
     return None
+
+
+def _has_names(kind: Any) -> bool:
+    """Return whether tuples of a kind are named ones, of Python or as functions of torch return."""
+    return hasattr(kind, "_fields") or kind.__module__ == "torch.return_types"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -104,3 +107,76 @@ def test_python_that_reads_values_is_eager_and_says_so(runs: int) -> None:
         assert torch.equal(graph(image(8, 0)), Reads()(image(8, 0)))
     assert graph.report().hits == 0
     assert any("reads a value on the host" in why for why in graph.report().eager)
+
+
+class Calls(nn.Module):
+    """A network whose forward pass is a function."""
+
+    def __init__(self, call: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: Tensor) -> Any:
+        return self.call(x)
+
+
+@torch.no_grad()
+def test_orders_of_memory_have_graphs_of_their_own() -> None:
+    """What is returned, and what Python asks for, may depend on them."""
+    net = Calls(lambda x: 2 * x if x.is_contiguous() else 3 * x).eval()
+    graph = captured(net)
+    for number in range(2):
+        x = image(8, number)
+        for given in x, x.contiguous(memory_format=torch.channels_last):
+            found, expected = graph(given), net(given)
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride()
+    one = image(8, 0)[:1]
+    graph(one), graph(one.as_strided(one.shape, (7, *one.stride()[1:])))
+    report = graph.report()
+    assert (report.hits, report.warm_ups, report.eager) == (3, 3, {})
+
+
+@dataclass
+class Output(OrderedDict):  # type: ignore[type-arg]
+    """A dict with fields, which refuses to be updated, as results of large libraries are."""
+
+    scores: Any = None
+    states: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("scores", "states"):
+            if getattr(self, name) is not None:
+                super().__setitem__(name, getattr(self, name))
+
+    def update(self, *_: Any, **__: Any) -> None:  # type: ignore[override]
+        raise RuntimeError("it is what it is")
+
+
+@torch.no_grad()
+def test_results_with_names() -> None:
+    net = Calls(lambda x: Output(scores=(x + 1).topk(2)))
+    graph = captured(net.eval())
+    for number in range(3):
+        found, expected = (one(image(8, number)) for one in (graph, net))
+        assert type(found) is Output
+        assert found.states is None
+        assert found.scores is found["scores"]
+        assert type(found.scores) is type(expected.scores)
+        assert torch.equal(found.scores.indices, expected.scores.indices)
+    assert (graph.report().hits, graph.report().eager) == (2, {})
+
+
+class Refuses(dict):  # type: ignore[type-arg]
+    """A dict that nobody can make anew."""
+
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__(scores=scores)
+
+
+@torch.no_grad()
+def test_results_that_cannot_be_made_anew_are_eager() -> None:
+    graph = captured(Calls(lambda x: Refuses(x + 1)).eval())
+    for number in range(3):
+        assert torch.equal(graph(image(8, number))["scores"], image(8, number) + 1)
+    assert graph.report().hits == 0
