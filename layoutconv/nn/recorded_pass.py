@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch.fx import Graph, Node
+from torch.fx.proxy import TraceError
 
 from ..base.torch_internals import saved_tensors_hooks_on_top
 from .forward_code import UnknownPass
@@ -86,6 +87,12 @@ class _Recorder(torch.fx.Tracer):
 
     def proxy(self, node: Node) -> Any:
         return Proxy(node, self)
+
+    def to_bool(self, obj: Any) -> bool:
+        try:
+            return super().to_bool(obj)
+        except TraceError as error:  # which a pass may catch, and go on another way
+            raise UnknownPass(f"torch.fx cannot record it: TraceError: {error}") from error
 
     def create_node(self, *args: Any, **named: Any) -> Node:
         if _modes() != self.modes:
