@@ -122,7 +122,7 @@ class Calls(nn.Module):
 
 @torch.no_grad()
 def test_orders_of_memory_have_graphs_of_their_own() -> None:
-    """What is returned, and what Python asks for, may depend on them."""
+    """Results, and answers that Python asks for, may depend on them."""
     net = Calls(lambda x: 2 * x if x.is_contiguous() else 3 * x).eval()
     graph = captured(net)
     for number in range(2):
