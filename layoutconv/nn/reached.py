@@ -7,6 +7,7 @@ convolution of a block by itself, or reads its weight, sees another one once tha
 from __future__ import annotations
 
 from inspect import Parameter, signature
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def _reached_by(part: torch.nn.Module) -> set[int]:
             watcher.trace(copy_of(part, training=False), defaults or None)
         except (Exception, UnknownPass):  # whatever somebody else's code raises
             pass
-    return watcher.found | watcher.read()
+    return watcher.found | watcher.called() | watcher.read()
 
 
 def _is_list(module: Any) -> bool:
@@ -71,6 +72,7 @@ class _Watcher(torch.fx.Tracer):
     def __init__(self, part: torch.nn.Module) -> None:
         super().__init__()
         self.part, self.found = part, set[int]()
+        self.past: dict[Any, list[Node]] = {}  # the calls of modules that are others' children
         self.names = {inner: name for name, inner in part.named_modules() if name}
         self.near, lists = set[Any](), [part]
         while lists:
@@ -80,17 +82,40 @@ class _Watcher(torch.fx.Tracer):
                     lists += [child] if _is_list(child) else []
 
     def call_module(self, m: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        if m not in self.near:
-            self.found.add(id(m))
         if m not in self.names:
+            self.found.add(id(m))
             return forward(*args, **kwargs)
-        return self.create_proxy("call_module", self.names[m], args, kwargs)
+        made = self.create_proxy("call_module", self.names[m], args, kwargs)
+        if m not in self.near:
+            self.past.setdefault(m, []).append(made.node)
+        return made
 
     def proxy(self, node: Node) -> Any:
         return Proxy(node, self)
 
     def create_arg(self, a: Any) -> Any:
         return a.node if type(a) is Proxy else super().create_arg(a)
+
+    def called(self) -> set[int]:
+        """The ids of modules that are called past others; of all in a sequence, one after the
+        other, that of the sequence, which might as well be called.
+        """
+        found = set()
+        for inner in self.past:
+            above = self.part.get_submodule(self.names[inner].rpartition(".")[0])
+            seen = above if is_sequence(above) and self._is_in_turn(above) else inner
+            found |= set() if seen in self.near else {id(seen)}
+        return found
+
+    def _is_in_turn(self, above: torch.nn.Module) -> bool:
+        """Return whether each module of a sequence is called once, on what the one before made,
+        which nothing else reads.
+        """
+        nodes = [self.past.get(inner, []) for inner in above._modules.values()]
+        return all(len(calls) == 1 for calls in nodes) and all(
+            after.args == (before,) and not after.kwargs and set(before.users) == {after}
+            for (before,), (after,) in pairwise(nodes)
+        )
 
     def read(self) -> set[int]:
         """The ids of other modules whose parameters or buffers take part in the pass."""

@@ -67,6 +67,12 @@ def collected(net: Any, x: Tensor) -> Tensor:
     return torch.cat(found)
 
 
+def in_turn(net: Any, x: Tensor) -> Tensor:
+    for module in net.body:
+        x = module(x)
+    return x
+
+
 def one(values: Tensor) -> Tensor:
     return values.view(1, -1, 1, 1)
 
@@ -79,6 +85,7 @@ PAST_A_MODULE: dict[str, Callable[[Any, Tensor], Any]] = {
     "one in a list": lambda net, x: net.held[0](x) + net.held[0].conv(x),
     "a reference": lambda net, x: net.block(x) + net.refs[0](x),
     "each of a sequence": collected,
+    "each of a sequence, and one again": lambda net, x: in_turn(net, x) + net.body[0](x),
     "a slice of a sequence": lambda net, x: net.body(x) + net.body[:1](x),
     "one of a sequence": lambda net, x: net.body(x) + net.body[0](x),
     "a weight": lambda net, x: net.block(x) + conv2d(x, net.block.conv.weight, padding=1),
@@ -102,6 +109,7 @@ def test_what_is_reached_past_a_module_is_not_folded(name: str, kind: Any) -> No
     "call",
     [
         lambda net, x: net.held[0](net.block(x)),
+        lambda net, x: in_turn(net, net.held[0](net.block(x))),
         lambda net, x: net.block(x.to(net.block.conv.weight.dtype)),
     ],
 )
@@ -112,6 +120,7 @@ def test_other_passes_hinder_no_folding(call: Any) -> None:
     assert not reached(net)
     lc.nn.fold_batch_norms(net)
     assert type(net.block.norm) is type(net.block.act) is type(net.held[0].norm) is nn.Identity
+    assert type(net.body[1]) is type(net.body[2]) is nn.Identity
     torch.testing.assert_close(net(image()), expected, rtol=1e-12, atol=1e-12)
 
 
