@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 
 from .forward_code import UnknownPass
-from .recorded_pass import Proxy, copy_of, undone
+from .recorded_pass import Tracer, copy_of, undone
 from .sequences import is_sequence
 
 _SAY_NO_VALUES = frozenset({"dtype", "device", "shape", "ndim"})
@@ -64,10 +64,8 @@ def _is_list(module: Any) -> bool:
     return type(module).forward is torch.nn.Module.forward
 
 
-class _Watcher(torch.fx.Tracer):
+class _Watcher(Tracer):
     """A tracer that sees which modules are called, and goes into those that it does not know."""
-
-    proxy_buffer_attributes = True
 
     def __init__(self, part: torch.nn.Module) -> None:
         super().__init__()
@@ -89,12 +87,6 @@ class _Watcher(torch.fx.Tracer):
         if m not in self.near:
             self.past.setdefault(m, []).append(made.node)
         return made
-
-    def proxy(self, node: Node) -> Any:
-        return Proxy(node, self)
-
-    def create_arg(self, a: Any) -> Any:
-        return a.node if type(a) is Proxy else super().create_arg(a)
 
     def called(self) -> set[int]:
         """The ids of modules that are called past others; of all in a sequence, one after the

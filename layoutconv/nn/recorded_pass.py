@@ -73,10 +73,20 @@ for _name in _IN_PLACE:
     setattr(Proxy, f"__{_name}__", _in_place(_name))
 
 
-class _Recorder(torch.fx.Tracer):
-    """A tracer whose leaves are all modules, and which refuses what it would lose."""
+class Tracer(torch.fx.Tracer):
+    """A tracer whose values pass for tensors."""
 
     proxy_buffer_attributes = True  # else a pass that reads values of buffers would keep them
+
+    def proxy(self, node: Node) -> Any:
+        return Proxy(node, self)
+
+    def create_arg(self, a: Any) -> Any:
+        return a.node if type(a) is Proxy else super().create_arg(a)
+
+
+class _Recorder(Tracer):
+    """A tracer whose leaves are all modules, and which refuses what it would lose."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,9 +94,6 @@ class _Recorder(torch.fx.Tracer):
 
     def is_leaf_module(self, m: Any, module_qualified_name: str) -> bool:
         return True
-
-    def proxy(self, node: Node) -> Any:
-        return Proxy(node, self)
 
     def to_bool(self, obj: Any) -> bool:
         try:
@@ -100,8 +107,6 @@ class _Recorder(torch.fx.Tracer):
         return super().create_node(*args, **named)
 
     def create_arg(self, a: Any) -> Any:
-        if type(a) is Proxy:
-            return a.node
         if type(a) is torch.Tensor and all(a is not b for b in self.root.buffers()):
             raise UnknownPass("it makes a tensor, or keeps one that is no buffer")
         return super().create_arg(a)
