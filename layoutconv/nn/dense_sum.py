@@ -13,6 +13,7 @@ from ..ops.autocast import autocast_dtype
 from ..ops.guard import PLAIN
 from .modules import Conv1d, Conv2d, Conv3d, weight_and_bias
 from .own_padding import OWN_PADDING
+from .residual import working
 from .trained_norm import are_bare
 
 _OURS = Conv1d, Conv2d, Conv3d
@@ -35,6 +36,22 @@ def is_open(module: Any) -> bool:
     )
 
 
+def conv_within(module: Any) -> Any:
+    """The one module of a ``torch.nn.Sequential`` that does something, and of that; else a module
+    itself.
+
+    >>> conv = Conv2d(4, 4, 3)
+    >>> conv_within(torch.nn.Sequential(conv, torch.nn.Identity())) is conv
+    True
+    """
+    while type(module).forward is torch.nn.Sequential.forward and are_bare(module):
+        parts = working(module)
+        if len(parts) != 1:
+            break
+        module = parts[0]
+    return module
+
+
 def summed(
     conv: Any,
     input: Any,
@@ -45,20 +62,20 @@ def summed(
 ) -> Tensor:
     """``last(between(conv(input)) + past)``, of modules and tensors.
 
-    ``between`` were identities when this was written; ``last`` is a ``torch.nn.ReLU``, or None for
-    a function that is the same. ``in_place`` says that the sum is ``+=``.
+    ``conv`` may be a container of one. ``between`` were identities when this was written; ``last``
+    is a ``torch.nn.ReLU``, or None for a function that is the same. ``in_place`` says that the sum
+    is ``+=``.
 
     >>> conv, x = Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
     >>> y = torch.relu(conv(x) + x)
     >>> torch.allclose(summed(conv, x, torch.nn.ReLU(), x), y, atol=1e-6)
     True
     """
-    if _is_one_launch(conv, input, last, past, between):
-        modes = conv.stride, conv.padding, conv.dilation, conv.groups
-        weight, bias = weight_and_bias(conv)
-        found: Tensor = conv._function(
-            input, weight, bias, *modes, activation="relu", residual=past
-        )
+    own = conv_within(conv)
+    if _is_one_launch(own, input, last, past, between):
+        modes = own.stride, own.padding, own.dilation, own.groups
+        weight, bias = weight_and_bias(own)
+        found: Tensor = own._function(input, weight, bias, *modes, activation="relu", residual=past)
         return found
     y = conv(input)
     for module in between:

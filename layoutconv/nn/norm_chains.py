@@ -10,13 +10,12 @@ from torch.fx import Graph, Node
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from .chain_nodes import is_identity, is_in_place, is_relu, is_sum, only_user
 from .forward_code import Code, UnknownPass, code_of
 from .fused_batch_norm import ahead, is_container, is_norm, normed
 from .recorded_pass import recorded
 from .trained_norm import are_bare
 
-_ADDS = {operator.add, torch.add}
-_RELUS = {torch.relu, torch.relu_, torch.nn.functional.relu, torch.nn.functional.relu_}
 _FRESH = _ConvNd, _BatchNorm, torch.nn.Linear  # results are memory of their own
 
 
@@ -87,12 +86,12 @@ def _chain(module: Any, norm: Node) -> _Chain:
         raise UnknownPass("it has hooks, or a forward pass of its own")
     if len(norm.args) != 1 or norm.kwargs:
         raise UnknownPass("it is called with more than an input")
-    between, node = None, _only_user(norm)
-    if node.op == "call_module" and type(module.get_submodule(node.target)) is torch.nn.Identity:
-        between, node = node, _only_user(node)
+    between, node = None, only_user(norm)
+    if is_identity(module, node):
+        between, node = node, only_user(node)
     add = None
     if is_sum(node):
-        add, node = node, _only_user(node)
+        add, node = node, only_user(node)
     if not is_relu(module, node):
         raise UnknownPass("no ReLU follows it, nor a sum and a ReLU")
     chain = _Chain(norm, between, add, node)
@@ -103,38 +102,6 @@ def _chain(module: Any, norm: Node) -> _Chain:
         raise UnknownPass("it is added to a tensor in place")
     _ask_whether_it_may_move(module, chain, own)
     return chain
-
-
-def _only_user(node: Node) -> Node:
-    """The node that takes the result of another, once."""
-    users = list(node.users)
-    if len(users) != 1 or users[0].all_input_nodes.count(node) != 1:
-        raise UnknownPass("its result is used more than once")
-    user = users[0]
-    if sum(a is node for a in user.args) != 1 or len(user.args) > 2:
-        raise UnknownPass("no ReLU follows it, nor a sum and a ReLU")
-    return user
-
-
-def is_sum(node: Node) -> bool:
-    if len(node.args) != 2 or node.kwargs:
-        return False
-    if node.op == "call_function":
-        return node.target in _ADDS or node.target is operator.iadd
-    return node.op == "call_method" and node.target in ("add", "add_")
-
-
-def is_in_place(add: Node | None) -> bool:
-    return add is not None and (add.target is operator.iadd or add.target == "add_")
-
-
-def is_relu(module: Any, node: Node) -> bool:
-    if node.op == "call_module":
-        last = module.get_submodule(node.target)
-        return type(last) is torch.nn.ReLU and len(node.args) == 1 and are_bare(last)
-    if node.op == "call_function":
-        return node.target in _RELUS
-    return node.op == "call_method" and node.target in ("relu", "relu_")
 
 
 def _ask_whether_it_may_move(module: Any, chain: _Chain, own: Any) -> None:

@@ -1,4 +1,4 @@
-"""Record the forward pass of a module in training, with all modules that it calls as leaves.
+"""Record the forward pass of a module, with all modules that it calls as leaves.
 
 ``torch.fx`` runs the Python of a pass once, so what it does is only known if that does not depend
 on what is not recorded. A pass is recorded twice, with gradients and without, under autocast and

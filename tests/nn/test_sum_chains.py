@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +141,30 @@ def test_what_changes_later_runs_as_it_is(launches: list[bool]) -> None:
         net.float()
         assert run(net, x).dtype is net(x).dtype is torch.float32  # what is added is not lowered
         assert launches == [False]
+
+
+@pytest.mark.parametrize("change", ["replaced", "before", "appended", "hooked"])
+@torch.no_grad()
+def test_containers_that_change_later_run_as_they_are(change: str, launches: list[bool]) -> None:
+    """Names are in any order; nothing is set in the block, whose class stays."""
+    net: Any = Ends(CHAINS["a sequence"][0])
+    names = {"before": nn.Identity(), "conv": nn.Conv2d(4, 4, 3, 1, 1), "bn": nn.Identity()}
+    net.body = nn.Sequential(OrderedDict(names))
+    net = prepared(net)
+    run = compiled(sum_chains.rewritten(net))  # type: ignore[arg-type]
+    torch.testing.assert_close(run(net, image()), net(image()), rtol=1e-12, atol=1e-12)
+    assert launches == [True]
+    if change == "replaced":
+        net.body.bn = nn.Tanh()
+    elif change == "before":
+        net.body.before = nn.Tanh()
+    elif change == "appended":
+        net.body.append(nn.Tanh())
+    else:
+        net.body.bn.register_forward_hook(lambda *_: torch.zeros(2, 4, 7, 6).double())
+    launches.clear()
+    torch.testing.assert_close(run(net, image()), net(image()), rtol=1e-12, atol=1e-12)
+    assert launches == [False]
 
 
 @torch.no_grad()
