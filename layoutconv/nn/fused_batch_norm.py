@@ -112,14 +112,14 @@ def sequence(self: Any, input: Any) -> Any:
     return input
 
 
-def may_be_fused(module: Any, inputs: tuple[Any, ...]) -> bool:
-    """Return whether a module trains, on tensors that nobody traces.
+def may_be_fused(module: Any, inputs: tuple[Any, ...], *, training: bool = True) -> bool:
+    """Return whether a module trains, or does not, on tensors that nobody traces.
 
     >>> may_be_fused(torch.nn.ReLU(), (torch.ones(1),)), may_be_fused(torch.nn.ReLU().eval(), ())
     (True, False)
     """
     return (
-        module.training
+        module.training is training
         and not torch.compiler.is_compiling()
         and PLAIN.issuperset(map(type, inputs))
     )

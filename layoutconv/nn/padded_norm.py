@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..gpu.row_norm import Norm
 from ..sparse.coords.rows import spread
 from .dense_batch_norm import BatchNorm1d
+from .fused_norm import is_bare
 from .modules import Activated
 from .row_norm import batch_norm, follow
 
@@ -67,8 +68,7 @@ def is_hooked(module: Any) -> bool:
     >>> is_hooked(torch.nn.ReLU())
     False
     """
-    own = module.__dict__
-    return bool(own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own)
+    return not is_bare(module)
 
 
 def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:

@@ -10,9 +10,8 @@ import torch.fx
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..base.caches import remembered
-from ..ops.guard import PLAIN
 from .forward_code import Code, compiled
-from .fused_batch_norm import is_container
+from .fused_batch_norm import is_container, may_be_fused
 from .made_class import subclass
 from .residual import Residual
 from .scripting import refuse_scripting
@@ -75,13 +74,7 @@ def rewritten_class(kind: Any, code: Code, training: bool) -> Any:
 
     @wraps(kind.forward)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
-        if (
-            named
-            or len(args) != count
-            or self.training is not training
-            or torch.compiler.is_compiling()
-            or not PLAIN.issuperset(map(type, args))
-        ):
+        if named or len(args) != count or not may_be_fused(self, args, training=training):
             return kind.forward(self, *args, **named)
         return run(self, *args)
 
