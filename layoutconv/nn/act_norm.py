@@ -17,6 +17,7 @@ from .dense_batch_norm import by_kernels
 from .fused_batch_norm import may_be_fused
 from .trained_norm import are_bare
 
+_RANKS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 _PARTS = {"drop": torch.nn.Identity, "act": torch.nn.ReLU}
 
 
@@ -55,23 +56,42 @@ def is_norm_and_relu(norm: Any) -> bool:
     >>> is_norm_and_relu(Both(4)), is_norm_and_relu(torch.nn.BatchNorm2d(4))
     (True, False)
     """
-    if not isinstance(norm, torch.nn.BatchNorm2d) or not _has_parts(norm) or not are_bare(norm):
+    known = isinstance(norm, torch.nn.BatchNorm2d) and _has_parts(norm) and are_bare(norm)
+    return known and is_norm_and(norm, torch.nn.ReLU(), training=True)
+
+
+def is_norm_and(norm: Any, last: torch.nn.Module, *, training: bool) -> bool:
+    """Return whether a copy of a batch norm of torch's, or of a subclass, computes in float64 what
+    ``last`` makes of torch's own, and leaves the same statistics.
+
+    >>> is_norm_and(torch.nn.BatchNorm1d(3), torch.nn.Identity(), training=False)
+    True
+    >>> is_norm_and(torch.nn.BatchNorm1d(3), torch.nn.ReLU(), training=True)
+    False
+    """
+    rank, base = next(((r, b) for r, b in _RANKS.items() if isinstance(norm, b)), (0, None))
+    if base is None:
         return False
     random = torch.Generator().manual_seed(0)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            own = deepcopy(norm).to(device="cpu", dtype=torch.float64).train()
-            numbers = norm.num_features, norm.eps, norm.momentum, norm.affine
-            theirs = torch.nn.BatchNorm2d(*numbers, norm.track_running_stats).double()
-            for parameter in own.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=random, dtype=torch.float64))
-            theirs.load_state_dict(own.state_dict())
-            x = torch.randn(3, norm.num_features, 2, 3, generator=random, dtype=torch.float64)
-            found = [own(x), *own.buffers()]  # buffers after the call
-            expected = [theirs(x).relu(), *theirs.buffers()]
+            own: Any = deepcopy(norm).to(device="cpu", dtype=torch.float64).train(training)
+            after = deepcopy(last).to(device="cpu", dtype=torch.float64).train(training)
+            options = norm.num_features, norm.eps, norm.momentum, norm.affine
+            theirs = base(*options, norm.track_running_stats).double().train(training)
+            for name, tensor in theirs.state_dict().items():
+                found: Tensor = getattr(own, name)
+                if found.is_floating_point():
+                    numbers = torch.randn(found.shape, generator=random, dtype=torch.float64)
+                    found.copy_(numbers.abs() + 0.5 if name == "running_var" else numbers)
+                tensor.copy_(found)
+            shape = 3, norm.num_features, *[2, 3, 2][:rank]
+            x = 3 * torch.randn(shape, generator=random, dtype=torch.float64)
+            one = [own.forward(x), *own.buffers()]  # buffers after the call
+            other = [after(theirs(x)), *theirs.buffers()]
     except Exception:  # whatever somebody else's code raises
         return False
-    return len(found) == len(expected) and all(map(_is_close, found, expected))
+    return len(one) == len(other) and all(map(_is_close, one, other))
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:

@@ -7,14 +7,13 @@ module from elsewhere is not seen.
 from __future__ import annotations
 
 from collections import Counter
-from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .act_norm import is_norm_and
 from .forward_code import UnknownPass
 from .fused_norm import ACTIVATIONS
 from .recorded_pass import recorded
@@ -124,22 +123,4 @@ def after_norm(norm: Any) -> Any:
     if len(children) > 1 or set(norm._parameters) != {"weight", "bias"}:
         return None
     last = children[0] if children else torch.nn.Identity().eval()
-    return last if _is_norm_and(norm, last) else None
-
-
-def _is_norm_and(norm: Any, last: torch.nn.Module) -> bool:
-    """Return whether a copy of a norm computes what a copy of ``last`` makes of torch's."""
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            copied: Any = deepcopy(norm).to(device="cpu", dtype=torch.float64).eval()
-            after = deepcopy(last).to(device="cpu", dtype=torch.float64).eval()
-            random = torch.Generator().manual_seed(0)
-            C = len(copied.running_mean)
-            x = 3 * torch.randn(2, C, 3, 3, generator=random, dtype=torch.float64)
-            mean, variance = copied.running_mean, copied.running_var
-            y = functional.batch_norm(
-                x, mean, variance, copied.weight, copied.bias, False, 0.0, copied.eps
-            )
-            return torch.allclose(copied.forward(x), after(y), atol=1e-10)
-    except Exception:  # whatever somebody else's code raises
-        return False
+    return last if is_norm_and(norm, last, training=False) else None

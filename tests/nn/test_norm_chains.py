@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import layoutconv as lc
+from layoutconv.nn.act_norm import is_norm_and
 
 from . import test_fuse_batch_norms
 from .test_fuse_batch_norms import C, image
@@ -223,3 +224,36 @@ def test_what_is_not_known_is_left(
     with torch.no_grad():
         assert torch.equal(module(x.clone()), copied(x.clone()))
     assert calls == []
+
+
+class Counting(nn.BatchNorm2d):
+    """A norm and a ReLU, which count what they see in a buffer of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(C)
+        self.drop, self.act = nn.Identity(), nn.ReLU()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += x.numel()
+        return self.act(self.drop(super().forward(x)))
+
+
+class Absolute(Counting):
+    """Another function of the weight, which is the same where no weight is negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.seen
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.batch_norm(
+            x, self.running_mean, self.running_var, self.weight.abs(), self.bias, self.training
+        )
+        return self.act(y)
+
+
+@pytest.mark.parametrize("kind", [Counting, Absolute])
+@pytest.mark.parametrize("training", [False, True])
+def test_norms_that_do_more_or_otherwise_are_no_norms(kind: Any, training: bool) -> None:
+    assert not is_norm_and(kind(), nn.ReLU(), training=training)
