@@ -1,15 +1,16 @@
 """Rates and times of pointwise layers of 16 bits and whole vectors: short sums, bound by memory.
 
-Fitted on an H200 to 4,476 trials of tiles, 384 passes of layers of networks and of channels drawn
-at random; by halves of them, fitted on one and judged on the other (docs/lab_notebook.md). ``SUMS``
-keep the rates of an earlier fit: by halves new ones chose no better. Where a tile is not here,
-``tile_table.py`` has it.
+Fitted on an H200 to 8,755 trials of tiles, 789 passes of layers of networks and of channels drawn
+at random; by halves of them, fitted on one and judged on the other (docs/lab_notebook.md). Rates
+are those of an earlier fit, to 4,476 of these: by halves new ones chose no better. Where a tile is
+not here, ``tile_table.py`` has it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from .schedule import Load
 from .tile import TileConfig
 from .tile_table import Shape
 
@@ -17,12 +18,19 @@ from .tile_table import Shape
 # exponent. Memory is a little faster than kernels that do nothing else reach, as the norm has it,
 # and what L2 holds from one launch to the next comes faster still: half of so many bytes.
 NORM, MEMORY_RATE, HELD_RATE, HELD_BYTES = 2.2, 1.12, 3.0, 45e6
-# Microseconds of an SM for a row that TMA loads, of at most 32 bytes, none too, and of at most 64.
-# Longer ones come as fast as memory and products let them. And for a vector that threads copy.
-ROW_32, ROW_64, VECTOR = 0.0045, 0.0007, 0.00024
+# Microseconds of an SM for a row that TMA loads, by its bytes: of at most 16, or none; of less than
+# 64; of less than a line; and of one, or that is outside of a matrix. Then, for a vector that
+# threads copy.
+ROW_16, ROW_48, ROW_PART, ROW_LINE, VECTOR = 0.0057, 0.0038, 0.0018, 0.0005, 0.00023
 # Of a persistent kernel, microseconds in which an SM stores 1000 results of a tile and does nothing
 # else; half of that with ping-pong consumers.
-STORE = 0.02
+STORE = 0.0114
+# Microseconds of a load, in which all stages but one are on their way: of a persistent kernel; of
+# one that one warp loads, of a multistage one, and of that's sums over pixels, beyond the first
+# stages. Others hide it.
+PERSISTENT_LATENCY, ONE_WARP_LATENCY, LATENCY, LATENCY_OF_SUMS = 0.66, 0.17, 0.39, 0.71
+# Of a multistage kernel's start, what a further wave takes: CTAs of an SM overlap.
+MORE_WAVES = 0.72
 # Microseconds of a kernel that adds parts of sums up, beside memory, and of both kernels at least.
 LAUNCH, TWO_LAUNCHES = 1.2, 4.6
 
@@ -36,6 +44,7 @@ class Found(NamedTuple):
 
 MULTISTAGE: dict[Shape, Found] = {
     (64, 8, 2, 1): Found(0.15, 2.4),
+    (256, 8, 4, 1): Found(0.25, 1.6),
     (32, 128, 1, 4): Found(0.46, 2.4),
     (64, 64, 2, 2): Found(0.57, 2.1),
     (128, 32, 4, 1): Found(0.50, 2.3),
@@ -125,41 +134,89 @@ class Loads(NamedTuple):
     b_along_k: bool
     b_resident: bool
 
-    def time(self, m: float, n: float, k: int) -> float:
-        """Microseconds of an SM for the operands of ``m`` rows and ``n`` columns, sums of ``k``.
+    def time(self, m: int, n: int, k: int) -> float:
+        """Microseconds of an SM for the operands of a CTA, the mean over all of a result (m, n).
 
-        >>> Loads(True, 128, 64, 64, True, True, True).time(128, 64, 64)  # whole lines
-        0.0
+        >>> round(Loads(True, 128, 64, 64, True, True, True).time(128, 64, 64), 3)  # whole lines
+        0.064
         >>> round(Loads(True, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
-        0.576
+        0.486
         >>> round(Loads(False, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
-        0.061
+        0.059
         """
-        time = self._along_k(m, k) if self.a_along_k else self._across(k, m, self.m)
+        time = self._along_k(m, self.m, k) if self.a_along_k else self._across(k, m, self.m)
         if self.b_resident:
             return time
-        return time + (self._along_k(n, k) if self.b_along_k else self._across(k, n, self.n))
+        return time + (
+            self._along_k(n, self.n, k) if self.b_along_k else self._across(k, n, self.n)
+        )
 
-    def _along_k(self, rows: float, k: int) -> float:
+    def _along_k(self, size: int, tile: int, k: int) -> float:
+        """Rows of a tile, of which a part exists: TMA fills the others with zeros."""
+        rows = size / -(-size // tile)
         if not self.tma:
             return rows * k / 8 * VECTOR
         whole, rest = divmod(k, self.k)
-        return rows * (whole * _row_time(self.k) + (_row_time(rest) if rest else 0.0))
+        of_row = whole * _row_time(self.k) + (_row_time(rest) if rest else 0.0)
+        return rows * of_row + (tile - rows) * (whole + (rest > 0)) * ROW_LINE
 
-    def _across(self, k: int, valid: float, tile: int) -> float:
-        """Rows of k: boxes of 64 elements for all of the tile, of which so many exist."""
+    def _across(self, k: int, size: int, tile: int) -> float:
+        """Rows of k: boxes of 64 elements for all of a tile, of which the last tile lacks some."""
+        tiles = -(-size // tile)
         if not self.tma:
-            return k * valid / 8 * VECTOR
-        boxes, whole = -(-tile // 64), int(valid // 64)
-        if whole == boxes:
-            return k * whole * _row_time(64)
-        of_none = (boxes - whole - 1) * _row_time(0)
-        return k * (whole * _row_time(64) + _row_time(valid - 64 * whole) + of_none)
+            return k * size / tiles / 8 * VECTOR
+        boxes, (whole, rest) = -(-tile // 64), divmod(size - (tiles - 1) * tile, 64)
+        time = _boxes_time(tile) * (tiles - 1) + whole * _row_time(64)
+        if rest:
+            time += _row_time(rest)
+        return k * (time + (boxes - whole - (rest > 0)) * _row_time(0)) / tiles
 
 
-def _row_time(elements: float) -> float:
+def _boxes_time(elements: int) -> float:
+    """Microseconds of a row of whole boxes, and of what is left."""
+    whole, rest = divmod(elements, 64)
+    return whole * _row_time(64) + (_row_time(rest) if rest else 0.0)
+
+
+def _row_time(elements: int) -> float:
     """Microseconds of a row of 16 bits an element that TMA loads."""
-    return ROW_32 if elements <= 16 else ROW_64 if elements <= 32 else 0.0
+    if elements <= 24:
+        return ROW_16 if elements <= 8 else ROW_48
+    return ROW_PART if elements < 64 else ROW_LINE
+
+
+class Latency(NamedTuple):
+    """The time that a CTA waits for its k-tiles.
+
+    Attributes:
+        k_tile: microseconds of one, beside others that are on their way.
+        ahead: k-tiles of a sum that are loaded at once, and not waited for: none where the last
+            sum's products hide no load.
+    """
+
+    k_tile: float
+    ahead: int
+
+    @classmethod
+    def of(cls, tile: TileConfig, along_k: bool) -> Latency:
+        """The latency of a tile's loads.
+
+        >>> from .tile import persistent
+        >>> Latency.of(persistent((128, 256, 64), (8, 1), 3), True)
+        Latency(k_tile=0.33, ahead=0)
+        """
+        ahead = max(1, tile.stages - 1)
+        if tile.persistent:
+            return cls(PERSISTENT_LATENCY / ahead, 0)
+        if tile.load is Load.TMA_WARP:
+            return cls(ONE_WARP_LATENCY / ahead, ahead)
+        if tile.warp_specialized:
+            return cls(0.0, 0)
+        return cls((LATENCY if along_k else LATENCY_OF_SUMS) / ahead, ahead)
+
+    def time(self, k_tiles: int, sums: int) -> float:
+        """Microseconds of so many sums, one after the other."""
+        return self.k_tile * max(0, k_tiles - self.ahead) * sums
 
 
 def norm(*times: float) -> float:
@@ -176,7 +233,7 @@ def store_time(tile: TileConfig) -> float:
 
     >>> from .tile import persistent
     >>> round(store_time(persistent((128, 256, 64), (8, 1), 3)), 2)
-    0.66
+    0.37
     """
     time = STORE * tile.m * tile.n / 1000
     return time / 2 if tile.pingpong else time

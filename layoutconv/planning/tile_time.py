@@ -256,8 +256,9 @@ class TileTerms(NamedTuple):
             where a sum is.
         start, exchange: microseconds beside products; ``ahead``: k-tiles on their way in a narrow
             tile, 0 in others.
-        loads, store: of a pointwise layer, whose times are those of ``pointwise_rates.py``: the
-            loads of a tile, and what a persistent kernel takes to store one. None, 0 for others.
+        loads, latency, further, store: of a pointwise layer, whose times are those of
+            ``pointwise_rates.py``: the loads of a tile, what a CTA waits for them, what another
+            wave takes to start, and a persistent kernel to store a tile. None, 0 for others.
         of_map: of a tile over a kernel map, whose times are those of ``map_rates.py``, or None.
     """
 
@@ -280,6 +281,8 @@ class TileTerms(NamedTuple):
     exchange: float
     ahead: int
     loads: pointwise_rates.Loads | None
+    latency: pointwise_rates.Latency | None
+    further: float
     store: float
     of_map: map_rates.MapTerms | None
 
@@ -287,6 +290,8 @@ class TileTerms(NamedTuple):
     def of(cls, problem: Problem, tile: TileConfig, machine: Machine) -> TileTerms:
         """The terms of a tile; of the sizes, ``problem.n`` alone is asked."""
         cluster, (copied, stored) = tile.cluster_k, _short_vectors(problem, tile)
+        of_loads = _of_loads(problem, tile) if problem.pointwise else (None, None, 0.0, 0.0)
+        loads, latency, further, store = of_loads
         return cls(
             tile.m, tile.n, tile.k * tile.halo_taps, tile.halo_taps, tile.persistent,
             cluster, _sms(machine, cluster), resident(problem, tile, machine),
@@ -297,8 +302,7 @@ class TileTerms(NamedTuple):
             start_time(problem, tile),
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
-            _loads(problem, tile) if problem.pointwise else None,
-            pointwise_rates.store_time(tile) if tile.persistent and problem.pointwise else 0.0,
+            loads, latency, further, store,
             _of_map(problem, tile, machine),
         )  # fmt: skip
 
@@ -309,7 +313,7 @@ def times_of(
     """``expected_times`` of the tile that the terms are of."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, ahead, loads, store, of_map,
+        copied, stored, adjoins, start, exchange, ahead, loads, latency, further, store, of_map,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     tiles_m, tiles_n = -(-rows // m), -(-problem.n // n)
@@ -333,12 +337,12 @@ def times_of(
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
         if ahead:  # the stages bring all k-tiles one after the other, if nothing takes longer
             time = max(time, waves * (LATENCY * -(-k // (parts * cluster * columns)) / ahead))
-        if loads is not None:
+        if loads is not None and latency is not None:
             of_k = -(-k // (parts * cluster))
-            loading = ctas_per_sm * loads.time(rows / tiles_m, problem.n / tiles_n, of_k)
-            more_waves = 0.0 if persistent else start * (waves - 1)
-            time += store * ctas_per_sm + more_waves
-            time = pointwise_rates.norm(time, moved, loading) + start
+            loading = ctas_per_sm * loads.time(rows, problem.n, of_k)
+            waiting = latency.time(-(-of_k // columns), ctas_per_sm if persistent else waves)
+            time += store * ctas_per_sm + further * (waves - 1)
+            time = pointwise_rates.norm(time, moved, loading, waiting) + start
         else:  # where memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
@@ -347,16 +351,25 @@ def times_of(
     return times
 
 
-def _loads(problem: Problem, tile: TileConfig) -> pointwise_rates.Loads:
-    return pointwise_rates.Loads(
+def _of_loads(
+    problem: Problem, tile: TileConfig
+) -> tuple[pointwise_rates.Loads, pointwise_rates.Latency, float, float]:
+    """The loads of a tile of a pointwise layer, a k-tile's latency, a further wave, and a store."""
+    along_k = problem.channels > 0
+    loads = pointwise_rates.Loads(
         problem.tma and tile.warp_specialized,
         tile.m,
         tile.n,
         tile.k,
-        problem.channels > 0,
-        problem.channels > 0 and problem.b_along_k,
+        along_k,
+        along_k and problem.b_along_k,
         tile.b_resident > 0,
     )
+    latency = pointwise_rates.Latency.of(tile, along_k)
+    if tile.persistent:
+        return loads, latency, 0.0, pointwise_rates.store_time(tile)
+    share = 1.0 if tile.warp_specialized else pointwise_rates.MORE_WAVES
+    return loads, latency, start_time(problem, tile) * share, 0.0
 
 
 def _sms(machine: Machine, cluster: int) -> int:
