@@ -22,7 +22,6 @@ Sums are in fp32, and results rounded once.
 
 from __future__ import annotations
 
-from math import log
 from typing import Any
 
 from layoutconv.planning.norm_schedule import LOG_THREADS, NormShape
@@ -31,6 +30,7 @@ from ..common.dsl import Constexpr, Float32, Int32, Int64, cute, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
+from .activations import activated, passed
 from .column_sums import MergeColumns
 from .row_norm import Statistics
 from .row_parts import (
@@ -45,7 +45,6 @@ from .row_parts import (
 )
 
 _math: Any = cute.math
-_LOG2_E_BELOW_0 = -1.0 / log(2.0)
 
 
 class OfGroups(OfRows):
@@ -77,27 +76,6 @@ class OfGroups(OfRows):
         )
         return scale, offset
 
-    def activated(self, y: Any, slope: Any) -> Any:
-        """The activation; NaN stays NaN."""
-        kind = self.shape.activation
-        if kind == "relu":
-            return select(y < 0.0, Float32(0.0), y)
-        if kind == "leaky_relu":
-            return select(y < 0.0, y * slope, y)
-        return y * _sigmoid(y) if kind == "silu" else y
-
-    def passed(self, grad: Any, y: Any, slope: Any) -> Any:
-        """The gradient in front of the activation of ``y``."""
-        kind = self.shape.activation
-        if kind == "relu":
-            return select(y <= 0.0, Float32(0.0), grad)
-        if kind == "leaky_relu":
-            return select(y > 0.0, grad, grad * slope)
-        if kind == "silu":
-            share = _sigmoid(y)
-            return grad * share * (1.0 + y * (1.0 - share))
-        return grad
-
 
 class NormaliseGroups(OfGroups):
     """Images after the norm and the activation.
@@ -122,12 +100,12 @@ class NormaliseGroups(OfGroups):
 
     def rows_of(self, x: Any, out: Any, place: Place, turn: Any, columns: Any, held: Any) -> None:
         """The results of a turn."""
-        mean, scale, offset, slope = held
+        (mean, scale, offset, slope), kind = held, self.shape.activation
         rows = self.rows(place, turn, None)
         values = [self.read(x, place, row, columns) for row, *_ in rows]
         for value, (row, inside, _) in zip(values, rows, strict=True):
             result = [
-                self.activated((value[j] - mean[j]) * scale[j] + offset[j], slope)
+                activated(kind, (value[j] - mean[j]) * scale[j] + offset[j], slope)
                 for j in range(self.vector)
             ]
             self.write(out, place, row, inside, columns, result)
@@ -177,7 +155,7 @@ class GroupSums(OfGroups):
         for value, above, (row, inside, _) in zip(values, grads, rows, strict=True):
             normal = [(value[j] - mean[j]) * inverse[j] for j in range(self.vector)]
             own = [
-                self.passed(above[j], normal[j] * scale[j] + offset[j], slope)
+                passed(self.shape.activation, above[j], normal[j] * scale[j] + offset[j], slope)
                 for j in range(self.vector)
             ]
             found.append((own, normal, row, inside))
@@ -332,10 +310,6 @@ class MergeGroupSums(OfEachGroup):
             grads = grads + scale * at(found, start)
             products = products + scale * at(found, start + columns)
         return grads, products
-
-
-def _sigmoid(y: Any) -> Any:
-    return 1.0 / (1.0 + _math.exp2(y * _LOG2_E_BELOW_0, fastmath=True))
 
 
 _IMAGES = tuple(range(6))  # the integers of an image's schedule, and how many images there are

@@ -35,6 +35,7 @@ from ..common.dsl import Constexpr, Float32, Int32, Int64, cute, cutlass, range_
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
+from .activations import activated, passed
 from .merged_parts import OfParts
 from .row_parts import OfRows, Place, aligned, as_float, merge_moments
 
@@ -206,7 +207,7 @@ class Normalise(OfParts):
             for j in range(self.vector):
                 y = (values[u][j] - mean[j]) * scale[j] + offset[j]
                 y = y + added[u][j] if self.shape.added else y
-                y = select(y < 0.0, Float32(0.0), y) if self.shape.relu else y  # NaN stays NaN
+                y = activated(self.shape.activation, y)
                 result.append(select(valid, y, Float32(0.0)))
             self.write(out, place, row, inside, columns, result)
 
@@ -248,7 +249,9 @@ class Sums(OfParts):
         return first, second
 
     def results(self, out: Any, values: Any, rows: Any, place: Place, columns: Any) -> list[Any]:
-        """Results of rows; made again of features, ``out`` is their mean, scale and offset."""
+        """Results of rows; or what the activation was given, made again of features, where ``out``
+        is their mean, scale and offset.
+        """
         if not self.shape.remakes:
             return [self.read(out, place, row, columns) for row, *_ in rows]
         mean, scale, offset = out
@@ -266,15 +269,14 @@ class Sums(OfParts):
             [self.read(base, place, row, columns) for row, *_ in rows] for base in (x, grad)
         )
         found = []
-        if self.shape.relu:
+        kind = self.shape.activation
+        if kind:
             results = self.results(out, values, rows, place, columns)
         for u, (row, inside, valid) in enumerate(rows):
             own, value = [], []
             for j in range(self.vector):
-                passes = select(valid, grads[u][j], Float32(0.0))
-                if self.shape.relu:
-                    passes = select(results[u][j] <= 0.0, Float32(0.0), passes)
-                own.append(passes)
+                passes = passed(kind, grads[u][j], results[u][j]) if kind else grads[u][j]
+                own.append(select(valid, passes, Float32(0.0)))
                 value.append(select(valid, values[u][j], Float32(0.0)))
             found.append((value, own, row, inside))
         return found

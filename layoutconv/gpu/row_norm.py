@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 _address = torch.Tensor.data_ptr
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
+ACTIVATIONS = frozenset({"relu", "relu6", "silu", "hardswish"})
 # Numbers as float32 has them: of an eps of 0, torch gives a constant column zeros.
 LEAST, MOST = 1e-30, 1e30
 # Elements from which on a kernel of its own merges moments and sums: of so many parts that they
@@ -41,7 +42,7 @@ class Norm(NamedTuple):
         running: mean and variance (C,), which move by ``momentum``, or None.
         there: which rows count, bool (rows,); None if all do.
         past: what is added to the result, like the features, or None.
-        relu: whether max(x, 0) follows.
+        activation: the name of what follows, or None; only a ReLU where something is added.
         counted: batches so far, int64 (), which are one more then, or None.
         ranks: those over whose rows it is, or None.
     """
@@ -53,7 +54,7 @@ class Norm(NamedTuple):
     eps: float
     there: Tensor | None = None
     past: Tensor | None = None
-    relu: bool = False
+    activation: str | None = None
     counted: Tensor | None = None
     ranks: Ranks | None = None
 
@@ -91,6 +92,9 @@ def takes(x: Tensor, norm: Norm) -> bool:
         known = there.dtype is torch.bool and there.shape == x.shape[:1] and there.device == device
         if not (known and there.is_contiguous()):
             return False
+    last = norm.activation
+    if last is not None and last not in (ACTIVATIONS if past is None else ("relu",)):
+        return False
     return past is None or (
         past.dtype is x.dtype and past.shape == x.shape and past.device == device
     )
@@ -115,13 +119,15 @@ def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> Planned:
     weight, running = norm.weight, norm.running
     of_parameters = None if weight is None else weight.dtype
     of_running = None if running is None else running[0].dtype
-    follows = norm.there is not None, norm.relu, norm.past is not None, norm.counted is not None
+    follows = norm.there is not None, norm.past is not None, norm.counted is not None
     early = x.is_cuda and machines.starts_early(x.get_device())
     rows, C = x.shape
     large = not alone and rows * C >= LARGE
     merges = large or norm.ranks is not None
-    remakes = not alone and norm.relu and norm.past is None
-    kernels = _kernels_of(x.dtype, C, of_parameters, of_running, *follows, early, merges, remakes)
+    last = norm.activation or ""
+    remakes = last not in ("", "relu") or (not alone and last == "relu" and norm.past is None)
+    types = x.dtype, C, of_parameters, of_running
+    kernels = _kernels_of(*types, last, *follows, early, merges, remakes)
     most = MANY_PARTS if large else PARTS
     plan = schedule(max(rows, 1), C, kernels.shape.vector, most)
     made = kernels, plan if rows else plan._replace(rows=0)
@@ -189,9 +195,9 @@ def gradients(
     memory: Memory | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of features and of what was added, like these, and of weight and bias, float32
-    (2, C), from that of the result; ``out`` is the result, where ``norm.relu``, unless kernels make
-    it again. ``plan`` is that of :func:`planned`, ``back()``; the first two have another shape
-    where there is a ``memory``.
+    (2, C), from that of the result; ``out`` is the result, where an activation follows, unless
+    kernels make again what that was given. ``plan`` is that of :func:`planned`, ``back()``; the
+    first two have another shape where there is a ``memory``.
 
     Of several ranks, those of weight and bias are of this one's rows.
     """
@@ -269,7 +275,7 @@ class NormKernels:
 
 @remembered(256)
 def _kernels_of(
-    dtype: torch.dtype, C: int, parameters: Any, running: Any, *options: bool
+    dtype: torch.dtype, C: int, parameters: Any, running: Any, activation: str, *options: bool
 ) -> NormKernels:
     names = (
         "" if kind is None else str(kind).removeprefix("torch.")
@@ -277,8 +283,8 @@ def _kernels_of(
     )  # fmt: skip
     name, of_parameters, of_running = names
     vector = vector_of(C, dtype.itemsize)
-    masked, relu, added, counts, early, ranks, remakes = options
-    follows = masked, relu, added, counts, early, ranks
+    masked, added, counts, early, ranks, remakes = options
+    follows = masked, activation, added, counts, early, ranks
     shape = NormShape(name, vector, of_parameters, of_running, *follows, remakes=remakes)
     return NormKernels(shape)
 
@@ -300,7 +306,7 @@ def _of_chain(shape: NormShape, name: str) -> NormShape:
     of_sums = name == "sums"
     return replace(
         shape, parameters="", running="", added=False, counts=False,
-        relu=shape.relu and of_sums, remakes=shape.remakes and of_sums,
+        activation=shape.activation if of_sums else "", remakes=shape.remakes and of_sums,
     )  # fmt: skip
 
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ..base.torch_internals import has_global_hooks
+from .chain_nodes import MODULES
 from .dense_batch_norm import by_kernels
 from .fused_batch_norm import may_be_fused
 from .trained_norm import are_bare
 
 _RANKS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
-_PARTS = {"drop": torch.nn.Identity, "act": torch.nn.ReLU}
 
 
 def fused(norm: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
@@ -31,21 +31,23 @@ def fused(norm: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | N
     """
     if len(args) != 1 or named or not may_be_fused(norm, args):
         return None
-    if not _has_parts(norm) or has_global_hooks():
+    last = _activation_of(norm)
+    if last is None or has_global_hooks():
         return None
-    return by_kernels(args[0], norm, None, True)
+    return by_kernels(args[0], norm, None, last)
 
 
-def _has_parts(norm: Any) -> bool:
-    """Return whether nothing is dropped after a norm, and a ReLU follows."""
+def _activation_of(norm: Any) -> str | None:
+    """The name of the activation after a norm that drops nothing; None of another."""
     parts = norm._modules
-    return parts.keys() == _PARTS.keys() and all(
-        type(parts[name]) is kind and are_bare(parts[name]) for name, kind in _PARTS.items()
-    )
+    if parts.keys() != {"drop", "act"} or type(parts["drop"]) is not torch.nn.Identity:
+        return None
+    return MODULES.get(type(parts["act"])) if are_bare(*parts.values()) else None
 
 
-def is_norm_and_relu(norm: Any) -> bool:
-    """Return whether a module is a subclass of torch's ``BatchNorm2d`` that computes it and a ReLU.
+def has_activation(norm: Any) -> bool:
+    """Return whether a module is a subclass of torch's ``BatchNorm2d`` that computes it and then an
+    activation, its child ``act``.
 
     >>> class Both(torch.nn.BatchNorm2d):
     ...     def __init__(self, C):
@@ -53,11 +55,12 @@ def is_norm_and_relu(norm: Any) -> bool:
     ...         self.drop, self.act = torch.nn.Identity(), torch.nn.ReLU()
     ...     def forward(self, x):
     ...         return self.act(self.drop(super().forward(x)))
-    >>> is_norm_and_relu(Both(4)), is_norm_and_relu(torch.nn.BatchNorm2d(4))
+    >>> has_activation(Both(4)), has_activation(torch.nn.BatchNorm2d(4))
     (True, False)
     """
-    known = isinstance(norm, torch.nn.BatchNorm2d) and _has_parts(norm) and are_bare(norm)
-    return known and is_norm_and(norm, torch.nn.ReLU(), training=True)
+    if not (isinstance(norm, torch.nn.BatchNorm2d) and _activation_of(norm) and are_bare(norm)):
+        return False
+    return is_norm_and(norm, norm.get_submodule("act"), training=True)
 
 
 def is_norm_and(norm: Any, last: torch.nn.Module, *, training: bool) -> bool:

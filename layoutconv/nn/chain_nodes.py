@@ -1,4 +1,4 @@
-"""Nodes of ``torch.fx`` that chains are made of: a sum, a ReLU, and who reads a result."""
+"""Nodes of ``torch.fx`` that chains are made of: a sum, an activation, and who reads a result."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.nn import functional
 
 from .forward_code import UnknownPass
 from .trained_norm import are_bare
 
 _ADDS = {operator.add, torch.add}
-_RELUS = {torch.relu, torch.relu_, torch.nn.functional.relu, torch.nn.functional.relu_}
+# Modules of activations that follow norms and sums, and functions that compute them.
+MODULES: dict[type, str] = {
+    torch.nn.ReLU: "relu",
+    torch.nn.ReLU6: "relu6",
+    torch.nn.SiLU: "silu",
+    torch.nn.Hardswish: "hardswish",
+}
+_FUNCTIONS: dict[Any, str] = {
+    torch.relu: "relu",
+    torch.relu_: "relu",
+    functional.relu: "relu",
+    functional.relu_: "relu",
+    functional.relu6: "relu6",
+    functional.silu: "silu",
+    functional.hardswish: "hardswish",
+}
+NO_LAST = "no activation that fuses follows it, nor a sum and one"
 
 
 def only_user(node: Node) -> Node:
@@ -31,7 +48,7 @@ def only_user(node: Node) -> Node:
         raise UnknownPass("its result is used more than once")
     user = users[0]
     if sum(a is node for a in user.args) != 1 or len(user.args) > 2:
-        raise UnknownPass("no ReLU follows it, nor a sum and a ReLU")
+        raise UnknownPass(NO_LAST)
     return user
 
 
@@ -54,11 +71,24 @@ def is_in_place(add: Node | None) -> bool:
     return add is not None and (add.target is operator.iadd or add.target == "add_")
 
 
-def is_relu(module: Any, node: Node) -> bool:
-    """Return whether a node is a ReLU: a function, a method, or a call of a module's child."""
+def activation_at(module: Any, node: Node) -> str | None:
+    """The name of the activation that a node is: a function, a method, or a call of a module's
+    child; None of another node.
+
+    >>> graph = torch.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> activation_at(torch.nn.ReLU(), graph.call_function(torch.nn.functional.silu, (x,)))
+    'silu'
+    """
     if node.op == "call_module":
         last = module.get_submodule(node.target)
-        return type(last) is torch.nn.ReLU and len(node.args) == 1 and are_bare(last)
+        return MODULES.get(type(last)) if len(node.args) == 1 and are_bare(last) else None
     if node.op == "call_function":
-        return node.target in _RELUS
-    return node.op == "call_method" and node.target in ("relu", "relu_")
+        return _FUNCTIONS.get(node.target)
+    is_method = node.op == "call_method" and node.target in ("relu", "relu_")
+    return "relu" if is_method else None
+
+
+def is_relu(module: Any, node: Node) -> bool:
+    """Return whether a node is a ReLU."""
+    return activation_at(module, node) == "relu"

@@ -1,9 +1,9 @@
-"""Batch norms of dense images in training, with the sum and the ReLU after them, by kernels.
+"""Batch norms of dense images in training, with the sum and the activation after them, by kernels.
 
 Images in ``channels_last`` memory are rows (N * H * W, C), which kernels of :mod:`.row_norm`
 normalise in two launches each way. torch reads and writes an image again for the sum, and once more
-for the ReLU. Everything else, other memory, a CPU, evaluation, ``torch.compile`` and transforms, is
-torch's own norm.
+for the activation, and keeps what that was given; kernels compute it again. Everything else, other
+memory, a CPU, evaluation, ``torch.compile`` and transforms, is torch's own norm.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..base.torch_internals import in_shape
 from ..gpu import row_norm
 from ..gpu.row_norm import Norm
 from ..ops.guard import PLAIN, wants_gradient
+from ..tensors.epilogue_in_torch import activate
 from .dense_norm import are_read, gradients_in_torch, may_launch
 from .modules import Activated
 from .trained_norm import told
@@ -27,13 +28,14 @@ _PLAIN_OR_NONE = PLAIN | {type(None)}
 _MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | None:
-    """``relu(norm(input) + past)`` of images (N, C, ...) or rows (N, C), of which ``past`` and the
-    ReLU may not be; None, and nothing has been done, where kernels do not compute it.
+def by_kernels(input: Tensor, module: Any, past: Any, activation: str | None) -> Tensor | None:
+    """``activation(norm(input) + past)`` of images (N, C, ...) or rows (N, C), of which ``past``
+    and the activation, one of ``row_norm.ACTIVATIONS``, may be None; None, and nothing has been
+    done, where kernels do not compute it. After a sum only a ReLU is theirs, any other torch's.
 
     ``module`` is a batch norm of torch. An input that it refuses raises its ``ValueError``.
 
-    >>> by_kernels(torch.ones(2, 3), torch.nn.BatchNorm1d(3), None, True) is None
+    >>> by_kernels(torch.ones(2, 3), torch.nn.BatchNorm1d(3), None, "silu") is None
     True
     """
     if not (module.training and may_launch(input) and type(past) in _PLAIN_OR_NONE):
@@ -48,7 +50,8 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
         return None  # or an error, whose words are torch's
     if past is not None and (past.shape != input.shape or not is_in_rows(past)):
         return None
-    norm = told(module, relu, None if past is None else in_shape(past, (rows, C), (C, 1)))
+    own = activation if past is None or activation == "relu" else None
+    norm = told(module, own, None if past is None else in_shape(past, (rows, C), (C, 1)))
     if norm is None or type(norm.momentum) is not float:
         return None
     if not _PLAIN_OR_NONE.issuperset(map(type, (norm.counted, *(norm.running or ())))):
@@ -56,10 +59,12 @@ def by_kernels(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | No
     x = in_shape(input, (rows, C), (C, 1))
     if not row_norm.takes(x, norm):
         return None
-    if not wants_gradient(input, norm.weight, norm.bias, past):
-        return row_norm.normalised(x, norm, None, (tuple(input.shape), input.stride()))[0]
-    found: Tensor = _record(input, norm.weight, norm.bias, past, (x, norm))
-    return found
+    found: Tensor
+    if wants_gradient(input, norm.weight, norm.bias, past):
+        found = _record(input, norm.weight, norm.bias, past, (x, norm))
+    else:
+        found = row_norm.normalised(x, norm, None, (tuple(input.shape), input.stride()))[0]
+    return found if own is activation else activate(found, str(activation))
 
 
 def is_in_rows(x: Tensor) -> bool:
@@ -93,9 +98,9 @@ class _OnKernels(torch.autograd.Function):
         planned = row_norm.planned(x, norm, alone=False)
         out, kept = row_norm.normalised(x, norm, planned, (tuple(input.shape), input.stride()))
         # Of images, not of their rows: autograd sees whether these are written to.
-        read = norm.relu and not planned.kernels.shape.remakes
+        read = norm.activation is not None and not planned.kernels.shape.remakes
         ctx.save_for_backward(input, weight, bias, kept, out if read else None)
-        ctx.eps, ctx.relu, ctx.added = norm.eps, norm.relu, past is not None
+        ctx.eps, ctx.last, ctx.added = norm.eps, norm.activation, past is not None
         ctx.planned = planned.back()
         return out
 
@@ -103,17 +108,17 @@ class _OnKernels(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         input, weight, bias, kept, out = ctx.saved_tensors
         if torch.is_grad_enabled() or not are_read(grad):  # as one of a batch of gradients
+            # Where there is a result, a ReLU's gradient is known; else the function has it.
+            own, last = (grad, ctx.last) if out is None else (grad.where(~(out <= 0), 0), None)
             leaves = input, weight, bias
-            if ctx.relu and out is None:
-                with torch.no_grad():
-                    out = in_torch(input, weight, bias, ctx.eps)
-            own = grad if out is None else grad.where(~(out <= 0), 0)
-            found = gradients_in_torch(lambda x, w, b: in_torch(x, w, b, ctx.eps), leaves, own)
+            found = gradients_in_torch(
+                lambda x, w, b: in_torch(x, w, b, ctx.eps, last), leaves, own
+            )
             return *found, own if ctx.added else None, None
         rows, C = ctx.planned.schedule[:2]
         x = in_shape(input, (rows, C), (C, 1))
         result = None if out is None else in_shape(out, (rows, C), (C, 1))
-        norm = Norm(weight, bias, None, 0.0, ctx.eps, relu=ctx.relu)
+        norm = Norm(weight, bias, None, 0.0, ctx.eps, activation=ctx.last)
         dx, dpast, both = row_norm.gradients(
             x, norm, result, kept, _as_rows(grad, rows, C), ctx.planned,
             (tuple(input.shape), input.stride()),
@@ -130,8 +135,10 @@ class _OnKernels(torch.autograd.Function):
 _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
-def in_torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """The norm alone by operations of torch, which any gradient goes through.
+def in_torch(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str | None = None
+) -> Tensor:
+    """The norm and an activation by operations of torch, which any gradient goes through.
 
     >>> in_torch(torch.tensor([[1.0], [3.0]]), None, None, 3.0).T
     tensor([[-0.5000,  0.5000]])
@@ -139,7 +146,7 @@ def in_torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) 
     exact = torch.promote_types(x.dtype, torch.float32)
     scale, offset = (None if t is None else t.to(exact) for t in (weight, bias))
     y = functional.batch_norm(x.to(exact), None, None, scale, offset, True, 0.0, eps)
-    return y.to(x.dtype)
+    return (y if activation is None else activate(y, activation)).to(x.dtype)
 
 
 class _BatchNorm(Activated):
@@ -171,10 +178,10 @@ class _BatchNorm(Activated):
                 self.training or self.running_mean is None, self.momentum or 0.0, self.eps,
             )  # fmt: skip
             return self._activated(y if residual is None else y + residual)  # type: ignore[no-any-return]
-        relu = self.activation == "relu"
-        y = by_kernels(input, self, residual, relu)
+        last = self.activation if self.activation in row_norm.ACTIVATIONS else None
+        y = by_kernels(input, self, residual, last)
         if y is not None:
-            return y if relu or self.activation is None else self._activated(y)
+            return y if last is self.activation else self._activated(y)
         y = super().forward(input)  # type: ignore[misc]
         return self._activated(y if residual is None else y + residual)
 
@@ -208,8 +215,9 @@ class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
     ``forward(input, residual=None)`` takes a tensor of the shape of ``input``, or one that torch
     adds to the norm. The other arguments, the state, the errors and the results are torch's:
     without a sum, in the dtype of ``input``, under autocast too. In training, kernels compute it of
-    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, the sum and a ReLU included,
-    and round once; where ``momentum`` is None, torch does. Each rank of several has its own
+    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, with the sum and a ReLU, or
+    with "relu6", "silu" or "hardswish" where nothing is added, and round once. torch computes other
+    activations, and the norm where ``momentum`` is None. Each rank of several has its own
     statistics, and ``convert_sync_batchnorm`` of torch would leave out the activation.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.

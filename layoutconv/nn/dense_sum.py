@@ -11,6 +11,7 @@ from torch import Tensor
 from ..base.torch_internals import has_global_hooks
 from ..ops.autocast import autocast_dtype
 from ..ops.guard import PLAIN
+from ..tensors.epilogue_in_torch import activate
 from .modules import Conv1d, Conv2d, Conv3d, weight_and_bias
 from .own_padding import OWN_PADDING
 from .residual import working
@@ -63,8 +64,7 @@ def summed(
     """``last(between(conv(input)) + past)``, of modules and tensors.
 
     ``conv`` may be a container of one. ``between`` were identities when this was written; ``last``
-    is a ``torch.nn.ReLU``, or None for a function that is the same. ``in_place`` says that the sum
-    is ``+=``.
+    is a ``torch.nn.ReLU``, or "relu" for a function. ``in_place`` says that the sum is ``+=``.
 
     >>> conv, x = Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
     >>> y = torch.relu(conv(x) + x)
@@ -84,9 +84,10 @@ def summed(
 
 
 def followed(y: Any, last: Any, past: Any, in_place: bool) -> Tensor:
-    """``last(y + past)`` as a forward pass has it: ``past`` may be None; ``last`` None is a ReLU.
+    """``last(y + past)`` as a forward pass has it: ``past`` may be None, ``last`` a module or the
+    name of a function.
 
-    >>> followed(torch.tensor([-1.0, 1.0]), None, torch.ones(2), False)
+    >>> followed(torch.tensor([-1.0, 1.0]), "relu", torch.ones(2), False)
     tensor([0., 2.])
     """
     if past is not None:
@@ -94,7 +95,7 @@ def followed(y: Any, last: Any, past: Any, in_place: bool) -> Tensor:
             y += past
         else:
             y = y + past
-    return torch.relu(y) if last is None else last(y)  # type: ignore[no-any-return]
+    return activate(y, last) if isinstance(last, str) else last(y)  # type: ignore[no-any-return]
 
 
 def _is_one_launch(conv: Any, input: Any, last: Any, past: Any, between: Sequence[Any]) -> bool:
@@ -103,9 +104,9 @@ def _is_one_launch(conv: Any, input: Any, last: Any, past: Any, between: Sequenc
         type(input) in PLAIN
         and type(past) in PLAIN
         and is_open(conv)
-        and (last is None or type(last) is torch.nn.ReLU)
+        and (last == "relu" or type(last) is torch.nn.ReLU)
         and all(type(module) is torch.nn.Identity for module in between)
-        and are_bare(conv, last, *between)
+        and are_bare(conv, None if last == "relu" else last, *between)
         and not has_global_hooks()
         and past.dtype is (autocast_dtype(input, conv.weight) or input.dtype)
         and past.shape == _shape_of(conv, input)

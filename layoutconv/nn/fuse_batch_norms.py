@@ -1,4 +1,6 @@
-"""Let batch norms of a dense network, the sums and the ReLUs after them be one pass in training."""
+"""Let batch norms of a dense network, the sums and the activations after them be one pass in
+training.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from . import act_norm
+from .chain_nodes import MODULES, NO_LAST
 from .forward_code import UnknownPass
 from .fused_batch_norm import NORMS, is_container, is_norm, sequence
 from .made_class import subclass
@@ -24,7 +27,6 @@ from .sequences import SEQUENCES
 from .trained_norm import are_bare
 
 _ROWS = torch.nn.BatchNorm1d
-_NONE = "no ReLU follows it, nor a sum and a ReLU"
 SEQUENCES.add(sequence)
 
 Module = TypeVar("Module", bound=torch.nn.Module)
@@ -38,9 +40,9 @@ class FusionReport:
         fused: names of norms, as ``named_modules`` has them.
         left: the others, each with the reason.
 
-    >>> print(FusionReport(("stem.1",), {"head.0": "no ReLU follows it, nor a sum and a ReLU"}))
+    >>> print(FusionReport(("stem.1",), {"head.0": "no activation that fuses follows it"}))
     1 of 2 batch norms fused
-    left `head.0`: no ReLU follows it, nor a sum and a ReLU
+    left `head.0`: no activation that fuses follows it
     """
 
     fused: tuple[str, ...]
@@ -65,18 +67,19 @@ def fuse_batch_norms(
 
 
 def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
-    """Let kernels compute ``relu(norm(x))`` and ``relu(norm(x) + shortcut)`` of a model in
-    training, in one pass each way; returns the model.
+    """Let kernels compute ``activation(norm(x))`` and ``relu(norm(x) + shortcut)`` of a model in
+    training, in one pass each way; returns the model. Activations are ReLU, ReLU6, SiLU and
+    Hardswish; after a sum, kernels compute a ReLU, and torch the others.
 
     Batch norms are found in each ``torch.nn.Sequential``, and in the forward pass of each module
     that calls them, which ``torch.fx`` records. A module that has one gets a subclass of its class.
     In training its forward pass is that of before, with one call in place of each norm and what
-    follows it; in place of modules that are a norm and a ReLU by themselves, as timm's
-    ``BatchNormAct2d``, kernels run. Everything else stays: modules, their names, parameters,
+    follows it; in place of modules that are a norm and an activation by themselves, as
+    timm's ``BatchNormAct2d``, kernels run. Everything else stays: modules, their names, parameters,
     buffers, hooks, and the forward pass in evaluation, of other arguments than tensors, under
     ``torch.compile`` and while something traces it. Kernels compute images of float16, bfloat16 or
     float32 in ``channels_last`` memory on a GPU, and round once; of others torch's norm, sum and
-    ReLU run one after the other.
+    activation run one after the other.
 
     A module that is replaced later, or gets hooks, runs as it is written. One whose attributes are
     set later has its own class again, as what it does may depend on them: fuse it again.
@@ -104,7 +107,7 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
     >>> net, report = fuse_batch_norms(net, return_report=True)
     >>> print(report)
     1 of 2 batch norms fused
-    left `2`: no ReLU follows it, nor a sum and a ReLU
+    left `2`: no activation that fuses follows it, nor a sum and one
     >>> isinstance(net[0], Block), net(torch.ones(2, 4, 3, 3)).shape
     (True, torch.Size([2, 4, 3, 3]))
     """
@@ -126,7 +129,7 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
     norms = {name: m for name, m in module.named_modules() if isinstance(m, _BatchNorm)}
     names = tuple(name for name, norm in norms.items() if id(norm) in fused)
     reasons = {
-        name: _why_not(norm) or left.get(id(norm), _NONE)
+        name: _why_not(norm) or left.get(id(norm), NO_LAST)
         for name, norm in norms.items()
         if id(norm) not in fused
     }
@@ -149,10 +152,10 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
         yield from _fuse_sequence(part)
         return
     kind: Any = type(part)
-    if kind not in NORMS and act_norm.is_norm_and_relu(part):
+    if kind not in NORMS and act_norm.has_activation(part):
         reason = why_not_changed(part)
         if reason is None:
-            part.__class__ = _norm_and_relu(kind)
+            part.__class__ = _norm_and_activation(kind)
         yield part, reason
         return
     called = [m for m in _called(part) if is_norm(tail(m))]
@@ -183,15 +186,17 @@ def _called(part: Any) -> Iterator[Any]:
 
 
 def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
-    """Fuse the norms that a ReLU follows in a container."""
+    """Fuse the norms that an activation follows in a container."""
     kind: Any = type(part)
     reason, modules, found = why_not_changed(part), list(part._modules.values()), False
     for norm, last in pairwise(modules):
-        if not is_norm(norm) or type(last) is not torch.nn.ReLU:
+        if not is_norm(norm) or type(last) not in MODULES:
             continue
-        why = reason or (None if are_bare(norm, last) else "it has hooks, or a ReLU after it has")
+        why = reason or (
+            None if are_bare(norm, last) else "it has hooks, or the activation after it"
+        )
         if isinstance(norm, _ROWS):
-            why = "rows of a sparse tensor may come: write lc.nn.BatchNorm1d(activation='relu')"
+            why = "rows of a sparse tensor may come: write lc.nn.BatchNorm1d(activation=...)"
         found = found or why is None
         yield norm, why
     if found:
@@ -205,8 +210,8 @@ def _in_sequence(kind: Any) -> Any:
 
 
 @remembered(1024)
-def _norm_and_relu(kind: Any) -> Any:
-    """A subclass of a batch norm with a ReLU of its own, which kernels compute."""
+def _norm_and_activation(kind: Any) -> Any:
+    """A subclass of a batch norm with an activation of its own, which kernels compute."""
 
     @wraps(kind.forward)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
@@ -223,6 +228,6 @@ def _new_sequence(kind: type, *arguments: Any) -> Any:
 
 
 def _new_norm(kind: type, *arguments: Any) -> Any:
-    """A fused norm with a ReLU, without its state."""
-    made = _norm_and_relu(kind)
+    """A fused norm with an activation, without its state."""
+    made = _norm_and_activation(kind)
     return made.__new__(made, *arguments)

@@ -1,4 +1,4 @@
-"""Batch norms of dense networks with the sum and the ReLU after them, while a network trains.
+"""Batch norms of dense networks with the sum and the activation after them, while they train.
 
 As of :mod:`.trained_norm` nothing is changed in a module. What has hooks, is in evaluation or of a
 kind that is not known here, and what no kernel computes, runs as the network has it.
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..base.torch_internals import has_global_hooks
 from ..ops.guard import PLAIN
+from .chain_nodes import MODULES
 from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, by_kernels
 from .dense_sum import followed
 from .trained_norm import are_bare
@@ -35,7 +36,7 @@ def is_norm(module: Any) -> bool:
 def normed(
     norm: Any,
     input: Any,
-    last: Any = None,
+    last: Any,
     past: Any = None,
     between: Any = None,
     in_place: bool = False,
@@ -43,21 +44,23 @@ def normed(
     """``last(between(norm(input)) + past)``, of modules and tensors.
 
     ``past`` and ``between``, a ``torch.nn.Identity`` when this was written, may be None; ``last``
-    is a ``torch.nn.ReLU``, or None for a function that is the same. ``in_place`` says that the sum
-    is ``+=``, which has the dtype of the norm.
+    is an activation, or the name of a function. ``in_place`` says that the sum is ``+=``, which has
+    the dtype of the norm.
 
     >>> norm, x = torch.nn.BatchNorm1d(1, eps=3.0, affine=False), torch.tensor([[1.0], [3.0]])
     >>> normed(norm, x, torch.nn.ReLU(), x).T
     tensor([[0.5000, 3.5000]])
     """
+    is_name = type(last) is str
+    activation = last if is_name else MODULES.get(type(last))
     if (
         is_norm(norm)
-        and (last is None or type(last) is torch.nn.ReLU)
+        and activation is not None
         and (between is None or type(between) is torch.nn.Identity)
-        and are_bare(norm, last, between)
+        and are_bare(norm, None if is_name else last, between)
         and not has_global_hooks()
     ):
-        found = by_kernels(input, norm, past, True)
+        found = by_kernels(input, norm, past, activation)
         if found is not None:
             return found
     y = norm(input)
@@ -87,7 +90,8 @@ def is_container(module: Any) -> bool:
 
 
 def in_turn(modules: list[Any], input: Any) -> Any:
-    """The result of modules, one after the other, of which norms and ReLUs are :func:`normed`.
+    """The result of modules, one after the other, of which norms and activations are
+    :func:`normed`.
 
     >>> in_turn([torch.nn.ReLU(), torch.nn.Flatten(0)], torch.tensor([[-1.0]]))
     tensor([0.])
@@ -95,7 +99,7 @@ def in_turn(modules: list[Any], input: Any) -> Any:
     at = 0
     while at < len(modules):
         module, at = modules[at], at + 1
-        if is_norm(module) and at < len(modules) and type(modules[at]) is torch.nn.ReLU:
+        if is_norm(module) and at < len(modules) and type(modules[at]) in MODULES:
             input, at = normed(module, input, modules[at]), at + 1
         else:
             input = module(input)
@@ -103,7 +107,9 @@ def in_turn(modules: list[Any], input: Any) -> Any:
 
 
 def sequence(self: Any, input: Any) -> Any:
-    """The forward pass of a ``torch.nn.Sequential`` in which norms and ReLUs are :func:`normed`."""
+    """The forward pass of a ``torch.nn.Sequential`` in which norms and activations are
+    :func:`normed`.
+    """
     modules = list(self._modules.values())
     if may_be_fused(self, (input,)):
         return in_turn(modules, input)

@@ -1,4 +1,6 @@
-"""Find ``relu(norm(x) + shortcut)`` in the forward pass of a module, and write it as one call."""
+"""Find ``activation(norm(x) + shortcut)`` in the forward pass of a module, and write it as one
+call.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from torch.fx import Graph, Node
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from .chain_nodes import is_identity, is_in_place, is_relu, is_sum, only_user
+from .chain_nodes import NO_LAST, activation_at, is_identity, is_in_place, is_sum, only_user
 from .forward_code import Code, UnknownPass, code_of
 from .fused_batch_norm import ahead, is_container, is_norm, normed
 from .recorded_pass import recorded
@@ -44,8 +46,8 @@ def rewritten(module: Any) -> tuple[Code | None, list[str], dict[str, str]]:
             name = name_of(module, node.target)
             try:
                 chain = _chain(module, node)
-                if any(chain.relu is other.relu for _, other in chains):
-                    raise UnknownPass("the ReLU is that of another norm, which is added")
+                if any(chain.last is other.last for _, other in chains):
+                    raise UnknownPass("the activation is that of another norm, which is added")
                 chains.append((name, chain))
             except UnknownPass as reason:
                 left.setdefault(name, str(reason))
@@ -66,7 +68,8 @@ class _Chain(NamedTuple):
     norm: Node
     between: Node | None
     add: Node | None
-    relu: Node
+    last: Node
+    activation: str
 
     def past(self) -> Any:
         """The node that is added, as the graph is now."""
@@ -77,7 +80,7 @@ class _Chain(NamedTuple):
 
 
 def _chain(module: Any, norm: Node) -> _Chain:
-    """The nodes from a norm to the ReLU after it.
+    """The nodes from a norm to the activation after it.
 
     Raises :class:`UnknownPass` where there is none, or what lies between is no part of it.
     """
@@ -92,9 +95,10 @@ def _chain(module: Any, norm: Node) -> _Chain:
     add = None
     if is_sum(node):
         add, node = node, only_user(node)
-    if not is_relu(module, node):
-        raise UnknownPass("no ReLU follows it, nor a sum and a ReLU")
-    chain = _Chain(norm, between, add, node)
+    activation = activation_at(module, node)
+    if activation is None:
+        raise UnknownPass(NO_LAST)
+    chain = _Chain(norm, between, add, node, activation)
     past = chain.past()
     if add is not None and not isinstance(past, Node):
         raise UnknownPass("what is added to it is no tensor")
@@ -105,24 +109,24 @@ def _chain(module: Any, norm: Node) -> _Chain:
 
 
 def _ask_whether_it_may_move(module: Any, chain: _Chain, own: Any) -> None:
-    """The norm and the sum move to where the ReLU is: nothing in between may change what they read,
-    or call the norm.
+    """The norm and the sum move to where the activation is: nothing in between may change what they
+    read, or call the norm.
     """
     roots, past = _roots(module, chain.norm.graph), chain.past()
     read = roots[chain.norm] | {own}
     nodes = list(chain.norm.graph.nodes)
     parts = {chain.norm, chain.between, chain.add}
-    for node in nodes[nodes.index(chain.norm) + 1 : nodes.index(chain.relu)]:
+    for node in nodes[nodes.index(chain.norm) + 1 : nodes.index(chain.last)]:
         if node is chain.add:
             read = read | roots[past]
         if node in parts or node.op in ("get_attr", "placeholder"):
             continue
         if read & set().union(*(roots[given] for given in node.all_input_nodes)):
-            raise UnknownPass("what it reads may be changed before the ReLU")
+            raise UnknownPass("what it reads may be changed before the activation")
         if node.op == "call_module" and any(
             part is own for part in module.get_submodule(node.target).modules()
         ):
-            raise UnknownPass("it is called again before the ReLU")
+            raise UnknownPass("it is called again before the activation")
 
 
 def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
@@ -158,7 +162,7 @@ def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
 
 def _fuse(module: Any, chain: _Chain) -> None:
     """Call :func:`~layoutconv.nn.fused_batch_norm.normed` in place of a chain."""
-    graph, (norm, between, add, relu) = chain.norm.graph, chain
+    graph, (norm, between, add, node, activation) = chain.norm.graph, chain
     past, input = chain.past(), norm.args[0]
     with graph.inserting_before(norm):
         if tail(module.get_submodule(norm.target)) is module.get_submodule(norm.target):
@@ -167,12 +171,12 @@ def _fuse(module: Any, chain: _Chain) -> None:
             pair = graph.call_function(ahead, (graph.get_attr(str(norm.target)), input))
             of_norm = graph.call_function(operator.getitem, (pair, 0))
             input = graph.call_function(operator.getitem, (pair, 1))
-    with graph.inserting_before(relu):
-        last = graph.get_attr(str(relu.target)) if relu.op == "call_module" else None
+    with graph.inserting_before(node):
+        last = graph.get_attr(str(node.target)) if node.op == "call_module" else activation
         middle = None if between is None else graph.get_attr(str(between.target))
         given = of_norm, input, last, past, middle, is_in_place(add)
         made = graph.call_function(normed, given)
-    relu.replace_all_uses_with(made)
-    for node in (relu, add, between, norm):
-        if node is not None:
-            graph.erase_node(node)
+    node.replace_all_uses_with(made)
+    for part in (node, add, between, norm):
+        if part is not None:
+            graph.erase_node(part)

@@ -16,11 +16,13 @@ from ..base.torch_internals import (
 from ..gpu import row_norm
 from ..gpu.row_norm import Norm
 from ..ops.guard import PLAIN, is_watched_unseen
+from ..tensors.epilogue_in_torch import activate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _PLAIN_OR_NONE = PLAIN | {type(None)}
+_LASTS = None, "relu"  # of whose results second derivatives are
 
 
 def batch_norm(x: Tensor, norm: Norm) -> Tensor:
@@ -45,7 +47,7 @@ def batch_norm(x: Tensor, norm: Norm) -> Tensor:
         if norm.counted is not None:
             norm.counted.add_(1)
     y = y if norm.past is None else (y + norm.past).where(there[:, None], 0)
-    return y.relu() if norm.relu else y
+    return y if norm.activation is None else activate(y, norm.activation)
 
 
 def by_kernels(x: Tensor, norm: Norm) -> Tensor | None:
@@ -108,6 +110,7 @@ def on_kernels(x: Tensor, norm: Norm) -> bool:
         and x.is_cuda
         and _PLAIN_OR_NONE.issuperset(map(type, others))
         and isinstance(norm.momentum, float)
+        and norm.activation in _LASTS
         and not is_watched_unseen()
         and not is_tracing()
         and transform_on_top() is None
@@ -125,8 +128,9 @@ class _OnKernels(torch.autograd.Function):
     ) -> Tensor:
         planned = row_norm.planned(x, norm)
         out, kept = row_norm.normalised(x, norm, planned)
-        ctx.save_for_backward(x, weight, bias, norm.there, kept, out if norm.relu else None)
-        ctx.eps, ctx.relu, ctx.added, ctx.ranks = norm.eps, norm.relu, past is not None, norm.ranks
+        ctx.save_for_backward(x, weight, bias, norm.there, kept, out if norm.activation else None)
+        ctx.eps, ctx.last = norm.eps, norm.activation
+        ctx.added, ctx.ranks = past is not None, norm.ranks
         ctx.planned = planned.back()
         return out
 
@@ -138,7 +142,7 @@ class _OnKernels(torch.autograd.Function):
             *grads, own = differentiable_gradients(leaves, there, ctx.eps, out, grad)
             return *grads, own if ctx.added else None, None
         past = x if ctx.added else None  # whatever it was: its gradient is one like it
-        norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.relu, ranks=ctx.ranks)
+        norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.last, ranks=ctx.ranks)
         dx, dpast, both = row_norm.gradients(x, norm, out, kept, grad, ctx.planned)
         if weight is None:
             return dx, None, None, dpast, None

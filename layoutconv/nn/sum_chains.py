@@ -103,7 +103,7 @@ def _write(chain: _Chain) -> None:
     with graph.inserting_before(chain.relu):
         of_conv, *middle = (graph.get_attr(str(node.target)) for node in (conv, *between))
         is_module = chain.relu.op == "call_module"
-        last = graph.get_attr(str(chain.relu.target)) if is_module else None
+        last = graph.get_attr(str(chain.relu.target)) if is_module else "relu"
         given = of_conv, conv.args[0], last, chain.past(), middle, is_in_place(chain.add)
         made = graph.call_function(summed, given)
     chain.relu.replace_all_uses_with(made)

@@ -186,11 +186,11 @@ class _Joined(torch.autograd.Function):
         y = call.forward(x, b) if bias is None else call.forward(x, b, bias)
         kernels, (eps, momentum, *_) = layer.kernels, layer.told
         cut = schedule(call.out_rows, call.kind.K, layer.vector)
-        relu = layer.last is not None
-        norm = scale, shift, (mean, variance), momentum, eps, None, past, relu, counted, None
+        last = None if layer.last is None else "relu"
+        norm = scale, shift, (mean, variance), momentum, eps, None, past, last, counted, None
         out, kept = row_norm.normalised(y, _new(Norm, norm), _new(Planned, (kernels, cut)))
         ctx.save_for_backward(
-            x, b if ctx.needs_input_grad[0] else None, y, scale, shift, kept, out if relu else None
+            x, b if ctx.needs_input_grad[0] else None, y, scale, shift, kept, out if last else None
         )
         ctx.call, ctx.found, ctx.layer, ctx.cut = call, found, layer, cut
         ctx.bias = None if bias is None else bias.dtype
@@ -210,7 +210,8 @@ class _Joined(torch.autograd.Function):
             found_of = differentiable_gradients((y, scale, shift), None, eps, out, grad)
             dy, dscale, dshift, dpast = found_of
         elif grad is not None:
-            norm = scale, shift, None, 0.0, layer.told[0], None, None, out is not None, None, None
+            last = None if out is None else "relu"
+            norm = scale, shift, None, 0.0, layer.told[0], None, None, last, None, None
             plan = _new(Planned, (layer.back, ctx.cut))
             dy, dpast, both = row_norm.gradients(y, _new(Norm, norm), out, kept, grad, plan)
             C = call.kind.K

@@ -91,12 +91,12 @@ def told_of(rows: int, norm: Any, last: Any, past: Tensor | None) -> Norm | None
         return None
     if last is not None and type(last) is not torch.nn.ReLU:
         return None
-    return told(norm, last is not None, past, rows_there(rows), ranks)
+    return told(norm, None if last is None else "relu", past, rows_there(rows), ranks)
 
 
 def told(
     norm: Any,
-    relu: bool,
+    activation: str | None,
     past: Tensor | None,
     there: Tensor | None = None,
     ranks: Ranks | None = None,
@@ -104,7 +104,7 @@ def told(
     """Return what kernels are told of a batch norm of torch in training; None of one that holds
     its state otherwise, as a replica does.
 
-    >>> told(torch.nn.BatchNorm2d(3, affine=False), True, None).momentum
+    >>> told(torch.nn.BatchNorm2d(3, affine=False), "relu", None).momentum
     0.1
     """
     held, learnt = norm._buffers, norm._parameters
@@ -114,4 +114,6 @@ def told(
     if (weight is None) is norm.affine or (running is None) is norm.track_running_stats:
         return None  # held otherwise: of a replica, or sharded
     counted = None if running is None else held.get("num_batches_tracked")
-    return Norm(weight, bias, running, norm.momentum, norm.eps, there, past, relu, counted, ranks)
+    return Norm(
+        weight, bias, running, norm.momentum, norm.eps, there, past, activation, counted, ranks
+    )

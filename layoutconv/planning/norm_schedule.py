@@ -24,17 +24,16 @@ class NormShape:
         parameters: the dtype of weight and bias; "" without. Of sums, the result's.
         running: the dtype of running statistics; "" without.
         masked: whether rows may have no cell.
-        relu: whether max(x, 0) follows.
-        added: whether a tensor is added in front of that.
+        activation: the name of what follows; "" for nothing.
+        added: whether a tensor is added to the result, in front of the activation.
         counts: whether batches are counted.
         early: whether kernels start while those before them end (PDL).
         ranks: whether moments are those that ranks tell each other, or that a kernel of its own has
             merged.
         images: whether each image has statistics of its own, and parts of its own rows.
-        activation: what follows a norm of images, in place of ``relu``: "relu", "leaky_relu" or
-            "silu"; "" for nothing.
         stored: the dtype of results and of their gradients, where it is not that of features.
-        remakes: whether backward passes compute again where a ReLU was, and do not read results.
+        remakes: whether backward passes compute again what the activation was given, and do not
+            read results.
     """
 
     dtype: str
@@ -42,13 +41,12 @@ class NormShape:
     parameters: str = ""
     running: str = ""
     masked: bool = False
-    relu: bool = False
+    activation: str = ""
     added: bool = False
     counts: bool = False
     early: bool = False
     ranks: bool = False
     images: bool = False
-    activation: str = ""
     stored: str = ""
     remakes: bool = False
 

@@ -35,7 +35,8 @@ def problem(seed: int) -> tuple[Tensor, Norm, Tensor, torch.dtype]:
     norm = Norm(
         tensor(C) if affine else None, tensor(C) if affine else None,
         (torch.zeros(C).double(), torch.ones(C).double()) if follows else None,
-        0.25, 1e-3, there, tensor(rows, C) if draw.random() < 0.4 else None, draw.random() < 0.5,
+        0.25, 1e-3, there, tensor(rows, C) if draw.random() < 0.4 else None,
+        "relu" if draw.random() < 0.5 else None,
     )  # fmt: skip
     return tensor(rows, C, mean=draw.choice([0.0, 8.0])), norm, tensor(rows, C), dtype
 
@@ -81,7 +82,7 @@ def test_it_is_the_norm_in_float64(seed: int) -> None:
         limit = EPS[dtype if got.dim() == 2 else torch.float32] * max(want.abs().max().item(), 1)
         if name in ("weight", "bias"):  # sums of many terms
             limit = 1e-6 * grad.abs().sum(0).max().item() * 4
-        if norm.relu and name in ("x", "past"):  # at a kink, one ulp of the result decides
+        if norm.activation and name in ("x", "past"):  # at a kink, one ulp of the result decides
             off = (got.cpu().double() - want).abs() > 8 * limit
             assert off.double().mean() < 2e-3, name
             continue
@@ -114,7 +115,7 @@ def test_second_derivatives() -> None:
     for move in (lambda t: t, lambda t: t.detach().cpu().double().requires_grad_()):
         leaves = [move(t) for t in (x, weight, bias)]
         y = batch_norm(
-            leaves[0], Norm(*leaves[1:], None, 0.1, 1e-3, there.to(leaves[0].device), None, True)
+            leaves[0], Norm(*leaves[1:], None, 0.1, 1e-3, there.to(leaves[0].device), None, "relu")
         )
         grads = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in grads), leaves)

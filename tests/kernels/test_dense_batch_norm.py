@@ -1,4 +1,4 @@
-"""Batch norms of channels-last images in the machine, with the sum and the ReLU, beside float64."""
+"""Batch norms of channels-last images in the machine, sums and activations, beside float64."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.gpu import row_norm
 from layoutconv.nn import dense_batch_norm
+from layoutconv.tensors.epilogue_in_torch import activate
 
 from .cloud_launcher import Launches, in_the_machine
 
@@ -60,16 +61,23 @@ def step(module: Any, leaves: list[Tensor], call: Any, grad: Tensor) -> list[Ten
     return [y.detach(), *grads, *(buffer.clone() for buffer in module.buffers())]
 
 
-CASES: list[tuple[tuple[int, ...], torch.dtype, bool, bool]] = [
-    ((2, 64, 5, 4), torch.float16, True, True),
-    ((2, 2048, 2, 2), torch.float16, True, True),
-    ((3, 256, 3, 3), torch.bfloat16, True, False),
-    ((1, 96, 3, 4, 5), torch.float32, False, True),
-    ((2, 24, 7), torch.float32, True, True),
-    ((9, 5), torch.float32, False, False),
-    ((2, 1, 3, 3), torch.float32, True, True),
-    ((5, 40, 1, 1), torch.float16, True, False),
+CASES: list[tuple[tuple[int, ...], torch.dtype, str | None, bool]] = [
+    ((2, 64, 5, 4), torch.float16, "relu", True),
+    ((2, 2048, 2, 2), torch.float16, "relu", True),
+    ((3, 256, 3, 3), torch.bfloat16, "relu", False),
+    ((1, 96, 3, 4, 5), torch.float32, None, True),
+    ((2, 24, 7), torch.float32, "relu", True),
+    ((9, 5), torch.float32, None, False),
+    ((2, 1, 3, 3), torch.float32, "relu", True),
+    ((5, 40, 1, 1), torch.float16, "relu", False),
+    ((2, 64, 5, 4), torch.float16, "silu", False),
+    ((2, 24, 7), torch.float32, "silu", False),
+    ((3, 40, 3, 3), torch.bfloat16, "hardswish", False),
+    ((1, 96, 3, 4, 5), torch.float32, "hardswish", False),
+    ((2, 2048, 2, 2), torch.float16, "relu6", False),
+    ((9, 5), torch.float32, "relu6", False),
 ]
+KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0)}  # Hardswish's of slope -1/2 and 1/2 are none here
 
 
 @pytest.fixture(params=["merged by all", "merged apart"])
@@ -81,34 +89,38 @@ def apart(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
     return bool(request.param == "merged apart")
 
 
-@pytest.mark.parametrize(("shape", "dtype", "relu", "added"), CASES)
+@pytest.mark.parametrize(("shape", "dtype", "last", "added"), CASES)
 def test_it_is_torchs_in_float64(
     may_launch: Launches,
     apart: bool,
     shape: tuple[int, ...],
     dtype: torch.dtype,
-    relu: bool,
+    last: str | None,
     added: bool,
 ) -> None:
     rank = max(1, len(shape) - 2)
-    ours, theirs = norms(rank, shape[1], activation="relu" if relu else None)
+    ours, theirs = norms(rank, shape[1], activation=last)
     x, past, grad = (images(seed, *shape, dtype=dtype, mean=m) for seed, m in enumerate((3, 0, 0)))
     leaves = [x, past] if added else [x]
+    before: list[Tensor] = []
 
     def expected(x: Tensor, past: Any = None) -> Tensor:
         y = theirs(x) if past is None else theirs(x) + past
-        return y.relu() if relu else y
+        before.append(y.detach())
+        return y if last is None else activate(y, last)
 
     found = step(ours, leaves, ours, grad)
     wanted = step(theirs, [leaf.double() for leaf in leaves], expected, grad.double())
     assert len(may_launch.kinds) == (6 if apart else 4)  # half of them forward
     assert found[0].dtype is dtype
     assert found[0].stride() == found[1].stride() == x.stride()
-    near = (wanted[0].abs() < 2e-2) & (relu > 0)  # rounding decides which side of the kink
+    near = torch.zeros_like(before[0], dtype=torch.bool)
+    for kink in KINKS.get(last or "", ()):  # rounding decides which side of it
+        near |= (before[0] - kink).abs() < 2e-2
     for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
         if 0 < place <= len(leaves):
             one, other = one.where(~near, 0), other.where(~near, 0)
-        limit = 8 * (EPS[dtype] if place <= len(leaves) else 2e-2 if relu else 1e-4)
+        limit = 8 * (EPS[dtype] if place <= len(leaves) else 2e-2 if last in KINKS else 1e-4)
         limit *= max(other.abs().max().item(), 1.0)
         torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=limit, msg=f"{place}")
     torch.testing.assert_close(found[-1], wanted[-1])
@@ -139,12 +151,14 @@ def test_gradients_in_any_memory_are_taken() -> None:
     assert torch.equal(of_sum, of_ones)
 
 
-@pytest.mark.parametrize(("relu", "added"), [(False, False), (True, False), (True, True)])
-def test_writing_to_what_is_saved_is_an_error_as_of_torchs(relu: bool, added: bool) -> None:
+@pytest.mark.parametrize(
+    ("last", "added"), [(None, False), ("relu", False), ("relu", True), ("silu", False)]
+)
+def test_writing_to_what_is_saved_is_an_error_as_of_torchs(last: str | None, added: bool) -> None:
     """And writing to what is not, as ``ReLU(inplace=True)`` does, is none; results are saved where
     they are sums.
     """
-    ours, _ = norms(2, 8, activation="relu" if relu else None)
+    ours, _ = norms(2, 8, activation=last)
     x = images(0, 2, 8, 3, 3).requires_grad_()
     base = x * 1
     y = ours(base, x) if added else ours(base)
@@ -162,13 +176,14 @@ def test_writing_to_what_is_saved_is_an_error_as_of_torchs(relu: bool, added: bo
         y.sum().backward()
 
 
-def test_second_derivatives_and_batches_of_gradients() -> None:
-    ours, theirs = norms(2, 6, activation="relu")
+@pytest.mark.parametrize(("last", "added"), [("relu", True), ("relu", False), ("silu", False)])
+def test_second_derivatives_and_batches_of_gradients(last: str, added: bool) -> None:
+    ours, theirs = norms(2, 6, activation=last)
     x, past = images(0, 2, 6, 3, 3), images(1, 2, 6, 3, 3)
     found = []
-    for module, call in (ours, ours), (theirs, lambda x, p: (theirs(x) + p).relu()):
+    for module, call in (ours, ours), (theirs, lambda x, *p: activate(sum(p, theirs(x)), last)):
         dtype = next(module.parameters()).dtype
-        leaves = [t.to(dtype).detach().requires_grad_() for t in (x, past)]
+        leaves = [t.to(dtype).detach().requires_grad_() for t in (x, past)[: 1 + added]]
         wanted = (*leaves, *module.parameters())
         y = call(*leaves)
         grads = torch.autograd.grad(y.square().sum(), wanted, create_graph=True)
@@ -191,8 +206,10 @@ def test_without_a_gradient_it_is_one_pass(may_launch: Launches) -> None:
     torch.testing.assert_close(ours.running_var.double(), theirs.running_var)
 
 
-@pytest.mark.parametrize("activation", ["silu", "leaky_relu"])
-def test_other_activations_run_after_the_kernels(may_launch: Launches, activation: str) -> None:
+@pytest.mark.parametrize("activation", ["silu", "leaky_relu", "hardswish", "relu6"])
+def test_other_activations_than_a_relu_of_a_sum_run_after_the_kernels(
+    may_launch: Launches, activation: str
+) -> None:
     ours, theirs = norms(2, 16, activation=activation)
     x, past = images(0, 2, 16, 3, 3), images(1, 2, 16, 3, 3)
     y = ours(x, past)

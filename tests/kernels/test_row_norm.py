@@ -32,6 +32,7 @@ from layoutconv.kernels.pointwise.row_norm import (
 from layoutconv.kernels.pointwise.row_parts import THREADS, OfRows
 from layoutconv.planning import norm_schedule
 from layoutconv.planning.norm_schedule import NormShape
+from layoutconv.tensors.epilogue_in_torch import activate
 
 from .cloud_launcher import SEEDS, Launches, few, in_the_machine
 from .draws import draws
@@ -60,7 +61,7 @@ def definition(
     assert own is not None
     y = torch.nn.functional.batch_norm(own, None, None, weight, bias, True, 0.0, norm.eps)
     y = y if past is None else y + past
-    y = y.relu() if norm.relu else y
+    y = y if norm.activation is None else activate(y, norm.activation)
     wanted = [leaf for leaf in leaves if leaf is not None]
     found = iter(torch.autograd.grad(y, wanted, grad[there].double()))
     grads = [None if leaf is None else next(found) for leaf in leaves]
@@ -84,9 +85,9 @@ def check(x: Tensor, norm: Norm, grad: Tensor) -> None:
 
     same(out[there], y)
     assert not out[~there].any()
-    assert kept[-1] == there.sum()
+    assert kept[2 * C] == there.sum()
     torch.testing.assert_close(kept[:C].double(), mean.detach(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(kept[C:-1].double(), of_inverse, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(kept[C : 2 * C].double(), of_inverse, rtol=1e-5, atol=1e-5)
     if norm.running is not None and before is not None:
         n = int(there.sum())
         for one, past, now in zip(
@@ -95,7 +96,7 @@ def check(x: Tensor, norm: Norm, grad: Tensor) -> None:
             moved = past + norm.momentum * (now.detach() - past)
             torch.testing.assert_close(one.double(), moved, rtol=EPS[one.dtype], atol=1e-6)
     of_x, of_past, of_parameters = row_norm.gradients(
-        x, norm, out if norm.relu else None, kept, grad
+        x, norm, out if norm.activation == "relu" else None, kept, grad
     )
     assert dx is not None
     same(of_x[there], dx, 4)
@@ -121,15 +122,16 @@ def features(seed: int, rows: int, C: int, dtype: torch.dtype, mean: float = 0.0
 @given(
     seed=SEEDS, rows=st.integers(2, 700), C=st.sampled_from([1, 3, 8, 16, 20, 64, 72, 136]),
     kind=st.sampled_from([
-        (torch.float16, True, True, True, True), (torch.float32, False, False, True, False),
-        (torch.bfloat16, True, False, False, False), (torch.float32, True, True, True, False),
+        (torch.float16, True, "relu", True, True), (torch.float32, False, None, True, False),
+        (torch.bfloat16, True, None, False, False), (torch.float32, True, "relu", True, False),
+        (torch.float32, True, "silu", True, False), (torch.float16, False, "relu6", False, False),
     ]),
     empty=st.sampled_from([0.0, 0.3, 0.9]), mean=st.sampled_from([0.0, 30.0]),
 )  # fmt: skip
 def test_it_is_the_norm_of_the_rows_that_are_there(
     launches: Launches, seed: int, rows: int, C: int, kind: Any, empty: float, mean: float
 ) -> None:
-    dtype, masked, relu, affine, added = kind
+    dtype, masked, last, affine, added = kind
     launches.seed = seed
     random = torch.Generator().manual_seed(seed)
     there = torch.rand(rows, generator=random) >= empty if masked else None
@@ -142,7 +144,7 @@ def test_it_is_the_norm_of_the_rows_that_are_there(
     running = torch.zeros(C), torch.ones(C)
     check(x, Norm(
         weight if affine else None, bias if affine else None, running if affine else None, 0.25,
-        1e-3, there, features(seed + 4, rows, C, dtype) if added else None, relu,
+        1e-3, there, features(seed + 4, rows, C, dtype) if added else None, last,
     ), grad)  # fmt: skip
 
 
@@ -264,16 +266,25 @@ def test_a_batch_is_counted_once(launches: Launches, rows: int, C: int) -> None:
     assert int(counted) == 2**40 + 2
 
 
-def test_what_is_not_a_number_stays_none(launches: Launches) -> None:
-    """As torch's ReLU has it: a network that diverges has to show it."""
+@pytest.mark.parametrize("last", sorted(row_norm.ACTIVATIONS))
+def test_what_is_not_a_number_stays_none(launches: Launches, last: str) -> None:
+    """As torch's activations have it: a network that diverges has to show it."""
     x, grad = features(0, 40, 4, torch.float32), torch.ones(40, 4)
     x[7, 2] = torch.nan
-    norm = Norm(None, None, None, 0.1, 1e-5, relu=True)
+    norm = Norm(None, None, None, 0.1, 1e-5, activation=last)
     out, kept = row_norm.normalised(x, norm)
     dx, _, _ = row_norm.gradients(x, norm, out, kept, grad)
     for found in (out, dx):
         assert found[:, 2].isnan().all()
         assert not found[:, [0, 1, 3]].isnan().any()
+
+
+@pytest.mark.parametrize("last", ["silu", "hardswish"])
+def test_an_activation_far_from_zero(launches: Launches, last: str) -> None:
+    """There exponentials are infinite, and gradients 0 or 1."""
+    x, grad = features(0, 90, 16, torch.float32), features(1, 90, 16, torch.float32)
+    norm = Norm(torch.full((16,), 90.0), torch.zeros(16), None, 0.25, 1e-3, activation=last)
+    check(x, norm, grad)
 
 
 def test_the_same_bits_whatever_the_order_of_threads(launches: Launches) -> None:
@@ -301,7 +312,7 @@ def test_schedules_have_every_row_and_column_once(columns: int) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("kind", [Statistics, MergeMoments, Normalise, Sums, MergeSums, Gradient])
 def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any) -> None:
-    shape = NormShape("float16", 8, "float32", "float32", True, True, True, True)
+    shape = NormShape("float16", 8, "float32", "float32", True, "relu", True, True)
     shape = replace(shape, early=starts_early(arch))
     built = build(kind(shape), arch, dump=str(tmp_path))
     (found,) = read_cubin(built.__cubin__).values()
@@ -363,7 +374,7 @@ def test_what_kernels_do_not_take(why: str) -> None:
 def test_ranks_share_kernels_whose_code_is_the_same(name: str, tmp_path: Path) -> None:
     """Steps behind a norm, and the types of its parameters, change nothing in these."""
     full = NormShape(
-        "float16", 8, "float32", "float32", masked=True, relu=True, added=True, counts=True,
+        "float16", 8, "float32", "float32", masked=True, activation="relu", added=True, counts=True,
         early=True, ranks=True,
     )  # fmt: skip
     least = row_norm._of_chain(full, name)

@@ -155,7 +155,7 @@ def test_kernels_are_given_rows_of_the_same_memory(launched: list[tuple[Any, ...
     rows, told, plan, memory = launched.pop()
     assert (rows.shape, rows.data_ptr()) == ((40, 6), x.data_ptr())
     assert (told.past.shape, told.past.data_ptr()) == ((40, 6), past.data_ptr())
-    assert told.relu
+    assert told.activation == "relu"
     assert told.momentum == 0.3
     assert told.counted is norm.num_batches_tracked
     assert memory == ((2, 6, 4, 5), x.stride())

@@ -15,6 +15,7 @@ import layoutconv as lc
 from layoutconv.errors import ArgumentTypeError
 from layoutconv.nn import fused_batch_norm
 from layoutconv.nn.fused_batch_norm import normed
+from layoutconv.tensors.epilogue_in_torch import activate
 
 C = 4
 
@@ -123,13 +124,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
     """
     found: list[tuple[Any, bool]] = []
 
-    def computed(input: Tensor, module: Any, past: Any, relu: bool) -> Tensor | None:
+    def computed(input: Tensor, module: Any, past: Any, activation: str) -> Tensor | None:
         if not module.training:
             return None
         found.append((module, past is not None))
         y = nn.BatchNorm2d.forward(module, input)
         y = y if past is None else y + past
-        return y.relu() if relu else y
+        return activate(y, activation)
 
     monkeypatch.setattr(fused_batch_norm, "by_kernels", computed)
     return found
@@ -173,6 +174,38 @@ def test_a_report_says_what_is_fused_and_what_is_left() -> None:
     assert str(report).startswith("16 of 18 batch norms fused\nleft `5.downsample.1`: it is added")
     again = lc.nn.fuse_batch_norms(net, return_report=True)[1]
     assert again == report
+
+
+class Mobile(nn.Module):
+    """Norms before activations other than ReLUs: modules, functions, in a sequence, after a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(C, C, 1) for _ in range(6))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(C) for _ in range(6))
+        self.act, self.last = nn.SiLU(inplace=True), nn.Hardswish()
+        self.stem = nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C), nn.ReLU6(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.norms[0](self.convs[0](3 * self.stem(x))))
+        y = nn.functional.silu(self.norms[1](self.convs[1](y)), inplace=True)
+        y = nn.functional.relu6(self.norms[2](self.convs[2](y)))
+        y = nn.functional.hardswish(self.norms[3](self.convs[3](y)))
+        y = self.act(self.norms[4](self.convs[4](y)) + y)
+        return self.last(self.norms[5](self.convs[5](y)))
+
+
+def test_other_activations_than_relus(calls: list[tuple[Any, bool]]) -> None:
+    torch.manual_seed(0)
+    net, x = Mobile().double(), image()[:, :1].expand(3, C, 12, 10)
+    ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
+    assert report.fused == (*(f"norms.{i}" for i in range(6)), "stem.1")
+    assert all(map(torch.equal, step(ours, x), step(net, x)))
+    assert [added for _, added in calls] == [i == 5 for i in range(7)]
+    ours.act.register_forward_hook(lambda *_: None)
+    calls.clear()
+    assert torch.equal(ours(x), net(x))
+    assert len(calls) == 5
 
 
 def test_evaluation_compile_and_tracers_run_what_was_written(calls: list[Any]) -> None:
@@ -302,8 +335,8 @@ def test_a_sum_in_place_has_the_dtype_of_the_norm() -> None:
     norm, x, wide = nn.BatchNorm2d(C), image()[:, :1].repeat(1, C, 1, 1), image()[:, :1].double()
     x = x.bfloat16()
     with torch.autocast("cpu"):
-        assert normed(norm, x, None, wide, None, True).dtype is torch.bfloat16
-        assert normed(norm, x, None, wide, None, False).dtype is torch.float64
+        assert normed(norm, x, "relu", wide, None, True).dtype is torch.bfloat16
+        assert normed(norm, x, "relu", wide, None, False).dtype is torch.float64
 
 
 class Own(nn.BatchNorm2d):
@@ -321,11 +354,17 @@ class Acting(nn.BatchNorm2d):
         return self.act(self.drop(super().forward(x) + self.more))
 
 
-def test_a_norm_with_a_relu_of_its_own(calls: list[tuple[Any, bool]], monkeypatch: Any) -> None:
+LASTS = nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish
+
+
+@pytest.mark.parametrize("kind", LASTS)
+def test_a_norm_with_an_activation_of_its_own(
+    calls: list[tuple[Any, bool]], monkeypatch: Any, kind: Any
+) -> None:
     monkeypatch.setattr(lc.nn.act_norm, "by_kernels", fused_batch_norm.by_kernels)
     torch.manual_seed(0)
-    others = Acting(C, nn.SiLU()), Acting(C, more=0.5)
-    net = nn.Sequential(Acting(C), *others, nn.Conv2d(C, C, 1)).double()
+    others = Acting(C, nn.GELU()), Acting(C, kind(), more=0.5)
+    net = nn.Sequential(Acting(C, kind(inplace=True)), *others, nn.Conv2d(C, C, 1)).double()
     ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
     assert report.fused == ("0",)
     assert report.left["1"] == "Acting is no BatchNorm1d to 3d of torch"
@@ -337,8 +376,8 @@ def test_a_norm_with_a_relu_of_its_own(calls: list[tuple[Any, bool]], monkeypatc
         assert calls == [(copied[0], False)]
         assert isinstance(copied[0], Acting)
     calls.clear()
-    ours[0].act = nn.SiLU()
-    net[0].act = nn.SiLU()
+    ours[0].act = nn.GELU()
+    net[0].act = nn.GELU()
     assert all(map(torch.equal, step(deepcopy(ours), x), step(deepcopy(net), x)))
     assert torch.equal(ours.eval()(x), net.eval()(x))
     assert calls == []

@@ -98,8 +98,8 @@ def called_between(self: Any, x: Tensor) -> Tensor:
     return torch.relu(y + z)
 
 
-def silu(self: Any, x: Tensor) -> Tensor:
-    return nn.functional.silu(self.norm(self.conv(x)))
+def gelu(self: Any, x: Tensor) -> Tensor:
+    return nn.functional.gelu(self.norm(self.conv(x)))
 
 
 def scaled(self: Any, x: Tensor) -> Tensor:
@@ -178,16 +178,16 @@ def optional(self: Any, x: Tensor, scale: float | None = None) -> Tensor:
 
 LEFT: list[tuple[Callable[..., Any], str]] = [
     (used_twice, "its result is used more than once"),
-    (summed_twice, "no ReLU follows it"),
+    (summed_twice, "no activation that fuses follows it"),
     (seen_through_a_sum_in_place, "its result is used more than once"),
     (added_in_place, "added to a tensor in place"),
-    (input_changed, "may be changed before the ReLU"),
-    (input_changed_by_a_module, "may be changed before the ReLU"),
-    (shortcut_changed, "may be changed before the ReLU"),
-    (state_between, "may be changed before the ReLU"),
-    (called_between, "called again before the ReLU"),
-    (silu, "no ReLU follows it"),
-    (scaled, "no ReLU follows it"),
+    (input_changed, "may be changed before the activation"),
+    (input_changed_by_a_module, "may be changed before the activation"),
+    (shortcut_changed, "may be changed before the activation"),
+    (state_between, "may be changed before the activation"),
+    (called_between, "called again before the activation"),
+    (gelu, "no activation that fuses follows it"),
+    (scaled, "no activation that fuses follows it"),
     (a_number, "what is added to it is no tensor"),
     (of_numbers, "torch.fx cannot record it: TraceError"),
     (by_chance, "draws random numbers"),

@@ -40,7 +40,7 @@ def forward(x: Tensor, norm: Norm, plan: Planned | None = None) -> tuple[Tensor,
     inverse = (var + norm.eps).rsqrt()
     y = (wide - mean) * inverse * norm.weight + norm.bias
     y = y if norm.past is None else y + norm.past
-    y = (y.relu() if norm.relu else y).to(x.dtype)
+    y = (y if norm.activation is None else y.relu()).to(x.dtype)
     for memory, now in zip(norm.running, (mean, var), strict=True):
         memory.lerp_(now, norm.momentum)
     if norm.counted is not None:

@@ -78,8 +78,8 @@ def test_sequences_and_residual_blocks(passes: list[Norm]) -> None:
     )  # fmt: skip
     x = cloud()
     check(net, x.features, x.replace)
-    assert [(norm.relu, norm.past is not None) for norm in passes] == [
-        (True, False), (True, False), (True, True), (True, False)
+    assert [(norm.activation, norm.past is not None) for norm in passes] == [
+        ("relu", False), ("relu", False), ("relu", True), ("relu", False)
     ]  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_a_network_in_spconvs_names(passes: list[Norm], networks: Any) -> None:
     norms = sum(isinstance(module, nn.BatchNorm1d) for module in net.modules())
     assert len(passes) == norms == 21
     assert sum(norm.past is not None for norm in passes) == 8
-    assert all(norm.relu for norm in passes)
+    assert all(norm.activation == "relu" for norm in passes)
 
 
 def test_rows_without_a_cell_in_a_captured_step(passes: list[Norm]) -> None:
@@ -156,4 +156,4 @@ def test_what_runs_as_torch_has_it(why: str, passes: list[Norm]) -> None:
     elif why == "momentum":  # a mean over all batches, of which torch computes the share
         norm.momentum = None
     net(x)
-    assert [one.relu for one in passes] == ([False] if why == "activation" else [])
+    assert [one.activation for one in passes] == ([None] if why == "activation" else [])
