@@ -17,7 +17,9 @@ from layoutconv.gpu import row_norm
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-KINKS: dict[Any, tuple[float, ...]] = {"relu": (0.0,), "relu6": (0.0, 6.0)}
+KINKS: dict[Any, tuple[float, ...]] = {
+    "relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0),
+}  # fmt: skip
 NAMES = "y", "x", "past", "weight", "bias"
 
 

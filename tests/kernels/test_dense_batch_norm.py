@@ -77,7 +77,7 @@ CASES: list[tuple[tuple[int, ...], torch.dtype, str | None, bool]] = [
     ((2, 2048, 2, 2), torch.float16, "relu6", False),
     ((9, 5), torch.float32, "relu6", False),
 ]
-KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0)}  # Hardswish's of slope -1/2 and 1/2 are none here
+KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "hardswish": (-3.0, 3.0)}
 
 
 @pytest.fixture(params=["merged by all", "merged apart"])
