@@ -17,6 +17,9 @@ that it tells the others, ``MergeMoments`` and ``MergeSums``; to what follows, r
 messages are those of ``torch.nn.SyncBatchNorm``, mean, inverse deviation and count, sums of g and
 of g * (x - mean), so that a rank whose call is torch's own, of no rows say, understands the others.
 
+The second kernel of a pass takes the rows of its parts last first: of images that are larger than
+L2, the rows that the first one read last are still there.
+
 A thread sums what values differ from its first one by; threads, then parts, are merged as Chan,
 Golub and LeVeque do, "Updating formulae and a pairwise algorithm for computing sample variances"
 (1979): a mean that is large beside the deviation costs no digits.
@@ -177,7 +180,9 @@ class Normalise(OfParts):
         cute.arch.sync_threads()
         first = (place.tid & ((Int32(1) << place.log_across) - 1)) * self.vector
         lists = [[array[0, first + j] for j in range(self.vector)] for array in arrays]
-        for turn in range(self.turns(place)):
+        turns = self.turns(place)
+        for number in range(turns):
+            turn = self.last_first(turns, number)
             self.rows_of((x, there, past), out, place, turn, columns, lists)
 
     @cute.jit
@@ -348,7 +353,9 @@ class Gradient(Sums):
             out = mean, scale, self.kept(kept, place, columns, 2 * columns + 1)[1]
         slope = [scale[j] * inverse[j] * products[j] for j in range(self.vector)]
         level = [scale[j] * grads[j] for j in range(self.vector)]
-        for turn in range(self.turns(place)):
+        turns = self.turns(place)
+        for number in range(turns):
+            turn = self.last_first(turns, number)
             self.rows_of(
                 (x, there, out, grad), (dx, dpast), place, turn, columns,
                 (mean, scale, slope, level),

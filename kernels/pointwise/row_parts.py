@@ -126,6 +126,10 @@ class OfRows(PerRank):
         step = place.step * FLIGHT
         return Int32((place.end - place.first - place.row + step - 1) // step)
 
+    def last_first(self, turns: Any, number: Any) -> Any:
+        """A turn of so many, counted from the last: what was read last is taken first."""
+        return turns - 1 - number
+
     def rows(self, place: Place, turn: Any, there: Any) -> list[tuple[Any, Any, Any]]:
         """The rows of a turn, whether each is inside the part, its first in place of it, and
         whether it counts.
