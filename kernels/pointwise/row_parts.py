@@ -148,10 +148,17 @@ class OfRows(PerRank):
         offset = row * columns + place.column
         return base + (cute.assume(offset, divby=self.vector) if self.vector > 1 else offset)
 
+    def load(self, base: Any, place: Place, row: Any, columns: Any) -> Any:
+        """The columns of a thread in a row, as they are stored."""
+        return read(self.pointer(base, place, row, columns), base.dtype, self.vector)
+
+    def widened(self, loaded: Any) -> list[Any]:
+        """The same in float32: those of 16 bits take twice the registers then."""
+        return [Float32(loaded[j]) for j in range(self.vector)]
+
     def read(self, base: Any, place: Place, row: Any, columns: Any) -> list[Any]:
         """The columns of a thread in a row, in float32."""
-        found = read(self.pointer(base, place, row, columns), base.dtype, self.vector)
-        return [Float32(found[j]) for j in range(self.vector)]
+        return self.widened(self.load(base, place, row, columns))
 
     @cute.jit
     def write(

@@ -325,6 +325,17 @@ def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any
     assert found.registers * THREADS <= 32_768  # two CTAs to a multiprocessor
 
 
+@pytest.mark.parametrize("last", ["silu", "hardswish", "relu6"])
+@pytest.mark.parametrize("kind", [Normalise, Sums, Gradient])
+def test_activations_leave_room_for_two_ctas(kind: type[OfRows], last: str, tmp_path: Any) -> None:
+    """As kernels of sums did not, while all rows of a turn were in float32 at once."""
+    shape = NormShape("float16", 8, "float32", "float32", False, last, counts=True, remakes=True)
+    built = build(kind(shape), "sm_90a", dump=str(tmp_path))
+    (found,) = read_cubin(built.__cubin__).values()
+    assert found.stack == 0
+    assert found.registers * THREADS <= 32_768
+
+
 @pytest.mark.parametrize(("kind", "each"), [(Normalise, 3), (Gradient, 2)])
 def test_parts_are_asked_for_together(kind: type[OfRows], each: int, tmp_path: Any) -> None:
     """One after the other they took half of the time of a norm of 64 columns, or more."""
