@@ -178,7 +178,7 @@ def test_norms_of_a_dry_run_are_zeros(notes: list[tuple[Any, bytes]], gpu: Gpu) 
     gpu.says(get_device_capability=(9, 0))
     x, ones = torch.randn(40, 16), torch.ones(16)
     mean = torch.zeros(16)
-    norm = Norm(ones, ones.clone(), (mean, ones.clone()), 0.1, 1e-5, past=x, relu=True)
+    norm = Norm(ones, ones.clone(), (mean, ones.clone()), 0.1, 1e-5, past=x, activation="relu")
     with noted(notes):
         out, kept = row_norm.normalised(x, norm)
         dx, dpast, _ = row_norm.gradients(x, norm, out, kept, x)
