@@ -12,7 +12,7 @@ from .bench import Bench
 from .dense import Dense
 from .ending import Ending
 from .faults import Fault
-from .oracle import Expected, WrongResultError, check
+from .oracle import Expected, WrongResultError, check, rounded
 from .sparse import Sparse
 from .views import View, draw_view
 
@@ -120,6 +120,33 @@ def test_what_tensor_cores_do_is_no_fault() -> None:
         for seed in SEEDS:
             some = replace(p, seed=seed)
             assert outcome(some, faults.tf32_rounded, tensor_cores=True) == ""
+
+
+def test_sums_of_a_filter_under_autocast() -> None:
+    """Float32, as kernels have them, or rounded, as torch has them; no mixture of both."""
+    p = replace(PLAIN, call="autocast", N=3, spatial=(17, 9), taps=(1, 1), padding=((0, 0),) * 2,
+                gradients=("x", "w"))  # fmt: skip
+    assert outcome(p) == ""
+
+    def sums(p: Dense, o: faults.Operands, r: faults.Results) -> faults.Results:
+        x = rounded(faults.wide(o.x), torch.float16)
+        exact = faults.bilinear(p).back_w(faults.wide(o.grad), faults.wide(x)).float()
+        assert not torch.equal(exact.half().float(), exact)
+        return {**r, "grad w": exact}
+
+    def one_of_them_rounded(p: Dense, o: faults.Operands, r: faults.Results) -> faults.Results:
+        exact = sums(p, o, r)["grad w"]
+        some = (exact.half().float() != exact).flatten().nonzero()
+        assert len(some) > 1
+        exact.flatten()[some[0]] = exact.flatten()[some[0]].half().float()
+        return {**r, "grad w": exact}
+
+    def wide_gradient_of_x(p: Dense, o: faults.Operands, r: faults.Results) -> faults.Results:
+        return {**r, "grad x": r["grad x"] + 2.0**-11}
+
+    assert outcome(p, sums) == ""
+    assert "grad w" in outcome(p, one_of_them_rounded)
+    assert "grad x" in outcome(p, wide_gradient_of_x)
 
 
 def test_a_result_that_changes_from_call_to_call() -> None:
