@@ -41,6 +41,7 @@ class Launch:
     races: bool
     independent: bool
     limit: int
+    issued: list[int]
 
 
 @dataclass
@@ -105,7 +106,7 @@ class CTA:
     @property
     def alive(self) -> int:
         """The number of warps that have not exited."""
-        return sum(int(t.alive.reshape(-1, WARP).any(axis=1).sum()) for t in self.teams)
+        return sum([team.warps_alive for team in self.teams])
 
     def arrive(
         self, team: Team, number: int, count: int | None, lanes: Lanes, next_pc: int | None
@@ -121,7 +122,7 @@ class CTA:
             )
         barrier.expected = count
         self.cluster.progressed()
-        warps = np.unique(team.warp_of[lanes])
+        warps = team.warps_in(lanes)
         barrier.warps += warps.tolist()
         barrier.arrived += WARP * len(warps)
         if next_pc is not None:
@@ -138,8 +139,7 @@ class CTA:
                 continue
             del self._barriers[number]
             waiting = np.concatenate(
-                [np.unique(t.warp_of[lanes]) for t, _, lanes in barrier.waiting]
-                or [np.zeros(0, np.intp)]
+                [t.warps_in(lanes) for t, _, lanes in barrier.waiting] or [np.zeros(0, np.intp)]
             )
             self.clocks.join(np.array(barrier.warps), waiting)
             for team, pc, lanes in barrier.waiting:

@@ -9,6 +9,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from .masks import some
+
 
 @dataclass(frozen=True)
 class Format:
@@ -73,6 +75,9 @@ def encode(
         with np.errstate(over="ignore", under="ignore"):
             halves = values.astype(np.float16).view(np.uint16)
         return np.where(np.isnan(values), form.nan, halves).astype(np.uint32)
+    shorter = name in ("bf16", "tf32") and values.dtype == np.float32
+    if shorter and rounding in ("rn", "rna") and not satfinite:
+        return _shortened(values, form, rounding == "rn")
     exact = values.astype(np.float64)
     negative = np.signbit(exact)
     magnitude = np.abs(exact)
@@ -101,6 +106,15 @@ def encode(
     codes = np.where(np.isinf(exact), form.largest if satfinite else infinity, codes)
     codes = (codes | (negative.astype(np.int64) << form.sign)) << form.shift
     return np.where(np.isnan(exact), form.nan, codes).astype(np.uint32)
+
+
+def _shortened(values: NDArray[np.float32], form: Format, to_even: bool) -> NDArray[np.uint32]:
+    """:func:`encode` to a format of the same exponents: the upper bits, with a carry from below."""
+    bits, dropped = values.view(np.uint32), np.uint32(23 - form.mantissa)
+    half = np.uint32(1 << 22 - form.mantissa)
+    carry = half - np.uint32(1) + (bits >> dropped & np.uint32(1)) if to_even else half
+    codes = (bits + carry) >> dropped << np.uint32(form.shift)
+    return np.where(np.isnan(values), np.uint32(form.nan), codes)
 
 
 def decode(codes: NDArray, name: str) -> NDArray[np.float32]:
@@ -182,6 +196,8 @@ def fused_multiply_add(a: NDArray, b: NDArray, c: NDArray) -> NDArray[np.float64
     # The rounding error of the sum, exactly (Knuth's two-sum).
     back = total - product
     error = (product - (total - back)) + (addend - back)
+    if not some(error):
+        return total
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & np.isfinite(error)
     # Truncate towards zero (one step back where the sum was rounded away), then set the last bit.

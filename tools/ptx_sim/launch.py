@@ -89,8 +89,8 @@ def run(
         races=races,
         independent=independent,
         limit=limit,
+        issued=[0] * len(kernel.instructions),
     )
-    stats = Stats()
     done: set[tuple[int, int, int]] = set()
     x, y, z = grid_shape
     # Floating-point exceptions are the kernel's own business.
@@ -101,10 +101,10 @@ def run(
             cluster = Cluster(launch, index, seed)
             cluster.run()
             done.update(cta.index for cta in cluster.ctas)
-            for team in cluster.teams:
-                for step, issued in zip(launch.program, team.issued, strict=True):
-                    if issued:
-                        stats.opcodes[step.instruction.opcode] += issued
+    stats = Stats()
+    for step, issued in zip(launch.program, launch.issued, strict=True):
+        if issued:
+            stats.opcodes[step.instruction.opcode] += issued
     return stats
 
 

@@ -1,13 +1,15 @@
 """Questions to arrays of a CTA's size, asked several times an instruction.
 
 ``any`` and ``all`` of an array take 2 us whatever its size, a fourth of an instruction's time;
-counting what is not zero takes 0.4 us.
+counting what is not zero takes 0.4 us, and 0.1 us past NumPy's search for other kinds of arrays.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+_count = getattr(np.count_nonzero, "__wrapped__", np.count_nonzero)
 
 
 def some(values: NDArray) -> bool:
@@ -16,7 +18,7 @@ def some(values: NDArray) -> bool:
     >>> some(np.array([False, True])), some(np.array([], np.bool_))
     (True, False)
     """
-    return bool(np.count_nonzero(values))
+    return bool(_count(values))
 
 
 def every(values: NDArray) -> bool:
@@ -25,4 +27,4 @@ def every(values: NDArray) -> bool:
     >>> every(np.array([True, False])), every(np.array([], np.bool_))
     (False, True)
     """
-    return bool(np.count_nonzero(values) == values.size)
+    return bool(_count(values) == values.size)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .faults import DataRace, Misaligned, OutOfBounds, ReadOnly, Uninitialised
-from .masks import every, some
+from .masks import some
 
 Addresses = NDArray[np.int64]  # of bytes; from the start of a memory: offsets, and granules
 Numbers = NDArray[np.intp]  # of the lane, or of the warp, behind each address
@@ -23,6 +24,7 @@ SPACING = 0x10_0000_0000
 _NOBODY, _ATOMIC = -1, -2
 
 
+@cache
 def word_dtype(width: int) -> np.dtype:
     """The dtype that moves ``width`` bytes at once: an unsigned integer, or 16 opaque bytes."""
     return np.dtype("V16") if width == 16 else np.dtype(f"u{width}")
@@ -31,6 +33,11 @@ def word_dtype(width: int) -> np.dtype:
 def as_words(raw: NDArray[np.uint8], width: int) -> NDArray:
     """``raw`` as words of ``width`` bytes, without the remainder that no aligned access touches."""
     return raw[: raw.size - raw.size % width].view(word_dtype(width))
+
+
+def outside(offsets: Addresses, last: int) -> bool:
+    """Is any of the offsets below zero, or beyond the last one that there may be?"""
+    return last < 0 or some(offsets.view(np.uint64) > last)
 
 
 def check_alignment(addresses: Addresses, width: int, lanes: Numbers) -> None:
@@ -53,6 +60,10 @@ class Buffer:
     raw: NDArray[np.uint8]
     writable: bool
     writer: NDArray[np.int64] | None
+
+    def has(self, addresses: Addresses, width: int) -> bool:
+        """Does all of every word lie in it?"""
+        return not outside(addresses - self.address, self.raw.size - width)
 
 
 class Memory:
@@ -119,7 +130,10 @@ class Memory:
             index = (addresses[chosen] - buffer.address) // width
             if buffer.writer is not None:
                 self._check_written(buffer, addresses[chosen], width, lanes[chosen])
-            out[chosen] = as_words(buffer.raw, width)[index]
+            words = as_words(buffer.raw, width)[index]
+            if words.shape == out.shape:  # of the only buffer
+                return words
+            out[chosen] = words
         return out
 
     def store(
@@ -154,19 +168,16 @@ class Memory:
         if not addresses.size:
             return
         check_alignment(addresses, width, lanes)
-        low, high = int(addresses.min()), int(addresses.max()) + width
-        number = (low - FIRST_ADDRESS) // SPACING
-        if 0 <= number < len(self._buffers):
-            buffer = self._buffers[number]
-            if high <= buffer.address + buffer.raw.size:
-                yield buffer, slice(None)
-                return
+        number = (int(addresses[0]) - FIRST_ADDRESS) // SPACING
+        if 0 <= number < len(self._buffers) and self._buffers[number].has(addresses, width):
+            yield self._buffers[number], slice(None)
+            return
         numbers = (addresses - FIRST_ADDRESS) // SPACING
         ends = np.array([b.address + b.raw.size for b in self._buffers] or [0], np.int64)
-        outside = (numbers < 0) | (numbers >= len(self._buffers))
-        outside |= addresses + width > ends[np.clip(numbers, 0, len(ends) - 1)]
-        if some(outside):
-            bad = int(outside.nonzero()[0][0])
+        beyond = (numbers < 0) | (numbers >= len(self._buffers))
+        beyond |= addresses + width > ends[np.clip(numbers, 0, len(ends) - 1)]
+        if some(beyond):
+            bad = int(beyond.nonzero()[0][0])
             address = int(addresses[bad])
             raise OutOfBounds(
                 f"global access of {width} bytes out of bounds: {self.describe(address)}",
@@ -180,9 +191,9 @@ class Memory:
     def _check_written(buffer: Buffer, addresses: Addresses, width: int, lanes: Numbers) -> None:
         assert buffer.writer is not None
         offsets = (addresses - buffer.address)[:, None] + np.arange(width)
-        ready = (buffer.writer[offsets] != _NOBODY).all(axis=1)
-        if not every(ready):
-            bad = int(ready.argmin())
+        missing = buffer.writer[offsets] == _NOBODY
+        if some(missing):
+            bad = int(missing.any(axis=1).argmax())
             raise Uninitialised(
                 f"read of {buffer.name} before anything wrote it",
                 int(lanes[bad]),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .faults import DataRace, Fault, InFlight, OutOfBounds, Unfenced, Uninitialised
 from .masks import every, some
-from .memory import Addresses, Numbers, as_words, check_alignment
+from .memory import Addresses, Numbers, as_words, check_alignment, outside
 
 # What a granule's byte of state says.
 _READY = 1
@@ -31,7 +31,13 @@ class Scratch:
     def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
         """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
         offsets = self._offsets(addresses, width, lanes)
-        state = self._states(offsets, width)
+        return self._read(offsets, self._granules(offsets, width), addresses, width, lanes)
+
+    def _read(
+        self, offsets: Addresses, granules: Addresses, addresses: Addresses, width: int,
+        lanes: Numbers,
+    ) -> NDArray:  # fmt: skip
+        state = self._state[granules]
         if not every(state == _READY):
             bad = int((state != _READY).any(axis=1).argmax())
             flying = (state[bad] & _IN_FLIGHT).any()
@@ -45,16 +51,23 @@ class Scratch:
 
     def store(self, addresses: Addresses, words: NDArray, lanes: Numbers) -> None:
         """Write one word per address."""
+        offsets = self._offsets(addresses, words.dtype.itemsize, lanes)
+        granules = self._granules(offsets, words.dtype.itemsize)
+        self._write(offsets, granules, addresses, words, lanes)
+
+    def _write(
+        self, offsets: Addresses, granules: Addresses, addresses: Addresses, words: NDArray,
+        lanes: Numbers,
+    ) -> None:  # fmt: skip
         width = words.dtype.itemsize
-        offsets = self._offsets(addresses, width, lanes)
-        self._refuse_in_flight(offsets, addresses, width, lanes)
+        self._refuse_in_flight(granules, addresses, lanes)
         as_words(self._raw, width)[offsets // width] = words
-        self._mark(offsets, width, _READY)
+        self._state[granules] = _READY
 
     def _offsets(self, addresses: Addresses, width: int, lanes: Numbers) -> Addresses:
         check_alignment(addresses, width, lanes)
         offsets = addresses - self.base
-        if offsets.size and (offsets.min() < 0 or offsets.max() + width > self.size):
+        if outside(offsets, self.size - width):
             bad = int(((offsets < 0) | (offsets + width > self.size)).argmax())
             raise OutOfBounds(
                 f"{self.name} access of {width} bytes out of bounds: byte {offsets[bad]} of "
@@ -64,25 +77,13 @@ class Scratch:
             )
         return offsets
 
-    def _states(self, offsets: Addresses, width: int) -> NDArray[np.uint8]:
-        """The states of an access: shape (accesses, granules of one access)."""
-        return self._state[self._granules(offsets, width)]
-
     def _granules(self, offsets: Addresses, width: int) -> Addresses:
-        count = max(width // self.granule, 1)
-        return (offsets // self.granule)[:, None] + np.arange(count)
+        """The granules of accesses: shape (accesses, granules of one access)."""
+        first = (offsets // self.granule)[:, None]
+        return first if width <= self.granule else first + np.arange(width // self.granule)
 
-    def _mark(self, offsets: Addresses, width: int, state: int) -> None:
-        self._state[self._granules(offsets, width)] = state
-
-    def _refuse_in_flight(
-        self,
-        offsets: Addresses,
-        addresses: Addresses,
-        width: int,
-        lanes: Numbers,
-    ) -> None:
-        flying = self._states(offsets, width) & _IN_FLIGHT
+    def _refuse_in_flight(self, granules: Addresses, addresses: Addresses, lanes: Numbers) -> None:
+        flying = self._state[granules] & _IN_FLIGHT
         if some(flying):
             bad = int(flying.any(axis=1).argmax())
             raise InFlight(
@@ -151,10 +152,11 @@ class SharedMemory(Scratch):
         warps: Numbers,
     ) -> NDArray:
         """:meth:`load`, with the order against other warps' writes checked."""
-        words = self.load(addresses, width, lanes)
+        offsets = self._offsets(addresses, width, lanes)
+        granules = self._granules(offsets, width)
+        words = self._read(offsets, granules, addresses, width, lanes)
         if self._clocks is not None and addresses.size:
             known = self._clocks.known
-            granules = self._granules(addresses - self.base, width)
             self._check_writers(granules, addresses, lanes, warps, "read")
             self._read_time[granules, warps[:, None]] = known[warps, warps][:, None]
         return words
@@ -168,8 +170,10 @@ class SharedMemory(Scratch):
     ) -> None:
         """:meth:`store`, with the order against other warps' accesses checked."""
         self._refuse_mbarriers(addresses, words.dtype.itemsize, lanes)
-        self.store(addresses, words, lanes)
-        self._claim(addresses, words.dtype.itemsize, lanes, warps)
+        offsets = self._offsets(addresses, words.dtype.itemsize, lanes)
+        granules = self._granules(offsets, words.dtype.itemsize)
+        self._write(offsets, granules, addresses, words, lanes)
+        self._claim(granules, addresses, lanes, warps)
 
     def start_copy(
         self,
@@ -179,11 +183,11 @@ class SharedMemory(Scratch):
         warps: Numbers,
     ) -> None:
         """An asynchronous copy into these addresses was issued: until it lands they are taboo."""
-        offsets = self._offsets(addresses, width, lanes)
-        self._refuse_in_flight(offsets, addresses, width, lanes)
+        granules = self._granules(self._offsets(addresses, width, lanes), width)
+        self._refuse_in_flight(granules, addresses, lanes)
         self._refuse_mbarriers(addresses, width, lanes)
-        self._claim(addresses, width, lanes, warps)
-        self._mark(offsets, width, _IN_FLIGHT)
+        self._claim(granules, addresses, lanes, warps)
+        self._state[granules] = _IN_FLIGHT
 
     def begin_mbarrier(self, address: int) -> None:
         """8 bytes are an mbarrier from now on, for instructions of mbarriers alone."""
@@ -269,25 +273,20 @@ class SharedMemory(Scratch):
         width = words.dtype.itemsize
         offsets = addresses - self.base
         as_words(self._raw, width)[offsets // width] = words
-        self._mark(offsets, width, _READY)
+        granules = self._granules(offsets, width)
+        self._state[granules] = _READY
         if self._clocks is not None:
-            granules = self._granules(offsets, width)
             self._unfenced[granules] = not fenced
             if warps is not None:
                 self._write_time[granules] = self._clocks.known[warps, warps][:, None]
 
     def _claim(
-        self,
-        addresses: Addresses,
-        width: int,
-        lanes: Numbers,
-        warps: Numbers,
+        self, granules: Addresses, addresses: Addresses, lanes: Numbers, warps: Numbers
     ) -> None:
         """Check and record a write of every address by its warp."""
         if self._clocks is None or not addresses.size:
             return
         known = self._clocks.known
-        granules = self._granules(addresses - self.base, width)
         self._check_writers(granules, addresses, lanes, warps, "write")
         early = self._read_time[granules] > known[warps][:, None, :]
         if some(early):

@@ -53,6 +53,7 @@ class Team:
         self.cta = cta
         self.warps = warps
         lanes = WARP * warps
+        self.shape = (lanes,)
         self.threads = WARP * first + np.arange(lanes)
         self.warp_of = cta.first_warp + first + np.arange(lanes) // WARP
         self.numbers = np.arange(lanes)
@@ -63,6 +64,7 @@ class Team:
         # Lanes that are threads at all, and those of them that have not exited.
         self.started: Lanes = self.threads < cta.threads
         self.alive: Lanes = self.started.copy()
+        self.count_alive()
         self.paths: dict[int, Lanes] = {0: self.alive.copy()}
         # Paths at a warp-collective instruction that wait for the rest of their warps.
         self.parked: dict[int, Lanes] = {}
@@ -80,12 +82,16 @@ class Team:
         self.copies = PendingCopies(self)
         self.stores = BulkStores(self)
         self.local = Scratch("local", cta.launch.local_base, lanes * cta.launch.local_size)
-        # Instructions issued per program counter, counted in warps.
-        self.issued = np.zeros(len(cta.program), np.int64).tolist()
+        # Instructions issued per program counter, counted in warps, by all teams of the launch.
+        self.issued = cta.launch.issued
 
     def alive_warps(self) -> list[int]:
         """The warps that have threads which did not exit."""
         return np.unique(self.warp_of[self.alive]).tolist()
+
+    def count_alive(self) -> None:
+        """Count the warps that have threads which did not exit: every barrier asks for them."""
+        self.warps_alive = int(self.alive.reshape(-1, WARP).any(axis=1).sum())
 
     # ---- registers
 
@@ -113,7 +119,7 @@ class Team:
 
     def set(self, index: int, value: NDArray) -> None:
         """Write a register in the active lanes; the array must not be changed afterwards."""
-        if value.shape != self.numbers.shape:
+        if value.shape != self.shape:
             value = np.repeat(value, self.numbers.size)
         if self._flying:
             self._refuse_flying(index)
@@ -202,6 +208,12 @@ class Team:
         )
         return bits.repeat(WARP)
 
+    def warps_in(self, lanes: Lanes) -> NDArray[np.intp]:
+        """The warps that some of these lanes belong to, in order; of one warp, without a search."""
+        if self.warps == 1:
+            return self.warp_of[: some(lanes)]
+        return np.unique(self.warp_of[lanes])
+
     @property
     def chosen(self) -> NDArray[np.intp]:
         """The numbers of the active lanes."""
@@ -209,7 +221,7 @@ class Team:
 
     def pick(self, value: NDArray) -> NDArray:
         """A value, of shape (lanes,) or (1,), in the active lanes only."""
-        if value.shape != self.numbers.shape:
+        if value.shape != self.shape:
             value = np.repeat(value, self.numbers.size)
         return value if self.full else value[self.active]
 
@@ -244,6 +256,7 @@ class Team:
     def retire(self, lanes: Lanes) -> None:
         """Lanes exit; what waited for them to converge looks again."""
         self.alive = self.alive & ~lanes
+        self.count_alive()
         for pc in list(self.parked):
             self.push(pc, self.parked.pop(pc))
 

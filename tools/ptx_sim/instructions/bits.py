@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..operation import Operation, Run, instruction
+from ..ptx import Immediate
 from ..team import Team
 
 _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+_SHIFT = {"shl": np.left_shift, "shr": np.right_shift}
 
 
 @instruction("and", "or", "xor")
@@ -54,6 +56,9 @@ def shift(op: Operation) -> Run:
     function = shift_left if op.stem == "shl" else shift_right
     dtype = op.dtype()
     a, amount, write = op.read(1, dtype), op.read(2, "u4"), op.write(0, dtype)
+    if isinstance(op.operand(2), Immediate) and 0 <= op.constant(2) < 8 * dtype.itemsize:
+        plain, by = _SHIFT[op.stem], dtype.type(op.constant(2))
+        return lambda t: write(t, plain(a(t), by))
     return lambda t: write(t, function(a(t), amount(t)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..faults import Fault, Trap
+from ..masks import every
 from ..operation import Operation, Run, instruction
 from ..ptx import Name
 from ..team import LEFT, Team
@@ -65,6 +66,13 @@ def barrier(op: Operation) -> Run:
     def run(t: Team) -> int | None:
         which = t.pick(number(t))
         threads = None if count is None else t.pick(count(t))
+        next_pc = t.pc + 1 if waits else None
+        first = which[0]
+        if every(which == first):
+            expected = None if threads is None else int(threads[0])
+            _check(int(first), expected)
+            t.cta.arrive(t, int(first), expected, t.active, next_pc)
+            return LEFT if waits else None
         # Warps may name different barriers in one instruction.
         for value in np.unique(which):
             here = which == value
@@ -72,7 +80,7 @@ def barrier(op: Operation) -> Run:
             some[t.chosen[here]] = True
             expected = None if threads is None else int(threads[here][0])
             _check(int(value), expected)
-            t.cta.arrive(t, int(value), expected, some, t.pc + 1 if waits else None)
+            t.cta.arrive(t, int(value), expected, some, next_pc)
         return LEFT if waits else None
 
     return run
@@ -91,7 +99,7 @@ _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
 @instruction("fence.proxy.async")
 def fence_async(op: Operation) -> Run:
     op.one_of("global", "shared::cta", "shared::cluster", default="")
-    return lambda t: t.cta.shared.fence(np.unique(t.warp_of[t.chosen]))
+    return lambda t: t.cta.shared.fence(t.warps_in(t.active))
 
 
 @instruction("setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32")
@@ -118,7 +126,7 @@ def fence(op: Operation) -> Run:
         op.one_of(*allowed, default="")
     if not scope or "proxy" in op.stem:
         return lambda t: None
-    return lambda t: t.cta.cluster.barrier.fence(np.unique(t.warp_of[t.chosen]))
+    return lambda t: t.cta.cluster.barrier.fence(t.warps_in(t.active))
 
 
 @instruction("barrier.cluster.arrive")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..access import SPACES, load, space_of, store
-from ..operation import Operation, Run, instruction, numpy_dtype
+from ..operation import Operation, Read, Run, Write, instruction, numpy_dtype
 from ..ptx import Address, Name
 from ..team import Team
 from .move import stack
@@ -59,21 +60,34 @@ def load_value(op: Operation) -> Run:
     operand = op.operand(1)
     uniform = space == "param" and isinstance(operand, Address) and isinstance(operand.base, Name)
     address = op.address(1)
-    one_lane = np.zeros(1, np.intp)
+    if uniform:
+        return _load_parameter(address, dtype, writes)
 
     def run(t: Team) -> None:
-        if uniform:
-            words = load(t, space, address(t), width, one_lane)
-        else:
-            words = load(t, space, t.pick(address(t)), width, t.chosen)
+        words = load(t, space, t.pick(address(t)), width, t.chosen)
         if count == 1:
-            values = words.view(dtype)
-            writes[0](t, values if uniform else t.spread(values, dtype))
+            writes[0](t, t.spread(words.view(dtype), dtype))
             return
         columns = words.view(dtype).reshape(-1, count)
         for i, write in enumerate(writes):
-            column = np.ascontiguousarray(columns[:, i])
-            write(t, column if uniform else t.spread(column, dtype))
+            write(t, t.spread(np.ascontiguousarray(columns[:, i]), dtype))
+
+    return run
+
+
+def _load_parameter(address: Read, dtype: np.dtype, writes: list[Write]) -> Run:
+    """A load of one place among the arguments, which is looked at once in a launch."""
+    one_lane = np.zeros(1, np.intp)
+    kept: tuple[bytes | None, list[NDArray]] = None, []
+
+    def run(t: Team) -> None:
+        nonlocal kept
+        arguments = t.cta.launch.arguments
+        if kept[0] is not arguments:
+            words = load(t, "param", address(t), dtype.itemsize * len(writes), one_lane)
+            kept = arguments, [*words.view(dtype).reshape(-1, 1)]
+        for write, value in zip(writes, kept[1], strict=True):
+            write(t, value)
 
     return run
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..operation import Operation, Run, instruction, numpy_dtype
+from ..ptx import Sink
 from ..team import Team
 from .floating import Packed, flush
 
@@ -70,6 +71,8 @@ def set_predicate(op: Operation) -> Run:
         return _set_value(op, test)
     first, second = op.pair(0)
     write, write_other = op.writer(first, np.dtype(np.bool_)), op.writer(second, np.dtype(np.bool_))
+    if isinstance(second, Sink) and third is None and not ftz:
+        return lambda t: write(t, compare(comparison, read_a(t), read_b(t)))
 
     def run(t: Team) -> None:
         held, opposite = test(t)

@@ -77,6 +77,17 @@ def test_ties_go_to_even_or_away_from_zero() -> None:
     ]
 
 
+@pytest.mark.parametrize("rounding", ["rn", "rna"])
+@pytest.mark.parametrize("name", ["bf16", "tf32"])
+def test_the_upper_bits_of_float32_are_rounded_as_its_value_is(name: str, rounding: str) -> None:
+    every = np.arange(2**16, dtype=np.uint32) << 16  # signs, exponents, 7 bits of mantissas
+    below = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF], "u4")
+    values = (every[:, None] | below).reshape(-1).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        exact = values.astype(np.float64)
+    assert np.array_equal(encode(values, name, rounding), encode(exact, name, rounding))
+
+
 def test_overflow_is_infinity_unless_the_rounding_stops_it() -> None:
     big = np.array([1e30, -1e30, np.inf])
     assert decode(encode(big, "f16"), "f16").tolist() == [np.inf, -np.inf, np.inf]
