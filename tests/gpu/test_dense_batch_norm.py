@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.gpu import row_norm
 
+from .second_derivatives import check_second_derivatives
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -281,16 +283,7 @@ def step_on_device(net: nn.Module, x: Tensor) -> list[Tensor]:
 def test_second_derivatives(last: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 6, 5, 5, device="cuda").to(memory_format=torch.channels_last)
-    norm = lc.nn.BatchNorm2d(6, activation=last).cuda()
-    results = []
-    for module, leaf in (norm, x), (deepcopy(norm).double().cpu(), x.double().cpu()):
-        leaf = leaf.detach().requires_grad_()
-        leaves = leaf, *module.parameters()
-        grads = torch.autograd.grad(module(leaf).square().sum(), leaves, create_graph=True)
-        results.append(torch.autograd.grad(sum(g.square().sum() for g in grads), leaves))
-    for found, expected in zip(*results, strict=True):
-        limit = 1e-3 * expected.abs().max().item()
-        torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-3, atol=limit)
+    check_second_derivatives(lc.nn.BatchNorm2d(6, activation=last).cuda(), x)
 
 
 def test_channels_first_images_are_torchs() -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.nn.dense_norm import NORMS
 
+from .second_derivatives import check_second_derivatives
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}
 CHANNELS_LAST = {3: torch.contiguous_format, 4: torch.channels_last, 5: torch.channels_last_3d}
@@ -127,15 +129,7 @@ def test_second_derivatives() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 6, 5, 5, device="cuda").to(memory_format=torch.channels_last)
     norm = lc.nn.GroupNorm(3, 6, activation="silu").cuda()
-    results = []
-    for module, leaf in (norm, x), (deepcopy(norm).double().cpu(), x.double().cpu()):
-        leaf = leaf.detach().requires_grad_()
-        leaves = leaf, *module.parameters()
-        grads = torch.autograd.grad(module(leaf).square().sum(), leaves, create_graph=True)
-        results.append(torch.autograd.grad(sum(g.square().sum() for g in grads), leaves))
-    for found, expected in zip(*results, strict=True):
-        limit = 1e-3 * expected.abs().max().item()
-        torch.testing.assert_close(found.cpu().double(), expected, rtol=1e-3, atol=limit)
+    check_second_derivatives(norm, x)
 
 
 def test_a_graph_and_a_network() -> None:
