@@ -23,21 +23,15 @@ from .convolved_in_graph import sums_in_graph
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
     """The forward pass, and its ending."""
-    if is_transformed():
-        return _apart("fprop", x, w, numbers, ending)
-    found = sums_in_graph("fprop", x, w, numbers, ending)
-    if found is not None:
-        return after(*found)
-    return fused_or_not(conv_fprop, x, w, numbers, ending)
+    found = _torchs_own("fprop", x, w, numbers, ending)
+    return fused_or_not(conv_fprop, x, w, numbers, ending) if found is None else found
 
 
 def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
     """The transposed convolution, and its ending."""
-    if is_transformed():
-        return _apart("dgrad", y, w, numbers, ending)
-    found = sums_in_graph("dgrad", y, w, numbers, ending)
+    found = _torchs_own("dgrad", y, w, numbers, ending)
     if found is not None:
-        return after(*found)
+        return found
     if torch.jit.is_tracing():  # what it records is to serve other sizes
         spatial, stride, *rest = numbers
         modes = zip(spatial, y.shape[2:], stride, strict=True)
@@ -119,6 +113,16 @@ def _refuse_transforms(a: Tensor, b: Tensor, ending: EpilogueArgs) -> None:
     if isinstance(function, Pointwise):
         refuse_transforms(**{**function.columns, **function.rows, **function.sources})
     refuse_transforms(input=a, weight=b, **others)
+
+
+def _torchs_own(
+    name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
+) -> Tensor | None:
+    """A pass that transforms differentiate, or that a graph has as torch's own; None of others."""
+    if is_transformed():
+        return _apart(name, a, b, numbers, ending)
+    found = sums_in_graph(name, a, b, numbers, ending)
+    return None if found is None else after(*found)
 
 
 @torch.compiler.allow_in_graph
