@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from .masks import some
+from .masks import every, some
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ def fused_multiply_add_64(
 ) -> NDArray[np.float64]:
     """a * b + c of float64 values, rounded once.
 
-    Where product and sum are exact, as of small integers, in one go; else in rational numbers.
+    Where product and sum are exact, as of small integers, in one go; else by the errors of both,
+    and in rational numbers where these may be too large or too small.
 
     >>> x = np.array([1 + 2.0**-30])
     >>> fused_multiply_add_64(x, x, np.array([-1 - 2.0**-29])).tolist() == [2.0**-60]
@@ -164,15 +165,66 @@ def fused_multiply_add_64(
     a, b, c = np.broadcast_arrays(a, b, c)
     with np.errstate(all="ignore"):
         plain = a * b + c
-        wide = a.astype(np.longdouble) * b + c
-    exact = (np.abs(a) < 2**26) & (np.abs(b) < 2**26) & (np.abs(c) < 2**52)
-    exact &= (a == np.rint(a)) & (b == np.rint(b)) & (c == np.rint(c))
-    exact |= ~np.isfinite(wide)  # an operand is infinite, or NaN
-    for i in np.flatnonzero(~exact):
-        total = Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i]))
-        if total:  # else the sign of the zero is that of the plain sum
-            plain[i] = _nearest(total)
-    return plain
+        exact = (np.abs(a) < 2**26) & (np.abs(b) < 2**26) & (np.abs(c) < 2**52)
+        exact &= (a == np.rint(a)) & (b == np.rint(b)) & (c == np.rint(c))
+        exact |= (a == 0) | (b == 0) | ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
+        if every(exact):
+            return plain
+        emulated = _emulated(a, b, c)
+    tame = _is_tame(a) & _is_tame(b) & (_is_tame(c) | (c == 0)) & (emulated != 0)
+    total = np.where(tame & ~exact, emulated, plain)
+    for i in np.flatnonzero(~exact & ~tame):
+        value = Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i]))
+        if value:  # else the sign of the zero is that of the plain sum
+            total[i] = _nearest(value)
+    return total
+
+
+def _is_tame(x: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """True of numbers of which no product, and no error of one, is too large or too small."""
+    magnitude = np.abs(x)
+    return (magnitude > 2.0**-200) & (magnitude < 2.0**200)
+
+
+def _emulated(
+    a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """a * b + c rounded once, as Boldo and Melquiond emulate it (:func:`fused_multiply_add`)."""
+    product = a * b
+    (a1, a0), (b1, b0) = _halves(a), _halves(b)
+    lost = ((a1 * b1 - product) + a1 * b0 + a0 * b1) + a0 * b0  # Dekker's: exact
+    low, lowest = _two_sum(c, lost)
+    high, rest = _two_sum(product, low)
+    return high + _sum_to_odd(lowest, rest)
+
+
+def _halves(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The upper 26 bits of numbers, and what is left of them (Veltkamp's)."""
+    scaled = x * (2.0**27 + 1)
+    upper = scaled - (scaled - x)
+    return upper, x - upper
+
+
+def _two_sum(
+    a: NDArray[np.float64], b: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sum of two numbers, and its rounding error, exactly (Knuth's)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def _sum_to_odd(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of two numbers rounded to odd: where bits are lost, the last bit is set."""
+    total, error = _two_sum(a, b)
+    if not some(error):
+        return total
+    bits = total.view(np.int64)
+    inexact = (error != 0) & np.isfinite(total) & np.isfinite(error)
+    # Truncate towards zero (one step back where the sum was rounded away), then set the last bit.
+    away = inexact & ((error < 0) == (total > 0))
+    truncated = bits - away.astype(np.int64)
+    return np.where(inexact, truncated | 1, bits).view(np.float64)
 
 
 def _nearest(value: Fraction) -> float:
@@ -190,17 +242,4 @@ def fused_multiply_add(a: NDArray, b: NDArray, c: NDArray) -> NDArray[np.float64
     set, so a later rounding to at most 51 bits sees on which side of a tie it is (Boldo and
     Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE TC 2008).
     """
-    product = a.astype(np.float64) * b.astype(np.float64)
-    addend = c.astype(np.float64)
-    total = product + addend
-    # The rounding error of the sum, exactly (Knuth's two-sum).
-    back = total - product
-    error = (product - (total - back)) + (addend - back)
-    if not some(error):
-        return total
-    bits = total.view(np.int64)
-    inexact = (error != 0) & np.isfinite(total) & np.isfinite(error)
-    # Truncate towards zero (one step back where the sum was rounded away), then set the last bit.
-    away = inexact & ((error < 0) == (total > 0))
-    truncated = bits - away.astype(np.int64)
-    return np.where(inexact, truncated | 1, bits).view(np.float64)
+    return _sum_to_odd(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))

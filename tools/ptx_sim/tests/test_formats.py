@@ -127,6 +127,19 @@ def test_fma_of_doubles_rounds_once(a: float, b: float, c: float, cancels: bool)
     assert got == (rounded(exact) if exact else 0.0)
 
 
+@pytest.mark.parametrize("spread", [0, 40, 250])
+@pytest.mark.parametrize("cancels", [False, True])
+def test_fma_of_many_doubles_rounds_once(spread: int, cancels: bool) -> None:
+    rng = np.random.default_rng(spread)
+    numbers = rng.standard_normal((3, 500))
+    numbers[:, ::2] = numbers[:, ::2].astype(np.float32)  # of products that are exact
+    numbers[rng.integers(3, size=50), rng.integers(500, size=50)] = 0
+    a, b, c = np.ldexp(numbers, rng.integers(-spread, spread + 1, (3, 500)))
+    c = np.where(np.arange(500) % 3, -a * b, np.ldexp(a * b, 53)) if cancels else c
+    exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in zip(a, b, c, strict=True)]
+    assert fused_multiply_add_64(a, b, c).tolist() == [float(value) for value in exact]
+
+
 def test_fma_of_doubles_does_not_round_twice() -> None:
     # The product ends just below a tie of the sum; rounded first, it is on it.
     a, b, c = np.array([1 + 2.0**-30]), np.array([0.5 - 2.0**-31]), np.array([2.0**52 + 1])
