@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .faults import OutOfBounds
 from .layout import CLUSTER_BITS, GENERIC_WINDOW
 from .masks import every, some
-from .memory import Addresses, Numbers, check_alignment, word_dtype
+from .memory import Addresses, Numbers, check_alignment, first_of, word_dtype
 from .team import Team
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def _local(team: Team, addresses: Addresses, width: int, lanes: Numbers) -> NDAr
         addresses + width <= launch.local_base + launch.local_size
     )
     if not every(inside):
-        bad = int(inside.argmin())
-        raise OutOfBounds("local access out of bounds", int(lanes[bad]), int(addresses[bad]))
+        raise OutOfBounds("local access out of bounds", *first_of(~inside, lanes, addresses))
     return addresses + lanes * launch.local_size
 
 
@@ -124,7 +123,7 @@ def _load_param(team: Team, addresses: Addresses, width: int, lanes: Numbers) ->
     block = team.cta.launch.arguments
     outside = (addresses < 0) | (addresses + width > len(block))
     if some(outside):
-        bad = int(outside.argmax())
-        raise OutOfBounds("parameter access out of bounds", int(lanes[bad]), int(addresses[bad]))
+        said = "parameter access out of bounds"
+        raise OutOfBounds(said, *first_of(outside, lanes, addresses))
     raw = np.frombuffer(block, np.uint8)
     return raw[addresses[:, None] + np.arange(width)].view(word_dtype(width)).reshape(-1)

@@ -40,15 +40,19 @@ def outside(offsets: Addresses, last: int) -> bool:
     return last < 0 or some(offsets.view(np.uint64) > last)
 
 
+def first_of(wrong: NDArray, lanes: Numbers, addresses: Addresses) -> tuple[int, int]:
+    """The lane and the address of the first access of which anything is wrong, for its fault."""
+    bad = int(wrong.reshape(len(lanes), -1).any(axis=1).argmax())
+    return int(lanes[bad]), int(addresses[bad])
+
+
 def check_alignment(addresses: Addresses, width: int, lanes: Numbers) -> None:
     """Fault unless every address is a multiple of ``width`` bytes."""
     if width > 1:
         off = addresses & (width - 1)
         if some(off):
-            bad = int(off.nonzero()[0][0])
-            raise Misaligned(
-                f"an access of {width} bytes is misaligned", int(lanes[bad]), int(addresses[bad])
-            )
+            said = f"an access of {width} bytes is misaligned"
+            raise Misaligned(said, *first_of(off, lanes, addresses))
 
 
 @dataclass
@@ -177,13 +181,9 @@ class Memory:
         beyond = (numbers < 0) | (numbers >= len(self._buffers))
         beyond |= addresses + width > ends[np.clip(numbers, 0, len(ends) - 1)]
         if some(beyond):
-            bad = int(beyond.nonzero()[0][0])
-            address = int(addresses[bad])
-            raise OutOfBounds(
-                f"global access of {width} bytes out of bounds: {self.describe(address)}",
-                int(lanes[bad]),
-                address,
-            )
+            lane, address = first_of(beyond, lanes, addresses)
+            said = f"global access of {width} bytes out of bounds: {self.describe(address)}"
+            raise OutOfBounds(said, lane, address)
         for number in np.unique(numbers):
             yield self._buffers[number], numbers == number
 
@@ -193,12 +193,8 @@ class Memory:
         offsets = (addresses - buffer.address)[:, None] + np.arange(width)
         missing = buffer.writer[offsets] == _NOBODY
         if some(missing):
-            bad = int(missing.any(axis=1).argmax())
-            raise Uninitialised(
-                f"read of {buffer.name} before anything wrote it",
-                int(lanes[bad]),
-                int(addresses[bad]),
-            )
+            said = f"read of {buffer.name} before anything wrote it"
+            raise Uninitialised(said, *first_of(missing, lanes, addresses))
 
     @staticmethod
     def _claim(

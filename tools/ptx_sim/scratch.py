@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .faults import DataRace, Fault, InFlight, OutOfBounds, Unfenced, Uninitialised
 from .masks import every, some
-from .memory import Addresses, Numbers, as_words, check_alignment, outside
+from .memory import Addresses, Numbers, as_words, check_alignment, first_of, outside
 
 # What a granule's byte of state says.
 _READY = 1
@@ -85,12 +85,8 @@ class Scratch:
     def _refuse_in_flight(self, granules: Addresses, addresses: Addresses, lanes: Numbers) -> None:
         flying = self._state[granules] & _IN_FLIGHT
         if some(flying):
-            bad = int(flying.any(axis=1).argmax())
-            raise InFlight(
-                f"write to {self.name} memory that an asynchronous copy is still writing",
-                int(lanes[bad]),
-                int(addresses[bad]),
-            )
+            said = f"write to {self.name} memory that an asynchronous copy is still writing"
+            raise InFlight(said, *first_of(flying, lanes, addresses))
 
 
 class Clocks:
@@ -207,12 +203,8 @@ class SharedMemory(Scratch):
         held = np.fromiter(self._mbarriers, np.int64)
         met = (addresses[:, None] < held + 8) & (addresses[:, None] + width > held)
         if some(met):
-            bad = int(met.any(axis=1).argmax())
-            raise Fault(
-                "write to shared memory that holds an mbarrier, which was not ended",
-                int(lanes[bad]),
-                int(addresses[bad]),
-            )
+            said = "write to shared memory that holds an mbarrier, which was not ended"
+            raise Fault(said, *first_of(met, lanes, addresses))
 
     def load_async(
         self,
@@ -231,12 +223,10 @@ class SharedMemory(Scratch):
             self._check_writers(granules, addresses, lanes, warps, "read")
             unfenced = self._unfenced[granules]
             if some(unfenced):
-                bad = int(unfenced.any(axis=1).argmax())
                 raise Unfenced(
                     "an asynchronous read of shared memory that was written with no "
                     "fence.proxy.async since",
-                    int(lanes[bad]),
-                    int(addresses[bad]),
+                    *first_of(unfenced, lanes, addresses),
                 )
         return words
 
