@@ -12,9 +12,11 @@ from types import ModuleType
 import pytest
 
 from .grid_cover import uncovered
-from .stand_ins import clock, compilations, gpu, kernel_folder, spoiled, staged
+from .stand_ins import clock, compilations, dense_execute, gpu, kernel_folder, spoiled, staged
 
-__all__ = ["clock", "compilations", "gpu", "kernel_folder", "spoiled", "staged"]
+__all__ = [
+    "clock", "compilations", "dense_execute", "gpu", "kernel_folder", "spoiled", "staged",
+]  # fmt: skip
 
 _BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ class Gpu:
 
         self._patch.setattr(devices, "runs_kernels", lambda tensor: there)
         self._patch.setattr(dense_passes, "is_torchs", lambda *_: False)
+
+    def cuts_no_sum(self) -> None:
+        """No sum is computed in parts, where nothing stands in for what adds them up."""
+        from layoutconv.planning import cost_model
+
+        self._patch.setattr(cost_model, "MOST_SPLITS", 1)
 
     def is_as_before(self) -> None:
         self.like(None)
@@ -126,6 +133,14 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     monkeypatch.setattr(build, "build", noted)
     return found
+
+
+@pytest.fixture
+def dense_execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], None]:
+    """A function: dense passes run their views by another one than ``lc.execute``."""
+    from layoutconv.ops import dense_passes
+
+    return partial(monkeypatch.setattr, dense_passes, "execute")
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("always")
-def test_convolutions_of_folded_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_of_folded_lines(dense_execute: Any) -> None:
     """The first call, and one whose signature is known; their gradients, and what follows sums."""
     ran, execute = [], dense_passes.execute
 
@@ -134,7 +134,7 @@ def test_convolutions_of_folded_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         ran.append(view)
         return execute(view, *of, **more)
 
-    monkeypatch.setattr(dense_passes, "execute", noted)
+    dense_execute(noted)
     x = torch.randn(2, 16, 6, 8, requires_grad=True)
     w = torch.randn(24, 16, 3, 3, requires_grad=True)
     bias = torch.randn(24, requires_grad=True)

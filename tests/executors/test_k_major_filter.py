@@ -131,7 +131,11 @@ def test_how_much_work_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda value: str(value),
 )
 def test_the_executor_turns_under_the_rule_alone(
-    change: dict[str, Any], k_major: bool, monkeypatch: pytest.MonkeyPatch, gpu: Gpu
+    change: dict[str, Any],
+    k_major: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: Gpu,
+    dense_execute: Any,
 ) -> None:
     seen: list[tuple[GemmView, Tensor]] = []
 
@@ -139,7 +143,7 @@ def test_the_executor_turns_under_the_rule_alone(
         seen.append((view, b))
 
     clear_caches()  # of passes under another rule
-    monkeypatch.setattr(dense_passes, "execute", note)
+    dense_execute(note)
     machine = change.get("machine", "sm_90a")
     gpu.like(machine)
     torch.backends.cudnn.allow_tf32 = change.get("precision") != "fp32"
@@ -288,10 +292,10 @@ def test_the_sparse_operator() -> None:
 # -- tuning --------------------------------------------------------------------------------------
 
 
-def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch, dense_execute: Any) -> None:
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), 2, 1)
     seen: list[GemmView] = []
-    monkeypatch.setattr(dense_passes, "execute", lambda view, *_, **__: seen.append(view))
+    dense_execute(lambda view, *_, **__: seen.append(view))
     y, w = (integers(*shape).movedim(-1, 1) for shape in (problem.output, (32, 3, 3, 16)))
     dense_passes.dgrad(y, w, [8, 8], [2, 2], [1] * 4, [1, 1])
     assert all(map(is_k_major, views_of(problem, "dgrad", along_sums=True)))

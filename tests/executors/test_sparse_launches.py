@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,8 +33,16 @@ def stand_in(view: Any, spec: Any) -> Callable[..., None]:
     return kernel
 
 
+@pytest.fixture
+def execute_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """A function: another one takes the place of ``lc.execute`` in operators of clouds."""
+    return partial(monkeypatch.setattr, sparse_operators, "execute")
+
+
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch, gpu: Any) -> Iterator[None]:
+def no_gpu(
+    monkeypatch: pytest.MonkeyPatch, gpu: Any, execute_by: Callable[[Any], None]
+) -> Iterator[None]:
     launched.clear()
     sparse_calls.forget()
     gpu.like("sm_90a")
@@ -41,9 +50,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, gpu: Any) -> Iterator[None]:
     gpu.says(device_count=1)
     gpu.runs_kernels()
     monkeypatch.setattr(sparse_operators, "_stands_in", True)
-    monkeypatch.setattr(sparse_operators, "execute", on_gpu)
-    # No sum is cut in parts: nothing stands in for what adds them up.
-    monkeypatch.setattr("layoutconv.planning.cost_model.MOST_SPLITS", 1)
+    execute_by(on_gpu)
+    gpu.cuts_no_sum()
     yield
     sparse_calls.forget()
 
@@ -118,7 +126,7 @@ def call(
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda e: " ".join(sorted(e)) or "none")
 @pytest.mark.parametrize("name", MAPS)
-def test_a_new_cloud_launches_what_a_first_call_does(name, ending, transposed, monkeypatch):
+def test_a_new_cloud_launches_what_a_first_call_does(name, ending, transposed, execute_by):
     calls = [arguments(name, ending, transposed, rows, rows) for rows in (500, 501, 640)]
     want = []
     for one in calls:
@@ -127,7 +135,7 @@ def test_a_new_cloud_launches_what_a_first_call_does(name, ending, transposed, m
     sparse_calls.forget()
     for rows in 520, 530:
         call(*arguments(name, ending, transposed, rows, rows))
-    monkeypatch.setattr(sparse_operators, "execute", refuse)
+    execute_by(refuse)
     for one, (y, kernels) in zip(calls, want, strict=True):
         found, again = call(*one)
         assert len(again) == 1
@@ -136,7 +144,7 @@ def test_a_new_cloud_launches_what_a_first_call_does(name, ending, transposed, m
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_filters_gradient_launches_what_a_first_call_does(name, monkeypatch):
+def test_a_filters_gradient_launches_what_a_first_call_does(name, execute_by):
     def of(rows: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         (x, _, *maps), _ = arguments(name, set(), False, rows, rows)
         y = torch.randn(maps[7], K).half()
@@ -149,7 +157,7 @@ def test_a_filters_gradient_launches_what_a_first_call_does(name, monkeypatch):
     sparse_calls.forget()
     for rows in 520, 530:
         call(*of(rows), GRADIENT)
-    monkeypatch.setattr(sparse_operators, "execute", refuse)
+    execute_by(refuse)
     for one, (dw, kernels) in zip(calls, want, strict=True):
         found, again = call(*one, GRADIENT)
         assert len(again) == 1

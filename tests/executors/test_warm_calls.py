@@ -45,8 +45,7 @@ def no_gpu(monkeypatch, gpu):
     gpu.loads(stand_in)
     gpu.says(device_count=1)
     gpu.runs_kernels()
-    # No sum is cut in parts: nothing stands in for what adds them up.
-    monkeypatch.setattr("layoutconv.planning.cost_model.MOST_SPLITS", 1)
+    gpu.cuts_no_sum()
     yield
     dense_calls.forget()
     sparse_calls.forget()

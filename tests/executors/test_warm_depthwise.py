@@ -52,6 +52,16 @@ class OnCpu:
         execute_cpu(self.view, a, b, d)
 
 
+def entered(call: Callable[[], Any]) -> list[str]:
+    """The Python functions that a call enters, whose kernels compute nothing."""
+    OnCpu.computes = False
+    try:
+        python, _ = counted(call)
+    finally:
+        OnCpu.computes = True
+    return python
+
+
 DEPTHWISE = memory_of(16, 1, 3, 3)
 PLANE = memory_of(2, 16, 6, 5)
 
@@ -72,9 +82,7 @@ def test_a_warm_depthwise_call_is_a_launch(transposed, ends, monkeypatch):
     for _ in range(3):
         found = call()
     assert torch.equal(found, want)  # the stand-in adds nothing
-    with monkeypatch.context() as patch:
-        patch.setattr(OnCpu, "computes", False)
-        python, _ = counted(call)
+    python = entered(call)
     assert len(python) <= 16, python
     vectors, sources = (launched[-1][1:]) if ends else (None, None)
     if ends:
@@ -106,7 +114,7 @@ def packing(monkeypatch, gpu):
 
 
 @pytest.mark.usefixtures("packing")
-def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch):
+def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch():
     x, w = memory_of(1, 3, 9, 12), memory_of(16, 3, 3, 3)
     want = torch.nn.functional.conv2d(x.double(), w.double(), None, 2, 1)
     made = dense_passes.pass_of("fprop", x, w, ((2, 2), (1, 1, 1, 1), (1, 1), 1, None))
@@ -116,8 +124,7 @@ def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch
         torch.testing.assert_close(found.double(), want, atol=2e-2, rtol=2e-3)
     call = dense_calls.find(("conv", 2, 2, 1, 1, 1, None, None, 0.01), None, x, w)
     assert call.launch is not None
-    monkeypatch.setattr(OnCpu, "computes", False)
-    python, _ = counted(lambda: lc.conv2d(x, w, None, 2, 1))
+    python = entered(lambda: lc.conv2d(x, w, None, 2, 1))
     names = {"pack_lines", "_by_torch", "operands", "find", "run"}
     assert names <= {*python}
     assert not {"compute", "execute", "execute_gpu", "check_tensors"} & {*python}

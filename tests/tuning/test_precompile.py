@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
@@ -52,8 +53,16 @@ X, W = (  # integers, whose sums are the same in any order
 )
 
 
+@pytest.fixture
+def compile_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """A function: others take the place of the processes that compile."""
+    return partial(monkeypatch.setattr, precompile, "Workers")
+
+
 @pytest.fixture(autouse=True)
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> list[list[Any]]:
+def asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Gpu, compile_by: Callable[[Any], None]
+) -> list[list[Any]]:
     """Kernels that compute on the CPU; what processes are asked to compile, call by call."""
     calls: list[list[Any]] = []
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
@@ -61,7 +70,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> list[lis
     gpu.like("sm_90a")
     gpu.says(current_device=-1)
     monkeypatch.setattr(dry_run, "load_kernel", on_cpu)
-    monkeypatch.setattr(precompile, "Workers", partial(Recorded, calls))
+    compile_by(partial(Recorded, calls))
     return calls
 
 
@@ -219,19 +228,19 @@ class Answers(Workers[Any]):
         return self._given
 
 
-def test_a_call_that_is_looked_at_counts_for_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_looked_at_counts_for_no_kernel(compile_by: Callable[[Any], None]) -> None:
     ticks: list[tuple[int, int]] = []
-    monkeypatch.setattr(precompile, "Workers", partial(Answers, [None, None, None]))
+    compile_by(partial(Answers, [None, None, None]))
     tick = lambda *of: ticks.append(of)  # noqa: E731
     assert lc.precompile(torch.nn.ReLU(), X, arch="sm_86", tick=tick) == 2
     assert ticks == [(0, 0), (0, 2), (1, 2), (2, 2)]
 
 
 def test_what_cannot_be_compiled_for_a_gpu_that_is_not_here_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
+    compile_by: Callable[[Any], None],
 ) -> None:
     """Nobody loads it here, and meets the error."""
-    monkeypatch.setattr(precompile, "Workers", partial(Answers, [None, OSError("full"), None]))
+    compile_by(partial(Answers, [None, OSError("full"), None]))
     with pytest.raises(OSError, match="full"):
         lc.precompile(torch.nn.ReLU(), X, arch="sm_86")
 
@@ -278,12 +287,12 @@ class SparseStep(torch.nn.Module):
 
 
 @pytest.mark.slow
-def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_for_a_gpu_that_is_not_here(compile_by: Callable[[Any], None]) -> None:
     """Each once: forward, the gradient of the filter, three of the depthwise layer, a packing. Of
     the cloud forward, both gradients and the sum of the filter's, the norm both ways, and four of
     its map: a search that sorts, one that does not, pairs counted and written.
     """
-    monkeypatch.setattr(precompile, "Workers", Workers)
+    compile_by(Workers)
     call = Step(), torch.zeros(1, 16, 8, 8)
     for arch, expected in (("sm_90a", 6), ("sm_86", 6), ("sm_90a", 0)):
         assert lc.precompile(*call, arch=arch, processes=2) == expected
