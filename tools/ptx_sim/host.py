@@ -26,6 +26,7 @@ from ctypes import (
     c_void_p,
 )
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ _CUDA = 2
 _TYPES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
 # cudaLaunchAttribute, and the ones that ask for all CTAs at once and give the extents of a cluster.
 _ATTRIBUTE_SIZE, _COOPERATIVE, _CLUSTER = 72, 2, 4
+_PAGE = 4096
 # Host code that is loaded, by the compiled function, for as long as that lives.
 _loaded: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
@@ -152,7 +154,7 @@ def _pretend_device(kernel: Kernel, launches: list[HostLaunch]) -> Iterator[None
     """Replace the runtime library's CUDA calls; launches are noted down instead of made."""
     if platform.machine() not in ("x86_64", "AMD64") or platform.system() != "Linux":
         raise NotImplementedError("host code can be intercepted on Linux x86-64 only")
-    library = ctypes.CDLL(_library_path("libcute_dsl_runtime.so"))
+    library = _library("libcute_dsl_runtime.so")
     replaced = []
     try:
         for name, (types, function) in _calls(kernel, launches).items():
@@ -230,23 +232,28 @@ def _calls(
     }
 
 
-def _library_path(name: str) -> str:
+@cache
+def _library(name: str) -> ctypes.CDLL:
+    """A library of this process, looked for once: one that ran many kernels maps 3,000 files."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith("/" + name):
-            return line.split(maxsplit=5)[-1]
+            return ctypes.CDLL(line.split(maxsplit=5)[-1])
     raise RuntimeError(f"{name} is not loaded")
 
 
 def _write_code(address: int, code: bytes) -> None:
-    page = 4096
-    start = address // page * page
-    length = (address + len(code) - start + page - 1) // page * page
+    for page in range(address // _PAGE, (address + len(code) - 1) // _PAGE + 1):
+        _make_writable(page)
+    ctypes.memmove(address, code, len(code))
+
+
+@cache  # a page stays as it is made
+def _make_writable(page: int) -> None:
     readable_writable_executable = 7
     if ctypes.CDLL(None, use_errno=True).mprotect(
-        c_void_p(start), c_size_t(length), readable_writable_executable
+        c_void_p(page * _PAGE), c_size_t(_PAGE), readable_writable_executable
     ):
         raise OSError(ctypes.get_errno(), "the code of the runtime library cannot be changed")
-    ctypes.memmove(address, code, len(code))
 
 
 class _Tensor(ctypes.Structure):
