@@ -103,6 +103,29 @@ class HashTable:
             self._memory = found
         return self._memory
 
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        """Take the table that another launch fills."""
+        self._memory = memory
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def bits(self) -> int:
+        """The binary logarithm of its slots."""
+        return self._bits
+
+    @property
+    def vectors(self) -> int:
+        """Return how many vectors of 16 bytes its memory is."""
+        return Memory.vectors_of(self._rows, self._bits, self._wide)
+
+    def memory_at(self, place: Tensor) -> Memory:
+        """Memory of such a table, in a piece of other memory that is as large."""
+        return Memory(lambda *_: place, self._rows, self._bits, self._wide)
+
     @property
     def status(self) -> Tensor:
         """int32 (2,), where the cloud is: what is wrong with it.
@@ -237,11 +260,19 @@ class Memory:
     def __init__(
         self, make: Callable[..., Tensor], rows: int, bits: int, wide: bool, more: int = 0
     ) -> None:
-        self.of_slots = of_slots = 2 << bits if wide else 1 << bits
-        self.vectors = vectors = of_slots + (rows + TAIL + 3) // 4
+        self.of_slots = of_slots = self.slots_of(bits, wide)
+        self.vectors = vectors = self.vectors_of(rows, bits, wide)
         self.whole = make((4 * vectors + more,), (1,), torch.int32)
         self.slots = slots = self.whole.data_ptr()
         self.values, self.end = slots + 16 * of_slots, slots + 16 * vectors
+
+    @staticmethod
+    def slots_of(bits: int, wide: bool) -> int:
+        return 2 << bits if wide else 1 << bits
+
+    @staticmethod
+    def vectors_of(rows: int, bits: int, wide: bool) -> int:
+        return Memory.slots_of(bits, wide) + (rows + TAIL + 3) // 4
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
 A kernel of a point cloud takes 2 to 10 us, of which 2 us are launch latency; a grid sync takes
 about 1 us. So kernels that need each other's results are *stages* of one cooperative launch, which
 a GPU starts only if all of its CTAs are resident. There is one CTA per SM: it has all registers,
-and its stages use the shared memory in turn.
+and its stages use the shared memory in turn. A launch for many clouds at once has several, which
+hide each other's latency.
 
 A grid sync counts CTAs in a word of memory that belongs to the launch, and that an earlier kernel
 of the stream has set. So launches on several streams, or replays of a CUDA graph, never share one,
@@ -29,6 +30,7 @@ from .per_rank import PerRank, Places, types_of
 
 WARP = 32
 SHARED_BYTES = 99 * 1024  # of a CTA, on every GPU that kernels are built for
+ALL_SHARED = 100  # percent of what an SM can have as shared memory
 WORD = 4  # Int32 that the word of a grid sync takes: it is filled with the memory around it
 BEFORE = -1  # its value before the launch
 
@@ -118,20 +120,23 @@ class CooperativeKernel(PerRank):
         threads: of a CTA.
         word: the position of the last address, where the word of the grid sync is, set to
             ``BEFORE``. A part may have that address, too, for what lies behind the word.
+        per_sm: CTAs of an SM, which share its registers.
 
     The last integer of a launch, behind those of the parts, is the number of CTAs.
     """
 
-    def __init__(self, stages: tuple[Places, ...], threads: int, word: int) -> None:
+    def __init__(
+        self, stages: tuple[Places, ...], threads: int, word: int, per_sm: int = 1
+    ) -> None:
         super().__init__(stages[0][0][0].rank)
-        self.stages, self.threads, self.word = stages, threads, word
+        self.stages, self.threads, self.word, self.per_sm = stages, threads, word, per_sm
 
     @property
     def key(self) -> tuple[Any, ...]:
         parts = tuple(
             tuple((part.key, *places) for part, *places in stage) for stage in self.stages
         )
-        return type(self).__name__, parts, self.threads, self.word
+        return type(self).__name__, parts, self.threads, self.word, self.per_sm
 
     @property
     def parts(self) -> Places:
@@ -143,11 +148,16 @@ class CooperativeKernel(PerRank):
     def integers(self) -> int:
         return 2 + max(place for _, _, places in self.parts for place in places)
 
+    def shared(self) -> Arrays:
+        """The arrays in shared memory of the part that needs most."""
+        return max((part.shared(self.threads) for part, *_ in self.parts), key=size_of)
+
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
         self.kernel(pointers, integers).launch(
             grid=[Int32(integers[-1]), 1, 1],
             block=[self.threads, 1, 1],
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=self.per_sm,
+            preferred_smem_carveout=None if self.per_sm == 1 else ALL_SHARED,
             cooperative=True,
             stream=stream,
         )
@@ -160,8 +170,7 @@ class CooperativeKernel(PerRank):
         self.work(Worker(tid, self.threads, cta, ctas), pointers, integers)
 
     def work(self, worker: Worker, pointers: Any, integers: Any) -> None:
-        needs = [part.shared(self.threads) for part, *_ in self.parts]
-        room = shared_room(max(needs, key=size_of))
+        room = shared_room(self.shared())
         for number, stage in enumerate(self.stages):
             if number:
                 word = pointers[self.word]

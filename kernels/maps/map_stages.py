@@ -128,6 +128,7 @@ class RoomToSort:
         rows: how many are sorted.
         window: rows of a window.
         ctas: how many CTAs there are.
+        sizes: of the sort; by default those of one map.
 
     Attributes:
         chunks: rows of a chunk, and how many chunks there are: one for each CTA, two, or more.
@@ -136,8 +137,9 @@ class RoomToSort:
         vectors: of 16 bytes: the word with the totals behind it.
     """
 
-    def __init__(self, rows: int, window: int, ctas: int) -> None:
-        most, bins = 1 << SIZES.chunk, 1 << SIZES.place
+    def __init__(self, rows: int, window: int, ctas: int, sizes: Sizes | None = None) -> None:
+        sizes = sizes or SIZES
+        most, bins = 1 << sizes.chunk, 1 << sizes.place
         turns = -(-rows // (ctas * most))
         chunk = (-(-rows // (ctas * turns)) + 31) & ~31
         # Not ``min`` and ``max``, which take as long as all of the rest.

@@ -184,8 +184,13 @@ class CountBits(OfWords):
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         bits, sums, count = pointers
-        tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
+        self.block(bits, sums, count, cta)
+
+    @cute.jit
+    def block(self, bits: Any, sums: Any, count: Any, cta: Any) -> None:
+        """Count a block, which is number ``cta`` of its grid."""
+        tid, _, _ = cute.arch.thread_idx()
         word = ~at(bits, Int64(cta) * BLOCK + tid)
         _, total = self.sums(tid, Int32(cute.arch.popc(Uint64(word))))
         if tid == 0:
@@ -210,11 +215,18 @@ class WriteCells(OfWords):
 
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
-        bits, sums, count, cells = pointers
         words, room, *grid = integers
+        cta, _, _ = cute.arch.block_idx()
+        self.block(pointers, cta, words // BLOCK, room, grid)
+
+    @cute.jit
+    def block(self, pointers: AnyList, cta: Any, blocks: Any, room: Any, grid: AnyList) -> None:
+        """Write the cells of a block, which is number ``cta`` of its grid, and its share of
+        padding.
+        """
+        bits, sums, count, cells = pointers
         grid = [Int32(extent) for extent in grid]
         tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
         number = Int64(cta) * BLOCK + tid
         word = ~at(bits, number)
         own = Int32(cute.arch.popc(Uint64(word)))
@@ -223,7 +235,7 @@ class WriteCells(OfWords):
         self.write(cells, before + upto - own, Int32(room), word, Int32(number << 6), own, grid)
 
         total = least(at(count, 0), room)
-        of_cta = (room - total) // (words // BLOCK) + 1
+        of_cta = (room - total) // blocks + 1
         start = total + of_cta * cta
         self.pad(cells, start + tid, least(start + of_cta, room))
 

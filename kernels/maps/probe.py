@@ -73,7 +73,7 @@ class Search(Neighbours):
                             offset = at(table, entry + 1 + axis)
                             cell.append(start[1 + axis] - low[axis] + offset)
                         asked.append(self.ask(slots, cell, grid, bits))
-                answers = [self.answer(values, *one) for one in asked]
+                answers = [answer(values, *one) for one in asked]
                 for u in range_constexpr(FLIGHT):
                     tap = turn * FLIGHT + u
                     if tap < taps:
@@ -144,9 +144,10 @@ class Search(Neighbours):
         first, word, bit = self.block(slots, cell, grid, bits)
         return word, bit, first
 
-    def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
-        """The row of a cell. The read does not wait for others, and reads the first row if none."""
-        word = upto(word, bit)
-        there = word < 0
-        value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))
-        return select(there, value, Int32(-1))
+
+def answer(values: Any, word: Any, bit: Any, place: Any) -> Any:
+    """The row of a cell. The read does not wait for others, and reads the first row if none."""
+    word = upto(word, bit)
+    there = word < 0
+    value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))
+    return select(there, value, Int32(-1))

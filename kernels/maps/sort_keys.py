@@ -37,6 +37,16 @@ def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
     return before, kept, digit, select(there, count + 1, count)
 
 
+def key_of_taps(taps: list[Any], weights: Any, sizes: Sizes) -> Any:
+    """The key of a row that has some of the taps, the most significant first."""
+    state, there = nothing_taken(sizes), Boolean(False)
+    for tap, weight in zip(taps, weights, strict=True):
+        there = there | tap
+        if weight:
+            state, there = taken(there, state, weight), Boolean(False)
+    return state[0]
+
+
 class Keys(Neighbours):
     """The key of every centre.
 
@@ -81,13 +91,14 @@ class Keys(Neighbours):
         if cutlass.const_expr(self.fits):
             found = [cells for _, cells in self.corners(slots, start, span, grid, bits)]
             around = cells_from(start, found)
-            before = self.key_of([Int32(around >> bit) & 1 != 0 for bit in self.bits_of_known()])
+            present = [Int32(around >> bit) & 1 != 0 for bit in self.bits_of_known()]
+            before = key_of_taps(present, self.weights, self.sizes)
         elif cutlass.const_expr(self.near):
             self.keep(words, tid, self.corners(slots, start, span, grid, bits))
         if cutlass.const_expr(self.fits):
             pass
         elif cutlass.const_expr(self.known is not None):
-            before = self.key_of(self.known_taps(words, tid, start))
+            before = key_of_taps(self.known_taps(words, tid, start), self.weights, self.sizes)
         else:
             where = self.packed(start)
             there = Boolean(False)
@@ -121,14 +132,6 @@ class Keys(Neighbours):
             word = words[tid, 2 * corner + (bit >> 5)]
             found.append((word >> (bit & 31)) & 1 != 0)
         return found
-
-    def key_of(self, taps: list[Any]) -> Any:
-        state, there = nothing_taken(self.sizes), Boolean(False)
-        for tap, weight in zip(taps, self.weights, strict=True):
-            there = there | tap
-            if weight:
-                state, there = taken(there, state, weight), Boolean(False)
-        return state[0]
 
     @cute.jit
     def has(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:

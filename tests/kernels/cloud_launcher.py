@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Any
@@ -17,15 +17,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutconv.kernels.maps import build_map, map_stages, per_rank
+from layoutconv.kernels.maps import build_map, level_maps, map_stages, per_rank
 from layoutconv.kernels.maps.block_table import Fill, Insert, Reserve, Settle
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.cooperative import CooperativeKernel
 from layoutconv.kernels.maps.inverse import Scatter
+from layoutconv.kernels.maps.job_stages import Jobs
+from layoutconv.kernels.maps.level_cells import CountLevels, MarkLevels, WriteLevels
 from layoutconv.kernels.maps.occupancy_bitmap import CountBits, Mark, WriteCells
 from layoutconv.kernels.maps.output_coords import Reach, Unpack
 from layoutconv.kernels.maps.pairs import CountPairs, WritePairs
-from layoutconv.kernels.maps.per_rank import Chain, PerRank, build
+from layoutconv.kernels.maps.parents import KeysOfParents, RowsOfParents
+from layoutconv.kernels.maps.per_rank import Chain, PerRank, Places, build
 from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
@@ -69,7 +72,7 @@ KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (0, 2), Settle: (3,), Count: (2,), Reach: (1,), Mark: (1,),
-    CountBits: (2,), Normalise: (8, 9, 10),
+    CountBits: (2,), Normalise: (8, 9, 10), MarkLevels: (1,), CountLevels: (2,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
@@ -77,7 +80,8 @@ WRITES: dict[type[PerRank], tuple[int, ...]] = {
     WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2,), Normalise: (6, 7),
     Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
     PartSums: (1,), MergeColumns: (1,), MergeGroups: (1,), NormaliseGroups: (4,), GroupSums: (5,),
-    MergeGroupSums: (2,), GroupGradient: (6,), ChannelNorm: (3,),
+    MergeGroupSums: (2,), GroupGradient: (6,), ChannelNorm: (3,), KeysOfParents: (2,),
+    RowsOfParents: (4,), CountLevels: (1,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -111,6 +115,22 @@ def pieces_of(tensors: tuple[Tensor, ...], addresses: tuple[int, ...]) -> list[A
     return found
 
 
+def piece_at(tensors: tuple[Tensor, ...], address: int, size: int) -> Any:
+    """So many bytes of one of the tensors."""
+    (end,) = {
+        tensor.data_ptr() + tensor.numel() * tensor.itemsize
+        for tensor in tensors
+        if tensor.data_ptr() <= address < tensor.data_ptr() + tensor.numel() * tensor.itemsize
+    }
+    assert address + size <= end
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+
+
+def is_one_piece(kernel: PerRank, integers: Sequence[int]) -> bool:
+    """Return whether a kernel fills one piece of memory."""
+    return isinstance(kernel, Fill) and integers[0] > kernel.behind and not integers[1]
+
+
 class Launches:
     """Launches in the machine: warps and CTAs in an order that ``seed`` decides."""
 
@@ -135,8 +155,11 @@ class Launches:
         if isinstance(kernel, Chain):
             assert len(integers) == kernel.integers()
             for part, places, numbers in kernel.parts:
-                own = [pieces[place] for place in places]
-                self.run(part, own, tuple(integers[number] for number in numbers))
+                own, of_part = [pieces[place] for place in places], [integers[n] for n in numbers]
+                if is_one_piece(part, of_part) and len(set(places)) == 1:
+                    size = 16 * (of_part[0] - part.behind)
+                    own = 3 * [piece_at(tensors, addresses[places[0]], size)]
+                self.run(part, own, tuple(of_part))
         else:
             self.run(kernel, pieces, integers)
 
@@ -183,9 +206,8 @@ class Launches:
 def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
     """A kernel, or the parts of one, with the numbers of their addresses."""
     found: list[tuple[PerRank, tuple[int, ...]]] = []
-    for part, places, _ in (
-        kernel.parts if isinstance(kernel, CooperativeKernel) else [(kernel, range(99), ())]
-    ):
+    own = kernel.parts if isinstance(kernel, CooperativeKernel) else ((kernel, (*range(99),), ()),)
+    for part, places, _ in (job for place in own for job in jobs_of(*place)):
         if isinstance(part, Count):
             found.append((part.keys, tuple(places[3:])))
         if isinstance(part, Windows):
@@ -194,16 +216,26 @@ def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
     return found
 
 
+def jobs_of(part: Any, places: tuple[int, ...], numbers: tuple[int, ...]) -> Places:
+    """A part of a stage; those of each job, if it has several."""
+    if not isinstance(part, Jobs):
+        return ((part, places, numbers),)
+    assert part.place[1:] == (places, numbers)
+    return part.parts
+
+
 def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[int, int]]:
     """The numbers of addresses where a kernel updates, and where it writes, by how many parts."""
     if isinstance(kernel, Scatter):  # to some of what was filled
         return {2}, {}
-    if isinstance(kernel, Fill) and integers[0] > kernel.behind and not integers[1]:
+    if is_one_piece(kernel, integers):
         return {1, 2}, {}  # one piece of memory
     if isinstance(kernel, Gradient):
         return set(), dict.fromkeys((7, 8, 9) if kernel.shape.added else (7, 9), 1)
     if isinstance(kernel, Fill):  # a table, or a barrier's word alone
         return set(), dict.fromkeys((0, 1, 2) if integers[1] else (2,), 1)
+    if isinstance(kernel, WriteLevels):
+        return set(), dict.fromkeys(range(3, 3 + kernel.levels), 1)
     updates, writes = set(), Counter[int]()
     for part, places in parts_of(kernel):
         updates |= {places[i] for i in UPDATES.get(type(part), ())}
@@ -245,7 +277,8 @@ def in_the_machine() -> Iterator[Launches]:
 def launches_of_maps() -> Iterator[Launches]:
     """Launches of maps in the simulator, with few CTAs and few bits to sort by."""
     with pytest.MonkeyPatch.context() as patch, in_the_machine() as launches, with_sizes(SIZES):
-        patch.setattr(build_map, "ctas_for", lambda rows, device: launches.ctas)
+        for module in (build_map, level_maps):
+            patch.setattr(module, "ctas_for", lambda rows, device: launches.ctas)
         patch.setattr(map_stages, "FEWEST_OF_CHUNK", 32)
         yield launches
 

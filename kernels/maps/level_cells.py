@@ -1,0 +1,230 @@
+"""The cells of all coarser levels of a cloud, from its own, by the launches of one level.
+
+A filter as large as its stride leads from a cell to one cell, x // stride, of the next level, and
+from there on to one of each level behind it. So cells of the finest level mark those of all others
+in one occupancy bitmap, a level behind the other, each in blocks of its own; then blocks are
+counted and written, whichever level they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layoutconv.base.caches import remembered
+from layoutconv.base.memory import maker
+from layoutconv.base.torch_internals import in_shape
+
+from ..common.cells import inside, key_of, read_cell, vector_of
+from ..common.dsl import Int32, Int64, cute, range_constexpr
+from ..common.plain_types import AnyList, AnyTuple
+from ..common.walk import TYPES, select
+from . import occupancy_bitmap, per_rank
+from .block_table import Fill
+from .occupancy_bitmap import BLOCK, CountBits, Mark, WriteCells
+from .per_rank import Chain
+
+MOST_LEVELS = 8
+
+Grid = tuple[int, ...]
+
+
+def suits(rows: int, grids: Sequence[Grid]) -> bool:
+    """Return whether levels of these grids, each an occupancy bitmap, are made together."""
+    if not rows or not 0 < len(grids) <= MOST_LEVELS:
+        return False
+    sizes = map(prod, grids)
+    return all(size and occupancy_bitmap.suits(size, min(rows, size)) for size in sizes)
+
+
+def cells_of_levels(
+    indices: Tensor,
+    strides: Sequence[Grid],
+    grids: Sequence[Grid],
+    capacities: Sequence[int] | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The cells of coarser levels that a cloud reaches, on the cloud's GPU.
+
+    Args:
+        indices: int32 (rows, 1 + rank), as of ``output_coords.reached``.
+        strides: of each level, from the one before it.
+        grids: of each level ``(batch_size, *spatial_shape)``, which :func:`suits`.
+        capacities: how many rows each has, 1 or more. Without them each has as many as there are,
+            which waits for the GPU once for all of them.
+
+    Returns of each level what ``reached`` returns: its cells, in lexicographic order, and how many
+    there are, int64 ().
+    """
+    rank, count = len(grids[0]) - 1, len(grids)
+    make = maker(indices.device)
+    blocks = [-(-prod(grid) // (64 * BLOCK)) for grid in grids]
+    starts = list(accumulate(blocks, initial=0))
+    words = starts[-1] * BLOCK
+    room = make((2 * words + starts[-1],), (1,), torch.int32)
+    counter = make((2 * -(-count // 2),), (1,), torch.int64)  # which outlives the room
+    bits = room.data_ptr()
+    of_bits = bits, bits + 8 * words, counter.data_ptr()
+    levels = list(zip(starts, strides, blocks, grids, strict=False))
+    marks = [n for first, stride, _, grid in levels for n in (first * BLOCK, *stride, *grid)]
+    vectors = counter.numel() // 2
+    counting = words, words // 2 + vectors, 0, indices.shape[0], *marks, *starts[:-1]
+    counted, write, both = kernels_of(rank, count)
+    tensors, addresses = (indices, room, counter), (*of_bits, indices.data_ptr())
+    known = capacities is not None
+    if capacities is None:
+        per_rank.launch(counted, tensors, addresses, counting)
+        capacities = counter[:count].tolist()
+    found = [make((rows, 1 + rank), (1 + rank, 1), torch.int32) for rows in capacities]
+    to = tuple(cells.data_ptr() for cells in found)
+    writing = [
+        n for (first, _, many, grid), rows in zip(levels, capacities, strict=True)
+        for n in (first, many, rows, *grid)
+    ]  # fmt: skip
+    if known:
+        per_rank.launch(both, (*tensors, *found), (*addresses, *to), (*counting, *writing))
+    elif any(capacities):
+        # The first of a launch's tensors says what it is on, and is a matrix.
+        per_rank.launch(write, (indices, *tensors[1:], *found), (*of_bits, *to), (words, *writing))
+    return found, [in_shape(counter, (), (), level) for level in range(count)]
+
+
+@remembered(16)
+def kernels_of(rank: int, levels: int) -> tuple[Chain, WriteLevels, Chain]:
+    """To count cells, to write them, and both.
+
+    Addresses of bits, the blocks' cells, all cells, indices, and what is written for each level;
+    integers words, those of ``Fill``, rows; of each level its first word, stride and grid; the
+    first block of each; and of each its first block, blocks, capacity and grid.
+    """
+    mark, blocks, write = MarkLevels(rank, levels), CountLevels(levels), WriteLevels(rank, levels)
+    of_mark = tuple(range(3, 3 + mark.integers()))
+    of_blocks = tuple(range(of_mark[-1] + 1, of_mark[-1] + 1 + levels))
+    of_write = tuple(range(of_blocks[-1] + 1, of_blocks[-1] + write.integers()))
+    count = (
+        (Fill(1, -(-levels // 2)), (0, 0, 2), (1, 2)),
+        (mark, (3, 0), of_mark),
+        (blocks, (0, 1, 2), (0, *of_blocks)),
+    )
+    to = tuple(range(4, 4 + levels))
+    return Chain(count), write, Chain((*count, (write, (0, 1, 2, *to), (0, *of_write))))
+
+
+class MarkLevels(Mark):
+    """The bits of what a cloud reaches of each level, one behind the other: to 0.
+
+    Integers: rows; of each level its first word, its stride, and its grid.
+    """
+
+    def __init__(self, rank: int, levels: int) -> None:
+        super().__init__(rank)
+        self.levels = levels
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.levels
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16)
+
+    def integers(self) -> int:
+        return 1 + self.levels * (2 + 2 * self.rank)
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        cells, bits = pointers
+        rows, *of_levels = integers
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        row = Int64(cta) * self.per_cta + tid
+        if row < rows:
+            self.mark(bits, self.above(read_cell(cells, row, self.rank), of_levels))
+
+    def above(self, cell: Any, of_levels: list[Any]) -> list[tuple[Any, Any, Any]]:
+        """Where a cell is in each level: words, bits, and whether it is there."""
+        found, there, rank = [], None, self.rank
+        for level in range(self.levels):
+            first, *rest = of_levels[level * (2 + 2 * rank) :][: 2 + 2 * rank]
+            stride, grid = rest[:rank], rest[rank:]
+            cell = [cell[0], *(c // step for c, step in zip(cell[1:], stride, strict=True))]
+            within = inside(cell, grid)
+            there = within if there is None else there & within
+            key = key_of(cell, grid)
+            word = select(there, first + (key >> 6), Int64(0))
+            found.append((word, Int64(1) << (key & 63), there))
+        return found
+
+
+class CountLevels(CountBits):
+    """Count how many cells every block has, and all those of a level, in counters side by side.
+
+    Integers: words; the first block of each level.
+    """
+
+    def __init__(self, levels: int) -> None:
+        super().__init__(0)
+        self.levels = levels
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.levels
+
+    def integers(self) -> int:
+        return 1 + self.levels
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        bits, sums, count = pointers
+        _, *starts = integers
+        cta, _, _ = cute.arch.block_idx()
+        level, first = Int64(0), Int64(0)
+        for number in range_constexpr(1, self.levels):
+            level = select(cta >= starts[number], Int64(number), level)
+            first = select(cta >= starts[number], starts[number], first)
+        self.block(bits + first * BLOCK, sums + first, count + level, cta - Int32(first))
+
+
+class WriteLevels(WriteCells):
+    """The cells of each level, in order, as many as there is room for; padding behind them.
+
+    Integers: words; of each level its first block, its blocks, the room and the grid.
+    """
+
+    def __init__(self, rank: int, levels: int) -> None:
+        super().__init__(rank)
+        self.levels = levels
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.levels
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        bits, sums, count, cells = super().tensors()
+        return bits, sums, count, *[cells] * self.levels
+
+    def integers(self) -> int:
+        return 1 + self.levels * (4 + self.rank)
+
+    @cute.kernel
+    def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
+        bits, sums, count, *cells = pointers
+        _, *of_levels = integers
+        cta, _, _ = cute.arch.block_idx()
+        width = 4 + self.rank
+        level, address = Int64(0), Int64(cells[0].toint())
+        own = of_levels[:width]
+        for number in range_constexpr(1, self.levels):
+            other = of_levels[number * width : (number + 1) * width]
+            here = cta >= other[0]
+            level = select(here, Int64(number), level)
+            address = select(here, Int64(cells[number].toint()), address)
+            own = [select(here, b, a) for a, b in zip(own, other, strict=True)]
+        first, blocks, room, *grid = own
+        dtype, aligned = self.tensors()[-1]
+        to = cute.make_ptr(TYPES[dtype], address, cute.AddressSpace.gmem, assumed_align=aligned)
+        some = [bits + first * BLOCK, sums + first, count + level, to]
+        self.block(some, cta - Int32(first), blocks, room, grid)

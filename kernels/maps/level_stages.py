@@ -1,0 +1,175 @@
+"""The stages of the maps of all levels of a network: two launches, a fill and a cooperative one.
+
+Levels are tables to fill, one each. Maps are *found* in these: around a level's own cells, at a
+stride from the next coarser level, or, their inverses, from the parents of cells.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from .block_table import Fill, Insert, Reserve, Settle
+from .cooperative import CooperativeKernel, size_of
+from .job_stages import Jobs, Turn
+from .per_rank import Chain
+from .row_order import Count, Sizes, Windows
+
+# Of a launch: 8 warps hide less latency than 32, but an SM has four such CTAs, whose barriers are
+# their own. Windows of 704 rows, as of a lidar sweep, give 32 warps less than a row a thread.
+THREADS = 256
+MOST_PER_SM = 4  # which share all registers
+BESIDE = 1024  # bytes of shared memory that the system takes of each
+
+Positions = tuple[int, ...]
+
+
+class Kind(NamedTuple):
+    """Maps of one kind: parts that find sort keys, and sorted rows; the same for all levels.
+
+    Attributes:
+        keys, then: parts, as of ``Count`` and ``Windows``: ``Keys`` and ``Search`` of known taps,
+            or those of parents.
+        geometry: of known taps how many they are, and their stride, least offsets and spans.
+        levels: of each map the levels of its centres and of its table.
+    """
+
+    keys: Any
+    then: Any
+    geometry: Positions
+    levels: tuple[tuple[int, int], ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything that determines its parts of a kernel."""
+        return self.keys.key, self.then.key, self.geometry, self.levels
+
+
+class _Level(NamedTuple):
+    """Positions of what a launch is told of a level."""
+
+    cells: int
+    slots: int
+    values: int
+    slot_of: int
+    rows: int
+    bits: int
+    grid: Positions
+    ends: Positions
+
+
+class _Map(NamedTuple):
+    """Positions of what it is told of a map."""
+
+    order: int
+    found: int
+    word: int
+    runs: int
+    counts: int
+    keys: int
+    chunk: int
+    chunks: int
+    window: int
+    of_chunks: Positions
+    of_windows: Positions
+
+
+LEVEL_INTEGERS = 4  # and one for each mode of the grid: of a level
+MAP_ADDRESSES, MAP_INTEGERS = 6, 7
+
+
+class _Positions:
+    """Positions in order: addresses of levels and of maps, and the integers of both."""
+
+    def __init__(self) -> None:
+        self.addresses = self.integers = 0
+
+    def level(self, rank: int) -> _Level:
+        a, i = self._take(4, LEVEL_INTEGERS + 1 + rank)
+        cells, slots, values, slot_of = a
+        return _Level(cells, slots, values, slot_of, i[0], i[1], i[2:-2], i[-2:])
+
+    def map(self) -> _Map:
+        a, i = self._take(MAP_ADDRESSES, MAP_INTEGERS)
+        order, found, word, runs, counts, keys = a
+        return _Map(order, found, word, runs, counts, keys, i[0], i[1], i[2], i[3:5], i[5:])
+
+    def _take(self, addresses: int, integers: int) -> tuple[Positions, Positions]:
+        a, i = self.addresses, self.integers
+        self.addresses, self.integers = a + addresses, i + integers
+        return tuple(range(a, self.addresses)), tuple(range(i, self.integers))
+
+
+def all_levels(
+    rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], sizes: Sizes, bytes_of_sm: int
+) -> Chain:
+    """Fill the tables of levels, and find maps in them, sorted.
+
+    Addresses: of each level cells, slots, values, the rows' slots; of each map its order, index,
+    word, runs, counts, keys; the word of the grid sync. Integers: of each level rows, bits, the
+    grid and ``ENDS`` of its rows; of each map rows of a chunk, chunks, rows of a window, ``ENDS``
+    of its chunks and of its windows; CTAs, and those of ``Fill``.
+    """
+    given = _Positions()
+    tables = [given.level(rank) for _ in range(levels)]
+    insert, reserve, settle = _to_fill(rank, wide, tables)
+    counts, windows = [], []
+    for kind in kinds:
+        maps = [(tables[a], tables[b], given.map()) for a, b in kind.levels]
+        counts.append(_counts(kind, maps, sizes))
+        windows.append(_windows(kind, maps, sizes))
+    stages = Jobs((insert,)), Jobs((*counts, reserve)), Jobs((settle,)), Jobs(tuple(windows), True)
+    word, room = given.addresses, max(size_of(stage.shared(sizes.threads)) for stage in stages)
+    per_sm = max(1, min(MOST_PER_SM, bytes_of_sm // (room + BESIDE)))
+    kernel = CooperativeKernel(
+        tuple((stage.place,) for stage in stages), sizes.threads, word, per_sm
+    )
+    last = kernel.integers()
+    return Chain(
+        (
+            (Fill(1), (word, word, word), (last, last + 1)),
+            (kernel, tuple(range(word + 1)), tuple(range(last))),
+        )
+    )
+
+
+def _to_fill(rank: int, wide: bool, tables: list[_Level]) -> tuple[Turn, Turn, Turn]:
+    """Return the turns that put rows into tables."""
+    return (
+        Turn(Insert(rank, wide), tuple(
+            ((t.cells, t.slots, t.slot_of, t.values), (t.rows, t.bits, *t.grid, *t.ends))
+            for t in tables
+        )),
+        Turn(Reserve(rank, wide), tuple(
+            ((t.slots, t.slot_of, t.values), (t.rows, *t.ends)) for t in tables
+        )),
+        Turn(Settle(rank, wide), tuple(
+            ((t.cells, t.slots, t.slot_of, t.values), (t.rows, *t.ends)) for t in tables
+        )),
+    )  # fmt: skip
+
+
+_Sought = list[tuple[_Level, _Level, _Map]]  # centres, table, map
+
+
+def _counts(kind: Kind, maps: _Sought, sizes: Sizes) -> Turn:
+    """Return the turn that finds sort keys, and sorts chunks by them."""
+    jobs = []
+    for own, table, to in maps:
+        # Known taps have no table of them: some address of its type.
+        visits = (to.keys,) if kind.geometry else ()
+        keys = own.cells, table.slots, *visits, to.keys
+        numbers = own.rows, to.chunk, to.chunks, own.rows, table.bits, *table.grid
+        jobs.append(((to.runs, to.counts, to.word, *keys), (*numbers, *to.of_chunks)))
+    return Turn(Count(kind.keys, sizes), tuple(jobs), tuple(enumerate(kind.geometry, 5)))
+
+
+def _windows(kind: Kind, maps: _Sought, sizes: Sizes) -> Turn:
+    """Return the turn that sorts windows, and finds their rows."""
+    jobs = []
+    for own, table, to in maps:
+        natural = (to.order,) if kind.geometry else ()
+        then = table.slots, table.values, own.cells, *natural, to.order, to.found
+        numbers = own.rows, to.chunk, to.chunks, to.window, own.rows, table.bits, *table.grid
+        jobs.append(((to.runs, to.counts, to.word, to.order, *then), (*numbers, *to.of_windows)))
+    fixed = (kind.geometry[0], 1, *kind.geometry[1:]) if kind.geometry else ()
+    return Turn(Windows(kind.then, sizes, True), tuple(jobs), tuple(enumerate(fixed, 6)))

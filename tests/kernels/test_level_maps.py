@@ -1,0 +1,181 @@
+"""Maps of all levels at once, in the machine: those that are found one by one, bit for bit."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from layoutconv.kernels.compile.cubin import read_cubin
+from layoutconv.kernels.maps import level_maps
+from layoutconv.kernels.maps.build_map import HashTable
+from layoutconv.kernels.maps.cooperative import size_of
+from layoutconv.kernels.maps.level_maps import Wanted, sorted_maps, suits
+from layoutconv.kernels.maps.level_stages import THREADS, all_levels
+from layoutconv.kernels.maps.per_rank import build
+from layoutconv.kernels.maps.row_order import Sizes
+from layoutconv.sparse.maps.row_orders import sorted_in_torch
+from layoutconv.sparse.maps.taps import Taps
+from layoutconv.sparse.maps.two_way import reversed_index
+
+from .cloud_launcher import CTAS, SEEDS, Cell, Launches, cloud, few, reaches, rows_of
+from .cloud_launcher import search as search_in
+from .cloud_launcher import status as status_of
+
+EXTENTS = {1: (200,), 2: (23, 17), 3: (9, 8, 11), 4: (6, 5, 4, 5)}
+
+
+def levels_of(
+    seed: int, rows: int, grid: Cell, steps: Cell, count: int, padding: int = 0
+) -> tuple[list[Tensor], list[Cell]]:
+    """The cells of a cloud and of coarser levels, each with rows of padding; and their grids."""
+    found, grids = [cloud(seed, rows, grid)], [grid]
+    offsets = list(product(*map(range, steps)))
+    for _ in range(count - 1):
+        finer = [extent // step for extent, step in zip(grids[-1][1:], steps, strict=True)]
+        grids.append((grid[0], *finer))
+        cells = reaches(found[-1], steps, offsets, grids[-1], False)
+        found.append(torch.tensor(cells, dtype=torch.int32).view(-1, len(grid)))
+    padded = torch.tensor([[-1, *[0] * len(steps)]] * padding, dtype=torch.int32)
+    return [torch.cat([cells, padded.view(-1, len(grid))]) for cells in found], grids
+
+
+def tables_of(cells: list[Tensor], grids: list[Cell]) -> list[HashTable]:
+    return [HashTable(own, grid[1:], grid[0]) for own, grid in zip(cells, grids, strict=True)]
+
+
+def wanted_of(rank: int, levels: int, steps: Cell) -> list[Wanted]:
+    """The maps of a U-Net: around each level's cells, down to the next one, and back."""
+    own, down = own_taps(rank), Taps.strided(rank, steps, steps)
+    found = [Wanted(own, level, level) for level in range(levels)]
+    for level in range(levels - 1):
+        found += [Wanted(down, level + 1, level), Wanted(down, level, level + 1, parents=True)]
+    return found
+
+
+def check(found: Any, wanted: Wanted, cells: list[Tensor], grids: list[Cell]) -> None:
+    """Compare a map with that of a dictionary, sorted by torch."""
+    taps = wanted.taps
+    finer, coarser = wanted.table, wanted.centres
+    if wanted.parents:
+        finer, coarser = coarser, finer
+    rows = rows_of(cells[finer], grids[finer])
+    index = search_in(rows, cells[coarser], taps.stride, list(taps.offsets))
+    index[cells[coarser][:, 0] < 0] = -1
+    if wanted.parents:
+        index = reversed_index(index, len(cells[finer]))
+    for got, want in zip(found, sorted_in_torch(index, taps.order), strict=True):
+        assert torch.equal(got, want)
+        assert got.stride() == ((1, len(index)) if got.ndim == 2 else (1,))
+
+
+STEPS = {
+    1: [(2,), (3,)], 2: [(2, 2), (1, 3)], 3: [(2, 2, 2), (1, 2, 3)], 4: [(2, 1, 1, 2)],
+}  # fmt: skip
+
+
+def own_taps(rank: int) -> Taps:
+    return Taps.centred(rank, 3 if rank < 4 else 2)  # 81 taps are more than a kernel knows
+
+
+def found_and_checked(
+    tables: list[HashTable], wanted: list[Wanted], cells: Any, grids: Any
+) -> None:
+    for maps, each in zip(sorted_maps(tables, wanted), wanted, strict=True):
+        check(maps, each, cells, grids)
+    for table, own, of in zip(tables, cells, grids, strict=True):
+        assert table.status.tolist() == status_of(own, of)
+        alone = [(0,) * (len(of) - 1)]
+        found = table.search(own, (1,) * (len(of) - 1), alone)
+        assert torch.equal(found, search_in(rows_of(own, of), own, (1,) * (len(of) - 1), alone))
+
+
+@few
+@given(st.data())
+def test_maps_of_all_levels_are_those_of_each(launches: Launches, data: Any) -> None:
+    rank = data.draw(st.integers(1, 4))
+    steps, count = data.draw(st.sampled_from(STEPS[rank])), data.draw(st.sampled_from([1, 3]))
+    grid = (data.draw(st.integers(1, 3)), *EXTENTS[rank])
+    launches.seed, launches.ctas = data.draw(SEEDS), data.draw(CTAS)
+    rows, padding = data.draw(st.sampled_from([1, 5, 70, 200])), data.draw(st.sampled_from([0, 40]))
+    cells, grids = levels_of(data.draw(SEEDS), rows, grid, steps, count, padding)
+    tables = tables_of(cells, grids)
+    wanted = wanted_of(rank, count, steps)
+    if not all(map(len, cells)):
+        assert not suits(tables, wanted)
+        return
+    assert suits(tables, wanted)
+    found_and_checked(tables, wanted, cells, grids)
+
+
+def test_deep_levels_ride_along_in_two_launches(launches: Launches) -> None:
+    """Nine maps of three levels, in any order of CTAs, each of which does several of them."""
+    cells, grids = levels_of(3, 260, (2, 9, 8, 11), (2, 2, 2), 3)
+    wanted = wanted_of(3, 3, (2, 2, 2))[::-1]
+    for launches.seed, launches.ctas in ((1, 1), (2, 3), (3, 5)):
+        launches.keys.clear()
+        tables = tables_of(cells, grids)
+        found = sorted_maps(tables, wanted)
+        ((fill, *_), (cooperative, *_)), *others = launches.keys
+        assert (fill[0], cooperative[0], others) == ("Fill", "CooperativeKernel", [])
+        for maps, each in zip(found, wanted, strict=True):
+            check(maps, each, cells, grids)
+
+
+def test_dilated_filters_and_several_of_a_level(launches: Launches) -> None:
+    cells, grids = levels_of(4, 150, (1, 9, 8, 11), (2, 2, 2), 2, padding=3)
+    two, three = Taps.centred(3, 3, 2), Taps.centred(3, (1, 3, 3))
+    strided = Taps.strided(3, 3, 2, 1)  # whose cells these are not, but some of them
+    wanted = [Wanted(two, 0, 0), Wanted(three, 1, 1), Wanted(two, 1, 1), Wanted(strided, 1, 0)]
+    tables = tables_of(cells, grids)
+    assert suits(tables, wanted)
+    found_and_checked(tables, wanted, cells, grids)
+
+
+def test_what_does_not_suit() -> None:
+    cells, grids = levels_of(1, 30, (1, 9, 8, 11), (2, 2, 2), 2)
+    tables, own = tables_of(cells, grids), Wanted(Taps.centred(3, 3), 0, 0)
+    assert suits(tables, [own])
+    assert not suits(tables, [])
+    far = Taps.centred(3, 3, 9)  # not in neighbouring blocks
+    overlap = Taps.strided(3, 3, 2, 1)
+    for taps, parents in ((far, False), (Taps.centred(3, 5), False), (overlap, True)):
+        assert not suits(tables, [own, Wanted(taps, 0, 0, parents)])
+    wide = HashTable(cells[0], (2**20, 2**20, 2**10), 1)
+    assert not suits([wide, *tables], [own])
+    assert suits([wide], [own])
+    nothing = HashTable(torch.empty(0, 4, dtype=torch.int32), (4, 4, 4), 1)
+    assert not suits([*tables, nothing], [own])
+
+
+def test_keys_of_64_bits(launches: Launches) -> None:
+    grid = (1, 2**20, 2**20, 2**12)
+    near = cloud(5, 60, (1, 9, 8, 11))
+    cells = [near + torch.tensor([0, 2**19, 2**18, 2**11], dtype=torch.int32)]
+    tables, wanted = tables_of(cells, [grid]), [Wanted(Taps.centred(3, 3), 0, 0)]
+    assert suits(tables, wanted)
+    found_and_checked(tables, wanted, cells, [grid])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
+    """Of an H200 four CTAs; of a GPU with the least shared memory two, with all registers each."""
+    own, down = Taps.centred(3, 3), Taps.strided(3, 2, 2)
+    wanted = [Wanted(own, 0, 0), Wanted(down, 1, 0), Wanted(down, 0, 1, parents=True)]
+    groups, _ = level_maps._by_kind(tuple(wanted))
+    sizes = Sizes(window=11, chunk=11, threads=THREADS)
+    kinds = tuple(level_maps._kind(3, (False, True), group, sizes) for group in groups)
+    for bytes_of_sm, ctas in ((228 << 10, 4), (100 << 10, 2), (48 << 10, 1)):
+        chain = all_levels(3, False, 2, kinds, sizes, bytes_of_sm)
+        cooperative = chain.parts[1][0]
+        assert cooperative.per_sm == ctas
+        assert ctas * size_of(cooperative.shared()) < bytes_of_sm
+    built = build(all_levels(3, False, 2, kinds, sizes, 228 << 10), arch, dump=str(tmp_path))
+    assert built.__ptx__.count(".entry") == 2
+    most = max(kernel.registers for kernel in read_cubin(built.__cubin__).values())
+    assert most * 4 * sizes.threads <= 1 << 16
