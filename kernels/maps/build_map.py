@@ -122,9 +122,9 @@ class HashTable:
         """Return how many vectors of 16 bytes its memory is."""
         return Memory.vectors_of(self._rows, self._bits, self._wide)
 
-    def memory_at(self, place: Tensor) -> Memory:
-        """Memory of such a table, in a piece of other memory that is as large."""
-        return Memory(lambda *_: place, self._rows, self._bits, self._wide)
+    def memory_at(self, room: Tensor, start: int) -> Memory:
+        """Memory of such a table within other memory, from one of its Int32 on."""
+        return Memory(lambda *_: room, self._rows, self._bits, self._wide, start=start)
 
     @property
     def status(self) -> Tensor:
@@ -133,13 +133,13 @@ class HashTable:
         First the lowest row whose cell an earlier row has, plus 1; then the lowest row that is
         outside the grid and no padding, plus 1. Each is 0 if there is none.
         """
-        last = 4 * self.memory.of_slots + self._rows
+        last = self.memory.last
         return self.memory.whole[last : last + 2] + 1
 
     def verdict(self) -> tuple[int, int, bool]:
         """Return the two of ``status``, and whether there is padding, on the host, which waits."""
         memory, rows = self.memory, self._rows
-        last = 4 * memory.of_slots + rows
+        last = memory.last
         batches = in_shape(self.indices, (rows,), (1 + self.rank,))
         torch.amin(batches, 0, out=in_shape(memory.whole, (), (), last + 3))
         repeated, outside, _, least = in_shape(memory.whole, (4,), (1,), last).tolist()
@@ -251,19 +251,23 @@ class Memory:
 
     Args:
         more: Int32 behind it, which are not the table's.
+        start: Int32 before it.
 
     Attributes:
         slots, values, end: addresses.
         of_slots, vectors: how many vectors of 16 bytes slots are, and all of it.
+        last: the number of the first Int32 behind the rows.
     """
 
     def __init__(
-        self, make: Callable[..., Tensor], rows: int, bits: int, wide: bool, more: int = 0
-    ) -> None:
+        self, make: Callable[..., Tensor], rows: int, bits: int, wide: bool, more: int = 0,
+        start: int = 0,
+    ) -> None:  # fmt: skip
         self.of_slots = of_slots = self.slots_of(bits, wide)
         self.vectors = vectors = self.vectors_of(rows, bits, wide)
         self.whole = make((4 * vectors + more,), (1,), torch.int32)
-        self.slots = slots = self.whole.data_ptr()
+        self.slots = slots = self.whole.data_ptr() + 4 * start
+        self.last = start + 4 * of_slots + rows
         self.values, self.end = slots + 16 * of_slots, slots + 16 * vectors
 
     @staticmethod

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from layoutconv.base.caches import remembered
 from layoutconv.base.memory import maker
-from layoutconv.base.torch_internals import in_shape
 
 from . import map_stages, per_rank
 from .build_map import MOST_KNOWN, WORD_BITS, HashTable, Taps
@@ -237,10 +236,7 @@ class _Room:
         slots_of = list(accumulate((t.rows for t in tables), initial=keys[-1]))
         self.whole = whole = make((slots_of[-1],), (1,), torch.int32)
         self.word, self.vectors = whole.data_ptr(), filled[-1] * 4 // 16
-        self.memories = [
-            t.memory_at(in_shape(whole, (4 * t.vectors,), (1,), start))
-            for t, start in zip(tables, tabled, strict=False)
-        ]
+        self.memories = [t.memory_at(whole, at) for t, at in zip(tables, tabled, strict=False)]
         self._slots_of = [self.word + 4 * start for start in slots_of]
         places = zip(filled, runs, counts, keys, strict=True)
         self.of_maps = [[self.word + 4 * start for start in some] for some in places][:-1]

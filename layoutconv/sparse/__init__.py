@@ -26,6 +26,7 @@ from .coords.splatting import splat
 from .coords.voxels import Voxels, voxelize
 from .maps.downsample import downsample
 from .maps.kernel_map import strided_map, submanifold_map, transposed_map
+from .maps.levels import build_maps
 from .maps.row_orders import morton_order, tap_masks, tile_taps
 from .maps.taps import tap_offsets
 from .maps.two_way import KernelMap
@@ -49,6 +50,7 @@ __all__ = [
     "SparseTensor",
     "Voxels",
     "broadcast",
+    "build_maps",
     "cat",
     "collate",
     "dense_index",

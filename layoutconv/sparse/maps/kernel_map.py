@@ -149,9 +149,9 @@ def strided_map(
     if offsets is outputs is spatial_shape is coordinates.corner is None:
         sizes = kernel_size, stride, padding, dilation
         try:
-            taps, grid = _strided_in(shape, *sizes)
+            taps, grid = strided_in(shape, *sizes)
         except TypeError:  # lists cannot be kept under
-            taps, grid = _strided_in(shape, *map(frozen, sizes))
+            taps, grid = strided_in(shape, *map(frozen, sizes))
     else:
         taps, grid = Taps.strided(len(shape), kernel_size, stride, padding, dilation, offsets), None
         if outputs is spatial_shape is coordinates.corner is None:
@@ -234,7 +234,7 @@ def _map_between(
     plan, asked = None, key
     if outputs is None:
         assert spatial_shape is not None
-        key = *key, tuple(spatial_shape), corner
+        key = reached_key(taps, spatial_shape, corner, transposed=transposed)
         plan, asked = row_plan.current(), key
         if plan is not None and capacity is None:
             capacity = plan.capacity(coordinates, asked)
@@ -246,6 +246,19 @@ def _map_between(
     if plan is not None:
         plan.lead(coordinates, asked, found.outputs)
     return found
+
+
+def reached_key(
+    taps: Taps,
+    spatial_shape: Sequence[int],
+    corner: tuple[int, ...] | None,
+    *,
+    transposed: bool = False,
+) -> tuple[Hashable, ...]:
+    """The name of a map to all cells that are reached, but for a capacity, which comes behind it:
+    what it is kept under, and what levels with fixed rows are known by.
+    """
+    return "transposed" if transposed else "strided", taps, tuple(spatial_shape), corner
 
 
 def _without_bounds(
@@ -287,7 +300,7 @@ def _made_between(
         if len(shape) != coordinates.rank:
             raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
         if capacity is not None:
-            _check_capacity(capacity)
+            check_capacity(capacity)
         reach = map_operators.reached_cells if compiling else reached
         made = reach(inputs, taps, shape, capacity, transposed=transposed).placed(corner)
     if compiling:
@@ -309,7 +322,7 @@ def _check_coordinates(coordinates: Coordinates) -> Coordinates:
     return coordinates
 
 
-def _check_capacity(capacity: int) -> None:
+def check_capacity(capacity: int) -> None:
     if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 2**31:
         raise ArgumentError("capacity", "None, or a number of rows from 0 to 2**31 - 1", capacity)
 
@@ -339,7 +352,7 @@ def _check_given(
 
 
 @remembered(256)
-def _strided_in(
+def strided_in(
     shape: tuple[int, ...], kernel_size: Ints, stride: Ints, padding: Padding, dilation: Ints
 ) -> tuple[Taps, Sequence[int] | None]:
     """The taps of a convolution on a grid of a shape, and the shape of its outputs' grid."""

@@ -116,6 +116,27 @@ class KernelMap:
         return found
 
     @classmethod
+    def of_sorted(
+        cls,
+        inputs: Coordinates,
+        outputs: Coordinates,
+        taps: Taps,
+        found: tuple[Tensor, Tensor],
+        back: tuple[Tensor, Tensor] | None = None,
+        *,
+        mirrored: bool = False,
+    ) -> KernelMap:
+        """The map whose :attr:`sorted` index is known, and that of its inverse, if given; the index
+        itself is looked for once somebody asks for it."""
+        made, own = object.__new__(cls), _Sought(inputs.table, outputs.cells, taps, mirrored)
+        own._sorted = found
+        ways = TwoWay(taps.extents, mirrored, own)
+        if back is not None:
+            ways.ways[1] = _Back(own, inputs.rows, back)
+        made._join(inputs, outputs, ways, 0)
+        return made
+
+    @classmethod
     def of_extended(
         cls,
         inputs: Coordinates,
@@ -385,6 +406,17 @@ class _Sought(_OneWay):
             return super()._find_sorted()
         found: tuple[Tensor, Tensor] = search_sorted(centres, taps)
         return found
+
+
+class _Back(_OneWay):
+    """The way back of an index, whose sorted index is known."""
+
+    def __init__(self, there: _OneWay, rows: int, found: tuple[Tensor, Tensor]) -> None:
+        super().__init__(there.taps)
+        self._there, self._rows, self._sorted = there, rows, found
+
+    def _find_index(self) -> Tensor:
+        return self._there.reversed(self._rows)
 
 
 def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:

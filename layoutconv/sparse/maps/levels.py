@@ -1,0 +1,206 @@
+"""Kernel maps of all levels of a network, made at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...base.dry_hooks import dry_hooks
+from ...base.outlive import keeping
+from ...conv.problem import Padding
+from ...errors import ArgumentError, ArgumentTypeError
+from ..coords import row_plan
+from ..coords.coordinates import Coordinates
+from ..coords.graphs import is_compiling
+from .kernel_map import (
+    KernelMap,
+    check_capacity,
+    reached_key,
+    strided_in,
+    strided_map,
+    submanifold_map,
+)
+from .reached import reached
+from .taps import Ints, Taps, frozen, per_axis
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Sorted = tuple[Tensor, Tensor]
+
+
+class Step(NamedTuple):
+    """A level, as a strided convolution makes it of the level before.
+
+    Attributes:
+        taps: of the convolution.
+        grid: the extents of the level.
+        capacity: its rows; None for as many as it has.
+    """
+
+    taps: Taps
+    grid: tuple[int, ...]
+    capacity: int | None
+
+
+def build_maps(
+    coordinates: Coordinates,
+    levels: int,
+    kernel_size: Ints = 3,
+    stride: Ints = 2,
+    *,
+    dilation: Ints = 1,
+    strided_size: Ints | None = None,
+    padding: Padding = 0,
+    inverse: bool = True,
+    capacities: Sequence[int] | None = None,
+) -> list[Coordinates]:
+    """Make the kernel maps of all levels of a U-Net together, before its layers ask for them.
+
+    Every level has submanifold convolutions; strided ones lead from each to the next, and inverse
+    ones back. On a GPU a network that asks layer by layer takes two to six launches for each map.
+    Here all cells take four, and all maps two, where the filter between two levels is as large as
+    its stride; of another filter, cells are found level by level. The host waits twice, or with
+    ``capacities`` and cells that were looked at not at all.
+
+    Args:
+        coordinates: the cells of the finest level.
+        levels: how many there are, with the finest.
+        kernel_size, dilation: of the submanifold convolutions, as of :func:`submanifold_map`.
+        stride, strided_size, padding: of the strided ones, whose filter is as large as its stride
+            by default, as of :func:`strided_map`.
+        inverse: whether inverse convolutions follow.
+        capacities: of every level but the finest, as of :func:`strided_map`.
+
+    Returns the cells of all levels. Their maps are those that :func:`submanifold_map` and
+    :func:`strided_map` return, with the same rows in the same order, and stay with the cells. A
+    layer of another kind makes its own, as always.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` as these functions do, and for another number
+    of ``capacities`` than levels need.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 0, 5], [0, 3, 4], [0, 7, 7]], dtype=torch.int32)
+    >>> found = build_maps(Coordinates(cells, (8, 8), 1), levels=3)
+    >>> [level.cells[:, 1:].tolist() for level in found[1:]]
+    [[[0, 2], [1, 2], [3, 3]], [[0, 1], [1, 1]]]
+    """
+    if not isinstance(coordinates, Coordinates):
+        expected = "Coordinates, such as those of a SparseTensor, x.coordinates"
+        raise ArgumentTypeError("coordinates", expected, type(coordinates).__name__)
+    if not isinstance(levels, int) or isinstance(levels, bool) or levels < 1:
+        raise ArgumentError("levels", "an integer >= 1", levels)
+    if capacities is not None and len(capacities) != levels - 1:
+        raise ArgumentError("capacities", f"{levels - 1} numbers of rows", capacities)
+    for given in capacities or ():
+        check_capacity(given)
+    rows: Sequence[int | None] = capacities or [None] * (levels - 1)
+    steps_of = per_axis("stride", stride, coordinates.rank)
+    sizes = steps_of if strided_size is None else strided_size, steps_of, padding
+    own = Taps.centred(coordinates.rank, kernel_size, dilation)
+    if _begins_here(coordinates):
+        steps, shape = [], coordinates.spatial_shape
+        for capacity in rows:
+            taps, grid = strided_in(shape, *map(frozen, sizes), 1)
+            shape = tuple(grid or ())
+            steps.append(Step(taps, shape, capacity))
+        if not _is_kept(coordinates, own, steps):
+            return keeping(_made_together, coordinates, own, steps, inverse)
+    found = [coordinates]
+    submanifold_map(coordinates, kernel_size, dilation)
+    for capacity in rows:
+        found.append(strided_map(found[-1], *sizes, capacity=capacity).outputs)
+        submanifold_map(found[-1], kernel_size, dilation)
+    return found
+
+
+def runs_together(cells: Tensor) -> bool:
+    """Return whether cells are where maps are made by kernels, and none is a stand-in."""
+    return cells.is_cuda and not dry_hooks.covers(cells)
+
+
+def _begins_here(coordinates: Coordinates) -> bool:
+    """Return whether maps of such cells can be made together.
+
+    Not of cells that may be repeated, whose maps are of other rows, or have no bounds, nor where
+    rows are fixed: there another stream makes maps ahead of all layers.
+    """
+    if is_compiling() or row_plan.fixed() is not None or not runs_together(coordinates.cells):
+        return False
+    return not coordinates.repeated and coordinates.corner is None and len(coordinates) > 0
+
+
+def _is_kept(coordinates: Coordinates, own: Taps, steps: Sequence[Step]) -> bool:
+    """Return whether one of the first maps is there already."""
+    if coordinates.kept(own) is not None:
+        return True
+    return bool(steps) and coordinates.kept(_key_of(steps[0])) is not None
+
+
+def _key_of(step: Step) -> tuple[Any, ...]:
+    return *reached_key(step.taps, step.grid, None), step.capacity
+
+
+def _made_together(
+    coordinates: Coordinates, own: Taps, steps: Sequence[Step], inverse: bool
+) -> list[Coordinates]:
+    """The cells of all levels, with their maps."""
+    from ...kernels.maps import level_maps  # for a GPU alone
+
+    levels = _levels(coordinates, steps)
+    wanted = [level_maps.Wanted(own, level, level) for level in range(len(levels))]
+    wanted += [level_maps.Wanted(step.taps, n + 1, n) for n, step in enumerate(steps)]
+    if inverse:
+        wanted += [
+            level_maps.Wanted(step.taps, n, n + 1, parents=True)
+            for n, step in enumerate(steps)
+            if level_maps.divides(step.taps)
+        ]
+    tables: list[Any] = [level.table for level in levels]
+    found: dict[Any, Sorted] = {}
+    if level_maps.suits(tables, wanted):
+        found = dict(zip(wanted, level_maps.sorted_maps(tables, wanted), strict=True))
+    coordinates.check()  # while the GPU is at work
+    for number, level in enumerate(levels):
+        if level_maps.Wanted(own, number, number) in found:
+            around = found[level_maps.Wanted(own, number, number)]
+            level.keep(own, KernelMap.of_sorted(level, level, own, around, mirrored=own.mirrored))
+    plan = row_plan.current()
+    for n, step in enumerate(steps):
+        there = found.get(level_maps.Wanted(step.taps, n + 1, n))
+        back = found.get(level_maps.Wanted(step.taps, n, n + 1, parents=True))
+        finer, coarser = levels[n : n + 2]
+        if there is None:
+            made = KernelMap.of_search(finer, coarser, step.taps)
+        else:
+            made = KernelMap.of_sorted(finer, coarser, step.taps, there, back)
+        finer.keep(_key_of(step), made)
+        if plan is not None:
+            plan.lead(finer, reached_key(step.taps, step.grid, None), coarser)
+    return levels
+
+
+def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates]:
+    """The cells of all levels: at once, if their filters and grids let them."""
+    from ...kernels.maps import level_cells, level_maps
+
+    batch, found = coordinates.batch_size, [coordinates]
+    grids = [(batch, *step.grid) for step in steps]
+    together = all(level_maps.divides(step.taps) for step in steps)
+    capacities = [step.capacity for step in steps if step.capacity]
+    fixed = len(capacities) == len(steps)
+    alike = fixed or all(step.capacity is None for step in steps)
+    if not (together and alike and level_cells.suits(len(coordinates), grids)):
+        for step in steps:
+            found.append(reached(found[-1], step.taps, step.grid, step.capacity, transposed=False))
+        return found
+    strides = [step.taps.stride for step in steps]
+    made = level_cells.cells_of_levels(
+        coordinates.cells, strides, grids, capacities if fixed else None
+    )
+    for step, cells, total in zip(steps, *made, strict=True):
+        level = Coordinates.of_map(cells, step.grid, batch, padded=fixed)
+        if fixed:
+            level.total = total
+        found.append(level)
+    return found

@@ -1,0 +1,143 @@
+"""``build_maps`` with a GPU's kernels in the machine: the maps that are asked for one by one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from layoutconv.errors import ArgumentError
+from layoutconv.kernels.maps import output_coords
+from layoutconv.kernels.maps.build_map import HashTable
+from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, submanifold_map
+from layoutconv.sparse.coords import coordinates
+from layoutconv.sparse.coords.row_plan import RowCount
+from layoutconv.sparse.maps import levels
+
+from .cloud_launcher import Launches, cloud
+
+GRID = (2, 9, 12, 10)
+
+
+@pytest.fixture
+def gpu_tables(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """Tables of a GPU for cells on a CPU."""
+    monkeypatch.setattr(coordinates, "table_of", HashTable)
+    monkeypatch.setattr(levels, "runs_together", lambda cells: True)
+    launches.kinds.clear()
+    launches.keys.clear()
+    return launches
+
+
+def of_cloud(seed: int, rows: int, padding: int = 0, grid: Any = GRID) -> Coordinates:
+    padded = torch.tensor([[-1, 0, 0, 0]] * padding, dtype=torch.int32).view(-1, 4)
+    cells = torch.cat([cloud(seed, rows, grid), padded])
+    return Coordinates(cells, grid[1:], grid[0], padded=padding > 0)
+
+
+def same(found: KernelMap, want: KernelMap) -> None:
+    for one, other in ((found, want), (found.inverse, want.inverse)):
+        assert torch.equal(one.outputs.cells, other.outputs.cells)
+        assert all(map(torch.equal, one.sorted, other.sorted))
+        assert torch.equal(one.index, other.index)
+        assert one.index.stride() == other.index.stride()
+
+
+def test_maps_of_all_levels_are_there_for_who_asks(gpu_tables: Launches) -> None:
+    together = of_cloud(1, 180)
+    found = build_maps(together, 3)
+    assert len(gpu_tables.keys) == 3  # cells counted, and written, and all maps
+    apart = of_cloud(1, 180)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels, "runs_together", lambda cells: False)
+        want = build_maps(apart, 3)
+    for here, there in zip(found, want, strict=True):
+        assert torch.equal(here.cells, there.cells)
+        assert here.spatial_shape == there.spatial_shape
+    before = len(gpu_tables.keys)
+    ours = [submanifold_map(level) for level in found]
+    ours += [strided_map(level, 2, 2) for level in found[:-1]]
+    for level, below in pairwise(found):
+        assert strided_map(level, 2, 2).outputs is below
+        assert below.origin is strided_map(level, 2, 2)
+    for kernel_map in ours:
+        assert len(kernel_map.sorted) == 2
+        assert kernel_map.mirrored or len(kernel_map.inverse.sorted) == 2
+    assert len(gpu_tables.keys) == before  # nobody launches anything
+    theirs = [submanifold_map(level) for level in want]
+    theirs += [strided_map(level, 2, 2) for level in want[:-1]]
+    for one, other in zip(ours, theirs, strict=True):
+        same(one, other)
+
+
+def test_with_capacities_nothing_waits(gpu_tables: Launches) -> None:
+    exact, padded = build_maps(of_cloud(2, 150, 20), 3), of_cloud(2, 150, 20).check()
+    capacities = [len(level) + 7 for level in exact[1:]]
+    gpu_tables.keys.clear()
+    found = build_maps(padded, 3, capacities=capacities)
+    assert len(gpu_tables.keys) == 2
+    assert [len(level) for level in found[1:]] == capacities
+    assert [level.padded for level in found] == [True] * 3
+    for level, of in zip(found[1:], exact[1:], strict=True):
+        assert torch.equal(level.cells[: len(of)], of.cells)
+        assert (int(level.total), level.overflowed) == (len(of), False)
+    apart = of_cloud(2, 150, 20).check()
+    for level, capacity in zip(found, capacities, strict=False):
+        want = strided_map(apart, 2, 2, capacity=capacity)
+        same(strided_map(level, 2, 2, capacity=capacity), want)
+        apart = want.outputs
+    few = build_maps(of_cloud(2, 150, 20).check(), 3, capacities=[20, 3])
+    assert [level.overflowed for level in few] == [False, True, True]
+
+
+def test_overlapping_filters_make_cells_level_by_level(gpu_tables: Launches) -> None:
+    found = build_maps(of_cloud(3, 120), 2, strided_size=3, padding=1)
+    apart = of_cloud(3, 120)
+    want = strided_map(apart, 3, 2, 1)
+    same(strided_map(found[0], 3, 2, 1), want)
+    same(submanifold_map(found[1]), submanifold_map(want.outputs))
+
+
+def test_a_level_without_cells(gpu_tables: Launches) -> None:
+    """Cells at an edge, where no box of the next level is."""
+    cells = torch.tensor([[0, 2, 1, 1], [1, 2, 3, 0]], dtype=torch.int32)
+    found = build_maps(Coordinates(cells, (3, 5, 4), 2), 2)
+    assert [len(level) for level in found] == [2, 0]
+    assert strided_map(found[0], 2, 2).outputs is found[1]
+    assert submanifold_map(found[0]).index[:, 13].tolist() == [0, 1]
+
+
+def test_invalid_cells_are_refused_and_nothing_is_kept(gpu_tables: Launches) -> None:
+    twice = Coordinates(torch.tensor([[0, 1, 1, 1]] * 2, dtype=torch.int32), (4, 4, 4), 1)
+    with pytest.raises(ArgumentError, match="row"):
+        build_maps(twice, 2)
+    assert not twice._known.made
+
+
+def test_levels_are_noted_for_calls_of_fixed_rows(gpu_tables: Launches) -> None:
+    together, apart = RowCount(), RowCount()
+    with together.in_effect():
+        build_maps(of_cloud(1, 90), 3)
+    with apart.in_effect():
+        cells = of_cloud(1, 90)
+        for _ in range(2):
+            cells = strided_map(cells, 2, 2).outputs
+    assert together.keys == apart.keys
+    assert [len(a) for a in together.levels] == [len(a) for a in apart.levels]
+
+
+def test_what_is_there_is_not_made_again(gpu_tables: Launches) -> None:
+    cells = of_cloud(1, 60)
+    kept = submanifold_map(cells)
+    found = build_maps(cells, 2)
+    assert submanifold_map(cells) is kept
+    assert len(build_maps(cells, 2)[1]) == len(found[1])
+    assert build_maps(cells, 2)[1] is found[1]
+
+
+def test_a_cloud_without_rows() -> None:
+    nothing = Coordinates(torch.empty(0, 4, dtype=torch.int32), (4, 4, 4), 1)
+    assert [len(level) for level in build_maps(nothing, 3)] == [0, 0, 0]
+    assert output_coords  # rooms of kernels load without a GPU
