@@ -13,7 +13,7 @@ from timing import relative_error
 from torch import Tensor, nn
 
 import layoutconv as lc
-from layoutconv.sparse import Coordinates, SparseTensor
+from layoutconv.sparse import Coordinates, SparseTensor, build_maps
 
 KINDS = ("eager", "given", "graph", "graphed", "training")
 CAPTURED = "graph", "graphed"
@@ -150,6 +150,7 @@ def fixed(
 
     def run() -> Tensor:
         coordinates = Coordinates(cells, cloud.shape, cloud.images, padded=True, valid=True)
+        build_maps(coordinates, len(capacities), capacities=coarser)
         return net(SparseTensor(data, coordinates), coarser)
 
     with torch.no_grad():

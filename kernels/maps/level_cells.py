@@ -93,6 +93,14 @@ def cells_of_levels(
     return found, [in_shape(counter, (), (), level) for level in range(count)]
 
 
+def load_kernels(indices: Tensor, rank: int, levels: int, fixed: bool) -> None:
+    """Launch what ``cells_of_levels`` does, of nothing: for a dry run, which loads kernels and runs
+    none. ``fixed`` says whether there are capacities."""
+    count, write, both = kernels_of(rank, levels)
+    for kernel in (both,) if fixed else (count, write):
+        per_rank.launch(kernel, (indices,), (), ())
+
+
 @remembered(16)
 def kernels_of(rank: int, levels: int) -> tuple[Chain, WriteLevels, Chain]:
     """To count cells, to write them, and both.

@@ -21,8 +21,8 @@ from layoutconv.base.memory import maker
 
 from . import map_stages, per_rank
 from .build_map import MOST_KNOWN, WORD_BITS, HashTable, Taps
-from .cooperative import SHARED_BYTES, WORD, ctas_for
-from .level_stages import THREADS, Kind, all_levels
+from .cooperative import SHARED_BYTES, WORD, ctas_for, size_of
+from .level_stages import MOST_PER_SM, THREADS, Kind, all_levels
 from .map_stages import RoomToSort
 from .parents import KeysOfParents, RowsOfParents
 from .per_rank import Chain
@@ -32,6 +32,7 @@ from .sort_keys import Keys
 from .tap_blocks import NEAREST, box_of, geometry, kind_of
 
 WINDOWS = 11, 12  # binary logarithms of the most rows of a window, for which there are kernels
+BESIDE = 1024  # bytes of shared memory that the system takes of each CTA
 MOST_LEVELS = 8  # whose numbers, and those of three maps for each, are arguments of a kernel
 
 
@@ -96,9 +97,9 @@ def sorted_maps(
     rows = [tables[each.centres].rows for each in maps]
     windows = [each.taps.order.window(count) for each, count in zip(maps, rows, strict=True)]
     sizes = sizes_for(max(windows))
-    chain = _chain(tables[0].rank, kind_of(tables[0].grid), len(tables), kinds, sizes, device)
+    chain, needs = _chain(tables[0].rank, kind_of(tables[0].grid), len(tables), kinds, sizes)
     of_levels = [table.rows for table in tables]
-    ctas = chain.parts[1][0].per_sm * ctas_for(sum(rows), device)
+    ctas = ctas_of_sm(needs, shared_bytes(device)) * ctas_for(sum(rows), device)
     sorting = [
         RoomToSort(count, window, share, sizes)
         for count, window, share in zip(rows, windows, shares(rows, ctas), strict=True)
@@ -131,6 +132,15 @@ def sorted_maps(
     for table, memory in zip(tables, room.memories, strict=True):
         table.memory = memory
     return [each for _, each in sorted(zip(turns, found, strict=True), key=lambda pair: pair[0])]
+
+
+def load_kernels(
+    wanted: Sequence[Wanted], grids: Sequence[tuple[int, ...]], *cells: Tensor
+) -> None:
+    """Launch what finds maps of such cells, in a dry run, which loads kernels and runs none."""
+    tables = [HashTable(own, grid[1:], grid[0]) for own, grid in zip(cells, grids, strict=True)]
+    if suits(tables, wanted):
+        sorted_maps(tables, wanted)
 
 
 def shares(rows: Sequence[int], ctas: int) -> list[int]:
@@ -179,11 +189,21 @@ class _Group(NamedTuple):
 
 @remembered(32)
 def _chain(
-    rank: int, of_grids: tuple[bool, bool], levels: int, groups: tuple[_Group, ...], sizes: Sizes,
-    device: int,
-) -> Chain:  # fmt: skip
+    rank: int, of_grids: tuple[bool, bool], levels: int, groups: tuple[_Group, ...], sizes: Sizes
+) -> tuple[Chain, int]:
+    """The launches of such maps, and the bytes of shared memory that a CTA takes."""
     kinds = tuple(_kind(rank, of_grids, group, sizes) for group in groups)
-    return all_levels(rank, of_grids[0], levels, kinds, sizes, _shared_bytes(device))
+    chain = all_levels(rank, of_grids[0], levels, kinds, sizes)
+    return chain, size_of(chain.parts[1][0].shared())
+
+
+def ctas_of_sm(needs: int, shared: int) -> int:
+    """Return how many CTAs of such shared memory an SM of so much has at once.
+
+    >>> [ctas_of_sm(48_000, kb << 10) for kb in (228, 164, 100, 48)]  # sm_90, sm_80, sm_86, sm_75
+    [4, 3, 2, 1]
+    """
+    return max(1, min(MOST_PER_SM, shared // (needs + BESIDE)))
 
 
 def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:
@@ -204,7 +224,7 @@ def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -
 
 
 @remembered(64)
-def _shared_bytes(device: int) -> int:
+def shared_bytes(device: int) -> int:
     """The shared memory of an SM."""
     if device < 0:
         return SHARED_BYTES

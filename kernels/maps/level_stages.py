@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .block_table import Fill, Insert, Reserve, Settle
-from .cooperative import CooperativeKernel, size_of
+from .cooperative import CooperativeKernel
 from .job_stages import Jobs, Turn
 from .per_rank import Chain
 from .row_order import Count, Sizes, Windows
@@ -18,7 +18,6 @@ from .row_order import Count, Sizes, Windows
 # their own. Windows of 704 rows, as of a lidar sweep, give 32 warps less than a row a thread.
 THREADS = 256
 MOST_PER_SM = 4  # which share all registers
-BESIDE = 1024  # bytes of shared memory that the system takes of each
 
 Positions = tuple[int, ...]
 
@@ -99,9 +98,7 @@ class _Positions:
         return tuple(range(a, self.addresses)), tuple(range(i, self.integers))
 
 
-def all_levels(
-    rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], sizes: Sizes, bytes_of_sm: int
-) -> Chain:
+def all_levels(rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], sizes: Sizes) -> Chain:
     """Fill the tables of levels, and find maps in them, sorted.
 
     Addresses: of each level cells, slots, values, the rows' slots; of each map its order, index,
@@ -118,11 +115,8 @@ def all_levels(
         counts.append(_counts(kind, maps, sizes))
         windows.append(_windows(kind, maps, sizes))
     stages = Jobs((insert,)), Jobs((*counts, reserve)), Jobs((settle,)), Jobs(tuple(windows), True)
-    word, room = given.addresses, max(size_of(stage.shared(sizes.threads)) for stage in stages)
-    per_sm = max(1, min(MOST_PER_SM, bytes_of_sm // (room + BESIDE)))
-    kernel = CooperativeKernel(
-        tuple((stage.place,) for stage in stages), sizes.threads, word, per_sm
-    )
+    word, places = given.addresses, tuple((stage.place,) for stage in stages)
+    kernel = CooperativeKernel(places, sizes.threads, word, MOST_PER_SM)
     last = kernel.integers()
     return Chain(
         (

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from layoutconv.errors import ArgumentError
+from layoutconv.gpu.dry_run import dry
 from layoutconv.kernels.maps import output_coords
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, submanifold_map
@@ -16,6 +17,7 @@ from layoutconv.sparse.coords import coordinates
 from layoutconv.sparse.coords.row_plan import RowCount
 from layoutconv.sparse.maps import levels
 
+from ..stand_ins import Gpu
 from .cloud_launcher import Launches, cloud
 
 GRID = (2, 9, 12, 10)
@@ -135,6 +137,23 @@ def test_what_is_there_is_not_made_again(gpu_tables: Launches) -> None:
     assert submanifold_map(cells) is kept
     assert len(build_maps(cells, 2)[1]) == len(found[1])
     assert build_maps(cells, 2)[1] is found[1]
+
+
+@pytest.mark.parametrize("capacities", [None, [150, 60]])
+def test_a_dry_run_notes_what_is_launched(
+    launches: Launches, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, capacities: Any
+) -> None:
+    gpu.like("sm_80")
+    gpu.says(current_device=-1)
+    noted: list[Any] = []
+    with dry(note_other=lambda key, request: noted.append(key), stands_in=True):
+        build_maps(of_cloud(1, 90), 3, capacities=capacities)
+    monkeypatch.setattr(coordinates, "table_of", HashTable)
+    monkeypatch.setattr(levels, "runs_together", lambda cells: True)
+    launches.keys.clear()
+    build_maps(of_cloud(1, 90), 3, capacities=capacities)
+    assert len(launches.keys) == (3 if capacities is None else 2)
+    assert {repr(key) for key in launches.keys} <= {repr(key[:-1]) for key in noted}
 
 
 def test_a_cloud_without_rows() -> None:

@@ -164,18 +164,18 @@ def test_keys_of_64_bits(launches: Launches) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
-    """Of an H200 four CTAs; of a GPU with the least shared memory two, with all registers each."""
+    """Of an H200 four CTAs, of a GPU with the least shared memory two, by one kernel."""
     own, down = Taps.centred(3, 3), Taps.strided(3, 2, 2)
     wanted = [Wanted(own, 0, 0), Wanted(down, 1, 0), Wanted(down, 0, 1, parents=True)]
     groups, _ = level_maps._by_kind(tuple(wanted))
     sizes = Sizes(window=11, chunk=11, threads=THREADS)
     kinds = tuple(level_maps._kind(3, (False, True), group, sizes) for group in groups)
+    chain = all_levels(3, False, 2, kinds, sizes)
+    needs = size_of(chain.parts[1][0].shared())
     for bytes_of_sm, ctas in ((228 << 10, 4), (100 << 10, 2), (48 << 10, 1)):
-        chain = all_levels(3, False, 2, kinds, sizes, bytes_of_sm)
-        cooperative = chain.parts[1][0]
-        assert cooperative.per_sm == ctas
-        assert ctas * size_of(cooperative.shared()) < bytes_of_sm
-    built = build(all_levels(3, False, 2, kinds, sizes, 228 << 10), arch, dump=str(tmp_path))
+        assert level_maps.ctas_of_sm(needs, bytes_of_sm) == ctas
+        assert ctas * needs < bytes_of_sm
+    built = build(chain, arch, dump=str(tmp_path))
     assert built.__ptx__.count(".entry") == 2
     most = max(kernel.registers for kernel in read_cubin(built.__cubin__).values())
     assert most * 4 * sizes.threads <= 1 << 16

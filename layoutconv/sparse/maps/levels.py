@@ -98,25 +98,29 @@ def build_maps(
     steps_of = per_axis("stride", stride, coordinates.rank)
     sizes = steps_of if strided_size is None else strided_size, steps_of, padding
     own = Taps.centred(coordinates.rank, kernel_size, dilation)
+    dry = dry_hooks.covers(coordinates.cells)
+    steps: list[Step] = []
     if _begins_here(coordinates):
-        steps, shape = [], coordinates.spatial_shape
+        shape = coordinates.spatial_shape
         for capacity in rows:
             taps, grid = strided_in(shape, *map(frozen, sizes), 1)
             shape = tuple(grid or ())
             steps.append(Step(taps, shape, capacity))
-        if not _is_kept(coordinates, own, steps):
+        if not dry and not _is_kept(coordinates, own, steps):
             return keeping(_made_together, coordinates, own, steps, inverse)
     found = [coordinates]
     submanifold_map(coordinates, kernel_size, dilation)
     for capacity in rows:
         found.append(strided_map(found[-1], *sizes, capacity=capacity).outputs)
         submanifold_map(found[-1], kernel_size, dilation)
+    if dry and _begins_here(coordinates):
+        _note(found, own, steps, inverse)
     return found
 
 
 def runs_together(cells: Tensor) -> bool:
-    """Return whether cells are where maps are made by kernels, and none is a stand-in."""
-    return cells.is_cuda and not dry_hooks.covers(cells)
+    """Return whether cells are where kernels make maps, or would in a call that is run dry."""
+    return cells.is_cuda or dry_hooks.covers(cells)
 
 
 def _begins_here(coordinates: Coordinates) -> bool:
@@ -148,14 +152,7 @@ def _made_together(
     from ...kernels.maps import level_maps  # for a GPU alone
 
     levels = _levels(coordinates, steps)
-    wanted = [level_maps.Wanted(own, level, level) for level in range(len(levels))]
-    wanted += [level_maps.Wanted(step.taps, n + 1, n) for n, step in enumerate(steps)]
-    if inverse:
-        wanted += [
-            level_maps.Wanted(step.taps, n, n + 1, parents=True)
-            for n, step in enumerate(steps)
-            if level_maps.divides(step.taps)
-        ]
+    wanted = _wanted(own, steps, inverse)
     tables: list[Any] = [level.table for level in levels]
     found: dict[Any, Sorted] = {}
     if level_maps.suits(tables, wanted):
@@ -180,27 +177,61 @@ def _made_together(
     return levels
 
 
-def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates]:
-    """The cells of all levels: at once, if their filters and grids let them."""
+def _wanted(own: Taps, steps: Sequence[Step], inverse: bool) -> list[Any]:
+    """The maps of all levels, as a kernel finds them."""
+    from ...kernels.maps.level_maps import Wanted, divides
+
+    wanted = [Wanted(own, level, level) for level in range(len(steps) + 1)]
+    wanted += [Wanted(step.taps, n + 1, n) for n, step in enumerate(steps)]
+    if inverse:
+        wanted += [
+            Wanted(step.taps, n, n + 1, parents=True)
+            for n, step in enumerate(steps)
+            if divides(step.taps)
+        ]
+    return wanted
+
+
+def _note(levels: Sequence[Coordinates], own: Taps, steps: Sequence[Step], inverse: bool) -> None:
+    """Have a dry run note the kernels, where torch made the maps."""
     from ...kernels.maps import level_cells, level_maps
 
-    batch, found = coordinates.batch_size, [coordinates]
-    grids = [(batch, *step.grid) for step in steps]
-    together = all(level_maps.divides(step.taps) for step in steps)
-    capacities = [step.capacity for step in steps if step.capacity]
-    fixed = len(capacities) == len(steps)
+    first, grids = levels[0], [(level.batch_size, *level.spatial_shape) for level in levels]
+    if _is_at_once(first, steps):
+        fixed = steps[0].capacity is not None
+        dry_hooks.note(level_cells.load_kernels, first.cells, first.rank, len(steps), fixed)
+    wanted = _wanted(own, steps, inverse)
+    dry_hooks.note(level_maps.load_kernels, wanted, grids, *(level.cells for level in levels))
+
+
+def _is_at_once(coordinates: Coordinates, steps: Sequence[Step]) -> bool:
+    """Return whether the cells of all levels are made together: of filters as large as their
+    strides, all with a capacity or all without, and of grids that are few enough bits.
+    """
+    from ...kernels.maps import level_cells, level_maps
+
+    grids = [(coordinates.batch_size, *step.grid) for step in steps]
+    fixed = all(step.capacity for step in steps)
     alike = fixed or all(step.capacity is None for step in steps)
-    if not (together and alike and level_cells.suits(len(coordinates), grids)):
+    divided = all(level_maps.divides(step.taps) for step in steps)
+    return alike and divided and level_cells.suits(len(coordinates), grids)
+
+
+def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates]:
+    """The cells of all levels: at once, if their filters and grids let them."""
+    from ...kernels.maps import level_cells
+
+    batch, found = coordinates.batch_size, [coordinates]
+    if not _is_at_once(coordinates, steps):
         for step in steps:
             found.append(reached(found[-1], step.taps, step.grid, step.capacity, transposed=False))
         return found
-    strides = [step.taps.stride for step in steps]
-    made = level_cells.cells_of_levels(
-        coordinates.cells, strides, grids, capacities if fixed else None
-    )
+    grids, strides = [(batch, *step.grid) for step in steps], [step.taps.stride for step in steps]
+    capacities = [step.capacity for step in steps if step.capacity is not None]
+    made = level_cells.cells_of_levels(coordinates.cells, strides, grids, capacities or None)
     for step, cells, total in zip(steps, *made, strict=True):
-        level = Coordinates.of_map(cells, step.grid, batch, padded=fixed)
-        if fixed:
+        level = Coordinates.of_map(cells, step.grid, batch, padded=step.capacity is not None)
+        if step.capacity is not None:
             level.total = total
         found.append(level)
     return found
