@@ -126,7 +126,13 @@ def sorted_maps(
         for sort, a, b in zip(sorting[some], of_chunks, _ends(list(counts)), strict=True):
             integers += [*sort.integers, *a, *b]
         at = some.stop
-    tensors = cells, *(t.indices for t in tables[1:]), room.whole, *(t for f in found for t in f)
+    tensors = (
+        cells,
+        *(t.indices for t in tables[1:]),
+        room.whole,
+        room.workspace,
+        *(t for f in found for t in f),
+    )
     numbers = (*integers, ctas, room.vectors + 1, 0)
     per_rank.launch(chain, tensors, (*addresses, room.word), numbers)
     for table, memory in zip(tables, room.memories, strict=True):
@@ -233,9 +239,11 @@ def shared_bytes(device: int) -> int:
 
 
 class _Room:
-    """The memory of a call, but for what it returns: one piece, which begins with what is filled.
+    """The memory of a call, but for what it returns: what is filled, which tables keep, and the
+    workspace of sorting.
 
     Attributes:
+        whole, workspace: both pieces.
         word: of the grid sync; at the beginning.
         vectors: of 16 bytes that are filled.
         memories: of the tables.
@@ -248,18 +256,22 @@ class _Room:
     ) -> None:  # fmt: skip
         bins = 1 << sizes.place
         tabled = list(accumulate((4 * t.vectors for t in tables), initial=WORD))
-        filled = list(accumulate([WORD + bins] * len(rows), initial=tabled[-1]))
+        words = list(accumulate([WORD + bins] * len(rows), initial=tabled[-1]))
         # As aligned as they have to be: counts, runs, which are Int64, keys, and slots of rows.
-        counts = list(accumulate((s.chunks * bins for s in sorting), initial=filled[-1]))
+        counts = list(accumulate((s.chunks * bins for s in sorting), initial=0))
         runs = list(accumulate((2 * count for count in rows), initial=counts[-1]))
         keys = list(accumulate(rows, initial=runs[-1]))
         slots_of = list(accumulate((t.rows for t in tables), initial=keys[-1]))
-        self.whole = whole = make((slots_of[-1],), (1,), torch.int32)
-        self.word, self.vectors = whole.data_ptr(), filled[-1] * 4 // 16
-        self.memories = [t.memory_at(whole, at) for t, at in zip(tables, tabled, strict=False)]
-        self._slots_of = [self.word + 4 * start for start in slots_of]
-        places = zip(filled, runs, counts, keys, strict=True)
-        self.of_maps = [[self.word + 4 * start for start in some] for some in places][:-1]
+        self.whole = make((words[-1],), (1,), torch.int32)
+        self.workspace = make((slots_of[-1],), (1,), torch.int32)
+        self.word, self.vectors = self.whole.data_ptr(), words[-1] // 4
+        self.memories = [t.memory_at(self.whole, at) for t, at in zip(tables, tabled, strict=False)]
+        start = self.workspace.data_ptr()
+        self._slots_of = [start + 4 * at for at in slots_of]
+        places = zip(words, runs, counts, keys, strict=True)
+        self.of_maps = [
+            [self.word + 4 * word, *(start + 4 * at for at in some)] for word, *some in places
+        ][:-1]
 
     def of_levels(self, tables: Sequence[HashTable]) -> list[int]:
         """Addresses of cells, slots, values and the rows' slots."""

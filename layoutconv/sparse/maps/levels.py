@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.dry_hooks import dry_hooks
@@ -25,6 +25,8 @@ from .taps import Ints, Taps, frozen, per_axis
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ...kernels.maps.level_maps import Wanted
 
     Sorted = tuple[Tensor, Tensor]
 
@@ -98,23 +100,29 @@ def build_maps(
     steps_of = per_axis("stride", stride, coordinates.rank)
     sizes = steps_of if strided_size is None else strided_size, steps_of, padding
     own = Taps.centred(coordinates.rank, kernel_size, dilation)
-    dry = dry_hooks.covers(coordinates.cells)
     steps: list[Step] = []
-    if _begins_here(coordinates):
+    together, dry = _begins_here(coordinates), dry_hooks.covers(coordinates.cells)
+    if together:
         shape = coordinates.spatial_shape
         for capacity in rows:
             taps, grid = strided_in(shape, *map(frozen, sizes), 1)
             shape = tuple(grid or ())
             steps.append(Step(taps, shape, capacity))
-        if not dry and not _is_kept(coordinates, own, steps):
-            return keeping(_made_together, coordinates, own, steps, inverse)
+    every = range(levels)
+    maps = Maps([(level, own) for level in every], steps, every, every if inverse else ())
+    if together and not dry and not _is_kept(coordinates, own, steps):
+        found, plan = keeping(made_together, coordinates, maps), row_plan.current()
+        if plan is not None:
+            for step, finer, coarser in zip(steps, found, found[1:], strict=False):
+                plan.lead(finer, reached_key(step.taps, step.grid, None), coarser)
+        return found
     found = [coordinates]
     submanifold_map(coordinates, kernel_size, dilation)
     for capacity in rows:
         found.append(strided_map(found[-1], *sizes, capacity=capacity).outputs)
         submanifold_map(found[-1], kernel_size, dilation)
-    if dry and _begins_here(coordinates):
-        _note(found, own, steps, inverse)
+    if together and dry:
+        _note(found, maps)
     return found
 
 
@@ -124,14 +132,18 @@ def runs_together(cells: Tensor) -> bool:
 
 
 def _begins_here(coordinates: Coordinates) -> bool:
-    """Return whether maps of such cells can be made together.
-
-    Not of cells that may be repeated, whose maps are of other rows, or have no bounds, nor where
-    rows are fixed: there another stream makes maps ahead of all layers.
+    """Return whether maps of such cells are made together by who asks; not where rows are fixed,
+    and another stream makes maps ahead of all layers.
     """
-    if is_compiling() or row_plan.fixed() is not None or not runs_together(coordinates.cells):
-        return False
-    return not coordinates.repeated and coordinates.corner is None and len(coordinates) > 0
+    return not is_compiling() and row_plan.fixed() is None and can_begin(coordinates)
+
+
+def can_begin(coordinates: Coordinates) -> bool:
+    """Return whether maps of such cells can be made together: not of cells that may be repeated,
+    whose maps are of other rows, or that have no bounds.
+    """
+    known = runs_together(coordinates.cells) and not coordinates.repeated
+    return known and coordinates.corner is None and len(coordinates) > 0
 
 
 def _is_kept(coordinates: Coordinates, own: Taps, steps: Sequence[Step]) -> bool:
@@ -145,63 +157,79 @@ def _key_of(step: Step) -> tuple[Any, ...]:
     return *reached_key(step.taps, step.grid, None), step.capacity
 
 
-def _made_together(
-    coordinates: Coordinates, own: Taps, steps: Sequence[Step], inverse: bool
-) -> list[Coordinates]:
-    """The cells of all levels, with their maps."""
+def step_of(key: Any) -> Step | None:
+    """The step whose map is kept under a key; None of another one's."""
+    if not isinstance(key, tuple) or len(key) != 5 or key[0] != "strided" or key[3] is not None:
+        return None
+    return Step(key[1], key[2], key[4])
+
+
+class Maps(NamedTuple):
+    """The maps of levels that are made together.
+
+    Attributes:
+        own: submanifold ones, by level.
+        steps: from each level to the next; there is one for every level but the first.
+        down, back: of which levels these and their inverses are sorted.
+    """
+
+    own: Sequence[tuple[int, Taps]]
+    steps: Sequence[Step]
+    down: Collection[int]
+    back: Collection[int]
+
+    def wanted(self) -> list[Wanted]:
+        """All of them, as a kernel finds them."""
+        from ...kernels.maps.level_maps import Wanted, divides
+
+        steps = list(enumerate(self.steps))
+        return [
+            *(Wanted(taps, level, level) for level, taps in self.own),
+            *(Wanted(step.taps, n + 1, n) for n, step in steps if n in self.down),
+            *(
+                Wanted(step.taps, n, n + 1, parents=True)
+                for n, step in steps
+                if n in self.back and divides(step.taps)
+            ),
+        ]
+
+
+def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
+    """Return the cells of all levels, which keep the maps; of cells that kernels make maps of."""
     from ...kernels.maps import level_maps  # for a GPU alone
 
-    levels = _levels(coordinates, steps)
-    wanted = _wanted(own, steps, inverse)
+    levels, wanted = _levels(coordinates, maps.steps), maps.wanted()
     tables: list[Any] = [level.table for level in levels]
-    found: dict[Any, Sorted] = {}
+    found: dict[Wanted, Sorted] = {}
     if level_maps.suits(tables, wanted):
         found = dict(zip(wanted, level_maps.sorted_maps(tables, wanted), strict=True))
     coordinates.check()  # while the GPU is at work
-    for number, level in enumerate(levels):
-        if level_maps.Wanted(own, number, number) in found:
-            around = found[level_maps.Wanted(own, number, number)]
-            level.keep(own, KernelMap.of_sorted(level, level, own, around, mirrored=own.mirrored))
-    plan = row_plan.current()
-    for n, step in enumerate(steps):
+    for number, taps in maps.own:
+        around = found.get(level_maps.Wanted(taps, number, number))
+        if around is not None:
+            level = levels[number]
+            level.keep(
+                taps, KernelMap.of_sorted(level, level, taps, around, mirrored=taps.mirrored)
+            )
+    for n, step in enumerate(maps.steps):
         there = found.get(level_maps.Wanted(step.taps, n + 1, n))
         back = found.get(level_maps.Wanted(step.taps, n, n + 1, parents=True))
         finer, coarser = levels[n : n + 2]
-        if there is None:
-            made = KernelMap.of_search(finer, coarser, step.taps)
-        else:
-            made = KernelMap.of_sorted(finer, coarser, step.taps, there, back)
-        finer.keep(_key_of(step), made)
-        if plan is not None:
-            plan.lead(finer, reached_key(step.taps, step.grid, None), coarser)
+        finer.keep(_key_of(step), KernelMap.of_sorted(finer, coarser, step.taps, there, back))
     return levels
 
 
-def _wanted(own: Taps, steps: Sequence[Step], inverse: bool) -> list[Any]:
-    """The maps of all levels, as a kernel finds them."""
-    from ...kernels.maps.level_maps import Wanted, divides
-
-    wanted = [Wanted(own, level, level) for level in range(len(steps) + 1)]
-    wanted += [Wanted(step.taps, n + 1, n) for n, step in enumerate(steps)]
-    if inverse:
-        wanted += [
-            Wanted(step.taps, n, n + 1, parents=True)
-            for n, step in enumerate(steps)
-            if divides(step.taps)
-        ]
-    return wanted
-
-
-def _note(levels: Sequence[Coordinates], own: Taps, steps: Sequence[Step], inverse: bool) -> None:
+def _note(levels: Sequence[Coordinates], maps: Maps) -> None:
     """Have a dry run note the kernels, where torch made the maps."""
     from ...kernels.maps import level_cells, level_maps
 
-    first, grids = levels[0], [(level.batch_size, *level.spatial_shape) for level in levels]
+    first, steps = levels[0], maps.steps
+    grids = [(level.batch_size, *level.spatial_shape) for level in levels]
     if _is_at_once(first, steps):
         fixed = steps[0].capacity is not None
         dry_hooks.note(level_cells.load_kernels, first.cells, first.rank, len(steps), fixed)
-    wanted = _wanted(own, steps, inverse)
-    dry_hooks.note(level_maps.load_kernels, wanted, grids, *(level.cells for level in levels))
+    cells = (level.cells for level in levels)
+    dry_hooks.note(level_maps.load_kernels, maps.wanted(), grids, *cells)
 
 
 def _is_at_once(coordinates: Coordinates, steps: Sequence[Step]) -> bool:

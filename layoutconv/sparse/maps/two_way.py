@@ -121,13 +121,13 @@ class KernelMap:
         inputs: Coordinates,
         outputs: Coordinates,
         taps: Taps,
-        found: tuple[Tensor, Tensor],
+        found: tuple[Tensor, Tensor] | None,
         back: tuple[Tensor, Tensor] | None = None,
         *,
         mirrored: bool = False,
     ) -> KernelMap:
-        """The map whose :attr:`sorted` index is known, and that of its inverse, if given; the index
-        itself is looked for once somebody asks for it."""
+        """The map whose :attr:`sorted` index is known, and that of its inverse, as far as they are
+        given; the index itself is looked for once somebody asks for it."""
         made, own = object.__new__(cls), _Sought(inputs.table, outputs.cells, taps, mirrored)
         own._sorted = found
         ways = TwoWay(taps.extents, mirrored, own)
