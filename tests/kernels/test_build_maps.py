@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +15,9 @@ from layoutconv.kernels.maps import output_coords
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, submanifold_map
 from layoutconv.sparse.coords import coordinates
-from layoutconv.sparse.coords.row_plan import RowCount
+from layoutconv.sparse.coords.row_plan import FixedRows, RowCount
 from layoutconv.sparse.maps import levels
+from layoutconv.sparse.maps.ahead import Ahead, asked_of, joined
 
 from ..stand_ins import Gpu
 from .cloud_launcher import Launches, cloud
@@ -160,3 +162,65 @@ def test_a_cloud_without_rows() -> None:
     nothing = Coordinates(torch.empty(0, 4, dtype=torch.int32), (4, 4, 4), 1)
     assert [len(level) for level in build_maps(nothing, 3)] == [0, 0, 0]
     assert output_coords  # rooms of kernels load without a GPU
+
+
+class Beside:
+    """A stream beside the current one, which has always come."""
+
+    def fork(self) -> Any:
+        return nullcontext()
+
+    def mark(self) -> Any:
+        return lambda: None
+
+
+class Net(torch.nn.Module):
+    """What asks for maps as a U-Net does, and for some of other kinds."""
+
+    def __init__(self, size: int, padding: int) -> None:
+        super().__init__()
+        self.size, self.padding = size, padding
+
+    def forward(self, cells: Coordinates) -> list[torch.Tensor]:
+        asked: list[KernelMap] = []
+        skips: list[KernelMap] = []
+        for level in range(3):
+            own = submanifold_map(cells), submanifold_map(cells, (1, 3, 3), 2)
+            asked += own[: 1 + level % 2]
+            if level < 2:
+                skips.append(strided_map(cells, self.size, 2, self.padding))
+                cells = skips[-1].outputs
+        aside = strided_map(cells, 3, 1, 1)  # to cells that nobody leads on from
+        asked += [*skips, aside, *(down.inverse for down in reversed(skips))]
+        return [each for kernel_map in asked for each in kernel_map.sorted]
+
+
+@pytest.mark.parametrize(("size", "padding"), [(2, 0), (3, 1)])
+def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, size: int, padding: int
+) -> None:
+    net, count = Net(size, padding), RowCount()
+    with count.in_effect():
+        net(of_cloud(5, 90))
+    rows = [len(level) + 5 for level in count.levels]
+
+    def run(ahead: Ahead | None, cloud: Coordinates) -> tuple[list[torch.Tensor], FixedRows]:
+        plan = FixedRows(count.keys, rows, [len(cloud)], beside=ahead)
+        with plan.in_effect(), joined(ahead):
+            cells = Coordinates(cloud.cells, GRID[1:], GRID[0], padded=True, valid=True)
+            plan.start(cells)
+            return net(cells), plan
+
+    want, plan = run(None, of_cloud(5, 90))
+    asked = asked_of(plan.given, plan.made)
+    monkeypatch.setattr(coordinates, "table_of", HashTable)
+    monkeypatch.setattr(levels, "runs_together", lambda cells: True)
+    launches.keys.clear()
+    have, plan = run(Ahead(asked, Beside()), of_cloud(5, 90))
+    assert not plan.made  # all of them were foreseen
+    assert all(map(torch.equal, have, want))
+    together = [key for key in launches.keys if "Jobs" in repr(key)]
+    assert len(together) == 1
+    assert repr(together).count("'Keys'") == 3
+    assert repr(together).count("'KeysOfParents'") == (1 if size == 2 else 0)
+    assert ("MarkLevels" in repr(launches.keys)) is (size == 2)

@@ -15,6 +15,8 @@ import torch
 from ...base.outlive import keeping
 from ..coords.coordinates import Coordinates
 from ..coords.row_plan import Made
+from .levels import Maps, can_begin, made_together, step_of
+from .taps import Taps
 from .two_way import KernelMap, TwoWay
 
 Place = tuple[str, int]  # cells: "given" as the n-th of a run, or what its n-th map "made"
@@ -139,12 +141,14 @@ class Ahead:
         """Make maps: forwards first, as layers need them, then inverses, the deepest first. Return
         what to wait for before either way of them is read."""
         maps: list[tuple[Asked, KernelMap, dict[int, Wait]]] = []
+        self._make_together(wanted)
         for number, asked in wanted:
             source = self._cells[asked.source]
             target = None if asked.target is None else self._cells[asked.target]
-            found = source.keep(
-                asked.key, keeping(asked.make, source, target), given=target is not None
-            )
+            found = source.kept(asked.key, target)
+            if found is None:
+                made = keeping(asked.make, source, target)
+                found = source.keep(asked.key, made, given=target is not None)
             self._cells["made", number] = found.outputs
             _read(asked, found)
             mark = self._side.mark()
@@ -156,6 +160,28 @@ class Ahead:
                 waits[other] = self._side.mark()
         self._ways += [found.ways for _, found, _ in maps]
         return [(found.ways, waits) for _, found, waits in maps]
+
+    def _make_together(self, wanted: list[tuple[int, Asked]]) -> None:
+        """Make those maps of levels by one launch that a kernel finds; the others are made after
+        that."""
+        root: Place = "given", wanted[0][1].root
+        if not can_begin(self._cells[root]):
+            return
+        maps, levels = Maps([], [], set(), set()), {root: 0}
+        for number, asked in wanted:
+            level, step = levels.get(asked.source), step_of(asked.key)
+            if level is None or asked.target is not None:
+                continue
+            there, back = asked.sorted
+            if isinstance(asked.key, Taps) and there:
+                maps.own.append((level, asked.key))
+            elif step is not None and level == len(maps.steps):
+                maps.steps.append(step)
+                levels["made", number] = level + 1
+                maps.down.update({level} if there else ())
+                maps.back.update({level} if back else ())
+        if len(maps.wanted()) > 1:
+            keeping(made_together, self._cells[root], maps)
 
     def join(self) -> None:
         """Have the current stream wait for all of it."""

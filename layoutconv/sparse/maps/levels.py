@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.dry_hooks import dry_hooks
@@ -108,8 +108,8 @@ def build_maps(
             taps, grid = strided_in(shape, *map(frozen, sizes), 1)
             shape = tuple(grid or ())
             steps.append(Step(taps, shape, capacity))
-    every = range(levels)
-    maps = Maps([(level, own) for level in every], steps, every, every if inverse else ())
+    every = set(range(levels))
+    maps = Maps([(n, own) for n in range(levels)], steps, every, every if inverse else set())
     if together and not dry and not _is_kept(coordinates, own, steps):
         found, plan = keeping(made_together, coordinates, maps), row_plan.current()
         if plan is not None:
@@ -173,10 +173,10 @@ class Maps(NamedTuple):
         down, back: of which levels these and their inverses are sorted.
     """
 
-    own: Sequence[tuple[int, Taps]]
-    steps: Sequence[Step]
-    down: Collection[int]
-    back: Collection[int]
+    own: list[tuple[int, Taps]]
+    steps: list[Step]
+    down: set[int]
+    back: set[int]
 
     def wanted(self) -> list[Wanted]:
         """All of them, as a kernel finds them."""
@@ -225,41 +225,45 @@ def _note(levels: Sequence[Coordinates], maps: Maps) -> None:
 
     first, steps = levels[0], maps.steps
     grids = [(level.batch_size, *level.spatial_shape) for level in levels]
-    if _is_at_once(first, steps):
+    count = _at_once(first, steps)
+    if count:
         fixed = steps[0].capacity is not None
-        dry_hooks.note(level_cells.load_kernels, first.cells, first.rank, len(steps), fixed)
+        dry_hooks.note(level_cells.load_kernels, first.cells, first.rank, count, fixed)
     cells = (level.cells for level in levels)
     dry_hooks.note(level_maps.load_kernels, maps.wanted(), grids, *cells)
 
 
-def _is_at_once(coordinates: Coordinates, steps: Sequence[Step]) -> bool:
-    """Return whether the cells of all levels are made together: of filters as large as their
-    strides, all with a capacity or all without, and of grids that are few enough bits.
+def _at_once(coordinates: Coordinates, steps: Sequence[Step]) -> int:
+    """Return of how many levels, the first ones, cells are made together: of filters as large as
+    their strides, all with a capacity or all without, and of grids that are few enough bits.
     """
     from ...kernels.maps import level_cells, level_maps
 
-    grids = [(coordinates.batch_size, *step.grid) for step in steps]
-    fixed = all(step.capacity for step in steps)
-    alike = fixed or all(step.capacity is None for step in steps)
-    divided = all(level_maps.divides(step.taps) for step in steps)
-    return alike and divided and level_cells.suits(len(coordinates), grids)
+    fixed, count = bool(steps) and bool(steps[0].capacity), 0
+    for step in steps[: level_cells.MOST_LEVELS]:
+        alike = step.capacity is None if not fixed else bool(step.capacity)
+        if not (alike and level_maps.divides(step.taps)):
+            break
+        count += 1
+    grids = [(coordinates.batch_size, *step.grid) for step in steps[:count]]
+    return count if level_cells.suits(len(coordinates), grids) else 0
 
 
 def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates]:
-    """The cells of all levels: at once, if their filters and grids let them."""
+    """The cells of all levels: at once, as far as their filters and grids let them."""
     from ...kernels.maps import level_cells
 
-    batch, found = coordinates.batch_size, [coordinates]
-    if not _is_at_once(coordinates, steps):
-        for step in steps:
-            found.append(reached(found[-1], step.taps, step.grid, step.capacity, transposed=False))
-        return found
-    grids, strides = [(batch, *step.grid) for step in steps], [step.taps.stride for step in steps]
-    capacities = [step.capacity for step in steps if step.capacity is not None]
-    made = level_cells.cells_of_levels(coordinates.cells, strides, grids, capacities or None)
-    for step, cells, total in zip(steps, *made, strict=True):
-        level = Coordinates.of_map(cells, step.grid, batch, padded=step.capacity is not None)
-        if step.capacity is not None:
-            level.total = total
-        found.append(level)
+    batch, found, count = coordinates.batch_size, [coordinates], _at_once(coordinates, steps)
+    first = steps[:count]
+    if first:
+        grids, strides = [(batch, *s.grid) for s in first], [s.taps.stride for s in first]
+        capacities = [step.capacity for step in first if step.capacity is not None]
+        made = level_cells.cells_of_levels(coordinates.cells, strides, grids, capacities or None)
+        for step, cells, total in zip(first, *made, strict=True):
+            level = Coordinates.of_map(cells, step.grid, batch, padded=step.capacity is not None)
+            if step.capacity is not None:
+                level.total = total
+            found.append(level)
+    for step in steps[count:]:
+        found.append(reached(found[-1], step.taps, step.grid, step.capacity, transposed=False))
     return found
