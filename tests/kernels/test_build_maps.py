@@ -175,7 +175,7 @@ class Beside:
 
 
 class Net(torch.nn.Module):
-    """What asks for maps as a U-Net does, and for some of other kinds."""
+    """A network that asks for maps as a U-Net does, and for some of other kinds."""
 
     def __init__(self, size: int, padding: int) -> None:
         super().__init__()

@@ -164,7 +164,7 @@ def test_keys_of_64_bits(launches: Launches) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
-    """Of an H200 four CTAs, of a GPU with the least shared memory two, by one kernel."""
+    """An H200 has four CTAs at once, a GPU of the least shared memory two, by one kernel."""
     own, down = Taps.centred(3, 3), Taps.strided(3, 2, 2)
     wanted = [Wanted(own, 0, 0), Wanted(down, 1, 0), Wanted(down, 0, 1, parents=True)]
     groups, _ = level_maps._by_kind(tuple(wanted))

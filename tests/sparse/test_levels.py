@@ -36,15 +36,16 @@ def test_levels_are_those_of_strided_maps(data: Any) -> None:
             return Coordinates.unbounded(cells + away, 2)
         return Coordinates(cells, shape, 2)
 
-    found, dilation, level = build_maps(made(), count, dilation=2), 2, made()
+    size = data.draw(st.sampled_from([3, 2, (1, 3, 5, 1)[:rank]]))
+    found, level = build_maps(made(), count, size), made()
     for number, have in enumerate(found):
         if number:
             level = strided_map(level, 2, 2).outputs
         assert torch.equal(have.coords, level.coords)
         assert (have.spatial_shape, have.corner) == (level.spatial_shape, level.corner)
-        want = submanifold_map(level, 3, dilation).index
-        assert torch.equal(submanifold_map(have, 3, dilation).index, want)
-        assert have.kept(Taps.centred(rank, 3, dilation)) is not None
+        want = submanifold_map(level, size).index
+        assert torch.equal(submanifold_map(have, size).index, want)
+        assert have.kept(Taps.centred(rank, size)) is not None
 
 
 def test_a_network_finds_the_maps() -> None:

@@ -51,7 +51,6 @@ def build_maps(
     kernel_size: Ints = 3,
     stride: Ints = 2,
     *,
-    dilation: Ints = 1,
     strided_size: Ints | None = None,
     padding: Padding = 0,
     inverse: bool = True,
@@ -68,7 +67,7 @@ def build_maps(
     Args:
         coordinates: the cells of the finest level.
         levels: how many there are, with the finest.
-        kernel_size, dilation: of the submanifold convolutions, as of :func:`submanifold_map`.
+        kernel_size: of the submanifold convolutions, as of :func:`submanifold_map`.
         stride, strided_size, padding: of the strided ones, whose filter is as large as its stride
             by default, as of :func:`strided_map`.
         inverse: whether inverse convolutions follow.
@@ -99,7 +98,7 @@ def build_maps(
     rows: Sequence[int | None] = capacities or [None] * (levels - 1)
     steps_of = per_axis("stride", stride, coordinates.rank)
     sizes = steps_of if strided_size is None else strided_size, steps_of, padding
-    own = Taps.centred(coordinates.rank, kernel_size, dilation)
+    own = Taps.centred(coordinates.rank, kernel_size)
     steps: list[Step] = []
     together, dry = _begins_here(coordinates), dry_hooks.covers(coordinates.cells)
     if together:
@@ -117,10 +116,10 @@ def build_maps(
                 plan.lead(finer, reached_key(step.taps, step.grid, None), coarser)
         return found
     found = [coordinates]
-    submanifold_map(coordinates, kernel_size, dilation)
+    submanifold_map(coordinates, kernel_size)
     for capacity in rows:
         found.append(strided_map(found[-1], *sizes, capacity=capacity).outputs)
-        submanifold_map(found[-1], kernel_size, dilation)
+        submanifold_map(found[-1], kernel_size)
     if together and dry:
         _note(found, maps)
     return found
