@@ -177,5 +177,7 @@ def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
         assert ctas * needs < bytes_of_sm
     built = build(chain, arch, dump=str(tmp_path))
     assert built.__ptx__.count(".entry") == 2
+    # Grid syncs behind rows in slots and behind counts; those behind rows in places, in each turn.
+    assert built.__ptx__.count("ld.acquire.gpu") == 2 + len(kinds)
     most = max(kernel.registers for kernel in read_cubin(built.__cubin__).values())
     assert most * 4 * sizes.threads <= 1 << 16
