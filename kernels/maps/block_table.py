@@ -36,9 +36,13 @@ FLIGHT = 4  # rows of a thread that are read at once
 MADE = -1
 
 
-def table_bits(rows: int) -> int:
-    """The binary logarithm of the slots for that many rows, each perhaps in a block of its own."""
-    return min(MOST_BITS, bits_for(rows))
+def table_size(rows: int, wide: bool) -> tuple[int, int, int]:
+    """The size of a table for that many rows, each perhaps in a block of its own: the binary
+    logarithm of its slots, and how many vectors of 16 bytes slots are, and all of it.
+    """
+    bits = min(MOST_BITS, bits_for(rows))
+    of_slots = 2 << bits if wide else 1 << bits
+    return bits, of_slots, of_slots + (rows + TAIL + 3) // 4
 
 
 @remembered(1024)

@@ -16,7 +16,7 @@ from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
 from . import map_stages, per_rank
-from .block_table import TAIL, table_bits
+from .block_table import table_size
 from .cooperative import WORD, ctas_for
 from .device_tables import Table, device_table
 from .hash_table import EMPTY
@@ -75,7 +75,8 @@ class HashTable:
         self.rank = rank = len(grid) - 1
         self._given, self.indices = indices, check_cells("indices", indices, rank)
         self._rows = rows = indices.shape[0]
-        self._bits, (self._wide, self._small) = table_bits(rows), kind_of(grid)
+        self._wide, self._small = kind_of(grid)
+        self._bits, self._of_slots, self._vectors = table_size(rows, self._wide)
         self._device = device = indices.device
         self._make = maker(device)
         self._memory: Memory | None = None
@@ -84,7 +85,7 @@ class HashTable:
     def memory(self) -> Memory:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
-            found = Memory(self._make, self._rows, self._bits, self._wide)
+            found = Memory(self._make, self._rows, self._of_slots, self._vectors)
             if self._rows:
                 slot_of = self._make((WORD + self._rows,), (1,), torch.int32)
                 tensors = self.indices, found.whole, slot_of
@@ -120,11 +121,11 @@ class HashTable:
     @property
     def vectors(self) -> int:
         """Return how many vectors of 16 bytes its memory is."""
-        return Memory.vectors_of(self._rows, self._bits, self._wide)
+        return self._vectors
 
     def memory_at(self, room: Tensor, start: int) -> Memory:
         """Memory of such a table within other memory, from one of its Int32 on."""
-        return Memory(lambda *_: room, self._rows, self._bits, self._wide, start=start)
+        return Memory(lambda *_: room, self._rows, self._of_slots, self._vectors, start=start)
 
     @property
     def status(self) -> Tensor:
@@ -204,7 +205,7 @@ class HashTable:
         memory, empty, size = self._memory, self._memory is None, sorting.size
         if memory is None:
             # What only this call needs lies behind: asking for memory costs the host 1 us.
-            memory = Memory(make, own, self._bits, self._wide, size + own)
+            memory = Memory(make, own, self._of_slots, self._vectors, size + own)
             room, word = memory.whole, memory.end
             behind: tuple[int, ...] = at_cells, word + 4 * size, word
             fills: tuple[int, ...] = own, ctas, memory.vectors + sorting.vectors, memory.of_slots
@@ -250,33 +251,24 @@ class Memory:
     -1, which is the greatest unsigned number, to take minima from.
 
     Args:
+        of_slots, vectors: how many vectors of 16 bytes slots are, and all of it.
         more: Int32 behind it, which are not the table's.
         start: Int32 before it.
 
     Attributes:
         slots, values, end: addresses.
-        of_slots, vectors: how many vectors of 16 bytes slots are, and all of it.
         last: the number of the first Int32 behind the rows.
     """
 
     def __init__(
-        self, make: Callable[..., Tensor], rows: int, bits: int, wide: bool, more: int = 0,
+        self, make: Callable[..., Tensor], rows: int, of_slots: int, vectors: int, more: int = 0,
         start: int = 0,
     ) -> None:  # fmt: skip
-        self.of_slots = of_slots = self.slots_of(bits, wide)
-        self.vectors = vectors = self.vectors_of(rows, bits, wide)
+        self.of_slots, self.vectors = of_slots, vectors
         self.whole = make((4 * vectors + more,), (1,), torch.int32)
         self.slots = slots = self.whole.data_ptr() + 4 * start
         self.last = start + 4 * of_slots + rows
         self.values, self.end = slots + 16 * of_slots, slots + 16 * vectors
-
-    @staticmethod
-    def slots_of(bits: int, wide: bool) -> int:
-        return 2 << bits if wide else 1 << bits
-
-    @staticmethod
-    def vectors_of(rows: int, bits: int, wide: bool) -> int:
-        return Memory.slots_of(bits, wide) + (rows + TAIL + 3) // 4
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 from ...base.caches import remembered
 from ...base.dry_hooks import dry_hooks
@@ -20,6 +21,20 @@ from .taps import Ints, Taps, frozen, per_axis, reached_box
 from .two_way import KernelMap, reversed_index
 
 __all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
+
+
+_new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
+
+
+class Reached(NamedTuple):
+    """The name of a map to all cells that are reached, but for a capacity, which comes behind it:
+    what it is kept under, and what levels with fixed rows are known by.
+    """
+
+    kind: str  # "strided", "transposed"
+    taps: Taps
+    spatial_shape: tuple[int, ...]
+    corner: tuple[int, ...] | None
 
 
 def submanifold_map(
@@ -234,7 +249,7 @@ def _map_between(
     plan, asked = None, key
     if outputs is None:
         assert spatial_shape is not None
-        key = reached_key(taps, spatial_shape, corner, transposed=transposed)
+        key = _new(Reached, (key[0], taps, tuple(spatial_shape), corner))
         plan, asked = row_plan.current(), key
         if plan is not None and capacity is None:
             capacity = plan.capacity(coordinates, asked)
@@ -246,19 +261,6 @@ def _map_between(
     if plan is not None:
         plan.lead(coordinates, asked, found.outputs)
     return found
-
-
-def reached_key(
-    taps: Taps,
-    spatial_shape: Sequence[int],
-    corner: tuple[int, ...] | None,
-    *,
-    transposed: bool = False,
-) -> tuple[Hashable, ...]:
-    """The name of a map to all cells that are reached, but for a capacity, which comes behind it:
-    what it is kept under, and what levels with fixed rows are known by.
-    """
-    return "transposed" if transposed else "strided", taps, tuple(spatial_shape), corner
 
 
 def _without_bounds(

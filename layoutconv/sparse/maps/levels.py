@@ -14,8 +14,8 @@ from ..coords.coordinates import Coordinates
 from ..coords.graphs import is_compiling
 from .kernel_map import (
     KernelMap,
+    Reached,
     check_capacity,
-    reached_key,
     strided_in,
     strided_map,
     submanifold_map,
@@ -113,7 +113,7 @@ def build_maps(
         found, plan = keeping(made_together, coordinates, maps), row_plan.current()
         if plan is not None:
             for step, finer, coarser in zip(steps, found, found[1:], strict=False):
-                plan.lead(finer, reached_key(step.taps, step.grid, None), coarser)
+                plan.lead(finer, _name_of(step), coarser)
         return found
     found = [coordinates]
     submanifold_map(coordinates, kernel_size)
@@ -152,15 +152,21 @@ def _is_kept(coordinates: Coordinates, own: Taps, steps: Sequence[Step]) -> bool
     return bool(steps) and coordinates.kept(_key_of(steps[0])) is not None
 
 
+def _name_of(step: Step) -> Reached:
+    return Reached("strided", step.taps, step.grid, None)
+
+
 def _key_of(step: Step) -> tuple[Any, ...]:
-    return *reached_key(step.taps, step.grid, None), step.capacity
+    return *_name_of(step), step.capacity
 
 
 def step_of(key: Any) -> Step | None:
     """The step whose map is kept under a key; None of another one's."""
-    if not isinstance(key, tuple) or len(key) != 5 or key[0] != "strided" or key[3] is not None:
+    if not isinstance(key, tuple) or len(key) != len(Reached._fields) + 1:
         return None
-    return Step(key[1], key[2], key[4])
+    *name, capacity = key
+    found = Step(name[1], name[2], capacity)
+    return found if _name_of(found) == tuple(name) else None
 
 
 class Maps(NamedTuple):
