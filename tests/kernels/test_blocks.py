@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv.kernels.maps import build_map, hash_table
+from layoutconv.kernels.maps import block_table, hash_table
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.output_coords import reached
 from layoutconv.sparse.maps import row_orders
@@ -58,7 +58,7 @@ def test_keys_that_share_a_home(launches: Launches) -> None:
 
 
 def test_a_table_with_one_free_slot(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_map, "table_bits", lambda rows: 6)
+    monkeypatch.setattr(block_table, "bits_for", lambda rows: 6)
     grid = 1, 64 * 64
     indices = cloud(0, 10_000, (1, 64))[:63]
     indices[:, 1] = 64 * indices[:, 1] + indices[:, 1] % 3
