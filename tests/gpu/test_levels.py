@@ -58,14 +58,16 @@ def test_maps_are_those_of_each_level(number: int, fixed: bool) -> None:
 
 def test_rows_that_do_not_fit_and_filters_that_overlap() -> None:
     cells, shape, batch = clouds()[0]
-    capacities = [1000, 70]
     level = Coordinates(cells.cuda(), shape, batch).check()
+    capacities = [len(strided_map(level, 2, 2).outputs) + 5, 70]
     found = build_maps(Coordinates(cells.cuda(), shape, batch), 3, capacities=capacities)
     for have, capacity in zip(found, capacities, strict=False):
         one, other = (strided_map(c, 2, 2, capacity=capacity) for c in (have, level))
         check(one, other, both=True)
         level = other.outputs
-    assert found[-1].overflowed
+    assert [level.overflowed for level in found] == [False, False, True]
+    found = build_maps(Coordinates(cells.cuda(), shape, batch), 3, capacities=[1000, 70])
+    assert [level.overflowed for level in found] == [False, True, True]
     options = {"strided_size": 3, "padding": 1}
     found = build_maps(Coordinates(cells.cuda(), shape, batch), 3, 3, 2, **options)
     level = Coordinates(cells.cuda(), shape, batch)

@@ -15,7 +15,7 @@ from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import level_maps
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.cooperative import size_of
-from layoutconv.kernels.maps.level_maps import Wanted, sorted_maps, suits
+from layoutconv.kernels.maps.level_maps import MOST_ROWS, Wanted, sorted_maps, suits
 from layoutconv.kernels.maps.level_stages import THREADS, all_levels
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.maps.row_order import Sizes
@@ -151,6 +151,10 @@ def test_what_does_not_suit() -> None:
     assert suits([wide], [own])
     nothing = HashTable(torch.empty(0, 4, dtype=torch.int32), (4, 4, 4), 1)
     assert not suits([*tables, nothing], [own])
+    full = HashTable(torch.empty(MOST_ROWS, 4, dtype=torch.int32), (99, 99, 99), 1)
+    more = HashTable(torch.empty(MOST_ROWS + 1, 4, dtype=torch.int32), (99, 99, 99), 1)
+    assert suits([full, *tables], [own])
+    assert not suits([more, *tables], [own])
 
 
 def test_keys_of_64_bits(launches: Launches) -> None:

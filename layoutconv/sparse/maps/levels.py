@@ -62,8 +62,9 @@ def build_maps(
     ones back. On a GPU a network that asks layer by layer takes two to six launches for each map.
     Here all cells take four, and all maps two, where the filter between two levels is as large as
     its stride; of another filter, cells are found level by level. The host waits twice, or with
-    ``capacities`` and cells that were looked at not at all. Cells that may be repeated, or have no
-    bounds, are taken level by level, and so is everything on a CPU.
+    ``capacities`` and cells that were looked at not at all. Maps of more than 262,144 rows keep a
+    GPU busy by themselves, and are made one by one. Cells that may be repeated, or have no bounds,
+    are taken level by level, and so is everything on a CPU.
 
     Args:
         coordinates: the cells of the finest level.
@@ -72,7 +73,8 @@ def build_maps(
         stride, strided_size, padding: of the strided ones, whose filter is as large as its stride
             by default, as of :func:`strided_map`.
         inverse: whether inverse convolutions follow.
-        capacities: of every level but the finest, as of :func:`strided_map`.
+        capacities: of every level but the finest, as of :func:`strided_map`. Of a level whose cells
+            do not fit, coarser ones may have cells that lie above none of those that did.
 
     Returns the cells of all levels. Their maps are those that :func:`submanifold_map` and
     :func:`strided_map` return, with the same rows in the same order, and stay with the cells. A
