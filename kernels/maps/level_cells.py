@@ -27,7 +27,7 @@ from ..common.walk import TYPES, select
 from . import occupancy_bitmap, per_rank
 from .block_table import Fill
 from .occupancy_bitmap import BLOCK, CountBits, Mark, WriteCells
-from .per_rank import Chain
+from .per_rank import Chain, check_cells
 
 MOST_LEVELS = 8
 
@@ -51,7 +51,7 @@ def cells_of_levels(
     """The cells of coarser levels that a cloud reaches, on the cloud's GPU.
 
     Args:
-        indices: int32 (rows, 1 + rank), as of ``output_coords.reached``.
+        indices: int32 (rows, 1 + rank), as of ``output_coords.reached``, of any strides.
         strides: of each level, from the one before it.
         grids: of each level ``(batch_size, *spatial_shape)``, which :func:`suits`.
         capacities: how many rows each has, 1 or more. Without them each has as many as there are,
@@ -61,7 +61,7 @@ def cells_of_levels(
     there are, int64 ().
     """
     rank, count = len(grids[0]) - 1, len(grids)
-    make = maker(indices.device)
+    indices, make = check_cells("indices", indices, rank), maker(indices.device)
     blocks = [-(-prod(grid) // (64 * BLOCK)) for grid in grids]
     starts = list(accumulate(blocks, initial=0))
     words = starts[-1] * BLOCK

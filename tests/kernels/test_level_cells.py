@@ -65,6 +65,17 @@ def test_cells_of_all_levels_are_those_of_each(launches: Launches, data: Any) ->
     assert [int(total) for total in totals] == [len(each) for each in want]
 
 
+def test_cells_lie_in_memory_in_any_way(launches: Launches) -> None:
+    """Columns that lie apart, and rows that do not begin at a multiple of 16 bytes."""
+    grid, strides = (2, 9, 18, 31), [(2, 2, 2)] * 2
+    cells = cloud(3, 50, grid)
+    grids, want = reached_by(cells, grid, strides, False)
+    aside = torch.empty(cells.numel() + 1, dtype=torch.int32)[1:].view_as(cells).copy_(cells)
+    for given in (cells.T.contiguous().T, aside, cells.repeat(1, 2)[:, :4]):
+        found, _ = cells_of_levels(given, strides, grids)
+        assert [list(map(tuple, each.tolist())) for each in found] == want
+
+
 def test_levels_of_several_blocks_take_the_launches_of_one(launches: Launches) -> None:
     grid, strides = (2, 41, 65, 96), [(2, 2, 2)] * 4
     cells = cloud(2, 300, grid)
