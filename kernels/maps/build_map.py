@@ -106,8 +106,9 @@ class HashTable:
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        """Take the table that another launch fills."""
-        self._memory = memory
+        """Take the table that another launch fills; not in place of one that graphs may read."""
+        if self._memory is None:
+            self._memory = memory
 
     @property
     def rows(self) -> int:

@@ -137,6 +137,16 @@ def test_dilated_filters_and_several_of_a_level(launches: Launches) -> None:
     found_and_checked(tables, wanted, cells, grids)
 
 
+def test_a_table_stays_where_it_is(launches: Launches) -> None:
+    """A graph that was captured reads it there, as long as there are its cells."""
+    cells, grids = levels_of(6, 40, (1, 9, 8, 11), (2, 2, 2), 2)
+    tables, wanted = tables_of(cells, grids), wanted_of(3, 2, (2, 2, 2))
+    there = tables[0].memory.slots
+    for _ in range(2):
+        found_and_checked(tables, wanted, cells, grids)
+        assert tables[0].memory.slots == there
+
+
 def test_what_does_not_suit() -> None:
     cells, grids = levels_of(1, 30, (1, 9, 8, 11), (2, 2, 2), 2)
     tables, own = tables_of(cells, grids), Wanted(Taps.centred(3, 3), 0, 0)
