@@ -11,7 +11,7 @@ import torch
 
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu.dry_run import dry
-from layoutconv.kernels.maps import output_coords
+from layoutconv.kernels.maps import level_maps, output_coords
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, submanifold_map
 from layoutconv.sparse.coords import coordinates
@@ -139,6 +139,25 @@ def test_what_is_there_is_not_made_again(gpu_tables: Launches) -> None:
     assert submanifold_map(cells) is kept
     assert len(build_maps(cells, 2)[1]) == len(found[1])
     assert build_maps(cells, 2)[1] is found[1]
+
+
+def test_who_comes_second_gets_the_cells_of_who_came_first(
+    gpu_tables: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another thread that makes the same maps meanwhile."""
+    cells, other = of_cloud(1, 60), list[Coordinates]()
+    original = level_maps.sorted_maps
+
+    def late(*of: Any) -> Any:
+        monkeypatch.setattr(level_maps, "sorted_maps", original)
+        other.extend(build_maps(cells, 3))
+        return original(*of)
+
+    monkeypatch.setattr(level_maps, "sorted_maps", late)
+    found = build_maps(cells, 3)
+    for level, (finer, coarser) in zip(other[1:], pairwise(found), strict=True):
+        assert strided_map(finer, 2, 2).outputs is coarser is level
+        assert coarser.origin is strided_map(finer, 2, 2)
 
 
 @pytest.mark.parametrize("capacities", [None, [150, 60]])

@@ -212,6 +212,13 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
     if level_maps.suits(tables, wanted):
         found = dict(zip(wanted, level_maps.sorted_maps(tables, wanted), strict=True))
     coordinates.check()  # while the GPU is at work
+    for n, step in enumerate(maps.steps):
+        there = found.get(level_maps.Wanted(step.taps, n + 1, n))
+        back = found.get(level_maps.Wanted(step.taps, n, n + 1, parents=True))
+        finer, coarser = levels[n : n + 2]
+        kept = KernelMap.of_sorted(finer, coarser, step.taps, there, back)
+        # Those of another thread, if it was first.
+        levels[n + 1] = finer.keep(_key_of(step), kept).outputs
     for number, taps in maps.own:
         around = found.get(level_maps.Wanted(taps, number, number))
         if around is not None:
@@ -219,11 +226,6 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
             level.keep(
                 taps, KernelMap.of_sorted(level, level, taps, around, mirrored=taps.mirrored)
             )
-    for n, step in enumerate(maps.steps):
-        there = found.get(level_maps.Wanted(step.taps, n + 1, n))
-        back = found.get(level_maps.Wanted(step.taps, n, n + 1, parents=True))
-        finer, coarser = levels[n : n + 2]
-        finer.keep(_key_of(step), KernelMap.of_sorted(finer, coarser, step.taps, there, back))
     return levels
 
 
