@@ -71,8 +71,8 @@ def test_cells_lie_in_memory_in_any_way(launches: Launches) -> None:
     cells = cloud(3, 50, grid)
     grids, want = reached_by(cells, grid, strides, False)
     aside = torch.empty(cells.numel() + 1, dtype=torch.int32)[1:].view_as(cells).copy_(cells)
-    for given in (cells.T.contiguous().T, aside, cells.repeat(1, 2)[:, :4]):
-        found, _ = cells_of_levels(given, strides, grids)
+    for laid_out in (cells.T.contiguous().T, aside, cells.repeat(1, 2)[:, :4]):
+        found, _ = cells_of_levels(laid_out, strides, grids)
         assert [list(map(tuple, each.tolist())) for each in found] == want
 
 

@@ -71,10 +71,12 @@ def test_bad_arguments(arguments: Any, error: type[Exception], name: str) -> Non
         build_maps(cells, *arguments)
 
 
-def test_bad_capacities() -> None:
+def test_other_bad_arguments() -> None:
     cells = Coordinates(torch.tensor([[0, 1, 2]], dtype=torch.int32), (4, 4), 1)
-    for capacities in ([1], [1, 2, 3], [1, -1], [1, True]):
+    for capacities in ([1], [1, 2, 3], [1, -1], [1, True], 2, iter([1, 1])):
         with pytest.raises(ArgumentError, match="`capacit"):
             build_maps(cells, 3, capacities=capacities)
+    with pytest.raises(ArgumentError, match="`strided_size`"):
+        build_maps(cells, 2, strided_size=0)
     with pytest.raises(ArgumentTypeError, match="`coordinates`"):
         build_maps(cells.cells, 2)  # type: ignore[arg-type]

@@ -94,14 +94,18 @@ def build_maps(
         raise ArgumentTypeError("coordinates", expected, type(coordinates).__name__)
     if not isinstance(levels, int) or isinstance(levels, bool) or levels < 1:
         raise ArgumentError("levels", "an integer >= 1", levels)
-    if capacities is not None and len(capacities) != levels - 1:
+    if capacities is not None and (
+        not isinstance(capacities, Sequence) or len(capacities) != levels - 1
+    ):
         raise ArgumentError("capacities", f"{levels - 1} numbers of rows", capacities)
     for given in capacities or ():
         check_capacity(given)
     rows: Sequence[int | None] = capacities or [None] * (levels - 1)
-    steps_of = per_axis("stride", stride, coordinates.rank)
-    sizes = steps_of if strided_size is None else strided_size, steps_of, padding
-    own = Taps.centred(coordinates.rank, kernel_size)
+    rank, size = coordinates.rank, strided_size
+    steps_of = per_axis("stride", stride, rank)
+    size = steps_of if size is None else per_axis("strided_size", size, rank)
+    sizes = size, steps_of, padding
+    own = Taps.centred(rank, kernel_size)
     steps: list[Step] = []
     together, dry = _begins_here(coordinates), dry_hooks.covers(coordinates.cells)
     if together:
