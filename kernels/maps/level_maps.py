@@ -33,6 +33,7 @@ from .tap_blocks import NEAREST, box_of, geometry, kind_of
 
 WINDOWS = 11, 12  # binary logarithms of the most rows of a window, for which there are kernels
 BESIDE = 1024  # bytes of shared memory that the system takes of each CTA
+PIECE = 128  # bytes: a CTA has as many of these as its shared memory needs
 MOST_LEVELS = 8  # whose numbers, and those of three maps for each, are arguments of a kernel
 # Of a level: more keep a GPU busy by themselves, in CTAs that have an SM alone. All maps of five
 # levels took 161, 295 and 587 us together on an H200, of 90, 184 and 497 thousand rows, and 382,
@@ -213,7 +214,8 @@ def ctas_of_sm(needs: int, shared: int) -> int:
     >>> [ctas_of_sm(48_000, kb << 10) for kb in (228, 164, 100, 48)]  # sm_90, sm_80, sm_86, sm_75
     [4, 3, 2, 1]
     """
-    return max(1, min(MOST_PER_SM, shared // (needs + BESIDE)))
+    pieces = -(-needs // PIECE)
+    return max(1, min(MOST_PER_SM, shared // (pieces * PIECE + BESIDE)))
 
 
 def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:

@@ -189,6 +189,10 @@ def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
     for bytes_of_sm, ctas in ((228 << 10, 4), (100 << 10, 2), (48 << 10, 1)):
         assert level_maps.ctas_of_sm(needs, bytes_of_sm) == ctas
         assert ctas * needs < bytes_of_sm
+    # Shared memory comes in pieces of 128 bytes: no cooperative launch has more than there is.
+    for bytes_of_sm, most in product((228 << 10, 164 << 10, 100 << 10), range(16, 99 << 10, 16)):
+        ctas = level_maps.ctas_of_sm(most, bytes_of_sm)
+        assert ctas == 1 or ctas * (-(-most // 128) * 128 + 1024) <= bytes_of_sm
     built = build(chain, arch, dump=str(tmp_path))
     assert built.__ptx__.count(".entry") == 2
     # Grid syncs behind rows in slots and behind counts; those behind rows in places, in each turn.
