@@ -31,7 +31,7 @@ from .row_order import Sizes
 from .sort_keys import Keys
 from .tap_blocks import NEAREST, box_of, geometry, kind_of
 
-WINDOWS = 11, 12  # binary logarithms of the most rows of a window, for which there are kernels
+WINDOW = 11  # the binary logarithm of the most rows of a window, of ``MOST_ROWS`` at most
 BESIDE = 1024  # bytes of shared memory that the system takes of each CTA
 PIECE = 128  # bytes: a CTA has as many of these as its shared memory needs
 MOST_LEVELS = 8  # whose numbers, and those of three maps for each, are arguments of a kernel
@@ -101,7 +101,7 @@ def sorted_maps(
     maps = [wanted[i] for i in turns]  # as a launch has them
     rows = [tables[each.centres].rows for each in maps]
     windows = [each.taps.order.window(count) for each, count in zip(maps, rows, strict=True)]
-    sizes = sizes_for(max(windows))
+    sizes = sizes_of_sorts()
     chain, needs = _chain(tables[0].rank, kind_of(tables[0].grid), len(tables), kinds, sizes)
     of_levels = [table.rows for table in tables]
     ctas = ctas_of_sm(needs, shared_bytes(device)) * ctas_for(sum(rows), device)
@@ -168,12 +168,11 @@ def _ends(counts: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(accumulate(counts, initial=0)))
 
 
-def sizes_for(window: int) -> Sizes:
-    """The sizes of a sort whose windows have so many rows."""
-    log = next(log for log in WINDOWS if window <= 1 << log)
+def sizes_of_sorts() -> Sizes:
+    """The sizes of all sorts of a call."""
     of_one = map_stages.SIZES
     return replace(
-        of_one, window=min(log, of_one.window), chunk=min(log, of_one.chunk),
+        of_one, window=min(WINDOW, of_one.window), chunk=min(WINDOW, of_one.chunk),
         threads=min(THREADS, of_one.threads),
     )  # fmt: skip
 

@@ -164,6 +164,7 @@ def test_what_does_not_suit() -> None:
     full = HashTable(torch.empty(MOST_ROWS, 4, dtype=torch.int32), (99, 99, 99), 1)
     more = HashTable(torch.empty(MOST_ROWS + 1, 4, dtype=torch.int32), (99, 99, 99), 1)
     assert suits([full, *tables], [own])
+    assert own.taps.order.window(MOST_ROWS) <= 1 << level_maps.WINDOW
     assert not suits([more, *tables], [own])
 
 

@@ -62,9 +62,9 @@ def build_maps(
     ones back. On a GPU a network that asks layer by layer takes two to six launches for each map.
     Here all cells take four, and all maps two, where the filter between two levels is as large as
     its stride; of another filter, cells are found level by level. The host waits twice, or with
-    ``capacities`` and cells that were looked at not at all. Maps of more than 262,144 rows keep a
-    GPU busy by themselves, and are made one by one. Cells that may be repeated, or have no bounds,
-    are taken level by level, and so is everything on a CPU.
+    ``capacities`` and cells that were looked at not at all. Maps of a cloud with more than
+    262,144 rows keep a GPU busy by themselves, and are made one by one, as layers ask. Cells that
+    may be repeated, or have no bounds, are taken level by level, and so is everything on a CPU.
 
     Args:
         coordinates: the cells of the finest level.
