@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..base.torch_internals import has_global_hooks
-from .chain_nodes import MODULES
+from .chain_nodes import name_of_activation
 from .dense_batch_norm import by_kernels
 from .fused_batch_norm import may_be_fused
 from .trained_norm import are_bare
@@ -42,7 +42,7 @@ def _activation_of(norm: Any) -> str | None:
     parts = norm._modules
     if parts.keys() != {"drop", "act"} or type(parts["drop"]) is not torch.nn.Identity:
         return None
-    return MODULES.get(type(parts["act"])) if are_bare(*parts.values()) else None
+    return name_of_activation(parts["act"]) if are_bare(*parts.values()) else None
 
 
 def has_activation(norm: Any) -> bool:

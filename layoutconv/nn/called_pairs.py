@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .act_norm import is_norm_and
 from .forward_code import UnknownPass
-from .fused_norm import ACTIVATIONS
+from .fused_norm import ACTIVATIONS, is_relu6
 from .recorded_pass import recorded
 
 NORMS = frozenset({
@@ -96,7 +96,9 @@ def activation_of(module: Any) -> tuple[str, float] | None:
     if type(module) is torch.nn.GELU:
         return ("gelu" if module.approximate == "none" else "gelu_tanh"), 0.01
     name = _ACTIVATIONS.get(type(module))
-    return None if name is None else (name, getattr(module, "negative_slope", 0.01))
+    if name is None or (name == "relu6" and not is_relu6(module)):
+        return None
+    return name, getattr(module, "negative_slope", 0.01)
 
 
 def after_norm(norm: Any) -> Any:

@@ -10,6 +10,7 @@ from torch.fx import Node
 from torch.nn import functional
 
 from .forward_code import UnknownPass
+from .fused_norm import is_relu6
 from .trained_norm import are_bare
 
 _ADDS = {operator.add, torch.add}
@@ -71,6 +72,17 @@ def is_in_place(add: Node | None) -> bool:
     return add is not None and (add.target is operator.iadd or add.target == "add_")
 
 
+def name_of_activation(module: Any) -> str | None:
+    """The name of an activation of :data:`MODULES`; None of another module, and of a ``ReLU6`` with
+    other limits.
+
+    >>> name_of_activation(torch.nn.SiLU()), name_of_activation(torch.nn.Hardtanh(0.0, 6.0))
+    ('silu', None)
+    """
+    name = MODULES.get(type(module))
+    return None if name == "relu6" and not is_relu6(module) else name
+
+
 def activation_at(module: Any, node: Node) -> str | None:
     """The name of the activation that a node is: a function, a method, or a call of a module's
     child; None of another node.
@@ -82,7 +94,7 @@ def activation_at(module: Any, node: Node) -> str | None:
     """
     if node.op == "call_module":
         last = module.get_submodule(node.target)
-        return MODULES.get(type(last)) if len(node.args) == 1 and are_bare(last) else None
+        return name_of_activation(last) if len(node.args) == 1 and are_bare(last) else None
     if node.op == "call_function":
         return _FUNCTIONS.get(node.target)
     is_method = node.op == "call_method" and node.target in ("relu", "relu_")

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from . import act_norm
-from .chain_nodes import MODULES, NO_LAST
+from .chain_nodes import NO_LAST, name_of_activation
 from .forward_code import UnknownPass
 from .fused_batch_norm import NORMS, is_container, is_norm, sequence
 from .made_class import subclass
@@ -190,7 +190,7 @@ def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
     kind: Any = type(part)
     reason, modules, found = why_not_changed(part), list(part._modules.values()), False
     for norm, last in pairwise(modules):
-        if not is_norm(norm) or type(last) not in MODULES:
+        if not is_norm(norm) or name_of_activation(last) is None:
             continue
         why = reason or (
             None if are_bare(norm, last) else "it has hooks, or the activation after it"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base.torch_internals import has_global_hooks
 from ..ops.guard import PLAIN
-from .chain_nodes import MODULES
+from .chain_nodes import MODULES, name_of_activation
 from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, by_kernels
 from .dense_sum import followed
 from .trained_norm import are_bare
@@ -52,7 +52,7 @@ def normed(
     tensor([[0.5000, 3.5000]])
     """
     is_name = type(last) is str
-    activation = last if is_name else MODULES.get(type(last))
+    activation = last if is_name else name_of_activation(last)
     if (
         is_norm(norm)
         and activation is not None

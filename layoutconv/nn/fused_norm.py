@@ -136,6 +136,17 @@ def is_bare(module: Any) -> bool:
     return not (own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own)
 
 
+def is_relu6(module: Any) -> bool:
+    """Return whether a ``torch.nn.ReLU6`` has the limits that it was made with.
+
+    >>> module = torch.nn.ReLU6()
+    >>> module.max_val = 3.0
+    >>> is_relu6(torch.nn.ReLU6()), is_relu6(module)
+    (True, False)
+    """
+    return bool(module.min_val == 0.0 and module.max_val == 6.0)
+
+
 def following(modules: Sequence[Any], start: int) -> tuple[Any, Any, int]:
     """Return the norm and the activation from ``start`` on, None for what is not there, and how
     many modules these are.
@@ -212,7 +223,7 @@ def normalised(
     activation, slope = None, 0.01
     if last is not None:
         activation = ACTIVATIONS[type(last)]
-        if not is_bare(last):
+        if not is_bare(last) or (activation == "relu6" and not is_relu6(last)):
             return None
         if activation == "leaky_relu":
             slope = float(last.negative_slope)
