@@ -18,6 +18,11 @@ from .dense_batch_norm import by_kernels
 from .fused_batch_norm import may_be_fused
 from .trained_norm import are_bare
 
+# Attributes that are read at every call. Others may change what a forward pass does.
+READ = frozenset({
+    "weight", "bias", "running_mean", "running_var", "num_batches_tracked", "eps", "momentum",
+    "drop", "act",
+})  # fmt: skip
 _RANKS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 
 
@@ -65,7 +70,10 @@ def has_activation(norm: Any) -> bool:
 
 def is_norm_and(norm: Any, last: torch.nn.Module, *, training: bool) -> bool:
     """Return whether a copy of a batch norm of torch's, or of a subclass, computes in float64 what
-    ``last`` makes of torch's own, and leaves the same statistics.
+    ``last`` makes of torch's own, and leaves the same statistics; in training, too, whether it
+    keeps the dtype of bfloat16 images.
+
+    Results of the second call are large: limits beyond 6 are seen, too.
 
     >>> is_norm_and(torch.nn.BatchNorm1d(3), torch.nn.Identity(), training=False)
     True
@@ -88,10 +96,16 @@ def is_norm_and(norm: Any, last: torch.nn.Module, *, training: bool) -> bool:
                     numbers = torch.randn(found.shape, generator=random, dtype=torch.float64)
                     found.copy_(numbers.abs() + 0.5 if name == "running_var" else numbers)
                 tensor.copy_(found)
-            shape = 3, norm.num_features, *[2, 3, 2][:rank]
+            shape = 3, norm.num_features, *[5, 3, 2][:rank]
             x = 3 * torch.randn(shape, generator=random, dtype=torch.float64)
-            one = [own.forward(x), *own.buffers()]  # buffers after the call
-            other = [after(theirs(x)), *theirs.buffers()]
+            one, other = [own.forward(x)], [after(theirs(x))]
+            x.flatten(2)[0, :, 0] = 1000.0
+            for parameter in (*own.parameters(recurse=False), *theirs.parameters()):
+                parameter.mul_(1000.0)
+            one += [own.forward(x), *(b.clone() for b in own.buffers())]  # after the calls
+            other += [after(theirs(x)), *theirs.buffers()]
+            if training and own.float().forward(x.bfloat16()).dtype is not torch.bfloat16:
+                return False
     except Exception:  # whatever somebody else's code raises
         return False
     return len(one) == len(other) and all(map(_is_close, one, other))

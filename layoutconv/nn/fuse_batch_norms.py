@@ -22,7 +22,13 @@ from .forward_code import UnknownPass
 from .fused_batch_norm import NORMS, is_container, is_norm, sequence
 from .made_class import subclass
 from .norm_chains import rewritten, tail
-from .rewritten_class import methods_of, restore_class, rewritten_class, why_not_changed
+from .rewritten_class import (
+    methods_of,
+    restore_class,
+    restoring_methods,
+    rewritten_class,
+    why_not_changed,
+)
 from .sequences import SEQUENCES
 from .trained_norm import are_bare
 
@@ -218,7 +224,8 @@ def _norm_and_activation(kind: Any) -> Any:
         found = act_norm.fused(self, args, named)
         return kind.forward(self, *args, **named) if found is None else found
 
-    return subclass(kind, (kind,), _new_norm, {"forward": forward, **methods_of(kind)})
+    methods = {"forward": forward, **restoring_methods(kind, act_norm.READ), **methods_of(kind)}
+    return subclass(kind, (kind,), _new_norm, methods)
 
 
 def _new_sequence(kind: type, *arguments: Any) -> Any:

@@ -43,6 +43,31 @@ def methods_of(kind: Any) -> dict[str, Any]:
     return {_KIND: kind, "__prepare_scriptable__": refuse_scripting}
 
 
+def restoring_methods(kind: Any, read: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Methods of a class made of ``kind``, by which a module gets that again when an attribute is
+    set or deleted; ``read`` are those that the written pass reads at every call.
+
+    >>> module = torch.nn.ReLU()
+    >>> methods = {**methods_of(torch.nn.ReLU), **restoring_methods(torch.nn.ReLU)}
+    >>> module.__class__ = type("Other", (torch.nn.ReLU,), methods)
+    >>> module.inplace = True
+    >>> type(module) is torch.nn.ReLU
+    True
+    """
+    kept = _OF_TORCH | read
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if name not in kept:
+            restore_class(self)
+        kind.__setattr__(self, name, value)
+
+    def delete_attribute(self: Any, name: str) -> None:
+        restore_class(self)
+        kind.__delattr__(self, name)
+
+    return {"__setattr__": set_attribute, "__delattr__": delete_attribute}
+
+
 def why_not_changed(part: Any) -> str | None:
     """The reason to leave the class of a module as it is.
 
@@ -78,19 +103,7 @@ def rewritten_class(kind: Any, code: Code, training: bool) -> Any:
             return kind.forward(self, *args, **named)
         return run(self, *args)
 
-    def set_attribute(self: Any, name: str, value: Any) -> None:
-        if name not in _OF_TORCH:
-            restore_class(self)
-        kind.__setattr__(self, name, value)
-
-    def delete_attribute(self: Any, name: str) -> None:
-        restore_class(self)
-        kind.__delattr__(self, name)
-
-    methods = {
-        "forward": forward, "__setattr__": set_attribute, "__delattr__": delete_attribute,
-        **methods_of(kind),
-    }  # fmt: skip
+    methods = {"forward": forward, **restoring_methods(kind), **methods_of(kind)}
     return subclass(kind, (kind,), partial(_new, code, training), methods)
 
 
