@@ -45,8 +45,8 @@ def passed(kind: str, grad: Any, y: Any, slope: Any = None) -> Any:
         share = _sigmoid(y)
         return grad * share * (1.0 + y * (1.0 - share))
     if kind == "hardswish":
-        inner = select(y < -3.0, nothing, grad * (y * (1.0 / 3.0) + 0.5))
-        return select(y > 3.0, grad, inner)
+        inner = select(y <= -3.0, nothing, grad * (y * (1.0 / 3.0) + 0.5))
+        return select(y >= 3.0, grad, inner)
     return grad
 
 

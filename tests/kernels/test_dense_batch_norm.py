@@ -139,6 +139,32 @@ def test_gradients_of_parameters_where_no_kink_is_near() -> None:
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("last", ["relu", "relu6", "silu", "hardswish"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_at_kinks_and_far_from_0_it_is_torchs(last: str, dtype: torch.dtype) -> None:
+    """A weight of 0 has results that are the bias: exactly a kink, or so large that one factor of
+    an activation overflows.
+    """
+    bias = torch.tensor([-1e4, -100.0, -88.5, -6.0, -3.0, 0.0, 3.0, 6.0, 88.5, 100.0, 1e4])
+    ours, theirs = norms(2, len(bias), activation=last)
+    for module in ours, theirs:
+        torch.nn.init.zeros_(module.weight)
+        module.bias.data.copy_(bias)
+    x, grad = images(0, 2, len(bias), 3, 3, dtype=dtype), images(1, 2, len(bias), 3, 3, dtype=dtype)
+    found = step(ours, [x], ours, grad)
+
+    def expected(x: Tensor) -> Tensor:
+        y = theirs(x)
+        if last != "hardswish":
+            return activate(y, last)
+        # Its gradient at -3 and 3 is 0 and 1, as torch has it since 2.8.
+        return torch.where(y >= 3, y, torch.where(y <= -3, 0.0, y * (y + 3) / 6))
+
+    wanted = step(theirs, [x.double()], expected, grad.double())
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=2e-3, atol=2e-5)
+
+
 def test_gradients_in_any_memory_are_taken() -> None:
     ours, _ = norms(2, 16, activation="relu")
     x, grad = images(0, 2, 16, 3, 5).requires_grad_(), images(1, 2, 16, 3, 5)
