@@ -98,8 +98,9 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
 
     Left as they are: norms of a subclass, or over ranks; norms that another activation follows;
     modules that ``torch.fx`` cannot record, as those whose path depends on numbers, with optional
-    arguments, or that change modes of autograd; ``BatchNorm1d`` in a ``Sequential``, where sparse
-    tensors may come by.
+    arguments, or that change modes of autograd, and modules that read attributes of their parts;
+    ``BatchNorm1d`` in a ``Sequential``, where sparse tensors may come by. What is written later to
+    a list or an object that an attribute holds is not seen: fuse such a module again.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
 

@@ -34,10 +34,11 @@ _IN_PLACE = (
 )  # fmt: skip
 
 
-def recorded(module: Any, *, training: bool = True) -> Graph:
+def recorded(module: Any, *, training: bool = True, lasting: bool = True) -> Graph:
     """The graph of the forward pass of a module in training, or in evaluation.
 
-    Raises :class:`UnknownPass` where nobody can say what it is.
+    Raises :class:`UnknownPass` where nobody can say what it is. One that is to be ``lasting`` reads
+    no attributes of the parts of a module: nobody would see that these are set later.
 
     >>> class Twice(torch.nn.Module):
     ...     def forward(self, x):
@@ -46,7 +47,10 @@ def recorded(module: Any, *, training: bool = True) -> Graph:
     >>> [node.target for node in recorded(Twice()).nodes]
     ['x', <built-in function iadd>, 'output']
     """
-    graph, other = (_recorded(module, training, other) for other in (False, True))
+    with attributes_read(module) as read:
+        graph, other = (_recorded(module, training, other) for other in (False, True))
+    if lasting and read:
+        raise UnknownPass(f"it reads `{read[0]}` of one of its parts, which may be set later")
     if graph.python_code("self").src != other.python_code("self").src:
         raise UnknownPass("it depends on autocast, or on whether gradients are wanted")
     return graph
@@ -172,6 +176,37 @@ def undone(module: torch.nn.Module) -> Iterator[list[str]]:
                 child.__dict__.clear()
                 child.__dict__.update(was)
                 done.append(_SETS)
+
+
+@contextmanager
+def attributes_read(module: torch.nn.Module) -> Iterator[list[str]]:
+    """The names of plain attributes of the parts of a module that are read within, in a list.
+
+    >>> net = torch.nn.Sequential(torch.nn.Dropout(0.5))
+    >>> with attributes_read(net) as read:
+    ...     net.training, net[0].p
+    (True, 0.5)
+    >>> read
+    ['p']
+    """
+    parts, read = {id(part) for part in module.modules() if part is not module}, []
+    kind: Any = torch.nn.Module
+    get = kind.__getattribute__
+
+    def watching(self: Any, name: str) -> Any:
+        if id(self) in parts and name[0] != "_" and name in get(self, "__dict__"):
+            read.append(name)
+        return get(self, name)
+
+    before = kind.__dict__.get("__getattribute__")
+    kind.__getattribute__ = watching
+    try:
+        yield read
+    finally:
+        if before is None:
+            del kind.__getattribute__
+        else:
+            kind.__getattribute__ = before
 
 
 def _ask_for_arguments(kind: Any) -> None:

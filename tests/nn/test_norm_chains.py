@@ -257,3 +257,31 @@ class Absolute(Counting):
 @pytest.mark.parametrize("training", [False, True])
 def test_norms_that_do_more_or_otherwise_are_no_norms(kind: Any, training: bool) -> None:
     assert not is_norm_and(kind(), nn.ReLU(), training=training)
+
+
+def dropped_by_a_number(self: Any, x: Tensor) -> Tensor:
+    y = self.relu(self.norm(self.conv(x)))
+    return nn.functional.dropout(y, self.drop.p, self.training)
+
+
+def only_while_a_part_trains(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    return self.relu(y) if self.drop.training else y
+
+
+@pytest.mark.parametrize(
+    ("forward", "name", "change"),
+    [
+        (dropped_by_a_number, "p", lambda net: setattr(net.drop, "p", 1.0)),
+        (only_while_a_part_trains, "training", lambda net: net.drop.eval()),
+    ],
+)
+def test_attributes_of_parts_that_are_set_later_count(
+    forward: Callable[[Any, Tensor], Any], name: str, change: Callable[[Any], object]
+) -> None:
+    net = block(forward, drop=nn.Dropout(0.0))
+    ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
+    change(net), change(ours)
+    x = image()[:, :1].repeat(1, C, 1, 1)
+    assert torch.equal(ours(x), net(x))
+    assert f"it reads `{name}` of one of its parts" in report.left["norm"]
