@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from inspect import Parameter, signature
+from threading import RLock
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from ..base.torch_internals import saved_tensors_hooks_on_top
 from .forward_code import UnknownPass
 
 _DEVICES = "cpu", "cuda"
+_WATCHING = RLock()
 _SETS = "it sets attributes"
 _HOLDERS = list, dict, set
 _IN_PLACE = (
@@ -189,24 +191,25 @@ def attributes_read(module: torch.nn.Module) -> Iterator[list[str]]:
     >>> read
     ['p']
     """
-    parts, read = {id(part) for part in module.modules() if part is not module}, []
+    parts = {id(part) for part in module.modules() if part is not module}
+    read: list[str] = []
     kind: Any = torch.nn.Module
-    get = kind.__getattribute__
 
     def watching(self: Any, name: str) -> Any:
         if id(self) in parts and name[0] != "_" and name in get(self, "__dict__"):
             read.append(name)
         return get(self, name)
 
-    before = kind.__dict__.get("__getattribute__")
-    kind.__getattribute__ = watching
-    try:
-        yield read
-    finally:
-        if before is None:
-            del kind.__getattribute__
-        else:
-            kind.__getattribute__ = before
+    with _WATCHING:  # two threads at once would leave one of theirs behind
+        before, get = kind.__dict__.get("__getattribute__"), kind.__getattribute__
+        kind.__getattribute__ = watching
+        try:
+            yield read
+        finally:
+            if before is None:
+                del kind.__getattribute__
+            else:
+                kind.__getattribute__ = before
 
 
 def _ask_for_arguments(kind: Any) -> None:

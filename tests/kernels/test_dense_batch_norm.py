@@ -157,7 +157,7 @@ def test_at_kinks_and_far_from_0_it_is_torchs(last: str, dtype: torch.dtype) -> 
         y = theirs(x)
         if last != "hardswish":
             return activate(y, last)
-        # Its gradient at -3 and 3 is 0 and 1, as torch has it since 2.8.
+        # Its gradient at -3 and 3 is 0 and 1, as torch 2.13 has it.
         return torch.where(y >= 3, y, torch.where(y <= -3, 0.0, y * (y + 3) / 6))
 
     wanted = step(theirs, [x.double()], expected, grad.double())
