@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """Positions of what a launch is told of a level."""
+    """Positions of a level's arguments among those of a launch."""
 
     cells: int
     slots: int
@@ -57,7 +57,7 @@ class _Level(NamedTuple):
 
 
 class _Map(NamedTuple):
-    """Positions of what it is told of a map."""
+    """Positions of a map's arguments."""
 
     order: int
     found: int

@@ -51,7 +51,7 @@ def called_in_a_row(module: Any, is_conv: Any) -> list[Called]:
     [Called(conv='conv', after=('norm',))]
     """
     try:
-        graph = recorded(module, training=False, lasting=False)
+        graph = recorded(module, training=False, rewrites=False)
     except UnknownPass:
         return []
     calls = _calls_of(graph)

@@ -36,11 +36,11 @@ _IN_PLACE = (
 )  # fmt: skip
 
 
-def recorded(module: Any, *, training: bool = True, lasting: bool = True) -> Graph:
+def recorded(module: Any, *, training: bool = True, rewrites: bool = True) -> Graph:
     """The graph of the forward pass of a module in training, or in evaluation.
 
-    Raises :class:`UnknownPass` where nobody can say what it is. One that is to be ``lasting`` reads
-    no attributes of the parts of a module: nobody would see that these are set later.
+    Raises :class:`UnknownPass` where nobody can say what it is. If it ``rewrites`` the pass, also
+    where that reads attributes of a module's parts: nobody would see that these are set later.
 
     >>> class Twice(torch.nn.Module):
     ...     def forward(self, x):
@@ -51,7 +51,7 @@ def recorded(module: Any, *, training: bool = True, lasting: bool = True) -> Gra
     """
     with attributes_read(module) as read:
         graph, other = (_recorded(module, training, other) for other in (False, True))
-    if lasting and read:
+    if rewrites and read:
         raise UnknownPass(f"it reads `{read[0]}` of one of its parts, which may be set later")
     if graph.python_code("self").src != other.python_code("self").src:
         raise UnknownPass("it depends on autocast, or on whether gradients are wanted")

@@ -1,6 +1,6 @@
 """Rates and times of pointwise layers of 16 bits and whole vectors: short sums, bound by memory.
 
-Fitted on an H200 to 8,755 trials of tiles, 789 passes of layers of networks and of channels drawn
+Fitted on an H200 to 8,701 trials of tiles, 793 passes of layers of networks and of channels drawn
 at random; by halves of them, fitted on one and judged on the other (docs/lab_notebook.md). Rates
 are those of an earlier fit, to 4,476 of these: by halves new ones chose no better. Where a tile is
 not here, ``tile_table.py`` has it.
@@ -25,9 +25,9 @@ ROW_16, ROW_48, ROW_PART, ROW_LINE, VECTOR = 0.0057, 0.0038, 0.0018, 0.0005, 0.0
 # Of a persistent kernel, microseconds in which an SM stores 1000 results of a tile and does nothing
 # else; half of that with ping-pong consumers.
 STORE = 0.0114
-# Microseconds of a load, in which all stages but one are on their way: of a persistent kernel; of
-# one that one warp loads, of a multistage one, and of that's sums over pixels, beyond the first
-# stages. Others hide it.
+# Microseconds of a load, in which all stages but one are on their way: of a persistent kernel; and,
+# beyond the first stages, of a tile that one warp loads, of a multistage one, and of a multistage
+# one that sums over pixels. Others hide it.
 PERSISTENT_LATENCY, ONE_WARP_LATENCY, LATENCY, LATENCY_OF_SUMS = 0.66, 0.17, 0.39, 0.71
 # Of a multistage kernel's start, what a further wave takes: CTAs of an SM overlap.
 MORE_WAVES = 0.72
@@ -190,8 +190,8 @@ class Latency(NamedTuple):
 
     Attributes:
         k_tile: microseconds of one, beside others that are on their way.
-        ahead: k-tiles of a sum that are loaded at once, and not waited for: none where the last
-            sum's products hide no load.
+        ahead: k-tiles of a sum that are loaded at once, and not waited for: none of a persistent
+            kernel, whose sums are one pipeline.
     """
 
     k_tile: float
