@@ -1,4 +1,4 @@
-"""Dense convolutions with the sum and the ReLU after them, in one launch, in evaluation."""
+"""Dense convolutions with a sum, and a ReLU if there is one, in one launch, in evaluation."""
 
 from __future__ import annotations
 
@@ -37,20 +37,38 @@ def is_open(module: Any) -> bool:
     )
 
 
-def conv_within(module: Any) -> Any:
-    """The one module of a ``torch.nn.Sequential`` that does something, and of that; else a module
-    itself.
+def split(module: Any) -> tuple[list[Any], Any]:
+    """The last module of a ``torch.nn.Sequential`` that does something, and of that, after those
+    before it; else a module itself, after none.
 
-    >>> conv = Conv2d(4, 4, 3)
-    >>> conv_within(torch.nn.Sequential(conv, torch.nn.Identity())) is conv
-    True
+    >>> relu, conv = torch.nn.ReLU(), Conv2d(4, 4, 3)
+    >>> split(torch.nn.Sequential(relu, torch.nn.Sequential(conv, torch.nn.Identity())))
+    ([ReLU()], Conv2d(4, 4, kernel_size=(3, 3), stride=(1, 1)))
     """
+    before: list[Any] = []
     while type(module).forward is torch.nn.Sequential.forward and are_bare(module):
         parts = working(module)
-        if len(parts) != 1:
+        if not parts:
             break
-        module = parts[0]
-    return module
+        before += parts[:-1]
+        module = parts[-1]
+    return before, module
+
+
+def ahead(module: Any, input: Any) -> tuple[Any, Any]:
+    """The last module of a container, as of :func:`split`, and what those before it make of an
+    input.
+
+    >>> found, x = ahead(torch.nn.Sequential(torch.nn.ReLU(), Conv2d(1, 1, 1)), torch.tensor(-1.0))
+    >>> found, x
+    (Conv2d(1, 1, kernel_size=(1, 1), stride=(1, 1)), tensor(0.))
+    """
+    if has_global_hooks():
+        return module, input
+    before, last = split(module)
+    for part in before:
+        input = part(input)
+    return last, input
 
 
 def summed(
@@ -63,19 +81,19 @@ def summed(
 ) -> Tensor:
     """``last(between(conv(input)) + past)``, of modules and tensors.
 
-    ``conv`` may be a container of one. ``between`` were identities when this was written; ``last``
-    is a ``torch.nn.ReLU``, or "relu" for a function. ``in_place`` says that the sum is ``+=``.
+    ``between`` were identities when this was written; ``last`` is a ``torch.nn.ReLU``, "relu" for a
+    function, or None. ``in_place`` says that the sum is ``+=``.
 
     >>> conv, x = Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
     >>> y = torch.relu(conv(x) + x)
     >>> torch.allclose(summed(conv, x, torch.nn.ReLU(), x), y, atol=1e-6)
     True
     """
-    own = conv_within(conv)
-    if _is_one_launch(own, input, last, past, between):
-        modes = own.stride, own.padding, own.dilation, own.groups
-        weight, bias = weight_and_bias(own)
-        found: Tensor = own._function(input, weight, bias, *modes, activation="relu", residual=past)
+    if _is_one_launch(conv, input, last, past, between):
+        modes = conv.stride, conv.padding, conv.dilation, conv.groups
+        weight, bias = weight_and_bias(conv)
+        follows = {"activation": None if last is None else "relu", "residual": past}
+        found: Tensor = conv._function(input, weight, bias, *modes, **follows)
         return found
     y = conv(input)
     for module in between:
@@ -84,8 +102,8 @@ def summed(
 
 
 def followed(y: Any, last: Any, past: Any, in_place: bool) -> Tensor:
-    """``last(y + past)`` as a forward pass has it: ``past`` may be None, ``last`` a module or the
-    name of a function.
+    """``last(y + past)`` as a forward pass has it: ``past`` may be None, ``last`` None, a module or
+    the name of a function.
 
     >>> followed(torch.tensor([-1.0, 1.0]), "relu", torch.ones(2), False)
     tensor([0., 2.])
@@ -95,6 +113,8 @@ def followed(y: Any, last: Any, past: Any, in_place: bool) -> Tensor:
             y += past
         else:
             y = y + past
+    if last is None:
+        return y  # type: ignore[no-any-return]
     return activate(y, last) if isinstance(last, str) else last(y)  # type: ignore[no-any-return]
 
 
@@ -104,7 +124,7 @@ def _is_one_launch(conv: Any, input: Any, last: Any, past: Any, between: Sequenc
         type(input) in PLAIN
         and type(past) in PLAIN
         and is_open(conv)
-        and (last == "relu" or type(last) is torch.nn.ReLU)
+        and (last is None or last == "relu" or type(last) is torch.nn.ReLU)
         and all(type(module) is torch.nn.Identity for module in between)
         and are_bare(conv, None if last == "relu" else last, *between)
         and not has_global_hooks()

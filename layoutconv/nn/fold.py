@@ -35,9 +35,9 @@ def fold_batch_norms(module: Module) -> Module:
     after the other, as those of ResNets do. ``torch.fx`` records such passes; what it cannot
     record stays. ``torch.nn.Identity`` takes the places of what is folded, so that names and
     numbers of the other modules stay. What such a pass adds to the result of a dense convolution,
-    and a ReLU after that, become part of its launch: the module gets a subclass of its class, until
-    an attribute of it is set. The result is equal but for rounding, for inference alone: what is
-    folded cannot be trained apart any more.
+    or of a ``Sequential`` that ends in one, and a ReLU after that, become part of its launch: the
+    module gets a subclass of its class, until an attribute of it is set. The result is equal but
+    for rounding, for inference alone: what is folded cannot be trained apart any more.
 
     In a :class:`~layoutconv.nn.Residual` whose body ends in a sparse convolution, that takes up the
     sum and the activation too, and a ``torch.nn.Linear`` beside it its batch norm.
@@ -83,7 +83,7 @@ def fold_batch_norms(module: Module) -> Module:
 
 
 def _end_in_sums(part: Any) -> None:
-    """Let convolutions add what their module adds to their results, and a ReLU follow."""
+    """Let convolutions add what their module adds to their results, and a ReLU then follow."""
     if is_sequence(part) or not any(map(_takes_norms, part.modules())):
         return
     restore_class(part)

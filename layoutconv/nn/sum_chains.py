@@ -1,12 +1,14 @@
-"""Find ``relu(conv(x) + shortcut)`` in the forward pass of a module in evaluation, and write it as
-one call.
+"""Find ``conv(x) + shortcut`` and ``relu(conv(x) + shortcut)`` in the forward pass of a module in
+evaluation, and write each as one call.
 
-The convolution moves to where the ReLU is. So nothing but convolutions, pools and identities may
-come in between, which write to nothing that they are given.
+The convolution moves to where the sum or the ReLU is; what comes before it in a container stays. So
+nothing but convolutions, pools and identities may come in between, which write to nothing that they
+are given.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ from torch.fx import Node
 from torch.nn.modules.pooling import _AvgPoolNd, _MaxPoolNd
 
 from .chain_nodes import is_identity, is_in_place, is_relu, is_sum, only_user
-from .dense_sum import conv_within, is_open, summed
+from .dense_sum import ahead, is_open, split, summed
 from .forward_code import Code, UnknownPass, code_of
 from .recorded_pass import recorded
 from .trained_norm import are_bare
@@ -23,27 +25,31 @@ _WRITE_NOTHING = torch.nn.Identity, torch.nn.AdaptiveAvgPool2d, _AvgPoolNd, _Max
 
 
 class _Chain(NamedTuple):
-    """Nodes from a convolution, or a container of one, to a ReLU: a sum and the ReLU come last."""
+    """A convolution, or a container that ends in one, and identities after it; a sum, and a ReLU or
+    None.
+    """
 
-    nodes: tuple[Node, ...]
+    convolved: tuple[Node, ...]
+    add: Node
+    relu: Node | None = None
 
     @property
-    def add(self) -> Node:
-        return self.nodes[-2]
+    def last(self) -> Node:
+        return self.relu or self.add
 
     @property
-    def relu(self) -> Node:
-        return self.nodes[-1]
+    def nodes(self) -> tuple[Node, ...]:
+        return (*self.convolved, self.add, *([] if self.relu is None else [self.relu]))
 
     def past(self) -> Any:
         """The node that is added, as the graph is now."""
         first, second = self.add.args
-        return second if first is self.nodes[-3] else first
+        return second if first is self.convolved[-1] else first
 
 
 def rewritten(module: Any) -> Code | None:
-    """The forward pass of a module in evaluation, with the sums and ReLUs after convolutions in
-    their launches; None where there are none, or nobody can say what the pass does.
+    """The forward pass of a module in evaluation, with the sums after convolutions, and ReLUs after
+    these, in their launches; None where there are none, or nobody can say what the pass does.
 
     >>> rewritten(torch.nn.Linear(2, 2)) is None
     True
@@ -51,9 +57,9 @@ def rewritten(module: Any) -> Code | None:
     try:
         graph = recorded(module, training=False)
         found = [chain for node in graph.nodes if (chain := _chain(module, node)) is not None]
-        chains = {chain.relu: chain for chain in found}  # of two convolutions the last
+        chains = {chain.add: chain for chain in found}  # of two convolutions the last
         for chain in chains.values():
-            _write(chain)
+            _write(module, chain)
         return code_of(graph) if chains else None
     except UnknownPass:
         return None
@@ -63,28 +69,38 @@ def _chain(module: Any, conv: Node) -> _Chain | None:
     """The chain that begins with a node, if one does."""
     if conv.op != "call_module" or len(conv.args) != 1 or conv.kwargs:
         return None
-    if not is_open(conv_within(module.get_submodule(conv.target))):
+    if not is_open(split(module.get_submodule(conv.target))[1]):
         return None
     nodes = [conv]
     try:
         while is_identity(module, user := only_user(nodes[-1])):
             nodes.append(user)
-        if not is_sum(user) or not is_relu(module, relu := only_user(user)):
-            return None
     except UnknownPass:
         return None
-    chain = _Chain((*nodes, user, relu))
+    if not is_sum(user):
+        return None
+    chain = _Chain(tuple(nodes), user)
     past = chain.past()
     if not isinstance(past, Node) or (is_in_place(user) and past is user.args[0]):
         return None
-    return chain if _may_move(module, chain) else None
+    chains = chain._replace(relu=_relu_after(module, user)), chain
+    return next((chain for chain in chains if _may_move(module, chain)), None)
+
+
+def _relu_after(module: Any, add: Node) -> Node | None:
+    """The ReLU that alone reads a sum, if there is one."""
+    try:
+        user = only_user(add)
+    except UnknownPass:
+        return None
+    return user if is_relu(module, user) else None
 
 
 def _may_move(module: Any, chain: _Chain) -> bool:
-    """Return whether nothing between a convolution and the ReLU writes, or calls the former."""
-    nodes = list(chain.relu.graph.nodes)
-    own = conv_within(module.get_submodule(chain.nodes[0].target))
-    for node in nodes[nodes.index(chain.nodes[0]) + 1 : nodes.index(chain.relu)]:
+    """Return whether nothing between a convolution and the last node writes, or calls it."""
+    nodes, conv = list(chain.add.graph.nodes), chain.convolved[0]
+    own = split(module.get_submodule(conv.target))[1]
+    for node in nodes[nodes.index(conv) + 1 : nodes.index(chain.last)]:
         if node in chain.nodes or node.op in ("get_attr", "placeholder"):
             continue
         if node.op != "call_module":
@@ -97,15 +113,22 @@ def _may_move(module: Any, chain: _Chain) -> bool:
     return True
 
 
-def _write(chain: _Chain) -> None:
+def _write(module: Any, chain: _Chain) -> None:
     """Call :func:`~layoutconv.nn.dense_sum.summed` in place of a chain."""
-    (conv, *between), graph = chain.nodes[:-2], chain.relu.graph
-    with graph.inserting_before(chain.relu):
-        of_conv, *middle = (graph.get_attr(str(node.target)) for node in (conv, *between))
-        is_module = chain.relu.op == "call_module"
-        last = graph.get_attr(str(chain.relu.target)) if is_module else "relu"
-        given = of_conv, conv.args[0], last, chain.past(), middle, is_in_place(chain.add)
+    (conv, *between), graph, relu = chain.convolved, chain.add.graph, chain.relu
+    input = conv.args[0]
+    with graph.inserting_before(conv):
+        of_conv = graph.get_attr(str(conv.target))
+        if not is_open(module.get_submodule(conv.target)):  # what comes before it stays
+            pair = graph.call_function(ahead, (of_conv, input))
+            of_conv, input = (graph.call_function(operator.getitem, (pair, i)) for i in range(2))
+    with graph.inserting_before(chain.last):
+        middle = [graph.get_attr(str(node.target)) for node in between]
+        last: Any = None if relu is None else "relu"
+        if relu is not None and relu.op == "call_module":
+            last = graph.get_attr(str(relu.target))
+        given = of_conv, input, last, chain.past(), middle, is_in_place(chain.add)
         made = graph.call_function(summed, given)
-    chain.relu.replace_all_uses_with(made)
+    chain.last.replace_all_uses_with(made)
     for node in reversed(chain.nodes):
         graph.erase_node(node)

@@ -1,4 +1,4 @@
-"""Sums and ReLUs after convolutions in evaluation, as one call, beside what modules did before."""
+"""Sums after convolutions in evaluation, and ReLUs, as one call, beside what modules did before."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Ends(nn.Module):
         self.act, self.other, self.pool = nn.ReLU(inplace=True), nn.ReLU(), nn.MaxPool2d(3, 1, 1)
         self.same, self.norm = nn.Identity(), nn.BatchNorm2d(4)
         self.body = nn.Sequential(nn.Conv2d(4, 4, 3, 1, 1), nn.Identity())
+        expanded = nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU6(True)), nn.Conv2d(8, 8, 3, 1, 1, 1, 8)
+        self.deep = nn.Sequential(*expanded, nn.Sequential(nn.Conv2d(8, 4, 1)), nn.Identity())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.call(self, x)
@@ -62,6 +64,15 @@ CHAINS: dict[str, tuple[Callable[[Any, Tensor], Tensor], int]] = {
     "a pool in between": (lambda net, x: net.act(net.first(x) + net.pool(x)), 1),
     "identities": (lambda net, x: net.act(net.same(net.first(x)) + x), 1),
     "a sequence": (lambda net, x: net.act(net.body(x) + x), 1),
+    "no ReLU": (lambda net, x: net.first(x) + x, 1),
+    "no ReLU, in place": (lambda net, x: operator.iadd(net.first(x), x), 1),
+    "another function after it": (lambda net, x: torch.sigmoid(x + net.first(x)), 1),
+    "a sum that is read again": (lambda net, x: (s := net.first(x) + x) * net.other(s), 1),
+    "a sum that changes": (lambda net, x: net.act((net.first(x) + x).mul_(2)), 1),
+    "of two convolutions": (lambda net, x: net.first(x) + net.second(x), 1),
+    "the end of a container": (lambda net, x: x + net.deep(x), 1),
+    "the end of a container, and a ReLU": (lambda net, x: net.act(net.deep(x) + net.pool(x)), 1),
+    "sums in a row": (lambda net, x: net.second(y := net.first(x) + x) + y, 2),
     "one after the other": (
         lambda net, x: net.other(net.second(y := net.act(net.first(x) + x)) + y), 2
     ),
@@ -83,11 +94,9 @@ def test_a_chain_is_one_launch(name: str, launches: list[bool]) -> None:
 
 OTHERS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "no sum": lambda net, x: net.act(net.first(x)),
-    "no ReLU": lambda net, x: net.first(x) + x,
     "a number": lambda net, x: net.act(net.first(x) + 1.0),
     "itself": lambda net, x: net.act((y := net.first(x)) + y),
     "a result that is read again": lambda net, x: net.act((y := net.first(x)) + x) + y,
-    "a sum that is read again": lambda net, x: (s := net.first(x) + x) * net.other(s),
     "a factor": lambda net, x: net.act(torch.add(net.first(x), x, alpha=2)),
     "added to the input": lambda net, x: net.act(operator.iadd(x.clone(), net.first(x))),
     "written in between": lambda net, x: net.act(net.first(x) + x.mul_(2)),
@@ -143,9 +152,13 @@ def test_what_changes_later_runs_as_it_is(launches: list[bool]) -> None:
         assert launches == [False]
 
 
-@pytest.mark.parametrize("change", ["replaced", "before", "appended", "hooked"])
+@pytest.mark.parametrize(
+    ("change", "count"), [("replaced", 0), ("before", 1), ("appended", 0), ("hooked", 0)]
+)
 @torch.no_grad()
-def test_containers_that_change_later_run_as_they_are(change: str, launches: list[bool]) -> None:
+def test_containers_that_change_later_run_as_they_are(
+    change: str, count: int, launches: list[bool]
+) -> None:
     """Names are in any order; nothing is set in the block, whose class stays."""
     net: Any = Ends(CHAINS["a sequence"][0])
     names = {"before": nn.Identity(), "conv": nn.Conv2d(4, 4, 3, 1, 1), "bn": nn.Identity()}
@@ -164,7 +177,26 @@ def test_containers_that_change_later_run_as_they_are(change: str, launches: lis
         net.body.bn.register_forward_hook(lambda *_: torch.zeros(2, 4, 7, 6).double())
     launches.clear()
     torch.testing.assert_close(run(net, image()), net(image()), rtol=1e-12, atol=1e-12)
-    assert launches == [False]
+    assert launches == [bool(count)]
+
+
+@torch.no_grad()
+def test_a_container_stays_where_it_was() -> None:
+    """Memory that it writes to is read later, and hooks on all modules see those within."""
+    net: Any = Ends(lambda net, x: net.act(net.deep(x) + net.pool(x)))
+    net.deep.insert(0, nn.ReLU(inplace=True))
+    net = prepared(net)
+    run = compiled(sum_chains.rewritten(net))  # type: ignore[arg-type]
+    one, other = image(), image()
+    torch.testing.assert_close(run(net, one), net(other), rtol=1e-12, atol=1e-12)
+    assert torch.equal(one, other)
+    seen: list[Any] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda m, i, y: seen.append(m))
+    try:
+        run(net, image())
+    finally:
+        handle.remove()
+    assert {net.act, net.pool, *net.deep.modules()} == set(seen)
 
 
 @torch.no_grad()
@@ -194,6 +226,31 @@ def test_shapes_of_results(padding: Any) -> None:
     shape = dense_sum._shape_of(conv, image())
     assert shape == (None if isinstance(padding[0], tuple) else conv(image()).shape)
     assert dense_sum._shape_of(conv, image()[0]) is None
+
+
+class Inverted(nn.Module):
+    """An inverted residual with a linear end, as MobileNetV2 has it."""
+
+    def __init__(self, C: int) -> None:
+        super().__init__()
+        wide = nn.Sequential(nn.Conv2d(C, 3 * C, 1, bias=False), nn.BatchNorm2d(3 * C), nn.ReLU6())
+        deep = nn.Conv2d(3 * C, 3 * C, 3, 1, 1, 1, 3 * C, False), nn.BatchNorm2d(3 * C), nn.ReLU6()
+        end = nn.Conv2d(3 * C, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.conv = nn.Sequential(wide, nn.Sequential(*deep), *end)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv(x)
+
+
+@torch.no_grad()
+def test_folding_lets_linear_bottlenecks_end_in_sums(launches: list[bool]) -> None:
+    net = prepared(nn.Sequential(Inverted(4), Inverted(4)))
+    expected = net(image())
+    folded = lc.nn.fold_batch_norms(net)
+    for one in folded, copy.deepcopy(folded), pickle.loads(pickle.dumps(folded)):
+        launches.clear()
+        torch.testing.assert_close(one(image()), expected, rtol=1e-12, atol=1e-12)
+        assert launches == [True, True]
 
 
 @torch.no_grad()
