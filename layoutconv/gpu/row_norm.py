@@ -197,11 +197,12 @@ def gradients(
     """The gradients of features and of what was added, like these, and of weight and bias, float32
     (2, C), from that of the result; ``out`` is the result, where an activation follows, unless
     kernels make again what that was given. ``plan`` is that of :func:`planned`, ``back()``; the
-    first two have another shape where there is a ``memory``.
+    first two have another shape where there is a ``memory``. There is none of what was added where
+    it is ``grad`` itself: nothing follows the sum, and all rows count.
 
     Of several ranks, those of weight and bias are of this one's rows.
     """
-    kernels, cut = plan or planned(x, norm)
+    kernels, cut = plan or planned(x, norm).back()
     weight, there, ranks = norm.weight, norm.there, norm.ranks
     if x.data_ptr() & (BYTES - 1) or not x.is_contiguous():
         x = _whole(x)
@@ -267,9 +268,12 @@ class NormKernels:
         return found
 
     def back(self) -> NormKernels:
-        """The kernels of the gradients, whose shape leaves out what forward passes alone do."""
+        """The kernels of the gradients, whose shape leaves out what forward passes alone do: also a
+        sum, where the gradient of what was added is that of the result.
+        """
         if self._back is None:
-            self._back = NormKernels(replace(self.shape, running="", counts=False))
+            added = self.shape.added and bool(self.shape.activation or self.shape.masked)
+            self._back = NormKernels(replace(self.shape, running="", counts=False, added=added))
         return self._back
 
 

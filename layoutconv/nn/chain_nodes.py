@@ -30,7 +30,7 @@ _FUNCTIONS: dict[Any, str] = {
     functional.silu: "silu",
     functional.hardswish: "hardswish",
 }
-NO_LAST = "no activation that fuses follows it, nor a sum and one"
+NO_LAST = "no activation that fuses follows it, nor a sum"
 
 
 def only_user(node: Node) -> Node:

@@ -123,6 +123,7 @@ class _OnKernels(torch.autograd.Function):
             x, norm, result, kept, _as_rows(grad, rows, C), ctx.planned,
             (tuple(input.shape), input.stride()),
         )  # fmt: skip
+        dpast = grad if dpast is None and ctx.added else dpast
         if weight is None:
             return dx, None, None, dpast, None
         dw, db = in_shape(both, (C,), (1,)), in_shape(both, (C,), (1,), C)

@@ -73,9 +73,11 @@ def fuse_batch_norms(
 
 
 def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
-    """Let kernels compute ``activation(norm(x))`` and ``relu(norm(x) + shortcut)`` of a model in
-    training, in one pass each way; returns the model. Activations are ReLU, ReLU6, SiLU and
-    Hardswish; after a sum, kernels compute a ReLU, and torch the others.
+    """Let kernels compute ``activation(norm(x))``, ``norm(x) + shortcut`` and
+    ``relu(norm(x) + shortcut)`` of a model in training, in one pass each way; returns the model.
+    Activations are ReLU, ReLU6, SiLU and Hardswish; after a sum, kernels compute a ReLU, and torch
+    the others. The gradient of a shortcut that no ReLU follows is that of the sum, and takes no
+    pass.
 
     Batch norms are found in each ``torch.nn.Sequential``, and in the forward pass of each module
     that calls them, which ``torch.fx`` records. A module that has one gets a subclass of its class.
@@ -96,7 +98,8 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
         inplace: fuse ``module`` itself; else a deep copy, with parameters of its own.
         return_report: return a pair of the model and a :class:`FusionReport`.
 
-    Left as they are: norms of a subclass, or over ranks; norms that another activation follows;
+    Left as they are: norms of a subclass, or over ranks; norms that neither such an activation nor
+    a sum follows, at once or after an ``Identity``, as a stochastic depth is none;
     modules that ``torch.fx`` cannot record, as those whose path depends on numbers, with optional
     arguments, or that change modes of autograd, and modules that read attributes of their parts;
     ``BatchNorm1d`` in a ``Sequential``, where sparse tensors may come by. What is written later to
@@ -114,7 +117,7 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
     >>> net, report = fuse_batch_norms(net, return_report=True)
     >>> print(report)
     1 of 2 batch norms fused
-    left `2`: no activation that fuses follows it, nor a sum and one
+    left `2`: no activation that fuses follows it, nor a sum
     >>> isinstance(net[0], Block), net(torch.ones(2, 4, 3, 3)).shape
     (True, torch.Size([2, 4, 3, 3]))
     """

@@ -44,20 +44,20 @@ def normed(
     """``last(between(norm(input)) + past)``, of modules and tensors.
 
     ``past`` and ``between``, a ``torch.nn.Identity`` when this was written, may be None; ``last``
-    is an activation, or the name of a function. ``in_place`` says that the sum is ``+=``, which has
-    the dtype of the norm.
+    is an activation, the name of a function, or None. ``in_place`` says that the sum is ``+=``,
+    which has the dtype of the norm.
 
     >>> norm, x = torch.nn.BatchNorm1d(1, eps=3.0, affine=False), torch.tensor([[1.0], [3.0]])
     >>> normed(norm, x, torch.nn.ReLU(), x).T
     tensor([[0.5000, 3.5000]])
     """
-    is_name = type(last) is str
-    activation = last if is_name else name_of_activation(last)
+    module = None if type(last) is str else last
+    activation = last if module is None else name_of_activation(module)
     if (
         is_norm(norm)
-        and activation is not None
+        and (activation is not None or last is None)
         and (between is None or type(between) is torch.nn.Identity)
-        and are_bare(norm, None if is_name else last, between)
+        and are_bare(norm, module, between)
         and not has_global_hooks()
     ):
         found = by_kernels(input, norm, past, activation)

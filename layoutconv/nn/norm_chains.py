@@ -1,5 +1,5 @@
-"""Find ``activation(norm(x) + shortcut)`` in the forward pass of a module, and write it as one
-call.
+"""Find ``activation(norm(x) + shortcut)``, of which one may be missing, in the forward pass of a
+module, and write it as one call.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def rewritten(module: Any) -> tuple[Code | None, list[str], dict[str, str]]:
             name = name_of(module, node.target)
             try:
                 chain = _chain(module, node)
-                if any(chain.last is other.last for _, other in chains):
-                    raise UnknownPass("the activation is that of another norm, which is added")
+                if chain.add is not None and any(chain.add is other.add for _, other in chains):
+                    raise UnknownPass("the sum is that of another norm, which is added")
                 chains.append((name, chain))
             except UnknownPass as reason:
                 left.setdefault(name, str(reason))
@@ -65,11 +65,13 @@ def name_of(module: Any, target: str) -> str:
 
 
 class _Chain(NamedTuple):
+    """Nodes from a norm to an activation, or to the sum where ``activation`` is None."""
+
     norm: Node
     between: Node | None
     add: Node | None
     last: Node
-    activation: str
+    activation: str | None
 
     def past(self) -> Any:
         """The node that is added, as the graph is now."""
@@ -80,9 +82,9 @@ class _Chain(NamedTuple):
 
 
 def _chain(module: Any, norm: Node) -> _Chain:
-    """The nodes from a norm to the activation after it.
+    """The nodes from a norm to the activation after it, or to the sum if that does not fuse.
 
-    Raises :class:`UnknownPass` where there is none, or what lies between is no part of it.
+    Raises :class:`UnknownPass` where there is neither, or what lies between is no part of it.
     """
     own = tail(module.get_submodule(norm.target))
     if not are_bare(own):
@@ -92,26 +94,41 @@ def _chain(module: Any, norm: Node) -> _Chain:
     between, node = None, only_user(norm)
     if is_identity(module, node):
         between, node = node, only_user(node)
-    add = None
-    if is_sum(node):
-        add, node = node, only_user(node)
-    activation = activation_at(module, node)
-    if activation is None:
+    add = node if is_sum(node) else None
+    chains = [_Chain(norm, between, add, *end) for end in _ends(module, node)]
+    if not chains:
         raise UnknownPass(NO_LAST)
-    chain = _Chain(norm, between, add, node, activation)
-    past = chain.past()
+    past = chains[0].past()
     if add is not None and not isinstance(past, Node):
         raise UnknownPass("what is added to it is no tensor")
     if is_in_place(add) and past is add.args[0]:  # type: ignore[union-attr]
         raise UnknownPass("it is added to a tensor in place")
-    _ask_whether_it_may_move(module, chain, own)
-    return chain
+    reasons = [_why_it_may_not_move(module, chain, own) for chain in chains]
+    if None not in reasons:
+        raise UnknownPass(str(reasons[0]))
+    return chains[reasons.index(None)]
 
 
-def _ask_whether_it_may_move(module: Any, chain: _Chain, own: Any) -> None:
-    """The norm and the sum move to where the activation is: nothing in between may change what they
-    read, or call the norm.
+def _ends(module: Any, node: Node) -> list[tuple[Node, str | None]]:
+    """The nodes that a chain may end with, the later one first, and their activations: that at a
+    node; or the sum at it, and what follows that.
     """
+    if not is_sum(node):
+        activation = activation_at(module, node)
+        return [] if activation is None else [(node, activation)]
+    try:
+        user = only_user(node)
+    except UnknownPass:
+        return [(node, None)]
+    activation = activation_at(module, user)
+    return [(node, None)] if activation is None else [(user, activation), (node, None)]
+
+
+def _why_it_may_not_move(module: Any, chain: _Chain, own: Any) -> str | None:
+    """The reason not to compute a norm and a sum where the chain ends; None if there is none:
+    nothing in between may change what they read, or call the norm.
+    """
+    end = "sum" if chain.last is chain.add else "activation"
     roots, past = _roots(module, chain.norm.graph), chain.past()
     read = roots[chain.norm] | {own}
     nodes = list(chain.norm.graph.nodes)
@@ -122,11 +139,12 @@ def _ask_whether_it_may_move(module: Any, chain: _Chain, own: Any) -> None:
         if node in parts or node.op in ("get_attr", "placeholder"):
             continue
         if read & set().union(*(roots[given] for given in node.all_input_nodes)):
-            raise UnknownPass("what it reads may be changed before the activation")
+            return f"what it reads may be changed before the {end}"
         if node.op == "call_module" and any(
             part is own for part in module.get_submodule(node.target).modules()
         ):
-            raise UnknownPass("it is called again before the activation")
+            return f"it is called again before the {end}"
+    return None
 
 
 def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
@@ -177,6 +195,6 @@ def _fuse(module: Any, chain: _Chain) -> None:
         given = of_norm, input, last, past, middle, is_in_place(add)
         made = graph.call_function(normed, given)
     node.replace_all_uses_with(made)
-    for part in (node, add, between, norm):
+    for part in dict.fromkeys((node, add, between, norm)):  # a sum may be the last one, too
         if part is not None:
             graph.erase_node(part)

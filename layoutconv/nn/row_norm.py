@@ -144,6 +144,7 @@ class _OnKernels(torch.autograd.Function):
         past = x if ctx.added else None  # whatever it was: its gradient is one like it
         norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.last, ranks=ctx.ranks)
         dx, dpast, both = row_norm.gradients(x, norm, out, kept, grad, ctx.planned)
+        dpast = grad if dpast is None and ctx.added else dpast
         if weight is None:
             return dx, None, None, dpast, None
         C = x.shape[1]

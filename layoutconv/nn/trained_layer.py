@@ -214,6 +214,7 @@ class _Joined(torch.autograd.Function):
             norm = scale, shift, None, 0.0, layer.told[0], None, None, last, None, None
             plan = _new(Planned, (layer.back, ctx.cut))
             dy, dpast, both = row_norm.gradients(y, _new(Norm, norm), out, kept, grad, plan)
+            dpast = grad if dpast is None else dpast
             C = call.kind.K
             dscale, dshift = in_shape(both, (C,), (1,)), in_shape(both, (C,), (1,), C)
             if scale.dtype is not both.dtype:

@@ -124,17 +124,50 @@ def test_an_activation_takes_no_launch_of_its_own(last: str) -> None:
     assert len(kernels(lambda: torch.autograd.grad(norm(x), wanted, grad))) == 4
 
 
-def test_launches_are_two_and_two() -> None:
+@pytest.mark.parametrize("last", [None, "relu"])
+def test_launches_are_two_and_two(last: str | None) -> None:
     x, past, grad = (
         torch.randn(4, 64, 30, 30, device="cuda").half().to(memory_format=torch.channels_last)
         for _ in range(3)
     )
-    norm = lc.nn.BatchNorm2d(64, activation="relu").cuda()
+    norm = lc.nn.BatchNorm2d(64, activation=last).cuda()
     with torch.no_grad():
         assert len(kernels(lambda: norm(x, past))) == 2
     leaves = [t.requires_grad_() for t in (x, past)]
     wanted = (*leaves, *norm.parameters())
     assert len(kernels(lambda: torch.autograd.grad(norm(*leaves), wanted, grad))) == 4
+
+
+@pytest.mark.parametrize("order", ["norm first", "shortcut first", "in place"])
+def test_a_fused_sum_takes_no_launch_and_no_memory(order: str) -> None:
+    """Forward it is part of the norm; backward the gradient of the shortcut is that of the sum."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(64)
+
+        def forward(self, x: Tensor, past: Tensor) -> Tensor:
+            y: Tensor = self.norm(x)
+            if order == "in place":
+                y += past
+                return y
+            return y + past if order == "norm first" else past + y
+
+    block = lc.nn.fuse_batch_norms(Block().cuda())
+    x, past, grad = (
+        torch.randn(4, 64, 30, 30, device="cuda").half().to(memory_format=torch.channels_last)
+        for _ in range(3)
+    )
+    leaves = [t.requires_grad_() for t in (x, past)]
+    wanted = (*leaves, *block.parameters())
+    assert len(kernels(lambda: torch.autograd.grad(block(*leaves), wanted, grad))) == 4
+    before = grad.clone()
+    _, dpast, *_ = torch.autograd.grad(block(*leaves), wanted, grad)
+    assert dpast.data_ptr() == grad.data_ptr()
+    (block(*leaves) + past).backward(grad)
+    assert torch.equal(past.grad, 2 * before)  # type: ignore[arg-type]
+    assert torch.equal(grad, before)
 
 
 class Bottleneck(nn.Module):
@@ -200,8 +233,9 @@ def inverted(last: Any) -> nn.Module:
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "residual": (network, 7),
-    "silu": (lambda: inverted(nn.SiLU), 5),
-    "hardswish": (lambda: inverted(nn.Hardswish), 5),
+    "silu": (lambda: inverted(nn.SiLU), 6),
+    "hardswish": (lambda: inverted(nn.Hardswish), 6),
+    "relu6": (lambda: inverted(nn.ReLU6), 6),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,9 @@ CASES: list[tuple[tuple[int, ...], torch.dtype, str | None, bool]] = [
     ((1, 96, 3, 4, 5), torch.float32, None, True),
     ((2, 24, 7), torch.float32, "relu", True),
     ((9, 5), torch.float32, None, False),
+    ((9, 5), torch.float32, None, True),
+    ((2, 64, 5, 4), torch.float16, None, True),
+    ((3, 40, 3, 3), torch.bfloat16, None, True),
     ((2, 1, 3, 3), torch.float32, "relu", True),
     ((5, 40, 1, 1), torch.float16, "relu", False),
     ((2, 64, 5, 4), torch.float16, "silu", False),
@@ -178,36 +182,45 @@ def test_gradients_in_any_memory_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "added"), [(None, False), ("relu", False), ("relu", True), ("silu", False)]
+    ("last", "added"),
+    [(None, False), (None, True), ("relu", False), ("relu", True), ("silu", False)],
 )
 def test_writing_to_what_is_saved_is_an_error_as_of_torchs(last: str | None, added: bool) -> None:
     """And writing to what is not, as ``ReLU(inplace=True)`` does, is none; results are saved where
-    they are sums.
+    they are a ReLU's, of sums.
     """
     ours, _ = norms(2, 8, activation=last)
     x = images(0, 2, 8, 3, 3).requires_grad_()
     base = x * 1
     y = ours(base, x) if added else ours(base)
     y.mul_(2)
-    if added:
+    if added and last:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
         return
     (found,) = torch.autograd.grad(y.square().sum(), x, retain_graph=True)
     again = x * 1
-    (expected,) = torch.autograd.grad((ours(again) * 2).square().sum(), x)
+    y_again = ours(again, x) if added else ours(again)
+    (expected,) = torch.autograd.grad((y_again * 2).square().sum(), x)
     torch.testing.assert_close(found, expected)
     base.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
 
-@pytest.mark.parametrize(("last", "added"), [("relu", True), ("relu", False), ("silu", False)])
-def test_second_derivatives_and_batches_of_gradients(last: str, added: bool) -> None:
+@pytest.mark.parametrize(
+    ("last", "added"), [("relu", True), ("relu", False), ("silu", False), (None, True)]
+)
+def test_second_derivatives_and_batches_of_gradients(last: str | None, added: bool) -> None:
     ours, theirs = norms(2, 6, activation=last)
     x, past = images(0, 2, 6, 3, 3), images(1, 2, 6, 3, 3)
     found = []
-    for module, call in (ours, ours), (theirs, lambda x, *p: activate(sum(p, theirs(x)), last)):
+
+    def expected(x: Tensor, *past: Tensor) -> Tensor:
+        y = sum(past, theirs(x))
+        return y if last is None else activate(y, last)
+
+    for module, call in (ours, ours), (theirs, expected):
         dtype = next(module.parameters()).dtype
         leaves = [t.to(dtype).detach().requires_grad_() for t in (x, past)[: 1 + added]]
         wanted = (*leaves, *module.parameters())
@@ -220,6 +233,48 @@ def test_second_derivatives_and_batches_of_gradients(last: str, added: bool) -> 
     for one, other in zip(*found, strict=True):
         limit = 1e-4 * max(other.abs().max().item(), 1.0)
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=limit)
+
+
+def test_the_gradient_of_a_shortcut_without_a_relu_is_that_of_the_sum() -> None:
+    """In its own memory, which nobody writes to: tensors that get it have memory of their own."""
+    (ours, _), (other, _) = norms(2, 16), norms(2, 16)
+    x, past, more, grad = (images(seed, 2, 16, 3, 5).requires_grad_() for seed in range(4))
+    grad = grad.detach()
+    before = grad.clone()
+    wanted = x, past, *ours.parameters()
+    dx, dpast, *of_parameters = torch.autograd.grad(ours(x, past), wanted, grad)
+    assert dpast.data_ptr() == grad.data_ptr()
+    alone = torch.autograd.grad(ours(x), (x, *ours.parameters()), grad)
+    assert all(map(torch.equal, (dx, *of_parameters), alone))
+    (ours(x, past) + other(x, more) + past).backward(grad)
+    for leaf, times in (past, 2), (more, 1):
+        assert torch.equal(leaf.grad, times * before)  # type: ignore[arg-type]
+        leaf.grad.add_(1)  # type: ignore[union-attr]
+    assert torch.equal(more.grad, before + 1)  # type: ignore[arg-type]
+    assert torch.equal(grad, before)
+
+
+def test_a_shortcut_that_the_norm_is_of_too_gets_both_gradients() -> None:
+    ours, theirs = norms(2, 16)
+    x, grad = images(0, 2, 16, 3, 5), images(1, 2, 16, 3, 5)
+    found = step(ours, [x], lambda x: ours(x, x), grad)
+    wanted = step(theirs, [x.double()], lambda x: theirs(x) + x, grad.double())
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_without_a_relu_shares_the_kernels_backward_of_a_norm() -> None:
+    x = images(0, 4, 16).contiguous()
+    plain = row_norm.Norm(None, None, None, 0.1, 1e-5)
+    last, added, both = (
+        row_norm.planned(x, plain._replace(**more)).back().kernels.shape
+        for more in ({"activation": "relu"}, {"past": x}, {"past": x, "activation": "relu"})
+    )
+    assert added == row_norm.planned(x, plain).back().kernels.shape
+    assert both == replace(last, added=True)
+    there = torch.ones(4, dtype=torch.bool)
+    masked = row_norm.planned(x, plain._replace(past=x, there=there)).back().kernels.shape
+    assert masked == replace(added, masked=True, added=True)
 
 
 def test_without_a_gradient_it_is_one_pass(may_launch: Launches) -> None:

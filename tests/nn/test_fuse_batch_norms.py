@@ -124,13 +124,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
     """
     found: list[tuple[Any, bool]] = []
 
-    def computed(input: Tensor, module: Any, past: Any, activation: str) -> Tensor | None:
+    def computed(input: Tensor, module: Any, past: Any, activation: str | None) -> Tensor | None:
         if not module.training:
             return None
         found.append((module, past is not None))
         y = nn.BatchNorm2d.forward(module, input)
         y = y if past is None else y + past
-        return activate(y, activation)
+        return y if activation is None else activate(y, activation)
 
     monkeypatch.setattr(fused_batch_norm, "by_kernels", computed)
     return found

@@ -1,4 +1,6 @@
-"""Passes in which norms stay: not all of them is known, or more would change than they do."""
+"""Passes in which norms stay: not all of them is known, or more would change than they do; and sums
+that end a chain.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import layoutconv as lc
 from layoutconv.nn.act_norm import is_norm_and
 
 from . import test_fuse_batch_norms
-from .test_fuse_batch_norms import C, image
+from .test_fuse_batch_norms import C, image, step
 
 calls = test_fuse_batch_norms.calls  # a fixture
 
@@ -78,13 +80,6 @@ def input_changed_by_a_module(self: Any, x: Tensor) -> Tensor:
     return torch.relu(y + z)
 
 
-def shortcut_changed(self: Any, x: Tensor) -> Tensor:
-    h = x.clone()
-    y = self.norm(self.conv(x)) + h
-    h.mul_(0)
-    return torch.relu(y) + h
-
-
 def state_between(self: Any, x: Tensor) -> Tensor:
     """Statistics that the norm has just moved."""
     y = self.norm(self.conv(x))
@@ -108,6 +103,34 @@ def scaled(self: Any, x: Tensor) -> Tensor:
 
 def a_number(self: Any, x: Tensor) -> Tensor:
     return torch.relu(self.norm(self.conv(x)) + 1)
+
+
+def dropped(self: Any, x: Tensor) -> Tensor:
+    return nn.functional.dropout(self.norm(self.conv(x)), 0.0) + x
+
+
+def a_number_without_a_relu(self: Any, x: Tensor) -> Tensor:
+    return self.norm(self.conv(x)) + 1
+
+
+def added_in_place_without_a_relu(self: Any, x: Tensor) -> Tensor:
+    x = x.clone()
+    y = x
+    y += self.norm(self.conv(x))
+    return y * x
+
+
+def input_changed_before_the_sum(self: Any, x: Tensor) -> Tensor:
+    h = x.clone()
+    y = self.norm(h)
+    h.mul_(2)
+    return y + h
+
+
+def called_before_the_sum(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    z = self.norm(x).abs()
+    return y + z
 
 
 def of_numbers(self: Any, x: Tensor) -> Tensor:
@@ -183,7 +206,11 @@ LEFT: list[tuple[Callable[..., Any], str]] = [
     (added_in_place, "added to a tensor in place"),
     (input_changed, "may be changed before the activation"),
     (input_changed_by_a_module, "may be changed before the activation"),
-    (shortcut_changed, "may be changed before the activation"),
+    (dropped, "no activation that fuses follows it, nor a sum"),
+    (a_number_without_a_relu, "what is added to it is no tensor"),
+    (added_in_place_without_a_relu, "added to a tensor in place"),
+    (input_changed_before_the_sum, "may be changed before the sum"),
+    (called_before_the_sum, "called again before the sum"),
     (state_between, "may be changed before the activation"),
     (called_between, "called again before the activation"),
     (gelu, "no activation that fuses follows it"),
@@ -224,6 +251,159 @@ def test_what_is_not_known_is_left(
     with torch.no_grad():
         assert torch.equal(module(x.clone()), copied(x.clone()))
     assert calls == []
+
+
+def linear(self: Any, x: Tensor) -> Tensor:
+    return self.norm(self.conv(x)) + x
+
+
+def shortcut_first(self: Any, x: Tensor) -> Tensor:
+    return torch.add(x, self.norm(self.conv(x)))
+
+
+def summed_in_place(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    y += x
+    return y
+
+
+def summed_by_a_method(self: Any, x: Tensor) -> Tensor:
+    return self.norm(self.conv(x)).add_(x)
+
+
+def past_an_identity(self: Any, x: Tensor) -> Tensor:
+    return self.same(self.norm(self.conv(x))) + x
+
+
+def gelu_of_a_sum(self: Any, x: Tensor) -> Tensor:
+    return nn.functional.gelu(self.norm(self.conv(x)) + x)
+
+
+def sum_used_twice(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x)) + x
+    return torch.relu(y) * y
+
+
+def sum_changed(self: Any, x: Tensor) -> Tensor:
+    y = x + self.norm(self.conv(x))
+    y.mul_(2)
+    return self.relu(y)
+
+
+def shortcut_changed(self: Any, x: Tensor) -> Tensor:
+    """After the sum: a chain that went on to the ReLU would add what it is then."""
+    h = x.clone()
+    y = self.norm(self.conv(x)) + h
+    h.mul_(0)
+    return torch.relu(y) + h
+
+
+def shortcut_that_comes_later(self: Any, x: Tensor) -> Tensor:
+    y = self.norm(self.conv(x))
+    return y + self.conv(x).square()
+
+
+def shortcut_of_one_column(self: Any, x: Tensor) -> Tensor:
+    return self.norm(self.conv(x)) + x[..., :1]
+
+
+def in_a_container(self: Any, x: Tensor) -> Tensor:
+    return x + self.end(x)
+
+
+SUMS: list[Callable[..., Any]] = [
+    linear, shortcut_first, summed_in_place, summed_by_a_method, past_an_identity, gelu_of_a_sum,
+    sum_used_twice, sum_changed, shortcut_changed, shortcut_that_comes_later,
+    shortcut_of_one_column, in_a_container,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("forward", SUMS, ids=[f.__name__ for f in SUMS])
+def test_a_sum_ends_a_chain(forward: Callable[..., Any], calls: list[tuple[Any, bool]]) -> None:
+    """The input, which most add, gets a gradient from both."""
+    module = block(forward, same=nn.Identity())
+    if forward is in_a_container:
+        module.end = nn.Sequential(module.conv, nn.ReLU6(inplace=True), nn.Conv2d(C, C, 1).double())
+        module.end.append(module.norm)
+    ours, report = lc.nn.fuse_batch_norms(module, inplace=False, return_report=True)
+    assert report.left == {}
+    assert len(report.fused) == 1
+    x = image()[:, :1].repeat(1, C, 1, 1)
+    assert all(map(torch.equal, step(ours, x), step(module, x)))
+    assert calls == [(ours.norm, True)]
+    frozen = [net.norm.eval() for net in (module, ours)]
+    calls.clear()
+    assert all(map(torch.equal, step(ours, x), step(module, x)))
+    assert calls == []
+    assert not any(norm.training for norm in frozen)
+
+
+class Added(nn.Module):
+    """Sums of norms, and norms that are added one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(C, C, 1) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(C) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = (self.norms[i](self.convs[i](x)) for i in range(2))
+        y = first + second
+        y = y + self.norms[2](self.convs[2](y))
+        return torch.relu(self.norms[3](self.convs[3](y)) + y)
+
+
+def test_sums_of_norms(calls: list[tuple[Any, bool]]) -> None:
+    torch.manual_seed(0)
+    net, x = Added().double(), image()[:, :1].repeat(1, C, 1, 1)
+    ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
+    assert report.fused == ("norms.0", "norms.2", "norms.3")
+    assert report.left == {"norms.1": "the sum is that of another norm, which is added"}
+    assert all(map(torch.equal, step(ours, x), step(net, x)))
+    assert calls == [(ours.norms[i], True) for i in (0, 2, 3)]
+
+
+class Inverted(nn.Module):
+    """An inverted residual with a linear end, as MobileNetV2 and, with a step between the norm and
+    the sum, EfficientNet have it.
+    """
+
+    def __init__(self, step: nn.Module | None = None) -> None:
+        super().__init__()
+        wide = nn.Conv2d(C, 3 * C, 1, bias=False), nn.BatchNorm2d(3 * C), nn.ReLU6(inplace=True)
+        deep = nn.Conv2d(3 * C, 3 * C, 3, 1, 1, 1, 3 * C, False), nn.BatchNorm2d(3 * C), nn.ReLU6()
+        end = nn.Conv2d(3 * C, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.conv = nn.Sequential(nn.Sequential(*wide), nn.Sequential(*deep), *end)
+        self.step = step or nn.Identity()
+
+    def forward(self, input: Tensor) -> Tensor:
+        result = self.step(self.conv(input))
+        result += input
+        return result
+
+
+class Dropped(nn.Module):
+    """A stochastic depth, which drops whole images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (torch.rand(len(x), 1, 1, 1) < 0.5)
+
+
+def test_linear_bottlenecks(calls: list[tuple[Any, bool]]) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(Inverted(), Inverted(Dropped()), Inverted()).double()
+    ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
+    assert report.left == {"1.conv.3": "no activation that fuses follows it, nor a sum"}
+    x = image()[:, :1].repeat(1, C, 1, 1)
+    assert all(map(torch.equal, step(ours, x), step(net, x)))
+    added = [norm for norm, is_added in calls if is_added]
+    assert added == [ours[0].conv[3], ours[2].conv[3]]  # type: ignore[index]
+    assert len(calls) == 8
+    ours[0].step.register_forward_hook(lambda m, i, y: y * 2)  # type: ignore[union-attr]
+    net[0].step.register_forward_hook(lambda m, i, y: y * 2)  # type: ignore[union-attr]
+    calls.clear()
+    assert all(map(torch.equal, step(ours, x), step(net, x)))
+    assert len(calls) == 7
 
 
 class Counting(nn.BatchNorm2d):
