@@ -132,6 +132,35 @@ def gradients_in_torch(
 _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
+def _safe(input: Any) -> Any:
+    """An image that torch's group norm takes: on a CPU its backward pass ends the process
+    (torch 2.13) if a ``channels_last`` image wants no gradient, and a parameter does."""
+    if (
+        type(input) not in PLAIN
+        or input.device.type != "cpu"
+        or input.requires_grad
+        or not torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+        or is_tracing()
+    ):
+        return input
+    return input.contiguous()
+
+
+def _is_one_image(input: Any) -> bool:
+    """Return whether torch's gradients of an instance norm may be wrong: on a CPU, of one image
+    with two or three modes of cells, if that of the result is ``channels_last`` (torch 2.13)."""
+    return (
+        type(input) in PLAIN
+        and input.device.type == "cpu"
+        and torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not is_tracing()
+        and input.dim() > 3
+        and len(input) == 1
+    )
+
+
 class GroupNorm(Activated, torch.nn.GroupNorm):
     """torch's group norm (Wu and He, "Group Normalization", 2018), and an activation after it.
 
@@ -182,7 +211,7 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
             found = by_kernels(input, norm) if fits else None
             if found is not None:
                 return found
-        return self._activated(super().forward(input))
+        return self._activated(super().forward(_safe(input)))
 
 
 class _InstanceNorm(Activated):
@@ -224,7 +253,12 @@ class _InstanceNorm(Activated):
             ))  # fmt: skip
             if found is not None:
                 return found
-        return self._activated(super().forward(input))  # type: ignore[misc, no-any-return]
+        if _is_one_image(input) and input.shape[1] == self.num_features:
+            self._check_input_dim(input)
+            found = self._apply_instance_norm(input.flatten(2)).view(input.shape)
+        else:
+            found = super().forward(input)  # type: ignore[misc]
+        return self._activated(found)
 
 
 class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):

@@ -14,6 +14,8 @@ import torch
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
 
+from ..warm_process import run_python
+
 MODULES: list[tuple[Any, Any, tuple[int, ...]]] = [
     (lambda nn, **more: nn.GroupNorm(2, 6, **more), "GroupNorm", (2, 6, 5, 4)),
     (lambda nn, **more: nn.GroupNorm(3, 6, affine=False, **more), "GroupNorm", (2, 6)),
@@ -207,3 +209,38 @@ def test_a_weight_without_a_bias() -> None:
         found, expected = (lc.nn.Sequential(norm)(sparse).features for norm in (ours, theirs))
         assert torch.equal(found, expected)
         assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["InstanceNorm2d", "InstanceNorm3d", "GroupNorm"])
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("wants", [True, False])
+def test_gradients_between_channels_last_layers_on_a_cpu(
+    kind: str, images: int, wants: bool
+) -> None:
+    """Gradients of one image, and none of an image, as after layers that are frozen; in a
+    process of its own, which torch's group norm would end."""
+    code = f"""
+import torch
+import layoutconv as lc
+
+kind, images, wants, rank = {kind!r}, {images}, {wants}, {3 if kind.endswith("3d") else 2}
+norm = torch.nn.GroupNorm(2, 6) if kind == "GroupNorm" else getattr(torch.nn, kind)(6, affine=True)
+conv = getattr(torch.nn, f"Conv{{rank}}d")
+net = torch.nn.Sequential(conv(3, 6, 1), norm, conv(6, 2, 1)).double()
+net[0].requires_grad_(wants)
+x = torch.randn(images, 3, *(5,) * rank, dtype=torch.float64)
+
+
+def gradients():
+    net.zero_grad()
+    net(x).square().sum().backward()
+    return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+
+expected = gradients()
+lc.nn.convert(net)
+for found, wanted in zip(gradients(), expected, strict=True):
+    torch.testing.assert_close(found, wanted)
+"""
+    ended = run_python(["-c", code])
+    assert ended.returncode == 0, ended.stderr
