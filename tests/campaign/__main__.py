@@ -23,7 +23,7 @@ from .budget import BUDGETS, kind_of
 from .crew import Settings, Worker, run_crew
 from .results import Result
 
-FAMILIES = ("dense", "sparse", "views")
+FAMILIES = ("dense", "sparse", "views", "networks", "sparse_networks")
 SIZES = {"cuda": "gpu", "cpu": "cpu", "interpreter": "tiny", "compile": "gpu", "count": "gpu"}
 SHRUNK = 8  # kinds of failures that are made smaller
 

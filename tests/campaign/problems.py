@@ -42,7 +42,7 @@ class Family:
 
 
 def family(name: str) -> Family:
-    """One of "dense", "sparse" and "views"; torch is imported with it."""
+    """One of ``FAMILIES``; torch is imported with it."""
     if name == "dense":
         from . import dense
         from .dense_run import run_dense
@@ -59,10 +59,22 @@ def family(name: str) -> Family:
         from .views_run import run_view
 
         return Family(views.View, views.draw_view, run_view, views.smaller_view, views.fits)
+    if name == "networks":
+        from . import networks
+        from .networks_run import run_network
+
+        given = networks.draw_network, run_network, networks.smaller_network, networks.fits
+        return Family(networks.Network, *given)
+    if name == "sparse_networks":
+        from . import sparse_networks as clouds
+        from .sparse_networks_run import run_sparse_network
+
+        some = clouds.draw_sparse_network, run_sparse_network, clouds.smaller_sparse_network
+        return Family(clouds.SparseNetwork, *some, clouds.fits)
     raise ValueError(f"no family {name!r}")
 
 
-FAMILIES = ("dense", "sparse", "views")
+FAMILIES = ("dense", "sparse", "views", "networks", "sparse_networks")
 
 
 def to_json(problem: Any) -> dict[str, Any]:
@@ -93,9 +105,11 @@ def _tuples(value: Any) -> Any:
 
 
 def code(problem: Any, tiles: str = "chosen") -> str:
-    """A few lines that repeat a problem: what differs from the defaults."""
+    """A few lines that repeat a problem: what differs from the defaults; a network's own code."""
     any_tile = "" if tiles == "chosen" else f", tiles={tiles!r}"
+    text = problem.text().splitlines() if hasattr(problem, "text") else []
     lines = [
+        *(f"# {line}".rstrip() for line in text),
         f"from tests.campaign.{problem.family} import *",
         "from tests.campaign.worker import repeat",
         f"repeat({_text(problem)}{any_tile})",

@@ -35,7 +35,7 @@ from .views import View
 from .worker import Kernels, prepare, run
 
 COUNT = os.environ.get("LAYOUTCONV_PROBLEMS")
-PROBLEMS = {"dense": 150, "sparse": 50, "views": 150}
+PROBLEMS = {"dense": 150, "sparse": 50, "views": 150, "networks": 16, "sparse_networks": 8}
 
 
 @pytest.fixture(autouse=True)

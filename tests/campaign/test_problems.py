@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from . import dense, ending, operand, problems, sparse, views
+from . import dense, ending, networks, operand, problems, sparse, sparse_networks, views
 from .budget import BUDGETS, SIZES, kind_of
 from .results import Result
 from .shrink import shrink
@@ -23,7 +23,8 @@ each_family = pytest.mark.parametrize("family", problems.FAMILIES)
 def test_every_problem_fits_its_budget_and_travels(family: str, size: str) -> None:
     of, budget = problems.family(family), BUDGETS[size]
     names = vars(dense) | vars(sparse) | vars(views) | vars(operand) | vars(ending)
-    for seed in SEEDS:
+    names |= vars(networks) | vars(sparse_networks)
+    for seed in SEEDS[:60] if "networks" in family else SEEDS:
         p = of.draw(seed, size)
         assert p == of.draw(seed, size)
         assert of.fits(p), p
@@ -39,7 +40,10 @@ def test_seeds_of_a_kind_differ_in_sizes_alone(family: str) -> None:
     of = problems.family(family)
     names = {"dense": ("dtype", "C", "K", "taps", "stride", "padding", "ending", "gradients"),
              "sparse": ("dtype", "C", "K", "layer", "taps", "stride", "ending", "gradients"),
-             "views": ("dtype", "steps", "letters", "out_dtype", "numbers")}[family]  # fmt: skip
+             "views": ("dtype", "steps", "letters", "out_dtype", "numbers"),
+             "networks": ("blocks", "order", "packed", "type", "sizes"),
+             "sparse_networks": ("program", "names", "packed", "type", "extents"),
+             }[family]  # fmt: skip
     for first in range(0, 40 * SIZES, SIZES):
         some = [of.draw(seed, "gpu") for seed in range(first, first + SIZES)]
         assert {kind_of(seed) for seed in range(first, first + SIZES)} == {first // SIZES}
@@ -58,6 +62,15 @@ def shares(family: str, count: int = 4000) -> Counter[Any]:
 
 
 def properties(p: Any) -> list[Any]:
+    if "networks" in p.family:
+        blocks = [p.blocks[n] for n in p.order] if p.family == "networks" else []
+        programs = blocks or (p.program,)
+        steps = [one for program in programs for one in program]
+        words = {word for one in steps for word in (one[0], *(w for pair in one[2] for w in pair))}
+        words |= {name for name in ("training", "graph", "gradients") if getattr(p, name, False)}
+        order = getattr(p, "order", ())
+        words |= {"twice"} if len(set(order)) < len(order) else set()
+        return [p.type, f"{p.rank}-D", *words, *p.roads, getattr(p, "names", "")]
     if p.family == "views":
         words = [name for name in "ab" if getattr(p, name).index]
         words += ["scatter"] if p.d.index else []
@@ -118,12 +131,26 @@ WANTED: dict[str, dict[Any, float]] = {
     },
     "views": {"a": 0.1, "scatter": 0.02, 3: 0.1, "column": 0.1, "int8": 0.03,
               "float8_e4m3fn": 0.02, "float64": 0.02, **dict.fromkeys(views.STEPS, 0.1)},
+    "networks": {
+        "float32": 0.1, "float16": 0.1, "float16 autocast": 0.1, "1-D": 0.1, "2-D": 0.3,
+        "3-D": 0.1, **dict.fromkeys(("conv", "norm", "act", "add"), 0.5),
+        **dict.fromkeys(("transposed", "cat", "pool", "squeeze", "up", "like", "slice", "same",
+                         "shared", "scale", "head", "mul", "instance", "group", "weight_norm",
+                         "module inplace", "+=", "reflect", "twice", "gradients", *networks.ROADS,
+                         "silu", "relu6", "hardswish", "gelu", "leaky_relu", "fold"), 0.02),
+    },
+    "sparse_networks": {
+        "float32": 0.1, "float16": 0.1, "lc": 0.3, "spconv": 0.3,
+        **{f"{rank}-D": 0.04 for rank in range(1, 5)},
+        **dict.fromkeys((*sparse_networks.OPTIONS, *sparse_networks.ROADS, "fold", "max", "mean",
+                         "silu", "module inplace", "training", "graph"), 0.02),
+    },
 }  # fmt: skip
 
 
 @each_family
 def test_everything_that_is_promised_is_drawn(family: str) -> None:
-    found = shares(family, 2000)
+    found = shares(family, 300 if "networks" in family else 2000)
     missing = {name: found[name] for name, least in WANTED[family].items() if found[name] < least}
     assert not missing
 
@@ -133,7 +160,7 @@ def test_a_failure_shrinks_to_what_it_needs(family: str) -> None:
     """A failure that needs two channels shrinks to a problem with little else."""
     start = next(
         p for p in (problems.family(family).draw(seed, "gpu") for seed in range(5000))
-        if _fails(p) and (family == "views" or p.gradients)
+        if _fails(p) and (family not in ("dense", "sparse") or p.gradients)
     )  # fmt: skip
 
     def attempt(p: Any) -> Result:
@@ -144,6 +171,11 @@ def test_a_failure_shrinks_to_what_it_needs(family: str) -> None:
     least, count = shrink(start, "wrong", attempt, most=400)
     assert _fails(least)
     assert 0 < count <= 400
+    if "networks" in family:
+        assert len(least.blocks[0] if family == "networks" else least.program) <= 3
+        assert not least.roads
+        assert problems.code(least).startswith("# import torch")
+        return
     if family == "views":
         assert least.sizes[2] == 2
         assert not least.steps
@@ -154,6 +186,8 @@ def test_a_failure_shrinks_to_what_it_needs(family: str) -> None:
 
 
 def _fails(p: Any) -> bool:
+    if "networks" in p.family:  # what has both of two steps
+        return {"add", "norm"} <= set(properties(p))
     if p.family == "views":
         return bool(p.sizes[2] > 1)
     return p.C > 1 and not p.is_depthwise and getattr(p, "is_convolution", True)
