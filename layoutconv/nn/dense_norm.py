@@ -144,7 +144,7 @@ def _safe(input: Any) -> Any:
         or is_tracing()
     ):
         return input
-    return input.contiguous()
+    return input.reshape(-1).view(input.shape)  # of one channel, too, which is contiguous as it is
 
 
 def _is_one_image(input: Any) -> bool:
