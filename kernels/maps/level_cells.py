@@ -1,15 +1,16 @@
 """The cells of all coarser levels of a cloud, from its own, by the launches of one level.
 
-A filter as large as its stride leads from a cell to one cell, x // stride, of the next level, and
-from there on to one of each level behind it. So cells of the finest level mark those of all others
-in one occupancy bitmap, a level behind the other, each in blocks of its own; then blocks are
-counted and written, whichever level they are of.
+A box filter leads from a cell to a box of few cells of the next level, and from there on to a box
+of each level behind it: to one cell, x // stride, if the filter is as large as its stride, and to
+two on an axis, at every level, if it has 3 taps at stride 2. So cells of the finest level mark
+those of all others in one occupancy bitmap, a level behind the other, each in blocks of its own;
+then blocks are counted and written, whichever level they are of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice, product
 from math import prod
 from typing import Any
 
@@ -20,31 +21,47 @@ from layoutconv.base.caches import remembered
 from layoutconv.base.memory import maker
 from layoutconv.base.torch_internals import in_shape
 
-from ..common.cells import inside, key_of, read_cell, vector_of
-from ..common.dsl import Int32, Int64, cute, range_constexpr
+from ..common.cells import inside, key_of, per_axis, read_cell, vector_of
+from ..common.dsl import Int32, Int64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, select
 from . import occupancy_bitmap, per_rank
 from .block_table import Fill
-from .occupancy_bitmap import BLOCK, CountBits, Mark, WriteCells
+from .box_filter import AxisCells, Box, BoxFilter, boxes_of, cells_in
+from .occupancy_bitmap import BLOCK, TAPS_AT_ONCE, CountBits, Mark, WriteCells
 from .per_rank import Chain, check_cells
 
 MOST_LEVELS = 8
+MOST_MARKS = 64  # that a thread makes, of all levels: 8 levels of 2 x 2 x 2 cells
 
 Grid = tuple[int, ...]
 
 
-def suits(rows: int, grids: Sequence[Grid]) -> bool:
+def levels_at_once(filters: Sequence[BoxFilter]) -> int:
+    """Return of how many levels, the first ones, a thread marks all that one cell reaches.
+
+    >>> levels_at_once([BoxFilter((2, 2, 2), (3, 3, 3), (1, 1, 1))] * 9)
+    8
+    >>> levels_at_once([BoxFilter((1, 1, 1), (3, 3, 3), (1, 1, 1))] * 9)  # 27 cells, then 125
+    1
+    """
+    marks = accumulate(map(cells_in, boxes_of(filters[:MOST_LEVELS])))
+    return sum(count <= MOST_MARKS for count in marks)
+
+
+def suits(rows: int, filters: Sequence[BoxFilter], grids: Sequence[Grid]) -> bool:
     """Return whether levels of these grids, each an occupancy bitmap, are made together."""
-    if not rows or not 0 < len(grids) <= MOST_LEVELS:
+    if not rows or not 0 < len(grids) <= levels_at_once(filters):
         return False
-    sizes = map(prod, grids)
-    return all(size and occupancy_bitmap.suits(size, min(rows, size)) for size in sizes)
+    sizes = list(zip(map(prod, grids), map(cells_in, boxes_of(filters)), strict=True))
+    return all(
+        size and occupancy_bitmap.suits(size, min(rows * cells, size)) for size, cells in sizes
+    )
 
 
 def cells_of_levels(
     indices: Tensor,
-    strides: Sequence[Grid],
+    filters: Sequence[BoxFilter],
     grids: Sequence[Grid],
     capacities: Sequence[int] | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -52,7 +69,7 @@ def cells_of_levels(
 
     Args:
         indices: int32 (rows, 1 + rank), as of ``output_coords.reached``, of any strides.
-        strides: of each level, from the one before it.
+        filters: of each level, from the one before it.
         grids: of each level ``(batch_size, *spatial_shape)``, which :func:`suits`.
         capacities: how many rows each has, 1 or more. Without them each has as many as there are,
             which waits for the GPU once for all of them.
@@ -69,11 +86,13 @@ def cells_of_levels(
     counter = make((2 * -(-count // 2),), (1,), torch.int64)  # which outlives the room
     bits = room.data_ptr()
     of_bits = bits, bits + 8 * words, counter.data_ptr()
-    levels = list(zip(starts, strides, blocks, grids, strict=False))
-    marks = [n for first, stride, _, grid in levels for n in (first * BLOCK, *stride, *grid)]
+    levels = list(zip(starts, blocks, grids, strict=False))
+    marks = []
+    for (first, _, grid), (stride, size, before) in zip(levels, filters, strict=True):
+        marks += [first * BLOCK, *stride, *(extent - 1 for extent in size), *before, *grid]
     vectors = counter.numel() // 2
     counting = words, words // 2 + vectors, 0, indices.shape[0], *marks, *starts[:-1]
-    counted, write, both = kernels_of(rank, count)
+    counted, write, both = kernels_of(rank, boxes_of(filters))
     tensors, addresses = (indices, room, counter), (*of_bits, indices.data_ptr())
     known = capacities is not None
     if capacities is None:
@@ -82,7 +101,7 @@ def cells_of_levels(
     found = [make((rows, 1 + rank), (1 + rank, 1), torch.int32) for rows in capacities]
     to = tuple(cells.data_ptr() for cells in found)
     writing = [
-        n for (first, _, many, grid), rows in zip(levels, capacities, strict=True)
+        n for (first, many, grid), rows in zip(levels, capacities, strict=True)
         for n in (first, many, rows, *grid)
     ]  # fmt: skip
     if known:
@@ -93,23 +112,24 @@ def cells_of_levels(
     return found, [in_shape(counter, (), (), level) for level in range(count)]
 
 
-def load_kernels(indices: Tensor, rank: int, levels: int, fixed: bool) -> None:
+def load_kernels(indices: Tensor, filters: Sequence[BoxFilter], fixed: bool) -> None:
     """Launch what ``cells_of_levels`` does, of nothing: for a dry run, which loads kernels and runs
     none. ``fixed`` says whether there are capacities."""
-    count, write, both = kernels_of(rank, levels)
+    count, write, both = kernels_of(len(filters[0].stride), boxes_of(filters))
     for kernel in (both,) if fixed else (count, write):
         per_rank.launch(kernel, (indices,), (), ())
 
 
 @remembered(16)
-def kernels_of(rank: int, levels: int) -> tuple[Chain, WriteLevels, Chain]:
+def kernels_of(rank: int, boxes: tuple[Box, ...]) -> tuple[Chain, WriteLevels, Chain]:
     """To count cells, to write them, and both.
 
     Addresses of bits, the blocks' cells, all cells, indices, and what is written for each level;
-    integers words, those of ``Fill``, rows; of each level its first word, stride and grid; the
+    integers words, those of ``Fill``, rows; of each level its first word, filter and grid; the
     first block of each; and of each its first block, blocks, capacity and grid.
     """
-    mark, blocks, write = MarkLevels(rank, levels), CountLevels(levels), WriteLevels(rank, levels)
+    levels = len(boxes)
+    mark, blocks, write = MarkLevels(rank, boxes), CountLevels(levels), WriteLevels(rank, levels)
     of_mark = tuple(range(3, 3 + mark.integers()))
     of_blocks = tuple(range(of_mark[-1] + 1, of_mark[-1] + 1 + levels))
     of_write = tuple(range(of_blocks[-1] + 1, of_blocks[-1] + write.integers()))
@@ -125,22 +145,26 @@ def kernels_of(rank: int, levels: int) -> tuple[Chain, WriteLevels, Chain]:
 class MarkLevels(Mark):
     """The bits of what a cloud reaches of each level, one behind the other: to 0.
 
-    Integers: rows; of each level its first word, its stride, and its grid.
+    Integers: rows; of each level its first word; of the filter the stride, the last tap and how far
+    the first one is before; and its grid.
+
+    Args:
+        boxes: the cells of each level that one cell reaches: as many marks of a thread.
     """
 
-    def __init__(self, rank: int, levels: int) -> None:
+    def __init__(self, rank: int, boxes: tuple[Box, ...]) -> None:
         super().__init__(rank)
-        self.levels = levels
+        self.boxes = boxes
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, self.levels
+        return *super().key, tuple(tuple(map(tuple, box)) for box in self.boxes)
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4 * vector_of(self.rank)), ("int64", 16)
 
     def integers(self) -> int:
-        return 1 + self.levels * (2 + 2 * self.rank)
+        return 1 + len(self.boxes) * (2 + 4 * self.rank)
 
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
@@ -150,21 +174,75 @@ class MarkLevels(Mark):
         cta, _, _ = cute.arch.block_idx()
         row = Int64(cta) * self.per_cta + tid
         if row < rows:
-            self.mark(bits, self.above(read_cell(cells, row, self.rank), of_levels))
+            self.mark_all(bits, self.above(read_cell(cells, row, self.rank), of_levels))
 
-    def above(self, cell: Any, of_levels: list[Any]) -> list[tuple[Any, Any, Any]]:
+    def mark_all(self, bits: Any, marks: Iterator[tuple[Any, Any, Any]]) -> None:
+        """Mark bits, some at once. Where the next ones are is found after that: four levels of 8
+        cells then take 58 registers, not 144.
+        """
+        while some := list(islice(marks, TAPS_AT_ONCE)):
+            self.mark(bits, some)
+
+    def above(self, cell: Any, of_levels: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
         """Where a cell is in each level: words, bits, and whether it is there."""
-        found, there, rank = [], None, self.rank
-        for level in range(self.levels):
-            first, *rest = of_levels[level * (2 + 2 * rank) :][: 2 + 2 * rank]
-            stride, grid = rest[:rank], rest[rank:]
-            cell = [cell[0], *(c // step for c, step in zip(cell[1:], stride, strict=True))]
-            within = inside(cell, grid)
+        there, rank = None, self.rank
+        batch, *last = cell
+        further = [Int64(0)] * rank  # cells before the last one of an axis
+        width = 2 + 4 * rank
+        for level, box in enumerate(self.boxes):
+            first, *rest = of_levels[level * width : (level + 1) * width]
+            *geometry, grid = per_axis(rest, rank, 3)
+            axes = zip(box, last, further, *geometry, grid[1:], strict=True)
+            last, further, signs = map(list, zip(*(reached(*axis) for axis in axes), strict=True))
+            within = inside([batch, *last], grid)
+            for sign in signs:
+                within = within if sign is None else within & (sign >= 0)
             there = within if there is None else there & within
-            key = key_of(cell, grid)
-            word = select(there, first + (key >> 6), Int64(0))
-            found.append((word, Int64(1) << (key & 63), there))
-        return found
+            for key, is_cell in cells_of([batch, *last], further, box, grid):
+                is_marked = there if is_cell is None else there & is_cell
+                word = select(is_marked, first + (key >> 6), Int64(0))
+                yield word, Int64(1) << (key & 63), is_marked
+
+
+def reached(
+    axis: AxisCells, last: Any, further: Any, stride: Any, end: Any, before: Any, extent: Any
+) -> tuple[Any, Any, Any]:
+    """The interval of an axis that one of the level before leads to: its last cell, how many are
+    before that, and a number that is negative if it is empty; None if it never is in the grid.
+
+    Of one cell at most the last may be outside the grid; of more, the interval is cut to it.
+    """
+    start = last + before
+    last = start // stride
+    if axis == (1, True):
+        return last, further, None
+    # The taps of cell ``last - j`` reach it, if j strides are not more than this.
+    reach = end + further - (start - last * stride)
+    if axis.most == 1:
+        return last, Int64(0), reach
+    count = Int64(int(axis.always))
+    for j in range(int(axis.always), axis.most):
+        count = count + select(reach - j * stride >= 0, Int64(1), Int64(0))
+    first = cutlass.max(last - count + 1, Int64(0))
+    last = cutlass.min(last, extent - 1)
+    return last, last - first, last - first
+
+
+def cells_of(last: Any, further: Any, box: Box, grid: Any) -> list[tuple[Any, Any]]:
+    """The keys of a box of cells, the last of which is given, and whether each is there; None of
+    the last."""
+    strides = [Int64(1)]
+    for extent in reversed(grid[2:]):
+        strides.insert(0, strides[0] * extent)
+    key, found = key_of(last, grid), list[tuple[Any, Any]]()
+    for steps in product(*(range(axis.most) for axis in box)):
+        own, there = key, None
+        for step, stride, more in zip(steps, strides, further, strict=True):
+            if step:
+                own, is_cell = own - step * stride, more >= step
+                there = is_cell if there is None else there & is_cell
+        found.append((own, there))
+    return found
 
 
 class CountLevels(CountBits):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +12,10 @@ from layoutconv.errors import ArgumentError
 from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, submanifold_map
 from layoutconv.sparse.coords.street import street
 from layoutconv.sparse.coords.voxels import voxelize
+from layoutconv.sparse.maps.kernel_map import strided_in
+from layoutconv.sparse.maps.levels import Maps, Step, made_together
+from layoutconv.sparse.maps.reached import reached
+from layoutconv.sparse.maps.taps import Taps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -76,6 +82,43 @@ def test_rows_that_do_not_fit_and_filters_that_overlap() -> None:
         check(one, other, both=True)
         check(submanifold_map(have), submanifold_map(level), both=False)
         level = other.outputs
+
+
+# Of each level a size, a stride and a padding: SECOND's, CenterPoint's, and others of all kinds.
+DETECTORS: list[list[tuple[Any, Any, Any]]] = [
+    [(3, 2, 1), (3, 2, 1), (3, 2, (0, 1, 1)), ((3, 1, 1), (2, 1, 1), 0)],
+    [(3, 2, 1)] * 4,
+    [(2, 3, 1), ((1, 4, 2), (1, 3, 2), (0, 2, 1)), (3, 2, 1)],
+]
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("fixed", [False, True])
+def test_levels_of_detectors(number: int, kind: int, fixed: bool) -> None:
+    cells, shape, batch = clouds()[number]
+    level = Coordinates(cells.cuda(), shape, batch).check()
+    want, steps = [level], list[Step]()
+    for sizes in DETECTORS[kind]:
+        extents = level.spatial_shape
+        taps, grid = strided_in(extents, *sizes, 1)
+        level = reached(level, taps, tuple(grid or ()), transposed=False)
+        steps.append(Step(taps, level.spatial_shape, len(level) + 37 if fixed else None))
+        want.append(level)
+    every = set(range(len(want)))
+    own = [(n, Taps.centred(3, 3)) for n in every]
+    have = made_together(Coordinates(cells.cuda(), shape, batch), Maps(own, steps, every, every))
+    level = Coordinates(cells.cuda(), shape, batch).check()
+    for n, (one, other) in enumerate(zip(have, want, strict=True)):
+        assert torch.equal(one.cells[: len(other)], other.cells)
+        assert not one.overflowed
+        check(submanifold_map(one), submanifold_map(level), both=False)
+        if n < len(steps):
+            sizes, capacity = DETECTORS[kind][n], steps[n].capacity
+            down, there = (strided_map(c, *sizes, capacity=capacity) for c in (one, level))
+            assert down.outputs is have[n + 1]
+            check(down, there, both=True)
+            level = there.outputs
 
 
 def test_a_graph_replays_them_for_other_cells() -> None:

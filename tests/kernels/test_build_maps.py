@@ -12,12 +12,16 @@ import torch
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu.dry_run import dry
 from layoutconv.kernels.maps import level_maps, output_coords
+from layoutconv.kernels.maps.block_table import Fill
 from layoutconv.kernels.maps.build_map import HashTable
+from layoutconv.kernels.maps.level_cells import CountLevels, MarkLevels, WriteLevels
 from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, submanifold_map
 from layoutconv.sparse.coords import coordinates
 from layoutconv.sparse.coords.row_plan import FixedRows, RowCount
 from layoutconv.sparse.maps import levels
 from layoutconv.sparse.maps.ahead import Ahead, asked_of, joined
+from layoutconv.sparse.maps.reached import reached
+from layoutconv.sparse.maps.taps import Taps
 
 from ..stand_ins import Gpu
 from .cloud_launcher import Launches, cloud
@@ -96,12 +100,44 @@ def test_with_capacities_nothing_waits(gpu_tables: Launches) -> None:
     assert [level.overflowed for level in few] == [False, True, True]
 
 
-def test_overlapping_filters_make_cells_level_by_level(gpu_tables: Launches) -> None:
-    found = build_maps(of_cloud(3, 120), 2, strided_size=3, padding=1)
-    apart = of_cloud(3, 120)
-    want = strided_map(apart, 3, 2, 1)
-    same(strided_map(found[0], 3, 2, 1), want)
-    same(submanifold_map(found[1]), submanifold_map(want.outputs))
+BOXES: Any = [
+    (3, 2, 1, [400, 300]), (3, 2, (0, 1, 1), None), ((3, 1, 1), (2, 1, 1), 0, [300, 150]),
+    (2, 3, 0, None), (3, 1, 1, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "stride", "padding", "capacities"), BOXES)
+def test_cells_of_box_filters_are_found_together(
+    gpu_tables: Launches, size: Any, stride: Any, padding: Any, capacities: Any
+) -> None:
+    """At stride 1, which leads to 27 cells and from there to 125, those of the first level."""
+    sizes = {"strided_size": size, "padding": padding}
+    rows = 5 if stride == 1 else 40
+    cells = of_cloud(3, rows).check()
+    gpu_tables.kinds.clear()
+    found = build_maps(cells, 3, 3, stride, **sizes, capacities=capacities)
+    assert gpu_tables.kinds[:4] == [Fill, MarkLevels, CountLevels, WriteLevels]
+    level = of_cloud(3, rows)
+    for number, have in enumerate(found[:-1]):
+        capacity = capacities[number] if capacities else None
+        one, other = (
+            strided_map(c, size, stride, padding, capacity=capacity) for c in (have, level)
+        )
+        same(one, other)
+        same(submanifold_map(have), submanifold_map(level))
+        level = other.outputs
+        assert not found[number + 1].overflowed
+
+
+def test_dilated_filters_make_cells_level_by_level(gpu_tables: Launches) -> None:
+    taps = Taps.strided(3, 3, 2, 2, dilation=2)
+    steps = [levels.Step(taps, (4, 5, 4), None)]
+    cells = of_cloud(3, 40)
+    gpu_tables.kinds.clear()
+    _, found = levels.made_together(cells, levels.Maps([], steps, set(), set()))
+    assert MarkLevels not in gpu_tables.kinds
+    want = reached(of_cloud(3, 40), taps, (4, 5, 4), transposed=False)
+    assert torch.equal(found.cells, want.cells)
 
 
 def test_a_level_without_cells(gpu_tables: Launches) -> None:
@@ -160,19 +196,20 @@ def test_who_comes_second_gets_the_cells_of_who_came_first(
         assert coarser.origin is strided_map(finer, 2, 2)
 
 
-@pytest.mark.parametrize("capacities", [None, [150, 60]])
+@pytest.mark.parametrize("sizes", [{}, {"strided_size": 3, "padding": 1}])
+@pytest.mark.parametrize("capacities", [None, [300, 250]])
 def test_a_dry_run_notes_what_is_launched(
-    launches: Launches, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, capacities: Any
+    launches: Launches, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, capacities: Any, sizes: Any
 ) -> None:
     gpu.like("sm_80")
     gpu.says(current_device=-1)
     noted: list[Any] = []
     with dry(note_other=lambda key, request: noted.append(key), stands_in=True):
-        build_maps(of_cloud(1, 90), 3, capacities=capacities)
+        build_maps(of_cloud(1, 90), 3, **sizes, capacities=capacities)
     monkeypatch.setattr(coordinates, "table_of", HashTable)
     monkeypatch.setattr(levels, "runs_together", lambda cells: True)
     launches.keys.clear()
-    build_maps(of_cloud(1, 90), 3, capacities=capacities)
+    build_maps(of_cloud(1, 90), 3, **sizes, capacities=capacities)
     assert len(launches.keys) == (3 if capacities is None else 2)
     assert {repr(key) for key in launches.keys} <= {repr(key[:-1]) for key in noted}
 
@@ -242,4 +279,4 @@ def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
     assert len(together) == 1
     assert repr(together).count("'Keys'") == 3
     assert repr(together).count("'KeysOfParents'") == (1 if size == 2 else 0)
-    assert ("MarkLevels" in repr(launches.keys)) is (size == 2)
+    assert "MarkLevels" in repr(launches.keys)

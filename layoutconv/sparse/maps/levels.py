@@ -26,6 +26,7 @@ from .taps import Ints, Taps, frozen, per_axis
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ...kernels.maps.box_filter import BoxFilter
     from ...kernels.maps.level_maps import Wanted
 
     Sorted = tuple[Tensor, Tensor]
@@ -60,9 +61,9 @@ def build_maps(
 
     Every level has submanifold convolutions; strided ones lead from each to the next, and inverse
     ones back. On a GPU a network that asks layer by layer takes two to six launches for each map.
-    Here all cells take four, and all maps two, where the filter between two levels is as large as
-    its stride; of another filter, cells are found level by level. The host waits twice, or with
-    ``capacities`` and cells that were looked at not at all. Maps of a cloud with more than
+    Here all cells take four, and all maps two; of strided filters that lead from a cell to so many
+    that there are more than 64 of all levels, cells are found level by level. The host waits twice,
+    or with ``capacities`` and cells that were looked at not at all. Maps of a cloud with more than
     262,144 rows keep a GPU busy by themselves, and are made one by one, as layers ask. Cells that
     may be repeated, or have no bounds, are taken level by level, and so is everything on a CPU.
 
@@ -239,45 +240,49 @@ def _note(levels: Sequence[Coordinates], maps: Maps) -> None:
 
     first, steps = levels[0], maps.steps
     grids = [(level.batch_size, *level.spatial_shape) for level in levels]
-    count = _at_once(first, steps)
-    if count:
+    filters = _at_once(first, steps)
+    if filters:
         fixed = steps[0].capacity is not None
-        dry_hooks.note(level_cells.load_kernels, first.cells, first.rank, count, fixed)
+        dry_hooks.note(level_cells.load_kernels, first.cells, filters, fixed)
     cells = (level.cells for level in levels)
     dry_hooks.note(level_maps.load_kernels, maps.wanted(), grids, *cells)
 
 
-def _at_once(coordinates: Coordinates, steps: Sequence[Step]) -> int:
-    """Return of how many levels, the first ones, cells are made together: of filters as large as
-    their strides, all with a capacity or all without, and of grids that are few enough bits.
+def _at_once(coordinates: Coordinates, steps: Sequence[Step]) -> list[BoxFilter]:
+    """Return the filters to the levels, the first ones, whose cells are made together: boxes, all
+    with a capacity or all without, that reach few cells from one, of grids of few enough bits.
     """
-    from ...kernels.maps import level_cells, level_maps
+    from ...kernels.maps import level_cells
+    from ...kernels.maps.box_filter import box_filter
 
-    fixed, count = bool(steps) and bool(steps[0].capacity), 0
+    fixed = bool(steps) and bool(steps[0].capacity)
+    found: list[BoxFilter] = []
     for step in steps[: level_cells.MOST_LEVELS]:
         alike = step.capacity is None if not fixed else bool(step.capacity)
-        if not (alike and level_maps.divides(step.taps)):
+        each = box_filter(step.taps) if alike else None
+        if each is None:
             break
-        count += 1
-    grids = [(coordinates.batch_size, *step.grid) for step in steps[:count]]
-    return count if level_cells.suits(len(coordinates), grids) else 0
+        found.append(each)
+    found = found[: level_cells.levels_at_once(found)]
+    grids = [(coordinates.batch_size, *step.grid) for step in steps[: len(found)]]
+    return found if level_cells.suits(len(coordinates), found, grids) else []
 
 
 def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates]:
     """The cells of all levels: at once, as far as their filters and grids let them."""
     from ...kernels.maps import level_cells
 
-    batch, found, count = coordinates.batch_size, [coordinates], _at_once(coordinates, steps)
-    first = steps[:count]
+    batch, found, filters = coordinates.batch_size, [coordinates], _at_once(coordinates, steps)
+    first = steps[: len(filters)]
     if first:
-        grids, strides = [(batch, *s.grid) for s in first], [s.taps.stride for s in first]
+        grids = [(batch, *step.grid) for step in first]
         capacities = [step.capacity for step in first if step.capacity is not None]
-        made = level_cells.cells_of_levels(coordinates.cells, strides, grids, capacities or None)
+        made = level_cells.cells_of_levels(coordinates.cells, filters, grids, capacities or None)
         for step, cells, total in zip(first, *made, strict=True):
             level = Coordinates.of_map(cells, step.grid, batch, padded=step.capacity is not None)
             if step.capacity is not None:
                 level.total = total
             found.append(level)
-    for step in steps[count:]:
+    for step in steps[len(first) :]:
         found.append(reached(found[-1], step.taps, step.grid, step.capacity, transposed=False))
     return found

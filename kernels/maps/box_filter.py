@@ -1,0 +1,102 @@
+"""Box filters: filters whose taps fill a box, and the boxes of cells that a cell reaches by them.
+
+Tap t of output y reads input y * stride - before + t, 0 <= t < size, on each axis. So the inputs of
+an output are an interval of each axis; and an interval [a, b] of inputs meets that of y, where both
+begin no later than the other one ends: y * stride - before <= b and a <= y * stride - before + size
+- 1. These outputs are an interval, too, of whatever size and stride:
+
+    ceil((a + before - (size - 1)) / stride) .. floor((b + before) / stride)
+
+It may be empty where a filter is smaller than its stride. Cut to the grid it stays an interval, and
+what leads on from it is that of the next level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple, Protocol
+
+from layoutconv.base.caches import remembered
+
+Ints = tuple[int, ...]
+
+
+class Taps(Protocol):
+    """Where taps point: ``layoutconv.sparse.maps.taps.Taps``."""
+
+    @property
+    def offsets(self) -> tuple[Ints, ...]: ...
+    @property
+    def stride(self) -> Ints: ...
+    def __hash__(self) -> int: ...
+
+
+class BoxFilter(NamedTuple):
+    """A filter whose taps fill a box.
+
+    Attributes:
+        stride, size: of every axis.
+        before: how far the first tap is before the first input of an output: the padding.
+    """
+
+    stride: Ints
+    size: Ints
+    before: Ints
+
+
+class AxisCells(NamedTuple):
+    """How many cells of a level one cell of the finest level reaches on an axis.
+
+    Attributes:
+        most: of them.
+        always: whether there is one, but for the end of the grid.
+    """
+
+    most: int
+    always: bool
+
+
+Box = tuple[AxisCells, ...]
+
+
+@remembered(64)
+def box_filter(taps: Taps) -> BoxFilter | None:
+    """Return taps as a box filter, in whatever order they are; None if they fill no box.
+
+    >>> from layoutconv.sparse.maps.taps import Taps
+    >>> box_filter(Taps.strided(2, 3, 2, (1, 0)))
+    BoxFilter(stride=(2, 2), size=(3, 3), before=(1, 0))
+    >>> box_filter(Taps.strided(1, 3, 2, dilation=2)) is None
+    True
+    """
+    low = tuple(map(min, zip(*taps.offsets, strict=True)))
+    high = tuple(map(max, zip(*taps.offsets, strict=True)))
+    size = tuple(last - first + 1 for first, last in zip(low, high, strict=True))
+    if len(set(taps.offsets)) != prod(size):
+        return None
+    return BoxFilter(taps.stride, size, tuple(-first for first in low))
+
+
+def boxes_of(filters: Sequence[BoxFilter]) -> tuple[Box, ...]:
+    """The boxes of cells that a cell of the finest level reaches, of each level in turn.
+
+    Of n cells side by side, the first taps of outputs lie within n + size - 1 cells.
+
+    >>> two, three = BoxFilter((2,), (2,), (0,)), BoxFilter((2,), (3,), (1,))
+    >>> [axis.most for (axis,) in boxes_of([two, two])]
+    [1, 1]
+    >>> [axis.most for (axis,) in boxes_of([three, three, three])]
+    [2, 2, 2]
+    """
+    found: list[Box] = []
+    for each in filters:
+        before = [axis.most for axis in found[-1]] if found else [1] * len(each.stride)
+        axes = zip(before, each.size, each.stride, strict=True)
+        found.append(tuple(AxisCells(-(-(n + k - 1) // s), k >= s) for n, k, s in axes))
+    return tuple(found)
+
+
+def cells_in(box: Box) -> int:
+    """Return how many cells a box has at most."""
+    return prod(axis.most for axis in box)
