@@ -13,7 +13,6 @@ what leads on from it is that of the next level.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple, Protocol
 
@@ -46,7 +45,7 @@ class BoxFilter(NamedTuple):
 
 
 class AxisCells(NamedTuple):
-    """How many cells of a level one cell of the finest level reaches on an axis.
+    """The number of cells of a level that one cell of the finest level reaches on an axis.
 
     Attributes:
         most: of them.
@@ -78,15 +77,16 @@ def box_filter(taps: Taps) -> BoxFilter | None:
     return BoxFilter(taps.stride, size, tuple(-first for first in low))
 
 
-def boxes_of(filters: Sequence[BoxFilter]) -> tuple[Box, ...]:
+@remembered(64)
+def boxes_of(filters: tuple[BoxFilter, ...]) -> tuple[Box, ...]:
     """The boxes of cells that a cell of the finest level reaches, of each level in turn.
 
     Of n cells side by side, the first taps of outputs lie within n + size - 1 cells.
 
     >>> two, three = BoxFilter((2,), (2,), (0,)), BoxFilter((2,), (3,), (1,))
-    >>> [axis.most for (axis,) in boxes_of([two, two])]
+    >>> [axis.most for (axis,) in boxes_of((two, two))]
     [1, 1]
-    >>> [axis.most for (axis,) in boxes_of([three, three, three])]
+    >>> [axis.most for (axis,) in boxes_of((three, three, three))]
     [2, 2, 2]
     """
     found: list[Box] = []

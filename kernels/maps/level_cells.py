@@ -35,21 +35,23 @@ MOST_LEVELS = 8
 MOST_MARKS = 64  # that a thread makes, of all levels: 8 levels of 2 x 2 x 2 cells
 
 Grid = tuple[int, ...]
+Filters = tuple[BoxFilter, ...]
 
 
-def levels_at_once(filters: Sequence[BoxFilter]) -> int:
+@remembered(64)
+def levels_at_once(filters: Filters) -> int:
     """Return of how many levels, the first ones, a thread marks all that one cell reaches.
 
-    >>> levels_at_once([BoxFilter((2, 2, 2), (3, 3, 3), (1, 1, 1))] * 9)
+    >>> levels_at_once((BoxFilter((2, 2, 2), (3, 3, 3), (1, 1, 1)),) * 9)
     8
-    >>> levels_at_once([BoxFilter((1, 1, 1), (3, 3, 3), (1, 1, 1))] * 9)  # 27 cells, then 125
+    >>> levels_at_once((BoxFilter((1, 1, 1), (3, 3, 3), (1, 1, 1)),) * 9)  # 27 cells, then 125
     1
     """
     marks = accumulate(map(cells_in, boxes_of(filters[:MOST_LEVELS])))
     return sum(count <= MOST_MARKS for count in marks)
 
 
-def suits(rows: int, filters: Sequence[BoxFilter], grids: Sequence[Grid]) -> bool:
+def suits(rows: int, filters: Filters, grids: Sequence[Grid]) -> bool:
     """Return whether levels of these grids, each an occupancy bitmap, are made together."""
     if not rows or not 0 < len(grids) <= levels_at_once(filters):
         return False
@@ -61,7 +63,7 @@ def suits(rows: int, filters: Sequence[BoxFilter], grids: Sequence[Grid]) -> boo
 
 def cells_of_levels(
     indices: Tensor,
-    filters: Sequence[BoxFilter],
+    filters: Filters,
     grids: Sequence[Grid],
     capacities: Sequence[int] | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -112,7 +114,7 @@ def cells_of_levels(
     return found, [in_shape(counter, (), (), level) for level in range(count)]
 
 
-def load_kernels(indices: Tensor, filters: Sequence[BoxFilter], fixed: bool) -> None:
+def load_kernels(indices: Tensor, filters: Filters, fixed: bool) -> None:
     """Launch what ``cells_of_levels`` does, of nothing: for a dry run, which loads kernels and runs
     none. ``fixed`` says whether there are capacities."""
     count, write, both = kernels_of(len(filters[0].stride), boxes_of(filters))
@@ -208,9 +210,9 @@ def reached(
     axis: AxisCells, last: Any, further: Any, stride: Any, end: Any, before: Any, extent: Any
 ) -> tuple[Any, Any, Any]:
     """The interval of an axis that one of the level before leads to: its last cell, how many are
-    before that, and a number that is negative if it is empty; None if it never is in the grid.
+    before that, and a number that is negative if it is empty, None if it never is.
 
-    Of one cell at most the last may be outside the grid; of more, the interval is cut to it.
+    An interval of several cells is cut to the grid; a single cell may be outside.
     """
     start = last + before
     last = start // stride

@@ -20,6 +20,9 @@ from layoutconv.base.caches import remembered
 from layoutconv.base.memory import maker
 
 from . import map_stages, per_rank
+from .block_table import EDGES
+from .box_filter import box_filter
+from .box_inverse import KeysOfBoxInverse, RowsOfBoxInverse
 from .build_map import MOST_KNOWN, WORD_BITS, HashTable, Taps
 from .cooperative import SHARED_BYTES, WORD, ctas_for, size_of
 from .level_stages import MOST_PER_SM, THREADS, Kind, all_levels
@@ -46,14 +49,14 @@ class Wanted(NamedTuple):
 
     Attributes:
         taps: of the filter.
-        centres, table: levels: rows of one, which read cells of the other; if ``parents``, the
-            inverse of such a map, of rows of ``centres`` each of which is in a cell of ``table``.
+        centres, table: levels: rows of one, which read cells of the other; if ``inverse``, the
+            inverse of such a map, of rows of ``centres`` that feed cells of ``table``.
     """
 
     taps: Taps
     centres: int
     table: int
-    parents: bool = False
+    inverse: bool = False
 
 
 def suits(tables: Sequence[HashTable], wanted: Sequence[Wanted]) -> bool:
@@ -63,7 +66,7 @@ def suits(tables: Sequence[HashTable], wanted: Sequence[Wanted]) -> bool:
     alike = len({kind_of(table.grid) for table in tables}) == 1 and len(tables) <= MOST_LEVELS
     there = all(0 < table.rows <= MOST_ROWS and 0 not in table.grid for table in tables)
     known = all(
-        divides(each.taps) if each.parents else _known(each.taps) is not None for each in wanted
+        inverts(each.taps) if each.inverse else _known(each.taps) is not None for each in wanted
     )
     return alike and there and known and 0 < len(wanted) <= 3 * MOST_LEVELS
 
@@ -77,6 +80,22 @@ def divides(taps: Taps) -> bool:
     """
     box = tuple(product(*map(range, taps.stride))) if max(taps.stride) <= MOST_KNOWN else None
     return len(taps.offsets) <= MOST_KNOWN and taps.offsets == box
+
+
+@remembered(64)
+def inverts(taps: Taps) -> bool:
+    """Return whether kernels find the inverse of a strided map by itself: of a box of few taps,
+    each of whose inputs feeds outputs that lie as near to each other as a block's cells.
+
+    >>> from layoutconv.sparse.maps.taps import Taps
+    >>> inverts(Taps.strided(3, 3, 2, 1)), inverts(Taps.strided(3, 3, 2, 2, dilation=2))
+    (True, False)
+    """
+    found = box_filter(taps)
+    if found is None or len(taps.offsets) > MOST_KNOWN:
+        return False
+    edges = zip(found.size, found.stride, EDGES[len(taps.stride)], strict=True)
+    return all(-(-k // s) <= 1 << b for k, s, b in edges)
 
 
 @remembered(64)
@@ -179,21 +198,21 @@ def sizes_of_sorts() -> Sizes:
 
 @remembered(64)
 def _by_kind(wanted: tuple[Wanted, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Maps in groups of a kind, as (taps, whether of parents, their levels); and which these are,
+    """Maps in groups of a kind, as (taps, whether inverses, their levels); and which these are,
     in turn."""
     groups: dict[Any, list[int]] = {}
     for i, each in enumerate(wanted):
-        groups.setdefault((each.taps, each.parents), []).append(i)
+        groups.setdefault((each.taps, each.inverse), []).append(i)
     kinds = tuple(
-        _Group(taps, parents, tuple((wanted[i].centres, wanted[i].table) for i in some))
-        for (taps, parents), some in groups.items()
+        _Group(taps, inverse, tuple((wanted[i].centres, wanted[i].table) for i in some))
+        for (taps, inverse), some in groups.items()
     )
     return kinds, tuple(i for some in groups.values() for i in some)
 
 
 class _Group(NamedTuple):
     taps: Taps
-    parents: bool
+    inverse: bool
     levels: tuple[tuple[int, int], ...]
 
 
@@ -219,11 +238,13 @@ def ctas_of_sm(needs: int, shared: int) -> int:
 
 def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:
     """The parts of a kernel that find maps of a group."""
-    taps, parents, levels = group
+    taps, inverse, levels = group
     (wide, small), order = of_grids, taps.order
-    if parents:
+    if inverse and divides(taps):
         of_parents = KeysOfParents(rank, taps.stride, sizes, order.visits, order.weights, wide)
         return Kind(of_parents, RowsOfParents(rank, taps.stride, wide), (), levels)
+    if inverse:
+        return _inverse(rank, of_grids, group, sizes)
     found = _known(taps)
     assert found is not None
     box, low, span = found
@@ -232,6 +253,19 @@ def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -
     keys = Keys(rank, True, sizes, in_turn, order.weights, wide, unit)
     numbers = len(taps.offsets), *taps.stride, *low, *span
     return Kind(keys, Search(rank, True, box, wide, unit), numbers, levels)
+
+
+def _inverse(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:
+    """The parts of a kernel that find inverses of a box filter of any size."""
+    (wide, small), order, offsets = of_grids, group.taps.order, group.taps.offsets
+    found = box_filter(group.taps)
+    assert found is not None
+    near = all(0 <= c <= NEAREST for c in found.before)  # so that what leaves 32 bits is below 0
+    unit = small and not wide and near
+    taps = tuple(tuple(map(sum, zip(o, found.before, strict=True))) for o in offsets)
+    in_turn = tuple(taps[tap] for tap in order.visits)
+    keys = KeysOfBoxInverse(rank, found, in_turn, sizes, order.weights, wide, unit)
+    return Kind(keys, RowsOfBoxInverse(rank, found, taps, wide, unit), (), group.levels)
 
 
 @remembered(64)

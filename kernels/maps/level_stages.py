@@ -1,7 +1,7 @@
 """The stages of the maps of all levels of a network: two launches, a fill and a cooperative one.
 
 Levels are tables to fill, one each. Maps are *found* in these: around a level's own cells, at a
-stride from the next coarser level, or, their inverses, from the parents of cells.
+stride from the next coarser level, or, their inverses, from the cells that cells feed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
     Attributes:
         keys, then: parts, as of ``Count`` and ``Windows``: ``Keys`` and ``Search`` of known taps,
-            or those of parents.
+            or those of inverses.
         geometry: of known taps how many they are, and their stride, least offsets and spans.
         levels: of each map the levels of its centres and of its table.
     """

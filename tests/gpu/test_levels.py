@@ -121,9 +121,12 @@ def test_levels_of_detectors(number: int, kind: int, fixed: bool) -> None:
             level = there.outputs
 
 
-def test_a_graph_replays_them_for_other_cells() -> None:
+@pytest.mark.parametrize(("size", "padding"), [(2, 0), (3, 1)])
+def test_a_graph_replays_them_for_other_cells(size: int, padding: int) -> None:
     cells, shape, batch = clouds()[0]
     rows, capacities = 30_000, (30_000, 25_000, 12_000)
+    if size == 3:
+        capacities = (90_000, 60_000, 30_000)
     held = torch.full((rows, 4), -1, dtype=torch.int32, device="cuda")
 
     def load(seed: int) -> torch.Tensor:
@@ -135,10 +138,11 @@ def test_a_graph_replays_them_for_other_cells() -> None:
 
     def made() -> list[torch.Tensor]:
         padded = Coordinates(held, shape, batch, padded=True, valid=True)
-        levels = build_maps(padded, 4, capacities=capacities)
+        sizes = {"strided_size": size, "padding": padding}
+        levels = build_maps(padded, 4, **sizes, capacities=capacities)
         maps = [submanifold_map(level) for level in levels]
         pairs = zip(levels, capacities, strict=False)
-        down = [strided_map(level, 2, 2, capacity=c) for level, c in pairs]
+        down = [strided_map(level, size, 2, padding, capacity=c) for level, c in pairs]
         every = [*maps, *down, *(m.inverse for m in down)]
         return [t for m in every for t in (*m.sorted, m.outputs.cells)]
 
@@ -164,6 +168,24 @@ def test_invalid_cells_are_refused() -> None:
     cells = torch.tensor([[0, 1, 1, 1], [0, 2, 1, 1], [0, 1, 1, 1]], dtype=torch.int32)
     with pytest.raises(ArgumentError, match="row"):
         build_maps(Coordinates(cells.cuda(), (4, 4, 4), 1), 2)
+
+
+def test_a_step_gives_the_same_with_them() -> None:
+    """Gradients of strided layers read inverses."""
+    cells, shape, batch = clouds()[0]
+    net = torch.nn.Sequential(
+        lc.nn.SubmConv3d(4, 16, 3), lc.nn.SparseConv3d(16, 32, 3, stride=2, padding=1),
+        lc.nn.SubmConv3d(32, 32, 3), lc.nn.SparseConv3d(32, 16, (3, 1, 1), stride=(2, 1, 1)),
+    ).cuda().half()  # fmt: skip
+    features = torch.randn(len(cells), 4).half().cuda().requires_grad_()
+    found = []
+    for together in (False, True):
+        x = lc.SparseTensor(features, Coordinates(cells.cuda(), shape, batch))
+        if together:
+            build_maps(x.coordinates, 2, strided_size=3, padding=1)
+        y = net(x).features
+        found.append((y, *torch.autograd.grad(y.float().square().sum(), features)))
+    assert all(map(torch.equal, *found))
 
 
 def test_a_network_gives_the_same_with_them() -> None:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutconv.kernels.maps import build_map, level_maps, map_stages, per_rank
 from layoutconv.kernels.maps.block_table import Fill, Insert, Reserve, Settle
+from layoutconv.kernels.maps.box_inverse import KeysOfBoxInverse, RowsOfBoxInverse
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.cooperative import CooperativeKernel
 from layoutconv.kernels.maps.inverse import Scatter
@@ -81,7 +82,7 @@ WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
     PartSums: (1,), MergeColumns: (1,), MergeGroups: (1,), NormaliseGroups: (4,), GroupSums: (5,),
     MergeGroupSums: (2,), GroupGradient: (6,), ChannelNorm: (3,), KeysOfParents: (2,),
-    RowsOfParents: (4,), CountLevels: (1,),
+    RowsOfParents: (4,), KeysOfBoxInverse: (2,), RowsOfBoxInverse: (4,), CountLevels: (1,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]

@@ -129,6 +129,14 @@ def test_cells_of_box_filters_are_found_together(
         assert not found[number + 1].overflowed
 
 
+def test_inverses_of_box_filters_are_there_for_who_asks(gpu_tables: Launches) -> None:
+    found = build_maps(of_cloud(2, 60), 3, strided_size=3, padding=1)
+    before = len(gpu_tables.keys)
+    down = [strided_map(level, 3, 2, 1) for level in found[:-1]]
+    assert all(len(each.inverse.sorted) == len(each.sorted) for each in down)
+    assert len(gpu_tables.keys) == before  # nobody launches anything
+
+
 def test_dilated_filters_make_cells_level_by_level(gpu_tables: Launches) -> None:
     taps = Taps.strided(3, 3, 2, 2, dilation=2)
     steps = [levels.Step(taps, (4, 5, 4), None)]
@@ -279,4 +287,8 @@ def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
     assert len(together) == 1
     assert repr(together).count("'Keys'") == 3
     assert repr(together).count("'KeysOfParents'") == (1 if size == 2 else 0)
+    assert repr(together).count("'KeysOfBoxInverse'") == (0 if size == 2 else 1)
+    # A run that read inverses sorted needs no index of them.
+    assert [each.indexed[1] for each in asked] == [False] * len(asked)
+    assert "Scatter" not in repr(launches.keys)
     assert "MarkLevels" in repr(launches.keys)

@@ -38,7 +38,7 @@ DETECTOR = [
 ]  # fmt: skip
 
 
-def reached_by(cells: Any, grid: Cell, filters: list[BoxFilter]) -> Any:
+def reached_by(cells: Any, grid: Cell, filters: tuple[BoxFilter, ...]) -> Any:
     """The grids of levels, and of each the cells that those of the level before reach."""
     grids, found = [], []
     for stride, size, before in filters:
@@ -51,7 +51,9 @@ def reached_by(cells: Any, grid: Cell, filters: list[BoxFilter]) -> Any:
     return grids, found
 
 
-def check(data: Any, cells: Any, filters: list[BoxFilter], grids: list[Cell], want: Any) -> None:
+def check(
+    data: Any, cells: Any, filters: tuple[BoxFilter, ...], grids: list[Cell], want: Any
+) -> None:
     """Compare cells of all levels, as many as there are and of capacities that are drawn."""
     found, totals = cells_of_levels(cells, filters, grids)
     assert [list(map(tuple, each.tolist())) for each in found] == want
@@ -77,10 +79,10 @@ def drawn_cloud(data: Any, launches: Launches, rank: int) -> tuple[Any, Cell]:
 def test_cells_of_all_levels_are_those_of_each(launches: Launches, data: Any) -> None:
     """Filters as large as their strides, or with cells that no tap reads behind the last."""
     rank = data.draw(st.integers(1, 4))
-    filters = []
+    filters: tuple[BoxFilter, ...] = ()
     for _ in range(data.draw(st.integers(1, 4))):
         stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
-        filters.append(BoxFilter(stride, stride, (0,) * rank))
+        filters += (BoxFilter(stride, stride, (0,) * rank),)
     cells, grid = drawn_cloud(data, launches, rank)
     grids, want = reached_by(cells, grid, filters)
     if not suits(len(cells), filters, grids):
@@ -94,14 +96,14 @@ def test_cells_of_all_levels_are_those_of_each(launches: Launches, data: Any) ->
 def test_cells_of_box_filters_are_those_of_each(launches: Launches, data: Any) -> None:
     """Filters that overlap, and that leave cells out, with padding before and behind a grid."""
     rank = data.draw(st.integers(1, 4))
-    filters = []
+    filters: tuple[BoxFilter, ...] = ()
     for _ in range(data.draw(st.integers(1, 3))):
         stride, size = (
             tuple(data.draw(st.integers(1, most)) for _ in range(rank)) for most in (3, 4)
         )
         before = tuple(data.draw(st.integers(0, k)) for k in size)
-        filters.append(BoxFilter(stride, size, before))
-    filters = filters[: levels_at_once(filters)] or [BoxFilter(*[(1,) * rank] * 3)]
+        filters += (BoxFilter(stride, size, before),)
+    filters = filters[: levels_at_once(filters)] or (BoxFilter(*[(1,) * rank] * 3),)
     cells, grid = drawn_cloud(data, launches, rank)
     grids, want = reached_by(cells, grid, filters)
     if not suits(len(cells), filters, grids):
@@ -116,7 +118,7 @@ def test_boxes_hold_what_a_cell_reaches(data: Any) -> None:
     nothing."""
     axes = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(-3, 5))
     steps = data.draw(st.lists(axes, min_size=1, max_size=4))
-    filters = [BoxFilter((s,), (k,), (p,)) for s, k, p in steps]
+    filters = tuple(BoxFilter((s,), (k,), (p,)) for s, k, p in steps)
     most, every = [0] * len(steps), range(-80, 80)
     for x in range(-12, 12):
         low = high = x
@@ -137,7 +139,7 @@ def test_boxes_hold_what_a_cell_reaches(data: Any) -> None:
 
 
 def test_levels_of_detectors(launches: Launches) -> None:
-    filters = [box_filter(taps) for taps in DETECTOR]
+    filters = tuple(map(box_filter, DETECTOR))
     assert list(map(cells_in, boxes_of(filters))) == [8] * 4
     cells = cloud(7, 250, (2, 41, 40, 36))
     cells = cells[cells[:, 0] != 1]  # an image without cells
@@ -168,7 +170,7 @@ def test_filters_that_are_boxes() -> None:
 
 def test_cells_lie_in_memory_in_any_way(launches: Launches) -> None:
     """Columns that lie apart, and rows that do not begin at a multiple of 16 bytes."""
-    grid, filters = (2, 9, 18, 31), [PAIRS] * 2
+    grid, filters = (2, 9, 18, 31), (PAIRS,) * 2
     cells = cloud(3, 50, grid)
     grids, want = reached_by(cells, grid, filters)
     aside = torch.empty(cells.numel() + 1, dtype=torch.int32)[1:].view_as(cells).copy_(cells)
@@ -178,7 +180,7 @@ def test_cells_lie_in_memory_in_any_way(launches: Launches) -> None:
 
 
 def test_levels_of_several_blocks_take_the_launches_of_one(launches: Launches) -> None:
-    grid, filters = (2, 41, 65, 96), [PAIRS] * 4
+    grid, filters = (2, 41, 65, 96), (PAIRS,) * 4
     cells = cloud(2, 300, grid)
     grids, want = reached_by(cells, grid, filters)
     for capacities in (None, [len(each) + 30 for each in want]):
@@ -194,7 +196,7 @@ def test_levels_of_several_blocks_take_the_launches_of_one(launches: Launches) -
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("filters", [[PAIRS] * 4, [box_filter(taps) for taps in DETECTOR]])
+@pytest.mark.parametrize("filters", [(PAIRS,) * 4, tuple(map(box_filter, DETECTOR))])
 def test_cells_of_levels_are_one_call_of_four_kernels(
     filters: Any, arch: str, tmp_path: Any
 ) -> None:
@@ -206,21 +208,21 @@ def test_cells_of_levels_are_one_call_of_four_kernels(
 
 def test_a_grid_without_cells_has_no_levels() -> None:
     two, three = (BoxFilter((2, 2), (k, k), (0, 0)) for k in (2, 3))
-    assert suits(5, [two] * 2, [(1, 4, 4), (1, 2, 2)])
-    assert not suits(5, [two] * 2, [(1, 1, 4), (1, 0, 2)])
-    assert not suits(0, [two], [(1, 4, 4)])
-    assert not suits(5, [], [])
-    assert not suits(5, [two], [(1, 2**15, 2**15)])  # too many bits
+    assert suits(5, (two,) * 2, [(1, 4, 4), (1, 2, 2)])
+    assert not suits(5, (two,) * 2, [(1, 1, 4), (1, 0, 2)])
+    assert not suits(0, (two,), [(1, 4, 4)])
+    assert not suits(5, (), [])
+    assert not suits(5, (two,), [(1, 2**15, 2**15)])  # too many bits
     # A cell may be reached for each 2048 of a grid that is more than 8 MB of bits.
-    assert not suits(20_000, [two], [(1, 2**14, 2**13)])
-    assert suits(20_000, [three], [(1, 2**14, 2**13)])
+    assert not suits(20_000, (two,), [(1, 2**14, 2**13)])
+    assert suits(20_000, (three,), [(1, 2**14, 2**13)])
 
 
 def test_a_thread_makes_few_marks() -> None:
     same = BoxFilter((1, 1, 1), (3, 3, 3), (1, 1, 1))
-    assert levels_at_once([PAIRS] * 12) == MOST_LEVELS
-    assert levels_at_once([PAIRS, same, PAIRS]) == 3  # 1, 27, 8 cells
-    assert levels_at_once([PAIRS, same, same]) == 2
+    assert levels_at_once((PAIRS,) * 12) == MOST_LEVELS
+    assert levels_at_once((PAIRS, same, PAIRS)) == 3  # 1, 27, 8 cells
+    assert levels_at_once((PAIRS, same, same)) == 2
     grids = [(1, 8, 8, 8)] * 3
-    assert suits(5, [PAIRS, same, PAIRS], grids)
-    assert not suits(5, [PAIRS, same, same], grids)
+    assert suits(5, (PAIRS, same, PAIRS), grids)
+    assert not suits(5, (PAIRS, same, same), grids)

@@ -34,12 +34,18 @@ def levels_of(
     seed: int, rows: int, grid: Cell, steps: Cell, count: int, padding: int = 0
 ) -> tuple[list[Tensor], list[Cell]]:
     """The cells of a cloud and of coarser levels, each with rows of padding; and their grids."""
-    found, grids = [cloud(seed, rows, grid)], [grid]
-    offsets = list(product(*map(range, steps)))
+    return levels_by(Taps.strided(len(steps), steps, steps), seed, rows, grid, count, padding)
+
+
+def levels_by(
+    taps: Taps, seed: int, rows: int, grid: Cell, count: int, padding: int = 0
+) -> tuple[list[Tensor], list[Cell]]:
+    """The same, each level as taps lead to it."""
+    found, grids, steps = [cloud(seed, rows, grid)], [grid], taps.stride
     for _ in range(count - 1):
         finer = [extent // step for extent, step in zip(grids[-1][1:], steps, strict=True)]
         grids.append((grid[0], *finer))
-        cells = reaches(found[-1], steps, offsets, grids[-1], False)
+        cells = reaches(found[-1], steps, list(taps.offsets), grids[-1], False)
         found.append(torch.tensor(cells, dtype=torch.int32).view(-1, len(grid)))
     padded = torch.tensor([[-1, *[0] * len(steps)]] * padding, dtype=torch.int32)
     return [torch.cat([cells, padded.view(-1, len(grid))]) for cells in found], grids
@@ -54,7 +60,7 @@ def wanted_of(rank: int, levels: int, steps: Cell) -> list[Wanted]:
     own, down = own_taps(rank), Taps.strided(rank, steps, steps)
     found = [Wanted(own, level, level) for level in range(levels)]
     for level in range(levels - 1):
-        found += [Wanted(down, level + 1, level), Wanted(down, level, level + 1, parents=True)]
+        found += [Wanted(down, level + 1, level), Wanted(down, level, level + 1, inverse=True)]
     return found
 
 
@@ -62,12 +68,12 @@ def check(found: Any, wanted: Wanted, cells: list[Tensor], grids: list[Cell]) ->
     """Compare a map with that of a dictionary, sorted by torch."""
     taps = wanted.taps
     finer, coarser = wanted.table, wanted.centres
-    if wanted.parents:
+    if wanted.inverse:
         finer, coarser = coarser, finer
     rows = rows_of(cells[finer], grids[finer])
     index = search_in(rows, cells[coarser], taps.stride, list(taps.offsets))
     index[cells[coarser][:, 0] < 0] = -1
-    if wanted.parents:
+    if wanted.inverse:
         index = reversed_index(index, len(cells[finer]))
     for got, want in zip(found, sorted_in_torch(index, taps.order), strict=True):
         assert torch.equal(got, want)
@@ -113,6 +119,67 @@ def test_maps_of_all_levels_are_those_of_each(launches: Launches, data: Any) -> 
     found_and_checked(tables, wanted, cells, grids)
 
 
+@st.composite
+def boxes(draw: Any, rank: int) -> Taps:
+    """Taps of box filters that overlap, that leave cells out, or that are moved; in any order."""
+    most = 4 if rank < 3 else 3
+    size = tuple(draw(st.integers(1, most)) for _ in range(rank))
+    stride = tuple(draw(st.integers(1, 3 if rank < 4 else 2)) for _ in range(rank))
+    if rank == 4:  # whose blocks are of 2 x 2 x 4 x 4 cells
+        size = tuple(min(k, 2 * s) for k, s in zip(size, stride, strict=True))
+    found = Taps.strided(rank, size, stride, tuple(draw(st.integers(0, k)) for k in size))
+    if draw(st.booleans()):
+        by = draw(st.integers(-1, 2))
+        offsets = [tuple(c + by for c in o) for o in draw(st.permutations(found.offsets))]
+        found = Taps.strided(rank, 1, stride, offsets=offsets)
+    return found
+
+
+@few
+@given(st.data())
+def test_inverses_of_box_filters_are_those_of_maps(launches: Launches, data: Any) -> None:
+    rank = data.draw(st.integers(1, 4))
+    taps = data.draw(boxes(rank))
+    if len(taps.offsets) > 64:
+        return
+    grid = (data.draw(st.integers(1, 3)), *EXTENTS[rank])
+    launches.seed, launches.ctas = data.draw(SEEDS), data.draw(CTAS)
+    rows, padding = data.draw(st.sampled_from([1, 5, 70, 200])), data.draw(st.sampled_from([0, 40]))
+    cells, grids = levels_by(taps, data.draw(SEEDS), rows, grid, 2, padding)
+    cells[1] = cells[1][: len(cells[1]) - data.draw(st.integers(0, 3))]  # some that did not fit
+    assert level_maps.inverts(taps)
+    tables, wanted = tables_of(cells, grids), [Wanted(taps, 0, 1, inverse=True)]
+    if not len(cells[1]) or 0 in grids[1]:
+        assert not suits(tables, wanted)
+        return
+    found_and_checked(tables, wanted, cells, grids)
+
+
+def test_maps_of_detectors_in_two_launches(launches: Launches) -> None:
+    """Filters of 3 x 3 x 3 taps at stride 2, and of 3 x 1 x 1: down, and back."""
+    own, launches.seed, launches.ctas = own_taps(3), 5, 3
+    for taps in (Taps.strided(3, 3, 2, 1), Taps.strided(3, (3, 1, 1), (2, 1, 1))):
+        cells, grids = levels_by(taps, 3, 120, (2, 9, 8, 11), 3, padding=9)
+        wanted = [Wanted(own, level, level) for level in range(3)]
+        for level in range(2):
+            wanted += [Wanted(taps, level + 1, level), Wanted(taps, level, level + 1, inverse=True)]
+        launches.keys.clear()
+        tables = tables_of(cells, grids)
+        assert suits(tables, wanted)
+        found = sorted_maps(tables, wanted)
+        assert len(launches.keys) == 1
+        for maps, each in zip(found, wanted, strict=True):
+            check(maps, each, cells, grids)
+
+
+def test_inverses_by_keys_of_64_bits(launches: Launches) -> None:
+    taps, away = Taps.strided(3, 3, 2, 1), torch.tensor([0, 2**19, 2**18, 2**11])
+    cells, grids = levels_by(taps, 5, 60, (1, 9, 8, 11), 2)
+    cells = [own + (away >> level).int() for level, own in enumerate(cells)]
+    grids = [(1, 2**20, 2**20, 2**12), (1, 2**19 + 9, 2**20, 2**12)]
+    found_and_checked(tables_of(cells, grids), [Wanted(taps, 0, 1, inverse=True)], cells, grids)
+
+
 def test_deep_levels_ride_along_in_two_launches(launches: Launches) -> None:
     """Nine maps of three levels, in any order of CTAs, each of which does several of them."""
     cells, grids = levels_of(3, 260, (2, 9, 8, 11), (2, 2, 2), 3)
@@ -153,9 +220,13 @@ def test_what_does_not_suit() -> None:
     assert suits(tables, [own])
     assert not suits(tables, [])
     far = Taps.centred(3, 3, 9)  # not in neighbouring blocks
-    overlap = Taps.strided(3, 3, 2, 1)
-    for taps, parents in ((far, False), (Taps.centred(3, 5), False), (overlap, True)):
-        assert not suits(tables, [own, Wanted(taps, 0, 0, parents)])
+    apart = Taps.strided(3, 3, 2, 2, dilation=2)  # no box
+    wide_box = Taps.strided(3, (9, 1, 1), 2)  # an input feeds five outputs of an axis
+    many = Taps.strided(3, 5, 2)
+    assert suits(tables, [own, Wanted(Taps.strided(3, 3, 2, 1), 0, 0, True)])
+    none = (far, False), (Taps.centred(3, 5), False), (apart, True), (wide_box, True), (many, True)
+    for taps, inverse in none:
+        assert not suits(tables, [own, Wanted(taps, 0, 0, inverse)])
     wide = HashTable(cells[0], (2**20, 2**20, 2**10), 1)
     assert not suits([wide, *tables], [own])
     assert suits([wide], [own])
@@ -181,7 +252,7 @@ def test_keys_of_64_bits(launches: Launches) -> None:
 def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
     """An H200 has four CTAs at once, a GPU of the least shared memory two, by one kernel."""
     own, down = Taps.centred(3, 3), Taps.strided(3, 2, 2)
-    wanted = [Wanted(own, 0, 0), Wanted(down, 1, 0), Wanted(down, 0, 1, parents=True)]
+    wanted = [Wanted(own, 0, 0), Wanted(down, 1, 0), Wanted(down, 0, 1, inverse=True)]
     groups, _ = level_maps._by_kind(tuple(wanted))
     sizes = Sizes(window=11, chunk=11, threads=THREADS)
     kinds = tuple(level_maps._kind(3, (False, True), group, sizes) for group in groups)

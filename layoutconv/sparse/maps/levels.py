@@ -61,11 +61,12 @@ def build_maps(
 
     Every level has submanifold convolutions; strided ones lead from each to the next, and inverse
     ones back. On a GPU a network that asks layer by layer takes two to six launches for each map.
-    Here all cells take four, and all maps two; of strided filters that lead from a cell to so many
-    that there are more than 64 of all levels, cells are found level by level. The host waits twice,
-    or with ``capacities`` and cells that were looked at not at all. Maps of a cloud with more than
-    262,144 rows keep a GPU busy by themselves, and are made one by one, as layers ask. Cells that
-    may be repeated, or have no bounds, are taken level by level, and so is everything on a CPU.
+    Here all cells take four, and all maps two. Of strided filters that lead from one cell to more
+    than 64 of all levels, as 3 x 3 x 3 taps at stride 1 do, the cells of further levels are found
+    one level after the other. The host waits twice, or with ``capacities`` and cells that were
+    looked at not at all. Maps of a cloud with more than 262,144 rows keep a GPU busy by themselves,
+    and are made one by one, as layers ask. Cells that may be repeated, or have no bounds, are taken
+    level by level, and so is everything on a CPU.
 
     Args:
         coordinates: the cells of the finest level.
@@ -73,7 +74,7 @@ def build_maps(
         kernel_size: of the submanifold convolutions, as of :func:`submanifold_map`.
         stride, strided_size, padding: of the strided ones, whose filter is as large as its stride
             by default, as of :func:`strided_map`.
-        inverse: whether inverse convolutions follow.
+        inverse: whether inverse convolutions follow, or gradients of the strided ones.
         capacities: of every level but the finest, as of :func:`strided_map`. Of a level whose cells
             do not fit, coarser ones may have cells that lie above none of those that did.
 
@@ -193,16 +194,16 @@ class Maps(NamedTuple):
 
     def wanted(self) -> list[Wanted]:
         """All of them, as a kernel finds them."""
-        from ...kernels.maps.level_maps import Wanted, divides
+        from ...kernels.maps.level_maps import Wanted, inverts
 
         steps = list(enumerate(self.steps))
         return [
             *(Wanted(taps, level, level) for level, taps in self.own),
             *(Wanted(step.taps, n + 1, n) for n, step in steps if n in self.down),
             *(
-                Wanted(step.taps, n, n + 1, parents=True)
+                Wanted(step.taps, n, n + 1, inverse=True)
                 for n, step in steps
-                if n in self.back and divides(step.taps)
+                if n in self.back and inverts(step.taps)
             ),
         ]
 
@@ -219,7 +220,7 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
     coordinates.check()  # while the GPU is at work
     for n, step in enumerate(maps.steps):
         there = found.get(level_maps.Wanted(step.taps, n + 1, n))
-        back = found.get(level_maps.Wanted(step.taps, n, n + 1, parents=True))
+        back = found.get(level_maps.Wanted(step.taps, n, n + 1, inverse=True))
         finer, coarser = levels[n : n + 2]
         kept = KernelMap.of_sorted(finer, coarser, step.taps, there, back)
         # Those of another thread, if it was first.
@@ -248,7 +249,7 @@ def _note(levels: Sequence[Coordinates], maps: Maps) -> None:
     dry_hooks.note(level_maps.load_kernels, maps.wanted(), grids, *cells)
 
 
-def _at_once(coordinates: Coordinates, steps: Sequence[Step]) -> list[BoxFilter]:
+def _at_once(coordinates: Coordinates, steps: Sequence[Step]) -> tuple[BoxFilter, ...]:
     """Return the filters to the levels, the first ones, whose cells are made together: boxes, all
     with a capacity or all without, that reach few cells from one, of grids of few enough bits.
     """
@@ -263,9 +264,9 @@ def _at_once(coordinates: Coordinates, steps: Sequence[Step]) -> list[BoxFilter]
         if each is None:
             break
         found.append(each)
-    found = found[: level_cells.levels_at_once(found)]
-    grids = [(coordinates.batch_size, *step.grid) for step in steps[: len(found)]]
-    return found if level_cells.suits(len(coordinates), found, grids) else []
+    filters = tuple(found)[: level_cells.levels_at_once(tuple(found))]
+    grids = [(coordinates.batch_size, *step.grid) for step in steps[: len(filters)]]
+    return filters if level_cells.suits(len(coordinates), filters, grids) else ()
 
 
 def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates]:

@@ -283,7 +283,8 @@ class TwoWay:
                 if self.mirrored:
                     found = _OneWay(self.taps, back.index.T.flip(0).T)
                 else:
-                    found = _OneWay(self.taps, back.reversed(rows))
+                    found = _OneWay(self.taps)
+                    found._made = back.reversed(rows)
             self.ways[way] = found
         return found
 
@@ -304,6 +305,7 @@ class _Extended(TwoWay):
 class _OneWay:
     """An index, and what is derived from it."""
 
+    _made: Tensor | None = None  # an index that is there, whether or not it is read
     _sorted: tuple[Tensor, Tensor] | None = None
     _counts: Counts | None = None
 
@@ -325,7 +327,8 @@ class _OneWay:
         return found
 
     def _find_index(self) -> Tensor:
-        raise NotImplementedError  # where it is not given
+        assert self._made is not None
+        return self._made
 
     @property
     def sorted(self) -> tuple[Tensor, Tensor]:
@@ -335,10 +338,11 @@ class _OneWay:
         return found
 
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        index = self.index if self._made is None else self._made
         if is_compiling():
-            found: tuple[Tensor, Tensor] = torch.ops.layoutconv.by_taps(self.index, self.taps)
+            found: tuple[Tensor, Tensor] = torch.ops.layoutconv.by_taps(index, self.taps)
             return found
-        return by_taps(self.index, self.taps)
+        return by_taps(index, self.taps)
 
     def reversed(self, rows: int) -> Tensor:
         """The index of the inverse; of what there is, so that a GPU searches once."""
