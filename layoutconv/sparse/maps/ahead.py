@@ -15,8 +15,8 @@ import torch
 from ...base.outlive import keeping
 from ..coords.coordinates import Coordinates
 from ..coords.row_plan import Made
-from .levels import Maps, can_begin, made_together, step_of
 from .taps import Taps
+from .together import Maps, can_begin, made_together, step_of
 from .two_way import KernelMap, TwoWay
 
 Place = tuple[str, int]  # cells: "given" as the n-th of a run, or what its n-th map "made"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...base.caches import remembered
 from ...base.dry_hooks import dry_hooks
@@ -18,23 +18,13 @@ from ..coords.keys import check_spatial_shape
 from . import map_operators, repeated_maps
 from .reached import reached
 from .taps import Ints, Taps, frozen, per_axis, reached_box
+from .together import Reached
 from .two_way import KernelMap, reversed_index
 
 __all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
 
 
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
-
-
-class Reached(NamedTuple):
-    """The name of a map to all cells that are reached, but for a capacity, which comes behind it:
-    what it is kept under, and what levels with fixed rows are known by.
-    """
-
-    kind: str  # "strided", "transposed"
-    taps: Taps
-    spatial_shape: tuple[int, ...]
-    corner: tuple[int, ...] | None
 
 
 def submanifold_map(
