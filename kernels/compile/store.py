@@ -172,6 +172,11 @@ def keeps(key: Any) -> bool:
     return folder is not None and _content(_path(folder, _digest(key))) is not None
 
 
+def is_at_hand(key: Hashable) -> bool:
+    """Return whether :func:`load` would find a kernel, and compile none."""
+    return key in _loaded or keeps(key) or _of_pack(key) is not None
+
+
 def load(
     key: Hashable, compile: Callable[[], Any], writes: tuple[int, ...] = ()
 ) -> Callable[..., None]:

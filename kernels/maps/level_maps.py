@@ -63,12 +63,24 @@ def suits(tables: Sequence[HashTable], wanted: Sequence[Wanted]) -> bool:
     """Return whether one call should find all maps: of grids of one kind, with rows in every level,
     but not too many, and of filters that kernels are compiled for.
     """
-    alike = len({kind_of(table.grid) for table in tables}) == 1 and len(tables) <= MOST_LEVELS
     there = all(0 < table.rows <= MOST_ROWS and 0 not in table.grid for table in tables)
+    return there and knows([table.grid for table in tables], wanted)
+
+
+def knows(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> bool:
+    """Return whether one kernel finds these maps of levels in grids ``(batch_size, ...)``."""
+    alike = len(set(map(kind_of, grids))) == 1 and len(grids) <= MOST_LEVELS
     known = all(
         inverts(each.taps) if each.inverse else _known(each.taps) is not None for each in wanted
     )
-    return alike and there and known and 0 < len(wanted) <= 3 * MOST_LEVELS
+    return alike and known and 0 < len(wanted) <= 3 * MOST_LEVELS
+
+
+def kernel_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> Chain:
+    """The kernel that finds maps that :func:`knows` says it knows."""
+    groups, _ = _by_kind(tuple(wanted))
+    kind, sizes = kind_of(grids[0]), sizes_of_sorts()
+    return _chain(len(grids[0]) - 1, kind, len(grids), groups, sizes)[0]
 
 
 def divides(taps: Taps) -> bool:

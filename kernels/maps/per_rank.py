@@ -23,6 +23,7 @@ from ..common.compiled import compiled
 from ..common.dsl import Int32, Int64, cute, make_fake_tensor
 from ..common.plain_types import AnyTuple
 from ..common.walk import TYPES
+from ..compile import beside
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph
 
@@ -152,6 +153,18 @@ def pointers(tensors: tuple[tuple[str, int], ...], addresses: Any) -> list[Any]:
 def load_per_rank(kernel: PerRank | Chain, arch: str) -> Callable[..., None]:
     """A kernel as ``build`` makes it: from memory, from disk, or compiled now. No GPU is needed."""
     return load((*kernel.key, arch), partial(build, kernel, arch))
+
+
+def are_at_hand(kernels: Sequence[PerRank | Chain], device: int) -> bool:
+    """Return whether kernels can be launched on a GPU, and none has to be compiled for it; those
+    that have to be are, meanwhile, in other processes.
+    """
+    absent = [kernel for kernel in kernels if device not in kernel.functions]
+    if not absent:
+        return True
+    arch = _arch(device)
+    loads = (((*kernel.key, arch), partial(load_per_rank, kernel, arch)) for kernel in absent)
+    return beside.are_at_hand(list(loads))
 
 
 def launch(

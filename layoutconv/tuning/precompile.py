@@ -25,6 +25,7 @@ from ..kernels.compile.store import KernelKey, is_kept, keeps, ready_to_compile
 from ..planning.kernel_key import signature
 from ..planning.kernel_spec import KernelSpec
 from ..planning.machine import MACHINES
+from ..sparse.maps.foresight import foresight
 from ..view.gemm_view import GemmView
 
 Item = bytes | tuple[str, bytes]  # a kernel as it travels; a GPU, and a call to be looked at
@@ -90,7 +91,7 @@ def precompile(
         if torch.cuda.is_available():  # they import during the dry run
             compilers.start()
         missing = _Missing(compilers.add)
-        with dry(missing.note, note_other=missing.note_other):
+        with dry(missing.note, note_other=missing.note_other), foresight.noted():
             function(*arguments)
         with suppress(BrokenExecutor):
             compilers.finish(tick)
@@ -184,7 +185,8 @@ def _look(arch: str, call: bytes, add: Callable[[bytes, float], object]) -> None
     stand_in.install("compile", lambda name: None, MACHINES[arch])
     function, arguments = pickle.loads(call)
     missing = _Missing(add)
-    with dry(missing.note, note_other=missing.note_other, stands_in=True):
+    noted = dry(missing.note, note_other=missing.note_other, stands_in=True)
+    with noted, foresight.noted():
         function(*arguments)
 
 

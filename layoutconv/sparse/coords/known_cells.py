@@ -11,6 +11,7 @@ from .graphs import is_dynamo_compiling
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..maps.foresight import Run
     from ..maps.two_way import TwoWay
     from .coordinates import Coordinates
     from .repeats import Repeats
@@ -38,6 +39,7 @@ class KnownCells:
     repeats: Repeats | None = None
     corner: tuple[int, ...] | None = None
     coords: Tensor | None = None  # counted from zero, where the cells are not
+    run: tuple[Run, int] | None = None  # what layers ask of a cloud, and which level these are
     version: int | None = None  # of the cells, when they were first looked at
     # Maps to cells that were given, as long as there are those; None before the first.
     given: weakref.WeakKeyDictionary[KnownCells, dict[Hashable, tuple[TwoWay, int]]] | None = None

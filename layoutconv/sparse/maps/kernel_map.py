@@ -16,6 +16,7 @@ from ..coords.coordinates import Coordinates
 from ..coords.graphs import is_compiling
 from ..coords.keys import check_spatial_shape
 from . import map_operators, repeated_maps
+from .foresight import foresight
 from .reached import reached
 from .taps import Ints, Taps, frozen, per_axis, reached_box
 from .together import Reached
@@ -71,10 +72,14 @@ def _made(
     plan = row_plan.fixed()
     if plan is not None:
         plan.join()  # nobody foresaw this map
+    elif outputs is None and (foreseen := foresight.first(coordinates, key)) is not None:
+        return foreseen
     found = keeping(make, coordinates, outputs)
     found = coordinates.keep(key, found, given=outputs is not None)
     if plan is not None:
         plan.made.append(row_plan.Made(coordinates, outputs, key, make, found))
+    elif outputs is None:
+        foresight.note(coordinates, key, found)
     return found
 
 

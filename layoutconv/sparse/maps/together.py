@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.dry_hooks import dry_hooks
+from ...base.torch_internals import is_capturing
 from ..coords.coordinates import Coordinates
 from .reached import reached
 from .taps import Taps
@@ -14,7 +15,9 @@ from .two_way import KernelMap
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ...kernels.maps.box_filter import BoxFilter
     from ...kernels.maps.level_maps import Wanted
+    from ...kernels.maps.per_rank import Chain, PerRank
 
     Sorted = tuple[Tensor, Tensor]
 
@@ -129,6 +132,42 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
                 taps, KernelMap.of_sorted(level, level, taps, around, mirrored=taps.mirrored)
             )
     return levels
+
+
+def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
+    """Return whether kernels that make all of these maps are there; not of a cloud of whose maps
+    one keeps a GPU busy, nor in a capture, as the host waits for numbers of cells. Those that have
+    to be compiled are, meanwhile, in another process.
+    """
+    from ...kernels.maps import level_maps, per_rank
+
+    if len(coordinates) > level_maps.MOST_ROWS or is_capturing():
+        return False
+    kernels = _kernels_of(coordinates, maps)
+    return bool(kernels) and per_rank.are_at_hand(kernels, coordinates.cells.get_device())
+
+
+def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
+    """The kernels that make these maps in an eager call; none if several maps are not for them."""
+    from ...kernels.maps import level_cells, level_maps
+    from ...kernels.maps.box_filter import boxes_of
+
+    batch, wanted = coordinates.batch_size, maps.wanted()
+    grids = [(batch, *coordinates.spatial_shape), *((batch, *step.grid) for step in maps.steps)]
+    if len(wanted) < 2 or not level_maps.knows(grids, wanted):
+        return []
+    of_cells: Sequence[Chain | PerRank] = ()
+    if filters := _at_once(coordinates, maps.steps):
+        of_cells = level_cells.kernels_of(coordinates.rank, boxes_of(filters))[:2]
+    return [*of_cells, level_maps.kernel_of(grids, wanted)]
+
+
+def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
+    """Have a dry run note the kernels that make these maps together, if any do."""
+    from ...kernels.maps import per_rank
+
+    for kernel in _kernels_of(coordinates, maps):
+        dry_hooks.note(per_rank.launch, kernel, (coordinates.cells,), (), ())
 
 
 def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..coords.coordinates import Coordinates
     from ..coords.repeats import Repeats
     from ..coords.table import Table
+    from .map_use import Use
     from .taps import Taps
 
 
@@ -251,6 +252,7 @@ class TwoWay:
     extended: KernelMap | None = None
     # What another stream makes of it: of each way, what to call before it is read.
     coming: dict[int, Callable[[], None]] | None = None
+    use: Use | None = None  # if somebody wants to know
     sides: tuple[Repeats | None, Repeats | None] = (None, None)  # of inputs and outputs of way 0
 
     def __init__(self, taps: tuple[int, ...], mirrored: bool, there: _OneWay) -> None:
@@ -285,6 +287,7 @@ class TwoWay:
                 else:
                     found = _OneWay(self.taps)
                     found._made = back.reversed(rows)
+            found.use = None if self.use is None else (self.use, way)
             self.ways[way] = found
         return found
 
@@ -308,6 +311,7 @@ class _OneWay:
     _made: Tensor | None = None  # an index that is there, whether or not it is read
     _sorted: tuple[Tensor, Tensor] | None = None
     _counts: Counts | None = None
+    use: tuple[Use, int] | None = None  # of this way of the map
 
     def __init__(self, taps: tuple[int, ...], index: Tensor | None = None) -> None:
         self.taps, self._index = taps, index
@@ -335,6 +339,9 @@ class _OneWay:
         found = self._sorted
         if found is None:
             found = self._sorted = keeping(self._find_sorted)
+            if self.use is not None:
+                use, way = self.use
+                use.ask(way, True)
         return found
 
     def _find_sorted(self) -> tuple[Tensor, Tensor]:

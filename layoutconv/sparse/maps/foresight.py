@@ -1,0 +1,218 @@
+"""Kernel maps that an eager network is about to ask for, made together at its first layer.
+
+The clouds that go through a network lead to the same maps, call by call. So what layers ask of a
+cloud is noted. Once two clouds in a row came to the same, all maps of the next one are made as its
+first layer asks for the first: by few launches, and with two waits of the host in place of one for
+each level. Who asks for something else gets it as ever, and clouds are looked at again.
+
+Kernels that do so are compiled in another process, and until then maps are made one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ...base.caches import BoundedCache
+from ...base.dry_hooks import dry_hooks
+from ...base.outlive import keeping
+from ..coords import row_plan
+from ..coords.graphs import is_compiling
+from .map_use import Use, watched
+from .taps import Taps
+from .together import (
+    Maps,
+    Step,
+    are_at_hand,
+    can_begin,
+    key_of,
+    load_kernels,
+    made_together,
+    step_of,
+)
+
+if TYPE_CHECKING:
+    from ..coords.coordinates import Coordinates
+    from .two_way import KernelMap
+
+Make = Callable[["Coordinates", Maps], "list[Coordinates]"]
+
+
+class Ask(NamedTuple):
+    """A map that a layer asked for: of the cells of a level, by its taps, and its use since."""
+
+    level: int
+    taps: Taps
+    leads: bool  # to the next level; else it is a submanifold one
+    use: Use
+
+
+class Foreseen(NamedTuple):
+    """Maps of a cloud in any grid.
+
+    Attributes:
+        own: submanifold ones, with the level of each.
+        steps: the taps from each level to the next; with each, whether it and its inverse are read.
+    """
+
+    own: tuple[tuple[int, Taps], ...]
+    steps: tuple[tuple[Taps, bool, bool], ...]
+
+    def maps(self, shape: tuple[int, ...]) -> Maps:
+        """Those of a cloud in a grid of a shape."""
+        steps = []
+        for taps, *_ in self.steps:
+            shape = grid_after(taps, shape)
+            steps.append(Step(taps, shape, None))
+        down = {level for level, (_, read, _) in enumerate(self.steps) if read}
+        back = {level for level, (_, _, read) in enumerate(self.steps) if read}
+        return Maps(list(self.own), steps, down, back)
+
+
+class Run:
+    """The maps that layers asked for of one cloud, in their order; it outlives them."""
+
+    def __init__(self) -> None:
+        self.asked: list[Ask] = []
+        self._levels = 1
+
+    def note(self, level: int, found: KernelMap, key: Hashable, *, made_ahead: bool) -> None:
+        """Note a map of the cells of a level, and the level that it leads to."""
+        taps, step = taps_of(key), step_of(key)
+        if taps is None:
+            return
+        if step is not None:
+            usual = step.grid == grid_after(taps, found.inputs.spatial_shape)
+            if step.capacity is not None or level + 1 != self._levels or not usual:
+                return
+            self._levels += 1
+            found.outputs._known.run = self, level + 1
+        use = watched(found.ways, made_ahead=made_ahead)
+        self.asked.append(Ask(level, taps, step is not None, use))
+
+    def wanted(self) -> Foreseen:
+        """The maps that somebody read, of levels that somebody came to."""
+        steps: list[tuple[Taps, bool, bool]] = []
+        for ask in self.asked:
+            if ask.leads and ask.use.asked and ask.level == len(steps):
+                there, back = ask.use.read
+                steps.append((ask.taps, there, back))
+        own = [(a.level, a.taps) for a in self.asked if not a.leads and a.use.read[0]]
+        return Foreseen(tuple(a for a in own if a[0] <= len(steps)), tuple(steps))
+
+
+def taps_of(key: Hashable) -> Taps | None:
+    """The taps of a submanifold map, or of a step, that is kept under a key; None of other maps."""
+    step = step_of(key)
+    return step.taps if step is not None else key if isinstance(key, Taps) else None
+
+
+def grid_after(taps: Taps, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The grid that a strided filter leads to, padded alike on both sides.
+
+    >>> grid_after(Taps.strided(2, 3, 2, 1), (41, 8))
+    (21, 4)
+    """
+    along = zip(shape, taps.stride, zip(*taps.offsets, strict=True), strict=True)
+    return tuple(
+        max(0, (extent - max(steps) - min(steps) - 1) // stride + 1)
+        for extent, stride, steps in along
+    )
+
+
+class _History:
+    """The last run of clouds of a kind, and what the one before that came to."""
+
+    def __init__(self) -> None:
+        self._last: Run | None = None
+        self._before: Foreseen | None = None
+
+    def next(self, run: Run) -> Foreseen | None:
+        """The maps that two runs in a row came to before this one, if they were the same."""
+        came_to = None if self._last is None else self._last.wanted()
+        found = came_to if came_to == self._before else None
+        self._last, self._before = run, came_to
+        return found
+
+
+class Foresight:
+    """Memory of the maps that clouds came to, by the map that was asked for first.
+
+    Args:
+        begins: returns whether maps of these cells may be made together.
+        at_hand: returns whether the kernels that make them are there.
+        make: makes them.
+    """
+
+    def __init__(
+        self,
+        begins: Callable[[Coordinates], bool] = can_begin,
+        at_hand: Callable[[Coordinates, Maps], bool] = are_at_hand,
+        make: Make = made_together,
+    ) -> None:
+        self._begins, self._at_hand, self._make = begins, at_hand, make
+        self._histories: BoundedCache[Hashable, _History] = BoundedCache(
+            "foreseen maps", entries=256, nbytes=2 << 20
+        )
+        self._dry: list[tuple[Run, Coordinates]] = []
+
+    def first(self, cells: Coordinates, key: Hashable) -> KernelMap | None:
+        """The map that is asked for first of a cloud, with all that are foreseen after it; None if
+        none are.
+        """
+        known = cells._known
+        if known.run is not None or cells._source is not None or known.made:
+            return None
+        taps = taps_of(key)
+        if taps is None or is_compiling() or not self._begins(cells):
+            return None
+        run = Run()
+        known.run = run, 0
+        if dry_hooks.covers(cells.cells):
+            self._dry.append((run, cells))
+            return None
+        name = taps, isinstance(key, Taps), cells.device, torch.is_grad_enabled()
+        history = self._histories.get(name)
+        if history is None:
+            history = _History()
+            self._histories.put(name, history, 4096)
+        foreseen = history.next(run)
+        if foreseen is None or row_plan.fixed() is not None:
+            return None
+        maps = foreseen.maps(cells.spatial_shape)
+        if not self._at_hand(cells, maps):
+            return None
+        levels = keeping(self._make, cells, maps)
+        self._note_all(run, levels, maps)
+        return cells.kept(key)
+
+    def note(self, cells: Coordinates, key: Hashable, found: KernelMap) -> None:
+        """Note a map that was made as somebody asked for it."""
+        if cells._known.run is not None:
+            run, level = cells._known.run
+            run.note(level, found, key, made_ahead=False)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Have a dry run note, at its end, the kernels that make its maps together."""
+        self._dry.clear()
+        try:
+            yield
+            for run, cells in self._dry:
+                load_kernels(cells, run.wanted().maps(cells.spatial_shape))
+        finally:
+            self._dry.clear()
+
+    def _note_all(self, run: Run, levels: list[Coordinates], maps: Maps) -> None:
+        """Note maps that nobody asked for yet."""
+        of_steps = ((level, key_of(step)) for level, step in enumerate(maps.steps))
+        for level, key in (*of_steps, *maps.own):
+            found = levels[level].kept(key)
+            if found is not None:
+                run.note(level, found, key, made_ahead=True)
+
+
+foresight = Foresight()
