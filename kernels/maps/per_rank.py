@@ -194,6 +194,11 @@ def launch(
     function(tensors[0], addresses, integers)
 
 
+def launch_nothing(kernel: PerRank | Chain, cells: Tensor) -> None:
+    """Launch a kernel in a dry run, which loads it and runs none, on the GPU of some cells."""
+    launch(kernel, (cells,), (), ())
+
+
 @remembered(1)
 def _several_gpus() -> bool:
     """Return whether another one than a tensor's may be the current one."""

@@ -54,6 +54,7 @@ def levels_made(x: SparseTensor) -> int:
 @pytest.mark.parametrize(("size", "padding"), [(2, 0), (3, 1)])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_third_cloud_has_its_maps_together(size: int, padding: int, training: bool) -> None:
+    lc.clear_caches()  # and with them what clouds before came to
     torch.manual_seed(0)
     net = Net(size, padding).cuda().half().train(training)
 

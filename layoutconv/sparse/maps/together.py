@@ -167,7 +167,7 @@ def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
     from ...kernels.maps import per_rank
 
     for kernel in _kernels_of(coordinates, maps):
-        dry_hooks.note(per_rank.launch, kernel, (coordinates.cells,), (), ())
+        dry_hooks.note(per_rank.launch_nothing, kernel, coordinates.cells)
 
 
 def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
