@@ -62,7 +62,7 @@ class Foreseen(NamedTuple):
     steps: tuple[tuple[Taps, bool, bool], ...]
 
     def maps(self, shape: tuple[int, ...]) -> Maps:
-        """Those of a cloud in a grid of a shape."""
+        """The maps of a cloud in a grid of a shape."""
         steps = []
         for taps, *_ in self.steps:
             shape = grid_after(taps, shape)
@@ -164,10 +164,10 @@ class Foresight:
         none are.
         """
         known = cells._known
-        if known.run is not None or cells._source is not None or known.made:
+        if is_compiling() or known.run is not None or cells._source is not None or known.made:
             return None
         taps = taps_of(key)
-        if taps is None or is_compiling() or not self._begins(cells):
+        if taps is None or not self._begins(cells):
             return None
         run = Run()
         known.run = run, 0

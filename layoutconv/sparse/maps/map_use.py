@@ -37,5 +37,5 @@ def watched(ways: TwoWay, *, made_ahead: bool) -> Use:
         use.asked, use.read = True, is_sorted
     for way, own in enumerate(ways.ways):
         if own is not None:
-            own.use = use, way
+            own.note_use = partial(use.ask, way)
     return use

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -285,9 +285,8 @@ class TwoWay:
                 if self.mirrored:
                     found = _OneWay(self.taps, back.index.T.flip(0).T)
                 else:
-                    found = _OneWay(self.taps)
-                    found._made = back.reversed(rows)
-            found.use = None if self.use is None else (self.use, way)
+                    found = _OneWay(self.taps, made=back.reversed(rows))
+            found.note_use = None if self.use is None else partial(self.use.ask, way)
             self.ways[way] = found
         return found
 
@@ -311,10 +310,12 @@ class _OneWay:
     _made: Tensor | None = None  # an index that is there, whether or not it is read
     _sorted: tuple[Tensor, Tensor] | None = None
     _counts: Counts | None = None
-    use: tuple[Use, int] | None = None  # of this way of the map
+    note_use: Callable[[bool], None] | None = None  # of who wants to know that it is sorted
 
-    def __init__(self, taps: tuple[int, ...], index: Tensor | None = None) -> None:
-        self.taps, self._index = taps, index
+    def __init__(
+        self, taps: tuple[int, ...], index: Tensor | None = None, made: Tensor | None = None
+    ) -> None:
+        self.taps, self._index, self._made = taps, index, made
         self.views: dict[Any, Any] = {}
         self._pairs: dict[int, Pairs] = {}
 
@@ -339,9 +340,8 @@ class _OneWay:
         found = self._sorted
         if found is None:
             found = self._sorted = keeping(self._find_sorted)
-            if self.use is not None:
-                use, way = self.use
-                use.ask(way, True)
+            if self.note_use is not None:
+                self.note_use(True)
         return found
 
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
