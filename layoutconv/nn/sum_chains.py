@@ -83,7 +83,7 @@ def _chain(module: Any, conv: Node) -> _Chain | None:
     past = chain.past()
     if not isinstance(past, Node) or (is_in_place(user) and past is user.args[0]):
         return None
-    chains = chain._replace(relu=_relu_after(module, user)), chain
+    chains = _Chain(chain.convolved, user, _relu_after(module, user)), chain
     return next((chain for chain in chains if _may_move(module, chain)), None)
 
 
