@@ -62,10 +62,14 @@ class Network:
         self, cells: Coordinates, key: object, make: Callable[[Coordinates], KernelMap]
     ) -> KernelMap:
         """Ask for a map as ``kernel_map`` does."""
-        found = cells.kept(key) or self.foresight.first(cells, key)
+        known, found = cells._known, cells.kept(key)
+        if found is None and not (known.made or known.run or cells._source):
+            found = self.foresight.first(cells, key)
         if found is None:
             found = cells.keep(key, make(cells))
-            self.foresight.note(cells, key, found)
+            if known.run is not None:
+                run, level = known.run
+                run.note(level, found, key)
         return found
 
     def _make(self, cells: Coordinates, maps: Maps) -> list[Coordinates]:

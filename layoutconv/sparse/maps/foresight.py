@@ -79,7 +79,7 @@ class Run:
         self.asked: list[Ask] = []
         self._levels = 1
 
-    def note(self, level: int, found: KernelMap, key: Hashable, *, made_ahead: bool) -> None:
+    def note(self, level: int, found: KernelMap, key: Hashable, made_ahead: bool = False) -> None:
         """Note a map of the cells of a level, and the level that it leads to."""
         taps, step = taps_of(key), step_of(key)
         if taps is None:
@@ -160,17 +160,13 @@ class Foresight:
         self._dry: list[tuple[Run, Coordinates]] = []
 
     def first(self, cells: Coordinates, key: Hashable) -> KernelMap | None:
-        """The map that is asked for first of a cloud, with all that are foreseen after it; None if
-        none are.
+        """The map that is asked for first of a cloud that no map led to, with all that are foreseen
+        after it; None if none are.
         """
-        known = cells._known
-        if is_compiling() or known.run is not None or cells._source is not None or known.made:
-            return None
-        taps = taps_of(key)
-        if taps is None or not self._begins(cells):
+        if is_compiling() or not self._begins(cells) or (taps := taps_of(key)) is None:
             return None
         run = Run()
-        known.run = run, 0
+        cells._known.run = run, 0
         if dry_hooks.covers(cells.cells):
             self._dry.append((run, cells))
             return None
@@ -188,12 +184,6 @@ class Foresight:
         levels = keeping(self._make, cells, maps)
         self._note_all(run, levels, maps)
         return cells.kept(key)
-
-    def note(self, cells: Coordinates, key: Hashable, found: KernelMap) -> None:
-        """Note a map that was made as somebody asked for it."""
-        if cells._known.run is not None:
-            run, level = cells._known.run
-            run.note(level, found, key, made_ahead=False)
 
     @contextmanager
     def noted(self) -> Iterator[None]:

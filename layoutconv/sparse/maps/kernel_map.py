@@ -69,17 +69,22 @@ def _made(
     outputs: Coordinates | None = None,
 ) -> KernelMap:
     """The map that ``make`` makes of these cells, kept under ``key``."""
-    plan = row_plan.fixed()
+    plan, known = row_plan.fixed(), coordinates._known
     if plan is not None:
         plan.join()  # nobody foresaw this map
-    elif outputs is None and (foreseen := foresight.first(coordinates, key)) is not None:
-        return foreseen
+    elif outputs is None and not (known.made or known.run or coordinates._source):
+        cells, foreseen = known.cells, None
+        if cells.is_cuda or dry_hooks.covers(cells):
+            foreseen = foresight.first(coordinates, key)
+        if foreseen is not None:
+            return foreseen
     found = keeping(make, coordinates, outputs)
     found = coordinates.keep(key, found, given=outputs is not None)
     if plan is not None:
         plan.made.append(row_plan.Made(coordinates, outputs, key, make, found))
-    elif outputs is None:
-        foresight.note(coordinates, key, found)
+    elif outputs is None and known.run is not None:
+        run, level = known.run
+        run.note(level, found, key)
     return found
 
 
