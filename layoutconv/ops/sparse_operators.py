@@ -41,7 +41,8 @@ from ..gpu.select import kernel_type
 from ..planning.machine import Machine
 from ..planning.pair_chunks import chunk_for, slots
 from ..sparse.maps import pairs_operator
-from ..sparse.maps.kernel_map import KernelMap, reversed_index
+from ..sparse.maps.kernel_map import KernelMap
+from ..sparse.maps.reversed_index import reversed_index
 from ..sparse.maps.tap_pairs import Pairs
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.gemm_view import GemmView

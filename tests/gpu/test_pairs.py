@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
+from layoutconv.sparse.maps.reversed_index import reversed_index
 from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
-from layoutconv.sparse.maps.two_way import reversed_index
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

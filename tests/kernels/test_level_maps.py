@@ -19,9 +19,9 @@ from layoutconv.kernels.maps.level_maps import MOST_ROWS, Wanted, sorted_maps, s
 from layoutconv.kernels.maps.level_stages import THREADS, all_levels
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.maps.row_order import Sizes
+from layoutconv.sparse.maps.reversed_index import reversed_index
 from layoutconv.sparse.maps.row_orders import sorted_in_torch
 from layoutconv.sparse.maps.taps import Taps
-from layoutconv.sparse.maps.two_way import reversed_index
 
 from .cloud_launcher import CTAS, SEEDS, Cell, Launches, cloud, few, reaches, rows_of
 from .cloud_launcher import search as search_in

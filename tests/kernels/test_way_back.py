@@ -15,7 +15,7 @@ from torch import Tensor
 from layoutconv.kernels.maps.block_table import Fill
 from layoutconv.kernels.maps.inverse import REVERSED, Scatter, reversed_index
 from layoutconv.kernels.maps.per_rank import build
-from layoutconv.sparse.maps import two_way
+from layoutconv.sparse.maps.reversed_index import reversed_index as reversed_in_torch
 
 from .cloud_launcher import SEEDS, Launches, Work, few, in_the_machine
 
@@ -52,7 +52,7 @@ def test_it_is_that_of_the_cpu(
     index = index.contiguous() if contiguous else index
     order = torch.randperm(count).int() if ordered else None
     found = reversed_index(index, rows, order)
-    assert torch.equal(found, two_way.reversed_index(index, rows, order))
+    assert torch.equal(found, reversed_in_torch(index, rows, order))
     assert found.stride() == (1, max(rows, 1))
     assert found.storage_offset() == 0
 

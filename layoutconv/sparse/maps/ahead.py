@@ -180,7 +180,7 @@ class Ahead:
                 levels["made", number] = level + 1
                 maps.down.update({level} if there else ())
                 maps.back.update({level} if back else ())
-        if len(maps.wanted()) > 1:
+        if len(maps.wanted) > 1:
             keeping(made_together, self._cells[root], maps)
 
     def join(self) -> None:

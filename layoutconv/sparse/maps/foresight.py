@@ -10,7 +10,7 @@ Kernels that do so are compiled in another process, and until then maps are made
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..coords.coordinates import Coordinates
     from .two_way import KernelMap
 
-Make = Callable[["Coordinates", Maps], "list[Coordinates]"]
+Make = Callable[["Coordinates", Maps], "list[Coordinates] | None"]
 
 
 class Ask(NamedTuple):
@@ -79,8 +79,8 @@ class Run:
         self.asked: list[Ask] = []
         self._levels = 1
 
-    def note(self, level: int, found: KernelMap, key: Hashable, made_ahead: bool = False) -> None:
-        """Note a map of the cells of a level, and the level that it leads to."""
+    def note(self, level: int, found: KernelMap, key: Hashable) -> None:
+        """Note a map that was made of the cells of a level, and the level that it leads to."""
         taps, step = taps_of(key), step_of(key)
         if taps is None:
             return
@@ -90,8 +90,21 @@ class Run:
                 return
             self._levels += 1
             found.outputs._known.run = self, level + 1
-        use = watched(found.ways, made_ahead=made_ahead)
+        use = watched(found.ways, made_ahead=False)
         self.asked.append(Ask(level, taps, step is not None, use))
+
+    def note_ahead(self, levels: Sequence[Coordinates], maps: Maps) -> None:
+        """Note maps of all levels, which nobody asked for yet."""
+        for level, step in enumerate(maps.steps):
+            ways, _, made = levels[level]._known.made[key_of(step)]
+            self.asked.append(Ask(level, step.taps, True, watched(ways, made_ahead=True)))
+            if made is not None:
+                made.run = self, level + 1
+        self._levels = len(levels)
+        for level, taps in maps.own:
+            found = levels[level]._known.made.get(taps)
+            if found is not None:
+                self.asked.append(Ask(level, taps, False, watched(found[0], made_ahead=True)))
 
     def wanted(self) -> Foreseen:
         """The maps that somebody read, of levels that somebody came to."""
@@ -129,13 +142,17 @@ class _History:
     def __init__(self) -> None:
         self._last: Run | None = None
         self._before: Foreseen | None = None
+        self._maps: tuple[Foreseen, tuple[int, ...], Maps] | None = None  # of the last grid
 
-    def next(self, run: Run) -> Foreseen | None:
+    def next(self, run: Run, shape: tuple[int, ...]) -> Maps | None:
         """The maps that two runs in a row came to before this one, if they were the same."""
-        came_to = None if self._last is None else self._last.wanted()
-        found = came_to if came_to == self._before else None
+        came_to, before = None if self._last is None else self._last.wanted(), self._before
         self._last, self._before = run, came_to
-        return found
+        if came_to is None or came_to != before:
+            return None
+        if self._maps is None or self._maps[:2] != (came_to, shape):
+            self._maps = came_to, shape, came_to.maps(shape)
+        return self._maps[2]
 
 
 class Foresight:
@@ -175,14 +192,13 @@ class Foresight:
         if history is None:
             history = _History()
             self._histories.put(name, history, 4096)
-        foreseen = history.next(run)
-        if foreseen is None or row_plan.fixed() is not None:
-            return None
-        maps = foreseen.maps(cells.spatial_shape)
-        if not self._at_hand(cells, maps):
+        maps = history.next(run, cells.spatial_shape)
+        if maps is None or row_plan.fixed() is not None or not self._at_hand(cells, maps):
             return None
         levels = keeping(self._make, cells, maps)
-        self._note_all(run, levels, maps)
+        if levels is None:
+            return None
+        run.note_ahead(levels, maps)
         return cells.kept(key)
 
     @contextmanager
@@ -195,14 +211,6 @@ class Foresight:
                 load_kernels(cells, run.wanted().maps(cells.spatial_shape))
         finally:
             self._dry.clear()
-
-    def _note_all(self, run: Run, levels: list[Coordinates], maps: Maps) -> None:
-        """Note maps that nobody asked for yet."""
-        of_steps = ((level, key_of(step)) for level, step in enumerate(maps.steps))
-        for level, key in (*of_steps, *maps.own):
-            found = levels[level].kept(key)
-            if found is not None:
-                run.note(level, found, key, made_ahead=True)
 
 
 foresight = Foresight()

@@ -20,9 +20,9 @@ from .foresight import foresight
 from .reached import reached
 from .taps import Ints, Taps, frozen, per_axis, reached_box
 from .together import Reached
-from .two_way import KernelMap, reversed_index
+from .two_way import KernelMap
 
-__all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
+__all__ = ["KernelMap", "strided_map", "submanifold_map", "transposed_map"]
 
 
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python

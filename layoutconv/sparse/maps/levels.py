@@ -35,7 +35,7 @@ def build_maps(
     than 64 of all levels, as 3 x 3 x 3 taps at stride 1 do, the cells of further levels are found
     one level after the other. The host waits twice, or with ``capacities`` and cells that were
     looked at not at all. Maps of a cloud with more than 262,144 rows keep a GPU busy by themselves,
-    and are made one by one, as layers ask. Cells that may be repeated, or have no bounds, are taken
+    and are made one by one, as layers ask. Cells that are repeated, or have no bounds, are taken
     level by level, and so is everything on a CPU.
 
     Args:
@@ -89,11 +89,12 @@ def build_maps(
     every = set(range(levels))
     maps = Maps([(n, own) for n in range(levels)], steps, every, every if inverse else set())
     if together and not dry and not _is_kept(coordinates, own, steps):
-        found, plan = keeping(made_together, coordinates, maps), row_plan.current()
-        if plan is not None:
-            for step, finer, coarser in zip(steps, found, found[1:], strict=False):
+        made, plan = keeping(made_together, coordinates, maps), row_plan.current()
+        if made is not None and plan is not None:
+            for step, finer, coarser in zip(steps, made, made[1:], strict=False):
                 plan.lead(finer, name_of(step), coarser)
-        return found
+        if made is not None:
+            return made
     found = [coordinates]
     submanifold_map(coordinates, kernel_size)
     for capacity in rows:

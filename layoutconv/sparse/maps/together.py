@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.dry_hooks import dry_hooks
@@ -53,11 +55,11 @@ def runs_together(cells: Tensor) -> bool:
 
 
 def can_begin(coordinates: Coordinates) -> bool:
-    """Return whether maps of such cells can be made together: not of cells that may be repeated,
-    whose maps are of other rows, or that have no bounds.
+    """Return whether maps of such cells can be made together, unless :meth:`Coordinates.check`
+    finds some that are repeated: not of cells that have no bounds.
     """
-    known = runs_together(coordinates.cells) and not coordinates.repeated
-    return known and coordinates.corner is None and len(coordinates) > 0
+    known = runs_together(coordinates.cells) and coordinates.corner is None
+    return known and coordinates.rows > 0 and coordinates.repeats is None
 
 
 def name_of(step: Step) -> Reached:
@@ -77,7 +79,8 @@ def step_of(key: Any) -> Step | None:
     return found if name_of(found) == tuple(name) else None
 
 
-class Maps(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Maps:
     """The maps of levels that are made together.
 
     Attributes:
@@ -90,7 +93,10 @@ class Maps(NamedTuple):
     steps: list[Step]
     down: set[int]
     back: set[int]
+    # Of an eager call, by batch size, grid, and whether cells are found at once.
+    kernels: dict[Any, list[Chain | PerRank]] = field(default_factory=dict)
 
+    @cached_property
     def wanted(self) -> list[Wanted]:
         """All of them, as a kernel finds them."""
         from ...kernels.maps.level_maps import Wanted, inverts
@@ -106,17 +112,39 @@ class Maps(NamedTuple):
             ),
         ]
 
+    @cached_property
+    def filters(self) -> tuple[BoxFilter, ...]:
+        """The filters to the first levels, whose cells may be found together: boxes, all with a
+        capacity or all without, that reach few cells from one.
+        """
+        from ...kernels.maps import level_cells
+        from ...kernels.maps.box_filter import box_filter
 
-def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
-    """Return the cells of all levels, which keep the maps; of cells that kernels make maps of."""
+        fixed = bool(self.steps) and bool(self.steps[0].capacity)
+        found: list[BoxFilter] = []
+        for step in self.steps[: level_cells.MOST_LEVELS]:
+            alike = step.capacity is None if not fixed else bool(step.capacity)
+            each = box_filter(step.taps) if alike else None
+            if each is None:
+                break
+            found.append(each)
+        return tuple(found)[: level_cells.levels_at_once(tuple(found))]
+
+
+def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | None:
+    """Return the cells of all levels, which keep the maps; of cells that kernels make maps of.
+
+    None where some cells are repeated, whose maps are of other rows: then none is kept.
+    """
     from ...kernels.maps import level_maps  # for a GPU alone
 
-    levels, wanted = _levels(coordinates, maps.steps), maps.wanted()
+    levels, wanted = _levels(coordinates, maps), maps.wanted
     tables: list[Any] = [level.table for level in levels]
     found: dict[Wanted, Sorted] = {}
     if level_maps.suits(tables, wanted):
         found = dict(zip(wanted, level_maps.sorted_maps(tables, wanted), strict=True))
-    coordinates.check()  # while the GPU is at work
+    if coordinates.check().repeats is not None:  # while the GPU is at work
+        return None
     for n, step in enumerate(maps.steps):
         there = found.get(level_maps.Wanted(step.taps, n + 1, n))
         back = found.get(level_maps.Wanted(step.taps, n, n + 1, inverse=True))
@@ -141,25 +169,36 @@ def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
     """
     from ...kernels.maps import level_maps, per_rank
 
-    if len(coordinates) > level_maps.MOST_ROWS or is_capturing():
+    device = coordinates.cells.get_device()
+    if coordinates.rows > level_maps.MOST_ROWS or (device >= 0 and is_capturing()):
         return False
     kernels = _kernels_of(coordinates, maps)
-    return bool(kernels) and per_rank.are_at_hand(kernels, coordinates.cells.get_device())
+    return bool(kernels) and per_rank.are_at_hand(kernels, device)
 
 
 def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
     """The kernels that make these maps in an eager call; none if several maps are not for them."""
+    filters = _at_once(coordinates, maps)
+    key = coordinates.batch_size, coordinates.spatial_shape, len(filters)
+    found = maps.kernels.get(key)
+    if found is None:
+        found = maps.kernels[key] = _kernels(key, filters, maps)
+    return found
+
+
+def _kernels(
+    key: tuple[int, tuple[int, ...], int], filters: tuple[BoxFilter, ...], maps: Maps
+) -> list[Chain | PerRank]:
     from ...kernels.maps import level_cells, level_maps
     from ...kernels.maps.box_filter import boxes_of
 
-    batch, wanted = coordinates.batch_size, maps.wanted()
-    grids = [(batch, *coordinates.spatial_shape), *((batch, *step.grid) for step in maps.steps)]
+    (batch, shape, _), wanted = key, maps.wanted
+    grids = [(batch, *shape), *((batch, *step.grid) for step in maps.steps)]
     if len(wanted) < 2 or not level_maps.knows(grids, wanted):
         return []
-    of_cells: Sequence[Chain | PerRank] = ()
-    if filters := _at_once(coordinates, maps.steps):
-        of_cells = level_cells.kernels_of(coordinates.rank, boxes_of(filters))[:2]
-    return [*of_cells, level_maps.kernel_of(grids, wanted)]
+    of_maps = level_maps.kernel_of(grids, wanted)
+    of_cells = level_cells.kernels_of(len(shape), boxes_of(filters))[:2] if filters else ()
+    return [*of_cells, of_maps]
 
 
 def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
@@ -176,40 +215,31 @@ def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
 
     first, steps = levels[0], maps.steps
     grids = [(level.batch_size, *level.spatial_shape) for level in levels]
-    filters = _at_once(first, steps)
+    filters = _at_once(first, maps)
     if filters:
         fixed = steps[0].capacity is not None
         dry_hooks.note(level_cells.load_kernels, first.cells, filters, fixed)
     cells = (level.cells for level in levels)
-    dry_hooks.note(level_maps.load_kernels, maps.wanted(), grids, *cells)
+    dry_hooks.note(level_maps.load_kernels, maps.wanted, grids, *cells)
 
 
-def _at_once(coordinates: Coordinates, steps: Sequence[Step]) -> tuple[BoxFilter, ...]:
-    """Return the filters to the levels, the first ones, whose cells are made together: boxes, all
-    with a capacity or all without, that reach few cells from one, of grids of few enough bits.
+def _at_once(coordinates: Coordinates, maps: Maps) -> tuple[BoxFilter, ...]:
+    """Return the filters to the levels, the first ones, whose cells are made together: those of
+    ``maps.filters``, if grids are few enough bits for so many rows.
     """
     from ...kernels.maps import level_cells
-    from ...kernels.maps.box_filter import box_filter
 
-    fixed = bool(steps) and bool(steps[0].capacity)
-    found: list[BoxFilter] = []
-    for step in steps[: level_cells.MOST_LEVELS]:
-        alike = step.capacity is None if not fixed else bool(step.capacity)
-        each = box_filter(step.taps) if alike else None
-        if each is None:
-            break
-        found.append(each)
-    filters = tuple(found)[: level_cells.levels_at_once(tuple(found))]
-    grids = [(coordinates.batch_size, *step.grid) for step in steps[: len(filters)]]
-    return filters if level_cells.suits(len(coordinates), filters, grids) else ()
+    filters = maps.filters
+    grids = [(coordinates.batch_size, *step.grid) for step in maps.steps[: len(filters)]]
+    return filters if level_cells.suits(coordinates.rows, filters, grids) else ()
 
 
-def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates]:
+def _levels(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
     """The cells of all levels: at once, as far as their filters and grids let them."""
     from ...kernels.maps import level_cells
 
-    batch, found, filters = coordinates.batch_size, [coordinates], _at_once(coordinates, steps)
-    first = steps[: len(filters)]
+    batch, found, filters = coordinates.batch_size, [coordinates], _at_once(coordinates, maps)
+    first, others = maps.steps[: len(filters)], maps.steps[len(filters) :]
     if first:
         grids = [(batch, *step.grid) for step in first]
         capacities = [step.capacity for step in first if step.capacity is not None]
@@ -219,6 +249,6 @@ def _levels(coordinates: Coordinates, steps: Sequence[Step]) -> list[Coordinates
             if step.capacity is not None:
                 level.total = total
             found.append(level)
-    for step in steps[len(first) :]:
+    for step in others:
         found.append(reached(found[-1], step.taps, step.grid, step.capacity, transposed=False))
     return found
