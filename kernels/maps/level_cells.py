@@ -55,10 +55,17 @@ def suits(rows: int, filters: Filters, grids: Sequence[Grid]) -> bool:
     """Return whether levels of these grids, each an occupancy bitmap, are made together."""
     if not rows or not 0 < len(grids) <= levels_at_once(filters):
         return False
-    sizes = list(zip(map(prod, grids), map(cells_in, boxes_of(filters)), strict=True))
-    return all(
-        size and occupancy_bitmap.suits(size, min(rows * cells, size)) for size, cells in sizes
-    )
+    for grid, most in zip(grids, _most_of(filters), strict=False):
+        size = prod(grid)
+        if not size or not occupancy_bitmap.suits(size, min(rows * most, size)):
+            return False
+    return True
+
+
+@remembered(64)
+def _most_of(filters: Filters) -> list[int]:
+    """The most cells of each level that one cell reaches."""
+    return [cells_in(box) for box in boxes_of(filters)]
 
 
 def cells_of_levels(
@@ -94,7 +101,7 @@ def cells_of_levels(
         marks += [first * BLOCK, *stride, *(extent - 1 for extent in size), *before, *grid]
     vectors = counter.numel() // 2
     counting = words, words // 2 + vectors, 0, indices.shape[0], *marks, *starts[:-1]
-    counted, write, both = kernels_of(rank, boxes_of(filters))
+    counted, write, both = kernels_by(filters)
     tensors, addresses = (indices, room, counter), (*of_bits, indices.data_ptr())
     known = capacities is not None
     if capacities is None:
@@ -117,9 +124,15 @@ def cells_of_levels(
 def load_kernels(indices: Tensor, filters: Filters, fixed: bool) -> None:
     """Launch what ``cells_of_levels`` does, of nothing: for a dry run, which loads kernels and runs
     none. ``fixed`` says whether there are capacities."""
-    count, write, both = kernels_of(len(filters[0].stride), boxes_of(filters))
+    count, write, both = kernels_by(filters)
     for kernel in (both,) if fixed else (count, write):
         per_rank.launch(kernel, (indices,), (), ())
+
+
+@remembered(64)
+def kernels_by(filters: Filters) -> tuple[Chain, WriteLevels, Chain]:
+    """The kernels of levels that filters lead to, of :func:`kernels_of`."""
+    return kernels_of(len(filters[0].stride), boxes_of(filters))
 
 
 @remembered(16)

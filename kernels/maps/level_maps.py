@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, product
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from . import map_stages, per_rank
 from .block_table import EDGES
 from .box_filter import box_filter
 from .box_inverse import KeysOfBoxInverse, RowsOfBoxInverse
-from .build_map import MOST_KNOWN, WORD_BITS, HashTable, Taps
+from .build_map import MOST_KNOWN, WORD_BITS, HashTable, Memory, Taps
 from .cooperative import SHARED_BYTES, WORD, ctas_for, size_of
 from .level_stages import MOST_PER_SM, THREADS, Kind, all_levels
 from .map_stages import RoomToSort
@@ -63,24 +63,8 @@ def suits(tables: Sequence[HashTable], wanted: Sequence[Wanted]) -> bool:
     """Return whether one call should find all maps: of grids of one kind, with rows in every level,
     but not too many, and of filters that kernels are compiled for.
     """
-    there = all(0 < table.rows <= MOST_ROWS and 0 not in table.grid for table in tables)
-    return there and knows([table.grid for table in tables], wanted)
-
-
-def knows(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> bool:
-    """Return whether one kernel finds these maps of levels in grids ``(batch_size, ...)``."""
-    alike = len(set(map(kind_of, grids))) == 1 and len(grids) <= MOST_LEVELS
-    known = all(
-        inverts(each.taps) if each.inverse else _known(each.taps) is not None for each in wanted
-    )
-    return alike and known and 0 < len(wanted) <= 3 * MOST_LEVELS
-
-
-def kernel_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> Chain:
-    """The kernel that finds maps that :func:`knows` says it knows."""
-    groups, _ = _by_kind(tuple(wanted))
-    kind, sizes = kind_of(grids[0]), sizes_of_sorts()
-    return _chain(len(grids[0]) - 1, kind, len(grids), groups, sizes)[0]
+    plan = plan_of([table.grid for table in tables], wanted)
+    return plan is not None and plan.suits(tables)
 
 
 def divides(taps: Taps) -> bool:
@@ -126,54 +110,103 @@ def sorted_maps(
 
     Of what :func:`suits`. Launches go to torch's current stream, and nothing waits for them.
     """
-    cells = tables[0].indices
-    device, make = cells.get_device(), maker(cells.device)
-    kinds, turns = _by_kind(tuple(wanted))
-    maps = [wanted[i] for i in turns]  # as a launch has them
-    rows = [tables[each.centres].rows for each in maps]
-    windows = [each.taps.order.window(count) for each, count in zip(maps, rows, strict=True)]
-    sizes = sizes_of_sorts()
-    chain, needs = _chain(tables[0].rank, kind_of(tables[0].grid), len(tables), kinds, sizes)
-    of_levels = [table.rows for table in tables]
-    ctas = ctas_of_sm(needs, shared_bytes(device)) * ctas_for(sum(rows), device)
-    sorting = [
-        RoomToSort(count, window, share, sizes)
-        for count, window, share in zip(rows, windows, shares(rows, ctas), strict=True)
-    ]
-    room = _Room(tables, sorting, rows, sizes, make)
-    found = [
-        (
-            make((count, len(each.taps.offsets)), (1, count), torch.int32),
-            make((count,), (1,), torch.int32),
-        )
-        for each, count in zip(maps, rows, strict=True)
-    ]
+    plan = plan_of([table.grid for table in tables], wanted)
+    assert plan is not None
+    return plan.run(tables)
 
-    addresses, integers = room.of_levels(tables), list[int]()
-    for table, (first, end) in zip(tables, _ends(shares(of_levels, ctas)), strict=True):
-        integers += [table.rows, table.bits, *table.grid, first, end]
-    for (index, order), place in zip(found, room.of_maps, strict=True):
-        addresses += [order.data_ptr(), index.data_ptr(), *place]
-    at = 0
-    for kind in kinds:
-        some = slice(at, at + len(kind.levels))
-        of_chunks = _ends([sort.chunks for sort in sorting[some]])
-        counts = (-(-n // window) for n, window in zip(rows[some], windows[some], strict=True))
-        for sort, a, b in zip(sorting[some], of_chunks, _ends(list(counts)), strict=True):
-            integers += [*sort.integers, *a, *b]
-        at = some.stop
-    tensors = (
-        cells,
-        *(t.indices for t in tables[1:]),
-        room.whole,
-        room.workspace,
-        *(t for f in found for t in f),
+
+def plan_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> LevelPlan | None:
+    """The plan of these maps, of levels in grids ``(batch_size, ...)``; None if no kernel knows all
+    of them.
+    """
+    known = all(
+        inverts(each.taps) if each.inverse else _known(each.taps) is not None for each in wanted
     )
-    numbers = (*integers, ctas, room.vectors + 1, 0)
-    per_rank.launch(chain, tensors, (*addresses, room.word), numbers)
-    for table, memory in zip(tables, room.memories, strict=True):
-        table.memory = memory
-    return [each for _, each in sorted(zip(turns, found, strict=True), key=lambda pair: pair[0])]
+    few = len(grids) <= MOST_LEVELS and 0 < len(wanted) <= 3 * MOST_LEVELS
+    if not (known and few and len(set(map(kind_of, grids))) == 1):
+        return None
+    return LevelPlan(len(grids[0]) - 1, kind_of(grids[0]), len(grids), tuple(wanted))
+
+
+class LevelPlan:
+    """The launches that find the maps of levels, for whatever numbers of rows.
+
+    Attributes:
+        chain: the launches.
+    """
+
+    def __init__(
+        self, rank: int, of_grids: tuple[bool, bool], levels: int, wanted: tuple[Wanted, ...]
+    ) -> None:
+        groups, turns = _by_kind(wanted)
+        self._sizes = sizes_of_sorts()
+        self.chain, self._needs = _chain(rank, of_grids, levels, groups, self._sizes)
+        self._places = [turns.index(number) for number in range(len(wanted))]
+        maps = [wanted[i] for i in turns]  # as a launch has them
+        self._maps = [(m.centres, len(m.taps.offsets), m.taps.order.window) for m in maps]
+        self._starts = {*accumulate((len(group.levels) for group in groups), initial=0)}
+
+    def suits(self, tables: Sequence[HashTable]) -> bool:
+        """Return whether there are rows in every level, and not too many."""
+        return all(0 < table.indices.shape[0] <= MOST_ROWS and 0 not in table.grid
+                   for table in tables)  # fmt: skip
+
+    def run(self, tables: Sequence[HashTable]) -> list[tuple[Tensor, Tensor]]:
+        """Launch: what :func:`sorted_maps` returns."""
+        cells, sizes = tables[0].indices, self._sizes
+        device, make, bins = cells.get_device(), maker(cells.device), 1 << sizes.place
+        of_levels = [table.indices.shape[0] for table in tables]
+        rows = [of_levels[level] for level, _, _ in self._maps]
+        every = sum(rows)
+        ctas = ctas_of_sm(self._needs, shared_bytes(device)) * ctas_for(every, device)
+        sorting = [
+            RoomToSort(count, window(count), max(1, ctas * count // every), sizes)
+            for count, (_, _, window) in zip(rows, self._maps, strict=True)
+        ]
+
+        # What is filled: tables, which keep it, then a word and totals of each map.
+        tabled = list(accumulate([4 * table.vectors for table in tables], initial=WORD))
+        filled = tabled[-1] + (WORD + bins) * len(rows)
+        # As aligned as they have to be: counts, runs, which are Int64, keys, and slots of rows.
+        runs_at = bins * sum([sort.chunks for sort in sorting])
+        keys_at = runs_at + 2 * every
+        slots_at = keys_at + every
+        whole = make((filled,), (1,), torch.int32)
+        workspace = make((slots_at + sum(of_levels),), (1,), torch.int32)
+        word, start = whole.data_ptr(), workspace.data_ptr()
+        addresses, integers = list[int](), list[int]()
+        memories, turn, slots = list[Memory](), 0, start + 4 * slots_at
+        for table, count, at in zip(tables, of_levels, tabled, strict=False):
+            memory = table.memory_at(whole, at)
+            memories.append(memory)
+            addresses += table.indices.data_ptr(), memory.slots, memory.values, slots
+            after = turn + max(1, ctas * count // sum(of_levels))
+            integers += table.rows, table.bits, *table.grid, turn, after
+            turn, slots = after, slots + 4 * count
+        totals, counts, runs, keys = (
+            word + 4 * tabled[-1], start, start + 4 * runs_at, start + 4 * keys_at,
+        )  # fmt: skip
+        found: list[tuple[Tensor, Tensor]] = []
+        chunk = window = 0
+        for number, (count, sort, of) in enumerate(zip(rows, sorting, self._maps, strict=True)):
+            index = make((count, of[1]), (1, count), torch.int32)
+            order = make((count,), (1,), torch.int32)
+            found.append((index, order))
+            addresses += order.data_ptr(), index.data_ptr(), totals, runs, counts, keys
+            if number in self._starts:
+                chunk = window = 0
+            windows = -(-count // sort.integers[2])
+            integers += *sort.integers, chunk, chunk + sort.chunks, window, window + windows
+            chunk, window = chunk + sort.chunks, window + windows
+            totals, counts = totals + 4 * (WORD + bins), counts + 4 * sort.chunks * bins
+            runs, keys = runs + 8 * count, keys + 4 * count
+        of_tables = [table.indices for table in tables[1:]]
+        tensors = cells, *of_tables, whole, workspace, *(each for pair in found for each in pair)
+        numbers = *integers, ctas, filled // 4 + 1, 0
+        per_rank.launch(self.chain, tensors, (*addresses, word), numbers)
+        for table, memory in zip(tables, memories, strict=True):
+            table.memory = memory
+        return [found[place] for place in self._places]
 
 
 def load_kernels(
@@ -183,20 +216,6 @@ def load_kernels(
     tables = [HashTable(own, grid[1:], grid[0]) for own, grid in zip(cells, grids, strict=True)]
     if suits(tables, wanted):
         sorted_maps(tables, wanted)
-
-
-def shares(rows: Sequence[int], ctas: int) -> list[int]:
-    """Return how many virtual CTAs each of several jobs has: by its rows, and one at least.
-
-    >>> shares([900, 90, 9], 100)
-    [90, 9, 1]
-    """
-    return [max(1, ctas * count // sum(rows)) for count in rows]
-
-
-def _ends(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The first of each of some runs that follow each other, and the one behind its last."""
-    return list(pairwise(accumulate(counts, initial=0)))
 
 
 def sizes_of_sorts() -> Sizes:
@@ -287,47 +306,3 @@ def shared_bytes(device: int) -> int:
         return SHARED_BYTES
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_multiprocessor", SHARED_BYTES))
-
-
-class _Room:
-    """The memory of a call, but for what it returns: what is filled, which tables keep, and the
-    workspace of sorting.
-
-    Attributes:
-        whole, workspace: both pieces.
-        word: of the grid sync; at the beginning.
-        vectors: of 16 bytes that are filled.
-        memories: of the tables.
-        of_maps: of each map its word, runs, counts and keys.
-    """
-
-    def __init__(
-        self, tables: Sequence[HashTable], sorting: Sequence[RoomToSort], rows: Sequence[int],
-        sizes: Sizes, make: Any,
-    ) -> None:  # fmt: skip
-        bins = 1 << sizes.place
-        tabled = list(accumulate((4 * t.vectors for t in tables), initial=WORD))
-        words = list(accumulate([WORD + bins] * len(rows), initial=tabled[-1]))
-        # As aligned as they have to be: counts, runs, which are Int64, keys, and slots of rows.
-        counts = list(accumulate((s.chunks * bins for s in sorting), initial=0))
-        runs = list(accumulate((2 * count for count in rows), initial=counts[-1]))
-        keys = list(accumulate(rows, initial=runs[-1]))
-        slots_of = list(accumulate((t.rows for t in tables), initial=keys[-1]))
-        self.whole = make((words[-1],), (1,), torch.int32)
-        self.workspace = make((slots_of[-1],), (1,), torch.int32)
-        self.word, self.vectors = self.whole.data_ptr(), words[-1] // 4
-        self.memories = [t.memory_at(self.whole, at) for t, at in zip(tables, tabled, strict=False)]
-        start = self.workspace.data_ptr()
-        self._slots_of = [start + 4 * at for at in slots_of]
-        places = zip(words, runs, counts, keys, strict=True)
-        self.of_maps = [
-            [self.word + 4 * word, *(start + 4 * at for at in some)] for word, *some in places
-        ][:-1]
-
-    def of_levels(self, tables: Sequence[HashTable]) -> list[int]:
-        """Addresses of cells, slots, values and the rows' slots."""
-        found = []
-        of_rows = zip(tables, self.memories, self._slots_of, strict=False)
-        for table, memory, slot_of in of_rows:
-            found += [table.indices.data_ptr(), memory.slots, memory.values, slot_of]
-        return found

@@ -11,14 +11,15 @@ import torch
 
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu.dry_run import dry
-from layoutconv.kernels.maps import level_maps, output_coords
+from layoutconv.kernels.maps import output_coords
 from layoutconv.kernels.maps.block_table import Fill
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.level_cells import CountLevels, MarkLevels, WriteLevels
+from layoutconv.kernels.maps.level_maps import LevelPlan
 from layoutconv.sparse import Coordinates, KernelMap, build_maps, strided_map, submanifold_map
 from layoutconv.sparse.coords import coordinates
 from layoutconv.sparse.coords.row_plan import FixedRows, RowCount
-from layoutconv.sparse.maps import levels
+from layoutconv.sparse.maps import together as making
 from layoutconv.sparse.maps.ahead import Ahead, asked_of, joined
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
@@ -33,7 +34,7 @@ GRID = (2, 9, 12, 10)
 def gpu_tables(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> Launches:
     """Tables of a GPU for cells on a CPU."""
     monkeypatch.setattr(coordinates, "table_of", HashTable)
-    monkeypatch.setattr(levels, "runs_together", lambda cells: True)
+    monkeypatch.setattr(making, "runs_together", lambda cells: True)
     launches.kinds.clear()
     launches.keys.clear()
     return launches
@@ -59,7 +60,7 @@ def test_maps_of_all_levels_are_there_for_who_asks(gpu_tables: Launches) -> None
     assert len(gpu_tables.keys) == 3  # cells counted, and written, and all maps
     apart = of_cloud(1, 180)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(levels, "runs_together", lambda cells: False)
+        patch.setattr(making, "runs_together", lambda cells: False)
         want = build_maps(apart, 3)
     for here, there in zip(found, want, strict=True):
         assert torch.equal(here.cells, there.cells)
@@ -139,10 +140,10 @@ def test_inverses_of_box_filters_are_there_for_who_asks(gpu_tables: Launches) ->
 
 def test_dilated_filters_make_cells_level_by_level(gpu_tables: Launches) -> None:
     taps = Taps.strided(3, 3, 2, 2, dilation=2)
-    steps = [levels.Step(taps, (4, 5, 4), None)]
+    steps = [making.Step(taps, (4, 5, 4), None)]
     cells = of_cloud(3, 40)
     gpu_tables.kinds.clear()
-    _, found = levels.made_together(cells, levels.Maps([], steps, set(), set()))
+    _, found = making.made_together(cells, making.Maps([], steps, set(), set()))
     assert MarkLevels not in gpu_tables.kinds
     want = reached(of_cloud(3, 40), taps, (4, 5, 4), transposed=False)
     assert torch.equal(found.cells, want.cells)
@@ -190,14 +191,14 @@ def test_who_comes_second_gets_the_cells_of_who_came_first(
 ) -> None:
     """As another thread that makes the same maps meanwhile."""
     cells, other = of_cloud(1, 60), list[Coordinates]()
-    original = level_maps.sorted_maps
+    original = LevelPlan.run
 
     def late(*of: Any) -> Any:
-        monkeypatch.setattr(level_maps, "sorted_maps", original)
+        monkeypatch.setattr(LevelPlan, "run", original)
         other.extend(build_maps(cells, 3))
         return original(*of)
 
-    monkeypatch.setattr(level_maps, "sorted_maps", late)
+    monkeypatch.setattr(LevelPlan, "run", late)
     found = build_maps(cells, 3)
     for level, (finer, coarser) in zip(other[1:], pairwise(found), strict=True):
         assert strided_map(finer, 2, 2).outputs is coarser is level
@@ -215,7 +216,7 @@ def test_a_dry_run_notes_what_is_launched(
     with dry(note_other=lambda key, request: noted.append(key), stands_in=True):
         build_maps(of_cloud(1, 90), 3, **sizes, capacities=capacities)
     monkeypatch.setattr(coordinates, "table_of", HashTable)
-    monkeypatch.setattr(levels, "runs_together", lambda cells: True)
+    monkeypatch.setattr(making, "runs_together", lambda cells: True)
     launches.keys.clear()
     build_maps(of_cloud(1, 90), 3, **sizes, capacities=capacities)
     assert len(launches.keys) == (3 if capacities is None else 2)
@@ -278,7 +279,7 @@ def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
     want, plan = run(None, of_cloud(5, 90))
     asked = asked_of(plan.given, plan.made)
     monkeypatch.setattr(coordinates, "table_of", HashTable)
-    monkeypatch.setattr(levels, "runs_together", lambda cells: True)
+    monkeypatch.setattr(making, "runs_together", lambda cells: True)
     launches.keys.clear()
     have, plan = run(Ahead(asked, Beside()), of_cloud(5, 90))
     assert not plan.made  # all of them were foreseen

@@ -28,7 +28,6 @@ from .together import (
     Step,
     are_at_hand,
     can_begin,
-    key_of,
     load_kernels,
     made_together,
     step_of,
@@ -95,8 +94,8 @@ class Run:
 
     def note_ahead(self, levels: Sequence[Coordinates], maps: Maps) -> None:
         """Note maps of all levels, which nobody asked for yet."""
-        for level, step in enumerate(maps.steps):
-            ways, _, made = levels[level]._known.made[key_of(step)]
+        for level, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
+            ways, _, made = levels[level]._known.made[key]
             self.asked.append(Ask(level, step.taps, True, watched(ways, made_ahead=True)))
             if made is not None:
                 made.run = self, level + 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...kernels.maps.box_filter import BoxFilter
-    from ...kernels.maps.level_maps import Wanted
+    from ...kernels.maps.level_maps import LevelPlan, Wanted
     from ...kernels.maps.per_rank import Chain, PerRank
 
     Sorted = tuple[Tensor, Tensor]
@@ -93,23 +93,34 @@ class Maps:
     steps: list[Step]
     down: set[int]
     back: set[int]
-    # Of an eager call, by batch size, grid, and whether cells are found at once.
-    kernels: dict[Any, list[Chain | PerRank]] = field(default_factory=dict)
+    plans: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by grids of the first level
+
+    @cached_property
+    def keys(self) -> list[tuple[Any, ...]]:
+        """The keys that the maps of the steps are kept under."""
+        return [key_of(step) for step in self.steps]
+
+    @cached_property
+    def forward(self) -> list[int]:
+        """The levels from which maps lead that are sorted."""
+        return [n for n in range(len(self.steps)) if n in self.down]
+
+    @cached_property
+    def inverted(self) -> list[int]:
+        """The levels from which inverses lead that kernels find."""
+        from ...kernels.maps.level_maps import inverts
+
+        return [n for n, step in enumerate(self.steps) if n in self.back and inverts(step.taps)]
 
     @cached_property
     def wanted(self) -> list[Wanted]:
-        """All of them, as a kernel finds them."""
-        from ...kernels.maps.level_maps import Wanted, inverts
+        """All of them, as a kernel finds them: submanifold ones, strided ones, and inverses."""
+        from ...kernels.maps.level_maps import Wanted
 
-        steps = list(enumerate(self.steps))
         return [
             *(Wanted(taps, level, level) for level, taps in self.own),
-            *(Wanted(step.taps, n + 1, n) for n, step in steps if n in self.down),
-            *(
-                Wanted(step.taps, n, n + 1, inverse=True)
-                for n, step in steps
-                if n in self.back and inverts(step.taps)
-            ),
+            *(Wanted(self.steps[n].taps, n + 1, n) for n in self.forward),
+            *(Wanted(self.steps[n].taps, n, n + 1, inverse=True) for n in self.inverted),
         ]
 
     @cached_property
@@ -136,30 +147,35 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
 
     None where some cells are repeated, whose maps are of other rows: then none is kept.
     """
-    from ...kernels.maps import level_maps  # for a GPU alone
-
-    levels, wanted = _levels(coordinates, maps), maps.wanted
+    levels, plan = _levels(coordinates, maps), _plan_of(coordinates, maps)
     tables: list[Any] = [level.table for level in levels]
-    found: dict[Wanted, Sorted] = {}
-    if level_maps.suits(tables, wanted):
-        found = dict(zip(wanted, level_maps.sorted_maps(tables, wanted), strict=True))
+    found = plan.run(tables) if plan is not None and plan.suits(tables) else []
     if coordinates.check().repeats is not None:  # while the GPU is at work
         return None
-    for n, step in enumerate(maps.steps):
-        there = found.get(level_maps.Wanted(step.taps, n + 1, n))
-        back = found.get(level_maps.Wanted(step.taps, n, n + 1, inverse=True))
+    own, down = len(maps.own), len(maps.forward)
+    there = dict(zip(maps.forward, found[own:], strict=False))
+    back = dict(zip(maps.inverted, found[own + down :], strict=False))
+    for n, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
         finer, coarser = levels[n : n + 2]
-        kept = KernelMap.of_sorted(finer, coarser, step.taps, there, back)
+        kept = KernelMap.of_sorted(finer, coarser, step.taps, there.get(n), back.get(n))
         # Those of another thread, if it was first.
-        levels[n + 1] = finer.keep(key_of(step), kept).outputs
-    for number, taps in maps.own:
-        around = found.get(level_maps.Wanted(taps, number, number))
-        if around is not None:
-            level = levels[number]
-            level.keep(
-                taps, KernelMap.of_sorted(level, level, taps, around, mirrored=taps.mirrored)
-            )
+        levels[n + 1] = finer.keep(key, kept).outputs
+    for (number, taps), around in zip(maps.own, found, strict=False):
+        level = levels[number]
+        mapped = KernelMap.of_sorted(level, level, taps, around, mirrored=taps.mirrored)
+        level.keep(taps, mapped)
     return levels
+
+
+def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
+    """The launches that find these maps; None if several maps are not for a kernel."""
+    from ...kernels.maps import level_maps  # for a GPU alone
+
+    batch, shape = key = coordinates.batch_size, coordinates.spatial_shape
+    if key not in maps.plans:
+        grids = [(batch, *shape), *((batch, *step.grid) for step in maps.steps)]
+        maps.plans[key] = level_maps.plan_of(grids, maps.wanted)
+    return maps.plans[key]
 
 
 def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
@@ -178,27 +194,14 @@ def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
 
 def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
     """The kernels that make these maps in an eager call; none if several maps are not for them."""
-    filters = _at_once(coordinates, maps)
-    key = coordinates.batch_size, coordinates.spatial_shape, len(filters)
-    found = maps.kernels.get(key)
-    if found is None:
-        found = maps.kernels[key] = _kernels(key, filters, maps)
-    return found
+    from ...kernels.maps import level_cells
 
-
-def _kernels(
-    key: tuple[int, tuple[int, ...], int], filters: tuple[BoxFilter, ...], maps: Maps
-) -> list[Chain | PerRank]:
-    from ...kernels.maps import level_cells, level_maps
-    from ...kernels.maps.box_filter import boxes_of
-
-    (batch, shape, _), wanted = key, maps.wanted
-    grids = [(batch, *shape), *((batch, *step.grid) for step in maps.steps)]
-    if len(wanted) < 2 or not level_maps.knows(grids, wanted):
+    plan = _plan_of(coordinates, maps) if len(maps.wanted) > 1 else None
+    if plan is None:
         return []
-    of_maps = level_maps.kernel_of(grids, wanted)
-    of_cells = level_cells.kernels_of(len(shape), boxes_of(filters))[:2] if filters else ()
-    return [*of_cells, of_maps]
+    filters = _at_once(coordinates, maps)
+    of_cells = level_cells.kernels_by(filters)[:2] if filters else ()
+    return [*of_cells, plan.chain]
 
 
 def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
