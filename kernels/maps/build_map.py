@@ -74,9 +74,9 @@ class HashTable:
         self.grid = grid = check_grid(spatial_shape, batch_size)
         self.rank = rank = len(grid) - 1
         self._given, self.indices = indices, check_cells("indices", indices, rank)
-        self._rows = rows = indices.shape[0]
+        self.rows = rows = indices.shape[0]
         self._wide, self._small = kind_of(grid)
-        self._bits, self._of_slots, self._vectors = table_size(rows, self._wide)
+        self.bits, self._of_slots, self.vectors = table_size(rows, self._wide)
         self._device = device = indices.device
         self._make = maker(device)
         self._memory: Memory | None = None
@@ -85,17 +85,17 @@ class HashTable:
     def memory(self) -> Memory:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
-            found = Memory(self._make, self._rows, self._of_slots, self._vectors)
-            if self._rows:
-                slot_of = self._make((WORD + self._rows,), (1,), torch.int32)
+            found = Memory(self._make, self.rows, self._of_slots, self.vectors)
+            if self.rows:
+                slot_of = self._make((WORD + self.rows,), (1,), torch.int32)
                 tensors = self.indices, found.whole, slot_of
                 word = slot_of.data_ptr()
                 addresses = (
                     found.slots, found.values, self.indices.data_ptr(), word + 4 * WORD, word,
                 )  # fmt: skip
-                ctas = ctas_for(self._rows, slot_of.get_device())
+                ctas = ctas_for(self.rows, slot_of.get_device())
                 integers = (
-                    self._rows, self._bits, *self.grid, ctas, found.vectors + 1, found.of_slots,
+                    self.rows, self.bits, *self.grid, ctas, found.vectors + 1, found.of_slots,
                 )  # fmt: skip
                 chain = filled(self.rank, map_stages.SIZES.threads, self._wide)
                 per_rank.launch(chain, tensors, addresses, integers)
@@ -110,23 +110,9 @@ class HashTable:
         if self._memory is None:
             self._memory = memory
 
-    @property
-    def rows(self) -> int:
-        return self._rows
-
-    @property
-    def bits(self) -> int:
-        """The binary logarithm of its slots."""
-        return self._bits
-
-    @property
-    def vectors(self) -> int:
-        """Return how many vectors of 16 bytes its memory is."""
-        return self._vectors
-
     def memory_at(self, room: Tensor, start: int) -> Memory:
         """Memory of such a table within other memory, from one of its Int32 on."""
-        return Memory(lambda *_: room, self._rows, self._of_slots, self._vectors, start=start)
+        return Memory(lambda *_: room, self.rows, self._of_slots, self.vectors, start=start)
 
     @property
     def status(self) -> Tensor:
@@ -140,7 +126,7 @@ class HashTable:
 
     def verdict(self) -> tuple[int, int, bool]:
         """Return the two of ``status``, and whether there is padding, on the host, which waits."""
-        memory, rows = self.memory, self._rows
+        memory, rows = self.memory, self.rows
         last = memory.last
         batches = in_shape(self.indices, (rows,), (1 + self.rank,))
         torch.amin(batches, 0, out=in_shape(memory.whole, (), (), last + 3))
@@ -169,7 +155,7 @@ class HashTable:
                 memory.slots, memory.values, centres.data_ptr(), plan.natural_at,
                 plan.natural_at, index.data_ptr(),
             )  # fmt: skip
-            integers = rows, self._bits, count, 0, *plan.geometry, *self.grid
+            integers = rows, self.bits, count, 0, *plan.geometry, *self.grid
             tensors = centres, memory.whole, plan.natural, index
             per_rank.launch(plan.search, tensors, addresses, integers)
         else:
@@ -187,7 +173,7 @@ class HashTable:
         written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
         (centres,).
         """
-        cells, make, own = self.indices, self._make, self._rows
+        cells, make, own = self.indices, self._make, self.rows
         at_cells = at_centres = cells.data_ptr()
         if centres is self._given:
             centres, rows = cells, own
@@ -206,7 +192,7 @@ class HashTable:
         memory, empty, size = self._memory, self._memory is None, sorting.size
         if memory is None:
             # What only this call needs lies behind: asking for memory costs the host 1 us.
-            memory = Memory(make, own, self._of_slots, self._vectors, size + own)
+            memory = Memory(make, own, self._of_slots, self.vectors, size + own)
             room, word = memory.whole, memory.end
             behind: tuple[int, ...] = at_cells, word + 4 * size, word
             fills: tuple[int, ...] = own, ctas, memory.vectors + sorting.vectors, memory.of_slots
@@ -220,7 +206,7 @@ class HashTable:
             found.data_ptr(), index.data_ptr(), *sorting.addresses(word), *behind,
         )  # fmt: skip
         integers = (
-            rows, self._bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
+            rows, self.bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
             *fills,
         )  # fmt: skip
         chain = plan.chains.get(empty) or plan.sorted(empty)
@@ -242,7 +228,7 @@ class HashTable:
 
     def _finds(self, rows: int, count: int) -> bool:
         """Return whether there is something to look for, and somewhere."""
-        return bool(rows and count and self._rows) and 0 not in self.grid
+        return bool(rows and count and self.rows) and 0 not in self.grid
 
 
 class Memory:

@@ -98,7 +98,7 @@ def cells_of_levels(
     levels = list(zip(starts, blocks, grids, strict=False))
     marks = []
     for (first, _, grid), (stride, size, before) in zip(levels, filters, strict=True):
-        marks += [first * BLOCK, *stride, *(extent - 1 for extent in size), *before, *grid]
+        marks += [first * BLOCK, *stride, *[extent - 1 for extent in size], *before, *grid]
     vectors = counter.numel() // 2
     counting = words, words // 2 + vectors, 0, indices.shape[0], *marks, *starts[:-1]
     counted, write, both = kernels_by(filters)
@@ -109,10 +109,9 @@ def cells_of_levels(
         capacities = counter[:count].tolist()
     found = [make((rows, 1 + rank), (1 + rank, 1), torch.int32) for rows in capacities]
     to = tuple(cells.data_ptr() for cells in found)
-    writing = [
-        n for (first, many, grid), rows in zip(levels, capacities, strict=True)
-        for n in (first, many, rows, *grid)
-    ]  # fmt: skip
+    writing = list[int]()
+    for (first, many, grid), rows in zip(levels, capacities, strict=True):
+        writing += first, many, rows, *grid
     if known:
         per_rank.launch(both, (*tensors, *found), (*addresses, *to), (*counting, *writing))
     elif any(capacities):

@@ -148,14 +148,14 @@ class LevelPlan:
 
     def suits(self, tables: Sequence[HashTable]) -> bool:
         """Return whether there are rows in every level, and not too many."""
-        return all(0 < table.indices.shape[0] <= MOST_ROWS and 0 not in table.grid
-                   for table in tables)  # fmt: skip
+        rows = [table.rows for table in tables if 0 not in table.grid]
+        return len(rows) == len(tables) and 0 < min(rows) <= max(rows) <= MOST_ROWS
 
     def run(self, tables: Sequence[HashTable]) -> list[tuple[Tensor, Tensor]]:
         """Launch: what :func:`sorted_maps` returns."""
         cells, sizes = tables[0].indices, self._sizes
         device, make, bins = cells.get_device(), maker(cells.device), 1 << sizes.place
-        of_levels = [table.indices.shape[0] for table in tables]
+        of_levels = [table.rows for table in tables]
         rows = [of_levels[level] for level, _, _ in self._maps]
         every = sum(rows)
         ctas = ctas_of_sm(self._needs, shared_bytes(device)) * ctas_for(every, device)
@@ -187,11 +187,13 @@ class LevelPlan:
             word + 4 * tabled[-1], start, start + 4 * runs_at, start + 4 * keys_at,
         )  # fmt: skip
         found: list[tuple[Tensor, Tensor]] = []
+        tensors = [cells, *[table.indices for table in tables[1:]], whole, workspace]
         chunk = window = 0
         for number, (count, sort, of) in enumerate(zip(rows, sorting, self._maps, strict=True)):
             index = make((count, of[1]), (1, count), torch.int32)
             order = make((count,), (1,), torch.int32)
             found.append((index, order))
+            tensors += index, order
             addresses += order.data_ptr(), index.data_ptr(), totals, runs, counts, keys
             if number in self._starts:
                 chunk = window = 0
@@ -200,10 +202,8 @@ class LevelPlan:
             chunk, window = chunk + sort.chunks, window + windows
             totals, counts = totals + 4 * (WORD + bins), counts + 4 * sort.chunks * bins
             runs, keys = runs + 8 * count, keys + 4 * count
-        of_tables = [table.indices for table in tables[1:]]
-        tensors = cells, *of_tables, whole, workspace, *(each for pair in found for each in pair)
         numbers = *integers, ctas, filled // 4 + 1, 0
-        per_rank.launch(self.chain, tensors, (*addresses, word), numbers)
+        per_rank.launch(self.chain, tuple(tensors), (*addresses, word), numbers)
         for table, memory in zip(tables, memories, strict=True):
             table.memory = memory
         return [found[place] for place in self._places]

@@ -89,21 +89,22 @@ class Run:
                 return
             self._levels += 1
             found.outputs._known.run = self, level + 1
-        use = watched(found.ways, made_ahead=False)
+        use = watched(found.ways)
+        use.ask(0, found.own.read[0])
         self.asked.append(Ask(level, taps, step is not None, use))
 
     def note_ahead(self, levels: Sequence[Coordinates], maps: Maps) -> None:
         """Note maps of all levels, which nobody asked for yet."""
         for level, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
             ways, _, made = levels[level]._known.made[key]
-            self.asked.append(Ask(level, step.taps, True, watched(ways, made_ahead=True)))
+            self.asked.append(Ask(level, step.taps, True, watched(ways)))
             if made is not None:
                 made.run = self, level + 1
         self._levels = len(levels)
         for level, taps in maps.own:
             found = levels[level]._known.made.get(taps)
             if found is not None:
-                self.asked.append(Ask(level, taps, False, watched(found[0], made_ahead=True)))
+                self.asked.append(Ask(level, taps, False, watched(found[0])))
 
     def wanted(self) -> Foreseen:
         """The maps that somebody read, of levels that somebody came to."""

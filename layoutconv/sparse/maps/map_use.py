@@ -17,25 +17,21 @@ class Use:
         read: whether it, and its inverse, were read as they are sorted by their taps.
     """
 
-    def __init__(self) -> None:
-        self.asked, self.read = False, [False, False]
+    asked = False
+    read = False, False
 
     def ask(self, way: int, is_sorted: bool) -> None:
         """Note that a way is asked for, which is sorted already, or is not."""
         self.asked = True
         if is_sorted:
-            self.read[way] = True
+            there, back = self.read
+            self.read = (there, True) if way else (True, back)
 
 
-def watched(ways: TwoWay, *, made_ahead: bool) -> Use:
-    """Return what notes the use of a map from now on; of one ``made_ahead`` there was none yet."""
+def watched(ways: TwoWay) -> Use:
+    """Return what notes the use of a map, which nobody asked for so far, from now on."""
     use = ways.use = Use()
-    is_sorted = [own is not None and own.read[0] for own in ways.ways]
-    if made_ahead:
-        ways.coming = {way: partial(use.ask, way, there) for way, there in enumerate(is_sorted)}
-    else:
-        use.asked, use.read = True, is_sorted
-    for way, own in enumerate(ways.ways):
-        if own is not None:
-            own.note_use = partial(use.ask, way)
+    own = ways.ways[0]
+    if own is not None and not own.read[0]:
+        own.note_use = partial(use.ask, 0)
     return use

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.dry_hooks import dry_hooks
@@ -47,6 +48,14 @@ class Step(NamedTuple):
     taps: Taps
     grid: tuple[int, ...]
     capacity: int | None
+
+
+@cache
+def _of_gpu() -> Any:
+    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    from ...kernels.maps import level_cells, level_maps, per_rank
+
+    return SimpleNamespace(level_cells=level_cells, level_maps=level_maps, per_rank=per_rank)
 
 
 def runs_together(cells: Tensor) -> bool:
@@ -94,6 +103,7 @@ class Maps:
     down: set[int]
     back: set[int]
     plans: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by grids of the first level
+    grids: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)  # of steps, by batch size
 
     @cached_property
     def keys(self) -> list[tuple[Any, ...]]:
@@ -169,12 +179,10 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
 
 def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
     """The launches that find these maps; None if several maps are not for a kernel."""
-    from ...kernels.maps import level_maps  # for a GPU alone
-
     batch, shape = key = coordinates.batch_size, coordinates.spatial_shape
     if key not in maps.plans:
         grids = [(batch, *shape), *((batch, *step.grid) for step in maps.steps)]
-        maps.plans[key] = level_maps.plan_of(grids, maps.wanted)
+        maps.plans[key] = _of_gpu().level_maps.plan_of(grids, maps.wanted)
     return maps.plans[key]
 
 
@@ -183,24 +191,21 @@ def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
     one keeps a GPU busy, nor in a capture, as the host waits for numbers of cells. Those that have
     to be compiled are, meanwhile, in another process.
     """
-    from ...kernels.maps import level_maps, per_rank
-
     device = coordinates.cells.get_device()
-    if coordinates.rows > level_maps.MOST_ROWS or (device >= 0 and is_capturing()):
+    few = coordinates.rows <= _of_gpu().level_maps.MOST_ROWS
+    if not few or (device >= 0 and is_capturing()):
         return False
     kernels = _kernels_of(coordinates, maps)
-    return bool(kernels) and per_rank.are_at_hand(kernels, device)
+    return bool(kernels) and _of_gpu().per_rank.are_at_hand(kernels, device)
 
 
 def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
     """The kernels that make these maps in an eager call; none if several maps are not for them."""
-    from ...kernels.maps import level_cells
-
     plan = _plan_of(coordinates, maps) if len(maps.wanted) > 1 else None
     if plan is None:
         return []
     filters = _at_once(coordinates, maps)
-    of_cells = level_cells.kernels_by(filters)[:2] if filters else ()
+    of_cells = _of_gpu().level_cells.kernels_by(filters)[:2] if filters else ()
     return [*of_cells, plan.chain]
 
 
@@ -226,27 +231,31 @@ def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
     dry_hooks.note(level_maps.load_kernels, maps.wanted, grids, *cells)
 
 
+def _grids_of(maps: Maps, batch_size: int) -> list[tuple[int, ...]]:
+    """The grids of the levels whose cells may be found together, ``(batch_size, ...)``."""
+    steps = maps.steps[: len(maps.filters)]
+    grids = maps.grids[batch_size] = [(batch_size, *step.grid) for step in steps]
+    return grids
+
+
 def _at_once(coordinates: Coordinates, maps: Maps) -> tuple[BoxFilter, ...]:
     """Return the filters to the levels, the first ones, whose cells are made together: those of
     ``maps.filters``, if grids are few enough bits for so many rows.
     """
-    from ...kernels.maps import level_cells
-
     filters = maps.filters
-    grids = [(coordinates.batch_size, *step.grid) for step in maps.steps[: len(filters)]]
-    return filters if level_cells.suits(coordinates.rows, filters, grids) else ()
+    grids = maps.grids.get(coordinates.batch_size) or _grids_of(maps, coordinates.batch_size)
+    return filters if _of_gpu().level_cells.suits(coordinates.rows, filters, grids) else ()
 
 
 def _levels(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
     """The cells of all levels: at once, as far as their filters and grids let them."""
-    from ...kernels.maps import level_cells
-
     batch, found, filters = coordinates.batch_size, [coordinates], _at_once(coordinates, maps)
     first, others = maps.steps[: len(filters)], maps.steps[len(filters) :]
     if first:
-        grids = [(batch, *step.grid) for step in first]
+        grids = maps.grids[batch]
         capacities = [step.capacity for step in first if step.capacity is not None]
-        made = level_cells.cells_of_levels(coordinates.cells, filters, grids, capacities or None)
+        find = _of_gpu().level_cells.cells_of_levels
+        made = find(coordinates.cells, filters, grids, capacities or None)
         for step, cells, total in zip(first, *made, strict=True):
             level = Coordinates.of_map(cells, step.grid, batch, padded=step.capacity is not None)
             if step.capacity is not None:

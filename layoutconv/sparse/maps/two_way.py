@@ -166,6 +166,8 @@ class KernelMap:
         if ways.coming is not None:
             ways.arrive(way)
         self.own = ways.ways[way] or ways.way(way, outputs.rows)
+        if ways.use is not None:
+            ways.use.ask(way, self.own._sorted is not None)
         # What is kept for extended rows is for them alone.
         self.views = self.own.views if ways.extended is None else {}
         if not is_dynamo_compiling():  # whose graphs make none for the next call, before torch 2.8
