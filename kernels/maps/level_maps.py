@@ -94,6 +94,16 @@ def inverts(taps: Taps) -> bool:
     return all(-(-k // s) <= 1 << b for k, s, b in edges)
 
 
+def finds(taps: Taps) -> bool:
+    """Return whether kernels find a map of such taps among others: of a box of few that are near.
+
+    >>> from layoutconv.sparse.maps.taps import Taps
+    >>> finds(Taps.centred(3, 3)), finds(Taps.centred(3, 5))
+    (True, False)
+    """
+    return _known(taps) is not None
+
+
 @remembered(64)
 def _known(taps: Taps) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
     """The known taps, their least offsets, and their spans; None if no kernel knows them."""
@@ -119,9 +129,7 @@ def plan_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> Level
     """The plan of these maps, of levels in grids ``(batch_size, ...)``; None if no kernel knows all
     of them.
     """
-    known = all(
-        inverts(each.taps) if each.inverse else _known(each.taps) is not None for each in wanted
-    )
+    known = all(inverts(each.taps) if each.inverse else finds(each.taps) for each in wanted)
     few = len(grids) <= MOST_LEVELS and 0 < len(wanted) <= 3 * MOST_LEVELS
     if not (known and few and len(set(map(kind_of, grids))) == 1):
         return None

@@ -57,7 +57,7 @@ class Foreseen(NamedTuple):
         steps: the taps from each level to the next; with each, whether it and its inverse are read.
     """
 
-    own: tuple[tuple[int, Taps], ...]
+    own: frozenset[tuple[int, Taps]]
     steps: tuple[tuple[Taps, bool, bool], ...]
 
     def maps(self, shape: tuple[int, ...]) -> Maps:
@@ -68,7 +68,8 @@ class Foreseen(NamedTuple):
             steps.append(Step(taps, shape, None))
         down = {level for level, (_, read, _) in enumerate(self.steps) if read}
         back = {level for level, (_, _, read) in enumerate(self.steps) if read}
-        return Maps(list(self.own), steps, down, back)
+        own = sorted((a for a in self.own if a[0] <= len(steps)), key=_in_order)
+        return Maps(own, steps, down, back)
 
 
 class Run:
@@ -113,8 +114,13 @@ class Run:
             if ask.leads and ask.use.asked and ask.level == len(steps):
                 there, back = ask.use.read
                 steps.append((ask.taps, there, back))
-        own = [(a.level, a.taps) for a in self.asked if not a.leads and a.use.read[0]]
-        return Foreseen(tuple(a for a in own if a[0] <= len(steps)), tuple(steps))
+        found = {(a.level, a.taps) for a in self.asked if not a.leads and a.use.read[0]}
+        return Foreseen(frozenset(found), tuple(steps))
+
+
+def _in_order(own: tuple[int, Taps]) -> tuple[object, ...]:
+    level, taps = own
+    return level, taps.extents, taps.offsets
 
 
 def taps_of(key: Hashable) -> Taps | None:

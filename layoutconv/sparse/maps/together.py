@@ -111,24 +111,28 @@ class Maps:
         return [key_of(step) for step in self.steps]
 
     @cached_property
+    def around(self) -> list[tuple[int, Taps]]:
+        """Those of ``own`` that kernels find among others; the rest is made when asked for."""
+        return [(level, taps) for level, taps in self.own if _of_gpu().level_maps.finds(taps)]
+
+    @cached_property
     def forward(self) -> list[int]:
-        """The levels from which maps lead that are sorted."""
-        return [n for n in range(len(self.steps)) if n in self.down]
+        """The levels from which maps lead that are sorted, and that kernels find among others."""
+        finds = _of_gpu().level_maps.finds
+        return [n for n, step in enumerate(self.steps) if n in self.down and finds(step.taps)]
 
     @cached_property
     def inverted(self) -> list[int]:
         """The levels from which inverses lead that kernels find."""
-        from ...kernels.maps.level_maps import inverts
-
+        inverts = _of_gpu().level_maps.inverts
         return [n for n, step in enumerate(self.steps) if n in self.back and inverts(step.taps)]
 
     @cached_property
     def wanted(self) -> list[Wanted]:
         """All of them, as a kernel finds them: submanifold ones, strided ones, and inverses."""
-        from ...kernels.maps.level_maps import Wanted
-
+        Wanted = _of_gpu().level_maps.Wanted
         return [
-            *(Wanted(taps, level, level) for level, taps in self.own),
+            *(Wanted(taps, level, level) for level, taps in self.around),
             *(Wanted(self.steps[n].taps, n + 1, n) for n in self.forward),
             *(Wanted(self.steps[n].taps, n, n + 1, inverse=True) for n in self.inverted),
         ]
@@ -162,7 +166,7 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
     found = plan.run(tables) if plan is not None and plan.suits(tables) else []
     if coordinates.check().repeats is not None:  # while the GPU is at work
         return None
-    own, down = len(maps.own), len(maps.forward)
+    own, down = len(maps.around), len(maps.forward)
     there = dict(zip(maps.forward, found[own:], strict=False))
     back = dict(zip(maps.inverted, found[own + down :], strict=False))
     for n, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
@@ -170,7 +174,7 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
         kept = KernelMap.of_sorted(finer, coarser, step.taps, there.get(n), back.get(n))
         # Those of another thread, if it was first.
         levels[n + 1] = finer.keep(key, kept).outputs
-    for (number, taps), around in zip(maps.own, found, strict=False):
+    for (number, taps), around in zip(maps.around, found, strict=False):
         level = levels[number]
         mapped = KernelMap.of_sorted(level, level, taps, around, mirrored=taps.mirrored)
         level.keep(taps, mapped)
