@@ -229,3 +229,43 @@ def test_the_program_that_calls_is_not_run_again(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout == "started\n"
     assert made.is_dir()
+
+
+def test_threads_start_servers_beside_who_pickles_what_is_his(tmp_path: Path) -> None:
+    """The main module is there meanwhile, with all that is in it, and stays there."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pickle, sys, threading\n"
+        "from layoutconv.base.processes import in_processes\n"
+        "def own(): ...\n"
+        "main = sys.modules['__main__']\n"
+        "start = lambda: in_processes(abs, [1], 1)\n"
+        "threads = [threading.Thread(target=start) for _ in range(3)]\n"
+        "for thread in threads:\n"
+        "    thread.start()\n"
+        "while any(thread.is_alive() for thread in threads):\n"
+        "    assert pickle.loads(pickle.dumps(own)) is own\n"
+        "assert sys.modules['__main__'] is main\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_ends_while_its_thread_waits_for_work(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import threading, time\n"
+        "from layoutconv.base.processes import Workers\n"
+        "def wait():\n"
+        "    with Workers(time.sleep, 1) as workers:\n"
+        "        workers.add(600.0)\n"
+        "        began.set()\n"
+        "        workers.finish()\n"
+        "began = threading.Event()\n"
+        "threading.Thread(target=wait, daemon=True).start()\n"
+        "began.wait()\n"
+        "time.sleep(1.0)\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

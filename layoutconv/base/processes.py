@@ -206,8 +206,9 @@ class _Server:
         with _no_main_module(main):
             self._process.start()
         theirs.close()
-        # Before multiprocessing waits for its processes, as it does when this one ends.
-        self._finalizer = Finalize(None, self.connection.close, exitpriority=100)
+        # Before multiprocessing waits for its processes, as it does when this one ends; whatever it
+        # is at, for a thread that does not keep this process from ending.
+        self._finalizer = Finalize(None, self._process.terminate, exitpriority=100)
 
     @classmethod
     def for_caller(cls, main: bool) -> _Server:
@@ -244,8 +245,15 @@ def _surroundings() -> tuple[dict[str, str], list[str], str]:
     return dict(os.environ), list(sys.path), os.getcwd()
 
 
+# Of what "__main__" is: a fork waits for it, so that no child finds it held.
+_main_module = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
+    os.register_at_fork(
+        before=_main_module.acquire,
+        after_in_parent=_main_module.release,
+        after_in_child=_main_module.release,
+    )
 
 
 @contextmanager
@@ -253,14 +261,18 @@ def _no_main_module(needed: bool) -> Iterator[None]:
     """Processes that start in this context do not run the main module again, if not ``needed``.
 
     They would, to find what is defined there, and a script without ``if __name__ == "__main__"``
-    would do all of its work in each of them.
+    would do all of its work in each of them. Threads that pickle meanwhile find it all the same.
     """
-    main = sys.modules["__main__"]
-    if needed:
-        yield
-        return
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _main_module:
+        main = sys.modules["__main__"]
+        if needed:
+            yield
+            return
+        nowhere = ModuleType("__main__")
+        known = dict(vars(main))  # at once, as its globals may change
+        vars(nowhere).update(known | {"__file__": None, "__spec__": None})
+        sys.modules["__main__"] = nowhere
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
