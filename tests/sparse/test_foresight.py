@@ -14,7 +14,7 @@ from layoutconv.errors import ArgumentError
 from layoutconv.sparse import Coordinates
 from layoutconv.sparse.coords.row_plan import FixedRows
 from layoutconv.sparse.maps.foresight import Foresight, grid_after
-from layoutconv.sparse.maps.kernel_map import strided_in
+from layoutconv.sparse.maps.kernel_map import strided_in, strided_map, submanifold_map
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
 from layoutconv.sparse.maps.together import Maps, Step, key_of
@@ -207,6 +207,23 @@ def test_cells_that_are_wrong_are_refused() -> None:
     for number in range(3, 6):
         net(cloud(number))
     assert len(net.together) == 2  # that of the cloud that was refused, and the last
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_clouds_with_repeated_cells_are_not_tried_each_time(repeated: bool) -> None:
+    tried: list[Maps] = []
+
+    def make(cells: Coordinates, maps: Maps) -> None:
+        tried.append(maps)
+
+    foresight = Foresight(lambda cells: True, lambda cells, maps: True, make)
+    for number in range(6):
+        cells = cloud(number).cells
+        cells = torch.cat([cells, cells[: 3 * repeated]])
+        given = Coordinates(cells, (19, 14), 2, repeated=True)
+        foresight.first(given, OWN)
+        submanifold_map(strided_map(given, *DOWN).outputs).sorted  # noqa: B018
+    assert len(tried) == (0 if repeated else 4)
 
 
 def test_what_is_noted_keeps_no_memory() -> None:

@@ -73,14 +73,20 @@ class Foreseen(NamedTuple):
 
 
 class Run:
-    """The maps that layers asked for of one cloud, in their order; it outlives them."""
+    """The maps that layers asked for of one cloud, in their order; it outlives them.
+
+    Attributes:
+        repeated: whether some cells are, so that its maps cannot be made together.
+    """
 
     def __init__(self) -> None:
         self.asked: list[Ask] = []
+        self.repeated = False
         self._levels = 1
 
     def note(self, level: int, found: KernelMap, key: Hashable) -> None:
         """Note a map that was made of the cells of a level, and the level that it leads to."""
+        self.repeated = self.repeated or found.ways.extended is not None
         taps, step = taps_of(key), step_of(key)
         if taps is None:
             return
@@ -152,7 +158,8 @@ class _History:
 
     def next(self, run: Run, shape: tuple[int, ...]) -> Maps | None:
         """The maps that two runs in a row came to before this one, if they were the same."""
-        came_to, before = None if self._last is None else self._last.wanted(), self._before
+        last, before = self._last, self._before
+        came_to = None if last is None or last.repeated else last.wanted()
         self._last, self._before = run, came_to
         if came_to is None or came_to != before:
             return None
