@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from threading import Thread
+from time import monotonic
 
 from layoutconv.base.cache_folder import usable_folder
 from layoutconv.base.caches import BoundedCache
@@ -15,23 +16,30 @@ from .store import is_at_hand, ready_to_compile
 
 Load = Callable[[], object]  # of a kernel; it can be pickled
 
-_begun: BoundedCache[Hashable, Thread] = BoundedCache(
+AGAIN = 1.0  # seconds between two looks for a kernel, each of which takes 0.2 ms
+_begun: BoundedCache[Hashable, float] = BoundedCache(  # when they were looked for last
     "kernels compiled beside", entries=256, nbytes=1 << 20
 )
 
 
-def are_at_hand(kernels: Sequence[tuple[Hashable, Load]]) -> bool:
+def are_at_hand(
+    kernels: Sequence[tuple[Hashable, Load]], is_there: Callable[[Hashable], bool] = is_at_hand
+) -> bool:
     """Return whether all kernels can be loaded at once, by keys as :func:`~.store.load` takes them.
 
-    Those that nothing has yet are compiled in other processes, and kept; each is tried once.
+    Those that nothing has yet are compiled in other processes, and kept; each is tried once. They
+    are looked for again after ``AGAIN``, and are not there until then.
     """
-    missing = [(key, load) for key, load in kernels if not is_at_hand(key)]
-    new = [(key, load) for key, load in missing if _begun.get(key) is None]
+    now = monotonic()
+    if any((_begun.get(key) or now - AGAIN) + AGAIN > now for key, _ in kernels):
+        return False
+    missing = [(key, load) for key, load in kernels if not is_there(key)]
+    new = [load for key, load in missing if _begun.get(key) is None]
+    for key, _ in missing:
+        _begun.put(key, now, 1024)
     if new and usable_folder() is not None and find_spec("cutlass") is not None:
-        thread = Thread(target=_compile, args=([load for _, load in new],), daemon=True)
-        for key, _ in new:
-            _begun.put(key, thread, 1024)
-        thread.start()
+        with suppress(RuntimeError):  # of a system that has no thread to spare
+            Thread(target=_compile, args=(new,), daemon=True).start()
     return not missing
 
 
