@@ -17,7 +17,7 @@ from layoutconv.sparse.maps.foresight import Foresight, grid_after
 from layoutconv.sparse.maps.kernel_map import strided_in, strided_map, submanifold_map
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
-from layoutconv.sparse.maps.together import Maps, Step, key_of
+from layoutconv.sparse.maps.together import MOST_GRIDS, Maps, Step, key_of, load_kernels
 from layoutconv.sparse.maps.two_way import KernelMap
 
 from .test_levels import random_cells
@@ -224,6 +224,14 @@ def test_clouds_with_repeated_cells_are_not_tried_each_time(repeated: bool) -> N
         foresight.first(given, OWN)
         submanifold_map(strided_map(given, *DOWN).outputs).sorted  # noqa: B018
     assert len(tried) == (0 if repeated else 4)
+
+
+def test_launches_of_few_batch_sizes_are_kept() -> None:
+    taps, grid = strided_in((19, 14), 2, 2, 0, 1)
+    maps = Maps([(0, OWN), (1, OWN)], [Step(taps, tuple(grid or ()), None)], {0}, set())
+    for batch in range(1, 3 * MOST_GRIDS):
+        load_kernels(Coordinates(cloud(0).cells, (19, 14), 1 + batch), maps)
+    assert len(maps.plans) == len(maps.grids) == MOST_GRIDS
 
 
 def test_what_is_noted_keeps_no_memory() -> None:

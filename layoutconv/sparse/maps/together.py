@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...base.caches import put_few
 from ...base.dry_hooks import dry_hooks
 from ...base.torch_internals import is_capturing
 from ..coords.coordinates import Coordinates
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ...kernels.maps.per_rank import Chain, PerRank
 
     Sorted = tuple[Tensor, Tensor]
+
+
+MOST_GRIDS = 16  # batch sizes, and grids, that maps keep the launches of
 
 
 class Reached(NamedTuple):
@@ -184,10 +188,12 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
 def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
     """The launches that find these maps; None if several maps are not for a kernel."""
     batch, shape = key = coordinates.batch_size, coordinates.spatial_shape
-    if key not in maps.plans:
+    try:
+        return maps.plans[key]
+    except KeyError:
         grids = [(batch, *shape), *((batch, *step.grid) for step in maps.steps)]
-        maps.plans[key] = _of_gpu().level_maps.plan_of(grids, maps.wanted)
-    return maps.plans[key]
+        plan = _of_gpu().level_maps.plan_of(grids, maps.wanted)
+        return put_few(maps.plans, key, plan, MOST_GRIDS)
 
 
 def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
@@ -238,8 +244,7 @@ def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
 def _grids_of(maps: Maps, batch_size: int) -> list[tuple[int, ...]]:
     """The grids of the levels whose cells may be found together, ``(batch_size, ...)``."""
     steps = maps.steps[: len(maps.filters)]
-    grids = maps.grids[batch_size] = [(batch_size, *step.grid) for step in steps]
-    return grids
+    return put_few(maps.grids, batch_size, [(batch_size, *step.grid) for step in steps], MOST_GRIDS)
 
 
 def _at_once(coordinates: Coordinates, maps: Maps) -> tuple[BoxFilter, ...]:
@@ -256,7 +261,7 @@ def _levels(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
     batch, found, filters = coordinates.batch_size, [coordinates], _at_once(coordinates, maps)
     first, others = maps.steps[: len(filters)], maps.steps[len(filters) :]
     if first:
-        grids = maps.grids[batch]
+        grids = maps.grids.get(batch) or _grids_of(maps, batch)
         capacities = [step.capacity for step in first if step.capacity is not None]
         find = _of_gpu().level_cells.cells_of_levels
         made = find(coordinates.cells, filters, grids, capacities or None)
