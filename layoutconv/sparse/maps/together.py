@@ -116,7 +116,7 @@ class Maps:
 
     @cached_property
     def around(self) -> list[tuple[int, Taps]]:
-        """Those of ``own`` that kernels find among others; the rest is made when asked for."""
+        """The part of ``own`` that kernels find among others; the rest is made when asked for."""
         return [(level, taps) for level, taps in self.own if _of_gpu().level_maps.finds(taps)]
 
     @cached_property
