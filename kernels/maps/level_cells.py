@@ -187,18 +187,20 @@ class MarkLevels(Mark):
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         row = Int64(cta) * self.per_cta + tid
-        if row < rows:
-            self.mark_all(bits, self.above(read_cell(cells, row, self.rank), of_levels))
+        cell = read_cell(cells, cutlass.min(row, rows - 1), self.rank)
+        self.mark_all(bits, self.above(cell, of_levels), row < rows, tid & 31)
 
-    def mark_all(self, bits: Any, marks: Iterator[tuple[Any, Any, Any]]) -> None:
+    def mark_all(
+        self, bits: Any, marks: Iterator[tuple[Any, Any, Any]], is_row: Any, lane: Any
+    ) -> None:
         """Mark bits, some at once. Where the next ones are is found after that: four levels of 8
         cells then take 58 registers, not 144.
         """
         while some := list(islice(marks, TAPS_AT_ONCE)):
-            self.mark(bits, some)
+            self.mark(bits, [new_mark(*each, is_row, lane) for each in some])
 
     def above(self, cell: Any, of_levels: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
-        """Where a cell is in each level: words, bits, and whether it is there."""
+        """Where a cell is in each level: words, bits in them, and whether it is there."""
         there, rank = None, self.rank
         batch, *last = cell
         further = [Int64(0)] * rank  # cells before the last one of an axis
@@ -215,7 +217,19 @@ class MarkLevels(Mark):
             for key, is_cell in cells_of([batch, *last], further, box, grid):
                 is_marked = there if is_cell is None else there & is_cell
                 word = select(is_marked, first + (key >> 6), Int64(0))
-                yield word, Int64(1) << (key & 63), is_marked
+                yield word, key & 63, is_marked
+
+
+def new_mark(word: Any, bit: Any, there: Any, is_row: Any, lane: Any) -> tuple[Any, Any, Any]:
+    """A word, the bit to mark there, and whether to: not where the lane before has the same.
+
+    Rows of a warp are neighbours, most often, and lie in one cell of a coarse level: all of them
+    would find it unmarked at once, and wait for each other.
+    """
+    there = there & is_row
+    own = select(there, (Int32(word) << 6) | Int32(bit), Int32(-1))
+    before = cute.arch.shuffle_sync_up(own, 1)
+    return word, Int64(1) << bit, there & ((before != own) | (lane == 0))
 
 
 def reached(
