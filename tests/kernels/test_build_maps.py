@@ -293,3 +293,17 @@ def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
     assert [each.indexed[1] for each in asked] == [False] * len(asked)
     assert "Scatter" not in repr(launches.keys)
     assert "MarkLevels" in repr(launches.keys)
+
+
+def test_maps_of_other_grids_take_the_same_launches() -> None:
+    own, down = Taps.centred(3, 3), Taps.strided(3, 3, 2, 1)
+    maps = making.Maps([(0, own), (1, own)], [making.Step(down, (5, 5, 5), None)], {0}, set())
+    plan = making._plan_of(Coordinates(torch.zeros(1, 4).int(), (9, 9, 9), 1), maps)
+    other = maps.through([(7, 9, 4)])
+    assert other.steps == [making.Step(down, (7, 9, 4), None)]
+    assert other.keys != maps.keys
+    assert plan is not None
+    assert making._plan_of(Coordinates(torch.zeros(1, 4).int(), (13, 17, 8), 2), other) is plan
+    wide = other.through([(1 << 20, 1 << 20, 1 << 20)])  # whose keys are wide
+    far = Coordinates(torch.zeros(1, 4).int(), (2 << 20, 2 << 20, 1 << 20), 1)
+    assert making._plan_of(far, wide) is not plan

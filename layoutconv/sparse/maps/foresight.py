@@ -60,12 +60,18 @@ class Foreseen(NamedTuple):
     own: frozenset[tuple[int, Taps]]
     steps: tuple[tuple[Taps, bool, bool], ...]
 
-    def maps(self, shape: tuple[int, ...]) -> Maps:
-        """The maps of a cloud in a grid of a shape."""
-        steps = []
+    def grids(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The grids of all levels but the first, of a cloud in a grid of a shape."""
+        found = []
         for taps, *_ in self.steps:
             shape = grid_after(taps, shape)
-            steps.append(Step(taps, shape, None))
+            found.append(shape)
+        return found
+
+    def maps(self, shape: tuple[int, ...]) -> Maps:
+        """The maps of a cloud in a grid of a shape."""
+        along = zip(self.steps, self.grids(shape), strict=True)
+        steps = [Step(taps, grid, None) for (taps, *_), grid in along]
         down = {level for level, (_, read, _) in enumerate(self.steps) if read}
         back = {level for level, (_, _, read) in enumerate(self.steps) if read}
         own = sorted((a for a in self.own if a[0] <= len(steps)), key=_in_order)
@@ -163,9 +169,12 @@ class _History:
         self._last, self._before = run, came_to
         if came_to is None or came_to != before:
             return None
-        if self._maps is None or self._maps[:2] != (came_to, shape):
-            self._maps = came_to, shape, came_to.maps(shape)
-        return self._maps[2]
+        known = self._maps
+        if known is None or known[0] != came_to:
+            self._maps = known = came_to, shape, came_to.maps(shape)
+        elif known[1] != shape:
+            self._maps = known = came_to, shape, known[2].through(came_to.grids(shape))
+        return known[2]
 
 
 class Foresight:
@@ -187,7 +196,7 @@ class Foresight:
         self._histories: BoundedCache[Hashable, _History] = BoundedCache(
             "foreseen maps", entries=256, nbytes=2 << 20
         )
-        self._dry: list[tuple[Run, Coordinates]] = []
+        self._dry: list[tuple[Run, Coordinates]] | None = None
 
     def first(self, cells: Coordinates, key: Hashable) -> KernelMap | None:
         """The map that is asked for first of a cloud that no map led to, with all that are foreseen
@@ -198,7 +207,8 @@ class Foresight:
         run = Run()
         cells._known.run = run, 0
         if dry_hooks.covers(cells.cells):
-            self._dry.append((run, cells))
+            if self._dry is not None:
+                self._dry.append((run, cells))
             return None
         name = taps, isinstance(key, Taps), cells.device, torch.is_grad_enabled()
         history = self._histories.get(name)
@@ -217,13 +227,13 @@ class Foresight:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Have a dry run note, at its end, the kernels that make its maps together."""
-        self._dry.clear()
+        noted = self._dry = list[tuple[Run, "Coordinates"]]()
         try:
             yield
-            for run, cells in self._dry:
+            for run, cells in noted:
                 load_kernels(cells, run.wanted().maps(cells.spatial_shape))
         finally:
-            self._dry.clear()
+            self._dry = None
 
 
 foresight = Foresight()

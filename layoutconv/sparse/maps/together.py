@@ -108,6 +108,15 @@ class Maps:
     back: set[int]
     plans: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by grids of the first level
     grids: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)  # of steps, by batch size
+    by_kind: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by the kinds of all grids
+
+    def through(self, grids: Sequence[tuple[int, ...]]) -> Maps:
+        """The same maps of levels in other grids; what no grid changes is not found out again."""
+        steps = [s._replace(grid=grid) for s, grid in zip(self.steps, grids, strict=True)]
+        found = Maps(self.own, steps, self.down, self.back, by_kind=self.by_kind)
+        for name in ("around", "forward", "inverted", "wanted", "filters"):
+            found.__dict__[name] = getattr(self, name)
+        return found
 
     @cached_property
     def keys(self) -> list[tuple[Any, ...]]:
@@ -192,7 +201,12 @@ def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
         return maps.plans[key]
     except KeyError:
         grids = [(batch, *shape), *((batch, *step.grid) for step in maps.steps)]
-        plan = _of_gpu().level_maps.plan_of(grids, maps.wanted)
+        kinds = tuple(map(_of_gpu().level_maps.kind_of, grids))
+        try:
+            plan = maps.by_kind[kinds]
+        except KeyError:
+            plan = _of_gpu().level_maps.plan_of(grids, maps.wanted)
+            put_few(maps.by_kind, kinds, plan, MOST_GRIDS)
         return put_few(maps.plans, key, plan, MOST_GRIDS)
 
 
