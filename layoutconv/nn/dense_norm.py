@@ -132,14 +132,15 @@ def gradients_in_torch(
 _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
-def _safe(input: Any) -> Any:
+def _safe(input: Any, *parameters: Any) -> Any:
     """An image that torch's group norm takes: on a CPU its backward pass ends the process
-    (torch 2.13) if a ``channels_last`` image wants no gradient, and a parameter does."""
+    (torch 2.13) if the gradient of a ``channels_last`` image is not asked for, and that of a
+    parameter is. What ``torch.autograd.grad`` is asked for, nobody knows here."""
     if (
         type(input) not in PLAIN
         or input.device.type != "cpu"
-        or input.requires_grad
         or not torch.is_grad_enabled()
+        or not any(p is not None and p.requires_grad for p in parameters)
         or torch.compiler.is_compiling()
         or is_tracing()
     ):
@@ -211,7 +212,7 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
             found = by_kernels(input, norm) if fits else None
             if found is not None:
                 return found
-        return self._activated(super().forward(_safe(input)))
+        return self._activated(super().forward(_safe(input, self.weight, self.bias)))
 
 
 class _InstanceNorm(Activated):
