@@ -78,11 +78,13 @@ def summed(
     past: Any,
     between: Sequence[Any] = (),
     in_place: bool = False,
+    first: bool = False,
 ) -> Tensor:
     """``last(between(conv(input)) + past)``, of modules and tensors.
 
     ``between`` were identities when this was written; ``last`` is a ``torch.nn.ReLU``, "relu" for a
-    function, or None. ``in_place`` says that the sum is ``+=``.
+    function, or None. ``in_place`` says that the sum is ``+=``, ``first`` that it begins with
+    ``past``.
 
     >>> conv, x = Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
     >>> y = torch.relu(conv(x) + x)
@@ -98,12 +100,12 @@ def summed(
     y = conv(input)
     for module in between:
         y = module(y)
-    return followed(y, last, past, in_place)
+    return followed(y, last, past, in_place, first)
 
 
-def followed(y: Any, last: Any, past: Any, in_place: bool) -> Tensor:
+def followed(y: Any, last: Any, past: Any, in_place: bool, first: bool = False) -> Tensor:
     """``last(y + past)`` as a forward pass has it: ``past`` may be None, ``last`` None, a module or
-    the name of a function.
+    the name of a function. The ``first`` of a sum decides on the order of memory.
 
     >>> followed(torch.tensor([-1.0, 1.0]), "relu", torch.ones(2), False)
     tensor([0., 2.])
@@ -112,7 +114,7 @@ def followed(y: Any, last: Any, past: Any, in_place: bool) -> Tensor:
         if in_place:
             y += past
         else:
-            y = y + past
+            y = past + y if first else y + past
     if last is None:
         return y  # type: ignore[no-any-return]
     return activate(y, last) if isinstance(last, str) else last(y)  # type: ignore[no-any-return]

@@ -40,12 +40,13 @@ def normed(
     past: Any = None,
     between: Any = None,
     in_place: bool = False,
+    first: bool = False,
 ) -> Tensor:
     """``last(between(norm(input)) + past)``, of modules and tensors.
 
     ``past`` and ``between``, a ``torch.nn.Identity`` when this was written, may be None; ``last``
     is an activation, the name of a function, or None. ``in_place`` says that the sum is ``+=``,
-    which has the dtype of the norm.
+    which has the dtype of the norm, ``first`` that the sum begins with ``past``.
 
     >>> norm, x = torch.nn.BatchNorm1d(1, eps=3.0, affine=False), torch.tensor([[1.0], [3.0]])
     >>> normed(norm, x, torch.nn.ReLU(), x).T
@@ -66,7 +67,7 @@ def normed(
     y = norm(input)
     if between is not None:
         y = between(y)
-    return followed(y, last, past, in_place)
+    return followed(y, last, past, in_place, first)
 
 
 def ahead(module: Any, input: Any) -> tuple[Any, Any]:

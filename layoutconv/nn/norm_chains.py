@@ -192,7 +192,8 @@ def _fuse(module: Any, chain: _Chain) -> None:
     with graph.inserting_before(node):
         last = graph.get_attr(str(node.target)) if node.op == "call_module" else activation
         middle = None if between is None else graph.get_attr(str(between.target))
-        given = of_norm, input, last, past, middle, is_in_place(add)
+        first = add is not None and past is add.args[0]
+        given = of_norm, input, last, past, middle, is_in_place(add), first
         made = graph.call_function(normed, given)
     node.replace_all_uses_with(made)
     for part in dict.fromkeys((node, add, between, norm)):  # a sum may be the last one, too

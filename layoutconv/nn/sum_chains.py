@@ -127,7 +127,9 @@ def _write(module: Any, chain: _Chain) -> None:
         last: Any = None if relu is None else "relu"
         if relu is not None and relu.op == "call_module":
             last = graph.get_attr(str(relu.target))
-        given = of_conv, input, last, chain.past(), middle, is_in_place(chain.add)
+        past = chain.past()
+        first = past is chain.add.args[0]
+        given = of_conv, input, last, past, middle, is_in_place(chain.add), first
         made = graph.call_function(summed, given)
     chain.last.replace_all_uses_with(made)
     for node in reversed(chain.nodes):

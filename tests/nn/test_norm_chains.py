@@ -338,6 +338,17 @@ def test_a_sum_ends_a_chain(forward: Callable[..., Any], calls: list[tuple[Any, 
     assert not any(norm.training for norm in frozen)
 
 
+@pytest.mark.parametrize("forward", [linear, shortcut_first, gelu_of_a_sum, sum_changed])
+def test_the_first_of_a_sum_decides_on_the_order_of_memory(forward: Callable[..., Any]) -> None:
+    """A view and a dropout after it depend on that: here one is contiguous, and one is not."""
+    module = lc.nn.convert(block(forward))
+    ours = lc.nn.fuse_batch_norms(module, inplace=False)
+    x = image()[:, :1].repeat(1, C, 1, 1)
+    found, expected = ours(x), module(x)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+
+
 class Added(nn.Module):
     """Sums of norms, and norms that are added one after the other."""
 

@@ -207,6 +207,11 @@ def test_shapes_that_broadcast_are_torchs(launches: list[bool]) -> None:
     found = dense_sum.summed(conv, x, net.act, past)
     torch.testing.assert_close(found, torch.relu(conv(x) + past), rtol=1e-12, atol=1e-12)
     assert launches == [False]
+    net.call = lambda net, x: net.act(x + net.first(x[:1]))  # of one image: x is contiguous
+    found, expected = compiled(sum_chains.rewritten(net))(net, x), net(x)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert found.stride() == expected.stride()
+    assert launches == [False, False]
 
 
 def test_gradients_in_evaluation(launches: list[bool]) -> None:
