@@ -22,6 +22,7 @@ from ..gpu.group_norm import GroupNorm as Norm
 from ..ops.autocast import LOWERED
 from ..ops.guard import PLAIN, is_bare, is_watched_unseen, wants_gradient
 from ..tensors.epilogue_in_torch import activate
+from .convolved_in_graph import is_dynamo_compiling, is_exporting
 from .modules import Activated
 
 
@@ -141,11 +142,18 @@ def _safe(input: Any, *parameters: Any) -> Any:
         or input.device.type != "cpu"
         or not torch.is_grad_enabled()
         or not any(p is not None and p.requires_grad for p in parameters)
-        or torch.compiler.is_compiling()
-        or is_tracing()
+        or _is_kept()
     ):
         return input
     return input.reshape(-1).view(input.shape)  # of one channel, too, which is contiguous as it is
+
+
+def _is_kept() -> bool:
+    """Return whether what runs is recorded for later, as torch has it; a graph of
+    ``torch.compile`` has gradients, of which some of its backends ask torch's kernels."""
+    if torch.compiler.is_compiling():
+        return not is_dynamo_compiling() or bool(is_exporting())
+    return is_tracing()
 
 
 def _is_one_image(input: Any) -> bool:
@@ -155,8 +163,7 @@ def _is_one_image(input: Any) -> bool:
         type(input) in PLAIN
         and input.device.type == "cpu"
         and torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not is_tracing()
+        and not _is_kept()
         and input.dim() > 3
         and len(input) == 1
     )

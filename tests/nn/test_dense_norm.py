@@ -217,8 +217,8 @@ def test_a_weight_without_a_bias() -> None:
 def test_gradients_between_channels_last_layers_on_a_cpu(
     kind: str, images: int, wants: bool
 ) -> None:
-    """Gradients of one image, and none of an image, as after layers that are frozen; in a
-    process of its own, which torch's group norm would end."""
+    """Gradients of one image, and none of an image, as after layers that are frozen, compiled
+    too; in a process of its own, which torch's group norm would end."""
     code = f"""
 import torch
 import layoutconv as lc
@@ -231,15 +231,18 @@ net[0].requires_grad_(wants)
 x = torch.randn(images, 3, *(5,) * rank, dtype=torch.float64)
 
 
-def gradients():
+def gradients(run=net):
     net.zero_grad()
-    net(x).square().sum().backward()
+    run(x).square().sum().backward()
     return [p.grad.clone() for p in net.parameters() if p.grad is not None]
 
 
 expected = gradients()
 lc.nn.convert(net)
 for found, wanted in zip(gradients(), expected, strict=True):
+    torch.testing.assert_close(found, wanted)
+compiled = torch.compile(net, backend="aot_eager")
+for found, wanted in zip(gradients(compiled), expected, strict=True):
     torch.testing.assert_close(found, wanted)
 one = torch.ones(1, 1, 6, 7).as_strided((1, 1, 6, 7), (42, 1, 7, 1))  # as convolutions return it
 lc.nn.GroupNorm(1, 1)(one).sum().backward()
