@@ -34,7 +34,7 @@ def home_of(key: int, bits: int) -> int:
 
 def keys_in(table: HashTable) -> torch.Tensor:
     """The keys of all slots, where keys have 32 bits."""
-    return table.memory.whole[: 4 << table._bits : 4]
+    return table.memory.whole[: 4 << table.bits : 4]
 
 
 def test_keys_that_share_a_home(launches: Launches) -> None:
@@ -43,7 +43,7 @@ def test_keys_that_share_a_home(launches: Launches) -> None:
     last = [key for key in range(100_000) if home_of(key, bits) == 2**bits - 1]
     cells = torch.tensor([[0, 0, 8 * key + 3] for key in last[:40]], dtype=torch.int32)
     table = HashTable(cells[:32], (2, width), 1)
-    assert table._bits == bits
+    assert table.bits == bits
     # The model above is the kernel's: one is at home, and the next ones where it sends them.
     assert int(keys_in(table)[-1]) in last[:32]
     slot, taken = 2**bits - 1, set()

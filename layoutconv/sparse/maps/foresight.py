@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 Make = Callable[["Coordinates", Maps], "list[Coordinates] | None"]
 
 
+HISTORY_BYTES = 100_000  # of eight plans: taps and addresses, and no tensors
+
+
 class Ask(NamedTuple):
     """A map that a layer asked for: of the cells of a level, by its taps, and its use since."""
 
@@ -49,31 +52,39 @@ class Ask(NamedTuple):
     use: Use
 
 
+class Lead(NamedTuple):
+    """The map from a level to the next: its taps, and whether it and its inverse are read."""
+
+    taps: Taps
+    read: bool
+    read_back: bool
+
+
 class Foreseen(NamedTuple):
     """Maps of a cloud in any grid.
 
     Attributes:
         own: submanifold ones, with the level of each.
-        steps: the taps from each level to the next; with each, whether it and its inverse are read.
+        leads: those from each level to the next.
     """
 
     own: frozenset[tuple[int, Taps]]
-    steps: tuple[tuple[Taps, bool, bool], ...]
+    leads: tuple[Lead, ...]
 
     def grids(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The grids of all levels but the first, of a cloud in a grid of a shape."""
         found = []
-        for taps, *_ in self.steps:
-            shape = grid_after(taps, shape)
+        for lead in self.leads:
+            shape = grid_after(lead.taps, shape)
             found.append(shape)
         return found
 
     def maps(self, shape: tuple[int, ...]) -> Maps:
         """The maps of a cloud in a grid of a shape."""
-        along = zip(self.steps, self.grids(shape), strict=True)
-        steps = [Step(taps, grid, None) for (taps, *_), grid in along]
-        down = {level for level, (_, read, _) in enumerate(self.steps) if read}
-        back = {level for level, (_, _, read) in enumerate(self.steps) if read}
+        along = zip(self.leads, self.grids(shape), strict=True)
+        steps = [Step(lead.taps, grid, None) for lead, grid in along]
+        down = {level for level, lead in enumerate(self.leads) if lead.read}
+        back = {level for level, lead in enumerate(self.leads) if lead.read_back}
         own = sorted((a for a in self.own if a[0] <= len(steps)), key=_in_order)
         return Maps(own, steps, down, back)
 
@@ -103,7 +114,7 @@ class Run:
             self._levels += 1
             found.outputs._known.run = self, level + 1
         use = watched(found.ways)
-        use.ask(0, found.own.read[0])
+        use.note(0, found.own.read[0])
         self.asked.append(Ask(level, taps, step is not None, use))
 
     def note_ahead(self, levels: Sequence[Coordinates], maps: Maps) -> None:
@@ -121,13 +132,12 @@ class Run:
 
     def wanted(self) -> Foreseen:
         """The maps that somebody read, of levels that somebody came to."""
-        steps: list[tuple[Taps, bool, bool]] = []
+        leads: list[Lead] = []
         for ask in self.asked:
-            if ask.leads and ask.use.asked and ask.level == len(steps):
-                there, back = ask.use.read
-                steps.append((ask.taps, there, back))
+            if ask.leads and ask.use.asked and ask.level == len(leads):
+                leads.append(Lead(ask.taps, *ask.use.read))
         found = {(a.level, a.taps) for a in self.asked if not a.leads and a.use.read[0]}
-        return Foreseen(frozenset(found), tuple(steps))
+        return Foreseen(frozenset(found), tuple(leads))
 
 
 def _in_order(own: tuple[int, Taps]) -> tuple[object, ...]:
@@ -194,7 +204,7 @@ class Foresight:
     ) -> None:
         self._begins, self._at_hand, self._make = begins, at_hand, make
         self._histories: BoundedCache[Hashable, _History] = BoundedCache(
-            "foreseen maps", entries=256, nbytes=2 << 20
+            "foreseen maps", entries=256, nbytes=32 << 20
         )
         self._dry: list[tuple[Run, Coordinates]] | None = None
 
@@ -214,7 +224,7 @@ class Foresight:
         history = self._histories.get(name)
         if history is None:
             history = _History()
-            self._histories.put(name, history, 4096)
+            self._histories.put(name, history, HISTORY_BYTES)
         maps = history.next(run, cells.spatial_shape)
         if maps is None or row_plan.fixed() is not None or not self._at_hand(cells, maps):
             return None

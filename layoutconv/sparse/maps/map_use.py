@@ -20,8 +20,8 @@ class Use:
     asked = False
     read = False, False
 
-    def ask(self, way: int, is_sorted: bool) -> None:
-        """Note that a way is asked for, which is sorted already, or is not."""
+    def note(self, way: int, is_sorted: bool) -> None:
+        """Note that somebody asks for a way, which is sorted then, or is not."""
         self.asked = True
         if is_sorted:
             there, back = self.read
@@ -33,5 +33,5 @@ def watched(ways: TwoWay) -> Use:
     use = ways.use = Use()
     own = ways.ways[0]
     if own is not None and not own.read[0]:
-        own.note_use = partial(use.ask, 0)
+        own.note_sorted = partial(use.note, 0, True)
     return use

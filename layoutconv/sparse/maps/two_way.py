@@ -167,7 +167,7 @@ class KernelMap:
             ways.arrive(way)
         self.own = ways.ways[way] or ways.way(way, outputs.rows)
         if ways.use is not None:
-            ways.use.ask(way, self.own._sorted is not None)
+            ways.use.note(way, self.own._sorted is not None)
         # What is kept for extended rows is for them alone.
         self.views = self.own.views if ways.extended is None else {}
         if not is_dynamo_compiling():  # whose graphs make none for the next call, before torch 2.8
@@ -289,7 +289,8 @@ class TwoWay:
                     found = _OneWay(self.taps, back.index.T.flip(0).T)
                 else:
                     found = _OneWay(self.taps, made=back.reversed(rows))
-            found.note_use = None if self.use is None else partial(self.use.ask, way)
+            if self.use is not None:
+                found.note_sorted = partial(self.use.note, way, True)
             self.ways[way] = found
         return found
 
@@ -313,7 +314,7 @@ class _OneWay:
     _made: Tensor | None = None  # an index that is there, whether or not it is read
     _sorted: tuple[Tensor, Tensor] | None = None
     _counts: Counts | None = None
-    note_use: Callable[[bool], None] | None = None  # of who wants to know that it is sorted
+    note_sorted: Callable[[], None] | None = None  # of who wants to know that it is
 
     def __init__(
         self, taps: tuple[int, ...], index: Tensor | None = None, made: Tensor | None = None
@@ -343,8 +344,8 @@ class _OneWay:
         found = self._sorted
         if found is None:
             found = self._sorted = keeping(self._find_sorted)
-            if self.note_use is not None:
-                self.note_use(True)
+            if self.note_sorted is not None:
+                self.note_sorted()
         return found
 
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
