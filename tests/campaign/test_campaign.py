@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,6 @@ from .worker import Kernels, prepare, run
 
 COUNT = os.environ.get("LAYOUTCONV_PROBLEMS")
 PROBLEMS = {"dense": 150, "sparse": 50, "views": 150, "networks": 16, "sparse_networks": 8}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("family", PROBLEMS)

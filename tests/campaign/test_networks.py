@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -39,14 +39,6 @@ CLOUD = SparseNetwork(
         sparse_step("inverse", 3, K=4, at=2), sparse_step("cat", 4, 2),
     ),
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def outcome(p: Any) -> str:

@@ -247,15 +247,22 @@ class Inverted(nn.Module):
         return x + self.conv(x)
 
 
+def check_sums(net: Any, kind: type, expected: Tensor, launches: list[bool]) -> None:
+    """Both blocks of a network, of a copy and of what a pickle has, end in one launch."""
+    for one in net, copy.deepcopy(net), pickle.loads(pickle.dumps(net)):
+        launches.clear()
+        torch.testing.assert_close(one(image()), expected, rtol=1e-12, atol=1e-12)
+        assert launches == [True, True]
+        assert isinstance(one[0], kind)
+        assert one.state_dict().keys() == net.state_dict().keys()
+
+
 @torch.no_grad()
 def test_folding_lets_linear_bottlenecks_end_in_sums(launches: list[bool]) -> None:
     net = prepared(nn.Sequential(Inverted(4), Inverted(4)))
     expected = net(image())
     folded = lc.nn.fold_batch_norms(net)
-    for one in folded, copy.deepcopy(folded), pickle.loads(pickle.dumps(folded)):
-        launches.clear()
-        torch.testing.assert_close(one(image()), expected, rtol=1e-12, atol=1e-12)
-        assert launches == [True, True]
+    check_sums(folded, Inverted, expected, launches)
 
 
 @torch.no_grad()
@@ -264,12 +271,7 @@ def test_folding_lets_blocks_end_in_sums(launches: list[bool]) -> None:
     net = prepared(nn.Sequential(Block(4, 6, 2), Block(6, 6)))
     expected = net(image())
     folded = lc.nn.fold_batch_norms(net)
-    for one in folded, copy.deepcopy(folded), pickle.loads(pickle.dumps(folded)):
-        launches.clear()
-        torch.testing.assert_close(one(image()), expected, rtol=1e-12, atol=1e-12)
-        assert launches == [True, True]
-        assert isinstance(one[0], Block)
-        assert one.state_dict().keys() == folded.state_dict().keys()
+    check_sums(folded, Block, expected, launches)
     launches.clear()
     folded.train()(image())
     assert launches == []
