@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from types import ModuleType
@@ -106,20 +105,20 @@ class Workers(Generic[Item]):
             self._server = _Server.for_caller(self._main)
             self._messages.put(self._begin)
             for of in self._send, self._hear:  # as both sides are at work, neither waits for room
-                threading.Thread(target=of, args=(self._server.connection,), daemon=True).start()
+                threading.Thread(target=of, args=(self._server,), daemon=True).start()
 
-    def _send(self, connection: Connection) -> None:
+    def _send(self, server: _Server) -> None:
         with suppress(OSError):  # the server ended, of which the other thread hears
             while (message := self._messages.get()) is not None:
-                connection.send(message)
+                server.connection.send(message)
 
-    def _hear(self, connection: Connection) -> None:
+    def _hear(self, server: _Server) -> None:
         answer: Answer = (0, b"")
         while isinstance(answer, tuple):
             try:
-                answer = connection.recv()
+                answer = server.connection.recv()
             except (EOFError, OSError):
-                answer = packed(BrokenProcessPool("the fork server of layoutconv ended"))
+                answer = packed(server.why_it_ended())
             self._answers.put(answer)
 
     def add(self, item: Item, weight: float = 0.0) -> None:
@@ -143,7 +142,8 @@ class Workers(Generic[Item]):
         """Wait for all items; what went wrong with each, None if nothing.
 
         ``tick(done, total)`` is called now, and after every one. Raises what the function's import
-        raised, and ``BrokenProcessPool`` where the server was killed.
+        raised, ``BrokenProcessPool`` where the server was killed, and ``SystemExit`` where it ended
+        with the program, as a daemon thread waited: that ends the thread, and prints nothing.
         """
         if self._server is None:
             return self._errors  # there are none
@@ -208,7 +208,8 @@ class _Server:
         theirs.close()
         # Before multiprocessing waits for its processes, as it does when this one ends; whatever it
         # is at, for a thread that does not keep this process from ending.
-        self._finalizer = Finalize(None, self._process.terminate, exitpriority=100)
+        self._program_ends = False
+        self._finalizer = Finalize(None, self._end_with_program, exitpriority=100)
 
     @classmethod
     def for_caller(cls, main: bool) -> _Server:
@@ -221,6 +222,16 @@ class _Server:
                     return server
                 server.end()
         return cls(main)
+
+    def _end_with_program(self) -> None:
+        self._program_ends = True
+        self._process.terminate()
+
+    def why_it_ended(self) -> BaseException:
+        """Return the error of who waits for an answer of it."""
+        if self._program_ends:
+            return SystemExit("the program ends")
+        return BrokenProcessPool("the fork server of layoutconv ended")
 
     def give_back(self) -> None:
         """Keep it for who comes next, if there is none yet."""
