@@ -16,7 +16,6 @@ from itertools import accumulate
 from math import prod
 from operator import mul
 
-from .kernel_spec import carveout
 from .loop_nest import Form, Nest, in_vectors, together
 from .reduction_schedule import BYTES, Types
 from .window_schedule import (
@@ -26,6 +25,7 @@ from .window_schedule import (
     LOADED,
     ROW,
     WIDE,
+    OfVectors,
     Places,
     Ratio,
     meetings,
@@ -39,22 +39,16 @@ RAGGED = 1.3  # time of products that are asked whether they are there
 
 
 @dataclass(frozen=True)
-class FilterGradientShape:
+class FilterGradientShape(OfVectors):
     """The key of a kernel.
 
-    ``nest`` is a structure, "n" for every argument; its loop 1 over what is kept counts tiles of
-    ``tile`` taps, the first of what is summed runs of ``run`` outputs. ``ragged`` says of taps and
-    of runs whether the last has fewer. ``ratio`` are the steps of B along taps and outputs by their
-    common divisor; ``moving``, the forms of its bounds that change along them. ``stored`` says that
-    D is written in vectors; ``aligned`` is what A, B and D start at a multiple of, in bytes.
+    Loop 1 of ``nest`` over what is kept counts tiles of ``tile`` taps, the first of what is summed
+    runs of ``run`` outputs. ``ragged`` says of taps and of runs whether the last has fewer.
+    ``ratio`` are the steps of B along taps and outputs by their common divisor; ``moving``, the
+    forms of its bounds that change along them. ``aligned`` is what A, B and D start at a multiple
+    of, in bytes.
     """
 
-    nest: Nest
-    dtype: str
-    accumulator: str
-    out_dtype: str
-    vector: int
-    stored: bool
     tile: int
     run: int
     ragged: tuple[bool, bool]
@@ -78,11 +72,6 @@ class FilterGradientShape:
     def smem_bytes(self) -> int:
         """Return what the sums of a CTA's threads take."""
         return CTA * self.tile * self.vector * BYTES[self.accumulator]
-
-    @property
-    def carveout(self) -> int:
-        """The share of an SM's shared memory that its CTAs take, in percent: the rest is L1."""
-        return carveout(CTAS_PER_SM, self.smem_bytes)
 
 
 @dataclass(frozen=True)
@@ -132,10 +121,7 @@ def filter_gradient_of(
     stored = stored and (pieces > 1 or vector * out_size <= min(16, room))
     tiles = Nest(outer, (runs, *nest.inner[1:]), in_vectors(target, False, vector).forms)
     shape = FilterGradientShape(
-        nest=tiles.structure(),
-        **types._asdict(),
-        vector=vector,
-        stored=stored,
+        *(tiles.structure(), *types, vector, stored),
         tile=tile,
         run=run,
         ragged=(taps % tile != 0, outputs % run != 0),

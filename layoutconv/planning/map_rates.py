@@ -36,23 +36,14 @@ class MapTile(NamedTuple):
 
 
 # Of 16 and 8 bits, and of tf32, a k-tile being a line; that of 32 columns is an estimate in tf32.
-GATHERED: dict[Shape, MapTile] = {
-    (128, 32, 4, 1): MapTile(0.21, 3.4),
-    (64, 64, 4, 1): MapTile(0.150, 3.2),
-    (128, 64, 4, 1): MapTile(0.240, 4.2),
-    (64, 128, 4, 1): MapTile(0.207, 3.2),
-    (128, 128, 8, 1): MapTile(0.379, 5.0),
-    (64, 256, 4, 2): MapTile(0.303, 4.1),
-    (128, 256, 8, 1): MapTile(0.549, 5.8),
-}
-ROUNDED: dict[Shape, MapTile] = {
-    (128, 32, 4, 1): MapTile(0.22, 5.9),
-    (64, 64, 4, 1): MapTile(0.155, 5.7),
-    (128, 64, 4, 1): MapTile(0.325, 6.0),
-    (64, 128, 4, 1): MapTile(0.233, 6.1),
-    (128, 128, 8, 1): MapTile(0.380, 6.8),
-    (64, 256, 4, 2): MapTile(0.356, 7.3),
-    (128, 256, 8, 1): MapTile(0.66, 10.0),
+OF_LINES: dict[Shape, tuple[MapTile, MapTile]] = {
+    (128, 32, 4, 1): (MapTile(0.21, 3.4), MapTile(0.22, 5.9)),
+    (64, 64, 4, 1): (MapTile(0.150, 3.2), MapTile(0.155, 5.7)),
+    (128, 64, 4, 1): (MapTile(0.240, 4.2), MapTile(0.325, 6.0)),
+    (64, 128, 4, 1): (MapTile(0.207, 3.2), MapTile(0.233, 6.1)),
+    (128, 128, 8, 1): (MapTile(0.379, 5.0), MapTile(0.380, 6.8)),
+    (64, 256, 4, 2): (MapTile(0.303, 4.1), MapTile(0.356, 7.3)),
+    (128, 256, 8, 1): (MapTile(0.549, 5.8), MapTile(0.66, 10.0)),
 }
 # Of 16 bits, k-tiles of three to five half lines: all channels of a tap that are no multiple of a
 # line, or two lines where an SM has few CTAs to hide each other's barriers. By the half lines; the
@@ -154,7 +145,7 @@ def _found(tile: TileConfig, dtype: str) -> MapTile | None:
     if halves > 2:
         several, _ = SEVERAL_LINES.get(halves, {}).get(shape, (None, 0))
         return several
-    found = (ROUNDED if dtype == "tfloat32" else GATHERED).get(shape)
-    if found is None or halves == 2:
-        return found
-    return found._replace(k_tile=found.k_tile * HALF_LINE_TIME[tile.m])
+    if shape not in OF_LINES:
+        return None
+    found = OF_LINES[shape][dtype == "tfloat32"]
+    return found if halves == 2 else found._replace(k_tile=found.k_tile * HALF_LINE_TIME[tile.m])

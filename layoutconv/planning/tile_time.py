@@ -166,9 +166,10 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
         return pointwise_rates.MULTISTAGE.get(shape)
     if tile.load is Load.TMA_WARP:
         return pointwise_rates.ONE_WARP.get(shape)
+    copied, rows, sums = pointwise_rates.SPECIALIZED.get(shape, (None, None, None))
     if problem.tma:
-        return (pointwise_rates.SUMS if maps_sums(problem) else pointwise_rates.ROWS).get(shape)
-    return pointwise_rates.COPIED.get(shape)
+        return sums if maps_sums(problem) else rows
+    return copied
 
 
 def is_kept(problem: Problem, k: int) -> bool:

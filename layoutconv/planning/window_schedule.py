@@ -40,17 +40,10 @@ Places = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 
 @dataclass(frozen=True)
-class WindowShape:
-    """The key of a sliding window's kernel.
+class OfVectors:
+    """The key of a kernel whose threads have vectors of channels, and share memory.
 
-    ``nest`` is a structure, "n" for every argument, whose loop ``tiled`` counts tiles of ``tile``
-    outputs; they are not ``ragged`` if all tiles are full. ``sums`` are the extents of the sum, the
-    first of which, a row of taps, is the thread's at once; ``unrolled`` says whether the others are
-    no loop. ``ratio`` are the steps of A along outputs and taps by their common divisor.
-    ``moving`` are the forms of A's bounds that change along the tile.
-    ``stored`` says that D is written in vectors. ``pitch`` are the elements between two taps in
-    shared memory. ``epilogue`` is the structure of one; ``aligned`` what A, B and D start at a
-    multiple of, in bytes.
+    ``nest`` is a structure, "n" for every argument. ``stored`` says that D is written in vectors.
     """
 
     nest: Nest
@@ -59,6 +52,31 @@ class WindowShape:
     out_dtype: str
     vector: int
     stored: bool
+
+    @property
+    def smem_bytes(self) -> int:
+        """Return what a CTA takes of shared memory."""
+        raise NotImplementedError
+
+    @property
+    def carveout(self) -> int:
+        """The share of an SM's shared memory that its CTAs take, in percent: the rest is L1."""
+        return carveout(CTAS_PER_SM, self.smem_bytes)
+
+
+@dataclass(frozen=True)
+class WindowShape(OfVectors):
+    """The key of a sliding window's kernel.
+
+    The loop ``tiled`` of ``nest`` counts tiles of ``tile`` outputs; they are not ``ragged`` if all
+    tiles are full. ``sums`` are the extents of the sum, the first of which, a row of taps, is the
+    thread's at once; ``unrolled`` says whether the others are no loop. ``ratio`` are the steps of A
+    along outputs and taps by their common divisor. ``moving`` are the forms of A's bounds that
+    change along the tile. ``pitch`` are the elements between two taps in shared memory.
+    ``epilogue`` is the structure of one; ``aligned`` what A, B and D start at a multiple of, in
+    bytes.
+    """
+
     tiled: int
     tile: int
     ragged: bool
@@ -84,11 +102,6 @@ class WindowShape:
     def smem_bytes(self) -> int:
         """Return what the filter takes."""
         return prod(self.sums) * self.pitch * BYTES[self.accumulator]
-
-    @property
-    def carveout(self) -> int:
-        """The share of an SM's shared memory that its CTAs take, in percent: the rest is L1."""
-        return carveout(CTAS_PER_SM, self.smem_bytes)
 
 
 def window_of(
@@ -130,10 +143,7 @@ def window_of(
     if any(any(whole.forms[i].inner[1:]) for i in moving):
         return None
     shape = WindowShape(
-        nest=tiles.structure(),
-        **types._asdict(),
-        vector=vector,
-        stored=stored,
+        *(tiles.structure(), *types, vector, stored),
         tiled=tiled,
         tile=tile,
         ragged=extent % tile != 0,

@@ -33,8 +33,8 @@ def chosen(rows: int, C: int, K: int, dtype: str = "float16") -> TileConfig:
 
 
 def test_every_tile_over_a_map_has_its_time() -> None:
-    assert GATHERED.keys() - map_rates.GATHERED.keys() <= {(128, 8, 4, 1), (128, 16, 4, 1)}
-    assert ROUNDED_GATHERED.keys() == map_rates.ROUNDED.keys()
+    assert GATHERED.keys() - map_rates.OF_LINES.keys() <= {(128, 8, 4, 1), (128, 16, 4, 1)}
+    assert ROUNDED_GATHERED.keys() == map_rates.OF_LINES.keys()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "tfloat32"])
