@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.gpu import row_norm
 
+from .on_device import captured, kernels_of
 from .second_derivatives import check_second_derivatives
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -101,16 +102,6 @@ def test_it_is_the_norm_in_float64(seed: int) -> None:
         torch.testing.assert_close(one.cpu().double(), other.double(), rtol=1e-4, atol=1e-4)
 
 
-def kernels(call: Callable[[], Any]) -> list[str]:
-    for _ in range(2):
-        call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        call()
-        torch.cuda.synchronize()
-    return [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-
-
 @pytest.mark.parametrize("last", ["silu", "hardswish", "relu6"])
 def test_an_activation_takes_no_launch_of_its_own(last: str) -> None:
     x, grad = (
@@ -119,9 +110,9 @@ def test_an_activation_takes_no_launch_of_its_own(last: str) -> None:
     )
     norm = lc.nn.BatchNorm2d(64, activation=last).cuda()
     with torch.no_grad():
-        assert len(kernels(lambda: norm(x))) == 2
+        assert len(kernels_of(lambda: norm(x))) == 2
     wanted = (x.requires_grad_(), *norm.parameters())
-    assert len(kernels(lambda: torch.autograd.grad(norm(x), wanted, grad))) == 4
+    assert len(kernels_of(lambda: torch.autograd.grad(norm(x), wanted, grad))) == 4
 
 
 @pytest.mark.parametrize("last", [None, "relu"])
@@ -132,10 +123,10 @@ def test_launches_are_two_and_two(last: str | None) -> None:
     )
     norm = lc.nn.BatchNorm2d(64, activation=last).cuda()
     with torch.no_grad():
-        assert len(kernels(lambda: norm(x, past))) == 2
+        assert len(kernels_of(lambda: norm(x, past))) == 2
     leaves = [t.requires_grad_() for t in (x, past)]
     wanted = (*leaves, *norm.parameters())
-    assert len(kernels(lambda: torch.autograd.grad(norm(*leaves), wanted, grad))) == 4
+    assert len(kernels_of(lambda: torch.autograd.grad(norm(*leaves), wanted, grad))) == 4
 
 
 @pytest.mark.parametrize("order", ["norm first", "shortcut first", "in place"])
@@ -161,7 +152,7 @@ def test_a_fused_sum_takes_no_launch_and_no_memory(order: str) -> None:
     )
     leaves = [t.requires_grad_() for t in (x, past)]
     wanted = (*leaves, *block.parameters())
-    assert len(kernels(lambda: torch.autograd.grad(block(*leaves), wanted, grad))) == 4
+    assert len(kernels_of(lambda: torch.autograd.grad(block(*leaves), wanted, grad))) == 4
     before = grad.clone()
     _, dpast, *_ = torch.autograd.grad(block(*leaves), wanted, grad)
     assert dpast.data_ptr() == grad.data_ptr()
@@ -281,13 +272,7 @@ def test_a_step_in_a_graph_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     call()
     assert sorted(passes) == ["gradients"] * 7 + ["normalised"] * 7
     before = [t.clone() for t in net.buffers()]
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        grads = call()
+    graph, grads = captured(call)
     for buffer, was in zip(net.buffers(), before, strict=True):
         buffer.copy_(was)
     x.copy_(torch.randn_like(x))

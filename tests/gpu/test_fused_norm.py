@@ -16,6 +16,8 @@ from torch import nn
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.nn import fused_norm, unfused
 
+from .on_device import kernels_of
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 SHAPE = [41, 160, 160]
@@ -154,19 +156,13 @@ def test_launches_of_a_block_are_its_convolutions(networks: Any) -> None:
     net = drawn(networks.residual_backbone(spconv, 16)).cuda().half()
     x = on_gpu(cloud(6000, 16), torch.float16)
 
-    def launches() -> int:
-        for _ in range(3):
-            net(x.shadow_copy())
-        torch.cuda.synchronize()
-        kinds = [torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=kinds) as seen:
-            net(x.shadow_copy())
-            torch.cuda.synchronize()
-        cuda = torch.autograd.DeviceType.CUDA
-        return sum(event.device_type == cuda for event in seen.events())
+    def call() -> None:
+        net(x.shadow_copy())
 
     assert fused_norm.may_fuse(x.features)
-    fused = launches()
+    call()  # beside those of ``kernels_of``
+    fused = len(kernels_of(call))
     with unfused():
-        apart = launches()
+        call()
+        apart = len(kernels_of(call))
     assert apart - fused >= 40  # 21 norms, 21 activations, 8 sums; others may split their sums

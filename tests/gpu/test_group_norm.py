@@ -13,6 +13,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.nn.dense_norm import NORMS
 
+from .on_device import kernels_of
 from .second_derivatives import check_second_derivatives
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -97,24 +98,14 @@ def test_dtypes_under_autocast_are_torchs(kind: str) -> None:
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-2)
 
 
-def kernels(call: Any) -> list[str]:
-    for _ in range(2):
-        call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        call()
-        torch.cuda.synchronize()
-    return [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-
-
 def test_launches_are_three_and_four() -> None:
     x = torch.randn(2, 64, 30, 30, device="cuda").half().to(memory_format=torch.channels_last)
     norm = lc.nn.GroupNorm(8, 64, activation="silu").cuda().half()
     with torch.no_grad():
-        assert len(kernels(lambda: norm(x))) == 3
+        assert len(kernels_of(lambda: norm(x))) == 3
     x.requires_grad_()
     cotangent = torch.ones_like(x)
-    assert len(kernels(lambda: torch.autograd.grad(norm(x), x, cotangent))) <= 9
+    assert len(kernels_of(lambda: torch.autograd.grad(norm(x), x, cotangent))) <= 9
 
 
 def test_channels_first_images_are_torchs() -> None:

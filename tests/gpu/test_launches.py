@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -17,6 +16,8 @@ from layoutconv import execute
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
+
+from .on_device import captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -65,18 +66,6 @@ def test_two_streams_at_once() -> None:
         assert all(torch.equal(result, expected) for result in results)
 
 
-def graph_of(run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
-
-
 def test_graphs_are_captured_and_replayed() -> None:
     shape = problem().activation
     index = torch.randperm(2 * 40 * 40, device="cuda").int()
@@ -86,7 +75,7 @@ def test_graphs_are_captured_and_replayed() -> None:
     ):
         a, b = data(view, a_shape)
         out = torch.empty_like(execute(view, a, b))
-        graph = graph_of(partial(execute, view, a, b, out))
+        graph, _ = captured(partial(execute, view, a, b, out))
         for _ in range(3):
             a.copy_(torch.randn_like(a))
             out.fill_(torch.nan)
@@ -184,9 +173,8 @@ def test_calls_that_were_made_before_run_in_threads_of_their_own() -> None:
         thread.join()
     assert len(found) == len(threads)
     assert all(torch.equal(y, want) for y in found)
-    made: list[Tensor] = []
-    graph = graph_of(lambda: made.append(lc.conv2d(x, w, padding=1)))
-    made[-1].zero_()
+    graph, y = captured(lambda: lc.conv2d(x, w, padding=1))
+    y.zero_()
     graph.replay()
     torch.cuda.synchronize()
-    assert torch.equal(made[-1], want)
+    assert torch.equal(y, want)

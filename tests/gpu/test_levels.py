@@ -17,6 +17,8 @@ from layoutconv.sparse.maps.levels import Maps, Step, made_together
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
 
+from .on_device import captured
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
@@ -147,13 +149,7 @@ def test_a_graph_replays_them_for_other_cells(size: int, padding: int) -> None:
         return [t for m in every for t in (*m.sorted, m.outputs.cells)]
 
     load(1)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        made()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = made()
+    graph, kept = captured(made)
     for seed in (2, 3, 1):
         for tensor in kept:
             tensor.fill_(-7)

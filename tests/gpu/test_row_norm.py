@@ -13,6 +13,8 @@ import layoutconv as lc
 from layoutconv.gpu.row_norm import Norm
 from layoutconv.nn.row_norm import batch_norm
 
+from .on_device import kernels_of
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 4e-6}
 
@@ -94,16 +96,12 @@ def test_launches_are_two_and_two() -> None:
     x = torch.randn(5000, 64, device="cuda", dtype=torch.float16, requires_grad=True)
     weight, bias = (torch.randn(64, device="cuda", requires_grad=True) for _ in range(2))
     norm = Norm(weight, bias, (torch.zeros_like(weight), torch.ones_like(bias)), 0.1, 1e-5)
-    for _ in range(2):
+
+    def step() -> None:
         y = batch_norm(x, norm)
         torch.autograd.grad(y, (x, weight, bias), y)
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        y = batch_norm(x, norm)
-        torch.autograd.grad(y, (x, weight, bias), y)
-        torch.cuda.synchronize()
-    kernels = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    assert len(kernels) == 4
+
+    assert len(kernels_of(step)) == 4
 
 
 def test_second_derivatives() -> None:

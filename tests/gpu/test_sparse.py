@@ -14,6 +14,8 @@ from layoutconv.ops.chunk_sums import sum_chunks
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 from layoutconv.sparse.coords.street import street
 
+from .on_device import captured
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 ERROR = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1e-3, torch.float64: 1e-14}
@@ -280,15 +282,9 @@ def test_a_graph_of_a_fixed_capacity_serves_every_cloud():
         return cells, features
 
     cells, features = padded(0, 3000)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), torch.no_grad():
-        for _ in range(2):
-            run(cells, features)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), torch.no_grad():
-        out = run(cells, features)
+    with torch.no_grad():
+        run(cells, features)
+        graph, out = captured(lambda: run(cells, features))
     for seed, rows in ((1, 4096), (2, 1), (3, 2500), (4, 0)):
         new_cells, new_features = padded(seed, rows)
         cells.copy_(new_cells)
