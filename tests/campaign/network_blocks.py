@@ -234,10 +234,8 @@ def anything(b: Builder) -> None:
                             "scale": 3, "mul": 2, "shared": 5})  # fmt: skip
         if op == "conv":
             b.conv(v, b.shapes[v].C if draw.chance(0.6) else 0)
-        elif op == "norm":
-            b.norm(v)
-        elif op == "act":
-            b.act(v)
+        elif op in ("norm", "act"):
+            getattr(b, op)(v)
         elif op == "sum":
             b.sum(v, draw.of(same))
         elif op in ("cat", "mul"):

@@ -178,14 +178,8 @@ def _anything(b: _Builder) -> int:
         made_by = [i for i, s in enumerate(b.steps) if s[0] == "down"]
         op = draw.weighted({"subm": 30, "ended": 15, "down": 15, "residual": 12, "join": 15,
                             "shared": 6, "inverse": 12, "linear": 4})  # fmt: skip
-        if op == "subm":
-            b.subm(v)
-        elif op == "ended":
-            b.ended(v)
-        elif op == "down":
-            b.down(v)
-        elif op == "residual":
-            b.residual(v)
+        if op in ("subm", "ended", "down", "residual"):
+            getattr(b, op)(v)
         elif op == "join":
             b.joined(v, draw.of(near))
         elif op == "shared" and called:

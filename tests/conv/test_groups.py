@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.conv import (
-    ConvProblem,
-    depthwise_dgrad_views,
-    depthwise_fprop_view,
-    depthwise_wgrad_view,
-    dgrad_views,
-    fprop_view,
-    wgrad_view,
-)
+from layoutconv import conv
+from layoutconv.conv import ConvProblem
 from layoutconv.errors import ArgumentError
 from layoutconv.testing.problems import conv_problems
 from layoutconv.view.vectors import vector_extent
@@ -26,7 +19,8 @@ from .loops import Passes, Places, sums
 @given(problem=conv_problems(groups=3))
 def test_grouped_views_are_the_loop_nest(problem):
     expected = Passes.of(Places(problem))
-    fprop, dgrad, wgrad = fprop_view(problem), dgrad_views(problem), wgrad_view(problem)
+    fprop, wgrad = conv.fprop_view(problem), conv.wgrad_view(problem)
+    dgrad = conv.dgrad_views(problem)
     assert {view.l for view in (fprop, *dgrad, wgrad)} == {problem.groups}
     assert sums(fprop) == expected.fprop
     assert sums(*dgrad) == expected.dgrad
@@ -46,8 +40,8 @@ def depthwise_problems(draw: st.DrawFn) -> ConvProblem:
 @given(problem=depthwise_problems())
 def test_depthwise_views_are_the_loop_nest(problem):
     expected = Passes.of(Places(problem))
-    fprop, wgrad = depthwise_fprop_view(problem), depthwise_wgrad_view(problem)
-    dgrad = depthwise_dgrad_views(problem)
+    fprop, wgrad = conv.depthwise_fprop_view(problem), conv.depthwise_wgrad_view(problem)
+    dgrad = conv.depthwise_dgrad_views(problem)
     assert sums(fprop) == expected.fprop
     assert sums(*dgrad) == expected.dgrad
     assert sums(wgrad) == expected.wgrad
@@ -57,9 +51,9 @@ def test_depthwise_views_are_the_loop_nest(problem):
 
 def test_depthwise_problems_run_along_the_channels():
     problem = ConvProblem((2, 9, 9, 24), (24, 3, 3), 2, 1, groups=24)
-    [fprop, wgrad] = depthwise_fprop_view(problem), depthwise_wgrad_view(problem)
+    [fprop, wgrad] = conv.depthwise_fprop_view(problem), conv.depthwise_wgrad_view(problem)
     reading = [fprop.a, fprop.d, wgrad.a, wgrad.b]
-    reading += [o for view in depthwise_dgrad_views(problem) for o in (view.a, view.d)]
+    reading += [o for view in conv.depthwise_dgrad_views(problem) for o in (view.a, view.d)]
     assert [vector_extent(operand, 2) for operand in reading] == [24] * len(reading)
 
 
@@ -85,7 +79,7 @@ def test_groups_that_do_not_divide_the_channels(arguments, message):
 
 
 @pytest.mark.parametrize(
-    "views", [depthwise_fprop_view, depthwise_dgrad_views, depthwise_wgrad_view]
+    "views", [conv.depthwise_fprop_view, conv.depthwise_dgrad_views, conv.depthwise_wgrad_view]
 )
 def test_a_problem_that_is_not_depthwise(views):
     with pytest.raises(ArgumentError, match=r"`problem`: expected one of groups = C = 4, .* = 2"):

@@ -124,9 +124,7 @@ RUN: dict[str, tuple[ConvProblem, TileConfig, torch.dtype, int]] = {
 }  # fmt: skip
 
 
-DEEP = [
-    "one warp that copies", "one tap, rests of channels",
-]  # fmt: skip
+DEEP = "one warp that copies", "one tap, rests of channels"
 
 
 @pytest.mark.parametrize("name", with_deep(RUN, *DEEP))

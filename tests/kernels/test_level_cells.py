@@ -84,28 +84,31 @@ def check_cloud(data: Any, launches: Launches, rank: int, filters: tuple[BoxFilt
     check(data, cells, filters, grids, want)
 
 
+def drawn(data: Any, rank: int, least: int, most: int) -> tuple[int, ...]:
+    """An integer for each mode."""
+    return tuple(data.draw(st.integers(least, most)) for _ in range(rank))
+
+
 @few
-@given(st.data())
-def test_cells_of_all_levels_are_those_of_each(launches: Launches, data: Any) -> None:
+@given(st.data(), st.integers(1, 4), st.integers(1, 4))
+def test_cells_of_all_levels_are_those_of_each(
+    launches: Launches, data: Any, rank: int, levels: int
+) -> None:
     """Filters as large as their strides, or with cells that no tap reads behind the last."""
-    rank = data.draw(st.integers(1, 4))
-    filters: tuple[BoxFilter, ...] = ()
-    for _ in range(data.draw(st.integers(1, 4))):
-        stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
-        filters += (BoxFilter(stride, stride, (0,) * rank),)
+    strides = [drawn(data, rank, 1, 3) for _ in range(levels)]
+    filters = tuple(BoxFilter(stride, stride, (0,) * rank) for stride in strides)
     check_cloud(data, launches, rank, filters)
 
 
 @few
-@given(st.data())
-def test_cells_of_box_filters_are_those_of_each(launches: Launches, data: Any) -> None:
+@given(st.data(), st.integers(1, 4), st.integers(1, 3))
+def test_cells_of_box_filters_are_those_of_each(
+    launches: Launches, data: Any, rank: int, levels: int
+) -> None:
     """Filters that overlap, and that leave cells out, with padding before and behind a grid."""
-    rank = data.draw(st.integers(1, 4))
     filters: tuple[BoxFilter, ...] = ()
-    for _ in range(data.draw(st.integers(1, 3))):
-        stride, size = (
-            tuple(data.draw(st.integers(1, most)) for _ in range(rank)) for most in (3, 4)
-        )
+    for _ in range(levels):
+        stride, size = drawn(data, rank, 1, 3), drawn(data, rank, 1, 4)
         before = tuple(data.draw(st.integers(0, k)) for k in size)
         filters += (BoxFilter(stride, size, before),)
     filters = filters[: levels_at_once(filters)] or (BoxFilter(*[(1,) * rank] * 3),)

@@ -74,9 +74,7 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
 }  # fmt: skip
 
 
-DEEP = [
-    "gradient", "kernel map, tf32", "tf32", "tf32, taps share rows", "persistent, B resident",
-]  # fmt: skip
+DEEP = "gradient", "kernel map, tf32", "tf32", "tf32, taps share rows", "persistent, B resident"
 
 
 @pytest.mark.parametrize("name", with_deep(RUN, *DEEP))

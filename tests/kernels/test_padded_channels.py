@@ -74,9 +74,7 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int]] = {
 }  # fmt: skip
 
 
-DEEP = [
-    "one product of a k-tile", "80 channels of a line", "a gradient whose taps share rows",
-]  # fmt: skip
+DEEP = "one product of a k-tile", "80 channels of a line", "a gradient whose taps share rows"
 
 
 @pytest.mark.parametrize("name", with_deep(RUN, *DEEP))

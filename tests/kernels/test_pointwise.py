@@ -38,6 +38,12 @@ ONE_WARP = specialized((128, 64, 32), (4, 1), 2, Load.TMA_WARP)
 WARPGROUP = specialized((64, 64, 64), (4, 1), 2)
 TALL = specialized((256, 32, 32), (8, 1), 2)
 
+
+def in_turns(tile: tuple[int, int, int], stages: int, b_resident: int) -> TileConfig:
+    """A tile of ping-pong consumers, with all of B in shared memory."""
+    return persistent(tile, (4, 1), stages, pingpong=True, b_resident=b_resident)
+
+
 VIEWS: dict[str, Callable[[ConvProblem], GemmView]] = {
     "fprop": pointwise_fprop_view, "dgrad": pointwise_dgrad_view, "wgrad": pointwise_wgrad_view
 }  # fmt: skip
@@ -49,25 +55,10 @@ RUN: dict[str, tuple[str, ConvProblem, torch.dtype, TileConfig]] = {
     "fprop, boxes of 256 rows": ("fprop", REST, F16, TALL),
     "fprop, tf32": ("fprop", INDEX, F32, specialized((64, 64, 32), (4, 1), 2)),
     "fprop, B stays": ("fprop", INDEX, F16, persistent((64, 64, 64), (4, 1), 3, b_resident=1)),
-    "fprop, B stays, ping-pong": (
-        "fprop",
-        REST,
-        BF16,
-        persistent((64, 128, 32), (4, 1), 2, pingpong=True, b_resident=2),
-    ),
-    "fprop, B stays, whole lines": (
-        "fprop",
-        REST,
-        F16,
-        persistent((64, 128, 64), (4, 1), 3, pingpong=True, b_resident=1),
-    ),
+    "fprop, B stays, ping-pong": ("fprop", REST, BF16, in_turns((64, 128, 32), 2, 2)),
+    "fprop, B stays, whole lines": ("fprop", REST, F16, in_turns((64, 128, 64), 3, 1)),
     "dgrad, B stays": ("dgrad", FEW, F16, persistent((128, 32, 32), (8, 1), 3, b_resident=3)),
-    "dgrad, B stays, whole lines": (
-        "dgrad",
-        FEW,
-        F16,
-        persistent((64, 32, 64), (4, 1), 4, pingpong=True, b_resident=2),
-    ),
+    "dgrad, B stays, whole lines": ("dgrad", FEW, F16, in_turns((64, 32, 64), 4, 2)),
     "dgrad, persistent": ("dgrad", FEW, F16, PERSISTENT),
     "dgrad, a rest of channels": ("dgrad", INDEX, BF16, ONE_WARP),
     "wgrad": ("wgrad", INDEX, F16, WARPGROUP),

@@ -21,14 +21,7 @@ from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import row_norm as kernels
 from layoutconv.kernels.pointwise.merged_parts import PARTS_AT_ONCE
-from layoutconv.kernels.pointwise.row_norm import (
-    Gradient,
-    MergeMoments,
-    MergeSums,
-    Normalise,
-    Statistics,
-    Sums,
-)
+from layoutconv.kernels.pointwise.row_norm import Gradient, Normalise, Statistics, Sums
 from layoutconv.kernels.pointwise.row_parts import THREADS, OfRows
 from layoutconv.planning import norm_schedule
 from layoutconv.planning.norm_schedule import NormShape
@@ -314,7 +307,9 @@ def test_schedules_have_every_row_and_column_once(columns: int) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("kind", [Statistics, MergeMoments, Normalise, Sums, MergeSums, Gradient])
+@pytest.mark.parametrize(
+    "kind", [Statistics, kernels.MergeMoments, Normalise, Sums, kernels.MergeSums, Gradient]
+)
 def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any) -> None:
     shape = NormShape("float16", 8, "float32", "float32", True, "relu", True, True)
     shape = replace(shape, early=starts_early(arch))

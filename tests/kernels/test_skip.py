@@ -101,9 +101,7 @@ MAPS = {  # channels, taps, rows, tile
 }
 
 
-DEEP = [
-    "a k-tile is two taps", "four threads a row", "125 taps",
-]  # fmt: skip
+DEEP = "a k-tile is two taps", "four threads a row", "125 taps"
 
 
 @pytest.mark.parametrize("name", with_deep(MAPS, *DEEP))

@@ -55,9 +55,7 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
 ROWS = specialized((192, 128, 32), (12, 1), 2)
 
 
-DEEP = [
-    "192", "192 of a gradient", "192 rows", "192 rows of a gradient", "160, tf32",
-]  # fmt: skip
+DEEP = "192", "192 of a gradient", "192 rows", "192 rows of a gradient", "160, tf32"
 
 
 @pytest.mark.parametrize("name", with_deep(RUN, *DEEP))

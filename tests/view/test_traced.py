@@ -20,26 +20,17 @@ from layoutconv.tensors.traced_in_torch import run_program
 from layoutconv.view.epilogue import Epilogue, counts_rows, is_by_row, programs_of
 from layoutconv.view.traced import OPERATIONS, Program, trace
 
-NUMBERS: dict[str, tuple[Any, Any]] = {
-    "add": (operator.add, torch.add),
-    "sub": (operator.sub, torch.sub),
-    "mul": (operator.mul, torch.mul),
-    "div": (operator.truediv, torch.div),
-    "minimum": (pw.minimum, torch.minimum),
-    "maximum": (pw.maximum, torch.maximum),
-}
-FUNCTIONS: dict[str, tuple[Any, Any]] = {
-    "neg": (operator.neg, torch.neg),
-    "abs": (abs, torch.abs),
-    "exp": (pw.exp, torch.exp),
-    "log": (pw.log, torch.log),
-    "sqrt": (pw.sqrt, torch.sqrt),
-    "rsqrt": (pw.rsqrt, torch.rsqrt),
-    "tanh": (pw.tanh, torch.tanh),
-    "erf": (pw.erf, torch.erf),
-    "floor": (pw.floor, torch.floor),
-    "square": (lambda x: x**2, lambda x: x * x),
-}
+
+def of_one_name(ours: Any, *names: str) -> dict[str, tuple[Any, Any]]:
+    """Functions of a module that torch has by the same names."""
+    return {name: (getattr(ours, name), getattr(torch, name)) for name in names}
+
+
+NUMBERS = of_one_name(operator, "add", "sub", "mul") | of_one_name(pw, "minimum", "maximum")
+NUMBERS["div"] = operator.truediv, torch.div
+FUNCTIONS = of_one_name(operator, "neg", "abs")
+FUNCTIONS |= of_one_name(pw, "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "floor")
+FUNCTIONS["square"] = lambda x: x**2, lambda x: x * x
 COMPARED: dict[str, Any] = {
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "eq": operator.eq, "ne": operator.ne,

@@ -140,13 +140,7 @@ class SharedMemory(Scratch):
             # Written by ordinary stores or cp.async, with no fence.proxy.async since.
             self._unfenced = np.zeros(granules, np.bool_)
 
-    def load_by(
-        self,
-        addresses: Addresses,
-        width: int,
-        lanes: Numbers,
-        warps: Numbers,
-    ) -> NDArray:
+    def load_by(self, addresses: Addresses, width: int, lanes: Numbers, warps: Numbers) -> NDArray:
         """:meth:`load`, with the order against other warps' writes checked."""
         offsets = self._offsets(addresses, width, lanes)
         granules = self._granules(offsets, width)
@@ -158,11 +152,7 @@ class SharedMemory(Scratch):
         return words
 
     def store_by(
-        self,
-        addresses: Addresses,
-        words: NDArray,
-        lanes: Numbers,
-        warps: Numbers,
+        self, addresses: Addresses, words: NDArray, lanes: Numbers, warps: Numbers
     ) -> None:
         """:meth:`store`, with the order against other warps' accesses checked."""
         self._refuse_mbarriers(addresses, words.dtype.itemsize, lanes)
@@ -171,13 +161,7 @@ class SharedMemory(Scratch):
         self._write(offsets, granules, addresses, words, lanes)
         self._claim(granules, addresses, lanes, warps)
 
-    def start_copy(
-        self,
-        addresses: Addresses,
-        width: int,
-        lanes: Numbers,
-        warps: Numbers,
-    ) -> None:
+    def start_copy(self, addresses: Addresses, width: int, lanes: Numbers, warps: Numbers) -> None:
         """An asynchronous copy into these addresses was issued: until it lands they are taboo."""
         granules = self._granules(self._offsets(addresses, width, lanes), width)
         self._refuse_in_flight(granules, addresses, lanes)
@@ -207,11 +191,7 @@ class SharedMemory(Scratch):
             raise Fault(said, *first_of(met, lanes, addresses))
 
     def load_async(
-        self,
-        addresses: Addresses,
-        width: int,
-        lanes: Numbers,
-        warps: Numbers,
+        self, addresses: Addresses, width: int, lanes: Numbers, warps: Numbers
     ) -> NDArray:
         """:meth:`load` of the asynchronous proxy: what it reads must have been fenced.
 
