@@ -9,19 +9,20 @@ begin with, as little as that of ``parents`` does, where the filter is as large 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from ..common.cells import Cell, read_cell, vector_of
-from ..common.dsl import Boolean, Int32, Int64, cute
+from ..common.cells import Cell
+from ..common.dsl import Boolean, Int32, Int64
 from ..common.plain_types import AnyList, AnyTuple
-from ..common.walk import at, put, select
+from ..common.walk import select
 from .box_filter import BoxFilter, Ints
 from .cooperative import Arrays
+from .inverse_rows import InverseRows, KeysOfInverse, RowsOfInverse
 from .probe import answer
 from .row_order import Sizes
-from .sort_keys import key_of_taps
-from .tap_blocks import Neighbours, cells_from
+from .tap_blocks import cells_from
 
 
 def places_of(filter: BoxFilter, tap: Ints) -> Ints:
@@ -35,7 +36,7 @@ def places_of(filter: BoxFilter, tap: Ints) -> Ints:
     return tuple((k - 1 - t) // s for t, s, k in axes)
 
 
-class BoxInverse(Neighbours):
+class BoxInverse(InverseRows):
     """The common part of kernels that look for the outputs that an input feeds, a thread an input.
 
     Args:
@@ -55,9 +56,6 @@ class BoxInverse(Neighbours):
     @property
     def key(self) -> tuple[Any, ...]:
         return *super().key, tuple(self.filter), self.taps
-
-    def integers(self) -> int:
-        return 3 + self.rank
 
     def outputs(self, cell: Cell) -> tuple[Cell, list[Any], list[Any]]:
         """The first of the outputs that an input feeds, how many more there are on each axis, -1 of
@@ -90,7 +88,7 @@ class BoxInverse(Neighbours):
         return found
 
 
-class KeysOfBoxInverse(BoxInverse):
+class KeysOfBoxInverse(KeysOfInverse, BoxInverse):
     """The sort key of every input, of the taps at which it feeds an output that is there.
 
     Args:
@@ -104,70 +102,35 @@ class KeysOfBoxInverse(BoxInverse):
         super().__init__(rank, filter, taps, wide, unit)
         self.sizes, self.weights = sizes, weights
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return *super().key, self.sizes, self.weights
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4)
-
-    @cute.jit
-    def row(
-        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
-    ) -> None:
-        cells, slots, keys = pointers
-        _, bits, *grid = integers
-        start, more, rests = self.outputs(read_cell(cells, row, self.rank))
+    def present(self, cell: Cell, slots: Any, grid: AnyList, bits: Any) -> list[Any]:
+        start, more, rests = self.outputs(cell)
         found = [own for _, own in self.corners(slots, start, more, grid, bits)]
         around = cells_from(start, found)
-        put(keys, row, key_of_taps(self.present(around, rests), self.weights, self.sizes))
-
-    def present(self, around: Any, rests: list[Any]) -> list[Any]:
-        """Return of each tap whether an input feeds an output there."""
         bit_at = dict(zip(self.box, self.bits_of_known(), strict=True))
         return [
             is_met & (Int32(around >> bit_at[place]) & 1 != 0) for is_met, place in self.met(rests)
         ]
 
 
-class RowsOfBoxInverse(BoxInverse):
-    """The index of the inverse: at the taps of an input the rows of outputs, at all others -1."""
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        word = ("int32", 4)
-        return ("int64", 16), word, ("int32", 4 * vector_of(self.rank)), word, word
+class RowsOfBoxInverse(RowsOfInverse, BoxInverse):
+    """The index of the inverse."""
 
     def shared(self, threads: int) -> Arrays:
         """The cells of each block of every thread, and its first place."""
         shape = threads, 1 << self.rank
         return [(Int64, shape), (Int32, shape)]
 
-    @cute.jit
-    def row(
-        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
-    ) -> None:
-        slots, values, cells, order, index = pointers
-        rows, bits, *grid = integers
-        words, places = arrays
-        start, more, rests = self.outputs(read_cell(cells, Int64(at(order, row)), self.rank))
-        self.keep(words, places, tid, self.corners(slots, start, more, grid, bits))
-        self.write(index + row, rows, rests, self.answers(values, words, places, tid, start))
-
-    def keep(self, words: Any, places: Any, tid: Any, found: Any) -> None:
-        for corner, (first, word) in enumerate(found):
+    def answers(
+        self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
+    ) -> Iterator[tuple[Any, Any]]:
+        """Of each tap; all of the box of outputs are asked for before one is waited for."""
+        (slots, values, grid, bits), (words, places) = table, arrays
+        start, more, rests = self.outputs(cell)
+        for corner, (first, word) in enumerate(self.corners(slots, start, more, grid, bits)):
             words[tid, corner] = word
             places[tid, corner] = first
-
-    def answers(
-        self, values: Any, words: Any, places: Any, tid: Any, start: Cell
-    ) -> dict[Ints, Any]:
-        """The rows of the box of outputs, all of which are asked for before one is waited for."""
         found = {}
         for place, (corner, bit) in zip(self.box, self.places_of(self.box, start), strict=True):
             found[place] = answer(values, words[tid, corner], bit, places[tid, corner])
-        return found
-
-    def write(self, column: Any, rows: Any, rests: list[Any], answers: dict[Ints, Any]) -> None:
         for is_met, place in self.met(rests):
-            put(column, 0, select(is_met, answers[place], Int32(-1)))
-            column = column + rows
+            yield is_met, found[place]

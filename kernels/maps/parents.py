@@ -7,20 +7,19 @@ decoder reads, needs no map to begin with: a row looks up one cell.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from ..common.cells import Cell, read_cell, vector_of
-from ..common.dsl import Int32, Int64, cute, range_constexpr
+from ..common.cells import Cell
+from ..common.dsl import Int32, Int64
 from ..common.plain_types import AnyList, AnyTuple
-from ..common.walk import at, put, select
+from .inverse_rows import InverseRows, KeysOfInverse, RowsOfInverse
 from .probe import answer
 from .row_order import Sizes
-from .sort_keys import key_of_taps
-from .tap_blocks import Neighbours
 
 
-class Parents(Neighbours):
+class Parents(InverseRows):
     """The common part of kernels that look for the parent of a cell, at strides that they know."""
 
     def __init__(self, rank: int, steps: tuple[int, ...], wide: bool = False) -> None:
@@ -41,7 +40,7 @@ class Parents(Neighbours):
         return found, tap
 
 
-class KeysOfParents(Parents):
+class KeysOfParents(KeysOfInverse, Parents):
     """The sort key of every cell, of the one tap at which it is if its parent is there.
 
     Args:
@@ -57,47 +56,24 @@ class KeysOfParents(Parents):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, self.sizes, self.visits, self.weights
+        return *super().key, self.visits
 
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4)
-
-    def integers(self) -> int:
-        return 3 + self.rank
-
-    @cute.jit
-    def row(
-        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
-    ) -> None:
-        cells, slots, keys = pointers
-        _, bits, *grid = integers
-        to, own = self.parent(read_cell(cells, row, self.rank))
+    def present(self, cell: Cell, slots: Any, grid: AnyList, bits: Any) -> list[Any]:
+        to, own = self.parent(cell)
         _, word, bit = self.block(slots, to, grid, bits)
         there = Int32(word >> Int64(bit)) & 1 != 0
-        present = [there & (own == tap) for tap in self.visits]
-        put(keys, row, key_of_taps(present, self.weights, self.sizes))
+        return [there & (own == tap) for tap in self.visits]
 
 
-class RowsOfParents(Parents):
+class RowsOfParents(RowsOfInverse, Parents):
     """The index of the inverse: at the tap of a cell the row of its parent, at all others -1."""
 
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        word = ("int32", 4)
-        return ("int64", 16), word, ("int32", 4 * vector_of(self.rank)), word, word
-
-    def integers(self) -> int:
-        return 3 + self.rank
-
-    @cute.jit
-    def row(
-        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
-    ) -> None:
-        slots, values, cells, order, index = pointers
-        rows, bits, *grid = integers
-        to, own = self.parent(read_cell(cells, Int64(at(order, row)), self.rank))
+    def answers(
+        self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
+    ) -> Iterator[tuple[Any, Any]]:
+        slots, values, grid, bits = table
+        to, own = self.parent(cell)
         first, word, bit = self.block(slots, to, grid, bits)
         value = answer(values, word, bit, first)
-        column = index + row
-        for tap in range_constexpr(prod(self.steps)):
-            put(column, 0, select(own == tap, value, Int32(-1)))
-            column = column + rows
+        for tap in range(prod(self.steps)):
+            yield own == tap, value

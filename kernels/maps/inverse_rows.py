@@ -1,0 +1,80 @@
+"""Inverse maps that are found from cells alone: what a row looks up says which taps it has.
+
+``parents`` says how of filters that are as large as their stride, ``box_inverse`` of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..common.cells import Cell, read_cell, vector_of
+from ..common.dsl import Int32, Int64, cute
+from ..common.plain_types import AnyList, AnyTuple
+from ..common.walk import at, put, select
+from .row_order import Sizes
+from .sort_keys import key_of_taps
+from .tap_blocks import Neighbours
+
+
+class InverseRows(Neighbours):
+    """The common part of kernels that look for the outputs that an input feeds, a thread each."""
+
+    def integers(self) -> int:
+        return 3 + self.rank
+
+
+class KeysOfInverse(InverseRows):
+    """The sort key of every input, of the taps at which it feeds an output that is there."""
+
+    sizes: Sizes
+    weights: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.sizes, self.weights
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4)
+
+    @cute.jit
+    def row(
+        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
+    ) -> None:
+        cells, slots, keys = pointers
+        _, bits, *grid = integers
+        present = self.present(read_cell(cells, row, self.rank), slots, grid, bits)
+        put(keys, row, key_of_taps(present, self.weights, self.sizes))
+
+    def present(self, cell: Cell, slots: Any, grid: AnyList, bits: Any) -> list[Any]:
+        """Return of each tap, the most significant first, whether the input feeds an output."""
+        raise NotImplementedError
+
+
+class RowsOfInverse(InverseRows):
+    """The index of the inverse: at the taps of an input the rows of outputs, at all others -1."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        word = ("int32", 4)
+        return ("int64", 16), word, ("int32", 4 * vector_of(self.rank)), word, word
+
+    @cute.jit
+    def row(
+        self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
+    ) -> None:
+        slots, values, cells, order, index = pointers
+        rows, bits, *grid = integers
+        cell = read_cell(cells, Int64(at(order, row)), self.rank)
+        table = slots, values, grid, bits
+        self.write(index + row, rows, self.answers(cell, table, tid, arrays))
+
+    def answers(
+        self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
+    ) -> Iterable[tuple[Any, Any]]:
+        """Of each tap, whether the input is at it, and the row of the output that it feeds then."""
+        raise NotImplementedError
+
+    def write(self, column: Any, rows: Any, answers: Iterable[tuple[Any, Any]]) -> None:
+        for is_met, answer in answers:
+            put(column, 0, select(is_met, answer, Int32(-1)))
+            column = column + rows
