@@ -11,12 +11,10 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
-from .cp_async import CpAsyncLoad
 from .k_tiles import KTiles
 from .pipeline import PipelineConsumer, PipelineState, arrive, wait_full
 from .smem_tile import sync
-from .tma import TmaTiledLoad
-from .tma_im2col_copy import TmaIm2colLoad
+from .tma_im2col_copy import LoadOfA, LoadOfB
 from .wgmma import KTileOperands, wait_for_products
 
 if TYPE_CHECKING:
@@ -35,12 +33,7 @@ class Consumer:
     """
 
     def __init__(
-        self,
-        mainloop: MainloopSm90,
-        a: CpAsyncLoad | TmaIm2colLoad,
-        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
-        k_tiles: KTiles,
-        acc: Any,
+        self, mainloop: MainloopSm90, a: LoadOfA, b: LoadOfB, k_tiles: KTiles, acc: Any
     ) -> None:
         self.mainloop, self.a, self.b, self.k_tiles, self.acc = mainloop, a, b, k_tiles, acc
         self.tile, self.runs, self.by_runs = mainloop.tile, mainloop.runs, mainloop.by_runs

@@ -37,7 +37,7 @@ from .producer import Producer
 from .smem_tile import SharedTile, shared_tiles
 from .tf32_rounding import RoundingLoad
 from .tma import TmaLoad, TmaTiledLoad
-from .tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad, TmaSumLoad
+from .tma_im2col_copy import LoadOfA, LoadOfB, TmaIm2colLoad, TmaRowsLoad, TmaSumLoad
 from .wgmma import WarpgroupMultiplier
 
 GATHERED_ROWS = 128  # of a tile that is gathered by whole lines: rows are looked up more often
@@ -181,8 +181,8 @@ class MainloopSm90:
     @cute.jit
     def __call__(
         self,
-        a: CpAsyncLoad | TmaIm2colLoad,
-        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
+        a: LoadOfA,
+        b: LoadOfB,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -207,12 +207,7 @@ class MainloopSm90:
             load(begin, count, tid, PipelineState.of_producer(tile.stages))
 
     @cute.jit
-    def prepare(
-        self,
-        a: CpAsyncLoad | TmaIm2colLoad,
-        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
-        tid: Any,
-    ) -> None:
+    def prepare(self, a: LoadOfA, b: LoadOfB, tid: Any) -> None:
         """Initialize mbarriers and prefetch TMA descriptors, which no other kernel writes. All
         threads synchronise before the mainloop.
         """

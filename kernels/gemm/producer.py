@@ -14,8 +14,8 @@ from layoutconv.planning.structural_zeros import Columns
 from .cp_async import CpAsyncLoad, Vectors
 from .k_tiles import KTiles
 from .pipeline import PipelineProducer, PipelineState, arrive
-from .tma import TmaLoad, TmaTiledLoad, expect
-from .tma_im2col_copy import TmaIm2colLoad
+from .tma import TmaLoad, expect
+from .tma_im2col_copy import LoadOfA, LoadOfB
 
 if TYPE_CHECKING:
     from .mainloop_sm90 import MainloopSm90
@@ -35,13 +35,7 @@ class Producer:
     (``CpAsyncLoad.tiles``).
     """
 
-    def __init__(
-        self,
-        mainloop: MainloopSm90,
-        a: CpAsyncLoad | TmaIm2colLoad,
-        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
-        k_tiles: KTiles,
-    ) -> None:
+    def __init__(self, mainloop: MainloopSm90, a: LoadOfA, b: LoadOfB, k_tiles: KTiles) -> None:
         self.mainloop, self.a, self.b, self.k_tiles = mainloop, a, b, k_tiles
         self.tile, self.runs, self.by_runs = mainloop.tile, mainloop.runs, mainloop.by_runs
         self.columns_per_tap = mainloop.halo.columns

@@ -23,9 +23,10 @@ from layoutconv.planning.tile import line_bytes
 from layoutconv.planning.tma_im2col import Im2col
 
 from ..common.arguments import Arguments, Extent
+from .cp_async import CpAsyncLoad
 from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
-from .tma import TmaLoad, matrix_tma_atom
+from .tma import TmaLoad, TmaTiledLoad, matrix_tma_atom
 
 Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *offsets)
 
@@ -177,3 +178,8 @@ class TmaSumLoad(TmaIm2colLoad):
 
     def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
         return self.found.pixel(Int32(first_k), self.args.divisor), self.columns[panel]
+
+
+# Loads of a warp-specialised kernel: threads copy, or TMA does.
+LoadOfA = CpAsyncLoad | TmaIm2colLoad
+LoadOfB = CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad

@@ -152,17 +152,6 @@ class _Strided(SparseConvolution):
 
     _names: ClassVar[tuple[str, ...]] = ("stride", "padding", "dilation")
 
-    def _sizes(self, kernel_map: KernelMap | None) -> dict[str, Any]:
-        """Return what a function is told beside the weight; a map that is given says it already."""
-        return {name: getattr(self, name) for name in self._names} if kernel_map is None else {}
-
-    def _shown(self) -> dict[str, Any]:
-        return {"stride": None, "padding": (0,) * self.rank, "dilation": (1,) * self.rank}
-
-
-class ConvOf(_Strided):
-    """The base of convolutions whose cells are all that some input reaches."""
-
     def __init__(
         self,
         in_channels: int,
@@ -186,6 +175,17 @@ class ConvOf(_Strided):
         self._hold(in_channels, out_channels, taps.extents, groups, *options)
         self.stride, self.padding = taps.stride, _padding(padding, self.rank)
         self.dilation = per_axis("dilation", dilation, self.rank)
+
+    def _sizes(self, kernel_map: KernelMap | None) -> dict[str, Any]:
+        """Return what a function is told beside the weight; a map that is given says it already."""
+        return {name: getattr(self, name) for name in self._names} if kernel_map is None else {}
+
+    def _shown(self) -> dict[str, Any]:
+        return {"stride": None, "padding": (0,) * self.rank, "dilation": (1,) * self.rank}
+
+
+class ConvOf(_Strided):
+    """The base of convolutions whose cells are all that some input reaches."""
 
     def forward(
         self,
@@ -227,14 +227,11 @@ class ConvTransposeOf(_Strided):
         activation: str | None = None,
         slope: float = 0.01,
     ) -> None:
-        sizes = per_axis("kernel_size", kernel_size, self.rank)
-        steps = per_axis("stride", stride, self.rank)
-        taps = Taps.strided(self.rank, sizes, steps, padding, dilation)
-        options = bias, device, dtype, activation, slope
-        self._hold(in_channels, out_channels, taps.extents, groups, *options)
-        self.stride, self.padding = taps.stride, _padding(padding, self.rank)
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            device, dtype, activation=activation, slope=slope,
+        )  # fmt: skip
         self.output_padding = per_axis("output_padding", output_padding, self.rank, least=0)
-        self.dilation = per_axis("dilation", dilation, self.rank)
 
     def forward(
         self,
