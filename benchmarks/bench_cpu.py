@@ -35,14 +35,9 @@ Pairs = list[tuple[Tensor, Tensor]]  # of every tap: rows of the output, and of 
 ROWS = ("dense", "maps", "cloud")
 
 DENSE = [  # N, extent of the cube, C = K, stride
-    (2, 16, 32, 1),
-    (2, 32, 32, 1),
-    (1, 16, 64, 1),
-    (2, 24, 64, 1),
-    (1, 16, 128, 1),
-    (1, 8, 256, 1),
-    (2, 32, 64, 2),
-]
+    (2, 16, 32, 1), (2, 32, 32, 1), (1, 16, 64, 1), (2, 24, 64, 1),
+    (1, 16, 128, 1), (1, 8, 256, 1), (2, 32, 64, 2),
+]  # fmt: skip
 CLOUDS = [(50_000, 32), (50_000, 64), (50_000, 128)]  # voxels, C = K
 CHANNELS = (16, 32, 64, 128)
 

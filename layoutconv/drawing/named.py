@@ -5,18 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..algebra import (
-    copy_atom,
-    copy_names,
-    mfma_atom,
-    mfma_names,
-    mma_atom,
-    mma_names,
-    tcgen05_atom,
-    wgmma_atom,
-)
+from ..algebra import atoms
 from ..errors import ArgumentError
 
+_LISTED = (
+    (atoms.mma_names, atoms.mma_atom), (atoms.copy_names, atoms.copy_atom),
+    (atoms.mfma_names, atoms.mfma_atom),
+)  # fmt: skip
 _VIEW_OPTIONS = ("stride", "padding", "dilation", "channels")
 
 
@@ -35,15 +30,15 @@ def atom(name: str) -> Any:
 
 
 def _ours(name: str) -> Any:
-    for names, make in ((mma_names, mma_atom), (copy_names, copy_atom), (mfma_names, mfma_atom)):
+    for names, make in _LISTED:
         if name in names():
             return make(name)
     if wgmma := re.fullmatch(r"(sp\.)?m64n([0-9]{1,3})k(8|16|32|64|256)", name):
         sparse, n, k = wgmma[1] is not None, int(wgmma[2]), int(wgmma[3])
-        return wgmma_atom(n, 256 // k * (2 if sparse else 1), sparse=sparse)
+        return atoms.wgmma_atom(n, 256 // k * (2 if sparse else 1), sparse=sparse)
     if umma := re.fullmatch(r"tcgen05\.m([0-9]{2,3})n([0-9]{1,3})k(8|16|32|64)(\.2cta)?", name):
         m, n, k = (int(extent) for extent in umma.group(1, 2, 3))
-        return tcgen05_atom(m, n, 256 // k, cta_group=2 if umma[4] else 1)
+        return atoms.tcgen05_atom(m, n, 256 // k, cta_group=2 if umma[4] else 1)
     return None
 
 
@@ -60,7 +55,7 @@ def _of_cute(name: str) -> Any:
     if found := _CUTE_MATRICES.fullmatch(name):
         matrices = int(found[2]) * int(found[1]) // 32
         across = ".trans" if found[4] == "T" else ""
-        return copy_atom(f"{found[3].lower()}matrix.x{matrices}{across}")
+        return atoms.copy_atom(f"{found[3].lower()}matrix.x{matrices}{across}")
     if found := _CUTE_TMEM.fullmatch(name):
         way = "ld" if found[1] == "LOAD" else "st"
         shape = "32x32b" if found[2] == "32b" else f"16x{found[2]}"
@@ -71,7 +66,7 @@ def _of_cute(name: str) -> Any:
         return None
     m, n, k = (int(extent) for extent in mma.group(1, 2, 3))
     if m == 64:
-        return wgmma_atom(n, 256 // k, a_in_registers="RS" in mma["major"])
+        return atoms.wgmma_atom(n, 256 // k, a_in_registers="RS" in mma["major"])
     a, b = mma["a"].lower().replace("u1", "b1"), mma["b"].lower().replace("u1", "b1")
     if (m, n, k, a) == (8, 8, 4, "f16"):
         major = {"TN": ""}.get(mma["major"], f".{mma['major'].lower()}")

@@ -205,12 +205,7 @@ def _after(affine: bool, added: bool, activation: str | None, eps: float, slope:
 
 
 def normalised(
-    conv: Any,
-    x: Tensor,
-    found: KernelMap,
-    norm: Any,
-    last: Any = None,
-    past: Tensor | None = None,
+    conv: Any, x: Tensor, found: KernelMap, norm: Any, last: Any = None, past: Tensor | None = None
 ) -> Tensor | None:
     """Features (rows, K) after a convolution and what follows it, as one launch.
 

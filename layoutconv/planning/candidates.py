@@ -26,6 +26,7 @@ from .tile_table import (
     PERSISTENT,
     WHOLE_COLUMNS,
     WINDOWS,
+    GatheredRow,
     PersistentRow,
     Shape,
     persistent_tile,
@@ -141,7 +142,7 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
     return tiles
 
 
-def _of_table(rows: dict[Shape, tuple[float, int, Load]], k: int) -> list[TileConfig]:
+def _of_table(rows: dict[Shape, GatheredRow], k: int) -> list[TileConfig]:
     """The tiles of gathered rows in a table, with k-tiles of ``k``."""
     return [
         specialized((m, n, k), (warps_m, warps_n), stages, load)

@@ -23,21 +23,12 @@ Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 # (m, n, warps_m, warps_n): share of the best tile's rate on a full GPU, measured on an H200 with
 # fp16 C = K = 32, 64, 256 and tf32 C = 64, K = 128; docs/performance.md has the runs.
 FAMILY = {
-    (128, 32, 4, 1): 0.46,
-    (256, 32, 4, 1): 0.48,
-    (32, 128, 1, 4): 0.46,
-    (64, 8, 2, 1): 0.12,
-    (256, 8, 4, 1): 0.14,
-    (256, 16, 4, 1): 0.26,
-    (64, 64, 2, 2): 0.60,
-    (128, 64, 2, 2): 0.74,
-    (64, 128, 2, 2): 0.74,
-    (256, 64, 4, 1): 0.85,
-    (96, 128, 2, 2): 0.87,
-    (128, 128, 2, 2): 0.95,
-    (256, 128, 4, 2): 0.99,
-    (128, 256, 2, 4): 1.00,
-}
+    (128, 32, 4, 1): 0.46, (256, 32, 4, 1): 0.48, (32, 128, 1, 4): 0.46,
+    (64, 8, 2, 1): 0.12, (256, 8, 4, 1): 0.14, (256, 16, 4, 1): 0.26,
+    (64, 64, 2, 2): 0.60, (128, 64, 2, 2): 0.74, (64, 128, 2, 2): 0.74,
+    (256, 64, 4, 1): 0.85, (96, 128, 2, 2): 0.87, (128, 128, 2, 2): 0.95,
+    (256, 128, 4, 2): 0.99, (128, 256, 2, 4): 1.00,
+}  # fmt: skip
 # Stages of the tiles of Hopper's own instructions, of which a warpgroup copies.
 HOPPER = {
     (128, 8, 4, 1): 4,
@@ -167,57 +158,54 @@ WARPGROUP_TYPES = (
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
 # those that fill an SM alone a store that nothing else hides.
 SLOW_START = {
-    (256, 64, 4, 1): 5.4,
-    (256, 64, 8, 1): 3.3,
-    (128, 128, 8, 1): 2.6,
-    (192, 128, 12, 1): 3.1,
-    (64, 256, 4, 2): 3.2,
-    (256, 128, 8, 1): 3.8,
+    (256, 64, 4, 1): 5.4, (256, 64, 8, 1): 3.3, (128, 128, 8, 1): 2.6,
+    (192, 128, 12, 1): 3.1, (64, 256, 4, 2): 3.2, (256, 128, 8, 1): 3.8,
     (128, 256, 8, 1): 4.0,
-}
+}  # fmt: skip
 # Multistage tiles of tf32 whose operands run along M and N, by their warps: no ldmatrix turns
 # words, so that fragments are read one by one.
 WORD_BY_WORD = {2: 0.82, 4: 0.82, 8: 0.95}
 # Of k-tiles of half a line, these are so much slower: a barrier for half as many products.
 HALF_LINE_RATE = 0.85
 MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough for a barrier
-# Tiles of kernel maps, whose rows are gathered, for data of 16 and 8 bits: their rates, stages, and
-# loads. Two of 128x128 fit an SM if half a warpgroup loads.
+
+
+class GatheredRow(NamedTuple):
+    """Of a tile whose rows are gathered, its rate, stages, and load."""
+
+    rate: float
+    stages: int
+    load: Load = Load.CP_ASYNC_WARPGROUP
+
+
+_HALF = Load.CP_ASYNC_HALF_WARPGROUP
+# Tiles of kernel maps, for data of 16 and 8 bits. Two of 128x128 fit an SM if half a warpgroup
+# loads.
 GATHERED = {
-    (128, 8, 4, 1): (0.16, 4, Load.CP_ASYNC_WARPGROUP),
-    (128, 16, 4, 1): (0.31, 4, Load.CP_ASYNC_WARPGROUP),
-    (128, 32, 4, 1): (0.59, 4, Load.CP_ASYNC_WARPGROUP),
-    (64, 64, 4, 1): (0.93, 3, Load.CP_ASYNC_WARPGROUP),
-    (128, 64, 4, 1): (1.05, 4, Load.CP_ASYNC_WARPGROUP),
-    (64, 128, 4, 1): (1.25, 4, Load.CP_ASYNC_WARPGROUP),
-    (128, 128, 8, 1): (1.42, 3, Load.CP_ASYNC_HALF_WARPGROUP),
-    (64, 256, 4, 2): (1.30, 5, Load.CP_ASYNC_WARPGROUP),
-    (128, 256, 8, 1): (1.68, 4, Load.CP_ASYNC_WARPGROUP),
-}
+    (128, 8, 4, 1): GatheredRow(0.16, 4), (128, 16, 4, 1): GatheredRow(0.31, 4),
+    (128, 32, 4, 1): GatheredRow(0.59, 4), (64, 64, 4, 1): GatheredRow(0.93, 3),
+    (128, 64, 4, 1): GatheredRow(1.05, 4), (64, 128, 4, 1): GatheredRow(1.25, 4),
+    (128, 128, 8, 1): GatheredRow(1.42, 3, _HALF), (64, 256, 4, 2): GatheredRow(1.30, 5),
+    (128, 256, 8, 1): GatheredRow(1.68, 4),
+}  # fmt: skip
 # The same for tf32, of which producers may round B.
 ROUNDED_GATHERED = {
-    (128, 32, 4, 1): (0.57, 4, Load.CP_ASYNC_WARPGROUP),
-    (64, 64, 4, 1): (0.81, 4, Load.CP_ASYNC_WARPGROUP),
-    (128, 64, 4, 1): (0.87, 4, Load.CP_ASYNC_WARPGROUP),
-    (64, 128, 4, 1): (1.07, 4, Load.CP_ASYNC_WARPGROUP),
-    (128, 128, 8, 1): (1.19, 5, Load.CP_ASYNC_WARPGROUP),
-    (64, 256, 4, 2): (1.15, 5, Load.CP_ASYNC_WARPGROUP),
-    (128, 256, 8, 1): (1.40, 4, Load.CP_ASYNC_WARPGROUP),
-}
+    (128, 32, 4, 1): GatheredRow(0.57, 4), (64, 64, 4, 1): GatheredRow(0.81, 4),
+    (128, 64, 4, 1): GatheredRow(0.87, 4), (64, 128, 4, 1): GatheredRow(1.07, 4),
+    (128, 128, 8, 1): GatheredRow(1.19, 5), (64, 256, 4, 2): GatheredRow(1.15, 5),
+    (128, 256, 8, 1): GatheredRow(1.40, 4),
+}  # fmt: skip
 # Of sums over pairs of rows, both gathered, of 16 bits, in chunks of about a wave (a race of 480
 # trials on an H100): rates are bounded by the rows that a product takes from L2, of which large
 # tiles read fewer, and by the CTAs that wait for them, of which small ones are more: 128x128 with
 # five stages, alone on an SM, has 0.67. Those of 128x64, 64x128 and 192x128 are estimates from
 # this. ``mma.sync`` reaches 0.51 with 64x64 and 0.83 with 128x128: never faster.
 GATHERED_SUMS = {
-    (64, 64, 4, 1): (0.56, 3, Load.CP_ASYNC_WARPGROUP),
-    (128, 64, 4, 1): (0.68, 4, Load.CP_ASYNC_WARPGROUP),
-    (64, 128, 4, 1): (0.68, 4, Load.CP_ASYNC_WARPGROUP),
-    (128, 128, 8, 1): (0.91, 3, Load.CP_ASYNC_HALF_WARPGROUP),
-    (192, 128, 12, 1): (0.91, 4, Load.CP_ASYNC_WARPGROUP),
-    (256, 128, 8, 1): (1.08, 4, Load.CP_ASYNC_WARPGROUP),
-    (128, 256, 8, 1): (1.10, 4, Load.CP_ASYNC_WARPGROUP),
-}
+    (64, 64, 4, 1): GatheredRow(0.56, 3), (128, 64, 4, 1): GatheredRow(0.68, 4),
+    (64, 128, 4, 1): GatheredRow(0.68, 4), (128, 128, 8, 1): GatheredRow(0.91, 3, _HALF),
+    (192, 128, 12, 1): GatheredRow(0.91, 4), (256, 128, 8, 1): GatheredRow(1.08, 4),
+    (128, 256, 8, 1): GatheredRow(1.10, 4),
+}  # fmt: skip
 
 
 def shapes(arch: str, dtype: str) -> list[Shape]:

@@ -32,6 +32,7 @@ from .tile_table import (
     TURNED,
     WINDOWS,
     WORD_BY_WORD,
+    GatheredRow,
     Shape,
     persistent_row,
 )
@@ -145,9 +146,9 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
     if problem.tma:
         return (MAPPED_SUMS if maps_sums(problem) else MAPPED)[shape]
     if sums_pairs(problem) and shape in GATHERED_SUMS:
-        return GATHERED_SUMS[shape][0]
+        return GATHERED_SUMS[shape].rate
     if is_kept(problem, tile.k):
-        return gathered_rows(problem)[shape][0] * half
+        return gathered_rows(problem)[shape].rate * half
     if rounded and not problem.channels:
         return TURNED[shape] * half
     return (ROUNDED[shape] if rounded else COPIED[shape]) * half
@@ -209,7 +210,7 @@ def maps_sums(problem: Problem) -> bool:
     return problem.tma and not problem.channels
 
 
-def gathered_rows(problem: Problem) -> dict[Shape, tuple[float, int, Load]]:
+def gathered_rows(problem: Problem) -> dict[Shape, GatheredRow]:
     return ROUNDED_GATHERED if problem.dtype == "tfloat32" else GATHERED
 
 

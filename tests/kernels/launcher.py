@@ -275,11 +275,7 @@ def run_case(
 
 
 def _on_device(
-    memory: Memory,
-    name: str,
-    tensor: Tensor,
-    layout: OperandLayout | None = None,
-    shift: int = 0,
+    memory: Memory, name: str, tensor: Tensor, layout: OperandLayout | None = None, shift: int = 0
 ) -> tuple[DeviceTensor, Tensor]:
     """A copy of a tensor in the machine, ``shift`` bytes into memory of its own, and the copy.
 
@@ -346,14 +342,13 @@ def check_view_runs(
     dtype: torch.dtype,
     tile: TileConfig,
     *,
-    arch: str = "sm_80",
     out: Any = None,
     most: int = 2,
     **rest: Any,
 ) -> Ran:
     """Compile, run and compare; returns what ran. ``rest`` are those of ``spec_of``."""
     case = Case.of(view, dtype, out)
-    ran = run_case(case, case.compiled(tile, arch, **rest), most=most)
+    ran = run_case(case, case.compiled(tile, **rest), most=most)
     check_exact(case, ran)
     return ran
 

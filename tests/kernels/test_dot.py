@@ -25,15 +25,7 @@ from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.planning.window_schedule import WindowShape
 from layoutconv.tensors.epilogue_in_torch import apply_steps
 from layoutconv.tensors.tensor_checks import columns_of
-from layoutconv.view.epilogue import (
-    Activation,
-    Bias,
-    Clamp,
-    Epilogue,
-    Pointwise,
-    Residual,
-    Scale,
-)
+from layoutconv.view.epilogue import Activation, Bias, Clamp, Epilogue, Pointwise, Residual, Scale
 from layoutconv.view.gemm_view import GemmView, locate, stages
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 

@@ -23,15 +23,7 @@ from layoutconv.view.epilogue import Activation, Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 
 from ..grid_cover import with_deep
-from .launcher import (
-    KINDS,
-    Case,
-    Kind,
-    check_kind_runs,
-    check_view_runs,
-    run_case,
-    spec_of,
-)
+from .launcher import KINDS, Case, Kind, check_kind_runs, check_view_runs, run_case, spec_of
 from .test_epilogue import check
 from .test_skip import kernel_map
 from .tiles import retiled

@@ -243,18 +243,14 @@ class SparseConvolution(GeometricLayer):
         return text if self._activation is None else f"{text}, act={self.act_type}"
 
     def _recognise_layout(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        error_msgs: list[str],
+        self, state_dict: dict[str, Any], prefix: str, version: Any, error_msgs: list[str]
     ) -> None:
         count = self.get_max_num_voxels()
         if count is not None:  # of checkpoints that were saved without one
             state_dict.setdefault(prefix + "max_num_voxels_during_training", count)
         key = prefix + "weight"
         stored = state_dict.get(key)
-        if stored is None or local_metadata.get("version") == 2:
+        if stored is None or version == 2:
             return
         told = constants.SAVED_WEIGHT_LAYOUT
         if told and told not in LAYOUTS:

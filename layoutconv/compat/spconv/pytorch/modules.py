@@ -43,17 +43,13 @@ class SparseModule(nn.Module):
     ) -> None:
         # Here and not in the convolutions: who knows the layout of his checkpoints better replaces
         # this method, as mmdetection3d does, and then none is recognised a second time.
-        self._recognise_layout(state_dict, prefix, local_metadata, error_msgs)
+        self._recognise_layout(state_dict, prefix, local_metadata.get("version"), error_msgs)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
     def _recognise_layout(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        error_msgs: list[str],
+        self, state_dict: dict[str, Any], prefix: str, version: Any, error_msgs: list[str]
     ) -> None:
         """Convolutions bring their filters in ``state_dict`` into today's layout."""
 
