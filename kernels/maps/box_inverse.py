@@ -123,7 +123,7 @@ class RowsOfBoxInverse(RowsOfInverse, BoxInverse):
     def answers(
         self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
     ) -> Iterator[tuple[Any, Any]]:
-        """Of each tap; all of the box of outputs are asked for before one is waited for."""
+        """All of the box of outputs are asked for before one is waited for."""
         (slots, values, grid, bits), (words, places) = table, arrays
         start, more, rests = self.outputs(cell)
         for corner, (first, word) in enumerate(self.corners(slots, start, more, grid, bits)):

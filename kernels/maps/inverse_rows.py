@@ -71,7 +71,7 @@ class RowsOfInverse(InverseRows):
     def answers(
         self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
     ) -> Iterable[tuple[Any, Any]]:
-        """Of each tap, whether the input is at it, and the row of the output that it feeds then."""
+        """Tell of each tap if the input is at it, and the row of the output that it feeds then."""
         raise NotImplementedError
 
     def write(self, column: Any, rows: Any, answers: Iterable[tuple[Any, Any]]) -> None:

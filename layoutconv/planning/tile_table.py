@@ -171,7 +171,7 @@ MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough fo
 
 
 class GatheredRow(NamedTuple):
-    """Of a tile whose rows are gathered, its rate, stages, and load."""
+    """The rate, the stages and the load of a tile whose rows are gathered."""
 
     rate: float
     stages: int

@@ -1,4 +1,4 @@
-"""What a GPU runs of a call: its kernels, and a graph of it."""
+"""Calls on a GPU: their kernels, and graphs of them."""
 
 from __future__ import annotations
 
