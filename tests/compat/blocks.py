@@ -27,10 +27,10 @@ def replace(out: Any, features: Any) -> Any:
 class Detecting(spconv.SparseModule):
     """In the manner of OpenPCDet's blocks."""
 
-    def __init__(self, downsample: Any = None) -> None:
+    def __init__(self, downsample: Any = None, C: int = C, key: str = "a") -> None:
         super().__init__()
-        self.conv1 = spconv.SubMConv3d(C, C, 3, padding=1, bias=True, indice_key="a")
-        self.conv2 = spconv.SubMConv3d(C, C, 3, padding=1, bias=True, indice_key="a")
+        self.conv1 = spconv.SubMConv3d(C, C, 3, padding=1, bias=True, indice_key=key)
+        self.conv2 = spconv.SubMConv3d(C, C, 3, padding=1, bias=True, indice_key=key)
         self.bn1, self.bn2, self.relu = nn.BatchNorm1d(C), nn.BatchNorm1d(C), nn.ReLU(inplace=True)
         self.downsample = downsample
 

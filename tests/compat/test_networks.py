@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.compat.spconv.pytorch.core import SparseConvTensor
 
+from .blocks import Detecting
 from .dense import TRANSPOSED, at, cloud, dense_conv, occupied, reached, torch_weight
 
 # -- a detector's backbone, in the manner of SECOND ------------------------------------------------
@@ -31,27 +32,6 @@ def conv_block(
     return spconv.SparseSequential(conv, norm(K), nn.ReLU())
 
 
-class Residual(spconv.SparseModule):
-    """Two submanifold convolutions of one key, around a shortcut."""
-
-    def __init__(self, C: int, key: str) -> None:
-        super().__init__()
-        self.conv1 = spconv.SubMConv3d(C, C, kernel_size=3, padding=1, indice_key=key)
-        self.bn1 = nn.BatchNorm1d(C)
-        self.relu = nn.ReLU()
-        self.conv2 = spconv.SubMConv3d(C, C, kernel_size=3, padding=1, indice_key=key)
-        self.bn2 = nn.BatchNorm1d(C)
-
-    def forward(self, x: Any) -> Any:
-        out = self.conv1(x)
-        out = out.replace_feature(self.bn1(out.features))
-        out = out.replace_feature(self.relu(out.features))
-        out = self.conv2(out)
-        out = out.replace_feature(self.bn2(out.features))
-        out = out.replace_feature(out.features + x.features)
-        return out.replace_feature(self.relu(out.features))
-
-
 class Second(nn.Module):
     """From voxels to a bird's-eye view: strided stages, then the height folded into channels."""
 
@@ -63,7 +43,7 @@ class Second(nn.Module):
         self.conv2 = spconv.SparseSequential(
             conv_block(6, 8, 3, "spconv2", "spconv", 2, 1),
             conv_block(8, 8, 3, "subm2", "subm"),
-            Residual(8, "res2"),
+            Detecting(C=8, key="res2"),
         )
         self.conv3 = spconv.SparseSequential(
             conv_block(8, 8, 3, "spconv3", "spconv", 2, (0, 1, 1)),
@@ -93,7 +73,7 @@ class UBlock(nn.Module):
     def __init__(self, planes: list[int], level: int = 1) -> None:
         super().__init__()
         C = planes[0]
-        self.blocks = Residual(C, f"subm{level}")
+        self.blocks = Detecting(C=C, key=f"subm{level}")
         self.below: UBlock | None = None
         if len(planes) > 1:
             norm_act = (nn.BatchNorm1d(C), nn.ReLU())
@@ -111,7 +91,7 @@ class UBlock(nn.Module):
             )
             self.tail = spconv.SparseSequential(
                 spconv.SubMConv3d(2 * C, C, kernel_size=1, padding=0, bias=False),
-                Residual(C, f"subm{level}"),
+                Detecting(C=C, key=f"subm{level}"),
             )
 
     def forward(self, x: Any) -> Any:

@@ -6,27 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv import (
-    ComposedLayout,
-    CustomStride,
-    E,
-    IndexedGather,
-    Layout,
-    LayoutError,
-    LayoutValueError,
-    Swizzle,
-    Tensor,
-    copy_atom,
-    make_identity_tensor,
-    make_tiled_copy_C,
-    make_tiled_copy_tv,
-    make_tiled_mma,
-    mma_atom,
-    parse,
-    tma_atom,
-    universal_copy,
-    wgmma_atom,
-)
+import layoutconv as lc
+from layoutconv import E, Layout, Swizzle
 from layoutconv.algebra.int_tuple import product
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.drawing.api import draw
@@ -76,7 +57,7 @@ def test_equal_colours_say_equal_offsets(layout: Layout) -> None:
 
 
 def test_rows_and_columns_are_the_modes() -> None:
-    layout = parse("((2,2),(4,2)):((1,8),(2,16))")
+    layout = lc.parse("((2,2),(4,2)):((1,8),(2,16))")
     (grid,) = grids(draw(layout))
     for i, j, cell in placed(grid):
         assert cell.label == str(layout(i, j))
@@ -132,7 +113,7 @@ def test_a_swizzle_is_drawn_over_one_period(swizzle: Swizzle) -> None:
 
 
 def test_a_swizzled_column_has_every_colour() -> None:
-    (grid,) = grids(draw(parse("S<3,0,3> o 0 o (8,8):(8,1)")))
+    (grid,) = grids(draw(lc.parse("S<3,0,3> o 0 o (8,8):(8,1)")))
     for line in (*grid.cells, *zip(*grid.cells, strict=True)):
         assert len({cell.fill for cell in line}) == 8
     (plain,) = grids(draw(Layout((8, 8), (8, 1)), element_bits=128))
@@ -150,9 +131,9 @@ def test_banks_are_words_of_four_bytes_modulo_32() -> None:
 
 
 def test_maps_between_coordinates_are_bounded() -> None:
-    gather = Layout((4,), (CustomStride(IndexedGather([7, -1, 5, 3]), E(0)),))
-    rows = ComposedLayout(Layout((8,), (10,)), 0, gather)
-    padded = ComposedLayout(rows, (-1,), Layout((4, 3), (E(0), E(0))))
+    gather = Layout((4,), (lc.CustomStride(lc.IndexedGather([7, -1, 5, 3]), E(0)),))
+    rows = lc.ComposedLayout(Layout((8,), (10,)), 0, gather)
+    padded = lc.ComposedLayout(rows, (-1,), Layout((4, 3), (E(0), E(0))))
     (grid,) = grids(draw(padded))
     for i, j, cell in placed(grid):
         at = i + j - 1
@@ -164,7 +145,7 @@ def test_maps_between_coordinates_are_bounded() -> None:
 
 def test_a_tensor_shows_its_values() -> None:
     values = [x / 2 for x in range(24)]
-    tensor = Tensor(values, Layout((4, 6), (6, 1)))
+    tensor = lc.Tensor(values, Layout((4, 6), (6, 1)))
     (grid,) = grids(draw(tensor))
     for i, j, cell in placed(grid):
         assert cell.label == f"{tensor(i, j):.3g}"
@@ -173,7 +154,7 @@ def test_a_tensor_shows_its_values() -> None:
 
 @pytest.mark.parametrize("name", ["m8n8k4.f64", "m16n8k16.f16", "m16n8k32.s4"])
 def test_fragments_of_an_atom_tile_its_matrices(name: str) -> None:
-    atom = mma_atom(name)
+    atom = lc.mma_atom(name)
     M, N, K = atom.shape
     b, a, c = grids(draw(atom, limit=256))
     places = {
@@ -192,11 +173,11 @@ def test_fragments_of_an_atom_tile_its_matrices(name: str) -> None:
 
 
 def test_tiles_of_threads_are_drawn_as_their_partitions() -> None:
-    mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
-    copy = make_tiled_copy_C(universal_copy(2), mma)
+    mma = lc.make_tiled_mma(lc.mma_atom("m16n8k16.f16"), (2, 2, 1))
+    copy = lc.make_tiled_copy_C(lc.universal_copy(2), mma)
     c = grids(draw(mma, limit=128))[2]
     (written,) = grids(draw(copy, limit=128))
-    whole = make_identity_tensor((32, 16))
+    whole = lc.make_identity_tensor((32, 16))
     for i, j, cell in placed(c):
         thread, value = (int(line[1:]) for line in cell.label.split("\n"))
         assert mma.get_slice(thread).partition_C(whole)(value) == (i, j)
@@ -204,12 +185,12 @@ def test_tiles_of_threads_are_drawn_as_their_partitions() -> None:
 
 
 def test_what_every_thread_reads_has_no_colour_of_a_thread() -> None:
-    b, _, _ = grids(draw(wgmma_atom(8)))
+    b, _, _ = grids(draw(lc.wgmma_atom(8)))
     assert {cell.label.split("\n")[0] for _, _, cell in placed(b)} == {"all"}
 
 
 def test_ldmatrix_hands_a_row_of_eight_to_four_threads() -> None:
-    source, destination = grids(draw(copy_atom("ldmatrix.x2")))
+    source, destination = grids(draw(lc.copy_atom("ldmatrix.x2")))
     for row in (0, 5, 12):
         assert {cell.key for cell in source.cells[row]} == {f"T{row}"}
         first = 4 * (row % 8)
@@ -217,15 +198,15 @@ def test_ldmatrix_hands_a_row_of_eight_to_four_threads() -> None:
 
 
 def test_the_sides_of_a_wide_copy_lie_one_above_the_other() -> None:
-    narrow, wide = draw(copy_atom("ldmatrix.x2")), draw(tma_atom((16, 8), 16, swizzle="SW32"))
+    narrow, wide = draw(lc.copy_atom("ldmatrix.x2")), draw(lc.tma_atom((16, 8), 16, swizzle="SW32"))
     assert [len(row) for row in narrow.grids] == [2]
     assert [len(row) for row in wide.grids] == [1, 1]
 
 
 def test_a_thread_value_layout_has_to_fit_its_tile() -> None:
-    fragment = parse("((4,8),(2,2)):((32,1),(16,8))")
+    fragment = lc.parse("((4,8),(2,2)):((32,1),(16,8))")
     with pytest.raises(
-        LayoutValueError, match=r"thread 0, value 1 of .* at position 16, .* tile of 8x1"
+        lc.LayoutValueError, match=r"thread 0, value 1 of .* at position 16, .* tile of 8x1"
     ):
         draw(fragment, tv=(8, 1))
     (grid,) = grids(draw(fragment, tv=(16, 8)))
@@ -264,7 +245,7 @@ def test_threads_name_the_banks_of_their_values(memory: object, collisions: str)
 
 
 def test_a_tiled_copy_names_its_banks() -> None:
-    copy = make_tiled_copy_tv(universal_copy(), Layout((8, 4)), (1, 2))
+    copy = lc.make_tiled_copy_tv(lc.universal_copy(), Layout((8, 4)), (1, 2))
     (grid,) = grids(draw(copy, element_bits=32))
     assert {fact(cell, "bank") for _, _, cell in placed(grid)} == set(map(str, range(32)))
     with pytest.raises(ArgumentError, match="`tv`: expected a tile of 8x8, as the copy's"):
@@ -325,7 +306,7 @@ def test_a_notation_and_a_shape_are_drawn_as_layouts(said: object, layout: Layou
 def test_what_is_no_layout_is_refused_by_name() -> None:
     with pytest.raises(ArgumentTypeError, match=r"GemmView, a notation or a shape, got list"):
         draw([Layout(4)])
-    with pytest.raises(LayoutError, match=r"\(4,8\):\n"):
+    with pytest.raises(lc.LayoutError, match=r"\(4,8\):\n"):
         draw("(4,8):")
     with pytest.raises(ArgumentError, match="`row`: expected a GEMM row, 0 <= row < 4, got 'one'"):
         fprop_view(ConvProblem((1, 4, 4, 2), (3, 3, 3))).draw(row="one")  # type: ignore[arg-type]

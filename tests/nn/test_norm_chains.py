@@ -19,7 +19,7 @@ import layoutconv as lc
 from layoutconv.nn.act_norm import is_norm_and
 
 from . import test_fuse_batch_norms
-from .test_fuse_batch_norms import C, image, step
+from .test_fuse_batch_norms import C, Functions, image, step
 
 calls = test_fuse_batch_norms.calls  # a fixture
 
@@ -349,13 +349,8 @@ def test_the_first_of_a_sum_decides_on_the_order_of_memory(forward: Callable[...
     assert found.stride() == expected.stride()
 
 
-class Added(nn.Module):
+class Added(Functions):
     """Sums of norms, and norms that are added one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(C, C, 1) for _ in range(4))
-        self.norms = nn.ModuleList(nn.BatchNorm2d(C) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         first, second = (self.norms[i](self.convs[i](x)) for i in range(2))
