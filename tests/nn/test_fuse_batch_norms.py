@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,15 +21,27 @@ from layoutconv.tensors.epilogue_in_torch import activate
 C = 4
 
 
-class Vision(nn.Module):
-    """A residual block with one ReLU for all places, as torchvision writes it."""
+class Block(nn.Module):
+    """The layers of a residual block of two convolutions."""
+
+    taps = 1
 
     def __init__(self, down: bool = False) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(C, C, 3, padding=1, bias=False), nn.BatchNorm2d(C)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2, self.bn2 = nn.Conv2d(C, C, 3, padding=1, bias=False), nn.BatchNorm2d(C)
+        layer = partial(nn.Conv2d, C, C, self.taps, padding=self.taps // 2, bias=False)
+        self.conv1, self.bn1 = layer(), nn.BatchNorm2d(C)
+        self.conv2, self.bn2 = layer(), nn.BatchNorm2d(C)
         self.downsample = nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C)) if down else None
+
+
+class Vision(Block):
+    """A residual block with one ReLU for all places, as torchvision writes it."""
+
+    taps = 3
+
+    def __init__(self, down: bool = False) -> None:
+        super().__init__(down)
+        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         identity = x
@@ -40,17 +53,14 @@ class Vision(nn.Module):
         return self.relu(out)
 
 
-class Models(nn.Module):
+class Models(Block):
     """A residual block whose steps are modules that may do nothing, as timm writes it."""
 
     def __init__(self, down: bool = False) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
+        super().__init__(down)
         self.drop_block, self.act1 = nn.Identity(), nn.ReLU(inplace=True)
         self.aa, self.drop_path = nn.Identity(), nn.Dropout(0.5)
-        self.conv2, self.bn2 = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
         self.act2 = nn.ReLU(inplace=True)
-        self.downsample = nn.Sequential(nn.Conv2d(C, C, 1), nn.BatchNorm2d(C)) if down else None
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x

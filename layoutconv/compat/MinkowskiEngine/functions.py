@@ -6,7 +6,8 @@ not set yet, or None, is that of the layer's own coordinates, and is set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,6 +47,15 @@ def _set(key: Key | None, found: Key) -> None:
         key.set_key(found.get_key())
 
 
+def _given_or(key: Key | None, find: Callable[[], Key]) -> Key:
+    """The key of a result, if it is set; else the one that is found, and set."""
+    if key is not None and key.is_key_set():
+        return key
+    found = find()
+    _set(key, found)
+    return found
+
+
 class MinkowskiConvolutionFunction:
     """A convolution of ``kernel_weights`` (taps, C, K), or (C, K) of one tap.
 
@@ -71,11 +81,8 @@ class MinkowskiConvolutionFunction:
     ) -> Tensor:
         x = _tensor(input_features, in_coordinate_map_key, coordinate_manager)
         kernel = kernel_weights if kernel_weights.ndim == 3 else kernel_weights[None]
-        key = out_coordinate_map_key
-        if key is None or not key.is_key_set():
-            found = key_of_convolution(x, None, kernel_generator, cls._transposed)
-            _set(key, found)
-            key = found
+        found = partial(key_of_convolution, x, None, kernel_generator, cls._transposed)
+        key = _given_or(out_coordinate_map_key, found)
         return convolved(x, kernel, None, kernel_generator, key, cls._transposed)
 
 
@@ -101,11 +108,8 @@ class MinkowskiLocalPoolingFunction:
         coordinate_manager: CoordinateManager | None = None,
     ) -> Tensor:
         x = _tensor(input_features, in_coordinate_map_key, coordinate_manager)
-        key = out_coordinate_map_key
-        if key is None or not key.is_key_set():
-            found = key_of(x, None, kernel_generator, cls._transposed)
-            _set(key, found)
-            key = found
+        found = partial(key_of, x, None, kernel_generator, cls._transposed)
+        key = _given_or(out_coordinate_map_key, found)
         return pooled(x, kernel_generator, key, pooling_mode, cls._transposed)
 
 
