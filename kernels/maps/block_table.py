@@ -124,9 +124,7 @@ class Fill(PerRank):
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         slots, values, word = (cute.recast_ptr(pointer, dtype=Int32) for pointer in pointers)
         vectors, of_slots = integers
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        vector = Int64(cta) * self.per_cta + tid
+        vector, _ = self.row_of_thread()
         if vector < of_slots:
             put_vector(slots, vector, [Int32(EMPTY)] * 4)
         elif vector < vectors - self.behind:

@@ -99,10 +99,8 @@ class EachRow(StagePart):
 
     @cute.kernel
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
+        row, tid = self.row_of_thread()
         arrays = arrays_in(shared_room(self.shared(self.threads)), self.shared(self.threads))
-        row = Int64(cta) * self.per_cta + tid
         if row < integers[0]:
             self.row(row, tid, pointers, integers, arrays)
 

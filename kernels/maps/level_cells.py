@@ -184,9 +184,7 @@ class MarkLevels(Mark):
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         cells, bits = pointers
         rows, *of_levels = integers
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
+        row, tid = self.row_of_thread()
         cell = read_cell(cells, cutlass.min(row, rows - 1), self.rank)
         self.mark_all(bits, self.above(cell, of_levels), row < rows, tid & 31)
 

@@ -109,9 +109,7 @@ class Mark(Meet):
         rows, taps, *rest = integers
         rank = self.rank
         times, over, grid = per_axis(rest, rank, 2)
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
+        row, _ = self.row_of_thread()
         if row < rows:
             starts, rests = self.divided(read_cell(cells, row, rank), times, over)
             for first in range(Int64(0), taps, TAPS_AT_ONCE):

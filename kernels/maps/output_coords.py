@@ -129,9 +129,7 @@ class Reach(Meet):
         rows, bits, taps, *rest = integers
         rank = self.rank
         times, over, grid = per_axis(rest, rank, 2)
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * per_rank.THREADS + tid
+        row, tid = self.row_of_thread()
         # No thread leaves: warps count together.
         present = row < rows
         cell = read_cell(cells, select(present, row, rows - 1), rank)
@@ -166,9 +164,7 @@ class Unpack(PerRank):
     def kernel(self, pointers: AnyList, integers: AnyTuple) -> None:
         keys, cells = pointers
         rows, *grid = integers
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * per_rank.THREADS + tid
+        row, _ = self.row_of_thread()
         if row < rows:
             key = at(keys, row)
             absent = key == NO_KEY

@@ -78,6 +78,12 @@ class PerRank(_Travels):
     def kernel(self, pointers: Any, integers: Any) -> Any:
         raise NotImplementedError
 
+    def row_of_thread(self) -> tuple[Any, Any]:
+        """The row of a thread, and its number in the CTA; in a kernel."""
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        return Int64(cta) * self.per_cta + tid, tid
+
 
 class Chain(_Travels):
     """Kernels that one call launches, each after the one before: what Python costs, it costs once.
