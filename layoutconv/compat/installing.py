@@ -83,12 +83,14 @@ def install_as(
     absent: Mapping[str, str] | None = None,
     elsewhere: Mapping[str, ModuleType] | None = None,
     undone: Callable[[], None] | None = None,
+    alone: str | None = None,
 ) -> Installed:
     """Have ``import name``, and all its modules, find those of the package ``ours``.
 
     ``absent`` are its modules that ours has none of, and why; ``elsewhere`` those that are in no
-    package of ours under that name; ``undone`` is called when it is taken back. A second call
-    changes nothing.
+    package of ours under that name; ``undone`` is called when it is taken back. Modules whose
+    names begin with ``alone`` are found without the package's name, too, unless a module of that
+    name was imported already. A second call changes nothing.
 
     Raises ``RuntimeError`` if another package of that name was imported already.
 
@@ -112,6 +114,10 @@ def install_as(
         modules[name + found.name.removeprefix(ours)] = import_module(found.name)
     for inner, module in (elsewhere or {}).items():
         modules[f"{name}.{inner}"] = module
+    if alone is not None:
+        short = {inner.removeprefix(f"{name}."): module for inner, module in modules.items()}
+        own = {inner for inner in short if inner.startswith(alone) and inner not in sys.modules}
+        modules |= {inner: short[inner] for inner in own}
     sys.modules.update(modules)
     finder = _Absent(name, absent or {})
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -254,6 +256,81 @@ def test_modules_under_the_names_of_their_files():
         for name in names:
             module = importlib.import_module(f"MinkowskiEngine.Minkowski{name}")
             assert getattr(module, f"Minkowski{name}") is getattr(ME, f"Minkowski{name}")
+
+
+def test_modules_without_the_name_of_the_package(monkeypatch):
+    """MinkowskiEngine puts its folder on the path, and programs import its files by themselves."""
+    other = ModuleType("MinkowskiOps")
+    monkeypatch.setitem(sys.modules, "MinkowskiOps", other)
+    with ME.install():
+        import MinkowskiFunctional as MF  # noqa: N817
+        from MinkowskiNonlinearity import MinkowskiModuleBase, MinkowskiNonlinearityBase
+        from MinkowskiPruning import MinkowskiPruning
+
+        assert MF is ME.MinkowskiFunctional
+        assert MinkowskiPruning is ME.MinkowskiPruning
+        assert MinkowskiNonlinearityBase is ME.MinkowskiNonlinearityBase
+        assert MinkowskiModuleBase is ME.MinkowskiModuleBase
+        assert sys.modules["MinkowskiOps"] is other, "a program's own module stays"
+        assert not {"utils", "modules", "system"} & {
+            name for name, module in sys.modules.items() if "compat.Minkowski" in module.__name__
+        }
+    assert "MinkowskiFunctional" not in sys.modules
+    assert sys.modules["MinkowskiOps"] is other
+
+
+def test_voxels_of_the_points_of_a_field():
+    random = torch.Generator().manual_seed(3)
+    places = torch.rand(60, 2, dtype=DOUBLE, generator=random) * 8 - 4
+    image = torch.arange(60, dtype=DOUBLE)[:, None] % 2
+    features = torch.randn(60, 3, dtype=DOUBLE, generator=random)
+    field = ME.TensorField(features, torch.cat([image, places], 1))
+    manager, x = field.coordinate_manager, field.sparse()
+    assert field.coordinate_key == field.coordinate_field_map_key
+    voxels, points = manager.field_to_sparse_map(field.coordinate_key, x.coordinate_key)
+    assert torch.equal(voxels.long(), field.inverse_mapping(x.coordinate_key))
+    assert voxels.dtype == points.dtype == torch.int32
+    assert points.tolist() == list(range(60))
+    size = torch.Size([len(x), 60])
+    mean = ME.MinkowskiSPMMAverageFunction.apply(voxels, points, size, features)
+    assert torch.allclose(mean, x.F)
+    few, _ = manager.insert_and_map(torch.tensor([[0, 0, 0], [1, -2, 2]]), 2)
+    voxels, points = manager.field_to_sparse_map(field.coordinate_key, few)
+    low = torch.cat([image, (places / 2).floor() * 2], 1).int()
+    wanted = (low[:, None] == manager.get_coordinates(few)).all(2).nonzero()
+    assert len(points)
+    assert torch.equal(torch.stack([points, voxels], 1), wanted.int())
+    with pytest.raises(ArgumentError, match=r"`sparse_tensor_map_key`: .* none of point"):
+        field.inverse_mapping(few)
+    with pytest.raises(ArgumentError, match="`other`: expected a tensor at the same coordinates"):
+        field += ME.TensorField(features, field.C + 1, coordinate_manager=manager)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_a_kernel_of_a_generator_is_that_of_its_layer(cross):
+    kind = ME.RegionType.HYPER_CROSS if cross else ME.RegionType.HYPER_CUBE
+    generator = ME.KernelGenerator(3, 2, region_type=kind, dimension=2)
+    x, net = tensor(), ME.MinkowskiConvolution(3, 4, kernel_generator=generator, dimension=2)
+    y, kernel = net.double()(x), net.kernel
+    region_type, offset, volume = generator.get_kernel(x.tensor_stride, False)
+    assert volume == generator.kernel_volume == len(kernel)
+    pairs = x.coordinate_manager.kernel_map(
+        x.coordinate_key, y.coordinate_key, generator.kernel_stride, generator.kernel_size,
+        generator.kernel_dilation, region_type=region_type, region_offset=offset,
+    )  # fmt: skip
+    total = torch.zeros_like(y.F)
+    for tap, (inputs, outputs) in pairs.items():
+        total = total.index_add(0, outputs.long(), x.F[inputs.long()] @ kernel[tap])
+    assert torch.allclose(total, y.F)
+    with pytest.raises(ArgumentError, match="`tensor_stride`"):
+        generator.get_kernel([1, 1, 1], False)
+
+
+def test_names_that_projects_look_for():
+    """A fork's name of a depthwise layer, and pybind11's table of an enumeration."""
+    assert ME.MinkowskiDepthwiseConvolution is ME.MinkowskiChannelwiseConvolution
+    entries = getattr(ME.RegionType, "__entries")
+    assert {name: found[0] for name, found in entries.items()} == dict(ME.RegionType.__members__)
 
 
 WRONG = {

@@ -242,3 +242,6 @@ class MinkowskiChannelwiseConvolution(MinkowskiModuleBase):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(in={self.in_channels}, {region_text(self.kernel_generator)})"
+
+
+MinkowskiDepthwiseConvolution = MinkowskiChannelwiseConvolution  # of the fork of ConvNeXt V2

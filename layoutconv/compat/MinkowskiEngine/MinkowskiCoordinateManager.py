@@ -218,6 +218,33 @@ class CoordinateManager:
         """The points (points, 1 + D) of a field's key."""
         return self.field(coords_key_or_tensor_strides)[0]
 
+    def voxels_of_points(
+        self, field_map_key: CoordinateMapKey, sparse_map_key: CoordinateMapKey
+    ) -> Tensor:
+        """The row of the voxel of each point of a field, int64 (points,); -1 where it is none."""
+        points, known = self.field(field_map_key)
+        if sparse_map_key in known:
+            return known[sparse_map_key]
+        steps = points.new_tensor([1, *sparse_map_key.get_tensor_stride()])
+        return lookup(self.cells(sparse_map_key), (points / steps).floor().int())
+
+    def field_to_sparse_map(
+        self, field_map_key: CoordinateMapKey, sparse_map_key: CoordinateMapKey
+    ) -> tuple[Tensor, Tensor]:
+        """Rows of the voxels that points lie in, and those of the points, int32 (pairs,) each.
+
+        A point whose voxel is not there is in no pair.
+
+        >>> manager = CoordinateManager(D=1)
+        >>> field = manager.insert_field(torch.tensor([[0, 2.5], [0, 7.0], [0, 0.1]]))
+        >>> voxels, _ = manager.insert_and_map(torch.tensor([[0, 0], [0, 2]]), 2)
+        >>> manager.field_to_sparse_map(field, voxels)
+        (tensor([1, 0], dtype=torch.int32), tensor([0, 2], dtype=torch.int32))
+        """
+        place = self.voxels_of_points(field_map_key, sparse_map_key)
+        points = (place >= 0).nonzero()[:, 0]
+        return place[points].int(), points.int()
+
     def stride(
         self, coordinate_map_key: CoordinateMapKey, stride: Ints, string_id: str = ""
     ) -> CoordinateMapKey:

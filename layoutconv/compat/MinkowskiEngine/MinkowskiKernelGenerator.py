@@ -7,6 +7,7 @@ from enum import IntEnum
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...errors import ArgumentError, shown
@@ -21,6 +22,10 @@ class RegionType(IntEnum):
     HYPER_CUBE = 0
     HYPER_CROSS = 1
     CUSTOM = 2
+
+
+# As pybind11 has it of an enumeration: the member and its documentation, by name.
+setattr(RegionType, "__entries", {region.name: (region, None) for region in RegionType})
 
 
 def check_region(region_type: Any) -> RegionType:
@@ -133,6 +138,17 @@ class KernelGenerator:
             f"kernel_dilation={self.kernel_dilation}, region_type={self.region_type}, "
             f"expand_coordinates={self.expand_coordinates}, dimension={self.dimension})"
         )
+
+    def get_kernel(self, tensor_stride: Ints, is_transpose: bool) -> tuple[RegionType, Tensor, int]:
+        """The shape, its offsets and the number of taps, for ``CoordinateManager.kernel_map``.
+
+        Offsets are those of a ``CUSTOM`` shape alone: an empty int32 tensor.
+
+        >>> KernelGenerator(3, dimension=2).get_kernel([1, 1], is_transpose=False)
+        (<RegionType.HYPER_CUBE: 0>, tensor([], dtype=torch.int32), 9)
+        """
+        whole_per_mode("tensor_stride", tensor_stride, self.dimension)
+        return self.region_type, torch.empty(0, dtype=torch.int32), self.kernel_volume
 
     @property
     def padding(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor as TorchTensor
 
 from ...errors import ArgumentError
 from ...nn import sparse_global_pool
-from ...sparse import Coordinates, lookup
+from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
 from ...sparse.coords.rows import add_rows
 from ..tensor_arguments import check_tensors
@@ -88,6 +88,11 @@ class TensorField(Tensor):
     coordinates = C
 
     @property
+    def coordinate_key(self) -> CoordinateMapKey:
+        """The key of the field, ``coordinate_field_map_key``."""
+        return self.coordinate_field_map_key
+
+    @property
     def _batchwise_row_indices(self) -> list[TorchTensor]:
         image = self._points[:, 0].round().long()
         count = int(image.max()) + 1 if len(image) else 0
@@ -159,9 +164,8 @@ class TensorField(Tensor):
         """The row of the voxel of each point, int64, among those of a key."""
         found = self._rows.get(sparse_tensor_map_key)
         if found is None:
-            cells = self._manager.cells(sparse_tensor_map_key)
-            steps = self._points.new_tensor([1, *sparse_tensor_map_key.get_tensor_stride()])
-            found = lookup(cells, (self._points / steps).floor().int())
+            own = self.coordinate_field_map_key
+            found = self._manager.voxels_of_points(own, sparse_tensor_map_key)
             if (found < 0).any():
                 row = int((found < 0).nonzero()[0])
                 expected = "coordinates that have the voxels of all points"

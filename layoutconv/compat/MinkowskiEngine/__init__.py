@@ -48,6 +48,7 @@ from .MinkowskiConvolution import (
     MinkowskiConvolution,
     MinkowskiConvolutionBase,
     MinkowskiConvolutionTranspose,
+    MinkowskiDepthwiseConvolution,
     MinkowskiGenerativeConvolutionTranspose,
 )
 from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
@@ -158,9 +159,11 @@ def install() -> Installed:
     """Have ``import MinkowskiEngine``, and all its modules, find those of layoutconv.
 
     As :func:`layoutconv.compat.spconv.install`. Modules that are one file there and part of
-    another here are found under both names.
+    another here are found under both names. MinkowskiEngine puts its folder on ``sys.path``; so
+    ``import MinkowskiFunctional``, without the package's name, finds a module here, too.
 
     >>> with install():
+    ...     import MinkowskiFunctional
     ...     from MinkowskiEngine.MinkowskiNetwork import MinkowskiNetwork
     ...     from MinkowskiEngine.modules.resnet_block import BasicBlock
     >>> BasicBlock.__module__
@@ -174,7 +177,7 @@ def install() -> Installed:
         "MinkowskiUnion": MinkowskiUnion,
     }
     elsewhere = {name: sys.modules[its.__module__] for name, its in inside.items()}
-    return install_as("MinkowskiEngine", __name__, elsewhere=elsewhere)
+    return install_as("MinkowskiEngine", __name__, elsewhere=elsewhere, alone="Minkowski")
 
 
 __all__ = [
@@ -201,6 +204,7 @@ __all__ = [
     "MinkowskiConvolutionFunction",
     "MinkowskiConvolutionTranspose",
     "MinkowskiConvolutionTransposeFunction",
+    "MinkowskiDepthwiseConvolution",
     "MinkowskiDirectMaxPoolingFunction",
     "MinkowskiDropout",
     "MinkowskiELU",
