@@ -326,6 +326,46 @@ def test_a_kernel_of_a_generator_is_that_of_its_layer(cross):
         generator.get_kernel([1, 1, 1], False)
 
 
+@pytest.mark.parametrize(("size", "expands"), [(2, True), ((3, 2), True), (2, False)])
+def test_cells_that_a_voxel_grows_are_side_by_side(size, expands):
+    """Programs choose the best of each eight rows: they are one voxel's, a row per tap."""
+    x = tensor()
+    options = {"kernel_size": size, "stride": size, "dimension": 2}
+    if expands:
+        net = ME.MinkowskiConvolutionTranspose(3, 4, expand_coordinates=True, **options).double()
+    else:
+        net = ME.MinkowskiGenerativeConvolutionTranspose(3, 4, **options).double()
+    coarse = ME.SparseTensor(x.F, x.C * torch.tensor([1, 6, 6]).int(), tensor_stride=6)
+    y = net(coarse)
+    steps = [6 // extent for extent in net.kernel_generator.kernel_stride]
+    taps = torch.tensor(net.kernel_generator.offsets()) * torch.tensor(steps)
+    assert y.tensor_stride == steps
+    assert torch.equal(y.C[:, 1:], (coarse.C[:, None, 1:] + taps).flatten(0, 1))
+    assert torch.equal(y.C[:, 0], coarse.C[:, 0].repeat_interleave(len(taps)))
+    leaf = x.F.clone().requires_grad_()
+    wanted = torch.einsum("nc,tck->ntk", leaf, net.kernel).flatten(0, 1)
+    assert torch.allclose(y.F, wanted)
+    weight = torch.randn_like(y.F)
+    found = torch.autograd.grad((y.F * weight).sum(), net.kernel)[0]
+    assert torch.allclose(found, torch.autograd.grad((wanted * weight).sum(), net.kernel)[0])
+    down = ME.MinkowskiConvolution(4, 3, **options).double()
+    back = down(y, coarse)
+    sums = torch.einsum("ntk,tkc->nc", y.F.view(-1, len(taps), 4), down.kernel)
+    assert torch.allclose(back.F, sums)
+    if size == 2:  # windows of an odd pooling are not centred, its regions are, as there
+        pool = ME.MinkowskiPoolingTranspose(expand_coordinates=True, **options)
+        assert torch.equal(pool(coarse).F, x.F.repeat_interleave(len(taps), 0))
+
+
+def test_regions_that_overlap_grow_each_cell_once():
+    x = tensor()
+    options = {"kernel_size": 3, "stride": 2, "dimension": 2}
+    y = ME.MinkowskiGenerativeConvolutionTranspose(3, 4, **options).double()(
+        ME.SparseTensor(x.F, x.C * torch.tensor([1, 2, 2]).int(), tensor_stride=2)
+    )
+    assert torch.equal(y.C, torch.unique(y.C, dim=0))
+
+
 def test_names_that_projects_look_for():
     """A fork's name of a depthwise layer, and pybind11's table of an enumeration."""
     assert ME.MinkowskiDepthwiseConvolution is ME.MinkowskiChannelwiseConvolution

@@ -99,6 +99,7 @@ class CoordinateManager:
         self.D = D
         self.minkowski_algorithm = minkowski_algorithm
         self._maps: dict[Name, Coordinates] = {}
+        self._grown: set[Name] = set()  # of cells that were made region by region
         # Points of fields, and what fields of the same points share: the rows of their voxels.
         self._fields: dict[Name, tuple[Tensor, dict[CoordinateMapKey, Tensor]]] = {}
         self._batch_size: int | None = None
@@ -271,12 +272,23 @@ class CoordinateManager:
         self, key: CoordinateMapKey, region: KernelGenerator, expand: bool
     ) -> CoordinateMapKey:
         """The key of the finer cells of a transposed layer: those of that tensor stride, if there
-        are and new ones are not asked for; or all cells of the region around cells."""
+        are and new ones are not asked for; or all cells of the region around cells.
+
+        If regions do not overlap, rows are in MinkowskiEngine's order: the cells of the first row,
+        one per tap, then those of the second. Programs choose the best of each eight.
+        """
         steps = strides_after(key.get_tensor_stride(), region.kernel_stride, True)
         if (steps, "") in self._maps and not expand:
             return CoordinateMapKey(steps, "")
-        cells = _transposed(self.cells(key), region, None).outputs
-        return self.keep(cells, steps)
+        cells = self.cells(key)
+        if not region.tiles:
+            return self.keep(_transposed(cells, region, None).outputs, steps)
+        corners = cells.coords.long() * cells.coords.new_tensor([1, *region.kernel_stride])
+        taps = corners.new_tensor([(0, *offset) for offset in region.offsets()])
+        grown = int32_cells("coordinates", (corners[:, None] + taps).flatten(0, 1))
+        made = self.keep(Coordinates.unbounded(grown, self.batch_size), steps)
+        self._grown.add(made.get_key())
+        return made
 
     # -- kernel maps ------------------------------------------------------------------------------
 
@@ -299,6 +311,8 @@ class CoordinateManager:
             return found.inverse if is_transpose else found
         if not is_transpose:
             return _strided(inputs, outputs, region, region.padding)
+        if out_key.get_key() in self._grown:
+            return _transposed(inputs, region, outputs)
         if outputs.origin is not None and outputs.origin.inputs is inputs:
             found = _transposed(inputs, region, None)  # that which made the outputs, most likely
             if found.outputs.cells is outputs.cells:

@@ -151,6 +151,12 @@ class KernelGenerator:
         return self.region_type, torch.empty(0, dtype=torch.int32), self.kernel_volume
 
     @property
+    def tiles(self) -> bool:
+        """Return whether this is a cube as large as the stride: regions meet and do not overlap."""
+        is_cube = self.region_type == RegionType.HYPER_CUBE
+        return is_cube and self.kernel_size == self.kernel_stride and max(self.kernel_dilation) == 1
+
+    @property
     def padding(self) -> tuple[int, ...]:
         """Cells that a cube reads below its own."""
         both = zip(self.kernel_size, self.kernel_dilation, strict=True)
