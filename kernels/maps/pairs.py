@@ -30,12 +30,15 @@ CTAS = 2  # of a multiprocessor, about, that write pairs
 VECTOR = 4  # int32 of 16 bytes: rows of pairs start where vectors do
 
 
-def counts(index: Tensor) -> Tensor:
-    """Count the pairs of each tap, int64 (taps,), of an index, int32 (rows, taps), on a GPU."""
+def counts(index: Tensor, found: Tensor | None = None) -> Tensor:
+    """Count the pairs of each tap, int64 (taps,), of an index, int32 (rows, taps), on a GPU; where
+    it is ``found``, if that is given.
+    """
     rows, taps = index.shape
+    if found is None:
+        found = maker(index.device)((taps,), (1,), torch.int64)
     if not rows or not taps:
-        return index.new_zeros(taps, dtype=torch.int64)
-    found: Tensor = maker(index.device)((taps,), (1,), torch.int64)
+        return found.zero_()
     addresses = index.data_ptr(), found.data_ptr()
     per_rank.launch(COUNT, (index, found), addresses, (rows, taps, *index.stride()))
     return found

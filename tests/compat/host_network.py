@@ -2,8 +2,10 @@
 
     python host_network.py [evaluation] [training]
     python host_network.py kernels (evaluation | training)
+    python host_network.py copies
 
-The second prints the keys of the kernels of maps and norms that a first call loads.
+The second prints the keys of the kernels of maps and norms that a first call loads, the third how
+often a step of training asks for numbers of pairs, which come to the host one after the other.
 
 Kernels are stood in for: those of convolutions by a function that does nothing, those of maps by
 what the host reads of them, numbers of cells and pairs. Everything before a launch is real. The
@@ -42,9 +44,13 @@ ROOMS = "layoutconv", "kernels"
 
 
 class Event:
-    """An event that has come."""
+    """An event that has come; ``recorded`` counts them."""
 
-    def record(self, stream: Any = None) -> None: ...
+    recorded = 0
+
+    def record(self, stream: Any = None) -> None:
+        Event.recorded += 1
+
     def synchronize(self) -> None: ...
 
 
@@ -78,12 +84,12 @@ def map_kernel(kernel: Any, arch: str) -> Callable[..., None]:
     """A kernel of maps, which writes what the host reads."""
     names = [type(part).__name__ for part, *_ in getattr(kernel, "parts", [(kernel,)])]
 
-    def write(address: int, number: int) -> None:
-        ctypes.c_int64.from_address(address).value = number
+    def write(address: int, number: int, times: int = 1) -> None:
+        numbers = (ctypes.c_int64 * times)(*[number] * times)
+        ctypes.memmove(address, numbers, 8 * times)
 
     def counts(of: Any, addresses: Any, integers: Any) -> None:
-        for tap in range(integers[1]):
-            write(addresses[1] + 8 * tap, max(1, integers[0] // 3))
+        write(addresses[1], max(1, integers[0] // 3), integers[1])
 
     def cells(of: Any, addresses: Any, integers: Any) -> None:
         write(addresses[2], integers[3] * 4 // 5 + 1)
@@ -112,8 +118,11 @@ def clouds(count: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def network(training: bool) -> Callable[[Tensor, Tensor], Any]:
-    """A call of VoxelResBackBone8x, or a step of its training under autocast, on a cloud."""
+    """A call of VoxelResBackBone8x, or a step of its training under autocast, on a cloud; a step
+    begins without gradients, as after an optimizer's ``zero_grad``.
+    """
     net = residual_backbone(spconv, 5, width=0.5).train(training)
+    parameters = list(net.parameters())
     if not training:
         net.half()
 
@@ -123,6 +132,8 @@ def network(training: bool) -> Callable[[Tensor, Tensor], Any]:
         return found
 
     def step(features: Tensor, cells: Tensor) -> None:
+        for parameter in parameters:
+            parameter.grad = None
         with torch.autocast("cpu", torch.float16):
             found = net(spconv.SparseConvTensor(features, cells, SHAPE, 1)).features
         found.float().square().mean().backward()
@@ -167,8 +178,20 @@ def keys_of(call: Callable[[Tensor, Tensor], Any]) -> list[str]:
     return sorted(keys)
 
 
+def copies_of(call: Callable[[Tensor, Tensor], Any]) -> int:
+    """The events that a call waits for, on a cloud that is new."""
+    before = 0
+    for given in clouds(6):
+        before = Event.recorded
+        call(*given)
+    return Event.recorded - before
+
+
 if __name__ == "__main__":
     stand_in()
+    if sys.argv[1] == "copies":
+        print(copies_of(network(training=True)))
+        sys.exit()
     if sys.argv[1] == "kernels":
         print(json.dumps(keys_of(network(training=sys.argv[2] == "training"))))
         sys.exit()

@@ -58,6 +58,12 @@ def test_a_dry_run_notes_what_a_gpu_loads(name: str) -> None:
     assert len(expected) >= (16 if name == "training" else 5)
 
 
+def test_pairs_of_all_maps_are_counted_by_one_copy() -> None:
+    done = run_python([str(SCRIPT), "copies"], timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == 1
+
+
 def test_calls_of_python_of_a_network() -> None:
     done = run_python([str(SCRIPT), "evaluation", "training"], timeout=900)
     assert done.returncode == 0, done.stderr

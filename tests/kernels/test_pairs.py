@@ -43,6 +43,9 @@ def check(index: Tensor, chunk: int, more: int = 0) -> None:
     want = pairs_of(index, chunk)
     counts = pairs.counts(index)
     assert torch.equal(counts, counts_of(index).there)
+    into = torch.full((len(counts) + 2,), -7)
+    assert pairs.counts(index, into[1:-1]).data_ptr() == into[1:].data_ptr()
+    assert into.tolist() == [-7, *counts.tolist(), -7]
     chunks = len(want.outputs)
     outputs, inputs, lengths = pairs.pairs(index, counts, chunk, run_of(chunk), chunks + more)
     assert torch.equal(lengths, want.lengths)

@@ -153,6 +153,21 @@ def test_gradients_are_another_kind_of_call() -> None:
     assert [maps.back for maps in net.together] == [{0, 1}, set()]
 
 
+def test_maps_that_are_counted_are_counted_as_they_are_made() -> None:
+    """Maps whose pairs were asked for, of steps first and then submanifold ones."""
+    network = Network()
+    for seed in range(3):
+        own, down, *_, last = network(cloud(seed))
+        for found in (own, down, last):
+            found.start_counting()
+    (maps,) = network.together
+    assert maps.counting == [(0, 0), (2, 0), (4, 0)]
+    assert maps.through([(9, 9), (5, 5)]).counting is maps.counting
+    for seed in range(3, 6):
+        network(cloud(seed))
+    assert [maps.counting for maps in network.together[1:]] == [maps.counting, []]
+
+
 def test_a_map_whose_index_alone_is_read_is_not_foreseen() -> None:
     net = Network(2)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.sparse.maps import tap_pairs, two_way
-from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of, run_of
+from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, counts_of_each, pairs_of, run_of
 
 from .clouds import clouds
 
@@ -124,6 +124,14 @@ def test_pairs_of_a_map_are_counted_once(monkeypatch):
     assert found.counts is found.counts
     assert found.counts.here == (1, 3, 1) == tuple(found.counts.there.tolist())
     assert len(calls) == 1
+
+
+def test_maps_are_counted_as_each_of_them_is():
+    torch.manual_seed(0)
+    maps = [torch.randint(-3, 9, (rows, taps)).int() for rows, taps in ((40, 27), (1, 3), (0, 8))]
+    for index, counts in zip(maps, counts_of_each(maps), strict=True):
+        assert counts.here == counts_of(index).here == tuple((index >= 0).sum(0).tolist())
+        assert counts.there.tolist() == list(counts.here)
 
 
 def test_a_chunk_has_a_pair():

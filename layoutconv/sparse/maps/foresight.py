@@ -53,22 +53,25 @@ class Ask(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """The map from a level to the next: its taps, and whether it and its inverse are read."""
+    """The map from a level to the next: its taps, whether it and its inverse are read, and the
+    ways that are counted, a bit each.
+    """
 
     taps: Taps
     read: bool
     read_back: bool
+    counted: int
 
 
 class Foreseen(NamedTuple):
     """Maps of a cloud in any grid.
 
     Attributes:
-        own: submanifold ones, with the level of each.
+        own: submanifold ones, with the level of each, and the ways that are counted.
         leads: those from each level to the next.
     """
 
-    own: frozenset[tuple[int, Taps]]
+    own: frozenset[tuple[int, Taps, int]]
     leads: tuple[Lead, ...]
 
     def grids(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -85,8 +88,10 @@ class Foreseen(NamedTuple):
         steps = [Step(lead.taps, grid, None) for lead, grid in along]
         down = {level for level, lead in enumerate(self.leads) if lead.read}
         back = {level for level, lead in enumerate(self.leads) if lead.read_back}
-        own = sorted((a for a in self.own if a[0] <= len(steps)), key=_in_order)
-        return Maps(own, steps, down, back)
+        every = sorted((a for a in self.own if a[0] <= len(steps)), key=_in_order)
+        own = [(level, taps) for level, taps, _ in every]
+        counted = *(lead.counted for lead in self.leads), *(counted for *_, counted in every)
+        return Maps(own, steps, down, back, counted)
 
 
 class Run:
@@ -135,13 +140,14 @@ class Run:
         leads: list[Lead] = []
         for ask in self.asked:
             if ask.leads and ask.use.asked and ask.level == len(leads):
-                leads.append(Lead(ask.taps, *ask.use.read))
-        found = {(a.level, a.taps) for a in self.asked if not a.leads and a.use.read[0]}
-        return Foreseen(frozenset(found), tuple(leads))
+                leads.append(Lead(ask.taps, *ask.use.read, ask.use.counted))
+        own = [ask for ask in self.asked if not ask.leads and ask.use.read[0]]
+        found = frozenset([(ask.level, ask.taps, ask.use.counted) for ask in own])
+        return Foreseen(found, tuple(leads))
 
 
-def _in_order(own: tuple[int, Taps]) -> tuple[object, ...]:
-    level, taps = own
+def _in_order(own: tuple[int, Taps, int]) -> tuple[object, ...]:
+    level, taps, _ = own
     return level, taps.extents, taps.offsets
 
 

@@ -15,10 +15,12 @@ class Use:
     Attributes:
         asked: whether somebody asked for the map.
         read: whether it, and its inverse, were read as they are sorted by their taps.
+        counted: the ways whose pairs somebody had counted, a bit each.
     """
 
     asked = False
     read = False, False
+    counted = 0
 
     def note(self, way: int, is_sorted: bool) -> None:
         """Note that somebody asks for a way, which is sorted then, or is not."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...base.dry_hooks import dry_hooks
+from ...base.memory import maker
+from ...base.torch_internals import in_shape
 from ...errors import ArgumentError
 from ..coords.graphs import refuse_in_graphs
 from ..coords.row_plan import is_fixed_somewhere
@@ -86,20 +90,43 @@ def counts_of(index: Tensor) -> Counts:
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
     (3, 1)
     """
-    dry = dry_hooks.covers(index)
+    return counts_of_each((index,))[0]
+
+
+def counts_of_each(indices: Sequence[Tensor]) -> list[Counts]:
+    """The same of several maps on one device: their numbers come to the host by one copy.
+
+    >>> import torch
+    >>> one, other = torch.tensor([[0, -1]]).int(), torch.tensor([[0], [1]]).int()
+    >>> [counts.here for counts in counts_of_each([one, other])]
+    [(1, 0), (2,)]
+    """
+    first = indices[0]
+    dry = dry_hooks.covers(first)
+    if dry or not first.is_cuda:
+        return [_counted_in_torch(index, dry=dry) for index in indices]
+    refuse_in_graphs(first)
+    taps = [index.shape[1] for index in indices]
+    starts = list(accumulate(taps, initial=0))
+    every = maker(first.device)((starts[-1],), (1,), torch.int64)
+    parts = [((count,), (1,), start) for count, start in zip(taps, starts, strict=False)]
+    there = [in_shape(every, *part) for part in parts]
+    for index, found in zip(indices, there, strict=True):
+        _on_gpu().counts(index, found)
+    if is_captured(first):
+        return list(map(Counts, there))
+    copy = every.to("cpu", non_blocking=True)  # to memory that is pinned
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(first.device))
+    here = [in_shape(copy, *part) for part in parts]
+    return [Counts(own, None, (mine, event)) for own, mine in zip(there, here, strict=True)]
+
+
+def _counted_in_torch(index: Tensor, *, dry: bool) -> Counts:
     if dry:
         dry_hooks.note(_on_gpu().counts, index)
-    if dry or not index.is_cuda:
-        there = (index.T >= 0).sum(1)
-        return Counts(there, tuple(there.tolist()))
-    refuse_in_graphs(index)
-    there = _on_gpu().counts(index)
-    if is_captured(index):
-        return Counts(there)
-    copy = there.to("cpu", non_blocking=True)  # to memory that is pinned
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(index.device))
-    return Counts(there, coming=(copy, event))
+    there = (index.T >= 0).sum(1)
+    return Counts(there, tuple(there.tolist()))
 
 
 @cache

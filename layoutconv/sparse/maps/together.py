@@ -14,7 +14,7 @@ from ...base.torch_internals import is_capturing
 from ..coords.coordinates import Coordinates
 from .reached import reached
 from .taps import Taps
-from .two_way import KernelMap
+from .two_way import KernelMap, TwoWay, count_each
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,12 +100,15 @@ class Maps:
         own: submanifold ones, by level.
         steps: from each level to the next; there is one for every level but the first.
         down, back: of which levels these and their inverses are sorted.
+        counted: of each step, then of each of ``own``, the ways whose pairs are counted, a bit
+            each; of none where it is empty.
     """
 
     own: list[tuple[int, Taps]]
     steps: list[Step]
     down: set[int]
     back: set[int]
+    counted: tuple[int, ...] = ()
     plans: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by grids of the first level
     grids: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)  # of steps, by batch size
     by_kind: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by the kinds of all grids
@@ -113,8 +116,9 @@ class Maps:
     def through(self, grids: Sequence[tuple[int, ...]]) -> Maps:
         """The same maps of levels in other grids; what no grid changes is not found out again."""
         steps = [s._replace(grid=grid) for s, grid in zip(self.steps, grids, strict=True)]
-        found = Maps(self.own, steps, self.down, self.back, by_kind=self.by_kind)
-        for name in ("around", "forward", "inverted", "wanted", "filters"):
+        same = self.down, self.back, self.counted
+        found = Maps(self.own, steps, *same, by_kind=self.by_kind)
+        for name in ("around", "counting", "forward", "inverted", "wanted", "filters"):
             found.__dict__[name] = getattr(self, name)
         return found
 
@@ -127,6 +131,17 @@ class Maps:
     def around(self) -> list[tuple[int, Taps]]:
         """The part of ``own`` that kernels find among others; the rest is made when asked for."""
         return [(level, taps) for level, taps in self.own if _of_gpu().level_maps.finds(taps)]
+
+    @cached_property
+    def counting(self) -> list[tuple[int, int]]:
+        """The ways that are counted: the number of a map, of a step or behind these of one of
+        ``around``, and 0 or 1.
+        """
+        steps = len(self.steps)
+        of_own = zip(self.own, self.counted[steps:], strict=False)
+        kept = [bits for own, bits in of_own if own in self.around]
+        every = enumerate((*self.counted[:steps], *kept))
+        return [(number, way) for number, bits in every for way in (0, 1) if bits >> way & 1]
 
     @cached_property
     def forward(self) -> list[int]:
@@ -182,15 +197,20 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
     own, down = len(maps.around), len(maps.forward)
     there = dict(zip(maps.forward, found[own:], strict=False))
     back = dict(zip(maps.inverted, found[own + down :], strict=False))
+    made: list[TwoWay] = []
     for n, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
         finer, coarser = levels[n : n + 2]
         kept = KernelMap.of_sorted(finer, coarser, step.taps, there.get(n), back.get(n))
         # Those of another thread, if it was first.
-        levels[n + 1] = finer.keep(key, kept).outputs
+        kept = finer.keep(key, kept)
+        levels[n + 1] = kept.outputs
+        made.append(kept.ways)
     for (number, taps), around in zip(maps.around, found, strict=False):
         level = levels[number]
         mapped = KernelMap.of_sorted(level, level, taps, around, mirrored=taps.mirrored)
-        level.keep(taps, mapped)
+        made.append(level.keep(taps, mapped).ways)
+    if found:
+        count_each([made[number].ways[way] for number, way in maps.counting])
     return levels
 
 

@@ -18,7 +18,7 @@ from ..coords.table import DryTable
 from . import pairs_operator
 from .reversed_index import reversed_index
 from .row_orders import by_taps, sorted_in_torch
-from .tap_pairs import Counts, Pairs, counts_of, is_captured, pairs_of
+from .tap_pairs import Counts, Pairs, counts_of, counts_of_each, is_captured, pairs_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -239,9 +239,20 @@ class KernelMap:
 
     def start_counting(self) -> None:
         """Have pairs counted by the time somebody asks for them; nothing waits for it."""
-        cells = self.outputs.cells
-        if cells.is_cuda or dry_hooks.covers(cells):
+        cells, use = self.outputs.cells, self.ways.use
+        if use is not None:
+            use.counted |= 1 << self.way
+        if self.own._counts is None and (cells.is_cuda or dry_hooks.covers(cells)):
             self.own.counts  # noqa: B018
+
+
+def count_each(ways: Sequence[_OneWay | None]) -> None:
+    """Have the pairs of those ways counted that are sorted already, by one copy to the host."""
+    found = [(way, way._sorted[0]) for way in ways if way is not None and way._sorted is not None]
+    if found and not is_captured(found[0][1]):
+        counts = counts_of_each([index for _, index in found])
+        for (way, _), counted in zip(found, counts, strict=True):
+            way._counts = counted
 
 
 def _of_extended(inputs: Coordinates, outputs: Coordinates, *others: Any) -> KernelMap:
