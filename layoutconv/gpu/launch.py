@@ -344,6 +344,8 @@ class KnownOverMap:
     ) -> Tensor:
         """Return what :meth:`Launch.result` does."""
         if self._of.structure:
+            if scale is None and residual is None and function is None:  # as ``_reads`` has it
+                return self.followed(a, b, () if bias is None else (bias,), ())
             return self.followed(a, b, *_reads(bias, scale, residual, function))
         at_a, at_b = a.data_ptr(), b.data_ptr()
         if (at_a | at_b) & 15:
@@ -391,7 +393,8 @@ def over_map(
     if bare is not None and made._kind is not None:
         kernel, (_, _, _, numbers, *rest) = bare
         if numbers[1] == prod(shape):
-            known = kernel, numbers[0], made._kind.integers, tuple(rest)
+            integers = made._kind._integers or made._kind.integers
+            known = kernel, numbers[0], integers, tuple(rest)
             put_few(of.known, key, known, PLANS)
     return made
 

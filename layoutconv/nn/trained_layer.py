@@ -9,6 +9,7 @@ two calls of modules, and checks that an earlier call of the same modules has pa
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 is_grad_enabled = torch.is_grad_enabled
 get_autocast_dtype = torch.get_autocast_dtype
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
+# The numbers that kernels are told of a norm, and those that say how torch computes it.
+_told: Any = attrgetter("eps", "momentum", "affine", "track_running_stats", "training")
 TRAINED = "_layoutconv_trained"  # the attribute of a module that has its layers in training
 
 
@@ -141,11 +144,6 @@ class TrainedLayer(KeptLayer):
         return made[0]
 
 
-def _told(norm: Any) -> tuple[Any, ...]:
-    """The numbers that kernels are told of a norm, and those that say how torch computes it."""
-    return norm.eps, norm.momentum, norm.affine, norm.track_running_stats, norm.training
-
-
 def _tensors_of(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: Any
 ) -> tuple[Tensor, ...] | None:
@@ -234,10 +232,8 @@ class _Joined(torch.autograd.Function):
         if needed[0] or needed[1]:
             if again and b is not None and call.lowers is not None:
                 b = lowered_again(ctx, call)
-            dy = call.in_order(dy)
-            run, over = call.runner(found, dy, x, b)
             # The engine gives gradients the dtypes of inputs, which autocast may have lowered.
-            dx, dw = call.formula(run, over, needed, dy, x, b)
+            dx, dw = call.gradients(found, needed, dy, x, b)
         return dx, dw, None, None, dbias, dscale, dshift, dpast if layer.added else None, None
 
 

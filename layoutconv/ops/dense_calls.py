@@ -48,7 +48,7 @@ from .dense_passes import (
     write_empty_sums,
 )
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
-from .formulas import Arguments, Described, Runner, has_gradient, wide_sums
+from .formulas import Arguments, Described, Gradients, Runner, has_gradient, wide_sums
 from .formulas import Pass as PassOf
 from .function_gradients import may_be_bound, tensors_of
 from .guard import is_bare, is_constant, is_plain, is_watched_unseen, wants_gradient
@@ -231,7 +231,7 @@ class DenseCall(BoundCall):
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
         named = () if function is None else tensors_of(function)
         self.wanted = wants_gradient(input, weight, *columns, residual, *named)
-        self.formula, self.over = _DESCRIBED[name](input, weight, *numbers)
+        self._formula, self.over = _DESCRIBED[name](input, weight, *numbers)
         self.launch: Any = None
         self.stride = result.stride()
         self.found: Pass | TorchPass | None = None  # where it is no launch
@@ -277,15 +277,15 @@ class DenseCall(BoundCall):
         made.passes = _WIDE if weight.dtype is torch.float32 else _CALLS
         return made
 
-    def in_order(self, grad: Tensor) -> Tensor:
-        """The gradient with the strides of the result, where kernels read it."""
-        if self.found is not None or grad.stride() == self.stride:
-            return grad
-        return in_memory_order(grad).contiguous().movedim(-1, 1)
-
-    def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Arguments]:
-        """Return passes that are calls, too, where that may be."""
-        return self.passes or _CALLS, self.over
+    def gradients(
+        self, found: Any, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
+    ) -> Gradients:
+        """Return the gradients, of passes that are calls, too, where that may be; kernels read that
+        of the result with the strides of the result, to which it is copied once for both.
+        """
+        if self.found is None and grad.stride() != self.stride:
+            grad = in_memory_order(grad).contiguous().movedim(-1, 1)
+        return self._formula(self.passes or _CALLS, self.over, needed, grad, a, b)
 
     def sums(self, found: Any, a: Tensor, b: Tensor) -> Tensor:
         """The sums alone, fp32 (fp64 of float64), which autograd records."""

@@ -8,7 +8,7 @@ import torch
 
 from ..base.torch_internals import comes_to, keeps_graph
 from ..tensors.epilogue_in_torch import FP8
-from .formulas import Formula, as_inputs, keep, linear, through_epilogue
+from .formulas import Gradients, as_inputs, keep, linear, through_epilogue
 from .function_gradients import tensors_of, through_function, with_all
 
 is_grad_enabled = torch.is_grad_enabled
@@ -28,7 +28,6 @@ class BoundCall:
         wanted: whether autograd records it.
         only_sums: whether nothing follows the sums, which have the dtype of the operands.
         ending: its activation, and the slope.
-        formula: that of the operator, whose gradients these are.
         asks: whether backward passes ask which gradients are asked for. Not once that was an error,
             18 us, as where ``torch.autograd.grad`` is asked for those of all parameters.
         as_torch: the sums, of two tensors and a bias, as an operation of torch that autograd
@@ -40,7 +39,6 @@ class BoundCall:
     wanted: bool
     only_sums: bool
     ending: tuple[str | None, float]
-    formula: Formula
     asks: bool = True
     as_torch: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
     lowers: torch.dtype | None = None
@@ -101,14 +99,12 @@ class BoundCall:
         """The sums alone, fp32 (fp64 of float64), which autograd records."""
         raise NotImplementedError
 
-    def in_order(self, grad: Tensor) -> Tensor:
-        """The gradient of the result as the passes of the formula read it, so that it is copied
-        once for both.
+    def gradients(
+        self, found: Any, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
+    ) -> Gradients:
+        """The gradients of both tensors from that of the sums, by the formula of the operator, as
+        far as they are ``needed``.
         """
-        return grad
-
-    def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return what runs the passes of the formula, and what they are over."""
         raise NotImplementedError
 
 
@@ -148,10 +144,8 @@ class Recorded(torch.autograd.Function):
             b = lowered_again(ctx, call)
         if call.lowers is not None and not keeps_graph():
             ctx.given = None  # nor the filter
-        grad = call.in_order(grad)
-        run, over = call.runner(found, grad, a, b)
         # The engine gives gradients the dtypes of inputs, where autocast lowered these.
-        gradients = call.formula(run, over, needed, grad, a, b)
+        gradients = call.gradients(found, needed, grad, a, b)
         if ctx.dtype in FP8:
             gradients = as_inputs(gradients, ctx.dtype)
         return *gradients, None, None, *others
@@ -242,9 +236,7 @@ class RecordedFunction(torch.autograd.Function):
             value = linear(call.sums(over_map, a, b), bias, scale, residual)
         grad, named = through_function(function, grad, value, out, needed[8:])
         grad, others = through_epilogue(ctx, grad, scale, None)
-        grad = call.in_order(grad)
-        run, over = call.runner(over_map, grad, a, b)
-        found = call.formula(run, over, needed, grad, a, b)
+        found = call.gradients(over_map, needed, grad, a, b)
         of_named = [
             None if g is None else g.to(t.dtype) for g, t in zip(named, tensors, strict=True)
         ]

@@ -188,12 +188,15 @@ def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
 
 
 def _tables_of(found: KernelMap, *, backward: bool = False) -> MapTables:
-    """The tables of a map for a forward pass or for the gradient of its inputs, kept with it."""
-    maps, first = operators.forward_maps(found), 0
-    if backward and not found.mirrored:
-        maps, first = operators.both_ways(found), 2
+    """The tables of a map for a forward pass or for the gradient of its inputs, kept with it.
+
+    Those of a mirrored map are the same.
+    """
     rows = found.inputs.cells.shape[0], found.outputs.cells.shape[0]
-    made = found.views[_TABLES_BACK if backward else _TABLES] = index_tables(maps, *rows, first)
+    maps = operators.both_ways(found) if backward else operators.forward_maps(found)
+    made = found.views[_TABLES_BACK if backward else _TABLES] = index_tables(
+        maps, *rows, 2 if backward else 0
+    )
     return made
 
 
@@ -360,26 +363,29 @@ class SparseCall(BoundCall):
         passes = passes._replace(fprop=(*passes.fprop, *wide_sums(x.dtype)))
         return operators.OPERATORS.fprop(passes, x, weight)
 
-    @staticmethod
-    def formula(
-        run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
+    def gradients(
+        self, found: KernelMap, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
     ) -> Gradients:
-        """Return the gradients: of a call that has run backward before, by launches alone."""
-        if not isinstance(run, SparseCall):
-            return fprop_gradients(run, over, needed, grad, x, w)
-        dx = dw = None
-        plain = run.kind.contiguous
+        """Return the gradients: by launches alone, unless torch has to see them."""
+        grad = grad.contiguous()
+        both = a is not None and b is not None
+        alone = both and not is_grad_enabled() and is_plain(grad, a, b)  # in training
+        if not (alone or _is_alone(grad, a, b)):
+            return fprop_gradients(operators.OPERATORS, self._passes(found), needed, grad, a, b)
+        da = db = None
+        plain = self.kind.contiguous
         if needed[0]:
-            bound = run._dgrad or run._bind_dgrad(over)
-            dx = bound(grad, w if plain else w.contiguous())
+            bound = self._dgrad or self._bind_dgrad(found)
+            da = bound(grad, b if plain else b.contiguous())
         if needed[1]:
-            bound = run._wgrad or run._bind_wgrad(over)
-            dw = run._summed(bound(grad, x if plain else x.contiguous()))
-        return dx, dw
+            bound = self._wgrad or self._bind_wgrad(found)
+            db = self._summed(bound(grad, a if plain else a.contiguous()))
+        return da, db
 
     def _bind_dgrad(self, found: KernelMap) -> _Bound:
-        kind = self.kind
-        tables = found.views.get(_TABLES_BACK) or _tables_of(found, backward=True)
+        kind, back = self.kind, not found.mirrored
+        tables = found.views.get(_TABLES_BACK if back else _TABLES)
+        tables = tables or _tables_of(found, backward=back)
         bound = self._dgrad = kind.dgrad(tables, (self.in_rows, kind.C), (kind.C, 1)).result
         return bound
 
@@ -392,23 +398,20 @@ class SparseCall(BoundCall):
         bound = self._wgrad = kind.wgrad(tables, parts, (K * C, C, 1)).result
         return bound
 
-    in_order = staticmethod(torch.Tensor.contiguous)  # type: ignore[assignment]
-
-    def runner(self, found: KernelMap, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return this call, over the map; where torch has to see gradients, the operators."""
-        there: Sequence[Tensor] = (grad, a, b)
-        if a is None or b is None:
-            there = [tensor for tensor in there if tensor is not None]
-        if is_plain(*there) and not (is_grad_enabled() and wants_gradient(*there)):
-            return self, found
-        return operators.OPERATORS, self._passes(found)
-
     def _passes(self, found: KernelMap) -> Arguments:
         kind = self.kind
         channels = kind.C, kind.K
         maps = operators.tables(found, channels, gradients=True, dtype=kind.dtype)
         of_map = kind.taps, kind.groups, found.mirrored
         return operators.over(maps, self.in_rows, self.out_rows, of_map)
+
+
+def _is_alone(*tensors: Tensor | None) -> bool:
+    """Return whether nobody but autograd sees what is computed of tensors, and it records nothing
+    of it.
+    """
+    there = [tensor for tensor in tensors if tensor is not None]
+    return is_plain(*there) and not (is_grad_enabled() and wants_gradient(*there))
 
 
 class GatheredCall(SparseCall):
@@ -439,14 +442,16 @@ class GatheredCall(SparseCall):
         of = self._plan(), x, weight, self.kind.groups, epilogue, self.kind.out_dtype
         return gathered_passes.forward(*of)
 
-    @staticmethod
-    def formula(
-        run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
+    def gradients(
+        self, found: KernelMap, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
     ) -> Gradients:
         """Return the gradients: both at once where both are needed."""
-        if not (needed[0] and needed[1] and isinstance(run, GatheredCall)):
-            return fprop_gradients(run, over, needed, grad, x, w)
-        return gathered_passes.gradients(run._plan(), grad, x, w, run.kind.groups)
+        grad = grad.contiguous()
+        if not _is_alone(grad, a, b):
+            return fprop_gradients(operators.OPERATORS, self._passes(found), needed, grad, a, b)
+        if not (needed[0] and needed[1]):
+            return fprop_gradients(self, found, needed, grad, a, b)
+        return gathered_passes.gradients(self._plan(), grad, a, b, self.kind.groups)
 
     def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
         of = self._plan(), grad, weight, self.kind.groups, None, grad.dtype

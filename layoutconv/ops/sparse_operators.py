@@ -164,7 +164,8 @@ def pairs_for(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) -
     """The pairs that the gradient of a filter of C and K ``channels`` sums over, of features of a
     ``dtype``.
     """
-    forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
+    if "forward" not in found.views:  # before pairs are counted: a search sorts an index
+        forward_maps(found)
     if torch.compiler.is_compiling() and found.outputs.cells.is_cuda and not found.ways.traced:
         # Their chunks are of a length that depends on how many there are, which no graph knows.
         return found.pairs_made()
@@ -210,7 +211,7 @@ def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
     on_gpu = found.outputs.cells.is_cuda or _stands_in
     if not on_gpu and not torch.compiler.is_dynamo_compiling():  # which reads no ContextVar
         on_gpu = _for_gpus.get()
-    return found.sorted if on_gpu else (found.index, none)
+    return found.own.sorted if on_gpu else (found.index, none)
 
 
 def chunk_of(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) -> int:
@@ -223,19 +224,22 @@ def chunk_of(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) ->
     """
     if found.ways.traced:
         return _LEAST_CHUNK
-    rows, cells = len(found.outputs), found.outputs.cells
+    cells = found.outputs.cells
+    rows = cells.shape[0]
     if not (cells.is_cuda or _stands_in):
         return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
-    counts = found.counts
+    counts = found.own.counts
     known = None if counts is None else counts.here
-    kind = kernel_type(dtype, multiplied_as(dtype) or "")
-    of_tiles = _slots(channels, kind, machines.machine_of(cells.get_device()))
+    precision = multiplied_as(dtype) or ""
+    of_tiles = _slots(channels, dtype, precision, machines.machine_of(cells.get_device()))
     return chunk_for(known or (-(-rows // 4),) * prod(found.taps), *of_tiles)
 
 
 @remembered(256)
-def _slots(channels: tuple[int, int], dtype: str, machine: Machine) -> tuple[int, int]:
-    return slots(channels, dtype, machine)
+def _slots(
+    channels: tuple[int, int], dtype: torch.dtype, precision: str, machine: Machine
+) -> tuple[int, int]:
+    return slots(channels, kernel_type(dtype, precision), machine)
 
 
 def _view(owner: Tensor, key: Any, make: Callable[[], GemmView]) -> GemmView:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -62,11 +61,10 @@ def test_taps_without_pairs_are_zero():
 
 def map_on_a_gpu(rows: int, counts: tuple[int, ...] | None) -> Any:
     """A stand-in for a kernel map on a GPU that is not there."""
-    cells = SimpleNamespace(is_cuda=True, get_device=lambda: 0)
-    outputs = MagicMock(cells=cells, __len__=lambda _: rows)
-    counts_of_map = None if counts is None else SimpleNamespace(here=counts)
-    ways = SimpleNamespace(traced=False)
-    return SimpleNamespace(ways=ways, outputs=outputs, counts=counts_of_map, taps=(3, 3, 3))
+    cells = SimpleNamespace(is_cuda=True, get_device=lambda: 0, shape=(rows, 4))
+    own = SimpleNamespace(counts=None if counts is None else SimpleNamespace(here=counts))
+    ways, outputs = SimpleNamespace(traced=False), SimpleNamespace(cells=cells)
+    return SimpleNamespace(ways=ways, outputs=outputs, own=own, taps=(3, 3, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
