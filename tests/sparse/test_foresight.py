@@ -165,7 +165,19 @@ def test_maps_that_are_counted_are_counted_as_they_are_made() -> None:
     assert maps.through([(9, 9), (5, 5)]).counting is maps.counting
     for seed in range(3, 6):
         network(cloud(seed))
-    assert [maps.counting for maps in network.together[1:]] == [maps.counting, []]
+    assert [maps.counting for maps in network.together[1:]] == [maps.counting, [], []]
+
+
+def test_networks_that_count_others_of_the_same_maps_are_foreseen() -> None:
+    """A student in turns with its teacher: what both count is counted together."""
+    network = Network()
+    for seed in range(6):
+        own, *_, last = network(cloud(seed))
+        own.start_counting()
+        if seed % 2:
+            last.start_counting()
+    assert [maps.counting for maps in network.together] == [[(2, 0)]] * 4
+    assert network.together[0].filters is network.together[1].filters  # found out once
 
 
 def test_a_map_whose_index_alone_is_read_is_not_foreseen() -> None:

@@ -74,6 +74,20 @@ class Foreseen(NamedTuple):
     own: frozenset[tuple[int, Taps, int]]
     leads: tuple[Lead, ...]
 
+    def counted_by(self, others: Foreseen) -> Foreseen | None:
+        """The same, counted where others are, too; None unless both are of the same maps."""
+        mine, theirs = ({own[:2]: own[2] for own in found.own} for found in (self, others))
+        if mine.keys() != theirs.keys() or len(self.leads) != len(others.leads):
+            return None
+        leads = [
+            lead._replace(counted=lead.counted & other.counted)
+            for lead, other in zip(self.leads, others.leads, strict=True)
+            if lead[:-1] == other[:-1]
+        ]
+        own = [(level, taps, bits & theirs[level, taps]) for (level, taps), bits in mine.items()]
+        same = len(leads) == len(self.leads)
+        return Foreseen(frozenset(own), tuple(leads)) if same else None
+
     def grids(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The grids of all levels but the first, of a cloud in a grid of a shape."""
         found = []
@@ -171,7 +185,11 @@ def grid_after(taps: Taps, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _History:
-    """The last run of clouds of a kind, and what the one before that came to."""
+    """The last run of clouds of a kind, and what the one before that came to.
+
+    Networks that read the same maps, of which some are trained and some are not, as a student and
+    its teacher, are one to it.
+    """
 
     def __init__(self) -> None:
         self._last: Run | None = None
@@ -179,11 +197,15 @@ class _History:
         self._maps: tuple[Foreseen, tuple[int, ...], Maps] | None = None  # of the last grid
 
     def next(self, run: Run, shape: tuple[int, ...]) -> Maps | None:
-        """The maps that two runs in a row came to before this one, if they were the same."""
+        """The maps that two runs in a row came to before this one, if they were the same; counted
+        where both counted them.
+        """
         last, before = self._last, self._before
         came_to = None if last is None or last.repeated else last.wanted()
         self._last, self._before = run, came_to
-        if came_to is None or came_to != before:
+        if came_to != before:
+            came_to = came_to and before and came_to.counted_by(before)
+        if came_to is None:
             return None
         known = self._maps
         if known is None or known[0] != came_to:
