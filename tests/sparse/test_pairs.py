@@ -134,6 +134,18 @@ def test_maps_are_counted_as_each_of_them_is():
         assert counts.there.tolist() == list(counts.here)
 
 
+def test_maps_that_are_counted_stay_as_they_are():
+    """Another thread may have made one, and be at work with its numbers."""
+    x = Coordinates(torch.tensor([[0, 1], [0, 2], [0, 5]], dtype=torch.int32), (6,), 1)
+    known, other = submanifold_map(x, 3), submanifold_map(x, 5)
+    for found in known, other:
+        found.start()
+    counts = known.counts
+    two_way.count_each([known.own, None, other.own])
+    assert known.counts is counts
+    assert other.own._counts.here == (0, 1, 3, 1, 0)
+
+
 def test_a_chunk_has_a_pair():
     with pytest.raises(ArgumentError, match="`chunk`: expected a number of pairs >= 1, got 0"):
         pairs_of(torch.zeros(1, 1, dtype=torch.int32), 0)
