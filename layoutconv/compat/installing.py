@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pkgutil import walk_packages
 from types import ModuleType
 
@@ -89,8 +90,8 @@ def install_as(
 
     ``absent`` are its modules that ours has none of, and why; ``elsewhere`` those that are in no
     package of ours under that name; ``undone`` is called when it is taken back. Modules whose
-    names begin with ``alone`` are found without the package's name, too, unless a module of that
-    name was imported already. A second call changes nothing.
+    names begin with ``alone`` are found without the package's name, too, unless ``import`` finds
+    a module of that name, as one of the program's. A second call changes nothing.
 
     Raises ``RuntimeError`` if another package of that name was imported already.
 
@@ -116,10 +117,19 @@ def install_as(
         modules[f"{name}.{inner}"] = module
     if alone is not None:
         short = {inner.removeprefix(f"{name}."): module for inner, module in modules.items()}
-        own = {inner for inner in short if inner.startswith(alone) and inner not in sys.modules}
+        own = [inner for inner in short if inner.startswith(alone) and not _is_there(inner)]
         modules |= {inner: short[inner] for inner in own}
     sys.modules.update(modules)
     finder = _Absent(name, absent or {})
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
     _installed[name] = Installed(name, modules, finder, undone)
     return _installed[name]
+
+
+def _is_there(name: str) -> bool:
+    """Return whether ``import`` finds a module of a name.
+
+    >>> _is_there("sys"), _is_there("json"), _is_there("a_name_for_doctest")
+    (True, True, False)
+    """
+    return name in sys.modules or find_spec(name) is not None

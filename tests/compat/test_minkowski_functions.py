@@ -279,6 +279,20 @@ def test_modules_without_the_name_of_the_package(monkeypatch):
     assert sys.modules["MinkowskiOps"] is other
 
 
+def test_a_module_of_the_program_is_found_before(monkeypatch, tmp_path):
+    """MinkowskiEngine's folder is the last of the path: nobody need have imported it before."""
+    (tmp_path / "MinkowskiOps.py").write_text("whose = 'the program'")
+    monkeypatch.syspath_prepend(tmp_path)
+    with ME.install():
+        import MinkowskiOps
+
+        assert MinkowskiOps.whose == "the program"
+        from MinkowskiEngine.MinkowskiOps import cat
+
+        assert cat is ME.cat
+    del sys.modules["MinkowskiOps"]
+
+
 def test_voxels_of_the_points_of_a_field():
     random = torch.Generator().manual_seed(3)
     places = torch.rand(60, 2, dtype=DOUBLE, generator=random) * 8 - 4
