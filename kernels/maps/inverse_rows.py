@@ -66,7 +66,8 @@ class RowsOfInverse(InverseRows):
         rows, bits, *grid = integers
         cell = read_cell(cells, Int64(at(order, row)), self.rank)
         table = slots, values, grid, bits
-        self.write(index + row, rows, self.answers(cell, table, tid, arrays))
+        answers = self.answers(cell, table, tid, arrays)
+        self.write(index, row, rows, answers)
 
     def answers(
         self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
@@ -74,7 +75,8 @@ class RowsOfInverse(InverseRows):
         """Tell of each tap if the input is at it, and the row of the output that it feeds then."""
         raise NotImplementedError
 
-    def write(self, column: Any, rows: Any, answers: Iterable[tuple[Any, Any]]) -> None:
+    def write(self, index: Any, row: Any, rows: Any, answers: Iterable[tuple[Any, Any]]) -> None:
+        column = None  # an address that nobody holds while answers are waited for
         for is_met, answer in answers:
+            column = index + row if column is None else column + rows
             put(column, 0, select(is_met, answer, Int32(-1)))
-            column = column + rows

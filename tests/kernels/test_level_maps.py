@@ -13,6 +13,8 @@ from torch import Tensor
 
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import level_maps
+from layoutconv.kernels.maps.box_filter import box_filter
+from layoutconv.kernels.maps.box_inverse import RowsOfBoxInverse
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.cooperative import size_of
 from layoutconv.kernels.maps.level_maps import MOST_ROWS, Wanted, sorted_maps, suits
@@ -271,3 +273,13 @@ def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
     assert built.__ptx__.count("ld.acquire.gpu") == 2 + len(kinds)
     most = max(kernel.registers for kernel in read_cubin(built.__cubin__).values())
     assert most * 4 * sizes.threads <= 1 << 16
+
+
+def test_registers_of_an_inverse(tmp_path: Any) -> None:
+    """Ten CTAs of it to an SM: no address is held while the box of outputs is looked up."""
+    found, taps = box_filter(Taps.strided(3, 3, 2, 1)), tuple(product(range(3), repeat=3))
+    assert found is not None
+    kernel = RowsOfBoxInverse(3, found, taps)
+    built = build(kernel, "sm_90a", dump=str(tmp_path))
+    (of_kernel,) = read_cubin(built.__cubin__).values()
+    assert of_kernel.registers * kernel.threads * 10 <= 1 << 16
