@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .schedule import Load
 from .tile import TileConfig
-from .tile_table import FAMILY, Shape
+from .tile_table import Shape
 
 # Products, memory and loads hide each other but for a rest: their times are added as a norm of this
 # exponent. Memory is a little faster than kernels that do nothing else reach, as the norm has it,
@@ -42,10 +42,15 @@ class Found(NamedTuple):
     start: float
 
 
-# Of multistage tiles, in the order of ``FAMILY``.
-_RATES = 0.50, 0.53, 0.46, 0.15, 0.25, 0.29, 0.57, 0.74, 0.71, 0.90, 0.87, 0.95, 0.91, 1.12
-_STARTS = 2.3, 2.5, 2.4, 2.4, 1.6, 1.9, 2.1, 2.4, 2.3, 4.1, 2.4, 3.1, 3.0, 3.1
-MULTISTAGE = dict(zip(FAMILY, map(Found, _RATES, _STARTS), strict=True))
+MULTISTAGE: dict[Shape, Found] = {
+    (128, 32, 4, 1): Found(0.50, 2.3), (256, 32, 4, 1): Found(0.53, 2.5),
+    (32, 128, 1, 4): Found(0.46, 2.4), (64, 8, 2, 1): Found(0.15, 2.4),
+    (256, 8, 4, 1): Found(0.25, 1.6), (256, 16, 4, 1): Found(0.29, 1.9),
+    (64, 64, 2, 2): Found(0.57, 2.1), (128, 64, 2, 2): Found(0.74, 2.4),
+    (64, 128, 2, 2): Found(0.71, 2.3), (256, 64, 4, 1): Found(0.90, 4.1),
+    (96, 128, 2, 2): Found(0.87, 2.4), (128, 128, 2, 2): Found(0.95, 3.1),
+    (256, 128, 4, 2): Found(0.91, 3.0), (128, 256, 2, 4): Found(1.12, 3.1),
+}  # fmt: skip
 # Warp-specialised tiles: of vectors that threads copy, of rows that TMA loads, and of sums over
 # pixels.
 SPECIALIZED: dict[Shape, tuple[Found | None, Found | None, Found | None]] = {
