@@ -24,6 +24,7 @@ from layoutconv.sparse.maps.ahead import Ahead, asked_of, joined
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
 
+from ..grid_cover import with_deep
 from ..stand_ins import Gpu
 from .cloud_launcher import Launches, cloud
 
@@ -107,7 +108,9 @@ BOXES: Any = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "stride", "padding", "capacities"), BOXES)
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "capacities"), with_deep(BOXES, BOXES[1], BOXES[3])
+)
 def test_cells_of_box_filters_are_found_together(
     gpu_tables: Launches, size: Any, stride: Any, padding: Any, capacities: Any
 ) -> None:
@@ -207,6 +210,7 @@ def test_who_comes_second_gets_the_cells_of_who_came_first(
 
 @pytest.mark.parametrize("sizes", [{}, {"strided_size": 3, "padding": 1}])
 @pytest.mark.parametrize("capacities", [None, [300, 250]])
+@pytest.mark.chessboard
 def test_a_dry_run_notes_what_is_launched(
     launches: Launches, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, capacities: Any, sizes: Any
 ) -> None:
@@ -260,7 +264,7 @@ class Net(torch.nn.Module):
         return [each for kernel_map in asked for each in kernel_map.sorted]
 
 
-@pytest.mark.parametrize(("size", "padding"), [(2, 0), (3, 1)])
+@pytest.mark.parametrize(("size", "padding"), with_deep([(2, 0), (3, 1)], (2, 0)))
 def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, size: int, padding: int
 ) -> None:

@@ -94,6 +94,7 @@ def apart(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
 
 
 @pytest.mark.parametrize(("shape", "dtype", "last", "added"), CASES)
+@pytest.mark.chessboard
 def test_it_is_torchs_in_float64(
     may_launch: Launches,
     apart: bool,
@@ -145,6 +146,7 @@ def test_gradients_of_parameters_where_no_kink_is_near() -> None:
 
 @pytest.mark.parametrize("last", ["relu", "relu6", "silu", "hardswish"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.chessboard
 def test_at_kinks_and_far_from_0_it_is_torchs(last: str, dtype: torch.dtype) -> None:
     """A weight of 0 has results that are the bias: exactly a kink, or so large that one factor of
     an activation overflows.

@@ -198,6 +198,7 @@ def test_winners_of_many_taps_are_int32(machine: Machine, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32])
 @pytest.mark.parametrize("C", [8, 6, 1])
+@pytest.mark.chessboard
 def test_rows_that_were_chosen(machine: Machine, C: int, dtype: torch.dtype) -> None:
     index = table(25, 7, 19)
     chosen = torch.randint(-1, 7, (19, C)).to(dtype)

@@ -117,6 +117,7 @@ def test_the_words_of_several_taps_are_asked_for_together(tmp_path: Any) -> None
 
 @pytest.mark.parametrize("cells", [0, 1, 63, 64, 65, 200])
 @pytest.mark.parametrize("capacity", [None, 0, 3, 64, 300])
+@pytest.mark.chessboard
 def test_words_of_many_cells(launches: Launches, cells: int, capacity: int | None) -> None:
     """Four cells of a word are written at once; fewer behind them, and where room ends."""
     at = torch.arange(cells, dtype=torch.int32)

@@ -178,6 +178,7 @@ def told_of(rows: Tensor, eps: float) -> Tensor:
     ("own", "others", "masked"), [(300, 1, False), (0, 2, False), (1, 3, True), (690, 2, True)]
 )
 @pytest.mark.parametrize(("C", "dtype"), [(20, torch.float32), (72, torch.float16)])
+@pytest.mark.chessboard
 def test_over_ranks_it_is_the_norm_of_the_rows_of_all(
     launches: Launches, own: int, others: int, masked: bool, C: int, dtype: torch.dtype
 ) -> None:
@@ -326,6 +327,7 @@ def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any
 
 @pytest.mark.parametrize("last", ["silu", "hardswish", "relu6"])
 @pytest.mark.parametrize("kind", [Normalise, Sums, Gradient])
+@pytest.mark.chessboard
 def test_activations_leave_room_for_two_ctas(kind: type[OfRows], last: str, tmp_path: Any) -> None:
     """As kernels of sums did not, while all rows of a turn were in float32 at once."""
     shape = NormShape("float16", 8, "float32", "float32", False, last, counts=True, remakes=True)
