@@ -55,11 +55,12 @@ def split(module: Any) -> tuple[list[Any], Any]:
     return before, module
 
 
-def ahead(module: Any, input: Any) -> tuple[Any, Any]:
+def up_to_conv(module: Any, input: Any) -> tuple[Any, Any]:
     """The last module of a container, as of :func:`split`, and what those before it make of an
     input.
 
-    >>> found, x = ahead(torch.nn.Sequential(torch.nn.ReLU(), Conv2d(1, 1, 1)), torch.tensor(-1.0))
+    >>> net = torch.nn.Sequential(torch.nn.ReLU(), Conv2d(1, 1, 1))
+    >>> found, x = up_to_conv(net, torch.tensor(-1.0))
     >>> found, x
     (Conv2d(1, 1, kernel_size=(1, 1), stride=(1, 1)), tensor(0.))
     """

@@ -70,12 +70,12 @@ def normed(
     return followed(y, last, past, in_place, first)
 
 
-def ahead(module: Any, input: Any) -> tuple[Any, Any]:
+def up_to_norm(module: Any, input: Any) -> tuple[Any, Any]:
     """The last module of a ``torch.nn.Sequential``, and what the others make of an input; another
     module, and the input.
 
     >>> norm = torch.nn.BatchNorm1d(1)
-    >>> found, x = ahead(torch.nn.Sequential(torch.nn.ReLU(), norm), torch.tensor([[-1.0]]))
+    >>> found, x = up_to_norm(torch.nn.Sequential(torch.nn.ReLU(), norm), torch.tensor([[-1.0]]))
     >>> found is norm, x
     (True, tensor([[0.]]))
     """

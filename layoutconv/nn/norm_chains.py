@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from .chain_nodes import NO_LAST, activation_at, is_identity, is_in_place, is_sum, only_user
 from .forward_code import Code, UnknownPass, code_of
-from .fused_batch_norm import ahead, is_container, is_norm, normed
+from .fused_batch_norm import is_container, is_norm, normed, up_to_norm
 from .recorded_pass import recorded
 from .trained_norm import are_bare
 
@@ -186,7 +186,7 @@ def _fuse(module: Any, chain: _Chain) -> None:
         if tail(module.get_submodule(norm.target)) is module.get_submodule(norm.target):
             of_norm = graph.get_attr(str(norm.target))
         else:  # what comes before it stays where it is
-            pair = graph.call_function(ahead, (graph.get_attr(str(norm.target)), input))
+            pair = graph.call_function(up_to_norm, (graph.get_attr(str(norm.target)), input))
             of_norm = graph.call_function(operator.getitem, (pair, 0))
             input = graph.call_function(operator.getitem, (pair, 1))
     with graph.inserting_before(node):

@@ -16,7 +16,7 @@ from torch.fx import Node
 from torch.nn.modules.pooling import _AvgPoolNd, _MaxPoolNd
 
 from .chain_nodes import is_identity, is_in_place, is_relu, is_sum, only_user
-from .dense_sum import ahead, is_open, split, summed
+from .dense_sum import is_open, split, summed, up_to_conv
 from .forward_code import Code, UnknownPass, code_of
 from .recorded_pass import recorded
 from .trained_norm import are_bare
@@ -120,7 +120,7 @@ def _write(module: Any, chain: _Chain) -> None:
     with graph.inserting_before(conv):
         of_conv = graph.get_attr(str(conv.target))
         if not is_open(module.get_submodule(conv.target)):  # what comes before it stays
-            pair = graph.call_function(ahead, (of_conv, input))
+            pair = graph.call_function(up_to_conv, (of_conv, input))
             of_conv, input = (graph.call_function(operator.getitem, (pair, i)) for i in range(2))
     with graph.inserting_before(chain.last):
         middle = [graph.get_attr(str(node.target)) for node in between]
