@@ -24,7 +24,6 @@ from layoutconv.sparse.maps.ahead import Ahead, asked_of, joined
 from layoutconv.sparse.maps.reached import reached
 from layoutconv.sparse.maps.taps import Taps
 
-from ..grid_cover import with_deep
 from ..stand_ins import Gpu
 from .cloud_launcher import Launches, cloud
 
@@ -103,14 +102,13 @@ def test_with_capacities_nothing_waits(gpu_tables: Launches) -> None:
 
 
 BOXES: Any = [
-    (3, 2, 1, [400, 300]), (3, 2, (0, 1, 1), None), ((3, 1, 1), (2, 1, 1), 0, [300, 150]),
-    (2, 3, 0, None), (3, 1, 1, None),
+    (3, 2, 1, [400, 300]), ((3, 1, 1), (2, 1, 1), 0, [300, 150]), (3, 1, 1, None),
+    pytest.param(3, 2, (0, 1, 1), None, marks=pytest.mark.deep),
+    pytest.param(2, 3, 0, None, marks=pytest.mark.deep),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "padding", "capacities"), with_deep(BOXES, BOXES[1], BOXES[3])
-)
+@pytest.mark.parametrize(("size", "stride", "padding", "capacities"), BOXES)
 def test_cells_of_box_filters_are_found_together(
     gpu_tables: Launches, size: Any, stride: Any, padding: Any, capacities: Any
 ) -> None:
@@ -264,7 +262,7 @@ class Net(torch.nn.Module):
         return [each for kernel_map in asked for each in kernel_map.sorted]
 
 
-@pytest.mark.parametrize(("size", "padding"), with_deep([(2, 0), (3, 1)], (2, 0)))
+@pytest.mark.parametrize(("size", "padding"), [pytest.param(2, 0, marks=pytest.mark.deep), (3, 1)])
 def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, size: int, padding: int
 ) -> None:
