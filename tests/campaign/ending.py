@@ -202,7 +202,8 @@ class Finish:
     ) -> tuple[Tensor, Tensor | None]:
         """The gradient of what the activation got, and how far it may be off but for roundings.
 
-        ``y`` is the result as it was stored: slopes that are a function of the value are of that.
+        ``y`` is the result as it was stored: slopes that are a function of the value are of that,
+        or of what it was before it became one of another dtype, as in depthwise sparse layers.
         torch computes them in its type, 16 bits too: of tanh, ``y * y`` is rounded, and then
         ``1 - y * y``, which may be much smaller.
         """
@@ -218,11 +219,13 @@ class Finish:
             return torch.where(y > 0, grad, below * grad), None
         if kind == "relu6":
             return torch.where((y > 0) & (y < 6), grad, 0), None
-        if kind == "sigmoid":
-            return grad * y * (1 - y), None
-        if kind == "tanh":
-            slopes = 1 - y * y
-            return grad * slopes, grad.abs() * limits.UNITS[stored] * (y * y + slopes)
+        if kind in ("sigmoid", "tanh"):
+            slopes = _slopes_of(y, kind)
+            off = limits.UNITS[stored] * (y * y + slopes) if kind == "tanh" else 0 * slopes.abs()
+            if self.ending.out_dtype and error is not None:
+                before = _slopes_of(activate(z, kind, slope), kind)
+                off = off + (slopes - before).abs() + error + 2.0**-19
+            return grad * slopes, grad.abs() * off
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
             (found,) = torch.autograd.grad(activate(leaf, kind, slope), leaf, grad)
@@ -231,6 +234,11 @@ class Finish:
         if kind == "hardswish":  # whose slope jumps by a half
             off = off + 0.5 * grad.abs() * ((z.abs() - 3).abs() <= error)
         return found, off
+
+
+def _slopes_of(y: Tensor, kind: str) -> Tensor:
+    """Those of sigmoid and tanh, by their values."""
+    return y * (1 - y) if kind == "sigmoid" else 1 - y * y
 
 
 def wide(values: Tensor) -> Tensor:

@@ -53,6 +53,16 @@ def test_random_problems_on_the_cpu(family: str) -> None:
     assert statuses == {"ok": count}, "\n".join(found)
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
+def test_slopes_may_be_those_before_a_result_is_converted(activation: str) -> None:
+    """As those of a depthwise sparse layer are: of float32, though its result is float16."""
+    problem = problems.family("sparse").draw(732926, "cpu")
+    problem = replace(problem, ending=replace(problem.ending, activation=activation))
+    found = run(problem, "cpu", prepare("cpu", lambda stage: None))
+    assert found.status == "ok", found.message
+    assert problem.ending.out_dtype == "float16"
+
+
 # What a campaign on a GPU found, made smaller.
 DEPTHWISE = Dense(
     seed=1652, dtype="float16", N=1, C=2, K=2, spatial=(2, 4), taps=(2, 2), stride=(2, 2),
