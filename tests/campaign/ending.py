@@ -237,7 +237,7 @@ class Finish:
 
 
 def _slopes_of(y: Tensor, kind: str) -> Tensor:
-    """Those of sigmoid and tanh, by their values."""
+    """Slopes of sigmoid and tanh, by their values."""
     return y * (1 - y) if kind == "sigmoid" else 1 - y * y
 
 

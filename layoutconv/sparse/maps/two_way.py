@@ -250,8 +250,11 @@ def count_each(ways: Sequence[_OneWay | None]) -> None:
     """Have the pairs of those ways counted that are sorted already, by one copy to the host; not of
     those that are counted, as another thread's.
     """
-    absent = [way for way in ways if way is not None and way._counts is None]
-    found = [(way, way._sorted[0]) for way in absent if way._sorted is not None]
+    found = [
+        (way, way._sorted[0])
+        for way in ways
+        if way is not None and way._counts is None and way._sorted is not None
+    ]
     if found and not is_captured(found[0][1]):
         counts = counts_of_each([index for _, index in found])
         for (way, _), counted in zip(found, counts, strict=True):
