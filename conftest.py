@@ -43,6 +43,23 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, Any, Any]:
+    """Pass over what is left of the tests of a file ever after.
+
+    Kernels that they compiled are millions of objects that no test frees: every test that collects
+    garbage, to see what it holds, looked through them for a second.
+    """
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect(1)
+            gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, Any, Any]:
     """Collect no garbage within a test, but what it asks for itself.
 
