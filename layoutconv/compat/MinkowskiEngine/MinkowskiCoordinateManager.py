@@ -222,7 +222,14 @@ class CoordinateManager:
     def voxels_of_points(
         self, field_map_key: CoordinateMapKey, sparse_map_key: CoordinateMapKey
     ) -> Tensor:
-        """The row of the voxel of each point of a field, int64 (points,); -1 where it is none."""
+        """The row of the voxel of each point of a field, int64 (points,); -1 where it is none.
+
+        >>> manager = CoordinateManager(D=1)
+        >>> field = manager.insert_field(torch.tensor([[0, 2.5], [0, 7.0]]))
+        >>> voxels, _ = manager.insert_and_map(torch.tensor([[0, 0], [0, 2]]), 2)
+        >>> manager.voxels_of_points(field, voxels)
+        tensor([ 1, -1])
+        """
         points, known = self.field(field_map_key)
         if sparse_map_key in known:
             return known[sparse_map_key]

@@ -152,7 +152,11 @@ class KernelGenerator:
 
     @property
     def tiles(self) -> bool:
-        """Return whether this is a cube as large as the stride: regions meet and do not overlap."""
+        """Return whether this is a cube as large as the stride: regions meet and do not overlap.
+
+        >>> KernelGenerator(2, stride=2, dimension=3).tiles
+        True
+        """
         is_cube = self.region_type == RegionType.HYPER_CUBE
         return is_cube and self.kernel_size == self.kernel_stride and max(self.kernel_dilation) == 1
 
