@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ArgumentTypeError
 from ..sparse import SparseTensor, prune
+from . import trained_norm
 from .dense_batch_norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from .fused_modules import with_following
 from .fused_norm import following, may_fuse
@@ -173,14 +174,41 @@ def is_plain(module: Any) -> bool:
     forward = type(module).forward
     if forward is torch.nn.Sequential.forward:
         return all(map(is_plain, module))
-    file = forward.__module__
-    instead = _OF_GRIDS.get(file) or _INSTEAD.get(type(module))
+    instead = _instead_of(module)
     if instead is not None:
         kind = type(module).__name__
         expected = f"a dense tensor in torch's {kind} (for features on voxels: {instead})"
         raise ArgumentTypeError("input", expected, "a sparse tensor")
+    return _is_of_torch(forward)
+
+
+def takes_no_rows(module: Any) -> bool:
+    """Return whether a module is known to take features of no rows, (0, C), as it takes others.
+
+    That is so of torch's modules of features, and of batch norms of ours.
+
+    >>> takes_no_rows(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)))
+    True
+    >>> takes_no_rows(torch.nn.Conv1d(4, 8, 1)), takes_no_rows(Prune())
+    (False, False)
+    """
+    forward = type(module).forward
+    if forward is torch.nn.Sequential.forward:
+        return all(map(takes_no_rows, module))
+    if type(module) in trained_norm.NORMS:
+        return True
+    return _instead_of(module) is None and _is_of_torch(forward)
+
+
+def _instead_of(module: Any) -> str | None:
+    """Return what to take instead of a module of torch that wants a grid; None of another one."""
+    return _OF_GRIDS.get(type(module).forward.__module__) or _INSTEAD.get(type(module))
+
+
+def _is_of_torch(forward: Any) -> bool:
+    """Return whether a ``forward`` is torch's, or ours in its place."""
     return (
-        file.startswith("torch.nn.modules.")
+        forward.__module__.startswith("torch.nn.modules.")
         or forward in FORWARDS
-        or forward is BatchNorm1d.forward  # type: ignore[comparison-overlap]
+        or forward is BatchNorm1d.forward
     )

@@ -280,7 +280,7 @@ def test_cells_that_are_there_twice() -> None:
     both(net, spconv.SparseConvTensor(features, cells, SHAPE, 2), count=8)
 
 
-def test_without_rows_norms_are_passed_by() -> None:
+def test_norms_take_no_rows() -> None:
     net = drawn(layers(), 1)
     none = torch.zeros(0, 4, dtype=torch.int32)
     x = spconv.SparseConvTensor(torch.zeros(0, C), none, SHAPE, 2)

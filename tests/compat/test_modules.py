@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
 
+import layoutconv.compat.spconv as ours
 import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.errors import ArgumentError
 
@@ -23,6 +25,51 @@ def test_sequential_mixes_sparse_modules_with_those_of_features() -> None:
     norm.reset_running_stats()
     wanted = wanted.replace_feature(norm(wanted.features).relu())
     torch.testing.assert_close(y, wanted.dense().flatten(1))
+
+
+def layers_of_features() -> spconv.SparseSequential:
+    return spconv.SparseSequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(),
+        spconv.SubMConv2d(8, 6, 3), spconv.SparseSyncBatchNorm(6), nn.GELU(),
+        spconv.SparseConv2d(6, 6, 3, 2), nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 5)),
+        spconv.SubMConv2d(5, 3, 3, groups=1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["", "autocast"])
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("interface", ["1.2", "2.3"])
+def test_no_rows_go_where_rows_go(interface: str, training: bool, lowered: bool) -> None:
+    """Channels and dtype are those of a cloud with rows, gradients zeros, statistics stay."""
+    net, x = layers_of_features().train(training), cloud([9, 8], 4)
+    features = torch.zeros(0, 4, requires_grad=True)
+    none = spconv.SparseConvTensor(features, x.indices[:0], [9, 8], 2)
+    before = {name: t.clone() for name, t in net.state_dict().items() if "running" in name}
+    ours.set_interface(interface)
+    try:
+        with torch.autocast("cpu", torch.bfloat16, enabled=lowered):
+            y = net(none)
+            like = copy.deepcopy(net)(x.replace_feature(x.features.float()))
+    finally:
+        ours.set_interface("2.3")
+    assert y.features.shape == (0, like.features.shape[1])
+    assert (y.features.dtype, y.spatial_shape) == (like.features.dtype, like.spatial_shape)
+    y.features.sum().backward()
+    assert not any(p.grad.any() for p in (*net.parameters(), features))
+    for name, tensor in before.items():
+        assert torch.equal(net.state_dict()[name], tensor)
+
+
+def test_a_module_of_a_user_is_passed_over_without_rows() -> None:
+    class Centred(nn.Module):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return features - features.amax(0)  # which refuses no rows
+
+    net = spconv.SparseSequential(Centred(), nn.Sequential(nn.ReLU(), Centred()), nn.ReLU())
+    x = cloud([9, 8], 4)
+    assert not net(x).features.any()
+    none = spconv.SparseConvTensor(x.features[:0], x.indices[:0], [9, 8], 2)
+    assert net(none).features.shape == (0, 4)
 
 
 def test_sequential_is_a_list() -> None:

@@ -10,6 +10,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
+import layoutconv.compat.spconv.pytorch as spconv
 from layoutconv.distributed import SyncBatchNorm, mean_over_ranks
 
 
@@ -116,6 +117,28 @@ def a_rank_without_points():
     trained(alone, [[cloud]], lambda net, batch: sparse_losses(net, batch).mean())
     ddp = DistributedDataParallel(net)
     trained(ddp, [[mine]], lambda net, b: mean_over_ranks(sparse_losses(net, b)))
+    same(net, alone)
+
+
+def a_rank_without_points_in_spconvs_names():
+    """Its norms meet the others', and each of its parameters has a gradient to add."""
+    torch.manual_seed(0)
+    net = spconv.SparseSequential(
+        torch.nn.Linear(4, 8), spconv.SubMConv3d(8, 6, 3), torch.nn.BatchNorm1d(6),
+        torch.nn.ReLU(), torch.nn.Linear(6, 1),
+    ).double()  # fmt: skip
+    alone, net = copy.deepcopy(net), SyncBatchNorm.convert(net)
+
+    def losses(net, batch):
+        x = voxels(batch)
+        y = net(spconv.SparseConvTensor(x.features, x.coords, x.spatial_shape, x.batch_size))
+        return (y.features[:, 0] - x.features[:, 3].sin()).square()
+
+    (cloud,) = clouds([60])
+    mine = cloud if dist.get_rank() == 0 else cloud[:0]
+    trained(alone, [[cloud]] * 2, lambda net, batch: losses(net, batch).mean())
+    ddp = DistributedDataParallel(net, broadcast_buffers=False)
+    trained(ddp, [[mine]] * 2, lambda net, b: mean_over_ranks(losses(net, b)))
     same(net, alone)
 
 
@@ -279,6 +302,7 @@ CHECKS = {
         sparse_clouds_of_any_number,
         dense_images_of_any_number,
         a_rank_without_points,
+        a_rank_without_points_in_spconvs_names,
         more_batches_on_one_rank,
         batch_norms_are_found,
         one_norm_over_the_clouds_of_all_ranks,

@@ -11,6 +11,7 @@ from torch import nn
 
 from ....errors import ArgumentError
 from ....nn import trained_norm
+from ....nn.containers import takes_no_rows
 from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
 from ..version import INTERFACE
 from .blocks import run_fused
@@ -57,13 +58,19 @@ class SparseModule(nn.Module):
 class SparseSequential(SparseModule):
     """Modules one after the other: sparse ones take the tensor, others its features.
 
-    They are given in order, as one ``OrderedDict``, or by keyword. A tensor without rows passes
-    modules of features by: batch norms have no use for it.
+    They are given in order, as one ``OrderedDict``, or by keyword. Features of no rows, (0, C), go
+    through torch's modules and through batch norms of ours, too, so that they have the channels and
+    the dtype that those after them expect, and parameters get gradients, of zeros: spconv passes
+    over modules of features there. A batch norm in training counts such a batch, and its running
+    statistics stay. Modules of users, which may refuse it, are passed over as in spconv.
 
     >>> from .conv import SubMConv3d
     >>> net = SparseSequential(SubMConv3d(4, 16, 3), nn.BatchNorm1d(16), nn.ReLU())
     >>> len(net), net[-1]
     (3, ReLU())
+    >>> none = SparseConvTensor(torch.zeros(0, 4), torch.zeros(0, 4).int(), [9, 9, 9], 1)
+    >>> SparseSequential(nn.Linear(4, 8), SubMConv3d(8, 16, 3))(none).features.shape
+    torch.Size([0, 16])
     """
 
     def __init__(self, *args: Any, **kwargs: nn.Module) -> None:
@@ -107,10 +114,12 @@ class SparseSequential(SparseModule):
                 input = module(input)
             elif fuses and type(module) is nn.Identity and is_bare(module):
                 input = input.shadow_copy()
-            elif writes and input.indices.shape[0] > 0:
-                input.features = module(input.features)
-            elif input.indices.shape[0] > 0:
-                input = input.replace_feature(module(input.features))
+            elif input.indices.shape[0] > 0 or takes_no_rows(module):
+                features = module(input.features)
+                if writes:
+                    input.features = features
+                else:
+                    input = input.replace_feature(features)
         return input
 
 
