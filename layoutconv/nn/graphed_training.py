@@ -18,7 +18,9 @@ from .graph_calls import GraphedCalls, check_options
 from .graph_recorder import Alone, wrapper_of_ranks
 from .nested import put_together, taken_apart
 from .step_bucket import HOOKED, Step, StepBucket, Trained, TrainingState
-from .training_state import Gradients, Moment
+from .training_state import Gradients, Moment, goes_beyond
+
+BEYOND = "its loss has gradients for tensors that are no parameters of the network"
 
 
 class GraphedStep(GraphedCalls):
@@ -60,8 +62,11 @@ class GraphedStep(GraphedCalls):
         device = call.device
         assert device is not None
         before, written = Moment(self.module, device), self._versions(call)
-        found = self._step.run(*call.rebuilt())
         parameters = self._step.parameters()
+        result, scaled = self._step.forward(*call.rebuilt())
+        if not scaled.requires_grad or goes_beyond(scaled, parameters):
+            return Eager(self._step.accumulated(result, scaled), None, [], BEYOND)
+        found = self._step.differentiated(result, scaled)
         self._gradients.keep_only(parameters)
         self._gradients.add([parameters[number] for number in found.used], found.gradients)
         structure, leaves = taken_apart(found.result)
@@ -139,8 +144,9 @@ def graphed_step(
     ``smooth_l1_loss``, ``huber_loss`` and ``binary_cross_entropy`` with and without logits, leave
     them out; others reduce by :func:`reduce_cells`. The first step of a kind is eager, and is
     compared with one of fixed rows that have large numbers where there is no cell: result,
-    gradients and buffers. What differs, reads values on the host or cannot be captured stays
-    eager, and ``step.report()`` says why. Rounding differs where other numbers of rows have other
+    gradients and buffers. What differs, reads values on the host, cannot be captured or has
+    gradients for others than the network's parameters, a loss's own say, stays eager, and
+    ``step.report()`` says why. Rounding differs where other numbers of rows have other
     tiles, and in batch norms, whose sums are not torch's.
 
     Dropout draws new numbers at each replay, from the generator of the GPU. Call it within

@@ -74,14 +74,20 @@ class Step:
 
     def backward(self, args: Any, kwargs: Any) -> Any:
         """The whole step, as without graphs: torch's own ``backward``."""
-        result, scaled = self.forward(args, kwargs)
+        return self.accumulated(*self.forward(args, kwargs))
+
+    def accumulated(self, result: Any, scaled: Tensor) -> Any:
+        """The result after torch's own ``backward`` from a number."""
         with _lowers_nothing(scaled):
             scaled.backward()  # type: ignore[no-untyped-call]
         return detached(result)
 
     def run(self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None) -> Pass:
         """The step with its gradients beside ``.grad``."""
-        result, scaled = self.forward(args, kwargs, between)
+        return self.differentiated(*self.forward(args, kwargs, between))
+
+    def differentiated(self, result: Any, scaled: Tensor) -> Pass:
+        """The gradients of a number for the network's parameters."""
         with _lowers_nothing(scaled):
             found = torch.autograd.grad(scaled, self.parameters(), allow_unused=True)
         used = tuple(number for number, one in enumerate(found) if one is not None)

@@ -46,6 +46,26 @@ class Moment:
         return not all(map(torch.equal, self._random, self._numbers()))
 
 
+def goes_beyond(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
+    """Return whether the gradient of a tensor goes to leaves that are none of the parameters.
+
+    >>> x, scale = (torch.nn.Parameter(torch.ones(())) for _ in range(2))
+    >>> goes_beyond(x * scale, [x]), goes_beyond(x * scale, [x, scale])
+    (True, False)
+    """
+    known = set(map(id, parameters))
+    seen, nodes = set(), [torch.autograd.graph.get_gradient_edge(tensor).node]
+    while nodes:
+        node: Any = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
+            return True
+        nodes += [before for before, _ in node.next_functions]
+    return False
+
+
 class Modes:
     """The modes of the modules of a network, and which parameters want gradients, as they are now.
 

@@ -139,6 +139,7 @@ def by_reference(
 def play(net: Any, p: SparseNetwork, clouds: list[tuple[Tensor, Tensor]], *, graph: bool) -> Record:
     """All calls; outputs, cells, gradients and the state, by name."""
     graphed = lc.nn.graphed(net) if graph and not p.training else net
+    trains = graph and p.training and any(True for _ in net.parameters())  # else torch's error
 
     def call(cells: Tensor, x: Tensor) -> tuple[Any, Tensor, Tensor]:
         y = graphed(cloud_of(p, cells, x))
@@ -146,7 +147,7 @@ def play(net: Any, p: SparseNetwork, clouds: list[tuple[Tensor, Tensor]], *, gra
             return y, y, cells[:0]
         return y, y.features, y.indices if p.names == "spconv" else y.coords
 
-    step = lc.nn.graphed_step(net, _loss) if graph and p.training else None
+    step = lc.nn.graphed_step(net, _loss) if trains else None
     return _calls(net, p, clouds, call, step)
 
 

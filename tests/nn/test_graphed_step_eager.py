@@ -171,6 +171,49 @@ def test_parameters_without_a_gradient_have_none() -> None:
     assert step.report().hits == 2
 
 
+class Scaled(nn.Module):
+    """Layers times a number that the network does not register."""
+
+    def __init__(self, layers: nn.Module, scale: nn.Parameter) -> None:
+        super().__init__()
+        self.layers, self.unregistered = layers, (scale,)
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        y = self.layers(x)
+        return y.replace(y.features * self.unregistered[0])
+
+
+@pytest.mark.parametrize("where", ["the loss", "the network", "a network without others"])
+def test_tensors_that_are_no_parameters_of_the_network_get_gradients(where: str) -> None:
+    scale, layers = nn.Parameter(torch.tensor(2.0)), plain()
+    of_loss = where == "the loss"
+    alone = where == "a network without others"
+    net = layers if of_loss else Scaled(nn.Identity() if alone else layers, scale)
+    loss = (lambda y: squares(y) * scale) if of_loss else squares
+    step = step_of(net, loss)
+    for number in range(3):
+        x, gradients = cloud(200, number), []
+        for call in step, lambda x: eagerly(net, loss, x).detach():
+            wanted = scale, *net.parameters()
+            for parameter in wanted:
+                parameter.grad = None
+            gradients.append([call(x), *(p.grad for p in wanted)])
+        assert all(map(torch.equal, *gradients))
+    assert step.report().hits == 0
+    (reason,) = step.report().eager
+    assert "no parameters of the network" in reason
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_step_without_parameters_is_torchs_error(graphs: bool) -> None:
+    x, frozen = cloud(200, 0), plain().requires_grad_(False)
+    for net in lc.nn.Sequential(lc.nn.SparseMaxPool3d(2)), frozen:
+        step = step_of(net, squares) if graphs else lc.nn.graphed_step(net, squares)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="does not require grad"):
+                step(x)
+
+
 def test_gradients_are_added_when_it_is_asked_for_and_not_before() -> None:
     """All that is looked up for it may be looked up while the GPU is at work."""
     empty, filled = (nn.Parameter(torch.ones(2)) for _ in range(2))
