@@ -78,6 +78,8 @@ def module_text(program: Program, number: int, values: list[Value], names: str, 
         key = f", indice_key='down{o['at']}'" if keys else ""
         return f"{of[op]}{rank}d({x.C}, {o['K']}, {taps}, bias={o['bias']}{key})"
     if op == "pool":
+        if keys and o["kind"] == "mean" and rank == 4:  # for which spconv has no name
+            return f"spconv.pool.SparseAvgPool(4, {o['taps']}, {o['stride']}, {o['padding']})"
         return f"{of[o['kind']]}{rank}d({o['taps']}, {o['stride']}, {o['padding']})"
     if op == "linear":
         return f"nn.Linear({x.C}, {o['K']}, bias={o['bias']})"
