@@ -139,7 +139,6 @@ def by_reference(
 def play(net: Any, p: SparseNetwork, clouds: list[tuple[Tensor, Tensor]], *, graph: bool) -> Record:
     """All calls; outputs, cells, gradients and the state, by name."""
     graphed = lc.nn.graphed(net) if graph and not p.training else net
-    trains = graph and p.training and any(True for _ in net.parameters())  # else torch's error
 
     def call(cells: Tensor, x: Tensor) -> tuple[Any, Tensor, Tensor]:
         y = graphed(cloud_of(p, cells, x))
@@ -147,7 +146,7 @@ def play(net: Any, p: SparseNetwork, clouds: list[tuple[Tensor, Tensor]], *, gra
             return y, y, cells[:0]
         return y, y.features, y.indices if p.names == "spconv" else y.coords
 
-    step = lc.nn.graphed_step(net, _loss) if trains else None
+    step = lc.nn.graphed_step(net, _loss) if graph and p.training else None
     return _calls(net, p, clouds, call, step)
 
 
@@ -173,9 +172,8 @@ def _calls(net: Any, p: SparseNetwork, clouds: Any, call: Any, step: Any) -> Rec
                 _, rows, at = call(cells, x)
             found[f"y {number}"], found[f"cells {number}"] = rows.clone(), at.long()
             continue
-        if step is not None:
-            with torch.no_grad():
-                rows = Reference(deepcopy(net), p)(x, cells).features  # how many there are
+        rows = None if step is None else Reference(deepcopy(net), p)(x, cells).features
+        if rows is not None and rows.requires_grad:  # else the step is torch's error
             with lowered(p, x):
                 found[f"loss {number}"] = step(
                     cloud_of(p, cells, x), _target(rows, p, number)
