@@ -15,7 +15,7 @@ from torch import Tensor
 from ..base.torch_internals import has_global_hooks
 from .chain_nodes import name_of_activation
 from .dense_batch_norm import by_kernels
-from .fused_batch_norm import may_be_fused
+from .fused_batch_norm import are_identities, may_be_fused
 from .trained_norm import are_bare
 
 # Attributes that are read at every call. Others may change what a forward pass does.
@@ -23,6 +23,7 @@ READ = frozenset({
     "weight", "bias", "running_mean", "running_var", "num_batches_tracked", "eps", "momentum",
     "drop", "act",
 })  # fmt: skip
+_PARTS = {"drop", "act"}
 _RANKS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
 
 
@@ -45,7 +46,7 @@ def fused(norm: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | N
 def _activation_of(norm: Any) -> str | None:
     """The name of the activation after a norm that drops nothing; None of another."""
     parts = norm._modules
-    if parts.keys() != {"drop", "act"} or type(parts["drop"]) is not torch.nn.Identity:
+    if parts.keys() != _PARTS or type(parts["drop"]) is not torch.nn.Identity:
         return None
     return name_of_activation(parts["act"]) if are_bare(*parts.values()) else None
 
@@ -66,6 +67,25 @@ def has_activation(norm: Any) -> bool:
     if not (isinstance(norm, torch.nn.BatchNorm2d) and _activation_of(norm) and are_bare(norm)):
         return False
     return is_norm_and(norm, norm.get_submodule("act"), training=True)
+
+
+def is_alone(norm: Any) -> bool:
+    """Return whether a module is such a subclass whose dropout and activation are identities.
+
+    >>> class Alone(torch.nn.BatchNorm2d):
+    ...     def __init__(self, C):
+    ...         super().__init__(C)
+    ...         self.drop, self.act = torch.nn.Identity(), torch.nn.Identity()
+    ...     def forward(self, x):
+    ...         return self.act(self.drop(super().forward(x)))
+    >>> is_alone(Alone(4)), is_alone(torch.nn.BatchNorm2d(4))
+    (True, False)
+    """
+    if not isinstance(norm, torch.nn.BatchNorm2d) or norm._modules.keys() != _PARTS:
+        return False
+    last: Any = norm._modules["act"]
+    identities = are_identities(norm._modules.values())
+    return identities and are_bare(norm) and is_norm_and(norm, last, training=True)
 
 
 def is_norm_and(norm: Any, last: torch.nn.Module, *, training: bool) -> bool:

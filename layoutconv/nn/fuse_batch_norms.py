@@ -4,7 +4,7 @@ training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import wraps
@@ -19,7 +19,7 @@ from ..errors import ArgumentTypeError
 from . import act_norm
 from .chain_nodes import NO_LAST, name_of_activation
 from .forward_code import UnknownPass
-from .fused_batch_norm import NORMS, is_container, is_norm, sequence
+from .fused_batch_norm import NORMS, WITH_PARTS, is_container, is_norm, sequence
 from .made_class import subclass
 from .norm_chains import rewritten, tail
 from .rewritten_class import (
@@ -83,7 +83,8 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
     that calls them, which ``torch.fx`` records. A module that has one gets a subclass of its class.
     In training its forward pass is that of before, with one call in place of each norm and what
     follows it; in place of modules that are a norm and an activation by themselves, as
-    timm's ``BatchNormAct2d``, kernels run. Everything else stays: modules, their names, parameters,
+    timm's ``BatchNormAct2d``, kernels run, and with an identity in place of the activation such a
+    module counts as a norm. Everything else stays: modules, their names, parameters,
     buffers, hooks, and the forward pass in evaluation, of other arguments than tensors, under
     ``torch.compile`` and while something traces it. Kernels compute images of float16, bfloat16 or
     float32 in ``channels_last`` memory on a GPU, and round once; of others torch's norm, sum and
@@ -98,8 +99,8 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
         inplace: fuse ``module`` itself; else a deep copy, with parameters of its own.
         return_report: return a pair of the model and a :class:`FusionReport`.
 
-    Left as they are: norms of a subclass, or over ranks; norms that neither such an activation nor
-    a sum follows, at once or after an ``Identity``, as a stochastic depth is none;
+    Left as they are: norms of other subclasses, or over ranks; norms that neither such an
+    activation nor a sum follows, at once or after an ``Identity``, as a stochastic depth is none;
     modules that ``torch.fx`` cannot record, as those whose path depends on numbers, with optional
     arguments, or that change modes of autograd, and modules that read attributes of their parts;
     ``BatchNorm1d`` in a ``Sequential``, where sparse tensors may come by. What is written later to
@@ -126,24 +127,38 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
     module = module if inplace else deepcopy(module)
     fused: set[int] = set()
     left: dict[int, str] = {}
-    for part in list(module.modules()):
+    parts = list(module.modules())
+    for part in parts:
         restore_class(part)
-    for part in list(module.modules()):
+    alone = _taken_for_norms(parts)
+    for part in parts:
         for norm, reason in _fuse(part):
             if reason is None:
                 fused.add(id(norm))
             else:
                 left.setdefault(id(norm), reason)
+    for part in alone:
+        if id(part) not in fused:
+            restore_class(part)
     if not return_report:
         return module
     norms = {name: m for name, m in module.named_modules() if isinstance(m, _BatchNorm)}
     names = tuple(name for name, norm in norms.items() if id(norm) in fused)
     reasons = {
-        name: _why_not(norm) or left.get(id(norm), NO_LAST)
+        name: (None if norm in alone else _why_not(norm)) or left.get(id(norm), NO_LAST)
         for name, norm in norms.items()
         if id(norm) not in fused
     }
     return module, FusionReport(names, reasons)
+
+
+def _taken_for_norms(parts: Iterable[Any]) -> list[Any]:
+    """Have chains take norms whose activation is an identity for torch's; which ones these are."""
+    alone = [part for part in parts if act_norm.is_alone(part) and not why_not_changed(part)]
+    for part in alone:
+        kind: Any = type(part)
+        part.__class__ = _with_parts(kind)
+    return alone
 
 
 def _why_not(norm: Any) -> str | None:
@@ -165,7 +180,7 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
     if kind not in NORMS and act_norm.has_activation(part):
         reason = why_not_changed(part)
         if reason is None:
-            part.__class__ = _norm_and_activation(kind)
+            part.__class__ = _with_parts(kind)
         yield part, reason
         return
     called = [m for m in _called(part) if is_norm(tail(m))]
@@ -220,15 +235,18 @@ def _in_sequence(kind: Any) -> Any:
 
 
 @remembered(1024)
-def _norm_and_activation(kind: Any) -> Any:
-    """A subclass of a batch norm with an activation of its own, which kernels compute."""
+def _with_parts(kind: Any) -> Any:
+    """A subclass of a batch norm with an activation of its own, which kernels compute, or with
+    none, which chains take for torch's norm.
+    """
 
     @wraps(kind.forward)
     def forward(self: Any, *args: Any, **named: Any) -> Any:
         found = act_norm.fused(self, args, named)
         return kind.forward(self, *args, **named) if found is None else found
 
-    methods = {"forward": forward, **restoring_methods(kind, act_norm.READ), **methods_of(kind)}
+    own = {"forward": forward, WITH_PARTS: True}
+    methods = {**own, **restoring_methods(kind, act_norm.READ), **methods_of(kind)}
     return subclass(kind, (kind,), _new_norm, methods)
 
 
@@ -240,5 +258,5 @@ def _new_sequence(kind: type, *arguments: Any) -> Any:
 
 def _new_norm(kind: type, *arguments: Any) -> Any:
     """A fused norm with an activation, without its state."""
-    made = _norm_and_activation(kind)
+    made = _with_parts(kind)
     return made.__new__(made, *arguments)

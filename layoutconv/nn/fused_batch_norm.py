@@ -6,6 +6,7 @@ kind that is not known here, and what no kernel computes, runs as the network ha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,16 +22,30 @@ from .trained_norm import are_bare
 _OURS = frozenset({BatchNorm1d, BatchNorm2d, BatchNorm3d})
 _THEIRS = frozenset({torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d})
 NORMS = _THEIRS | _OURS
+# The attribute of classes that are made of a batch norm whose parts follow it, as timm's.
+WITH_PARTS = "_norm_with_parts"
 
 
 def is_norm(module: Any) -> bool:
-    """Return whether a module is a batch norm of torch, or of ours without an activation.
+    """Return whether a module is a batch norm of torch, or of ours without an activation, or one
+    of somebody else that was found to be torch's before identities.
 
     >>> is_norm(torch.nn.BatchNorm2d(4)), is_norm(BatchNorm2d(4, activation="relu"))
     (True, False)
     """
     kind = type(module)
-    return kind in _THEIRS or (kind in _OURS and module.activation is None)
+    if kind in _THEIRS or (kind in _OURS and module.activation is None):
+        return True
+    return WITH_PARTS in kind.__dict__ and are_identities(module._modules.values())
+
+
+def are_identities(modules: Iterable[Any]) -> bool:
+    """Return whether modules do nothing, and have no hooks that do.
+
+    >>> are_identities([torch.nn.Identity()]), are_identities([torch.nn.ReLU()])
+    (True, False)
+    """
+    return all(type(module) is torch.nn.Identity and are_bare(module) for module in modules)
 
 
 def normed(
