@@ -21,6 +21,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
 from ..ops.autocast import autocast_dtype, without_autocast
+from ..ops.call_cache import sparse as calls
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import has_gradient, wide_sums
 from ..ops.guard import is_constant, is_plain, wants_gradient
@@ -308,18 +309,47 @@ def _below_autocast(
     """The same of features that autocast has lowered: it lowers the filter.
 
     What is found out of the call is kept for calls with autocast on, which lower the filter in the
-    one function that autograd records.
+    one function that autograd records. The first call is recorded as these are: the gradient of
+    its filter is rounded no more often.
     """
+    _check_numbers(x, ending)  # before they are compared
     bias, scale, residual, last, slope, out_dtype = ending
-    given, others = (groups, last, slope), (bias, scale, residual)
-    known, lowered = None, weight.to(x.dtype)
+    given, tensors = (groups, last, slope), (x, weight, bias, scale, residual)
+    known, records = None, torch.is_grad_enabled()
     with without_autocast(x.device.type):
-        y = convolved(x, lowered, found, groups, ending)
-        if not isinstance(last, Pointwise):
-            known = sparse_calls.kind_of(found, given, out_dtype, x, lowered, *others)
+        again = _is_recorded_later(x, weight, found, groups, ending)
+        with torch.set_grad_enabled(records and not again):
+            lowered = weight.to(x.dtype)
+            y = convolved(x, lowered, found, groups, ending)
+            if not isinstance(last, Pointwise):
+                known = sparse_calls.kind_of(found, given, out_dtype, x, lowered, *tensors[2:])
     if known is not None:
-        sparse_calls.keep_lowering(known, found, given, out_dtype, x, weight, *others)
+        sparse_calls.keep_lowering(known, found, given, out_dtype, *tensors)
+    if again:
+        del y  # what takes its place has its memory
+        call = sparse_calls.find(found, given, out_dtype, *tensors)
+        if call is not None:
+            return call.run(*tensors, found)
+        with without_autocast(x.device.type):
+            return convolved(x, weight.to(x.dtype), found, groups, ending)
     return y
+
+
+def _is_recorded_later(
+    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
+) -> bool:
+    """Return whether autograd records a call, and it will be kept, to be recorded in its place."""
+    bias, scale, residual, last, slope, _ = ending
+    there = [t for t in (bias, scale, residual) if isinstance(t, torch.Tensor)]
+    numbers = found.taps, found.mirrored, groups, last, slope
+    return (
+        wants_gradient(x, weight, *there)
+        and not isinstance(last, Pointwise)
+        and not _is_depthwise(x, groups)
+        and len(found.outputs) > 1
+        and weight.numel() > 0
+        and calls.remembers(numbers, (x, weight), ending)
+    )
 
 
 def _over_repeated(
@@ -346,7 +376,7 @@ def _checked(
     """The features (rows, K) of a convolution, with every check."""
     bias, scale, residual, activation, slope, out_dtype = asked
     _check_numbers(x, asked)
-    depthwise = groups == x.shape[1] > 1  # nothing is summed over channels, and torch does the rest
+    depthwise = _is_depthwise(x, groups)
     if (
         activation is not None
         and not isinstance(activation, Pointwise)
@@ -385,6 +415,11 @@ def _checked(
     if not isinstance(activation, Pointwise):
         sparse_calls.remember(found, groups, (x, weight), asked, y)
     return y
+
+
+def _is_depthwise(x: Tensor, groups: int) -> bool:
+    """Return whether nothing is summed over channels: torch does the rest, and no call is kept."""
+    return bool(groups == x.shape[1] > 1)
 
 
 def placed(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> SparseTensor:

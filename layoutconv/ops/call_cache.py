@@ -153,20 +153,28 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         """
         if torch.compiler.is_compiling():
             return
-        (input, weight), (bias, scale, residual, activation, slope, out_dtype) = operands, ending
-        columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
-        assert activation is None or isinstance(activation, str)  # else a call is bound at once
-        if (
-            not (input.numel() and result.numel())
-            or result.is_complex()
-            or not (result.is_cpu or result.is_cuda)
-            or not all(t.is_contiguous() for t in columns)
-        ):
+        (input, weight), (bias, scale, residual, _, _, out_dtype) = operands, ending
+        if not result.numel() or result.is_complex() or not (result.is_cpu or result.is_cuda):
             return
-        if not wants_gradient(input, weight, *columns, residual) or (
+        if self.remembers(numbers, operands, ending):
+            self.keep(make, numbers, out_dtype, input, weight, bias, scale, residual)
+
+    def remembers(
+        self, numbers: tuple[Any, ...], operands: tuple[Tensor, Tensor], ending: EpilogueArgs
+    ) -> bool:
+        """Return whether :meth:`remember` keeps a call that has a result: unless torch has to see
+        it, or its gradients. Arguments are as there.
+        """
+        (input, weight), (bias, scale, residual, activation, slope, _) = operands, ending
+        assert activation is None or isinstance(activation, str)  # else a call is bound at once
+        there = [t for t in (bias, scale, residual) if isinstance(t, torch.Tensor)]
+        if not input.numel() or not all(t.is_contiguous() for t in there if t is not residual):
+            return False
+        if wants_gradient(input, weight, *there) and not (
             has_gradient(activation, slope) and is_constant(scale)
         ):
-            self.keep(make, numbers, out_dtype, input, weight, bias, scale, residual)
+            return False
+        return is_plain(input, weight, *there) and self.has_key(numbers)
 
     def has_key(self, numbers: tuple[Any, ...]) -> bool:
         """Return whether calls of these numbers may be kept.

@@ -95,10 +95,9 @@ def keep_lowering(
     ``kind`` is what is known of the call below autocast, the features and others of ``tensors``
     being the same. Who finds it compares what it ``lowers`` to with what autocast does then.
     """
-    weight = tensors[1]
-    if is_bare(weight):
-        numbers = found.taps, found.mirrored, *numbers
-        sparse.keep(kind.lowering, numbers, out_dtype, *tensors, lowered=True)
+    if is_bare(tensors[1]):
+        numbers, make = (found.taps, found.mirrored, *numbers), partial(kind.lowering, *tensors)
+        sparse.keep(make, numbers, out_dtype, *tensors, lowered=True)
 
 
 def find_function(
@@ -262,6 +261,7 @@ class Kind:
         self.filter, self.device = tuple(weight.shape), x.device
         self.taps = self.filter[1:-1]
         self.K, self.C, self.dtype = weight.shape[0], x.shape[1], x.dtype
+        self.of_filter = x.dtype  # in which its gradient is stored
         # Of any number of rows, though a single one may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
         like = [t for t in (residual, *(function.like_d if function else ())) if t is not None]
@@ -287,11 +287,19 @@ class Kind:
             self.fprop = on_cpu(forward, dtype=out_dtype, ending=self.ending)
             self.dgrad, self.wgrad = on_cpu(back, dtype=x.dtype), on_cpu(products, dtype=exact)
 
-    def lowering(self) -> Kind:
-        """The same, where autocast lowers the filter, and the call does so itself."""
+    def lowering(self, x: Tensor, weight: Tensor, *others: Any) -> Kind:
+        """The same, where autocast lowers the filter, and the call does so itself.
+
+        The gradient of a filter in float32 is not rounded to less in between where kernels sum it.
+        """
         made = object.__new__(Kind)
         made.__dict__.update(self.__dict__)
         made.lowers = self.dtype
+        tensors = [each for each in others if isinstance(each, torch.Tensor)]
+        made.wanted = wants_gradient(x, weight, *tensors)
+        made.only_launches = self.only_launches and not made.wanted
+        if weight.dtype is torch.float32 and devices.runs_kernels(x):
+            made.of_filter = torch.float32
         return made
 
     def fits(self, found: KernelMap) -> bool:
@@ -394,7 +402,7 @@ class SparseCall(BoundCall):
         pairs = operators.pairs_for(found, (kind.C, K), kind.dtype)
         tables = pair_tables(pairs, self.out_rows, self.in_rows)
         parts = pairs.outputs.shape[0], K, C
-        self._summed = summing(parts, pairs.lengths, kind.taps, kind.dtype)
+        self._summed = summing(parts, pairs.lengths, kind.taps, kind.of_filter)
         bound = self._wgrad = kind.wgrad(tables, parts, (K * C, C, 1)).result
         return bound
 

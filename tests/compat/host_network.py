@@ -3,9 +3,12 @@
     python host_network.py [evaluation] [training]
     python host_network.py kernels (evaluation | training)
     python host_network.py copies
+    python host_network.py anew
 
 The second prints the keys of the kernels of maps and norms that a first call loads, the third how
-often a step of training asks for numbers of pairs, which come to the host one after the other.
+often a step of training asks for numbers of pairs, which come to the host one after the other, the
+last how many kernels of convolutions and of their filters' gradients the first two steps of
+training load, each.
 
 Kernels are stood in for: those of convolutions by a function that does nothing, those of maps by
 what the host reads of them, numbers of cells and pairs. Everything before a launch is real. The
@@ -187,8 +190,29 @@ def copies_of(call: Callable[[Tensor, Tensor], Any]) -> int:
     return Event.recorded - before
 
 
+def loaded_by(calls: int) -> list[int]:
+    """The kernels of convolutions, and of sums of chunks, that each of the first steps loads."""
+    loads = list[object]()
+
+    def load(*of: Any) -> Callable[..., None]:
+        loads.append(of)
+        return nothing
+
+    take_from(load)
+    segment_sum.__dict__["load_segment_sum"] = load
+    step, found = network(training=True), list[int]()
+    for given in clouds(calls):
+        step(*given)
+        found.append(len(loads))
+        loads.clear()
+    return found
+
+
 if __name__ == "__main__":
     stand_in()
+    if sys.argv[1] == "anew":
+        print(json.dumps(loaded_by(2)))
+        sys.exit()
     if sys.argv[1] == "copies":
         print(copies_of(network(training=True)))
         sys.exit()

@@ -65,6 +65,14 @@ def test_pairs_of_all_maps_are_counted_by_one_copy() -> None:
     assert int(done.stdout) == 1
 
 
+def test_a_second_step_loads_no_kernel() -> None:
+    """The first records its calls as later ones do: what it compiled serves them."""
+    done = run_python([str(SCRIPT), "anew"], timeout=900)
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout)
+    assert (first > 30, second) == (True, 0)
+
+
 def test_calls_of_python_of_a_network() -> None:
     done = run_python([str(SCRIPT), "evaluation", "training"], timeout=900)
     assert done.returncode == 0, done.stderr

@@ -72,3 +72,35 @@ def test_gradients_of_filters_are_sums(name: str, transposed: bool, dtype: torch
         assert one.dtype is torch.float32
         assert torch.equal(one, found[0])
         assert (one.cpu().double() - expected).norm() <= 3e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("channels", [(16, 32), (5, 7), (64, 64)])
+def test_gradients_of_sparse_filters_are_sums(
+    channels: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """A first call has the bits of later ones, and clouds have other rows."""
+    C, K = channels
+    torch.manual_seed(0)
+    w = torch.randn(K, 3, 3, 3, C).to(dtype).float().cuda().requires_grad_()
+    for rows in (700, 700, 1100, 2):
+        cells = torch.cat([torch.zeros(rows, 1), torch.randperm(8000)[:rows, None] + 0.0], 1).long()
+        z, y, x = cells[:, 1] // 400, cells[:, 1] // 20 % 20, cells[:, 1] % 20
+        cells = torch.stack([cells[:, 0], z, y, x], 1).int().cuda()
+        features = torch.randn(rows, C).to(dtype).cuda().requires_grad_()
+        found = []
+        for _ in range(2):
+            sparse = lc.SparseTensor(features, cells, (20, 20, 20), 1)
+            with torch.autocast("cuda", dtype):
+                y = lc.subm_conv(sparse, w, torch.ones(K, device="cuda")).features
+            weights = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view(y.shape).to(dtype)
+            found.append(torch.autograd.grad(y, (features, w), weights.cuda()))
+        exact = w.detach().cpu().double().requires_grad_()
+        wide = lc.SparseTensor(features.detach().cpu().double(), cells.cpu(), (20, 20, 20), 1)
+        lc.subm_conv(wide, exact).features.backward(weights.double())
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
+        dw = found[0][1]
+        assert dw.dtype is torch.float32
+        assert exact.grad is not None
+        assert (dw.cpu() - exact.grad).abs().max() <= 2e-5 * exact.grad.abs().max()

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.base.caches import clear_caches
+from layoutconv.cpu import gathered_passes
 from layoutconv.errors import ArgumentTypeError
 from layoutconv.ops import dense_passes
 
@@ -200,3 +202,90 @@ def test_calls_that_are_not_kept_compute_once(name: str, monkeypatch: Any) -> No
         assert torch.equal(y, expected)
         assert len(counts) == (6 if name == "traced" else 1)  # a trace is checked by tracing again
         assert torch.autograd.grad(y.float().sum(), w)[0].dtype is torch.float32
+
+
+CELLS = torch.tensor([[0, y, x] for y in range(4) for x in range(y, 6)], dtype=torch.int32)
+SPARSE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sums": lambda x, w: on_cells(x, w),
+    "bias": lambda x, w: on_cells(x, w, torch.ones(6)),
+    "relu": lambda x, w: on_cells(x, w, None, activation="relu"),
+    "a bias that is no column": lambda x, w: on_cells(x, w, torch.ones(12)[::2]),
+    "an activation without a gradient": lambda x, w: on_cells(x, w, activation="gelu"),
+    "one row": lambda x, w: on_cells(x[:1], w),
+    "a scale": lambda x, w: on_cells(x, w, scale=0.5),
+}
+KEPT = "sums", "bias", "relu"
+
+
+def on_cells(x: Tensor, w: Tensor, *others: Any, **options: Any) -> Tensor:
+    cells = lc.sparse.Coordinates(CELLS[: len(x)], (4, 6), 1)
+    return lc.subm_conv(lc.SparseTensor(x, cells), w, *others, **options).features
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_first_calls_of_clouds_are_recorded_as_later_ones(name: str, monkeypatch: Any) -> None:
+    """They save the same tensors, so that a checkpoint may repeat them, and have the same bits; a
+    call that is not kept computes once.
+    """
+    call, random, counts = SPARSE[name], torch.Generator().manual_seed(0), list[str]()
+    compute = gathered_passes.forward
+
+    def counted(*args: Any, **named: Any) -> Any:
+        counts.append(name)
+        return compute(*args, **named)
+
+    monkeypatch.setattr(gathered_passes, "forward", counted)
+    x = torch.randn(len(CELLS), 4, generator=random).bfloat16().requires_grad_()
+    w = torch.randn(6, 3, 3, 4, generator=random).requires_grad_()
+    clear_caches()
+    seen, saved = list[Any](), list[Tensor]()
+
+    def save(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    for _ in range(3):
+        saved.clear()
+        counts.clear()
+        with hooks(save, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
+            y = call(x, w)
+        assert len(counts) == 1 + (name in KEPT and not seen)
+        grads = () if "gradient" in name else torch.autograd.grad(y.float().square().sum(), (x, w))
+        seen.append((len(saved), y.grad_fn.name() if name in KEPT else "", y.detach(), *grads))  # type: ignore[union-attr]
+    for count, node, *tensors in seen[1:]:
+        assert (count, node) == seen[0][:2]
+        assert all(map(torch.equal, tensors, seen[0][2:]))
+    assert seen[0][1] == ("RecordedBackward" if name in KEPT else "")
+
+
+@pytest.mark.parametrize("name", ["depthwise", "autocast of GPUs is on, too"])
+def test_layers_of_clouds_that_are_never_kept_compute_once(name: str) -> None:
+    """Neither torch's sums of depthwise layers nor calls that torch has to see are ever kept."""
+    depthwise = name == "depthwise"
+    x = torch.randn(len(CELLS), 4).bfloat16().requires_grad_()
+    w = torch.randn(4, 3, 3, 1 if depthwise else 4).requires_grad_()
+    computed = 0
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        nonlocal computed
+        computed += event == "call" and frame.f_code.co_name == "_checked"
+
+    torch.set_autocast_enabled("cuda", not depthwise)
+    sys.setprofile(note)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = on_cells(x, w, groups=4 if depthwise else 1)
+    finally:
+        sys.setprofile(None)
+        torch.set_autocast_enabled("cuda", False)
+    assert computed == 1
+    assert y.requires_grad
+
+
+def test_arguments_of_layers_of_clouds_are_checked_first() -> None:
+    x, w = torch.randn(len(CELLS), 4).requires_grad_(), torch.randn(6, 3, 3, 4).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ArgumentTypeError, match="`slope`"):
+        on_cells(x, w, activation="leaky_relu", slope="0.1")
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
