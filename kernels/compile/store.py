@@ -285,7 +285,7 @@ def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Cal
     folder, limit = usable_folder(), cache_limit()
     if folder is None:
         with interrupted_afterwards():
-            return compile()  # type: ignore[no-any-return]
+            return _unkept(compile(), compile)
     path = _path(folder, digest)
     content = _content(path, used=True)
     if content is not None:
@@ -301,7 +301,7 @@ def _compiled(
     compile: Callable[[], Any], path: Path, about: dict[str, str], limit: int
 ) -> Callable[..., None]:
     """Compile, and keep what was compiled."""
-    kernel: Callable[..., None] = compile()
+    kernel = compile()
     try:
         content = _keep(kernel, path, about)
         shrink(path.parent, limit, path.name[:PREFIX])
@@ -312,11 +312,30 @@ def _compiled(
             " again in every process, unless LAYOUTCONV_CACHE_DIR names a folder with room",
             stacklevel=4,
         )
-        return kernel
+        return _unkept(kernel, compile)
     try:
         return _from_object(content)
-    except Exception:  # it runs as it was compiled, at least
-        return kernel
+    except Exception:
+        return _as_compiled(compile)
+
+
+def _unkept(kernel: Any, compile: Callable[[], Any]) -> Callable[..., None]:
+    """Load a kernel that no folder keeps."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="layoutconv-") as folder:
+            path = Path(folder) / "kernel.o"
+            kernel.export_to_c(str(path), function_name=ENTRY)
+            return _from_object(path.read_bytes())
+    except Exception:  # nothing may be written, not even for a moment
+        return _as_compiled(compile)
+
+
+def _as_compiled(compile: Callable[[], Any]) -> Callable[..., None]:
+    """Compile once more a kernel that cannot be loaded: this one runs as it was compiled."""
+    from ..common.compiled import runs_as_compiled
+
+    with runs_as_compiled():
+        return compile()  # type: ignore[no-any-return]
 
 
 def _path(folder: Path, digest: str) -> Path:
