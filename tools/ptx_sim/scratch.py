@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .faults import DataRace, Fault, InFlight, OutOfBounds, Unfenced, Uninitialised
 from .masks import every, some
-from .memory import Addresses, Numbers, as_words, check_alignment, first_of, outside
+from .memory import LOG, Addresses, Numbers, as_words, check_alignment, first_of, outside
 
 # What a granule's byte of state says.
 _READY = 1
@@ -27,6 +27,8 @@ class Scratch:
         # Whole 16-byte words, so that a view as words of any width covers every byte.
         self._raw = np.zeros(size + -size % 16, np.uint8)
         self._state = np.zeros(self._raw.size // granule, np.uint8)
+        self._words = {width: as_words(self._raw, width) for width in LOG}
+        self._start = np.int64(base)
 
     def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
         """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
@@ -47,7 +49,7 @@ class Scratch:
                 int(lanes[bad]),
                 int(addresses[bad]),
             )
-        return as_words(self._raw, width)[offsets // width]
+        return self._words[width][offsets >> LOG[width]]
 
     def store(self, addresses: Addresses, words: NDArray, lanes: Numbers) -> None:
         """Write one word per address."""
@@ -61,12 +63,12 @@ class Scratch:
     ) -> None:  # fmt: skip
         width = words.dtype.itemsize
         self._refuse_in_flight(granules, addresses, lanes)
-        as_words(self._raw, width)[offsets // width] = words
+        self._words[width][offsets >> LOG[width]] = words
         self._state[granules] = _READY
 
     def _offsets(self, addresses: Addresses, width: int, lanes: Numbers) -> Addresses:
         check_alignment(addresses, width, lanes)
-        offsets = addresses - self.base
+        offsets = addresses - self._start
         if outside(offsets, self.size - width):
             bad = int(((offsets < 0) | (offsets + width > self.size)).argmax())
             raise OutOfBounds(
@@ -79,7 +81,7 @@ class Scratch:
 
     def _granules(self, offsets: Addresses, width: int) -> Addresses:
         """The granules of accesses: shape (accesses, granules of one access)."""
-        first = (offsets // self.granule)[:, None]
+        first = (offsets >> LOG[self.granule] if self.granule > 1 else offsets)[:, None]
         return first if width <= self.granule else first + np.arange(width // self.granule)
 
     def _refuse_in_flight(self, granules: Addresses, addresses: Addresses, lanes: Numbers) -> None:
@@ -219,7 +221,7 @@ class SharedMemory(Scratch):
         """Is one of these words of 8 bytes at an address? Looks, and is no access."""
         at = address - self.base
         inside = 0 <= at <= self.size - 8
-        return inside and int(as_words(self._raw, 8)[at // 8]) in values
+        return inside and int(self._words[8][at // 8]) in values
 
     def fence(self, warps: Numbers) -> None:
         """fence.proxy.async by warps: what they know to be written may be read asynchronously."""
@@ -242,7 +244,7 @@ class SharedMemory(Scratch):
         """
         width = words.dtype.itemsize
         offsets = addresses - self.base
-        as_words(self._raw, width)[offsets // width] = words
+        self._words[width][offsets >> LOG[width]] = words
         granules = self._granules(offsets, width)
         self._state[granules] = _READY
         if self._clocks is not None:

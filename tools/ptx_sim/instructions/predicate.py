@@ -27,10 +27,8 @@ _FLOAT_ONLY = [f"{name}u" for name in _COMPARE] + ["num", "nan"]
 def compare(name: str, a: NDArray, b: NDArray) -> NDArray[np.bool_]:
     """A comparison by its PTX name; those that end in u also hold where an operand is NaN."""
     name = _UNSIGNED.get(name, name)
-    if name in ("eq", "lt", "le", "gt", "ge"):
+    if name in _COMPARE and (name != "ne" or a.dtype.kind != "f"):
         return _COMPARE[name](a, b)
-    if a.dtype.kind != "f":
-        return np.not_equal(a, b)
     unordered = np.isnan(a) | np.isnan(b)
     if name == "ne":
         return np.not_equal(a, b) & ~unordered
@@ -72,6 +70,9 @@ def set_predicate(op: Operation) -> Run:
     first, second = op.pair(0)
     write, write_other = op.writer(first, np.dtype(np.bool_)), op.writer(second, np.dtype(np.bool_))
     if isinstance(second, Sink) and third is None and not ftz:
+        plain = _COMPARE[_UNSIGNED.get(comparison, comparison)] if "f" not in name else None
+        if plain is not None:
+            return lambda t: write(t, plain(read_a(t), read_b(t)))
         return lambda t: write(t, compare(comparison, read_a(t), read_b(t)))
 
     def run(t: Team) -> None:
