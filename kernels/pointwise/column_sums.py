@@ -16,11 +16,13 @@ from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import TYPES, put, select
 from ..maps.per_rank import Chain
 from .merged_parts import OfParts
-from .row_parts import OfRows, Place
+from .row_parts import OF_ALL, OfRows, Place
 
 
 class PartSums(OfRows):
     """The sums of the rows of a part. Tensors: the matrix, and sums (parts, C) in fp32."""
+
+    reads = (*OF_ALL, "dtype")
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return self.of_features(), ("float32", 4)
@@ -48,7 +50,7 @@ class MergeColumns(OfParts):
     is that of the shape's parameters.
     """
 
-    count, single = 1, True
+    count, single, reads = 1, True, (*OF_ALL, "parameters")
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         dtype = self.shape.parameters

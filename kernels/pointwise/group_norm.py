@@ -239,7 +239,7 @@ class MergeGroups(OfEachGroup):
     bits of eps.
     """
 
-    more = 2
+    more, reads = 2, ("early", "images")
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("float32", 4), ("float32", 4)
@@ -280,6 +280,8 @@ class MergeGroupSums(OfEachGroup):
 
     Tensors: sums of parts (parts, 2, C), weight, and the means (N G, 2).
     """
+
+    reads = "early", "images", "parameters"
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("float32", 4), aligned(self.shape.parameters or "float32"), ("float32", 4)

@@ -41,7 +41,7 @@ from ..common.walk import TYPES, at, put, select
 from ..maps.per_rank import Chain
 from .activations import activated, passed
 from .merged_parts import OfParts
-from .row_parts import OfRows, Place, aligned, as_float, merge_moments
+from .row_parts import OF_ALL, OfRows, Place, aligned, as_float, merge_moments
 
 _math: Any = cute.math
 
@@ -52,6 +52,8 @@ class Statistics(OfRows):
     Tensors: features, which rows there are, and of each part the moments (2 C + 1,): means,
     squares, and how many rows count.
     """
+
+    reads = (*OF_ALL, "dtype", "masked")
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return self.of_features(), ("uint8", 1), ("float32", 4)
@@ -105,7 +107,7 @@ class MergeMoments(OfParts):
     Integers: the bits of eps.
     """
 
-    more, single = 1, True
+    more, single, reads = 1, True, OF_ALL
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("float32", 4), ("float32", 4)
@@ -225,6 +227,8 @@ class Sums(OfParts):
     and the sums (parts, 2, C).
     """
 
+    reads: tuple[str, ...] = (*Statistics.reads, "activation", "remakes")
+
     def tensors(self) -> tuple[tuple[str, int], ...]:
         features, floats = self.of_features(), ("float32", 4)
         return features, ("uint8", 1), features, features, floats, floats
@@ -295,7 +299,7 @@ class MergeSums(OfParts):
     ``x^``, which is that by the inverse deviation.
     """
 
-    single = True
+    single, reads = True, OF_ALL
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return (("float32", 4),) * 4
@@ -321,6 +325,7 @@ class Gradient(Sums):
     """
 
     more = 1
+    reads = (*Sums.reads, "parameters", "ranks", "added")
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         features, floats = self.of_features(), ("float32", 4)

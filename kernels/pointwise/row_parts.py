@@ -19,6 +19,7 @@ from ..maps.cooperative import least
 from ..maps.per_rank import PerRank
 
 THREADS = 1 << LOG_THREADS
+OF_ALL = "vector", "early", "images"  # fields of a shape that all but merged groups read
 
 
 class Place(NamedTuple):
@@ -50,10 +51,13 @@ class OfRows(PerRank):
     threads = THREADS
     more = 0  # integers behind these
     single = False  # whether one part has what all have left
+    # The fields of the shape that it reads, and is told apart by; None for all.
+    reads: tuple[str, ...] | None = None
 
     def __init__(self, shape: NormShape) -> None:
         super().__init__(0)
-        self.shape, self.vector = shape, shape.vector
+        self.shape = shape if self.reads is None else shape.only(*self.reads)
+        self.vector = self.shape.vector
 
     @property
     def key(self) -> tuple[Any, ...]:

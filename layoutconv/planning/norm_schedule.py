@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.caches import remembered
 
@@ -49,6 +49,16 @@ class NormShape:
     images: bool = False
     stored: str = ""
     remakes: bool = False
+
+    def only(self, *names: str) -> NormShape:
+        """The shape that what reads these fields alone is compiled for: the rest is as of none.
+
+        >>> shape = NormShape("float16", 8, activation="relu", early=True)
+        >>> shape.only("vector", "early") == NormShape("float32", 8, early=True)
+        True
+        """
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return NormShape(**{"dtype": "float32", "vector": 1, **fields})
 
 
 def vector_of(columns: int, itemsize: int) -> int:

@@ -20,6 +20,8 @@ from layoutconv.kernels.common.pdl import starts_early
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps.per_rank import build
 from layoutconv.kernels.pointwise import row_norm as kernels
+from layoutconv.kernels.pointwise.column_sums import PartSums
+from layoutconv.kernels.pointwise.group_norm import MergeGroups, MergeGroupSums
 from layoutconv.kernels.pointwise.merged_parts import PARTS_AT_ONCE
 from layoutconv.kernels.pointwise.row_norm import Gradient, Normalise, Statistics, Sums
 from layoutconv.kernels.pointwise.row_parts import THREADS, OfRows
@@ -323,6 +325,22 @@ def test_kernels_fit_into_every_gpu(kind: type[OfRows], arch: str, tmp_path: Any
         assert ptx.index(START) < ptx.index(WAIT) < first.start()
     assert found.stack == 0
     assert found.registers * THREADS <= 32_768  # two CTAs to a multiprocessor
+
+
+def test_kernels_are_told_apart_by_what_they_read() -> None:
+    """Norms that differ in what follows share those that come before it."""
+    plain = NormShape("float16", 8)
+    other = NormShape("float16", 8, "float32", "float32", added=True, counts=True, ranks=True)
+    masked = replace(plain, masked=True)
+    for kind in (Statistics, Sums, kernels.MergeMoments, kernels.MergeSums, PartSums):
+        assert kind(plain).key == kind(other).key
+        reads_mask = kind in (Statistics, Sums)
+        assert (kind(plain).key == kind(masked).key) is not reads_mask
+    for kind in (Normalise, Gradient):
+        assert len({kind(shape).key for shape in (plain, other, masked)}) == 3
+    early = replace(plain, dtype="float32", vector=4, early=True)
+    for kind in (MergeGroups, MergeGroupSums):
+        assert kind(plain).key == kind(replace(early, early=False)).key != kind(early).key
 
 
 @pytest.mark.parametrize("last", ["silu", "hardswish", "relu6"])
