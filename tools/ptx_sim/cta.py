@@ -42,6 +42,7 @@ class Launch:
     independent: bool
     limit: int
     issued: list[int]
+    straight: list[int]  # what was issued from step to step, as differences
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import accumulate, product
 
 import numpy as np
 
@@ -90,6 +90,7 @@ def run(
         independent=independent,
         limit=limit,
         issued=[0] * len(kernel.instructions),
+        straight=[0] * (len(kernel.instructions) + 1),
     )
     done: set[tuple[int, int, int]] = set()
     x, y, z = grid_shape
@@ -102,9 +103,10 @@ def run(
             cluster.run()
             done.update(cta.index for cta in cluster.ctas)
     stats = Stats()
-    for step, issued in zip(launch.program, launch.issued, strict=True):
-        if issued:
-            stats.opcodes[step.instruction.opcode] += issued
+    straight = accumulate(launch.straight[:-1])
+    for step, *issued in zip(launch.program, launch.issued, straight, strict=True):
+        if sum(issued):
+            stats.opcodes[step.instruction.opcode] += sum(issued)
     return stats
 
 

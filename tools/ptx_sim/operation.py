@@ -296,7 +296,15 @@ def assemble(program: list[Instruction], symbols: Symbols) -> list[Step]:
     Raises UnsupportedInstruction for an opcode, a modifier or an operand that is not implemented,
     whether or not control would ever reach it.
     """
-    return [_assemble(source, symbols) for source in program]
+    steps = [_assemble(source, symbols) for source in program]
+    straight = together = len(steps)
+    for pc, step in reversed(list(enumerate(steps))):
+        if step.control or step.instruction.guard is not None:
+            straight = together = pc
+        elif step.members is not None:
+            straight = pc
+        step.straight, step.together = straight, together
+    return steps
 
 
 def _assemble(source: Instruction, symbols: Symbols) -> Step:

@@ -37,13 +37,16 @@ class Step:
 
     ``run`` acts on the team's active lanes; a control instruction returns where they go next (a
     program counter, LEFT, or None for straight on). ``members`` gives the lanes that must run it
-    together, None where each lane is on its own.
+    together, None where each lane is on its own. Before ``straight`` every step from here on simply
+    runs, and before ``together`` where all lanes are there: none has a guard or is a branch.
     """
 
     instruction: Instruction
     run: Callable[[Team], int | None]
     control: bool = False
     members: Callable[[Team], Lanes] | None = None
+    straight: int = 0
+    together: int = 0
 
 
 class Team:
@@ -84,6 +87,7 @@ class Team:
         self.local = Scratch("local", cta.launch.local_base, lanes * cta.launch.local_size)
         # Instructions issued per program counter, counted in warps, by all teams of the launch.
         self.issued = cta.launch.issued
+        self.straight = cta.launch.straight
 
     def alive_warps(self) -> list[int]:
         """The warps that have threads which did not exit."""
@@ -291,6 +295,16 @@ class Team:
         try:
             while pc < stop and spent < budget:
                 step = program[pc]
+                end = step.together if full else step.straight
+                if end > pc:
+                    end = min(end, stop, pc + budget - spent)
+                    self.straight[pc] += warps
+                    self.straight[end] -= warps
+                    for step in program[pc:end]:
+                        step.run(self)
+                    spent += end - pc
+                    pc = end
+                    continue
                 guard = step.instruction.guard
                 if guard is not None:
                     taken = self._taken(guard, lanes)
