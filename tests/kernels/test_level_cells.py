@@ -200,6 +200,7 @@ def test_levels_of_several_blocks_take_the_launches_of_one(launches: Launches) -
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("filters", [(PAIRS,) * 4, tuple(map(box_filter, DETECTOR))])
+@pytest.mark.chessboard
 def test_cells_of_levels_are_one_call_of_four_kernels(
     filters: Any, arch: str, tmp_path: Any
 ) -> None:

@@ -27,6 +27,7 @@ def product(runs: int, unit: int) -> GemmView:
 
 @pytest.mark.parametrize("unit", [8, 32])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.chessboard
 def test_a_kernel_serves_every_length(arch: str, unit: int) -> None:
     """Shorter ones than its stages, and those that end within a k-tile."""
     dtype = torch.float32 if unit == 8 else torch.float16
