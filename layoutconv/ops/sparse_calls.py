@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base import devices
-from ..base.memory import allocator
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu.launch import KnownOverMap, Launch, OverMap, over_map
 from ..gpu.map_passes import MapConv, MapTables, conv_pass, index_tables, pair_tables, pairs_pass
-from ..gpu.map_views import Over, map_view
-from ..tensors.tensor_checks import OUTPUTS, check_indices
+from ..tensors.tensor_checks import OUTPUTS
 from ..view.epilogue import Pointwise
 from . import sparse_operators as operators
 from .call_cache import sparse
 from .chunk_sums import summing
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
-from .execute import execute_cpu
 from .formulas import Arguments, Gradients, fprop_gradients, wide_sums
 from .function_gradients import may_be_bound, tensors_of
 from .guard import is_bare, is_plain, wants_gradient
+from .map_pass_on_cpu import PassOnCPU
 from .recorded import BoundCall
 
 is_grad_enabled = torch.is_grad_enabled
@@ -283,7 +281,7 @@ class Kind:
             self.dgrad: _Pass = partial(over_map, launches[1], back)
             self.wgrad: _Pass = partial(over_map, launches[2], products)
         else:
-            on_cpu = partial(partial, _OnCPU, x.device)
+            on_cpu = partial(partial, PassOnCPU, x.device)
             self.fprop = on_cpu(forward, dtype=out_dtype, ending=self.ending)
             self.dgrad, self.wgrad = on_cpu(back, dtype=x.dtype), on_cpu(products, dtype=exact)
 
@@ -318,7 +316,9 @@ class Kind:
 
 # A pass over a map of tables, from the shape and the strides of its result.
 _Bound = Callable[..., "Tensor"]
-_Pass = Callable[[MapTables, tuple[int, ...], tuple[int, ...]], "OverMap | KnownOverMap | _OnCPU"]
+_Pass = Callable[
+    [MapTables, tuple[int, ...], tuple[int, ...]], "OverMap | KnownOverMap | PassOnCPU"
+]
 
 
 class SparseCall(BoundCall):
@@ -343,7 +343,7 @@ class SparseCall(BoundCall):
         self._fprop = fprop.result
         if kind.contiguous:
             self.forward = fprop.result  # type: ignore[method-assign,assignment]
-            if kind.only_launches and not isinstance(fprop, _OnCPU):
+            if kind.only_launches and not isinstance(fprop, PassOnCPU):
                 self.followed = fprop.followed
         self._dgrad: _Bound | None = None
         self._wgrad: _Bound | None = None
@@ -468,39 +468,3 @@ class GatheredCall(SparseCall):
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
         taps, groups = self.kind.taps, self.kind.groups
         return gathered_passes.filter_gradient(self._plan(), grad, x, taps, groups)
-
-
-class _OnCPU:
-    """A pass over a map on a CPU, which reads its index buffers out of whatever memory they say."""
-
-    def __init__(
-        self,
-        device: torch.device,
-        describe: Callable[[MapTables], Over],
-        tables: MapTables,
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        dtype: torch.dtype,
-        ending: tuple[str | None, float] = (None, 0.01),
-    ) -> None:
-        self.view = map_view(describe(tables))
-        check_indices(self.view)
-        self.allocate = allocator(shape, stride, dtype, device)
-        self.empty, self.ending = 0 in shape, ending
-
-    def result(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None = None,
-        scale: Any = None,
-        residual: Tensor | None = None,
-        function: Pointwise | None = None,
-    ) -> Tensor:
-        """Return what :meth:`OverMap.result` is, of contiguous tensors."""
-        out = self.allocate()
-        if self.empty:
-            return out
-        activation, slope = self.ending
-        epilogue = epilogue_of(bias, scale, residual, function or activation, slope)
-        return execute_cpu(self.view, a, b, out, epilogue)

@@ -317,7 +317,7 @@ def test_no_operator_of_torch_runs_between_convolutions(monkeypatch: pytest.Monk
     with torch.no_grad():
         net(x)
         monkeypatch.setattr(sparse_calls, "is_gathered", lambda *_: False)
-        monkeypatch.setattr(sparse_calls._OnCPU, "result", launch)
+        monkeypatch.setattr(sparse_calls.PassOnCPU, "result", launch)
         sparse_calls.forget()
         for _ in range(3):
             net(x.shadow_copy())
