@@ -182,22 +182,50 @@ def is_plain(module: Any) -> bool:
     return _is_of_torch(forward)
 
 
-def takes_no_rows(module: Any) -> bool:
+def takes_no_rows(module: Any, C: int) -> bool:
     """Return whether a module is known to take features of no rows, (0, C), as it takes others.
 
-    That is so of torch's modules of features, and of batch norms of ours.
+    That is so of torch's modules of features, and of batch norms of ours, of as many channels. It
+    is not of those whose ``forward`` was replaced, scripted or recorded.
 
-    >>> takes_no_rows(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)))
+    >>> takes_no_rows(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)), 4)
     True
-    >>> takes_no_rows(torch.nn.Conv1d(4, 8, 1)), takes_no_rows(Prune())
+    >>> takes_no_rows(torch.nn.Linear(8, 8), 4), takes_no_rows(torch.nn.Conv1d(4, 8, 1), 4)
     (False, False)
     """
-    forward = type(module).forward
+    return _channels_of(module) in (None, C) and _takes_none(module)
+
+
+def _takes_none(module: Any) -> bool:
+    forward = getattr(type(module), "forward", None)  # scripted modules have none
+    if forward is None or "forward" in module.__dict__:
+        return False
     if forward is torch.nn.Sequential.forward:
-        return all(map(takes_no_rows, module))
+        return all(map(_takes_none, module))
     if type(module) in trained_norm.NORMS:
         return True
     return _instead_of(module) is None and _is_of_torch(forward)
+
+
+# What modules of torch say of the channels that they take, and the value that says nothing.
+_CHANNELS = {
+    "in_features": 0, "num_features": 0, "num_channels": 0, "normalized_shape": (),
+    "num_parameters": 1,
+}  # fmt: skip
+_RESHAPING = torch.nn.GLU, torch.nn.Unflatten
+
+
+def _channels_of(module: torch.nn.Module) -> int | None:
+    """The channels of a module of torch, or of the first of a ``Sequential`` that tells."""
+    for part in module.modules():
+        if isinstance(part, _RESHAPING):
+            return None
+        for name, nothing in _CHANNELS.items():
+            found: Any = getattr(part, name, nothing)
+            if found != nothing:
+                channels: int = found[-1] if isinstance(found, tuple) else found
+                return channels
+    return None
 
 
 def _instead_of(module: Any) -> str | None:
@@ -208,7 +236,7 @@ def _instead_of(module: Any) -> str | None:
 def _is_of_torch(forward: Any) -> bool:
     """Return whether a ``forward`` is torch's, or ours in its place."""
     return (
-        forward.__module__.startswith("torch.nn.modules.")
+        (forward.__module__ or "").startswith("torch.nn.modules.")  # none of torch.fx's
         or forward in FORWARDS
         or forward is BatchNorm1d.forward
     )

@@ -72,6 +72,67 @@ def test_a_module_of_a_user_is_passed_over_without_rows() -> None:
     assert net(none).features.shape == (0, 4)
 
 
+class Widening(nn.Module):
+    """A user's module, which torch's follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 8)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.layer(features - features.amax(0))  # type: ignore[no-any-return]
+
+
+def replaced(module: nn.Module) -> nn.Module:
+    module.forward = lambda features: features - features.amax(0)  # type: ignore[method-assign]
+    return module
+
+
+FOLLOWING = {
+    "linear": lambda: nn.Linear(8, 4),
+    "layer norm": lambda: nn.LayerNorm(8),
+    "rms norm": lambda: nn.Sequential(nn.ReLU(), nn.RMSNorm(8)),
+    "batch norm": lambda: nn.BatchNorm1d(8),
+    "group norm": lambda: nn.GroupNorm(2, 8),
+    "prelu": lambda: nn.PReLU(8),
+    "nested": lambda: spconv.SparseSequential(nn.Linear(8, 4)),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_so_are_those_of_torch_that_expect_its_channels(name: str) -> None:
+    net, x = spconv.SparseSequential(Widening(), FOLLOWING[name]()), cloud([9, 8], 4)
+    x = x.replace_feature(x.features.float())
+    assert net(x).features.shape[1] in (4, 8)
+    none = spconv.SparseConvTensor(x.features[:0], x.indices[:0], [9, 8], 2)
+    assert net(none).features.shape == (0, 4)
+
+
+OTHERS = {
+    "scripted": lambda: torch.jit.script(nn.Linear(4, 4)),
+    "recorded": lambda: torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4))),
+    "compiled": lambda: torch.compile(Widening(), backend="eager"),
+    "replaced": lambda: replaced(nn.Identity()),
+    "a module without a pass": lambda: replaced(nn.Module()),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_so_are_modules_whose_pass_is_not_that_of_their_class(name: str) -> None:
+    net, x = spconv.SparseSequential(nn.Sequential(OTHERS[name]())), cloud([9, 8], 4)
+    none = spconv.SparseConvTensor(x.features[:0], x.indices[:0], [9, 8], 2)
+    assert net(none).features.shape == (0, 4)
+
+
+def test_channels_count_behind_modules_that_change_them() -> None:
+    layers = nn.Sequential(nn.GLU(), nn.Linear(2, 3)), nn.PReLU(), nn.LazyLinear(5), nn.PReLU(5)
+    x = cloud([9, 8], 4)
+    none = spconv.SparseConvTensor(x.features[:0].float(), x.indices[:0], [9, 8], 2)
+    y = spconv.SparseSequential(*layers)(none).features
+    assert y.shape == (0, 5)
+    assert len(torch.autograd.grad(y.sum(), layers[0][1].weight)) == 1
+
+
 def test_sequential_is_a_list() -> None:
     a, b, c = nn.ReLU(), nn.ReLU(), nn.Identity()
     net = spconv.SparseSequential(OrderedDict(one=a, two=b), three=c)

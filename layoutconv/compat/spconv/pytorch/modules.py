@@ -62,7 +62,8 @@ class SparseSequential(SparseModule):
     through torch's modules and through batch norms of ours, too, so that they have the channels and
     the dtype that those after them expect, and parameters get gradients, of zeros: spconv passes
     over modules of features there. A batch norm in training counts such a batch, and its running
-    statistics stay. Modules of users, which may refuse it, are passed over as in spconv.
+    statistics stay. Modules of users, which may refuse it, are passed over as in spconv, and so is
+    what then has other channels.
 
     >>> from .conv import SubMConv3d
     >>> net = SparseSequential(SubMConv3d(4, 16, 3), nn.BatchNorm1d(16), nn.ReLU())
@@ -114,7 +115,7 @@ class SparseSequential(SparseModule):
                 input = module(input)
             elif fuses and type(module) is nn.Identity and is_bare(module):
                 input = input.shadow_copy()
-            elif input.indices.shape[0] > 0 or takes_no_rows(module):
+            elif input.indices.shape[0] > 0 or takes_no_rows(module, input.features.shape[1]):
                 features = module(input.features)
                 if writes:
                     input.features = features
