@@ -24,7 +24,7 @@ from ..ops.autocast import autocast_dtype, without_autocast
 from ..ops.call_cache import sparse as calls
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import has_gradient, wide_sums
-from ..ops.guard import is_constant, is_plain, wants_gradient
+from ..ops.guard import guards_of_torch_hold, is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from ..sparse.coords.cell_errors import traced
 from ..sparse.coords.row_plan import poisoned
@@ -341,6 +341,7 @@ def _is_recorded_later(
     """Return whether autograd records a call, and it will be kept, to be recorded in its place."""
     bias, scale, residual, last, slope, _ = ending
     there = [t for t in (bias, scale, residual) if isinstance(t, torch.Tensor)]
+    columns = [t for t in there if t is not residual]  # of which there is a guard of its own
     numbers = found.taps, found.mirrored, groups, last, slope
     return (
         wants_gradient(x, weight, *there)
@@ -348,6 +349,7 @@ def _is_recorded_later(
         and not _is_depthwise(x, groups)
         and len(found.outputs) > 1
         and weight.numel() > 0
+        and guards_of_torch_hold(x, weight, *columns)
         and calls.remembers(numbers, (x, weight), ending)
     )
 

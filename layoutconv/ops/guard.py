@@ -216,16 +216,28 @@ def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
     >>> guard_of(x, rows=True)(torch.ones(5, 3)), guard_of(x, rows=True)(torch.ones(2, 5))
     (True, False)
     """
-    guards = TENSOR_GUARDS
-    if guards is None or len(set(map(id, tensors))) < len(tensors):
-        return _guard_in_python(*tensors, rows=rows)  # torch's is false if any is there twice
+    if not guards_of_torch_hold(*tensors):
+        return _guard_in_python(*tensors, rows=rows)
     sizes: Any = None
     strides: Any = None
     if rows:
         sizes = [[*_shape(tensor, rows)] for tensor in tensors]
         strides = [[*tensor.stride()] for tensor in tensors]
-    alike: Guard = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    made = TENSOR_GUARDS(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+    alike: Guard = made.check
     return alike
+
+
+def guards_of_torch_hold(*tensors: Any) -> bool:
+    """Return whether guards of tensors are torch's, which alone may hold under autocast.
+
+    They are false if a tensor is there twice.
+
+    >>> x, y = torch.ones(2), torch.ones(2)
+    >>> guards_of_torch_hold(x, y), guards_of_torch_hold(x, x)
+    (True, False)
+    """
+    return TENSOR_GUARDS is not None and len(set(map(id, tensors))) == len(tensors)
 
 
 def _shape(tensor: Tensor, rows: bool) -> tuple[int | None, ...]:

@@ -16,7 +16,7 @@ import layoutconv as lc
 from layoutconv.base.caches import clear_caches
 from layoutconv.cpu import gathered_passes
 from layoutconv.errors import ArgumentTypeError
-from layoutconv.ops import dense_passes
+from layoutconv.ops import dense_passes, guard
 
 DTYPES = torch.float16, torch.bfloat16
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -213,8 +213,11 @@ SPARSE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "an activation without a gradient": lambda x, w: on_cells(x, w, activation="gelu"),
     "one row": lambda x, w: on_cells(x[:1], w),
     "a scale": lambda x, w: on_cells(x, w, scale=0.5),
+    "the features as a residual": lambda x, w: on_cells(x, w[:4], residual=x),
+    "a tensor twice": lambda x, w: on_cells(x, w, ONES, scale=ONES),
 }
-KEPT = "sums", "bias", "relu"
+ONES = torch.ones(6)
+KEPT = "sums", "bias", "relu", "the features as a residual"
 
 
 def on_cells(x: Tensor, w: Tensor, *others: Any, **options: Any) -> Tensor:
@@ -283,9 +286,32 @@ def test_layers_of_clouds_that_are_never_kept_compute_once(name: str) -> None:
     assert y.requires_grad
 
 
+def test_layers_of_clouds_compute_once_where_torch_has_no_guards(monkeypatch: Any) -> None:
+    """Guards in Python do not hold under autocast: what is kept is never found."""
+    clear_caches()
+    monkeypatch.setattr(guard, "TENSOR_GUARDS", None)
+    compute, counts = gathered_passes.forward, list[Any]()
+
+    def counted(*args: Any, **named: Any) -> Tensor:
+        counts.append(args)
+        return compute(*args, **named)
+
+    monkeypatch.setattr(gathered_passes, "forward", counted)
+    x, w = torch.randn(len(CELLS), 4).bfloat16(), torch.randn(6, 3, 3, 4).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        for calls in 1, 2, 3:
+            assert on_cells(x, w).requires_grad
+            assert len(counts) == calls
+    clear_caches()
+
+
 def test_arguments_of_layers_of_clouds_are_checked_first() -> None:
     x, w = torch.randn(len(CELLS), 4).requires_grad_(), torch.randn(6, 3, 3, 4).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(ArgumentTypeError, match="`slope`"):
         on_cells(x, w, activation="leaky_relu", slope="0.1")
+    x = x.detach().bfloat16()
+    for name, wrong in {"bias": [1.0] * 6, "scale": "1", "residual": [0.0]}.items():
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(ArgumentTypeError, match=name):
+            on_cells(x, w, **{name: wrong})
     assert torch.is_grad_enabled()
     assert not torch.is_autocast_enabled("cpu")
