@@ -205,6 +205,22 @@ def close(eager: Sequence[Tensor], found: Sequence[Tensor], what: str) -> float:
     return farthest
 
 
+def overflown(eager: Tensor, found: Tensor) -> Tensor:
+    """A gradient with infinity where autocast's dtype, and ``found``, has that for its numbers.
+
+    Sums of an eager filter's gradient are not rounded to 16 bits, those with fixed rows are.
+
+    >>> with torch.autocast("cpu", torch.float16):
+    ...     overflown(torch.tensor([7e4, 7e4]), torch.tensor([torch.inf, 7e4]))
+    tensor([   inf, 70000.])
+    """
+    kind = eager.device.type
+    if eager.shape != found.shape or not torch.is_autocast_enabled(kind):
+        return eager
+    lowered = eager.to(torch.get_autocast_dtype(kind)).to(eager.dtype)
+    return torch.where(found.isinf() & (lowered == found), found, eager)
+
+
 _WHY = "something reads rows without a cell, or counts them, or is random"
 _TINY = 1e-300
 

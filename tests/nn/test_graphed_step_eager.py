@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import layoutconv as lc
+from layoutconv.base.torch_internals import functions_that_look
 from layoutconv.nn.step_bucket import Step
 from layoutconv.nn.training_state import Gradients
 from layoutconv.sparse import SparseTensor
@@ -212,6 +213,51 @@ def test_a_step_without_parameters_is_torchs_error(graphs: bool) -> None:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="does not require grad"):
                 step(x)
+
+
+class Stored(torch.autograd.Function):
+    """A filter's gradient: its sums, and rounded with fixed rows, as a sparse layer's on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, weight: Tensor, of_cells: bool) -> Tensor:
+        ctx.save_for_backward(features)
+        ctx.rounds = of_cells and functions_that_look() > 0
+        return features * weight
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[None, Tensor, None]:
+        found = (ctx.saved_tensors[0] * given[0]).sum(0)
+        return None, found.half().float() if ctx.rounds else found, None
+
+
+class Filter(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.weight, self.kind = nn.Parameter(torch.ones(3)), kind
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        features = Stored.apply(x.features, self.weight, self.kind == "rounded")  # type: ignore[no-untyped-call]
+        if self.kind == "infinite" and functions_that_look():
+            features = features * torch.inf
+        return x.replace(features)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["as it is", "rounded", "infinite"])
+def test_gradients_beyond_float16_may_be_infinite_with_fixed_rows(
+    kind: str, dtype: torch.dtype
+) -> None:
+    """In steps with loss scales that are too large yet, of filters that autocast rounds alone."""
+    net = Filter(kind)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    step = step_of(net, squares, scaler=scaler)
+    for _ in range(3):
+        net.zero_grad()
+        with torch.autocast("cpu", dtype):
+            step(cloud(200, 0))
+    fits = kind == "as it is" or (kind == "rounded" and dtype is torch.float16)
+    assert (step.report().hits > 0) == fits
+    assert bool(net.weight.grad.isinf().all()) == (kind == "rounded" and fits)  # type: ignore[union-attr]
 
 
 def test_gradients_are_added_when_it_is_asked_for_and_not_before() -> None:
