@@ -1,4 +1,4 @@
-"""The plots of performance.md: ``python docs/make_speed.py`` writes speed.svg and roofline.svg.
+"""The plots of speed: ``python docs/make_speed.py`` writes speed.svg and roofline.svg.
 
 They read their figures from the tables of performance.md, so that one place has them.
 """
