@@ -15,7 +15,7 @@ Padding = int | Sequence[int | tuple[int, int]]
 
 @dataclass(frozen=True, init=False)
 class ConvProblem:
-    """A convolution, in truth the cross-correlation that deep learning calls so, in 1-D to 3-D.
+    """A convolution in 1-D to 3-D; as usual in deep learning, it is a cross-correlation.
 
     Attributes:
         activation: extents of the input in the order of memory: ``(N, D, H, W, C)``, ``(N, H, W,

@@ -45,7 +45,7 @@ def pack(
     dynamic_shapes: Any = None,
     processes: int | None = None,
 ) -> int:
-    """Write a network to a file that is served without its source, a compiler or the CuTe DSL.
+    """Write a network to a file that runs without its source, a compiler or the CuTe DSL.
 
     The file has the network as ``torch.export`` has it, its weights, the machine code of every
     kernel that a call like the example asks for, linked into one library, and what was chosen for

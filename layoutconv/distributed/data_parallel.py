@@ -11,7 +11,7 @@ from .agreement import Agreement
 
 
 def mean_over_ranks(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The mean of all ranks' values, such that ``DistributedDataParallel`` makes its gradient.
+    """The mean over the values of all ranks, with a gradient for ``DistributedDataParallel``.
 
     Args:
         values: any shape, a loss per point, say; a different number on each rank, on some none.

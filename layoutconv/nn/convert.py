@@ -73,7 +73,7 @@ def convert(
 
 
 def convert(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
-    """Let this package compute the convolutions of a model; returns the model.
+    """Replace torch's convolutions of a model by this package's; returns the model.
 
     Modules of torch's ``Conv*d`` and ``ConvTranspose*d`` become those of :mod:`layoutconv.nn`,
     ``module`` included, and so do modules of subclasses that leave the forward pass as it is, or

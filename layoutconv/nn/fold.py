@@ -26,7 +26,7 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 def fold_batch_norms(module: Module) -> Module:
-    """Let convolutions do what the batch norm and the activation after them do, in place; returns
+    """Fold batch norms and activations into the convolutions before them, in place; returns
     the model.
 
     A convolution of :mod:`layoutconv.nn`, dense or sparse, followed by a batch norm, an activation,

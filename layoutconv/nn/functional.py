@@ -134,7 +134,7 @@ def conv3d(
     return_statistics: bool = False,
     executor: str | None = None,
 ) -> Any:
-    """Convolution over three spatial modes, in truth the cross-correlation, as torch's.
+    """Convolution over three spatial modes; like torch's, it is a cross-correlation.
 
     Args:
         input: (N, C, D, H, W), or (C, D, H, W); N may be 0. float16, bfloat16, float32, float64,

@@ -123,7 +123,7 @@ class Graphed(GraphedCalls, torch.nn.Module):
 def graphed(
     net: torch.nn.Module, *, factor: float = 1.25, buckets: int = 16, nbytes: int | None = None
 ) -> Graphed:
-    """``net`` as CUDA graphs: new clouds each call, kernel maps included, one launch.
+    """``net`` as CUDA graphs, including kernel maps: one launch per call, on new clouds.
 
     The first call of a kind is eager. It finds out how many rows every level has, and a graph is
     captured for ``factor`` times as many, a *bucket*. Calls that fit are copied into its memory and

@@ -118,7 +118,7 @@ def graphed_step(
     buckets: int = 16,
     nbytes: int | None = None,
 ) -> GraphedStep:
-    """Forward, loss and backward of a training step as CUDA graphs: new clouds each call.
+    """Forward, loss and backward of a training step as CUDA graphs, on new clouds in each call.
 
     ``step = graphed_step(net, loss)``, and ``value = step(input, *targets)`` does what these do::
 

@@ -124,7 +124,7 @@ def quantize(
     inplace: bool = False,
     return_report: bool = False,
 ) -> Any:
-    """Have a network's convolutions, sparse and dense, run in 8 bits; returns the network.
+    """Quantise a network's sparse and dense convolutions to 8 bits; returns the network.
 
     Batch norms are folded first, by :func:`fold_batch_norms`. Then the network runs on the batches,
     and the greatest magnitudes that layers read become their scales: symmetric, one per tensor of

@@ -70,8 +70,8 @@ def subm_conv(
     residual: SparseTensor | Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> SparseTensor:
-    """Submanifold convolution: its outputs are its inputs' cells, row for row (Graham and van der
-    Maaten, *Submanifold Sparse Convolutional Networks*, 2017).
+    """Submanifold convolution: the output cells are the input cells, row for row (Graham and van
+    der Maaten, *Submanifold Sparse Convolutional Networks*, 2017).
 
     Args:
         input: features (rows, C) of float16, bfloat16, float32 or float64; without gradients also
@@ -231,7 +231,7 @@ def sparse_inverse_conv(
     residual: SparseTensor | Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> SparseTensor:
-    """The way back from a strided convolution: to the cells that this had as inputs.
+    """Convolution from the outputs of a strided convolution back to the cells of its inputs.
 
     Args:
         kernel_map: the map of the convolution that is gone back through; by default the one that

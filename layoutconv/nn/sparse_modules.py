@@ -454,7 +454,7 @@ class SparseConvTranspose4d(ConvTransposeOf):
 
 
 class SparseInverseConv1d(InverseOf):
-    """The way back over one spatial mode: :func:`layoutconv.sparse_inverse_conv` as a module.
+    """Inverse convolution over one spatial mode: :func:`layoutconv.sparse_inverse_conv`.
 
     As :class:`SparseInverseConv3d`.
     """
@@ -463,7 +463,7 @@ class SparseInverseConv1d(InverseOf):
 
 
 class SparseInverseConv2d(InverseOf):
-    """The way back over two spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
+    """Inverse convolution over two spatial modes: :func:`layoutconv.sparse_inverse_conv`.
 
     As :class:`SparseInverseConv3d`.
     """
@@ -472,7 +472,7 @@ class SparseInverseConv2d(InverseOf):
 
 
 class SparseInverseConv3d(InverseOf):
-    """The way back over three spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
+    """Inverse convolution over three spatial modes: :func:`layoutconv.sparse_inverse_conv`.
 
     Its ``forward(input, kernel_map=None, residual=None)`` goes back to the cells that the
     convolution had, whose map ``kernel_map`` is: by default the one that made ``input``'s cells.
@@ -488,7 +488,7 @@ class SparseInverseConv3d(InverseOf):
 
 
 class SparseInverseConv4d(InverseOf):
-    """The way back over four spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
+    """Inverse convolution over four spatial modes: :func:`layoutconv.sparse_inverse_conv`.
 
     As :class:`SparseInverseConv3d`.
     """

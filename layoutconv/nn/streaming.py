@@ -27,7 +27,7 @@ def stream(
     out: Any = None,
     progress: bool = True,
 ) -> Tensor:
-    """Return what a submanifold layer makes of a cloud of any number of voxels, in bounded memory.
+    """Run a submanifold layer on a cloud of any number of voxels, in bounded memory.
 
     A chunk of the cloud after the other goes to the device, with its halo, and comes back to the
     host: the device holds ``chunks.max_rows`` rows at a time, their halo and their kernel map, and

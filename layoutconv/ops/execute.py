@@ -43,7 +43,7 @@ def execute(
     atomic: bool = False,
     check: bool = False,
 ) -> Any:
-    """Compute ``D[m, n] = sum_k A[m, k] * B[n, k]`` of a GEMM view, where the tensors are.
+    """Compute ``D[m, n] = sum_k A[m, k] * B[n, k]`` of a GEMM view, on the tensors' device.
 
     A view with a third mode is a batch of such products, ``D[m, n, l]``.
 

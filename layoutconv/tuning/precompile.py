@@ -41,7 +41,7 @@ def precompile(
     processes: int | None = None,
     tick: Tick | None = None,
 ) -> int:
-    """Compile the kernels that a call needs, in several processes at once; how many were missing.
+    """Compile the missing kernels of a call in several processes; return how many there were.
 
     A kernel takes a second or two, and a network has dozens, which its first call compiles one
     after another. Here ``function(*arguments)``, a forward pass or a step of training, is called

@@ -67,7 +67,7 @@ def tune(
     measure: Measure | None = None,
     tick: Tick | None = None,
 ) -> Tuned:
-    """Measure the tiles that may run a view on this GPU, and remember the fastest for its like.
+    """Time the legal tiles of a view on this GPU, and keep the fastest for similar views.
 
     The tiles are those of the family that fit the GPU, with the numbers of parts of a sum that the
     cost model finds sensible. Views of the same kernel, of sizes that round to the same powers of

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def broadcast(values: Tensor, x: SparseTensor) -> SparseTensor:
-    """The values of each image at every cell that ``x`` has of it.
+    """One row of values per image, copied to each cell of that image in ``x``.
 
     Args:
         values: (N, C), a row for each image, as :func:`layoutconv.nn.sparse_global_pool` gives.

@@ -31,7 +31,7 @@ def devoxelize(
     voxel_size: float | Sequence[float] | None = None,
     origin: Sequence[float] | None = None,
 ) -> Tensor:
-    """The features of voxels at points, (points, C): the way back from :func:`voxelize`.
+    """The features of voxels at points, (points, C): the counterpart of :func:`voxelize`.
 
     Args:
         voxels: what :func:`voxelize` returned, or its ``replace`` with other features; or any

@@ -32,7 +32,7 @@ def splat(
     onto: SparseTensor | None = None,
     origin: Sequence[float] | None = None,
 ) -> SparseTensor:
-    """The points of a cloud shared out among the voxels whose centres are around them.
+    """Distribute each point of a cloud over the voxels whose centres surround it.
 
     A point gives its columns to two voxels per mode, 8 in space, with the weights of linear
     interpolation: the transpose of :func:`devoxelize` in mode ``linear``, but for weights that are

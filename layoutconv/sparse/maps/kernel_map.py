@@ -34,7 +34,7 @@ def submanifold_map(
     dilation: Ints = 1,
     offsets: Sequence[Sequence[int]] | None = None,
 ) -> KernelMap:
-    """The map of a submanifold convolution, whose outputs are its inputs' cells, row for row.
+    """The map of a submanifold convolution: the output cells are the input cells, row for row.
 
     Args:
         coordinates: the cells.

@@ -43,7 +43,7 @@ def tap_masks(index: Tensor) -> Tensor:
 
 
 def tile_taps(index: Tensor, rows: int) -> Tensor:
-    """Which taps a tile of ``rows`` consecutive rows has: bool (tiles, taps).
+    """The active taps of each tile of ``rows`` consecutive rows: bool (tiles, taps).
 
     These are what a kernel multiplies; it finds them itself. ``index`` is as of :func:`tap_masks`.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class KernelMap:
-    """Which row of the inputs a tap of a row of the outputs reads.
+    """The input row that each tap of each output row reads.
 
     Args:
         inputs, outputs: the cells of both.

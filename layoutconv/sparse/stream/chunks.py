@@ -23,7 +23,7 @@ from .staging import Arriving, staging
 
 
 class Chunk(NamedTuple):
-    """Some rows of a cloud, and what a filter reads around them.
+    """Some rows of a cloud, and the rows around them that a filter reads.
 
     The map's outputs are the cells of ``rows``; its inputs are these, then those of ``halo``.
     """

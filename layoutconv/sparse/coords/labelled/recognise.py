@@ -13,7 +13,7 @@ from .semantic_kitti import SemanticKitti
 
 
 def labelled_clouds(root: str | os.PathLike[str], split: str = "train") -> LabelledClouds:
-    """The labelled clouds of a folder, whoever published it.
+    """The labelled clouds of a folder of SemanticKITTI, nuScenes-lidarseg or ScanNet.
 
     Args:
         root: a folder that has ``sequences`` (:class:`SemanticKitti`), ``lidarseg``

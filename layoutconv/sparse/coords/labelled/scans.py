@@ -20,7 +20,7 @@ IGNORED = -100  # what torch's cross_entropy leaves out unless it is told otherw
 
 @dataclass(frozen=True, eq=False)
 class LabelledCloud:
-    """The points of a scan and what each of them is.
+    """The points of a scan and the class of each.
 
     Attributes:
         name: of the scan in its folder, such as ``08/000042``.
