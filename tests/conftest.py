@@ -12,10 +12,21 @@ from types import ModuleType
 import pytest
 
 from .grid_cover import uncovered
-from .stand_ins import clock, compilations, dense_execute, gpu, kernel_folder, spoiled, staged
+from .stand_ins import (
+    clock,
+    compilations,
+    dense_execute,
+    gpu,
+    kernel_folder,
+    spoiled,
+    staged,
+    ungathered,
+)
+from .watched import watched
 
 __all__ = [
     "clock", "compilations", "dense_execute", "gpu", "kernel_folder", "spoiled", "staged",
+    "ungathered", "watched",
 ]  # fmt: skip
 
 _BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"

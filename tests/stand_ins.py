@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from .watched import Watch
+
 
 class Gpu:
     """A GPU that is not there: what the library asks of one, a test answers.
@@ -120,19 +122,11 @@ def kernel_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 
 @pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def compilations(watched: Watch) -> list[tuple[Any, ...]]:
     """Views and specs that kernels of the template are compiled for, one after the other."""
     from layoutconv.kernels.compile import build
 
-    found: list[tuple[Any, ...]] = []
-    original = build.build
-
-    def noted(*of: Any) -> Any:
-        found.append(of)
-        return original(*of)
-
-    monkeypatch.setattr(build, "build", noted)
-    return found
+    return watched("build", build, note=lambda call: call.args)
 
 
 @pytest.fixture
@@ -141,6 +135,20 @@ def dense_execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., An
     from layoutconv.ops import dense_passes
 
     return partial(monkeypatch.setattr, dense_passes, "execute")
+
+
+@pytest.fixture
+def ungathered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function: sparse layers on a CPU run views from now on, as a GPU does, where they gathered
+    products.
+    """
+    from layoutconv.ops import sparse_calls, sparse_operators
+
+    def end() -> None:
+        for module in (sparse_calls, sparse_operators):
+            monkeypatch.setattr(module, "is_gathered", lambda tensor: False)
+
+    return end
 
 
 @pytest.fixture

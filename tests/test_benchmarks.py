@@ -131,12 +131,11 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load_benchmark, small, 
 
 
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(
-    load_benchmark, small, monkeypatch, gpu
+    load_benchmark, small, monkeypatch, gpu, watched
 ):
     from layoutconv.gpu import filter_choice
 
-    copies, copy = [], filter_choice.k_major_filter
-    monkeypatch.setattr(filter_choice, "k_major_filter", lambda w: copies.append(w) or copy(w))
+    copies = watched("k_major_filter", filter_choice)
     gpu.runs_kernels()
     gpu.like("sm_90a")
     monkeypatch.setattr(filter_choice, "LEAST", filter_choice.Least(1, 1))

@@ -135,18 +135,18 @@ class _OnGpu(torch.Tensor):
     is_cuda = True  # type: ignore[assignment]
 
 
-def test_a_neighbor_cache_does_not_wait_while_a_graph_is_captured(monkeypatch, gpu):
+def test_a_neighbor_cache_does_not_wait_while_a_graph_is_captured(watched, gpu):
     feats, coords, shape = cloud()
     weight = torch.randn(4, 3, 3, 3, 3, dtype=torch.float64)
     y, cache = sparse_submanifold_conv3d(feats, coords, shape, weight)
     gpu.says(is_current_stream_capturing=True)
-    monkeypatch.setattr(torch, "equal", None)  # which waits for the device
+    waits = watched("equal", torch)
     copied = coords.clone().as_subclass(_OnGpu)
     with torch._C.DisableTorchFunctionSubclass():
         again, _ = sparse_submanifold_conv3d(feats, copied, shape, weight, neighbor_cache=cache)
         with pytest.raises(ArgumentError, match="`neighbor_cache`: expected that of a call on the"):
             sparse_submanifold_conv3d(feats, copied[1:], shape, weight, neighbor_cache=cache)
-    monkeypatch.undo()
+    assert not waits
     assert torch.equal(y, again)
     copied[0, 1] += 1  # not looked at then, and so not taken as known afterwards
     with pytest.raises(ArgumentError, match="`neighbor_cache`: expected that of a call on the"):

@@ -26,6 +26,8 @@ from .blocks import PLANNED, REFUSED, SEEN, C, Conditional, Detecting, Other, Se
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from spconv_networks import residual_backbone, segmentation_unet
 
+from ..watched import Watch
+
 sys.path.pop(0)
 
 SHAPE = [41, 24, 16]
@@ -33,19 +35,13 @@ sums: list[str] = []  # of each convolution that something could be fused into: 
 
 
 @pytest.fixture(autouse=True)
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def kernels(watched: Watch) -> Iterator[None]:
     """A CPU that runs kernels; the call cache and plans are empty."""
     sparse_calls.forget()
     blocks._plans.clear()
     sums.clear()
-    with_following = spconv.conv.SparseConvolution.with_following
-
-    def noted(self: Any, *given: Any) -> Any:
-        made = with_following(self, *given)
-        sums.append("" if made is None else "fused")
-        return made
-
-    monkeypatch.setattr(spconv.conv.SparseConvolution, "with_following", noted)
+    note = lambda call: sums.append("" if call.result is None else "fused")  # noqa: E731
+    watched("with_following", spconv.conv.SparseConvolution, note=note)
     with fused():
         yield
     sparse_calls.forget()
@@ -305,7 +301,9 @@ def test_largest_counts_are_counted() -> None:
     assert net[0].get_max_num_voxels() == len(y.indices)
 
 
-def test_no_operator_of_torch_runs_between_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_operator_of_torch_runs_between_convolutions(
+    monkeypatch: pytest.MonkeyPatch, ungathered: Callable[[], None]
+) -> None:
     """A backbone over known maps runs nothing but launches."""
     net, x = drawn(residual_backbone(spconv, C, 0.5)).half(), cloud(1, C, torch.float16)
     launches = []
@@ -316,7 +314,7 @@ def test_no_operator_of_torch_runs_between_convolutions(monkeypatch: pytest.Monk
 
     with torch.no_grad():
         net(x)
-        monkeypatch.setattr(sparse_calls, "is_gathered", lambda *_: False)
+        ungathered()
         monkeypatch.setattr(sparse_calls.PassOnCPU, "result", launch)
         sparse_calls.forget()
         for _ in range(3):
@@ -346,18 +344,25 @@ def test_what_is_fused_of_a_block(kind: type) -> None:
 
 def test_a_plan_is_of_the_block_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attributes of a block and of its class, and functions that it calls."""
-    net, x = drawn(spconv.SparseSequential(Conditional())), cloud(3)
+
+    class Changing(Conditional):
+        deep: object
+
+    net, x = drawn(spconv.SparseSequential(Changing())), cloud(3)
     block: Any = net[0]
     for times, deep, downsample, count in (
         (1, True, None, 1), (2, True, None, 1), (2, False, None, 1), (2, True, shortcut(), 1),
         (1, True, None, 1), (2.0, True, None, 1), (1, 0, None, 1),
     ):  # fmt: skip
-        block.times, block.downsample = times, downsample
-        monkeypatch.setattr(Conditional, "deep", deep)
+        block.times, block.downsample, Changing.deep = times, downsample, deep
         both(net, x, count=count)
-    other = spconv.SparseSequential(Other()).eval()
+
+    class Replaced(Other):
+        pass
+
+    other = spconv.SparseSequential(Replaced()).eval()
     both(other, x, count=1)
-    monkeypatch.setattr(Other, "between", lambda self, out: self.conv2(out))
+    Replaced.between = lambda self, out: self.conv2(out)
     both(other, x)
     detecting = spconv.SparseSequential(Detecting()).eval()
     both(detecting, x, count=2)

@@ -7,7 +7,6 @@ import gc
 import pickle
 import sys
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from layoutconv.cpu import gathered_passes
 from layoutconv.cpu.gather_products import GatherPlan
 from layoutconv.cpu.gathered_passes import plan_of
 from layoutconv.errors import ArgumentError
-from layoutconv.ops import sparse_calls, sparse_operators
+from layoutconv.ops import sparse_calls
 from layoutconv.sparse import Coordinates, strided_map, submanifold_map
 
 
@@ -95,7 +94,7 @@ MAPS = {
 }
 
 
-def layer(found, dtype, by_views, monkeypatch):
+def layer(found, dtype):
     """A layer with its gradients, first by the operator, then by a call that is known."""
     generator = torch.Generator().manual_seed(1)
 
@@ -107,31 +106,27 @@ def layer(found, dtype, by_views, monkeypatch):
     x, w, bias = integers(rows, 4), integers(6, 3, 3, 3, 2), integers(6)
     residual, pulled = integers(own, 6), integers(own, 6).detach()
     sparse_calls.forget()
-    with monkeypatch.context() as patch:
-        if by_views:
-            elsewhere = SimpleNamespace(runs_kernels=lambda tensor: True)
-            patch.setattr(sparse_operators, "devices", elsewhere)
-            patch.setattr(sparse_calls, "is_gathered", lambda tensor: False)
-        else:
-            patch.setattr(sys.modules["layoutconv.ops.execute"], "execute_cpu", None)
-            patch.setattr(sparse_calls, "execute_cpu", None)
-        results = []
-        for _ in range(2):
-            y = lc.subm_conv(
-                lc.SparseTensor(x, found.inputs), w, bias, kernel_map=found, groups=2,
-                residual=residual, activation="relu",
-            ).features  # fmt: skip
-            results += [y, *torch.autograd.grad(y, (x, w, bias, residual), pulled)]
+    results = []
+    for _ in range(2):
+        y = lc.subm_conv(
+            lc.SparseTensor(x, found.inputs), w, bias, kernel_map=found, groups=2,
+            residual=residual, activation="relu",
+        ).features  # fmt: skip
+        results += [y, *torch.autograd.grad(y, (x, w, bias, residual), pulled)]
     return results
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize("name", MAPS)
-def test_layers_are_gathered_and_have_the_numbers_of_views(name, dtype, monkeypatch):
-    results = [layer(MAPS[name](), dtype, views, monkeypatch) for views in (False, True)]
-    for got, want in zip(*results, strict=True):
+def test_layers_are_gathered_and_have_the_numbers_of_views(name, dtype, watched, ungathered):
+    by_views = watched("execute_cpu", sys.modules["layoutconv.ops.execute"], sparse_calls)
+    gathered = layer(MAPS[name](), dtype)
+    assert not by_views
+    ungathered()
+    for got, want in zip(gathered, layer(MAPS[name](), dtype), strict=True):
         assert got.dtype == want.dtype
         assert torch.equal(got, want)  # sums of small integers are exact
+    assert len(by_views) >= 4  # forward passes and gradients
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
@@ -186,18 +181,12 @@ class Net(torch.nn.Module):
         return self.layers(lc.SparseTensor(features, cells, (9, 9, 9), 1)).features
 
 
-def test_layers_of_an_exported_network_share_the_plan_of_a_map(monkeypatch):
+def test_layers_of_an_exported_network_share_the_plan_of_a_map(watched):
     net, features = Net().eval(), torch.randn(150, 4)
     rows = torch.export.Dim("rows", min=2, max=1 << 20)
     shapes = {"features": {0: rows}, "cells": {0: rows}}
     program = torch.export.export(net, (features, CELLS.cells), dynamic_shapes=shapes)
-    made = []
-
-    def counted(*arguments):
-        made.append(GatherPlan(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(gathered_passes, "GatherPlan", counted)
+    made = watched("GatherPlan", gathered_passes)
     got = program.module()(features[:140], CELLS.cells[:140])
     assert len(made) == 2
     torch.testing.assert_close(got, net(features[:140], CELLS.cells[:140]))

@@ -26,6 +26,7 @@ from layoutconv.sparse.views import kernel_map_view
 
 from ..stand_ins import Gpu
 from ..warm_process import run_python
+from ..watched import Watch
 from .networks import IMAGES, ROWS, cloud, dense, equal, sparse
 
 ROOT = Path(__file__).parents[2]
@@ -172,12 +173,12 @@ def test_a_call_of_a_pack_plans_for_the_gpu_that_it_was_made_for(gpu: Gpu) -> No
 
 
 def test_a_call_of_a_pack_chooses_what_was_measured_and_measures_nothing(
-    monkeypatch: pytest.MonkeyPatch, gpu: Gpu
+    monkeypatch: pytest.MonkeyPatch, gpu: Gpu, watched: Watch
 ) -> None:
     view = kernel_map_view(torch.zeros(27, 4096, dtype=torch.int32).T, 64, 64)
     gpu.like("sm_80")
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
-    monkeypatch.setattr(select.handed, "tune_at_need", lambda *_, **__: pytest.fail("measured"))
+    measured = watched("tune_at_need", select.handed)
 
     def chosen(choices: Any) -> select.Choice:
         with planned_as(Planned(MACHINES["sm_80"], choices)):
@@ -187,3 +188,4 @@ def test_a_call_of_a_pack_chooses_what_was_measured_and_measures_nothing(
     other = TileConfig((64, 64, 32), (2, 2), 3)
     assert by_model.spec.tile != other
     assert chosen({by_model.key: (other, 1)}).spec.tile == other
+    assert not measured

@@ -33,6 +33,7 @@ from layoutconv.view.gemm_view import GemmView
 
 from .. import precision
 from ..stand_ins import Gpu
+from ..watched import Watch
 from .addresses import tensor_at
 
 # Views of kernels, where the filters that they got start, and these.
@@ -164,11 +165,9 @@ def test_the_executor_turns_under_the_rule_alone(
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_gradients_of_any_order_and_under_compile(
-    stride: int, monkeypatch: pytest.MonkeyPatch
+    stride: int, monkeypatch: pytest.MonkeyPatch, watched: Watch
 ) -> None:
-    copies: list[Tensor] = []
-    copy = room.k_major_filter
-    monkeypatch.setattr(room, "k_major_filter", lambda w: copies.append(copy(w)) or copies[-1])
+    copies = watched("k_major_filter", room)
     # Tensors of the CPU, so that views run by its executor: what is not known of a call.
     monkeypatch.setattr(dense_calls, "devices", SimpleNamespace(runs_kernels=lambda tensor: False))
     x, w = integers(2, 4, 9, 8).requires_grad_(), integers(8, 4, 3, 3, seed=1).requires_grad_()

@@ -18,6 +18,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.gpu.launch import Launch, OverMap
 from layoutconv.gpu.map_views import Over
+from layoutconv.nn import sparse
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
 from layoutconv.ops import call_cache, sparse_calls
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
@@ -73,7 +74,7 @@ def results(convolution: Any, x: SparseTensor, order: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
-def test_a_cloud_that_is_new_has_the_bits_of_the_first(convolution, order, monkeypatch):
+def test_a_cloud_that_is_new_has_the_bits_of_the_first(convolution, order, watched):
     want = {}
     for rows, seed in ((40, 1), (61, 2), (40, 3)):
         sparse_calls.forget()
@@ -81,19 +82,17 @@ def test_a_cloud_that_is_new_has_the_bits_of_the_first(convolution, order, monke
     sparse_calls.forget()
     results(convolution, cloud(50, 0), order)
 
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a call that is known was checked again")
-
-    monkeypatch.setattr("layoutconv.nn.sparse.check_operands", refuse)
+    checked = watched("check_operands", sparse)
     for rows, seed in ((40, 1), (61, 2), (40, 3)):
         x = cloud(rows, seed)
         for _ in range(2):
             got = results(convolution, x, order)
             assert all(map(torch.equal, got, want[seed]))
+    assert not checked  # again, as a call that is known
 
 
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
-def test_under_autocast_a_call_is_known_too(convolution, monkeypatch):
+def test_under_autocast_a_call_is_known_too(convolution, watched):
     """It has the bits of the first, and leaves autocast on, also where it is refused."""
 
     def lowered(x: SparseTensor) -> list[Tensor]:
@@ -107,10 +106,10 @@ def test_under_autocast_a_call_is_known_too(convolution, monkeypatch):
     assert [t.dtype for t in want] == [torch.bfloat16, *[torch.float32] * 3]
     sparse_calls.forget()
     lowered(x)
-    monkeypatch.setattr("layoutconv.nn.sparse.check_operands", None)
+    checked = watched("check_operands", sparse)
     got = lowered(cloud(61, 2))
     assert all(map(torch.equal, got, want))
-    monkeypatch.undo()
+    assert not checked
     with torch.autocast("cpu", torch.bfloat16):
         with pytest.raises(lc.errors.ArgumentError, match="weight"):
             subm_conv(x, FILTER[..., :2])

@@ -85,12 +85,12 @@ NAMES = ["kernel map", "groups", "pairs", "fprop", "wgrad"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_second_call_evaluates_no_layout(sparse, cloud, name, monkeypatch):
+def test_a_second_call_evaluates_no_layout(sparse, cloud, name, watched):
     view, a, b = views(cloud)[name]
     first = execute(view, a, b)
-    monkeypatch.setattr(products, "Panel", None)
-    monkeypatch.setattr(products, "PanelOperand", None)
+    evaluated = [watched(name, products) for name in ("Panel", "PanelOperand")]
     assert torch.equal(execute(view, a, b), first)
+    assert evaluated == [[], []]
 
 
 @pytest.mark.parametrize("room", [0, 3000, 40_000])
@@ -108,16 +108,17 @@ def test_what_is_kept_is_bounded_and_makes_no_difference(sparse, cloud, name, ro
     assert sum(piece.nbytes for piece in flat) <= room
 
 
-def test_a_batch_of_gathered_terms_is_no_loop_over_views(cloud, monkeypatch):
+def test_a_batch_of_gathered_terms_is_no_loop_over_views(cloud, monkeypatch, watched):
     """Problems without a term, too: their part of D is zero, not what was there."""
     pairs = cloud.pairs(2)
-    monkeypatch.setattr(GemmView, "at", None)
+    taken_apart = watched("at", GemmView)
     blocked(monkeypatch, terms=200)  # several lists of terms
     view = pairs_wgrad_view(pairs, 4, 6, in_rows=60, out_rows=60)
     g, x = integers(60, 6), integers(60, 4)
     out = torch.full((len(pairs.outputs), 6, 4), torch.nan)
     pairs.outputs[3] = -1
     execute(view, g, x, out)
+    assert not taken_apart
     rows = [torch.cat([t, torch.zeros(1, t.shape[1])]) for t in (g, x)]
     left, right = rows[0][pairs.outputs.long()], rows[1][pairs.inputs.long()]
     assert torch.equal(out, left.mT @ right)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from layoutconv.nn.sparse import subm_conv
 from layoutconv.ops import sparse_operators as operators
 from layoutconv.sparse import Coordinates, submanifold_map
 
+from .. import precision
+from ..watched import Watch
+
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
     reason="there is no Hopper",
@@ -21,19 +25,12 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def copies(watched: Watch) -> Iterator[list[int]]:
     """The filters that are copied, by where they start."""
-    found: list[int] = []
-    copy = filter_choice.k_major_filter
-
-    def counted(w: Tensor, *shape: Any) -> Tensor:
-        found.append(w.data_ptr())
-        return copy(w, *shape)
-
-    for module in (filter_choice, launch, operators):
-        monkeypatch.setattr(module, "k_major_filter", counted)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    return found
+    with precision.restored():
+        torch.backends.cudnn.allow_tf32 = True
+        owners = filter_choice, launch, operators
+        yield watched("k_major_filter", *owners, note=lambda call: call.args[0].data_ptr())
 
 
 def close(got: Tensor, want: Tensor) -> bool:

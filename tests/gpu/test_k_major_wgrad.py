@@ -9,7 +9,6 @@ import torch
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, wgrad_view
-from layoutconv.conv.k_major_wgrad import VoxelRows
 from layoutconv.gpu import packing_choice
 from layoutconv.gpu.packing_choice import multiplied_for, wgrad_packings
 from layoutconv.gpu.voxel_rows import voxel_rows
@@ -18,6 +17,7 @@ from layoutconv.ops.dense_passes import Pass
 from layoutconv.ops.epilogue_args import EpilogueArgs
 
 from .. import precision
+from ..watched import Watch
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
@@ -85,18 +85,11 @@ def test_every_way(name: str) -> None:
     assert tried
 
 
-def test_memory_starts_at_any_element(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_starts_at_any_element(monkeypatch: pytest.MonkeyPatch, watched: Watch) -> None:
     """Gradients of tensors in the middle of others, through the function that users call."""
     monkeypatch.setattr(packing_choice, "HOST", -1e9)  # whatever is saved
     dense_passes.forget()
-    found: list[int] = []
-    copy = packing_choice.voxel_rows
-
-    def noted(x: torch.Tensor, rows: VoxelRows) -> torch.Tensor:
-        found.append(x.data_ptr() % 16)
-        return copy(x, rows)
-
-    monkeypatch.setattr(packing_choice, "voxel_rows", noted)
+    found = watched("voxel_rows", packing_choice, note=lambda call: call.args[0].data_ptr() % 16)
     memory = torch.randn(2 * 64 * 64 * 512 + 1, device="cuda")
     x = memory[1:].view(2, 64, 64, 512).permute(0, 3, 1, 2)
     w = torch.randn(512, 512, 3, 3, device="cuda", requires_grad=True)

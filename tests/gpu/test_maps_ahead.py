@@ -21,6 +21,8 @@ from tests.gpu.test_graphed import poison
 from tests.nn.test_graphed import SHAPE, Levels, check_same, cloud, with_integers
 from tests.nn.test_graphed_step import eagerly, gradients, integers
 
+from ..watched import Watch
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 SIZES = 1500, 1480, 1300, 1510, 1200, 1450
@@ -37,23 +39,15 @@ def in_line() -> Iterator[None]:
         ahead.side_of = found
 
 
-def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+@pytest.fixture
+def counts(watched: Watch) -> list[int]:
     """The numbers of maps that are made beside."""
-    counts: list[int] = []
-    make = ahead.Ahead._make
-
-    def counted(self: ahead.Ahead, wanted: list[tuple[int, ahead.Asked]]) -> object:
-        counts.append(len(wanted))
-        return make(self, wanted)
-
-    monkeypatch.setattr(ahead.Ahead, "_make", counted)
-    return counts
+    return watched("_make", ahead.Ahead, note=lambda call: len(call.args[1]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_networks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks(dtype: torch.dtype, counts: list[int]) -> None:
     net = with_integers(Levels()).cuda().to(dtype)
-    counts = forks(monkeypatch)
     graph = lc.nn.graphed(net)
     with torch.no_grad():
         for number, rows in enumerate((*SIZES, 17, 9)):
@@ -64,9 +58,8 @@ def test_networks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(counts) >= 5
 
 
-def test_networks_of_spconvs_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_of_spconvs_names(counts: list[int]) -> None:
     net = with_integers(unet(spconv)).cuda().half()
-    counts = forks(monkeypatch)
     graph = lc.nn.graphed(net)
     with torch.no_grad():
         for number, rows in enumerate(SIZES):
@@ -92,10 +85,9 @@ def squares(y: SparseTensor) -> torch.Tensor:
     return lc.nn.reduce_cells(y.features.float().square(), y)
 
 
-def test_steps_have_the_bits_of_maps_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_have_the_bits_of_maps_in_line(counts: list[int]) -> None:
     net = trained()
     other = copy.deepcopy(net)
-    counts = forks(monkeypatch)
     step, plain = (lc.nn.graphed_step(one, squares) for one in (net, other))
     for number, rows in enumerate(SIZES):
         for one in net, other:

@@ -29,6 +29,8 @@ from layoutconv.planning.cost_model import ranked
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.view_rules import UnsupportedViewError
 
+from ..watched import Watch
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 CLOSE = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 4e-3}
@@ -163,7 +165,7 @@ def test_every_packing(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["ResNet's stem", "five channels", "a head"])
-def test_a_training_step_packs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_step_packs(name: str, monkeypatch: pytest.MonkeyPatch, watched: Watch) -> None:
     """Functions reach the copies, forward and backward, where the cost model wants them."""
     from layoutconv.gpu import packing_choice
     from layoutconv.ops import dense_passes
@@ -171,14 +173,7 @@ def test_a_training_step_packs(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     problem = PROBLEMS[name]
     larger = (4 * problem.N, *(2 * cells for cells in problem.spatial), problem.C)
     problem = replace(problem, activation=larger)
-    used: list[Any] = []
-    copy = packing_choice.pack_lines
-
-    def counted(x: Tensor, *rest: Any) -> Tensor:
-        used.append(rest[0])
-        return copy(x, *rest)
-
-    monkeypatch.setattr(packing_choice, "pack_lines", counted)
+    used = watched("pack_lines", packing_choice)
     monkeypatch.setattr(packing_choice, "HOST", -1e9)  # whatever is saved
     dense_passes.forget()
     x, w = random(problem.activation, torch.float16), random(problem.stored_filter, torch.float16)

@@ -22,6 +22,7 @@ from layoutconv.kernels.maps.row_order import Sizes
 from layoutconv.sparse.maps.taps import Taps
 
 from ..grid_cover import with_deep
+from ..watched import Watch
 from .cloud_launcher import OF_RANK, compiled, with_sizes
 
 
@@ -88,14 +89,8 @@ def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) ->
     assert found == {move + vector for vector in word} | slot
 
 
-def test_kernels_are_kept_by_rank(kernel_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Any] = []
-
-    def counted(*arguments: Any) -> Any:
-        built.append(arguments)
-        return build(*arguments)
-
-    monkeypatch.setattr(per_rank, "build", counted)
+def test_kernels_are_kept_by_rank(kernel_folder: Path, watched: Watch) -> None:
+    built = watched("build", per_rank)
     load: Callable[..., Any] = load_per_rank
     assert load(Search(1, True), "sm_80") is load(Search(1, True), "sm_80")
     assert load(Search(1, True), "sm_80") is not load(Search(2, True), "sm_80")

@@ -25,6 +25,7 @@ from layoutconv.planning.reduction_schedule import Launch, schedule
 from layoutconv.view.operands import row_major
 from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, run
 
+from ..watched import Watch
 from .simulated import simulated
 
 
@@ -308,15 +309,9 @@ def test_constants_are_those_of_the_kernel() -> None:
 
 
 def test_kernels_of_functions_are_kept_by_what_they_compute(
-    kernel_folder: Path, monkeypatch: pytest.MonkeyPatch
+    kernel_folder: Path, watched: Watch
 ) -> None:
-    compilations: list[Any] = []
-
-    def counted(*arguments: Any) -> Any:
-        compilations.append(arguments)
-        return build(*arguments)
-
-    monkeypatch.setattr(reduce_module, "build", counted)
+    compilations = watched("build", reduce_module)
     view = partials(3, 8)
     nest = make_nest([("source", view.source, 1), ("target", view.target, None)])
     (launch,) = schedule(nest, "float32", "float32", "float32", (16, 16), 1)

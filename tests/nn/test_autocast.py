@@ -18,6 +18,8 @@ from layoutconv.cpu import gathered_passes
 from layoutconv.errors import ArgumentTypeError
 from layoutconv.ops import dense_passes, guard
 
+from ..watched import Watch
+
 DTYPES = torch.float16, torch.bfloat16
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "conv2d": lambda x, w: lc.conv2d(x, w, None, 2, 1),
@@ -184,17 +186,10 @@ UNKEPT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", UNKEPT)
-def test_calls_that_are_not_kept_compute_once(name: str, monkeypatch: Any) -> None:
-    counts = []
-    compute = dense_passes.TorchPass.compute
-
-    def counted(*args: Any, **named: Any) -> Any:
-        counts.append(name)
-        return compute(*args, **named)
-
+def test_calls_that_are_not_kept_compute_once(name: str, watched: Watch) -> None:
     x, w = operands(torch.bfloat16)
     expected = UNKEPT[name](x, w.bfloat16())
-    monkeypatch.setattr(dense_passes.TorchPass, "compute", counted)
+    counts = watched("compute", dense_passes.TorchPass)
     for _ in range(2):
         counts.clear()
         with torch.autocast("cpu", torch.bfloat16):

@@ -15,6 +15,8 @@ from torch.nn import functional
 import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
+from ..watched import Watch
+
 
 def whole(*sizes: Any, **options: Any) -> lc.nn.CausalConv3d:
     """A layer of whole numbers in float64: results are exact, whatever computes them."""
@@ -93,23 +95,19 @@ def test_it_is_differentiable() -> None:
         assert torch.equal(got, wanted)
 
 
-def test_frames_that_are_written_in_place_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_are_written_in_place_are_not_copied(watched: Watch) -> None:
     layer, cache, x = whole(3, 4, 3, 1, 1), lc.nn.FrameCache(8), video(1, 3, 7, 4, 4)
     with torch.no_grad():
         parts = [layer(x[:, :, :1], cache)]
         memory = cache._memory
         assert memory is not None
-        copy, place = torch.Tensor.copy_, memory.untyped_storage().data_ptr()
-
-        def elsewhere(self: torch.Tensor, *args: Any) -> torch.Tensor:
-            assert self.untyped_storage().data_ptr() != place
-            return copy(self, *args)
-
-        monkeypatch.setattr(torch.Tensor, "copy_", elsewhere)
+        start_of = lambda t: t.untyped_storage().data_ptr()  # noqa: E731
+        copied = watched("copy_", torch.Tensor, note=lambda call: start_of(call.args[0]))
         for begin in (1, 3, 5):
             room = cache.room(x, 2)
             torch.add(x[:, :, begin : begin + 2], 0, out=room)
             parts.append(layer(room, cache))
+        assert start_of(memory) not in copied
         assert cache._memory is memory
         assert torch.equal(torch.cat(parts, 2), layer(x))
 

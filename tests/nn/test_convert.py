@@ -14,6 +14,8 @@ from torch.nn.utils import parametrize
 import layoutconv as lc
 from layoutconv.errors import ArgumentTypeError
 
+from ..watched import Watch
+
 
 def test_convert_swaps_in_place_and_a_network_trains_the_same():
     torch.manual_seed(0)
@@ -76,14 +78,13 @@ def gradients_of_a_step(net: torch.nn.Module, x: torch.Tensor) -> list[torch.Ten
 
 
 @pytest.mark.parametrize("executor", [None, "view"])
-def test_gradients_where_batch_norms_see_two_elements(executor, monkeypatch):
+def test_gradients_where_batch_norms_see_two_elements(executor):
     net, x = small_residual_network()
     ours = lc.nn.convert(deepcopy(net))
     if executor:
         for layer in ours.modules():
             if isinstance(layer, lc.nn.Conv2d):
-                function = partial(lc.conv2d, executor=executor)
-                monkeypatch.setattr(layer, "_function", function, raising=False)
+                layer._function = partial(lc.conv2d, executor=executor)  # type: ignore[misc]
     for found, expected in zip(
         gradients_of_a_step(ours, x), gradients_of_a_step(net, x), strict=True
     ):
@@ -154,20 +155,16 @@ def example_of(kind: type) -> tuple[Any, torch.Tensor]:
     return kind(4, 6, stride=2).double(), torch.randn(2, 4, 5, 4, 6).double()
 
 
-def calls_of_torch(function: Any, monkeypatch: Any) -> int:
+def calls_of_torch(function: Any, watched: Watch) -> int:
     """Return how many of torch's own convolutions a function calls."""
-    count = []
-    for name in ("conv3d", "conv_transpose2d"):
-        own = getattr(torch.nn.functional, name)
-        counted = lambda *args, own=own, **kw: (count.append(1), own(*args, **kw))[1]  # noqa: E731
-        monkeypatch.setattr(torch.nn.functional, name, counted)
+    names = "conv3d", "conv_transpose2d"
+    calls = [watched(name, torch.nn.functional) for name in names]
     function()
-    monkeypatch.undo()
-    return len(count)
+    return sum(map(len, calls))
 
 
 @pytest.mark.parametrize("kind", [Simple, Marked, Inherited])
-def test_subclasses_with_the_forward_pass_of_torch(kind, monkeypatch):
+def test_subclasses_with_the_forward_pass_of_torch(kind, watched):
     layer, x = example_of(kind)
     expected, text = layer(x), repr(layer)
     weight = layer.weight
@@ -178,7 +175,7 @@ def test_subclasses_with_the_forward_pass_of_torch(kind, monkeypatch):
     assert isinstance(ours, lc.nn.Conv3d | lc.nn.ConvTranspose2d)
     assert repr(ours) == text
     torch.testing.assert_close(ours(x), expected)
-    assert calls_of_torch(lambda: ours(x), monkeypatch) == 0
+    assert calls_of_torch(lambda: ours(x), watched) == 0
     ours.reset_parameters()  # theirs, and then the memory of ours
     assert ours.weight.movedim(1, -1).is_contiguous()
     assert (kind is not Marked) or (ours.weight == 0.5).all()

@@ -24,17 +24,9 @@ def nothing_kept():
 
 
 @pytest.fixture
-def taken(monkeypatch) -> list[bool]:
+def taken(watched) -> list[bool]:
     """Grows by whether a gradient is wanted, with every call that goes past the dispatcher."""
-    calls: list[bool] = []
-    call = dense_calls.DenseCall.run
-
-    def spy(self: Any, *tensors: Any) -> torch.Tensor:
-        calls.append(self.wanted)
-        return call(self, *tensors)
-
-    monkeypatch.setattr(dense_calls.DenseCall, "run", spy)
-    return calls
+    return watched("run", dense_calls.DenseCall, note=lambda call: call.args[0].wanted)
 
 
 def both(function: Any) -> tuple[Any, Any]:

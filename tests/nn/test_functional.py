@@ -13,7 +13,6 @@ from layoutconv.conv import ConvProblem
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.nn import functional as ours
 from layoutconv.ops import dense_calls
-from layoutconv.ops.dense_operators import conv_fprop
 from layoutconv.testing.problems import conv_problems
 from layoutconv.view.epilogue import ACTIVATIONS
 
@@ -203,18 +202,12 @@ def test_a_scale_that_is_a_number_is_that_of_every_channel(problem, transposed, 
     torch.testing.assert_close(z.real, twice)
 
 
-def test_what_is_fused(monkeypatch):
+def test_what_is_fused(watched):
     """One operator, but where a gradient is wanted that it does not have."""
     x, w, bias = torch_tensors(ConvProblem((2, 9, 3), (4, 3)))
     scale = torch.ones(4, dtype=torch.float64)
-    called = []
     dense_calls.forget()  # else what was called before is
-
-    def spy(*arguments):
-        called.append(arguments[7:])
-        return conv_fprop(*arguments)
-
-    monkeypatch.setattr(ours.fuse, "conv_fprop", spy)
+    called = watched("conv_fprop", ours.fuse, note=lambda call: call.args[7:])
 
     def fused(**options) -> bool:
         ours.conv1d(x, w, bias, **options)

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 import layoutconv as lc
-from layoutconv.nn import Residual, Sequential, unfused
+from layoutconv.nn import Residual, Sequential, containers, residual, unfused
 from layoutconv.nn.fused_norm import fused
 from layoutconv.ops import sparse_calls
+
+from ..watched import Watch
 
 C = 8
 
@@ -53,46 +55,41 @@ def network() -> nn.Module:
     ).eval()  # fmt: skip
 
 
-def fused_calls(net: nn.Module, x: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+@pytest.fixture
+def taken_up(watched: Watch) -> list[bool]:
+    """Grows by whether a convolution took up what follows it, with every one that is asked."""
+    owners = containers, residual
+    return watched("with_following", *owners, note=lambda call: call.result is not None)
+
+
+def fused_calls(net: nn.Module, x: Any, taken_up: list[bool]) -> int:
     """Compare both ways; return how many convolutions took up what follows them."""
-    from layoutconv.nn import containers, residual
-
-    counts = []
-    with_following = containers.with_following
-
-    def noted(*given: Any) -> Any:
-        made = with_following(*given)
-        counts.append(made is not None)
-        return made
-
-    with monkeypatch.context() as patch:
-        patch.setattr(containers, "with_following", noted)
-        patch.setattr(residual, "with_following", noted)
-        with unfused():
-            want = net(x)
-        assert not counts
-        got = net(x)
+    taken_up.clear()
+    with unfused():
+        want = net(x)
+    assert not taken_up
+    got = net(x)
     assert got.coordinates is want.coordinates
     assert got.features.dtype is want.features.dtype
     a, b = got.features.detach(), want.features.detach()
     limit = {torch.float32: 1e-4, torch.float16: 2e-2}[x.dtype]
     assert float((a - b).abs().max()) < limit * float(b.abs().max())
-    return sum(counts)
+    return sum(taken_up)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_a_network_is_what_it_is_module_after_module(dtype, monkeypatch):
+def test_a_network_is_what_it_is_module_after_module(dtype, taken_up):
     net = network().to(dtype)
     with torch.no_grad():
         for seed in range(2):
-            assert fused_calls(net, cloud(seed, dtype), monkeypatch) == 7
+            assert fused_calls(net, cloud(seed, dtype), taken_up) == 7
 
 
-def test_what_wants_a_gradient_is_torchs(monkeypatch):
+def test_what_wants_a_gradient_is_torchs(taken_up):
     """Also in evaluation mode; without parameters that want one, all is fused."""
     net, x = network(), cloud()
-    assert fused_calls(net, x, monkeypatch) == 0
-    assert fused_calls(net.requires_grad_(False), x, monkeypatch) == 7
+    assert fused_calls(net, x, taken_up) == 0
+    assert fused_calls(net.requires_grad_(False), x, taken_up) == 7
     features = x.features.clone().requires_grad_()
     y = net(x.replace(features)).features.square().sum()
     with unfused():
@@ -100,19 +97,19 @@ def test_what_wants_a_gradient_is_torchs(monkeypatch):
     assert torch.equal(*(torch.autograd.grad(v, features)[0] for v in (y, z)))
 
 
-def test_voxels_stay_voxels_and_padded_clouds_padded(monkeypatch):
+def test_voxels_stay_voxels_and_padded_clouds_padded(taken_up):
     net = network()[:4]
     points = torch.rand(300, 3 + C)
     voxels = lc.voxelize(points, 0.2)
     x = voxels.replace(torch.randn(len(voxels), C))
     with torch.no_grad():
         assert type(net(x)) is type(x)
-        assert fused_calls(net, x, monkeypatch) == 3
+        assert fused_calls(net, x, taken_up) == 3
         padded = cloud().padded(400)
-        assert fused_calls(net, padded, monkeypatch) == 3
+        assert fused_calls(net, padded, taken_up) == 3
 
 
-def test_a_residual_at_other_cells_is_an_error_or_a_sum_by_cells(monkeypatch):
+def test_a_residual_at_other_cells_is_an_error_or_a_sum_by_cells(taken_up):
     down = lc.nn.SparseConv3d(C, C, 3, padding=1)
     net = Residual(Sequential(down, nn.BatchNorm1d(C))).eval()
     with torch.no_grad():

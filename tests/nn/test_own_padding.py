@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 import layoutconv as lc
 from layoutconv.nn.own_padding import OwnPadding, own_padding
 
+from ..watched import Watch
 from .test_convert import calls_of_torch
 
 DOUBLE = torch.float64
@@ -127,7 +128,7 @@ def same(layer: Any, *args: Any) -> None:
     ],
 )
 def test_a_causal_convolution_pads_as_it_reads(
-    sizes: Any, padding: Any, found: Any, count: int | None, monkeypatch: pytest.MonkeyPatch
+    sizes: Any, padding: Any, found: Any, count: int | None, watched: Watch
 ) -> None:
     torch.manual_seed(0)
     layer = Causal(*sizes, padding=padding, dtype=DOUBLE)
@@ -137,10 +138,10 @@ def test_a_causal_convolution_pads_as_it_reads(
     same(layer, x, kept)
     expected = layer(x, kept)
     ours = lc.nn.convert(layer)
-    assert calls_of_torch(lambda: ours(x, kept=kept), monkeypatch) == 0
-    monkeypatch.setattr(sys.modules[__name__], "pad", None)  # the forward pass of the subclass
+    assert calls_of_torch(lambda: ours(x, kept=kept), watched) == 0
+    padded = watched("pad", sys.modules[__name__])  # by the forward pass of the subclass
     torch.testing.assert_close(ours(x, kept=kept), expected)
-    monkeypatch.undo()
+    assert not padded
     back = lc.nn.revert(ours)
     assert type(back) is Causal
     assert "_own_padding" not in vars(back)
@@ -162,7 +163,7 @@ def test_an_image_alone_goes_through_the_forward_pass_of_the_subclass() -> None:
     ],
 )
 def test_other_forward_passes_call_ours(
-    kind: Any, found: OwnPadding | None, monkeypatch: pytest.MonkeyPatch
+    kind: Any, found: OwnPadding | None, watched: Watch
 ) -> None:
     torch.manual_seed(0)
     layer = kind(4, 6, 3, padding=1).double()
@@ -173,8 +174,7 @@ def test_other_forward_passes_call_ours(
     ours, report = lc.nn.convert(layer, return_report=True)
     assert report.swapped == ("",)
     assert isinstance(ours, lc.nn.Conv2d)
-    torch_was_called = []
-    monkeypatch.setattr(torch.nn.functional, "conv2d", torch_was_called.append)
+    torch_was_called = watched("conv2d", torch.nn.functional)
     ours(x)
     assert not torch_was_called
 

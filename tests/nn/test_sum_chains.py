@@ -17,6 +17,7 @@ import layoutconv as lc
 from layoutconv.nn import dense_sum, sum_chains
 from layoutconv.nn.forward_code import compiled
 
+from ..watched import Watch
 from .test_fold_called import Block, prepared
 
 
@@ -42,17 +43,9 @@ def image(seed: int = 0) -> Tensor:
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def launches(watched: Watch) -> list[bool]:
     """Grows by True with each call of a chain that is one launch, by False with others."""
-    found: list[bool] = []
-    asked = dense_sum._is_one_launch
-
-    def spy(*args: Any) -> bool:
-        found.append(asked(*args))
-        return found[-1]
-
-    monkeypatch.setattr(dense_sum, "_is_one_launch", spy)
-    return found
+    return watched("_is_one_launch", dense_sum, note=lambda call: call.result)
 
 
 CHAINS: dict[str, tuple[Callable[[Any, Tensor], Tensor], int]] = {

@@ -28,6 +28,8 @@ from layoutconv.nn.fused_norm import fused
 from layoutconv.nn.trained_layer import TRAINED, TrainedLayer
 from layoutconv.ops import sparse_calls
 
+from ..watched import Watch
+
 C = 8
 SHAPE = [9, 8, 7]
 
@@ -62,24 +64,15 @@ def backward(
 
 
 @pytest.fixture(autouse=True)
-def ran(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+def ran(monkeypatch: pytest.MonkeyPatch, watched: Watch) -> Iterator[list[bool]]:
     """The calls of known layers there were, and whether each ran as one function."""
-    found: list[bool] = []
     sparse_calls.forget()
     monkeypatch.setattr(launches, "normalised", forward)
     monkeypatch.setattr(launches, "gradients", backward)
     for module in (row_norm, trained_layer):
         monkeypatch.setattr(module, "on_kernels", launches.takes)
-    run = TrainedLayer.run
-
-    def noted(self: TrainedLayer, *given: Any) -> Tensor | None:
-        y = run(self, *given)
-        found.append(y is not None)
-        return y
-
-    monkeypatch.setattr(TrainedLayer, "run", noted)
     with fused():
-        yield found
+        yield watched("run", TrainedLayer, note=lambda call: call.result is not None)
     sparse_calls.forget()
 
 

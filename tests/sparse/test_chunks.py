@@ -139,27 +139,24 @@ def test_runs_that_are_sorted_apart_are_merged():
         Chunks(twice, (16, 16, 16), 1, max_rows=7)
 
 
-def test_a_chunk_is_gone_when_the_next_one_is_made(monkeypatch):
+def test_a_chunk_is_gone_when_the_next_one_is_made():
     """Memory is bounded, since nothing of a chunk waits for the garbage collector."""
+    alive, seen = weakref.WeakSet(), []
+
+    class Counted(Chunks):
+        def _chunk(self, *arguments):
+            seen.append(len(alive))
+            return super()._chunk(*arguments)
+
+        def maps(self, *arguments, **options):
+            for chunk in super().maps(*arguments, **options):
+                alive.update([chunk.kernel_map, chunk.kernel_map.inputs, chunk.kernel_map.own])
+                yield chunk
+                del chunk
+
     cells = Curve((8, 8, 8), 1).cells(torch.arange(0, 512, 3))
-    chunks, alive, seen = Chunks(cells, (8, 8, 8), 1, max_rows=40), weakref.WeakSet(), []
-    make = Chunks._chunk
-
-    def counted(*arguments):
-        seen.append(len(alive))
-        return make(*arguments)
-
-    monkeypatch.setattr(Chunks, "_chunk", counted)
+    chunks = Counted(cells, (8, 8, 8), 1, max_rows=40)
     layer, x = lc.nn.SubmConv3d(1, 1, 3), torch.ones(len(cells), 1)
-    stream_of = chunks.maps
-
-    def watched(*arguments, **options):
-        for chunk in stream_of(*arguments, **options):
-            alive.update([chunk.kernel_map, chunk.kernel_map.inputs, chunk.kernel_map.own])
-            yield chunk
-            del chunk
-
-    monkeypatch.setattr(chunks, "maps", watched)
     gc.disable()
     try:
         lc.nn.stream(layer, x, chunks)

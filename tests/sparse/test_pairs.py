@@ -113,10 +113,8 @@ def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
     assert found.pairs(4) is found.pairs(4)
 
 
-def test_pairs_of_a_map_are_counted_once(monkeypatch):
-    calls = []
-    monkeypatch.setattr(two_way, "counts_of", lambda index: calls.append(1) or counts_of(index))
-    monkeypatch.setattr(tap_pairs, "counts_of", None)
+def test_pairs_of_a_map_are_counted_once(watched):
+    calls = watched("counts_of", two_way, tap_pairs)
     x = Coordinates(torch.tensor([[0, 1], [0, 2], [0, 5]], dtype=torch.int32), (6,), 1)
     found = submanifold_map(x, 3)
     for chunk in (1, 2, 64):

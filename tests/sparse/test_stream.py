@@ -94,27 +94,26 @@ def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(staged, ordered,
     assert max(piece.memory.numel() for piece in through.pieces.made) <= 512
 
 
-def test_nobody_writes_behind_a_failure(monkeypatch, staged):
-    staged(Staging("cpu", 3, piece_bytes=(1000, 1000)))  # several, or threads have nothing to do
+def test_nobody_writes_behind_a_failure(staged):
+    alive, made = [], []
+
+    class Watched(Staging):
+        def to_host(self, *arguments):
+            tasks = super().to_host(*arguments)
+            alive.extend(tasks)
+            return tasks
+
+    class Failing(lc.nn.SubmConv3d):
+        def forward(self, *arguments, **options):
+            made.append(1)
+            if len(made) == 3:
+                raise RuntimeError("the third chunk")
+            return super().forward(*arguments, **options)
+
+    staged(Watched("cpu", 3, piece_bytes=(1000, 1000)))  # several, or threads have nothing to do
     x, cells, shape = cloud()
-    chunks, alive = Chunks(cells, shape, 2, max_rows=100), []
-    layer, out = lc.nn.SubmConv3d(4, 6, 3).double(), torch.zeros(400, 6, dtype=torch.float64)
-    start = Staging.to_host
-
-    def watched(*arguments):
-        tasks = start(*arguments)
-        alive.extend(tasks)
-        return tasks
-
-    def failing(*arguments, made=[], **options):  # noqa: B006
-        made.append(1)
-        if len(made) == 3:
-            raise RuntimeError("the third chunk")
-        return forward(*arguments, **options)
-
-    forward = layer.forward
-    monkeypatch.setattr(Staging, "to_host", watched)
-    monkeypatch.setattr(layer, "forward", failing)
+    chunks, layer = Chunks(cells, shape, 2, max_rows=100), Failing(4, 6, 3).double()
+    out = torch.zeros(400, 6, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="the third chunk"):
         lc.nn.stream(layer, x, chunks, out=out)
     assert alive

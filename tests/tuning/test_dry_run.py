@@ -20,6 +20,7 @@ from layoutconv.sparse import Coordinates, strided_map, submanifold_map
 from layoutconv.sparse.coords.table import SortedTable
 
 from ..stand_ins import Gpu
+from ..watched import Watch
 
 SHAPE = 9, 8, 7
 
@@ -153,15 +154,13 @@ def test_cells_of_a_dry_run_serve_later_calls(notes: list[tuple[Any, bytes]]) ->
     assert dry_hooks.load is None
 
 
-def test_cells_on_a_cpu_ask_for_no_kernel(
-    notes: list[tuple[Any, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_on_a_cpu_ask_for_no_kernel(notes: list[tuple[Any, bytes]], watched: Watch) -> None:
     """The network runs there, whatever GPU there is."""
-    monkeypatch.setattr(build_map, "HashTable", lambda *_: pytest.fail("a GPU's table"))
+    of_a_gpu = watched("HashTable", build_map)
     with noted(notes):
         everything(coordinates := Coordinates(cells(), SHAPE, 2))
         assert type(coordinates.table) is SortedTable
-    assert notes == []
+    assert notes == of_a_gpu == []
 
 
 def test_tables_of_taps_are_as_they_were(notes: list[tuple[Any, bytes]]) -> None:
