@@ -28,8 +28,11 @@ SIZES = {"cuda": "gpu", "cpu": "cpu", "interpreter": "tiny", "compile": "gpu", "
 SHRUNK = 8  # kinds of failures that are made smaller
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 if something failed."""
+def main(arguments: list[str] | None = None, *, worker: tuple[str, ...] = ()) -> int:
+    """Run workers, by another command than theirs if ``worker`` is one.
+
+    Returns: exit status 1 if something failed.
+    """
     options = parse(arguments)
     if options.family == "report":
         found = results.added_up(results.read(options.files))
@@ -37,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         return int(any(r.status != "ok" for r in found))
     if options.case is not None:
         return repeat(options)
-    return campaign(options)
+    return campaign(options, worker)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -99,7 +102,7 @@ def repeat(options: argparse.Namespace) -> int:
     return int(found.status != "ok")
 
 
-def campaign(options: argparse.Namespace) -> int:
+def campaign(options: argparse.Namespace, worker: tuple[str, ...] = ()) -> int:
     """All seeds, by workers; prints a summary."""
     done = set()
     if options.resume and options.out.exists():
@@ -107,7 +110,7 @@ def campaign(options: argparse.Namespace) -> int:
     seeds = [s for s in range(options.seed, options.seed + options.count)
              if (options.family, options.size, s, options.tiles) not in done]  # fmt: skip
     settings = Settings(
-        options.device, options.workers, options.patience, options.minutes, tiles=options.tiles
+        options.device, options.workers, options.patience, options.minutes, worker, options.tiles
     )
     note = Notebook(options.out, len(seeds), options.tiles)
     begun = time.monotonic()

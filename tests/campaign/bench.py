@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class Bench:
         tensor_cores: whether products are summed as those do.
         stage: is told what begins, so that a crash says where.
         runs: whether kernels run, so that results mean something.
+        fault: what becomes of the results of a call, of which it is given the operands too: they
+            stay as they are, but where an oracle is to find what is wrong with them.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Bench:
     tensor_cores: bool = False
     stage: Callable[[str], object] = lambda name: None
     runs: bool = True
+    fault: Callable[..., Any] = lambda results, *operands: results
     passes: dict[str, float] = field(default_factory=dict)
     _begun: float = field(default_factory=time.perf_counter)
 

@@ -44,7 +44,7 @@ def run_dense(p: Dense, bench: Bench) -> None:
         for name in ("first call", "second call"):
             poison(bench.device, sizes)
             bench.stage(name)
-            found.append(call(p, operands))
+            found.append(bench.fault(call(p, operands), operands))
             bench.wait(f"{name}: the device")
     if not bench.runs:
         return

@@ -36,7 +36,7 @@ def run_pool(p: Sparse, geometry: Geometry, cells: Tensor, memory: Memory, bench
             cloud = Cloud(p, geometry, cells.clone())
         poison(bench.device, [shape[0] * p.C * size for size in (2, 4, 8)])
         bench.stage(name)
-        found.append(call(p, x, grad, cloud))
+        found.append(bench.fault(call(p, x, grad, cloud), x))
         bench.wait(f"{name}: the device")
     if not bench.runs:
         return

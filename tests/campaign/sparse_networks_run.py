@@ -53,11 +53,11 @@ def run_sparse_network(p: SparseNetwork, bench: Bench) -> None:
     if exact is None:
         _check_refused(deepcopy(mine), p, given)
         return
-    got = play(deepcopy(mine), p, given, graph=p.graph)
+    got = bench.fault(play(deepcopy(mine), p, given, graph=p.graph))
     bench.wait("the device")
     if not bench.runs:
         return
-    again = play(deepcopy(mine), p, given, graph=p.graph)
+    again = bench.fault(play(deepcopy(mine), p, given, graph=p.graph))
     for name, value in got.items():
         check_same(name, value, again[name])
     _check_laws(p, mine, given, got, bench)
@@ -206,7 +206,7 @@ def _check_laws(
 ) -> None:
     """A graph on a CPU is the eager call; two threads get what one gets."""
     if p.graph and bench.device.type == "cpu":
-        want = play(deepcopy(mine), p, clouds, graph=False)
+        want = bench.fault(play(deepcopy(mine), p, clouds, graph=False))
         for name, value in got.items():
             check_same(f"graphed: {name}", want[name], value)
     if not p.training and p.seed % 4 == 0:

@@ -77,7 +77,7 @@ def _run(p: Sparse, geometry: Geometry, cells: Tensor, bench: Bench) -> None:
             sizes = [len(geometry.outputs) * p.K * size for size in (2, 4, 8)]
             poison(bench.device, [*sizes, len(geometry.index) * geometry.index.shape[1] * 4])
             bench.stage(name)
-            found.append(call(p, operands, coordinates))
+            found.append(bench.fault(call(p, operands, coordinates), operands))
             bench.wait(f"{name}: the device")
     if not bench.runs:
         return

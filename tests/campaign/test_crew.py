@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,11 @@ for line in sys.stdin:
 """
 
 
+WORKER = sys.executable, "-c", FAKE
+
+
 def settings(**more: Any) -> Settings:
-    return Settings(patience=1.5, command=(sys.executable, "-c", FAKE), **more)
+    return Settings(patience=1.5, command=WORKER, **more)
 
 
 def failed(request: dict[str, Any], status: str, stage: str, log: str) -> Result:
@@ -58,21 +62,18 @@ def test_no_problem_begins_when_time_is_up() -> None:
     assert (left, found) == (5, [])
 
 
-def test_commands_add_up_over_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commands, "Settings", lambda *_, **__: settings())
-    monkeypatch.setattr(commands, "failed", failed)
+def test_commands_add_up_over_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main = partial(commands.main, worker=WORKER)
     out = tmp_path / "results.jsonl"
-    given = ["dense", "--device", "cpu", "--out", str(out), "--shrink", "0"]
-    assert commands.main([*given, "--count", "3"]) == 1
+    given = ["dense", "--device", "cpu", "--out", str(out), "--shrink", "0", "--patience", "1.5"]
+    assert main([*given, "--count", "3"]) == 1
     assert "crash: dense 2" in capsys.readouterr().out
-    assert commands.main([*given, "--count", "7", "--resume"]) == 1
+    assert main([*given, "--count", "7", "--resume"]) == 1
     assert [r.seed for r in results.read([out])] == [0, 1, 2, 3, 4, 5, 6]
     printed = capsys.readouterr().out
     assert "7 problems" in printed
     assert "4 ok, 1 wrong, 1 crash, 1 hang, 0 refused" in printed
-    assert commands.main([*given, "--count", "2", "--seed", "5"]) == 1  # once more
+    assert main([*given, "--count", "2", "--seed", "5"]) == 1  # once more
     assert commands.main(["report", str(out), str(out)]) == 1
     assert "7 problems" in capsys.readouterr().out
 

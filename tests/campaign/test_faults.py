@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -79,14 +80,12 @@ def caught(p: Dense, fault: Fault, *, tensor_cores: bool = False) -> bool:
 def outcome(p: Dense, fault: Fault | None = None, *, tensor_cores: bool = False) -> str:
     """Return the oracle's message on a correct call whose results a fault changes; "" if right."""
     bench = Bench("cpu", torch.device("cpu"), tensor_cores)
-    with pytest.MonkeyPatch.context() as patch:
-        if fault is not None:
-            planted, call = fault, dense_run.call
-            patch.setattr(dense_run, "call", lambda p, o: planted(p, o, call(p, o)))
-        try:
-            dense_run.run_dense(p, bench)
-        except WrongResultError as wrong:
-            return str(wrong)
+    if fault is not None:
+        bench.fault = lambda results, operands: fault(p, operands, results)
+    try:
+        dense_run.run_dense(p, bench)
+    except WrongResultError as wrong:
+        return str(wrong)
     return ""
 
 
@@ -211,53 +210,44 @@ def spoiled(results: faults.Results, fault: str, p: Sparse) -> faults.Results | 
 
 @pytest.mark.parametrize("fault", SPARSE_FAULTS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_faults_of_sparse_layers(layer: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from . import pools
-
+def test_faults_of_sparse_layers(layer: str, fault: str) -> None:
     p, seen = LAYERS[layer], []
-    home = pools if layer == "max" else sparse_run
-    call = home.call
     sparse_run.run_sparse(p, Bench("cpu", torch.device("cpu")))
 
-    def planted(*arguments: object) -> faults.Results:
-        results = call(*arguments)
+    def planted(results: faults.Results, *operands: object) -> faults.Results:
         spoilt = spoiled(results, fault, p)
         seen.append(spoilt is not None)
         return results if spoilt is None else spoilt
 
-    monkeypatch.setattr(home, "call", planted)
     if (layer, fault) in (("max", "grad w"), ("subm", "cells"), ("inverse", "cells")):
         return  # it has none, or they are those that are put in
     with pytest.raises(WrongResultError):
-        sparse_run.run_sparse(p, Bench("cpu", torch.device("cpu")))
+        sparse_run.run_sparse(p, Bench("cpu", torch.device("cpu"), fault=planted))
     assert all(seen)
 
 
-def test_faults_of_views(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_views() -> None:
     """An element more or less than the view says, in memory that is given."""
-    bench = Bench("cpu", torch.device("cpu"))
-    call = views_run.Tensors.call
     tried = 0
     for seed in range(40):
         p = draw_view(seed, "tiny")
         if not p.out or p.d.span < 3 or p.dtype == "int4":
             continue
-        views_run.run_view(p, bench)
+        views_run.run_view(p, Bench("cpu", torch.device("cpu")))
         for fault in ("beside", "unwritten", "one more"):
-            with monkeypatch.context() as patch:
-                patch.setattr(views_run.Tensors, "call", _spoiled_view(call, fault))
-                tried += 1
-                with pytest.raises(WrongResultError):
-                    views_run.run_view(p, bench)
+            bench = Bench("cpu", torch.device("cpu"), fault=_spoiled_view(fault))
+            tried += 1
+            with pytest.raises(WrongResultError):
+                views_run.run_view(p, bench)
     assert tried > 30
 
 
-def _spoiled_view(call: object, fault: str) -> object:
-    def planted(self: views_run.Tensors) -> object:
-        d, statistics = call(self)  # type: ignore[operator]
-        place, there = self.p.d.addresses(self.indices[2], 0, 1)
+def _spoiled_view(fault: str) -> Callable[..., object]:
+    def planted(results: tuple[torch.Tensor, object], made: views_run.Tensors) -> object:
+        d, statistics = results
+        place, there = made.p.d.addresses(made.indices[2], 0, 1)
         if fault == "beside" or not there.any():
-            self.held[-100] = 3
+            made.held[-100] = 3
         else:
             at = int(place[there][-1])
             value = d[at].double()

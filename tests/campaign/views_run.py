@@ -34,7 +34,7 @@ def run_view(p: View, bench: Bench) -> None:
     for name in ("first call", "second call"):
         poison(bench.device, [made.out.numel() * made.out.itemsize])
         bench.stage(name)
-        found.append(made.call())
+        found.append(bench.fault(made.call(), made))
         bench.wait(f"{name}: the device")
     if not bench.runs:
         return
