@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,17 +21,22 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """The module of ``examples/NAME.py``, loaded anew; it may import its neighbours."""
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
+    """The module of ``examples/NAME.py``, loaded anew; it may import its neighbours.
+
+    Names of it that are given are what is given: each test has a module of its own.
+    """
     monkeypatch.syspath_prepend(EXAMPLES)
 
-    def load(name: str) -> ModuleType:
+    def load(name: str, **given: Any) -> ModuleType:
         spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # dataclasses look their module up
         spec.loader.exec_module(module)
+        assert given.keys() <= vars(module).keys()
+        vars(module).update(given)
         return module
 
     return load

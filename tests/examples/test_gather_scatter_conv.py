@@ -11,10 +11,9 @@ IMAGES = ["--n", "5", "--i", "2"]
 
 
 @pytest.fixture
-def main(example, monkeypatch):
-    module = example("gather_scatter_conv")
-    monkeypatch.setattr(module, "_device", lambda: (torch.device("cpu"), "the CPU"))
-    return module.main
+def main(example):
+    here = torch.device("cpu"), "the CPU"
+    return example("gather_scatter_conv", _device=lambda: here).main
 
 
 @pytest.mark.parametrize("dtype", ["tf32", "fp16", "bf16"])

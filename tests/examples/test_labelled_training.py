@@ -15,7 +15,8 @@ from layoutconv.sparse.coords.street import street
 from ..warm_process import run_python
 from .conftest import EXAMPLES
 
-SMALL = ["--voxel-size", "0.8", "--width", "4", "--stages", "1", "--rate", "0.05", "--batch", "1"]
+SMALL = ["--voxel-size", "0.8", "--width", "4", "--stages", "1", "--rate", "0.05", "--batch", "1",
+         "--device", "cpu"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +37,8 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def labelled(example, monkeypatch):
-    module = example("train_labelled")
-    monkeypatch.setattr(module, "start", lambda choice: torch.device("cpu"))
-    return module
+def labelled(example):
+    return example("train_labelled")
 
 
 def test_it_learns_and_goes_on_as_if_nobody_had_stopped_it(labelled, scans, capsys, tmp_path):

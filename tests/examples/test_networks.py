@@ -23,17 +23,14 @@ def sweep(shared_cloud):
 
 @pytest.fixture
 def minkunet(example, monkeypatch, tmp_path):
-    module = example("minkunet_segmentation")
     monkeypatch.setenv("LAYOUTCONV_DATA", str(tmp_path))
-    monkeypatch.setattr(module, "street", lambda seed, **_: street(seed, **RAYS))
-    return module
+    return example("minkunet_segmentation", street=lambda seed, **_: street(seed, **RAYS))
 
 
 @pytest.fixture
-def second(example, monkeypatch):
-    module = example("second_backbone")
-    monkeypatch.setattr(module, "street_and_cars", lambda seed, **_: street_and_cars(seed, **RAYS))
-    return module
+def second(example):
+    quick = lambda seed, **_: street_and_cars(seed, **RAYS)  # noqa: E731
+    return example("second_backbone", street_and_cars=quick)
 
 
 def learned(module, arguments, picture, capsys):
@@ -67,9 +64,9 @@ def test_a_backbone_learns_where_cars_are(second, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["minkunet", "second"])
-def test_a_loss_that_does_not_fall_is_told(request, name, capsys, monkeypatch, tmp_path):
+def test_a_loss_that_does_not_fall_is_told(request, name, capsys, tmp_path):
     module = request.getfixturevalue(name)
-    monkeypatch.setattr(module, "train", lambda *_: [1.0, 1.0, math.nan])
+    module.train = lambda *_: [1.0, 1.0, math.nan]
     arguments = MINKUNET if name == "minkunet" else SECOND
     assert module.main([*arguments, "--output", str(tmp_path / "a.png")]) == 1
     assert "FAILED" in capsys.readouterr().out
