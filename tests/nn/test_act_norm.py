@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import layoutconv as lc
-from layoutconv.nn import act_norm, fused_batch_norm
 from layoutconv.nn.act_norm import has_activation, is_alone
-from layoutconv.tensors.epilogue_in_torch import activate
 
 C = 4
 
@@ -61,19 +59,6 @@ class Widening(Acting):
         return super().forward(x.to(torch.promote_types(x.dtype, self.running_mean.dtype)))  # type: ignore[union-attr]
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The norms that kernels are asked for, for which operations of torch stand in."""
-    found: list[Any] = []
-
-    def computed(input: Tensor, module: Any, past: Any, activation: str) -> Tensor:
-        found.append(module)
-        return activate(nn.BatchNorm2d.forward(module, input), activation)
-
-    monkeypatch.setattr(act_norm, "by_kernels", computed)
-    return found
-
-
 @pytest.mark.parametrize("affine", [True, False])
 def test_limits_and_other_dtypes_are_seen(affine: bool) -> None:
     assert has_activation(Acting(affine))
@@ -81,18 +66,18 @@ def test_limits_and_other_dtypes_are_seen(affine: bool) -> None:
     assert not has_activation(Widening(affine))
 
 
-def test_an_attribute_that_is_set_later_counts(calls: list[Any]) -> None:
+def test_an_attribute_that_is_set_later_counts(fused_norms: list[Any]) -> None:
     norm, x = Acting(), torch.randn(2, C, 3, 3)
     ours = lc.nn.fuse_batch_norms(norm, inplace=False)
     assert torch.equal(ours(x), deepcopy(norm)(x))
-    assert calls == [ours]
+    assert fused_norms == [(ours, False)]
     norm.more = ours.more = 0.5
     assert torch.equal(ours(x), norm(x))
-    assert calls == [ours]
+    assert fused_norms == [(ours, False)]
     assert type(ours) is Acting
 
 
-def test_so_do_those_that_are_read_at_every_call(calls: list[Any]) -> None:
+def test_so_do_those_that_are_read_at_every_call(fused_norms: list[Any]) -> None:
     ours, x = lc.nn.fuse_batch_norms(Acting()), torch.randn(2, C, 3, 3)
     ours.momentum, ours.eps, ours.act = 0.5, 1e-2, nn.SiLU()
     ours.weight = nn.Parameter(torch.randn(C))
@@ -101,27 +86,7 @@ def test_so_do_those_that_are_read_at_every_call(calls: list[Any]) -> None:
     norm.momentum, norm.eps, norm.act = 0.5, 1e-2, nn.SiLU()
     assert torch.equal(ours.eval().train().double()(x.double()), norm.double()(x.double()))
     assert torch.equal(ours.running_var, norm.running_var)
-    assert calls == [ours]
-
-
-def computing(found: list[Any]) -> Any:
-    """Stands in for kernels, and notes the norms, and whether something is added."""
-
-    def computed(input: Tensor, module: Any, past: Any, activation: str | None) -> Tensor:
-        found.append((module, past is not None))
-        y = nn.BatchNorm2d.forward(module, input)
-        y = y if past is None else y + past
-        return y if activation is None else activate(y, activation)
-
-    return computed
-
-
-@pytest.fixture
-def sums(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
-    for room in act_norm, fused_batch_norm:
-        monkeypatch.setattr(room, "by_kernels", computing(found))
-    return found
+    assert fused_norms == [(ours, False)]
 
 
 def step(net: nn.Module, x: Tensor) -> list[Tensor]:
@@ -133,16 +98,16 @@ def step(net: nn.Module, x: Tensor) -> list[Tensor]:
     return [y.detach(), *gradients, *(buffer.clone() for buffer in net.buffers())]
 
 
-def test_a_norm_without_an_activation_takes_a_shortcut(sums: list[Any]) -> None:
+def test_a_norm_without_an_activation_takes_a_shortcut(fused_norms: list[Any]) -> None:
     net, x = nn.Sequential(Bottleneck(), Bottleneck()).double(), torch.randn(2, C, 5, 4).double()
     ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
     assert report.fused == ("0.bn1", "0.bn2", "1.bn1", "1.bn2")
     expected = step(deepcopy(net), x)
     for copied in deepcopy(ours), pickle.loads(pickle.dumps(ours)):
-        sums.clear()
+        fused_norms.clear()
         assert all(map(torch.equal, step(copied, x), expected))
-        assert [added for _, added in sums] == [False, True] * 2
-        assert sums[1][0] is copied[0].bn2
+        assert [added for _, added in fused_norms] == [False, True] * 2
+        assert fused_norms[1][0] is copied[0].bn2
         assert isinstance(copied[0].bn2, Alone)
     again = lc.nn.fuse_batch_norms(ours, return_report=True)[1]
     assert again == report
@@ -153,7 +118,7 @@ def test_a_norm_without_an_activation_takes_a_shortcut(sums: list[Any]) -> None:
     assert [type(part) for part in lc.nn.revert(ours).modules()] == types
 
 
-def test_one_that_no_sum_follows_is_as_it_was(sums: list[Any]) -> None:
+def test_one_that_no_sum_follows_is_as_it_was(fused_norms: list[Any]) -> None:
     net = nn.Sequential(Bottleneck(skip=False), Bottleneck(drop=nn.Dropout(0.5)))
     ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
     assert report.fused == ("0.bn1", "1.bn1")
@@ -164,7 +129,7 @@ def test_one_that_no_sum_follows_is_as_it_was(sums: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["act", "drop", "more", "hook", "momentum"])
-def test_changes_of_one_without_an_activation_count(sums: list[Any], name: str) -> None:
+def test_changes_of_one_without_an_activation_count(fused_norms: list[Any], name: str) -> None:
     net, x = Bottleneck(), torch.randn(2, C, 5, 4)
     ours = lc.nn.fuse_batch_norms(net, inplace=False)
     for block in net, ours:
@@ -175,8 +140,8 @@ def test_changes_of_one_without_an_activation_count(sums: list[Any], name: str) 
         else:
             setattr(block.bn2, name, 0.25)
     assert all(map(torch.equal, step(ours, x), step(net, x)))
-    assert (ours.bn2, True) in sums or name != "momentum"
-    assert (ours.bn2, True) not in sums or name == "momentum"
+    assert (ours.bn2, True) in fused_norms or name != "momentum"
+    assert (ours.bn2, True) not in fused_norms or name == "momentum"
 
 
 def test_one_that_computes_something_else_is_none() -> None:

@@ -134,17 +134,9 @@ def test_a_weight_without_a_bias() -> None:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def launched(normalised_by: Any) -> list[tuple[Any, ...]]:
     """The arguments of kernels that are launched, on a CPU that says it is a GPU."""
-    found: list[tuple[Any, ...]] = []
-
-    def normalised(x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        found.append((x, *given))
-        return x.new_zeros(1), x
-
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(dense_batch_norm.row_norm, "normalised", normalised)
-    return found
+    return normalised_by(dense_batch_norm.row_norm, lambda x, *given: (x.new_zeros(1), x))
 
 
 @torch.no_grad()

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentTypeError
-from layoutconv.nn import fused_batch_norm
 from layoutconv.nn.fused_batch_norm import normed
-from layoutconv.tensors.epilogue_in_torch import activate
 
 C = 4
 
@@ -127,36 +125,17 @@ def step(net: nn.Module, x: Tensor) -> list[Tensor]:
     return [y.detach(), *used, *(buffer.clone() for buffer in net.buffers())]
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
-    """The norms that kernels are asked for, and whether something is added; operations of torch
-    stand in for kernels, and no module is called.
-    """
-    found: list[tuple[Any, bool]] = []
-
-    def computed(input: Tensor, module: Any, past: Any, activation: str | None) -> Tensor | None:
-        if not module.training:
-            return None
-        found.append((module, past is not None))
-        y = nn.BatchNorm2d.forward(module, input)
-        y = y if past is None else y + past
-        return y if activation is None else activate(y, activation)
-
-    monkeypatch.setattr(fused_batch_norm, "by_kernels", computed)
-    return found
-
-
 def built() -> tuple[nn.Module, nn.Module, Tensor]:
     net, x = network(), image()
     net(x)
     return net, lc.nn.fuse_batch_norms(net, inplace=False), x
 
 
-def test_a_network_trains_as_before(calls: list[tuple[Any, bool]]) -> None:
+def test_a_network_trains_as_before(fused_norms: list[tuple[Any, bool]]) -> None:
     net, ours, x = built()
     optimizers = [torch.optim.SGD(n.parameters(), lr=0.1, momentum=0.9) for n in (net, ours)]
     for _ in range(2):
-        calls.clear()
+        fused_norms.clear()
         expected, found = step(net, x), step(ours, x)
         assert all(map(torch.equal, found, expected))
         for optimizer, n in zip(optimizers, (net, ours), strict=True):
@@ -166,10 +145,10 @@ def test_a_network_trains_as_before(calls: list[tuple[Any, bool]]) -> None:
             optimizer.step()
     assert ours.state_dict().keys() == net.state_dict().keys()
     assert [type(m).__name__ for m in ours.modules()] == [type(m).__name__ for m in net.modules()]
-    assert sum(added for _, added in calls[: len(calls) // 2]) == 8
+    assert sum(added for _, added in fused_norms[: len(fused_norms) // 2]) == 8
     norms = [m for m in ours.modules() if isinstance(m, nn.BatchNorm2d)]
     shortcuts = {ours[5].downsample[1], ours[7].downsample[1]}
-    assert {norm for norm, _ in calls} == set(norms) - shortcuts
+    assert {norm for norm, _ in fused_norms} == set(norms) - shortcuts
 
 
 def test_a_report_says_what_is_fused_and_what_is_left() -> None:
@@ -205,24 +184,24 @@ class Mobile(nn.Module):
         return self.last(self.norms[5](self.convs[5](y)))
 
 
-def test_other_activations_than_relus(calls: list[tuple[Any, bool]]) -> None:
+def test_other_activations_than_relus(fused_norms: list[tuple[Any, bool]]) -> None:
     torch.manual_seed(0)
     net, x = Mobile().double(), image()[:, :1].expand(3, C, 12, 10)
     ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
     assert report.fused == (*(f"norms.{i}" for i in range(6)), "stem.1")
     assert all(map(torch.equal, step(ours, x), step(net, x)))
-    assert [added for _, added in calls] == [i == 5 for i in range(7)]
+    assert [added for _, added in fused_norms] == [i == 5 for i in range(7)]
     ours.act.register_forward_hook(lambda *_: None)
-    calls.clear()
+    fused_norms.clear()
     assert torch.equal(ours(x), net(x))
-    assert len(calls) == 5
+    assert len(fused_norms) == 5
 
 
-def test_evaluation_compile_and_tracers_run_what_was_written(calls: list[Any]) -> None:
+def test_evaluation_compile_and_tracers_run_what_was_written(fused_norms: list[Any]) -> None:
     net, ours, x = built()
     net.eval(), ours.eval()
     assert torch.equal(ours(x), net(x))
-    assert calls == []
+    assert fused_norms == []
     traced = torch.fx.symbolic_trace(ours)
     assert torch.equal(traced(x), net(x))
     assert torch.equal(torch.export.export(ours, (x,)).module()(x), net(x))
@@ -231,19 +210,19 @@ def test_evaluation_compile_and_tracers_run_what_was_written(calls: list[Any]) -
     expected = step(deepcopy(lc.nn.revert(deepcopy(block))), x[:, :1].expand(3, C, 12, 10))
     compiled = torch.compile(block, backend="eager", fullgraph=True)
     assert torch.equal(compiled(x[:, :1].expand(3, C, 12, 10)), expected[0])
-    assert calls == []
+    assert fused_norms == []
     with pytest.raises(ArgumentTypeError, match=r"lc\.nn\.revert"):
         torch.jit.script(block)
 
 
-def test_copies_and_pickles_are_fused(calls: list[tuple[Any, bool]]) -> None:
+def test_copies_and_pickles_are_fused(fused_norms: list[tuple[Any, bool]]) -> None:
     net, ours, x = built()
     expected = step(deepcopy(net), x)
     for copied in deepcopy(ours), pickle.loads(pickle.dumps(ours)):
-        calls.clear()
+        fused_norms.clear()
         assert all(map(torch.equal, step(copied, x), expected))
-        assert len(calls) == 16
-        assert all(norm in set(copied.modules()) for norm, _ in calls)
+        assert len(fused_norms) == 16
+        assert all(norm in set(copied.modules()) for norm, _ in fused_norms)
         assert type(copied[4]) is type(ours[4])
     other = network()
     other(x)
@@ -276,7 +255,7 @@ def test_folded_for_inference_it_computes_the_same() -> None:
     torch.testing.assert_close(folded(x), net(x))
 
 
-def test_what_changes_later_runs_as_it_is(calls: list[tuple[Any, bool]]) -> None:
+def test_what_changes_later_runs_as_it_is(fused_norms: list[tuple[Any, bool]]) -> None:
     x = image()[:, :1].expand(3, C, 12, 10)
     changes: list[Callable[[Any], object]] = [
         lambda b: setattr(b, "relu", nn.SiLU()),
@@ -311,7 +290,7 @@ def test_what_changes_later_runs_as_it_is(calls: list[tuple[Any, bool]]) -> None
         assert all(map(torch.equal, found, expected)), number
 
 
-def test_so_do_parts_that_did_nothing_and_containers(calls: list[tuple[Any, bool]]) -> None:
+def test_so_do_parts_that_did_nothing_and_containers(fused_norms: list[tuple[Any, bool]]) -> None:
     x = image()[:, :1].expand(3, C, 12, 10)
     changes: list[tuple[Any, Callable[[Any], object]]] = [
         (Models, lambda b: b.add_module("drop_block", nn.Hardtanh(-0.1, 0.1))),
@@ -326,10 +305,10 @@ def test_so_do_parts_that_did_nothing_and_containers(calls: list[tuple[Any, bool
         ours = lc.nn.fuse_batch_norms(deepcopy(block))
         change(block), change(ours)
         assert all(map(torch.equal, step(ours, x), step(block, x)))
-    assert len(calls) > len(changes)
+    assert len(fused_norms) > len(changes)
 
 
-def test_global_hooks_see_every_module(calls: list[tuple[Any, bool]]) -> None:
+def test_global_hooks_see_every_module(fused_norms: list[tuple[Any, bool]]) -> None:
     _, ours, x = built()
     seen: list[Any] = []
     handle = nn.modules.module.register_module_forward_hook(lambda m, i, y: seen.append(m))
@@ -338,7 +317,7 @@ def test_global_hooks_see_every_module(calls: list[tuple[Any, bool]]) -> None:
     finally:
         handle.remove()
     assert {m for m in ours.modules() if not isinstance(m, nn.ModuleList)} == set(seen)
-    assert calls == []
+    assert fused_norms == []
 
 
 def test_a_sum_in_place_has_the_dtype_of_the_norm() -> None:
@@ -369,9 +348,8 @@ LASTS = nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish
 
 @pytest.mark.parametrize("kind", LASTS)
 def test_a_norm_with_an_activation_of_its_own(
-    calls: list[tuple[Any, bool]], monkeypatch: Any, kind: Any
+    fused_norms: list[tuple[Any, bool]], kind: Any
 ) -> None:
-    monkeypatch.setattr(lc.nn.act_norm, "by_kernels", fused_batch_norm.by_kernels)
     torch.manual_seed(0)
     others = Acting(C, nn.GELU()), Acting(C, kind(), more=0.5)
     net = nn.Sequential(Acting(C, kind(inplace=True)), *others, nn.Conv2d(C, C, 1)).double()
@@ -381,16 +359,16 @@ def test_a_norm_with_an_activation_of_its_own(
     x = image()[:, :1].repeat(1, C, 1, 1)
     expected = step(deepcopy(net), x)
     for copied in deepcopy(ours), pickle.loads(pickle.dumps(ours)):
-        calls.clear()
+        fused_norms.clear()
         assert all(map(torch.equal, step(copied, x), expected))
-        assert calls == [(copied[0], False)]
+        assert fused_norms == [(copied[0], False)]
         assert isinstance(copied[0], Acting)
-    calls.clear()
+    fused_norms.clear()
     ours[0].act = nn.GELU()
     net[0].act = nn.GELU()
     assert all(map(torch.equal, step(deepcopy(ours), x), step(deepcopy(net), x)))
     assert torch.equal(ours.eval()(x), net.eval()(x))
-    assert calls == []
+    assert fused_norms == []
     assert type(lc.nn.revert(ours)[0]) is Acting
 
 

@@ -153,13 +153,11 @@ def test_a_converted_one_is_what_it_was() -> None:
     assert module.__dict__.keys() == Root(6).__dict__.keys() | {"slope"}
 
 
-def test_parameters_that_change_are_read_when_they_are_used(monkeypatch: Any) -> None:
+def test_parameters_that_change_are_read_when_they_are_used(normalised_by: Any) -> None:
     from layoutconv.gpu import channel_norm
 
     module: Any = lc.nn.convert(Root(6, biased=True))
-    given: list[Any] = []
-    monkeypatch.setattr(channel_norm, "normalised", lambda x, norm: given.append(norm) or x)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    launched = normalised_by(channel_norm, lambda x, norm: x)
     x = torch.randn(1, 6, 2, 3, 4).to(memory_format=torch.channels_last_3d)
     with torch.no_grad():
         module(x)
@@ -173,6 +171,7 @@ def test_parameters_that_change_are_read_when_they_are_used(monkeypatch: Any) ->
         module.root = 6**0.5
         for copied in module, deepcopy(module), pickle.loads(pickle.dumps(module)):
             copied(x)
+    given = [norm for _, norm in launched]
     assert [norm.scale for norm in given] == [module.root] * 5
     assert [norm.weight[0].item() for norm in given[2:]] == [2.0] * 3
     del given[2:]
