@@ -138,6 +138,7 @@ class Launches:
     def __init__(self) -> None:
         self.seed = 0
         self.ctas = 2  # of a cooperative launch
+        self.together = True  # maps of all levels are made by one launch
         self.kinds: list[type[PerRank]] = []
         self.keys: list[Any] = []  # of what is launched
 
@@ -251,9 +252,7 @@ def with_sizes(sizes: Sizes, windows: int = 3) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setattr(map_stages, "SIZES", sizes)
     patch.setattr(row_orders, "PLACE_BITS", sizes.place)
-    patch.setattr(row_orders, "WINDOW_BITS", sizes.window)
-    patch.setattr(row_orders, "FEWEST_OF_WINDOW", 32)
-    patch.setattr(row_orders, "WINDOWS", windows)
+    patch.setattr(row_orders, "WINDOWS", row_orders.RowWindows(windows, 32, sizes.window))
     forget_plans()
     yield
     patch.undo()

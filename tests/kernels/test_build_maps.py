@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
@@ -31,12 +32,21 @@ GRID = (2, 9, 12, 10)
 
 
 @pytest.fixture
-def gpu_tables(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> Launches:
-    """Tables of a GPU for cells on a CPU."""
-    monkeypatch.setattr(coordinates, "table_of", HashTable)
-    monkeypatch.setattr(making, "runs_together", lambda cells: True)
-    launches.kinds.clear()
-    launches.keys.clear()
+def take_gpu_tables(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function: from now on cells on a CPU have tables of a GPU, and nothing is launched yet."""
+
+    def take() -> None:
+        monkeypatch.setattr(coordinates, "table_of", HashTable)
+        monkeypatch.setattr(making, "runs_together", lambda cells: launches.together)
+        launches.kinds.clear()
+        launches.keys.clear()
+
+    return take
+
+
+@pytest.fixture
+def gpu_tables(launches: Launches, take_gpu_tables: Callable[[], None]) -> Launches:
+    take_gpu_tables()
     return launches
 
 
@@ -59,9 +69,9 @@ def test_maps_of_all_levels_are_there_for_who_asks(gpu_tables: Launches) -> None
     found = build_maps(together, 3)
     assert len(gpu_tables.keys) == 3  # cells counted, and written, and all maps
     apart = of_cloud(1, 180)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "runs_together", lambda cells: False)
-        want = build_maps(apart, 3)
+    gpu_tables.together = False
+    want = build_maps(apart, 3)
+    gpu_tables.together = True
     for here, there in zip(found, want, strict=True):
         assert torch.equal(here.cells, there.cells)
         assert here.spatial_shape == there.spatial_shape
@@ -191,12 +201,13 @@ def test_who_comes_second_gets_the_cells_of_who_came_first(
     gpu_tables: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As another thread that makes the same maps meanwhile."""
-    cells, other = of_cloud(1, 60), list[Coordinates]()
+    cells, other, began = of_cloud(1, 60), list[Coordinates](), list[bool]()
     original = LevelPlan.run
 
     def late(*of: Any) -> Any:
-        monkeypatch.setattr(LevelPlan, "run", original)
-        other.extend(build_maps(cells, 3))
+        if not began:
+            began.append(True)
+            other.extend(build_maps(cells, 3))
         return original(*of)
 
     monkeypatch.setattr(LevelPlan, "run", late)
@@ -210,16 +221,14 @@ def test_who_comes_second_gets_the_cells_of_who_came_first(
 @pytest.mark.parametrize("capacities", [None, [300, 250]])
 @pytest.mark.chessboard
 def test_a_dry_run_notes_what_is_launched(
-    launches: Launches, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, capacities: Any, sizes: Any
+    launches: Launches, gpu: Gpu, take_gpu_tables: Callable[[], None], capacities: Any, sizes: Any
 ) -> None:
     gpu.like("sm_80")
     gpu.says(current_device=-1)
     noted: list[Any] = []
     with dry(note_other=lambda key, request: noted.append(key), stands_in=True):
         build_maps(of_cloud(1, 90), 3, **sizes, capacities=capacities)
-    monkeypatch.setattr(coordinates, "table_of", HashTable)
-    monkeypatch.setattr(making, "runs_together", lambda cells: True)
-    launches.keys.clear()
+    take_gpu_tables()
     build_maps(of_cloud(1, 90), 3, **sizes, capacities=capacities)
     assert len(launches.keys) == (3 if capacities is None else 2)
     assert {repr(key) for key in launches.keys} <= {repr(key[:-1]) for key in noted}
@@ -264,7 +273,7 @@ class Net(torch.nn.Module):
 
 @pytest.mark.parametrize(("size", "padding"), [pytest.param(2, 0, marks=pytest.mark.deep), (3, 1)])
 def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
-    launches: Launches, monkeypatch: pytest.MonkeyPatch, size: int, padding: int
+    launches: Launches, take_gpu_tables: Callable[[], None], size: int, padding: int
 ) -> None:
     net, count = Net(size, padding), RowCount()
     with count.in_effect():
@@ -280,9 +289,7 @@ def test_a_run_of_fixed_rows_makes_foreseen_maps_together(
 
     want, plan = run(None, of_cloud(5, 90))
     asked = asked_of(plan.given, plan.made)
-    monkeypatch.setattr(coordinates, "table_of", HashTable)
-    monkeypatch.setattr(making, "runs_together", lambda cells: True)
-    launches.keys.clear()
+    take_gpu_tables()
     have, plan = run(Ahead(asked, Beside()), of_cloud(5, 90))
     assert not plan.made  # all of them were foreseen
     assert all(map(torch.equal, have, want))

@@ -34,7 +34,7 @@ from .cloud_launcher import (
 from .draws import draws
 
 # Before the tests patch them.
-ORDER_BITS = row_orders.PLACE_BITS, row_orders.WINDOW_BITS, row_orders.KEY_BITS
+ORDER_BITS = row_orders.PLACE_BITS, row_orders.WINDOWS.bits, row_orders.KEY_BITS
 
 
 @pytest.fixture

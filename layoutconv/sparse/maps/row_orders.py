@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +20,18 @@ from ..coords.graphs import refuse_in_graphs
 WORD = 32  # bits of a word of a tap mask
 PLACE_BITS = 12  # of where a row is among all, about
 GRAY_BITS = 50  # of the Gray code of its taps
-WINDOWS = 132  # of rows that are sorted by more than 12 bits: one for each CTA of an H200, ...
-FEWEST_OF_WINDOW = 256  # ... but of so many rows at least,
-WINDOW_BITS = 12  # and at most of two to that
 KEY_BITS = 31  # of the whole number: with a row's number in its window less, 31 bits once more
+
+
+class RowWindows(NamedTuple):
+    """Windows of rows, each of which is sorted by more than 12 bits."""
+
+    number: int = 132  # one for each CTA of an H200, ...
+    fewest: int = 256  # ... but of so many rows at least,
+    bits: int = 12  # and of two to that at most
+
+
+WINDOWS = RowWindows()
 
 
 def tap_masks(index: Tensor) -> Tensor:
@@ -151,10 +160,11 @@ class TapOrder:
         >>> [tap_order((3,)).window(rows) for rows in (0, 60_000, 100_000, 1_000_000)]
         [256, 480, 768, 4096]
         """
-        of_each = -(-rows // (32 * WINDOWS)) * 32
-        if of_each < FEWEST_OF_WINDOW:
-            return FEWEST_OF_WINDOW
-        return of_each if of_each < 1 << WINDOW_BITS else 1 << WINDOW_BITS
+        number, fewest, bits = WINDOWS
+        of_each = -(-rows // (32 * number)) * 32
+        if of_each < fewest:
+            return fewest
+        return of_each if of_each < 1 << bits else 1 << bits
 
     def keys(self, index: Tensor) -> Tensor:
         """The place of every row, int64 (rows,), below 2^31."""
