@@ -15,9 +15,11 @@ from .grid_cover import uncovered
 from .stand_ins import (
     clock,
     compilations,
+    copied_from,
     dense_execute,
     gpu,
     kernel_folder,
+    packed_for_any_gain,
     spoiled,
     staged,
     ungathered,
@@ -25,7 +27,8 @@ from .stand_ins import (
 from .watched import watched
 
 __all__ = [
-    "clock", "compilations", "dense_execute", "gpu", "kernel_folder", "spoiled", "staged",
+    "clock", "compilations", "copied_from", "dense_execute", "gpu", "kernel_folder",
+    "packed_for_any_gain", "spoiled", "staged",
     "ungathered", "watched",
 ]  # fmt: skip
 

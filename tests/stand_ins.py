@@ -86,7 +86,7 @@ class Clock:
     """Races between tiles on a GPU that is not there; any tile may win, and none is compiled."""
 
     def __init__(self, patch: pytest.MonkeyPatch, gpu: Gpu) -> None:
-        from layoutconv.planning import cost_model
+        from layoutconv.planning.cost_model import shortlist
         from layoutconv.tuning import race
 
         self._patch = patch
@@ -94,7 +94,7 @@ class Clock:
         gpu.loads(lambda view, spec: spec)
         gpu.says(is_current_stream_capturing=False)
         patch.setattr(race, "compile_kernels", lambda *_: None)
-        patch.setattr(cost_model, "FAR", float("inf"))
+        patch.setattr(race, "shortlist", partial(shortlist, far=float("inf")))
 
     def measures(self, clock: Callable[..., Any]) -> None:
         """Take the time of plans by what ``clock(view, dtype, out_dtype, device)`` returns."""
@@ -138,6 +138,27 @@ def dense_execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., An
 
 
 @pytest.fixture
+def packed_for_any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies in which channels are packed take none of the host's time, so that all that can be
+    made are.
+    """
+    from layoutconv.gpu import packing_choice
+
+    monkeypatch.setattr(packing_choice, "HOST", -1e9)
+
+
+@pytest.fixture
+def copied_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """A function: filters are copied to be K-major for so many rows, and so many products."""
+    from layoutconv.gpu import filter_choice
+
+    def least(rows: int, products: int) -> None:
+        monkeypatch.setattr(filter_choice, "LEAST", filter_choice.Least(rows, products))
+
+    return least
+
+
+@pytest.fixture
 def ungathered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """A function: sparse layers on a CPU run views from now on, as a GPU does, where they gathered
     products.
@@ -169,20 +190,22 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Any]]:
 
 
 @pytest.fixture
-def spoiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], None]], None]:
-    """A function: from now on another one changes what ``lc.execute`` returns, as a mistake of a
-    kernel does.
+def spoiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function: from now on another one changes what ``lc.execute`` returns, or the function of a
+    ``name`` of an ``owner``, as a mistake of a kernel does.
     """
     import layoutconv as lc
 
-    right = lc.execute
+    right: dict[tuple[Any, str], Callable[..., Any]] = {}
 
-    def by(change: Callable[[Any], None]) -> None:
-        def execute(*arguments: Any, **options: Any) -> Any:
-            result = right(*arguments, **options)
+    def by(change: Callable[[Any], object], name: str = "execute", owner: Any = lc) -> None:
+        original = right.setdefault((owner, name), getattr(owner, name))
+
+        def wrong(*arguments: Any, **options: Any) -> Any:
+            result = original(*arguments, **options)
             change(result)
             return result
 
-        monkeypatch.setattr(lc, "execute", execute)
+        monkeypatch.setattr(owner, name, wrong)
 
     return by

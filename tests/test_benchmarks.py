@@ -131,14 +131,14 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load_benchmark, small, 
 
 
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(
-    load_benchmark, small, monkeypatch, gpu, watched
+    load_benchmark, small, gpu, watched, copied_from
 ):
     from layoutconv.gpu import filter_choice
 
     copies = watched("k_major_filter", filter_choice)
     gpu.runs_kernels()
     gpu.like("sm_90a")
-    monkeypatch.setattr(filter_choice, "LEAST", filter_choice.Least(1, 1))
+    copied_from(1, 1)
     for name, dtype, times in (("strided", "tf32", 1), ("strided", "fp32", 0), ("3d", "fp16", 0)):
         case = load_benchmark("dense_cases").case_of(small(name, "dgrad", dtype), "cpu")
         copies.clear()
@@ -184,9 +184,8 @@ def test_a_row_that_fails_does_not_end_the_run(load_benchmark, monkeypatch, gpu,
             yield "RuntimeError: no such kernel" if i == 1 else row
 
     monkeypatch.setattr(bench, "measured", measured)
-    monkeypatch.setattr(bench, "_gpu", lambda: "NVIDIA H200")
     monkeypatch.setattr(bench, "_host_times", lambda: {"lc.conv3d": 5.0})
-    gpu.says(is_available=True)
+    gpu.says(is_available=True, get_device_name="NVIDIA H200")
     found, picture = tmp_path / "rows.json", tmp_path / "rows.svg"
     options = [
         "--rows",
@@ -230,12 +229,11 @@ def test_a_ratio_to_a_peer_that_checks_nothing_says_so(load_benchmark):
     assert bench.notes(rows, {"peer": lc.algebra}) == []
 
 
-def test_charts_are_bars_and_a_roofline(load_benchmark, tmp_path, monkeypatch):
+def test_charts_are_bars_and_a_roofline(load_benchmark, tmp_path, watched):
     from matplotlib import pyplot
 
     bars, row_of = load_benchmark("bars"), load_benchmark("bench_dense").Row
-    drawn = []
-    monkeypatch.setattr(pyplot, "close", drawn.append)
+    drawn = watched("close", pyplot, note=lambda call: call.args[0])
     rows = [
         row_of(f"vae fprop {dtype}", 10.0, 1.0, "cuDNN", 20.0, 0, 0, None, dtype, flop, 1e6, 1.0)
         for dtype, flop in (("fp16", 1e8), ("tf32", 1e9))
@@ -285,15 +283,19 @@ class _Spconv:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_peer_is_timed_with_the_map_at_hand(load_benchmark, monkeypatch, training):
+def test_a_peer_is_timed_with_the_map_at_hand(load_benchmark, training):
     bench = load_benchmark("bench_sparse")
-    data = object.__new__(bench._Data)
+
+    class Data(bench._Data):
+        def _allow_tf32(self, spconv):
+            pass
+
+    data = object.__new__(Data)
     cloud = bench.Cloud("cells", torch.zeros(5, 4, dtype=torch.int32), (1, 1, 1), 1)
     data.job = bench.Job("forward", cloud, "fp16", 2)
     data.features, data.gradient = torch.ones(5, 2), torch.ones(5, 2)
     data.weight = torch.full((2, 3, 3, 3, 2), 0.5)
-    monkeypatch.setattr(bench._Data, "_allow_tf32", lambda self, spconv: None)
-    monkeypatch.setattr(_Spconv, "built", 0)
+    _Spconv.built = 0
     call = data.peer(_Spconv, training=training)
     assert _Spconv.built == 1
     found = [call() for _ in range(3)]

@@ -57,15 +57,11 @@ def test_demo_checks_itself_and_draws(small_cloud, tmp_path, capsys, dtype):
 
 
 @needs_execute
-def test_a_wrong_result_fails_the_demo(small_cloud, tmp_path, capsys, monkeypatch):
-    right = layoutconv.ops.execute.execute
-
-    def wrong(view, a, b):
-        y = right(view, a, b)
+def test_a_wrong_result_fails_the_demo(small_cloud, tmp_path, capsys, spoiled):
+    def wrong(y):
         y.view(-1)[y.numel() // 2] += 0.5
-        return y
 
-    monkeypatch.setattr(demo, "execute", wrong)
+    spoiled(wrong, owner=demo)
     command = ["demo", str(small_cloud), "--channels", "8", "--device", "cpu"]
     assert main([*command, "--output", str(tmp_path / "out.png")]) == 1
     assert "FAILED" in capsys.readouterr().out

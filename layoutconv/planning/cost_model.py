@@ -53,9 +53,9 @@ def ranked(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int
     yield from (pairs[i] for i in sorted(range(len(pairs)), key=times.__getitem__) if i != first)
 
 
-def shortlist(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]]:
+def shortlist(problem: Problem, machine: Machine, far: float = FAR) -> list[tuple[TileConfig, int]]:
     """Return the tiles that are worth a trial, the expected winner first: those expected to take at
-    most ``FAR`` times as long, each with its best number of slices, half and twice as many.
+    most ``far`` times as long, each with its best number of slices, half and twice as many.
 
     >>> from .machine import MACHINES
     >>> tried = shortlist(Problem(10**6, 128, 1728, 64, "float16", 2), MACHINES["sm_86"])
@@ -71,7 +71,7 @@ def shortlist(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]
     near = {tile: (splits, splits // 2, 2 * splits) for tile, splits in best.items()}
     least = min(times.values())
     # In the order of the table where times are equal: that of a set is another in every process.
-    some = [pair for pair in times if pair[1] in near[pair[0]] and times[pair] <= FAR * least]
+    some = [pair for pair in times if pair[1] in near[pair[0]] and times[pair] <= far * least]
     return sorted(some, key=times.__getitem__)
 
 

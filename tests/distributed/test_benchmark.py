@@ -40,30 +40,25 @@ def test_the_split_pass_is_that_of_one_process(bench):
     assert min(split.time, split.alone) > 0
 
 
-def test_what_is_wrong_is_seen(bench, monkeypatch):
-    def wrong(*arguments, slab, **options):
-        y = lc.conv3d(*arguments, **options)
+def test_what_is_wrong_is_seen(bench, spoiled):
+    def wrong(y):
         y[0, 0, -1] += 1  # the last row, as of a halo that did not come
-        return y
 
-    monkeypatch.setattr(lc.distributed, "conv3d", wrong)
+    spoiled(wrong, "conv3d", lc.distributed)
     with torch.no_grad():
         found = bench.split(bench._options(SMALL), 1)
     assert found.error > 10 * bench.TOLERANCE
     assert "WRONG" in bench.report(found, None)
 
 
-def test_a_cloud_that_is_split_wrongly_is_seen(bench, monkeypatch):
+def test_a_cloud_that_is_split_wrongly_is_seen(bench, spoiled):
     found = bench.cloud(bench._options(SMALL), 1)
     assert found.error < bench.TOLERANCE
-    split = lc.distributed.subm_conv
 
-    def wrong(x, w):
-        y = split(x, w)
+    def wrong(y):
         y.features[-1] += 1
-        return y
 
-    monkeypatch.setattr(lc.distributed, "subm_conv", wrong)
+    spoiled(wrong, "subm_conv", lc.distributed)
     assert bench.cloud(bench._options(SMALL), 1).error > 10 * bench.TOLERANCE
 
 

@@ -98,11 +98,9 @@ def test_a_wrong_result_is_found(example, capsys, spoiled, name):
 
 
 @pytest.mark.parametrize("name", ["resnet50_layers", "convert_resnet3d"])
-def test_a_wrong_layer_is_found(example, capsys, monkeypatch, name):
-    right = layoutconv.nn.functional.conv2d
-    monkeypatch.setattr(layoutconv, "conv2d", lambda *args: 1.01 * right(*args))
-    forward = layoutconv.nn.Conv3d.forward
-    monkeypatch.setattr(layoutconv.nn.Conv3d, "forward", lambda *args: 1.01 * forward(*args))
+def test_a_wrong_layer_is_found(example, capsys, spoiled, name):
+    for function, owner in (("conv2d", layoutconv), ("forward", layoutconv.nn.Conv3d)):
+        spoiled(lambda y: y.mul_(1.01), function, owner)
     module = example(name)
     if name == "resnet50_layers":  # three of them will do
         every = list(module.layers(32))

@@ -62,7 +62,7 @@ def in_one_part(plan: gpu_plan.Plan, a: int, b: int, out: Tensor) -> None:
 
 
 @pytest.fixture(autouse=True)
-def hopper(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[None]:
+def hopper(monkeypatch: pytest.MonkeyPatch, gpu: Gpu, copied_from: Any) -> Iterator[None]:
     ran.clear()
     for module in (dense_calls, sparse_calls, map_views):
         module.forget()
@@ -71,17 +71,12 @@ def hopper(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[None]:
     gpu.says(device_count=1)
     gpu.runs_kernels()
     monkeypatch.setattr(gpu_plan.Plan, "_run_in_parts", in_one_part)
-    enough(monkeypatch, 32, 1 << 12)
+    copied_from(32, 1 << 12)
     with precision.restored():
         torch.backends.cudnn.allow_tf32 = True
         yield
     for module in (dense_calls, sparse_calls, map_views):
         module.forget()
-
-
-def enough(monkeypatch: pytest.MonkeyPatch, rows: int, products: int) -> None:
-    """Filters are copied for so many rows, and so many products."""
-    monkeypatch.setattr(room, "LEAST", room.Least(rows, products))
 
 
 def is_k_major(view: GemmView) -> bool:
@@ -134,7 +129,7 @@ def test_how_much_work_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_executor_turns_under_the_rule_alone(
     change: dict[str, Any],
     k_major: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    copied_from: Any,
     gpu: Gpu,
     dense_execute: Any,
 ) -> None:
@@ -149,7 +144,7 @@ def test_the_executor_turns_under_the_rule_alone(
     gpu.like(machine)
     torch.backends.cudnn.allow_tf32 = change.get("precision") != "fp32"
     gpu.runs_kernels(change.get("on_gpu", True))
-    enough(monkeypatch, 32, change.get("products", 1 << 12))
+    copied_from(32, change.get("products", 1 << 12))
     dtype, rows = change.get("dtype", torch.float32), change.get("rows", 32)
     y, w = torch.ones(1, rows, 8, dtype=dtype), torch.ones(8, 3, 16, dtype=dtype)
     dense_passes.dgrad(y.mT, w.mT, [rows], [1], [1, 1], [1])
@@ -291,7 +286,7 @@ def test_the_sparse_operator() -> None:
 # -- tuning --------------------------------------------------------------------------------------
 
 
-def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch, dense_execute: Any) -> None:
+def test_what_is_tuned_is_what_runs(dense_execute: Any, copied_from: Any) -> None:
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), 2, 1)
     seen: list[GemmView] = []
     dense_execute(lambda view, *_, **__: seen.append(view))
@@ -302,6 +297,6 @@ def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch, dense_execu
     assert not any(map(is_k_major, plain))
     for direction in ("fprop", "wgrad"):
         assert views_of(problem, direction, along_sums=True) == views_of(problem, direction)
-    enough(monkeypatch, 33, 1 << 12)
+    copied_from(33, 1 << 12)
     assert views_of(problem, "dgrad", along_sums=True) == plain
     assert len(seen) == 4

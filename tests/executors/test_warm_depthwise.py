@@ -13,7 +13,6 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
 from layoutconv.errors import ArgumentTypeError
-from layoutconv.gpu import packing_choice
 from layoutconv.gpu.depthwise_plan import DotPlan, launches_alone
 from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.ops import dense_calls, dense_passes
@@ -105,11 +104,10 @@ def test_depthwise_epilogues_that_torch_applies_are_no_launch():
 
 
 @pytest.fixture
-def packing(monkeypatch, gpu):
+def packing(monkeypatch, gpu, packed_for_any_gain):
     """Channels are packed wherever they can be, and kernels of them computed on the CPU."""
     of = multiplied_on(torch.float16, MACHINES["sm_90a"])
     monkeypatch.setattr(dense_passes, "multiplied_for", lambda a: of)
-    monkeypatch.setattr(packing_choice, "HOST", -1e9)  # any gain is worth it
     gpu.loads(on_cpu)
 
 

@@ -164,8 +164,9 @@ def test_every_packing(name: str, dtype: torch.dtype) -> None:
     assert tried
 
 
+@pytest.mark.usefixtures("packed_for_any_gain")
 @pytest.mark.parametrize("name", ["ResNet's stem", "five channels", "a head"])
-def test_a_training_step_packs(name: str, monkeypatch: pytest.MonkeyPatch, watched: Watch) -> None:
+def test_a_training_step_packs(name: str, watched: Watch) -> None:
     """Functions reach the copies, forward and backward, where the cost model wants them."""
     from layoutconv.gpu import packing_choice
     from layoutconv.ops import dense_passes
@@ -174,7 +175,6 @@ def test_a_training_step_packs(name: str, monkeypatch: pytest.MonkeyPatch, watch
     larger = (4 * problem.N, *(2 * cells for cells in problem.spatial), problem.C)
     problem = replace(problem, activation=larger)
     used = watched("pack_lines", packing_choice)
-    monkeypatch.setattr(packing_choice, "HOST", -1e9)  # whatever is saved
     dense_passes.forget()
     x, w = random(problem.activation, torch.float16), random(problem.stored_filter, torch.float16)
     y, dx, dw, grad = reference(problem, x, w)

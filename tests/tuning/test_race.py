@@ -17,7 +17,6 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import dry_run, measured_choices, select
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
-from layoutconv.planning import cost_model
 from layoutconv.planning.cost_model import Problem, choose, shortlist
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
@@ -85,7 +84,7 @@ def test_every_tile_that_fits_runs_and_parts_are_tried() -> None:
     tall = fprop_view(ConvProblem((1, 4, 8, 8, 512), (64, 3, 3, 3), padding=1))
     lc.tune(tall, torch.float16, measure=measure, **SILENT)
     chooser = gpu_plan.Plan(tall, torch.float16, -1, bind=False)
-    pairs = shortlist(chooser.problem, MACHINE)
+    pairs = shortlist(chooser.problem, MACHINE, far=float("inf"))
     assert pairs[0] == choose(chooser.problem, MACHINE)
     assert len(set(pairs)) == len(pairs) == len(seen)
     assert {tile for tile, _ in seen} == {tile for tile, _ in pairs}
@@ -260,12 +259,9 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
     assert len(ticks) == 3  # nothing was missing
 
 
-def test_a_shortlist_leaves_out_what_the_model_takes_for_much_slower(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shortlist_leaves_out_what_the_model_takes_for_much_slower() -> None:
     problem = Problem(65536, 256, 6912, 256, "float16", 2, splittable=True)
-    every = shortlist(problem, MACHINE)
-    monkeypatch.setattr(cost_model, "FAR", 1.5)
+    every = shortlist(problem, MACHINE, far=float("inf"))
     some = shortlist(problem, MACHINE)
     assert every[: len(some)] == some
     assert 1 < len(some) < len(every) / 3
