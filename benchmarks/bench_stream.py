@@ -57,12 +57,17 @@ class Measured:
         return 1e9 * (self.sort + self.stream) / max(1, self.pairs)
 
 
-def surface(voxels: int, device: torch.device) -> tuple[Tensor, tuple[int, int, int]]:
-    """Cells (voxels, 4) of a hilly surface over a square, on the host, and the grid's extents."""
+def surface(
+    voxels: int, device: torch.device, piece: int = PIECE
+) -> tuple[Tensor, tuple[int, int, int]]:
+    """Cells (voxels, 4) of a hilly surface over a square, on the host, and the grid's extents.
+
+    The device makes ``piece`` of them at a time.
+    """
     side = math.isqrt(voxels - 1) + 1
     cells = torch.empty(voxels, 4, dtype=torch.int32)
-    for first in range(0, voxels, PIECE):
-        at = torch.arange(first, min(first + PIECE, voxels), device=device)
+    for first in range(0, voxels, piece):
+        at = torch.arange(first, min(first + piece, voxels), device=device)
         y, x = at // side, at % side
         hills = torch.sin(y * 0.01) * torch.cos(x * 0.013) + 0.3 * torch.sin((x + y) * 0.037)
         z = (80 * (hills + 1.5)).long()

@@ -118,6 +118,13 @@ def options(bench, tmp_path):
     return bench._options(["--repeats", "1", "--json", str(tmp_path / "rows.json")])
 
 
+@pytest.fixture
+def five_microseconds(bench, monkeypatch):
+    """The time of a call, however long it takes."""
+    monkeypatch.setattr(import_module("timing"), "_batch", lambda call, iterations: 5.0)
+
+
+@pytest.mark.usefixtures("five_microseconds")
 def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tmp_path):
     """Peers that fail are left out, rows that fail are reported, others run."""
     dry: list[str] = []
@@ -136,7 +143,6 @@ def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tm
 
     monkeypatch.setattr(bench, "ours", ours)
     monkeypatch.setattr(bench, "in_time", in_time)
-    monkeypatch.setattr(bench, "median_microseconds", lambda call, *n: call() is not None and 5.0)
     options.rows = "eager|given|graph "
     options.compile = 2
     roof, say = bench.roof_of("NVIDIA H200"), bench.Phases(bench.Progress())
@@ -159,10 +165,10 @@ def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tm
     assert [row["peer"] for row in content["rows"]] == ["quick folded"] * 2
 
 
+@pytest.mark.usefixtures("five_microseconds")
 def test_a_peer_that_is_wrong_has_no_time(bench, case, spconv, monkeypatch):
     peers = import_module("network_peers")
     request = peers.Request("compat", case.cloud, ("eager", "graph"), 1, "cpu", WIDTH)
-    monkeypatch.setattr(peers, "median_microseconds", lambda call, *n: call() is not None and 5.0)
     said: list[str] = []
     found = peers.measure_peer(spconv, "compat", request, case, said.append)
     assert found == [("eager", "compat", 5.0), ("eager", "compat folded", 5.0)]

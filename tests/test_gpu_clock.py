@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-import torch
-
 from layoutconv.base.gpu_clock import gpu_microseconds
 
+from .stand_ins import Gpu
 
-def test_a_mean_of_all_calls_between_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_a_mean_of_all_calls_between_the_events(gpu: Gpu) -> None:
     """A call takes 3 ms here; the time is read when the second event has been waited for."""
     done: list[str] = []
 
@@ -31,7 +30,7 @@ def test_a_mean_of_all_calls_between_the_events(monkeypatch: pytest.MonkeyPatch)
             assert done[-1] == "wait"
             return 3.0 * (end.at - self.at)
 
-    monkeypatch.setattr(torch.cuda, "Event", Counted)
+    gpu.says(Event=Counted)
     assert gpu_microseconds(lambda: done.append("call"), 5) == 3000.0
     assert done == ["record", *["call"] * 5, "record", "wait"]
     assert gpu_microseconds(lambda: [done.append("call") for _ in range(2)]) == 6000.0

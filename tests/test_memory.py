@@ -19,12 +19,17 @@ KINDS: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("of_torch", [False, True])
+@pytest.fixture(params=["past the dispatcher", "by the operator"])
+def way(request, monkeypatch) -> None:
+    """Torch is asked for memory past its dispatcher; by its operator, as of one GPU of several."""
+    if request.param == "by the operator":
+        monkeypatch.setattr(memory, "past_dispatcher", lambda _: None)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind[0]))
-def test_tensors_are_those_of_the_operator(kind, inference, of_torch, monkeypatch):
-    if not of_torch:
-        monkeypatch.setattr(memory, "past_dispatcher", lambda _: None)
+def test_tensors_are_those_of_the_operator(kind, inference):
     shape, stride, dtype = kind
     make = allocator(torch.Size(shape), stride, dtype, CPU)
     with torch.inference_mode(inference):
@@ -39,10 +44,8 @@ def test_tensors_are_those_of_the_operator(kind, inference, of_torch, monkeypatc
     assert make() is not make()
 
 
-@pytest.mark.parametrize("several_gpus", [False, True])
-def test_memory_is_of_the_same_kind_whoever_is_asked(several_gpus, monkeypatch):
-    if several_gpus:
-        monkeypatch.setattr(memory, "past_dispatcher", lambda _: None)
+@pytest.mark.usefixtures("way")
+def test_memory_is_of_the_same_kind_whoever_is_asked():
     made = maker.__wrapped__(CPU)((5, 27), (1, 5), torch.int32)
     assert (made.shape, made.stride(), made.dtype) == ((5, 27), (1, 5), torch.int32)
     assert made.device == CPU

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import random
+from functools import partial
 
 import pytest
 from campaign import cells, play
 from laws import LAWS, LawError
 
+from layoutconv import algebra
 from layoutconv.algebra import Layout, LayoutError, coalesce, complement, composition
 from layoutconv.testing.random_layouts import random_layout
 
@@ -37,6 +39,12 @@ def test_both_answers_occur():
         assert counts["refused"] > 2, law
 
 
+@pytest.fixture
+def replaced(monkeypatch):
+    """A function: laws find another operation of that name in the algebra."""
+    return partial(monkeypatch.setattr, algebra)
+
+
 @pytest.mark.parametrize(
     ("law", "operation", "wrong"),
     [
@@ -46,16 +54,16 @@ def test_both_answers_occur():
         ("right_inverse", "right_inverse", lambda a: Layout(1, 0)),
     ],
 )
-def test_the_oracle_sees_what_is_wrong(law, operation, wrong, monkeypatch):
-    monkeypatch.setattr(f"layoutconv.algebra.{operation}", wrong)
+def test_the_oracle_sees_what_is_wrong(law, operation, wrong, replaced):
+    replaced(operation, wrong)
     assert play(law, "layout", "int", 40)[1]
 
 
-def test_a_refusal_of_what_exists_is_seen(monkeypatch):
+def test_a_refusal_of_what_exists_is_seen(replaced):
     def refuse(a, b):
         raise LayoutError("no")
 
-    monkeypatch.setattr("layoutconv.algebra.composition", refuse)
+    replaced("composition", refuse)
     with pytest.raises(LawError, match="refused"):
         LAWS["composition"](random.Random(3), "layout", "int")
 

@@ -7,6 +7,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -211,10 +213,15 @@ def test_the_line_that_turns_completion_on() -> None:
     assert done.stdout.rstrip().endswith("layoutconv")
 
 
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_colours_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert text_table.styled("us", bold=True) == "us"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert text_table.styled("us", bold=True) == "\x1b[1mus\x1b[0m"
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert text_table.styled("us", bold=True) == "us"
+    with redirect_stdout(Terminal()):
+        assert text_table.styled("us", bold=True) == "\x1b[1mus\x1b[0m"
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert text_table.styled("us", bold=True) == "us"

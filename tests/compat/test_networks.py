@@ -35,6 +35,8 @@ def conv_block(
 class Second(nn.Module):
     """From voxels to a bird's-eye view: strided stages, then the height folded into channels."""
 
+    tensor = spconv.SparseConvTensor
+
     def __init__(self) -> None:
         super().__init__()
         self.sparse_shape = [9, 16, 14]
@@ -52,7 +54,7 @@ class Second(nn.Module):
         self.conv_out = conv_block(8, 10, (2, 1, 1), "spconv_down2", "spconv", (2, 1, 1))
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
-        x = spconv.SparseConvTensor(
+        x = self.tensor(
             features=batch["voxel_features"],
             indices=batch["voxel_coords"].int(),
             spatial_shape=self.sparse_shape,
@@ -103,6 +105,8 @@ class UBlock(nn.Module):
 
 
 class UNet(nn.Module):
+    tensor = spconv.SparseConvTensor
+
     def __init__(self) -> None:
         super().__init__()
         self.input_conv = spconv.SparseSequential(
@@ -112,7 +116,7 @@ class UNet(nn.Module):
         self.final = spconv.SubMConv3d(6, 3, kernel_size=1, padding=1, bias=True)
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
-        x = spconv.SparseConvTensor(
+        x = self.tensor(
             batch["voxel_features"], batch["voxel_coords"], [9, 16, 14], batch["batch_size"]
         )
         return self.final(self.unet(self.input_conv(x))).features
@@ -165,9 +169,8 @@ def dense_forward(layer: Any, x: Dense) -> Dense:
     return Dense(grid * occupied(cells).bool(), cells, x.keys)
 
 
-def run(net: nn.Module, batch: dict[str, Any], monkeypatch: Any, *, dense: bool) -> Tensor:
-    if not dense:
-        return net(batch)
+def on_dense_grids(net: Any) -> Any:
+    """The same network, and the same parameters, of torch's layers."""
 
     def tensor(*arguments: Any, **named: Any) -> Dense:
         x = SparseConvTensor(*arguments, **named)
@@ -179,28 +182,28 @@ def run(net: nn.Module, batch: dict[str, Any], monkeypatch: Any, *, dense: bool)
             x = module(x) if sparse else x.replace_feature(module(x.features))
         return x
 
-    with monkeypatch.context() as patch:
-        patch.setattr(spconv.conv.SparseConvolution, "forward", dense_forward)
-        patch.setattr(spconv.SparseSequential, "forward", sequential)
-        patch.setattr(spconv, "SparseConvTensor", tensor)
-        return net(batch)
+    net = copy.deepcopy(net)
+    net.tensor = tensor
+    for module in net.modules():
+        if isinstance(module, spconv.conv.SparseConvolution):
+            module.forward = partial(dense_forward, module)  # type: ignore[method-assign]
+        elif isinstance(module, spconv.SparseSequential):
+            module.forward = partial(sequential, module)  # type: ignore[method-assign]
+    return net
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("network", [Second, UNet])
-def test_a_network_and_the_same_on_dense_grids(
-    network: Any, training: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_and_the_same_on_dense_grids(network: Any, training: bool) -> None:
     """Forward, gradients of the features and of every parameter, running statistics."""
     torch.manual_seed(0)
     x = cloud([9, 16, 14], 4, rows=120)
     ours = network().double().train(training)
-    theirs = copy.deepcopy(ours)
     results = []
-    for net, dense in ((ours, False), (theirs, True)):
+    for net in ours, on_dense_grids(ours):
         features = x.features.clone().requires_grad_()
         batch = {"voxel_features": features, "voxel_coords": x.indices, "batch_size": 2}
-        y = run(net, batch, monkeypatch, dense=dense)
+        y = net(batch)
         y.square().sum().backward()
         results.append([y, features.grad, *(p.grad for p in net.parameters()), *net.buffers()])
     assert len(results[0]) > 20

@@ -11,6 +11,8 @@ import torch
 
 import layoutconv.compat.spconv.pytorch as spconv
 
+from .. import precision
+
 CONV = (
     "in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, "
     "indice_key=None, algo=None, fp32_accum=None"
@@ -152,15 +154,16 @@ def test_what_is_not_there_says_so(module: str, name: str, sentence: str) -> Non
         getattr(found, name)
 
 
-def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings(constants: Any) -> None:
     """As OpenPCDet reads and writes them; that of tf32 is torch's."""
     import layoutconv.compat.spconv as package
 
     assert float(package.__version__[2:]) >= 2.2
-    monkeypatch.setattr(package.constants, "SPCONV_USE_DIRECT_TABLE", False)
+    package.constants.SPCONV_USE_DIRECT_TABLE = False
     assert spconv.constants.SPCONV_USE_DIRECT_TABLE is False
-    for allowed in (True, False):
-        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-        assert package.constants.SPCONV_ALLOW_TF32 is allowed
-        spconv.constants.SPCONV_ALLOW_TF32 = not allowed
-        assert torch.backends.cudnn.allow_tf32 is not allowed
+    with precision.restored():
+        for allowed in (True, False):
+            torch.backends.cudnn.allow_tf32 = allowed
+            assert package.constants.SPCONV_ALLOW_TF32 is allowed
+            spconv.constants.SPCONV_ALLOW_TF32 = not allowed
+            assert torch.backends.cudnn.allow_tf32 is not allowed

@@ -126,15 +126,15 @@ def test_what_one_layer_cannot_know_is_refused(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["RSKC", "RSCK"])
-def test_the_layout_that_is_said(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_layout_that_is_said(layout: str, constants: Any) -> None:
     """By spconv's setting, which is read when something is loaded."""
     net, other = network(), network()
-    monkeypatch.setattr(spconv.constants, "SAVED_WEIGHT_LAYOUT", layout)
+    constants.SAVED_WEIGHT_LAYOUT = layout
     other.load_state_dict(old(net, layout))
     assert same(net, other)
     other.load_state_dict(net.state_dict())  # which says itself that it is KRSC
     assert same(net, other)
-    monkeypatch.setattr(spconv.constants, "SAVED_WEIGHT_LAYOUT", "KCRS")
+    constants.SAVED_WEIGHT_LAYOUT = "KCRS"
     with pytest.raises(ArgumentError, match="SAVED_WEIGHT_LAYOUT"):
         other.load_state_dict(old(net, layout))
 

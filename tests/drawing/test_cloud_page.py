@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -107,13 +107,7 @@ def test_features_of_a_network_are_quantities() -> None:
 
 
 def test_without_plotly_the_error_says_how_to_get_it(monkeypatch) -> None:
-    real = builtins.__import__
-
-    def without(name, *args, **options):
-        if name.startswith("plotly"):
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
-        return real(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    for name in ("plotly", *(name for name in sys.modules if name.startswith("plotly."))):
+        monkeypatch.setitem(sys.modules, name, None)  # not to be found
     with pytest.raises(ImportError, match=r"layoutconv\[view\]"):
         cloud_page(np.zeros((1, 3)), {"z": np.zeros(1)})

@@ -200,9 +200,9 @@ class Client:
 
 
 @contextmanager
-def served() -> Iterator[Client]:
+def served(kind: Callable[[], FuzzedServer] = FuzzedServer) -> Iterator[Client]:
     """A client of a server of its own."""
-    with FuzzedServer() as server:
+    with kind() as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         client = Client(server)
@@ -223,13 +223,13 @@ def cases(client: Client, count: int) -> Iterator[tuple[str, Callable[[Random], 
     yield "large", client.large, count // 10
 
 
-def campaign(count: int, seed: int = 0) -> Report:
-    """All kinds of cases, and nothing left of them afterwards."""
+def campaign(count: int, seed: int = 0, kind: Callable[[], FuzzedServer] = FuzzedServer) -> Report:
+    """All kinds of cases, of a ``kind`` of server, and nothing left of them afterwards."""
     report = Report()
-    with served() as client:
-        for kind, check, share in cases(client, count):
+    with served(kind) as client:
+        for case, check, share in cases(client, count):
             for at in range(share):
-                run(kind, check, seed, at, report, SECONDS)
+                run(case, check, seed, at, report, SECONDS)
                 if at % 100 == 0:
                     run("browser", client.browser, seed, at, report, SECONDS)
         for connection in client.silent:

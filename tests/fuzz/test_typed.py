@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from layoutconv.algebra import Layout, parse
-from layoutconv.drawing.loopback import LoopbackHandler
 
 from . import commands, expressions, server
 from .expressions import Judged
@@ -83,13 +82,18 @@ def test_an_operation_that_is_evaluated_wrongly_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", ["refusal", "send_error"])
-def test_a_fault_of_the_server_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_server_is_found(name: str) -> None:
     def repeated(self: Any, code: int, message: Any = None, explain: Any = None) -> None:
         self.answer(code, "text/html", f"{code}: {self.requestline}")
 
     fault = (lambda self: None) if name == "refusal" else repeated
-    monkeypatch.setattr(LoopbackHandler, name, fault)
-    assert server.campaign(200).failures
+
+    class Faulty(server.FuzzedServer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.RequestHandlerClass = type("Faulty", (self.RequestHandlerClass,), {name: fault})
+
+    assert server.campaign(200, kind=Faulty).failures
 
 
 def test_a_command_that_raises_is_found() -> None:

@@ -15,15 +15,17 @@ import layoutconv as lc
 from layoutconv.kernels.maps import device_tables, per_rank
 from layoutconv.kernels.maps.device_tables import device_table
 
+from ..stand_ins import Gpu
+
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+def gpu(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[SimpleNamespace]:
     """A GPU that launches nothing, and says whether it captures."""
     state = SimpleNamespace(captures=False)
     monkeypatch.setattr(per_rank, "is_capturing", lambda: state.captures)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    gpu.says(current_device=0)
     lc.clear_caches(kernels=True)
     yield state
     lc.clear_caches(kernels=True)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.kernels.compile import build, store
+from layoutconv.kernels.compile import store
 from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
 from layoutconv.planning.kernel_key import runtime_integers, signature
 from layoutconv.planning.kernel_spec import KernelSpec
@@ -56,13 +56,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise AssertionError("compiled again")
-
-    monkeypatch.setattr(build, "build", fail)
-
-
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -79,10 +72,9 @@ def test_a_kernel_is_one_file_under_its_digest_with_nothing_left_over(kept: Path
 
 
 def test_a_kept_kernel_loads_in_milliseconds(
-    kept: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, folder: Path, compilations: list[Any]
 ) -> None:
     shutil.copytree(kept, folder)
-    forbid_compiling(monkeypatch)
     seconds = []
     for _ in range(5):
         store.unload()
@@ -93,6 +85,7 @@ def test_a_kept_kernel_loads_in_milliseconds(
     start = time.perf_counter()
     load_kernel(*ARGUMENTS)
     assert time.perf_counter() - start < 0.02  # from memory
+    assert compilations == []
 
 
 def launch_of_loaded(kernel: Callable[..., None]) -> HostLaunch:
@@ -111,12 +104,12 @@ def launch_of_loaded(kernel: Callable[..., None]) -> HostLaunch:
 
 
 def test_a_kept_kernel_launches_what_the_compiled_one_does(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, compilations: list[Any]
 ) -> None:
     first = launch_of_loaded(load_kernel(*ARGUMENTS))
     store.unload()
-    forbid_compiling(monkeypatch)
     second = launch_of_loaded(load_kernel(*ARGUMENTS))
+    assert len(compilations) == 1
     assert (second.grid, second.block, second.shared_bytes) == (
         first.grid, first.block, first.shared_bytes
     )  # fmt: skip
@@ -146,15 +139,16 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_file_is_replaced(
-    how: str, kept: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, kept: Path, folder: Path, compilations: list[Any]
 ) -> None:
     shutil.copytree(kept, folder)
     (path,) = folder.iterdir()
     path.write_bytes(DAMAGE[how](path.read_bytes()))
     load_kernel(*ARGUMENTS)
+    assert len(compilations) == 1
     store.unload()
-    forbid_compiling(monkeypatch)
     assert launch_of_loaded(load_kernel(*ARGUMENTS)).grid == (2, 1, 1)
+    assert len(compilations) == 1
     assert files(folder) == [path.name]
 
 
@@ -236,12 +230,12 @@ def test_another_process_compiles_nothing(kept: Path, folder: Path, processes: A
 
 
 def test_processes_that_compile_at_once_leave_one_intact_file(
-    folder: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Path, processes: Any, compilations: list[Any]
 ) -> None:
     processes(2)
     assert files(folder) == [f"{digest()}.o"]
-    forbid_compiling(monkeypatch)
     assert launch_of_loaded(load_kernel(*ARGUMENTS)).grid == (2, 1, 1)
+    assert compilations == []
 
 
 # -- the key --------------------------------------------------------------------------------------

@@ -29,9 +29,8 @@ def test_it_measures_what_is_right(bench, tmp_path, capsys):
     assert f"{row['pairs']:,} pairs" in capsys.readouterr().out
 
 
-def test_a_surface_is_of_distinct_cells(bench, monkeypatch):
-    monkeypatch.setattr(bench, "PIECE", 1000)
-    cells, shape = bench.surface(5041, torch.device("cpu"))
+def test_a_surface_is_of_distinct_cells(bench):
+    cells, shape = bench.surface(5041, torch.device("cpu"), piece=1000)
     assert len(cells) == 5041
     Coordinates(cells, shape, 1).check()
 

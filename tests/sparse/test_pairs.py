@@ -86,10 +86,16 @@ def test_who_asks_for_counts_waits_for_them_once():
     assert len(waited) == 1
 
 
-def test_nobody_waits_for_counts_while_a_graph_is_captured(monkeypatch):
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    is_cuda = True
+
+
+def test_nobody_waits_for_counts_while_a_graph_is_captured(gpu):
     there = torch.tensor([3, 1])
-    counts = Counts(there, coming=(there.clone(), None))
-    monkeypatch.setattr(tap_pairs, "is_captured", lambda _: True)
+    counts = Counts(there.as_subclass(OnGpu), coming=(there.clone(), None))
+    gpu.says(is_current_stream_capturing=True)
     assert counts.here is None
 
 

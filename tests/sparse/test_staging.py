@@ -96,14 +96,11 @@ def test_a_piece_comes_back_from_a_task_that_fails():
     assert torch.equal(move.bring(array, slice(0, 8)).here(), array)
 
 
-def test_what_is_one_piece_the_caller_moves(monkeypatch):
-    seen, gather = [], module._gather
+def test_what_is_one_piece_the_caller_moves(watched):
+    def note(call):
+        return threading.current_thread() is threading.main_thread(), len(call.args[2])
 
-    def watched(source, rows, out):
-        seen.append((threading.current_thread() is threading.main_thread(), len(out)))
-        gather(source, rows, out)
-
-    monkeypatch.setattr(module, "_gather", watched)
+    seen = watched("_gather", module, note=note)
     move = Staging("cpu", 3, staged=True, piece_bytes=(60, 600))
     for rows, pieces in ((9, [9]), (10, [5, 5]), (100, [34, 34, 32]), (160, [50, 50, 50, 10])):
         array = numbers(rows, 3, dtype=torch.int32)

@@ -59,9 +59,19 @@ def compile_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     return partial(monkeypatch.setattr, precompile, "Workers")
 
 
+@pytest.fixture
+def load_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """A function: another one loads kernels behind a dry call."""
+    return partial(monkeypatch.setattr, dry_run, "load_kernel")
+
+
 @pytest.fixture(autouse=True)
 def asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Gpu, compile_by: Callable[[Any], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: Gpu,
+    compile_by: Callable[[Any], None],
+    load_by: Callable[[Any], None],
 ) -> list[list[Any]]:
     """Kernels that compute on the CPU; what processes are asked to compile, call by call."""
     calls: list[list[Any]] = []
@@ -69,7 +79,7 @@ def asked(
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
     gpu.like("sm_90a")
     gpu.says(current_device=-1)
-    monkeypatch.setattr(dry_run, "load_kernel", on_cpu)
+    load_by(on_cpu)
     compile_by(partial(Recorded, calls))
     return calls
 
@@ -147,15 +157,13 @@ def test_a_race_compiles_by_itself(asked: list[list[Any]], monkeypatch: pytest.M
     assert lc.precompile(lambda: pytest.fail("called")) == 0
 
 
-def test_launches_after_a_dry_call_are_of_kernels_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_launches_after_a_dry_call_are_of_kernels_alone(load_by: Callable[[Any], None]) -> None:
     """No launch that is bound afterwards goes through the stand-in, which is a call of Python."""
 
     def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
         d.fill_(3)
 
-    monkeypatch.setattr(dry_run, "load_kernel", lambda view, spec: kernel)
+    load_by(lambda view, spec: kernel)
     view, (x, w) = replace(VIEW), (X.half(), W.half())
     launch, out = Launch(lambda: [view], x, torch.float16, None), torch.ones(1, 6, 6, 16).half()
     with dry_run.dry():
