@@ -71,19 +71,24 @@ def test_one_that_others_may_read_is(folder: Path, bits: int) -> None:
         folder.chmod(0o700)
 
 
-def of_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A function: this process is another user's, by number."""
+    return lambda user: monkeypatch.setattr(os, "geteuid", lambda: user)
+
+
+def of_another_user(path: Path, run_by: Callable[[int], None]) -> None:
     if IS_ROOT:
         os.chown(path, 65534, -1)
     else:
-        me = os.geteuid()
-        monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+        run_by(os.geteuid() + 1)
 
 
 def test_a_folder_of_another_user_is_not_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, run_by: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     get(1)
-    of_another_user(folder, monkeypatch)
+    of_another_user(folder, run_by)
     with pytest.warns(UserWarning, match=r"user \d+ owns it and you are \d+"):
         assert get(1)
     assert main(["cache", "list"]) == 0
@@ -91,13 +96,11 @@ def test_a_folder_of_another_user_is_not_used(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="gives files away")
-def test_what_root_made_may_be_read_by_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_root_made_may_be_read_by_others(folder: Path, run_by: Callable[[int], None]) -> None:
     get(1)
     folder.chmod(0o755)
     path_of(folder, 1).chmod(0o644)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    run_by(1000)
     assert not get(1)
 
 

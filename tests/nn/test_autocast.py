@@ -221,18 +221,12 @@ def on_cells(x: Tensor, w: Tensor, *others: Any, **options: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", SPARSE)
-def test_first_calls_of_clouds_are_recorded_as_later_ones(name: str, monkeypatch: Any) -> None:
+def test_first_calls_of_clouds_are_recorded_as_later_ones(name: str, watched: Watch) -> None:
     """They save the same tensors, so that a checkpoint may repeat them, and have the same bits; a
     call that is not kept computes once.
     """
-    call, random, counts = SPARSE[name], torch.Generator().manual_seed(0), list[str]()
-    compute = gathered_passes.forward
-
-    def counted(*args: Any, **named: Any) -> Any:
-        counts.append(name)
-        return compute(*args, **named)
-
-    monkeypatch.setattr(gathered_passes, "forward", counted)
+    call, random = SPARSE[name], torch.Generator().manual_seed(0)
+    counts = watched("forward", gathered_passes)
     x = torch.randn(len(CELLS), 4, generator=random).bfloat16().requires_grad_()
     w = torch.randn(6, 3, 3, 4, generator=random).requires_grad_()
     clear_caches()
