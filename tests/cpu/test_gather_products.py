@@ -18,7 +18,7 @@ from layoutconv.cpu import gathered_passes
 from layoutconv.cpu.gather_products import GatherPlan
 from layoutconv.cpu.gathered_passes import plan_of
 from layoutconv.errors import ArgumentError
-from layoutconv.ops import sparse_calls
+from layoutconv.ops import map_pass_on_cpu, sparse_calls
 from layoutconv.sparse import Coordinates, strided_map, submanifold_map
 
 
@@ -119,7 +119,7 @@ def layer(found, dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize("name", MAPS)
 def test_layers_are_gathered_and_have_the_numbers_of_views(name, dtype, watched, ungathered):
-    by_views = watched("execute_cpu", sys.modules["layoutconv.ops.execute"], sparse_calls)
+    by_views = watched("execute_cpu", sys.modules["layoutconv.ops.execute"], map_pass_on_cpu)
     gathered = layer(MAPS[name](), dtype)
     assert not by_views
     ungathered()
