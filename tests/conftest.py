@@ -18,6 +18,7 @@ from .stand_ins import (
     copied_from,
     dense_execute,
     gpu,
+    guards_in_python,
     kernel_folder,
     packed_for_any_gain,
     spoiled,
@@ -27,8 +28,8 @@ from .stand_ins import (
 from .watched import watched
 
 __all__ = [
-    "clock", "compilations", "copied_from", "dense_execute", "gpu", "kernel_folder",
-    "packed_for_any_gain", "spoiled", "staged",
+    "clock", "compilations", "copied_from", "dense_execute", "gpu", "guards_in_python",
+    "kernel_folder", "packed_for_any_gain", "spoiled", "staged",
     "ungathered", "watched",
 ]  # fmt: skip
 

@@ -138,6 +138,14 @@ def dense_execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., An
 
 
 @pytest.fixture
+def guards_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch without guards of tensors: ours look at a call's tensors, in Python."""
+    from layoutconv.ops import guard
+
+    monkeypatch.setattr(guard, "TENSOR_GUARDS", None)
+
+
+@pytest.fixture
 def packed_for_any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies in which channels are packed take none of the host's time, so that all that can be
     made are.

@@ -15,15 +15,15 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutconv.ops import call_cache, guard
+from layoutconv.ops import call_cache
 from layoutconv.ops.call_cache import CallCache
 from layoutconv.ops.guard import guard_of, is_watched
 
 
 @pytest.fixture(autouse=True, params=["torch's", "ours"])
-def kind(request, monkeypatch) -> None:
+def kind(request) -> None:
     if request.param == "ours":
-        monkeypatch.setattr(guard, "TENSOR_GUARDS", None)
+        request.getfixturevalue("guards_in_python")
 
 
 class Own(torch.Tensor):

@@ -16,7 +16,7 @@ import layoutconv as lc
 from layoutconv.base.caches import clear_caches
 from layoutconv.cpu import gathered_passes
 from layoutconv.errors import ArgumentTypeError
-from layoutconv.ops import dense_passes, guard
+from layoutconv.ops import dense_passes
 
 from ..watched import Watch
 
@@ -275,17 +275,11 @@ def test_layers_of_clouds_that_are_never_kept_compute_once(name: str) -> None:
     assert y.requires_grad
 
 
-def test_layers_of_clouds_compute_once_where_torch_has_no_guards(monkeypatch: Any) -> None:
+@pytest.mark.usefixtures("guards_in_python")
+def test_layers_of_clouds_compute_once_where_torch_has_no_guards(watched: Watch) -> None:
     """Guards in Python do not hold under autocast: what is kept is never found."""
     clear_caches()
-    monkeypatch.setattr(guard, "TENSOR_GUARDS", None)
-    compute, counts = gathered_passes.forward, list[Any]()
-
-    def counted(*args: Any, **named: Any) -> Tensor:
-        counts.append(args)
-        return compute(*args, **named)
-
-    monkeypatch.setattr(gathered_passes, "forward", counted)
+    counts = watched("forward", gathered_passes)
     x, w = torch.randn(len(CELLS), 4).bfloat16(), torch.randn(6, 3, 3, 4).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         for calls in 1, 2, 3:
