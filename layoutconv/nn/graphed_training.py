@@ -18,9 +18,7 @@ from .graph_calls import GraphedCalls, check_options
 from .graph_recorder import Alone, wrapper_of_ranks
 from .nested import put_together, taken_apart
 from .step_bucket import HOOKED, Step, StepBucket, Trained, TrainingState
-from .training_state import Gradients, Moment, goes_beyond
-
-BEYOND = "its loss has gradients for tensors that are no parameters of the network"
+from .training_state import BEYOND, Gradients, Moment, why_by_backward
 
 
 class GraphedStep(GraphedCalls):
@@ -64,8 +62,9 @@ class GraphedStep(GraphedCalls):
         before, written = Moment(self.module, device), self._versions(call)
         parameters = self._step.parameters()
         result, scaled = self._step.forward(*call.rebuilt())
-        if not scaled.requires_grad or goes_beyond(scaled, parameters):
-            return Eager(self._step.accumulated(result, scaled), None, [], BEYOND)
+        why = why_by_backward(scaled, parameters) if scaled.requires_grad else BEYOND
+        if why:
+            return Eager(self._step.accumulated(result, scaled), None, [], why)
         found = self._step.differentiated(result, scaled)
         self._gradients.keep_only(parameters)
         self._gradients.add([parameters[number] for number in found.used], found.gradients)
@@ -145,9 +144,9 @@ def graphed_step(
     them out; others reduce by :func:`reduce_cells`. The first step of a kind is eager, and is
     compared with one of fixed rows that have large numbers where there is no cell: result,
     gradients and buffers. What differs, reads values on the host, cannot be captured or has
-    gradients for others than the network's parameters, a loss's own say, stays eager, and
-    ``step.report()`` says why. Rounding differs where other numbers of rows have other
-    tiles, and in batch norms, whose sums are not torch's.
+    gradients for others than the network's parameters, a loss's own say, stays eager, as do
+    checkpoints with ``use_reentrant=True``, and ``step.report()`` says why. Rounding differs where
+    other numbers of rows have other tiles, and in batch norms, whose sums are not torch's.
 
     Dropout draws new numbers at each replay, from the generator of the GPU. Call it within
     ``torch.autocast`` for mixed precision. ``.grad`` is the same memory in every step: clone what

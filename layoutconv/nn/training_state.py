@@ -46,12 +46,19 @@ class Moment:
         return not all(map(torch.equal, self._random, self._numbers()))
 
 
-def goes_beyond(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Return whether the gradient of a tensor goes to leaves that are none of the parameters.
+BEYOND = "its loss has gradients for tensors that are no parameters of the network"
+REENTRANT = "it checkpoints with use_reentrant=True, which `backward` alone differentiates"
+
+
+def why_by_backward(tensor: Tensor, parameters: Sequence[Tensor]) -> str:
+    """Return why ``backward`` of a tensor does more than to give the gradients of the parameters,
+    as ``torch.autograd.grad`` does; "" if it does not.
 
     >>> x, scale = (torch.nn.Parameter(torch.ones(())) for _ in range(2))
-    >>> goes_beyond(x * scale, [x]), goes_beyond(x * scale, [x, scale])
-    (True, False)
+    >>> why_by_backward(x * scale, [x, scale])
+    ''
+    >>> why_by_backward(x * scale, [x])
+    'its loss has gradients for tensors that are no parameters of the network'
     """
     known = set(map(id, parameters))
     seen, nodes = set(), [torch.autograd.graph.get_gradient_edge(tensor).node]
@@ -60,10 +67,13 @@ def goes_beyond(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
-            return True
+        kind = type(node).__name__
+        if kind == "AccumulateGrad" and id(node.variable) not in known:
+            return BEYOND
+        if kind == "CheckpointFunctionBackward":
+            return REENTRANT
         nodes += [before for before, _ in node.next_functions]
-    return False
+    return ""
 
 
 class Modes:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import layoutconv as lc
 from layoutconv.base.torch_internals import functions_that_look
@@ -270,3 +271,36 @@ def test_gradients_are_added_when_it_is_asked_for_and_not_before() -> None:
     add()
     assert empty.grad is not None
     assert (empty.grad.tolist(), filled.grad.tolist()) == ([3, 3], [4, 4])
+
+
+class Checkpointed(nn.Module):
+    """A layer, and one that is computed again in the backward pass."""
+
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        self.first, self.second = lc.nn.SubmConv3d(3, 4, 3), lc.nn.SubmConv3d(4, 2, 3)
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        y = self.first(x)
+
+        def rest(features: Tensor) -> Tensor:
+            found: Tensor = self.second(y.replace(features)).features
+            return found
+
+        return y.replace(checkpoint(rest, y.features, use_reentrant=self.reentrant))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_steps_of_reentrant_checkpoints_are_eager(reentrant: bool) -> None:
+    """Their ``backward`` adds to ``.grad`` from within, which nobody else may ask for."""
+    net = Checkpointed(reentrant=reentrant)
+    other = copy.deepcopy(net)
+    step = step_of(net, squares)
+    for number in range(3):
+        x = cloud(200, number)
+        torch.testing.assert_close(step(x), eagerly(other, squares, x).detach())
+        check_same(net, other, exact=reentrant)
+    report = step.report()
+    assert report.hits == (0 if reentrant else 2), report
+    assert any("use_reentrant=True" in why for why in report.eager) is reentrant

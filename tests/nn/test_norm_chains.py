@@ -18,10 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import layoutconv as lc
 from layoutconv.nn.act_norm import is_norm_and
 
-from . import test_fuse_batch_norms
 from .test_fuse_batch_norms import C, Functions, image, step
-
-calls = test_fuse_batch_norms.calls  # a fixture
 
 
 def block(forward: Callable[[Any, Tensor], Any], **more: Any) -> Any:
@@ -235,7 +232,7 @@ LEFT: list[tuple[Callable[..., Any], str]] = [
 
 @pytest.mark.parametrize(("forward", "reason"), LEFT, ids=[f.__name__ for f, _ in LEFT])
 def test_what_is_not_known_is_left(
-    forward: Callable[..., Any], reason: str, calls: list[tuple[Any, bool]]
+    forward: Callable[..., Any], reason: str, fused_norms: list[tuple[Any, bool]]
 ) -> None:
     module, x = block(forward), image()[:, :1].repeat(1, C, 1, 1)
     state = random.getstate(), torch.get_rng_state()
@@ -250,7 +247,7 @@ def test_what_is_not_known_is_left(
     assert (random.getstate(), torch.get_rng_state().tolist()) == (state[0], state[1].tolist())
     with torch.no_grad():
         assert torch.equal(module(x.clone()), copied(x.clone()))
-    assert calls == []
+    assert fused_norms == []
 
 
 def linear(self: Any, x: Tensor) -> Tensor:
@@ -319,7 +316,9 @@ SUMS: list[Callable[..., Any]] = [
 
 
 @pytest.mark.parametrize("forward", SUMS, ids=[f.__name__ for f in SUMS])
-def test_a_sum_ends_a_chain(forward: Callable[..., Any], calls: list[tuple[Any, bool]]) -> None:
+def test_a_sum_ends_a_chain(
+    forward: Callable[..., Any], fused_norms: list[tuple[Any, bool]]
+) -> None:
     """The input, which most add, gets a gradient from both."""
     module = block(forward, same=nn.Identity())
     if forward is in_a_container:
@@ -330,11 +329,11 @@ def test_a_sum_ends_a_chain(forward: Callable[..., Any], calls: list[tuple[Any, 
     assert len(report.fused) == 1
     x = image()[:, :1].repeat(1, C, 1, 1)
     assert all(map(torch.equal, step(ours, x), step(module, x)))
-    assert calls == [(ours.norm, True)]
+    assert fused_norms == [(ours.norm, True)]
     frozen = [net.norm.eval() for net in (module, ours)]
-    calls.clear()
+    fused_norms.clear()
     assert all(map(torch.equal, step(ours, x), step(module, x)))
-    assert calls == []
+    assert fused_norms == []
     assert not any(norm.training for norm in frozen)
 
 
@@ -359,14 +358,14 @@ class Added(Functions):
         return torch.relu(self.norms[3](self.convs[3](y)) + y)
 
 
-def test_sums_of_norms(calls: list[tuple[Any, bool]]) -> None:
+def test_sums_of_norms(fused_norms: list[tuple[Any, bool]]) -> None:
     torch.manual_seed(0)
     net, x = Added().double(), image()[:, :1].repeat(1, C, 1, 1)
     ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
     assert report.fused == ("norms.0", "norms.2", "norms.3")
     assert report.left == {"norms.1": "the sum is that of another norm, which is added"}
     assert all(map(torch.equal, step(ours, x), step(net, x)))
-    assert calls == [(ours.norms[i], True) for i in (0, 2, 3)]
+    assert fused_norms == [(ours.norms[i], True) for i in (0, 2, 3)]
 
 
 class Inverted(nn.Module):
@@ -395,21 +394,21 @@ class Dropped(nn.Module):
         return x * (torch.rand(len(x), 1, 1, 1) < 0.5)
 
 
-def test_linear_bottlenecks(calls: list[tuple[Any, bool]]) -> None:
+def test_linear_bottlenecks(fused_norms: list[tuple[Any, bool]]) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(Inverted(), Inverted(Dropped()), Inverted()).double()
     ours, report = lc.nn.fuse_batch_norms(net, inplace=False, return_report=True)
     assert report.left == {"1.conv.3": "no activation that fuses follows it, nor a sum"}
     x = image()[:, :1].repeat(1, C, 1, 1)
     assert all(map(torch.equal, step(ours, x), step(net, x)))
-    added = [norm for norm, is_added in calls if is_added]
+    added = [norm for norm, is_added in fused_norms if is_added]
     assert added == [ours[0].conv[3], ours[2].conv[3]]  # type: ignore[index]
-    assert len(calls) == 8
+    assert len(fused_norms) == 8
     ours[0].step.register_forward_hook(lambda m, i, y: y * 2)  # type: ignore[union-attr]
     net[0].step.register_forward_hook(lambda m, i, y: y * 2)  # type: ignore[union-attr]
-    calls.clear()
+    fused_norms.clear()
     assert all(map(torch.equal, step(ours, x), step(net, x)))
-    assert len(calls) == 7
+    assert len(fused_norms) == 7
 
 
 class Counting(nn.BatchNorm2d):
