@@ -6,7 +6,7 @@
 Rows of a cloud are those of the passes of a submanifold convolution over a real sweep, or, without
 a file, over the synthetic street; the peer multiplies tap by tap, whose lists of rows it has from
 before, or, in rows "of the map", makes from the kernel map at every call. Times are the best of
-interleaved runs; a ratio below 1 means that ours is faster.
+interleaved runs; the ratio is the peer's time over ours, above 1 where ours is faster.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     rows = []
     for row in measured(args):
-        row["ratio"] = row["ours_ms"] / row["peer_ms"]
+        row["ratio"] = row["peer_ms"] / row["ours_ms"]
         rows.append(row)
         print(
             f"{row['name']:78} ours {row['ours_ms']:8.2f} ms   {row['peer']}"
