@@ -179,3 +179,17 @@ def test_rows_of_a_cloud_are_those_of_the_library() -> None:
     made = sparse_networks_run.cloud_of(CLOUD, cells, x)
     assert isinstance(made, SparseTensor)
     assert torch.equal(made.coords.long(), cells)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_what_is_no_number_is_left_out_where_torchs_is_none(far: bool) -> None:
+    """Weights after a step of images of 3e37 are infinite in float32; before, results are not."""
+    p = replace(TRAINED, type="float32")
+    net = networks_run.randomised(networks_run.built(p.text(), p.seed), p.seed)
+    data = networks_run.make_data(net, p, torch.float32)
+    inputs = tuple(x * (3e37 if far else 1.0) for x in data.inputs)
+    data = network_roads.Data(inputs, data.grads).to(torch.float32, torch.device("cpu"))
+    names = "y 0", "y 1"
+    got, exact = (dict.fromkeys(names, torch.full((2,), v)) for v in (torch.nan, 1.0))
+    found = networks_run.within_range(p, torch.float32, data, got, exact)
+    assert [list(each) for each in found] == [[*names[:1]] if far else [*names]] * 2
