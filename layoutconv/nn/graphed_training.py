@@ -69,7 +69,7 @@ class GraphedStep(GraphedCalls):
         self._gradients.keep_only(parameters)
         self._gradients.add([parameters[number] for number in found.used], found.gradients)
         structure, leaves = taken_apart(found.result)
-        after, why = Moment(self.module, device), ""
+        after = Moment(self.module, device)
         if any(gradient.layout is not torch.strided for gradient in found.gradients):
             why = "a gradient is sparse"
         elif written != self._versions(call):

@@ -21,7 +21,6 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
 from ..ops.autocast import autocast_dtype, without_autocast
-from ..ops.call_cache import sparse as calls
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.formulas import has_gradient, wide_sums
 from ..ops.guard import guards_of_torch_hold, is_constant, is_plain, wants_gradient
@@ -339,10 +338,9 @@ def _is_recorded_later(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> bool:
     """Return whether autograd records a call, and it will be kept, to be recorded in its place."""
-    bias, scale, residual, last, slope, _ = ending
+    bias, scale, residual, last, _, _ = ending
     there = [t for t in (bias, scale, residual) if isinstance(t, torch.Tensor)]
     columns = [t for t in there if t is not residual]  # of which there is a guard of its own
-    numbers = found.taps, found.mirrored, groups, last, slope
     return (
         wants_gradient(x, weight, *there)
         and not isinstance(last, Pointwise)
@@ -350,7 +348,7 @@ def _is_recorded_later(
         and len(found.outputs) > 1
         and weight.numel() > 0
         and guards_of_torch_hold(x, weight, *columns)
-        and calls.remembers(numbers, (x, weight), ending)
+        and sparse_calls.remembers(found, groups, (x, weight), ending)
     )
 
 

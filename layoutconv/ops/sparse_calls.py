@@ -231,8 +231,19 @@ def remember(
 ) -> None:
     """Keep what a call came to, for :func:`find`: ``operands`` are its features and weight."""
     make = partial(Kind, operands, ending, result.dtype, groups, found.mirrored)
-    signature = found.taps, found.mirrored, groups, ending.activation, ending.slope
-    sparse.remember(make, signature, operands, ending, result)
+    sparse.remember(make, _numbers(found, groups, ending), operands, ending, result)
+
+
+def remembers(
+    found: KernelMap, groups: int, operands: tuple[Tensor, Tensor], ending: EpilogueArgs
+) -> bool:
+    """Return whether :func:`remember` keeps such a call, once it has a result."""
+    return sparse.remembers(_numbers(found, groups, ending), operands, ending)
+
+
+def _numbers(found: KernelMap, groups: int, ending: EpilogueArgs) -> tuple[Any, ...]:
+    """The part of a signature that is no tensor's."""
+    return found.taps, found.mirrored, groups, ending.activation, ending.slope
 
 
 class Kind:
