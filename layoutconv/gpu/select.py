@@ -381,11 +381,13 @@ def _elements(stored: Stored) -> int:
 
 
 def _is_pointwise(view: GemmView, spec: KernelSpec) -> bool:
-    """Return whether A is a matrix, of 16 bits and whole vectors, on Hopper: a pointwise layer.
+    """Return whether A is a matrix, of whole vectors, on Hopper: a pointwise layer.
 
-    Other layers of one tap, strided ones and stride phases, were not raced.
+    Data are of 16 bits, or of tf32 that run along k, as ``wgmma`` reads them. Other layers of one
+    tap, strided ones and stride phases, were not raced.
     """
-    whole = BYTES[spec.dtype] == 2 and set(_access_bytes(spec)) == {VECTOR_BYTES}
+    raced = BYTES[spec.dtype] == 2 or (spec.dtype == "tfloat32" and spec.along == (1, 1))
+    whole = raced and set(_access_bytes(spec)) == {VECTOR_BYTES}
     matrix = len(stages(view.a)[-1].layout.shape) == 2 and index_buffer(view.a) is None
     return whole and matrix and view.l == 1 and spec.arch == "sm_90a"
 

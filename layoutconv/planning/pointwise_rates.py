@@ -1,4 +1,4 @@
-"""Rates and times of pointwise layers of 16 bits and whole vectors: short sums, bound by memory.
+"""Rates and times of pointwise layers of whole vectors: short sums, bound by memory.
 
 Fitted on an H200 to 8,701 trials of tiles, 793 passes of layers of networks and of channels drawn
 at random; by halves of them, fitted on one and judged on the other (docs/lab_notebook.md). Rates
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .schedule import Load
-from .tile import TileConfig
+from .tile import LINE_BYTES, TileConfig
 from .tile_table import Shape
 
 # Products, memory and loads hide each other but for a rest: their times are added as a norm of this
@@ -98,12 +98,14 @@ class Loads(NamedTuple):
     """A tile's loads of a pointwise layer.
 
     Attributes:
+        size: bytes of an element.
         tma: TMA loads rows, boxes of at most 128 bytes; else threads copy vectors.
         m, n, k: of the tile.
         a_along_k, b_along_k: A and B run along k in memory; else along rows and columns of D.
         b_resident: B is loaded once.
     """
 
+    size: int
     tma: bool
     m: int
     n: int
@@ -115,11 +117,11 @@ class Loads(NamedTuple):
     def time(self, m: int, n: int, k: int) -> float:
         """Microseconds of an SM for the operands of a CTA, the mean over all of a result (m, n).
 
-        >>> round(Loads(True, 128, 64, 64, True, True, True).time(128, 64, 64), 3)  # whole lines
+        >>> round(Loads(2, True, 128, 64, 64, True, True, True).time(128, 64, 64), 3)  # whole lines
         0.064
-        >>> round(Loads(True, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
+        >>> round(Loads(2, True, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
         0.486
-        >>> round(Loads(False, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
+        >>> round(Loads(2, False, 128, 64, 32, True, True, True).time(128, 64, 16), 3)
         0.059
         """
         time = self._along_k(m, self.m, k) if self.a_along_k else self._across(k, m, self.m)
@@ -133,34 +135,34 @@ class Loads(NamedTuple):
         """Rows of a tile, of which a part exists: TMA fills the others with zeros."""
         rows = size / -(-size // tile)
         if not self.tma:
-            return rows * k / 8 * VECTOR
+            return rows * k * self.size / 16 * VECTOR
         whole, rest = divmod(k, self.k)
-        of_row = whole * _row_time(self.k) + (_row_time(rest) if rest else 0.0)
+        of_row = whole * self._row(self.k) + (self._row(rest) if rest else 0.0)
         return rows * of_row + (tile - rows) * (whole + (rest > 0)) * ROW_LINE
 
     def _across(self, k: int, size: int, tile: int) -> float:
         """Rows of k: boxes of 64 elements for all of a tile, of which the last tile lacks some."""
         tiles = -(-size // tile)
         if not self.tma:
-            return k * size / tiles / 8 * VECTOR
-        boxes, (whole, rest) = -(-tile // 64), divmod(size - (tiles - 1) * tile, 64)
-        time = _boxes_time(tile) * (tiles - 1) + whole * _row_time(64)
+            return k * size / tiles * self.size / 16 * VECTOR
+        line = LINE_BYTES // self.size
+        boxes, (whole, rest) = -(-tile // line), divmod(size - (tiles - 1) * tile, line)
+        time = self._boxes(tile) * (tiles - 1) + whole * self._row(line)
         if rest:
-            time += _row_time(rest)
-        return k * (time + (boxes - whole - (rest > 0)) * _row_time(0)) / tiles
+            time += self._row(rest)
+        return k * (time + (boxes - whole - (rest > 0)) * self._row(0)) / tiles
 
+    def _boxes(self, elements: int) -> float:
+        """Microseconds of a row of whole boxes, and of what is left."""
+        whole, rest = divmod(elements * self.size, LINE_BYTES)
+        return whole * ROW_LINE + (self._row(rest // self.size) if rest else 0.0)
 
-def _boxes_time(elements: int) -> float:
-    """Microseconds of a row of whole boxes, and of what is left."""
-    whole, rest = divmod(elements, 64)
-    return whole * _row_time(64) + (_row_time(rest) if rest else 0.0)
-
-
-def _row_time(elements: int) -> float:
-    """Microseconds of a row of 16 bits an element that TMA loads."""
-    if elements <= 24:
-        return ROW_16 if elements <= 8 else ROW_48
-    return ROW_PART if elements < 64 else ROW_LINE
+    def _row(self, elements: int) -> float:
+        """Microseconds of a row of elements that TMA loads."""
+        nbytes = elements * self.size
+        if nbytes <= 48:
+            return ROW_16 if nbytes <= 16 else ROW_48
+        return ROW_PART if nbytes < LINE_BYTES else ROW_LINE
 
 
 class Latency(NamedTuple):

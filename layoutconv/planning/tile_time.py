@@ -89,7 +89,7 @@ class Problem:
         access_bytes: of a vector of A, of B and of D, whose elements have ``stored_bytes``.
         b_along_k: B runs along k in memory.
         rows_adjoin: tiles of all columns are stored in whole vectors.
-        pointwise: A is a matrix, of one tap, 16 bits and whole vectors, whose rates and times on
+        pointwise: A is a matrix, of one tap and whole vectors, whose rates and times on
             Hopper were fitted apart.
     """
 
@@ -359,6 +359,7 @@ def _of_loads(
     """The loads of a tile of a pointwise layer, a k-tile's latency, a further wave, and a store."""
     along_k = problem.channels > 0
     loads = pointwise_rates.Loads(
+        BYTES[problem.dtype],
         problem.tma and tile.warp_specialized,
         tile.m,
         tile.n,
