@@ -161,7 +161,8 @@ def copied_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     from layoutconv.gpu import filter_choice
 
     def least(rows: int, products: int) -> None:
-        monkeypatch.setattr(filter_choice, "LEAST", filter_choice.Least(rows, products))
+        for name in ("LEAST", "LEAST_OF_MAP"):
+            monkeypatch.setattr(filter_choice, name, filter_choice.Least(rows, products, 0))
 
     return least
 

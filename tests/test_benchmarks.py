@@ -135,7 +135,7 @@ def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(
 ):
     from layoutconv.gpu import filter_choice
 
-    copies = watched("k_major_filter", filter_choice)
+    copies = watched("k_major_copy", filter_choice)
     gpu.runs_kernels()
     gpu.like("sm_90a")
     copied_from(1, 1)

@@ -70,10 +70,10 @@ def k_major_filter(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         w = w.as_strided(tuple(shape), row_major(shape).stride)
     if w.dim() < 2:
         raise ArgumentError("w", "two modes or more, (K, *taps, C)", f"shape {tuple(w.shape)}")
-    return w.new_empty_strided(w.shape, _k_major_strides(w.shape)).copy_(w)
+    return w.new_empty_strided(w.shape, k_major_strides(w.shape)).copy_(w)
 
 
-def _k_major_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
+def k_major_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
     """Strides of a contiguous tensor whose first mode and whose last are exchanged."""
     first, *between, last = shape
     slowest, *strides, unit = row_major((last, *between, first)).stride
@@ -84,4 +84,4 @@ def _stored_k_major(layout: OperandLayout) -> OperandLayout:
     """The chain of maps, with other strides in its last."""
     if isinstance(layout, ComposedLayout):
         return ComposedLayout(_stored_k_major(layout.outer), layout.offset, layout.inner)
-    return Layout(layout.shape, _k_major_strides(layout.shape))
+    return Layout(layout.shape, k_major_strides(layout.shape))

@@ -13,12 +13,13 @@ import torch
 
 from ..base.caches import put_few
 from ..base.memory import maker
-from ..conv.k_major_filter import k_major_filter, k_major_view
+from ..conv.k_major_filter import k_major_view
 from ..kernels.compile.store import as_argument
 from ..view.epilogue import Epilogue, Pointwise
 from ..view.gemm_view import GemmView
 from .filter_choice import reads_k_major, worth_k_major
 from .fp32_precision import multiplied_now
+from .k_major_copy import k_major_copy
 from .kernel_source import Later
 from .map_passes import MapTables, k_major_over
 from .map_views import PLANS, Over, kind_over, representative
@@ -175,7 +176,7 @@ class Launch:
                 kernel(at_a, at_b, out, *rest)
             return
         if self.filter and precision is not None and self._reads_k_major(a, precision):
-            b = k_major_filter(b, self.filter)
+            b = k_major_copy(b, self.filter)
             at_b = b.data_ptr()
         reads = NOTHING
         if self.structure:
@@ -278,7 +279,7 @@ class OverMap(Launch):
         self._k_major, self._bare = {}, {}
         if of.filter:
             rows, channels = shape[0], shape[-1]
-            if not worth_k_major(rows, of.filter, channels // of.filter[-1]):
+            if not worth_k_major(rows, of.filter, channels // of.filter[-1], over_map=True):
                 self.filter = ()
         self.allocate = partial(maker(device), shape, stride, of.out_dtype)
         self._empty = 0 in shape

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
-from ..conv.k_major_filter import k_major_filter, k_major_view
+from ..conv.k_major_filter import k_major_view
 from ..conv.k_major_wgrad import VoxelRows, k_major_wgrads
 from ..conv.packed_channels import LinePacking, PackedProblem, exchanged, packings
 from ..planning.machine import Machine
@@ -22,6 +22,7 @@ from ..view.gemm_view import GemmView
 from . import machines
 from .filter_choice import reads_along_sums
 from .fp32_precision import multiplied_as
+from .k_major_copy import k_major_copy
 from .line_packing import pack_lines
 from .select import choose_kernel
 from .voxel_rows import voxel_rows
@@ -126,7 +127,7 @@ class Packed:
                 (a, b), (self.a, self.b), self.shapes, (want.a, want.b), strict=False
             )
         )
-        return a, k_major_filter(b) if self.k_major else b
+        return a, k_major_copy(b) if self.k_major else b
 
     def written(self, out: Tensor) -> Tensor:
         """Return what the views write: the contiguous result itself, or memory of their own."""

@@ -29,12 +29,12 @@ from ..base.contexts import setting
 from ..base.memory import maker
 from ..base.outlive import keeping
 from ..base.torch_internals import operators_that_look
-from ..conv.k_major_filter import k_major_filter
 from ..cpu import gathered_passes
 from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu import machines
 from ..gpu.filter_choice import reads_k_major, worth_k_major
 from ..gpu.fp32_precision import multiplied_as
+from ..gpu.k_major_copy import k_major_copy
 from ..gpu.map_passes import MapConv, conv_over, k_major_over, pairs_over
 from ..gpu.map_views import map_view
 from ..gpu.select import kernel_type
@@ -274,7 +274,7 @@ def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor
 def conv_view(found: Maps, count: int, rows: int, of: MapConv, k_major: bool = False) -> GemmView:
     """The view of a pass from ``count`` rows to ``rows``.
 
-    ``k_major`` says whether the filter is one of ``k_major_filter``.
+    ``k_major`` says whether the filter is one of ``k_major_copy``.
     """
     index, order = found.forward, found.order
     if of.transposed and not of.mirrored:
@@ -302,10 +302,11 @@ def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
         plan = plan_of(maps.forward, rows if of.transposed else len(x))
         ends = ending.epilogue(), ending.out_dtype
         return gathered_passes.forward(plan, x, w, of.groups, *ends, transposed=of.transposed)
-    k_major = of.transposed and worth_k_major(rows, w.shape, of.groups) and reads_k_major(x)
+    k_major = of.transposed and worth_k_major(rows, w.shape, of.groups, over_map=True)
+    k_major = k_major and reads_k_major(x)
     view = conv_view(maps, len(x), rows, of, k_major)
     y = x.new_empty((rows, of.channels), dtype=ending.out_dtype or OUTPUTS.get(x.dtype))
-    w = k_major_filter(w) if k_major else w.contiguous()
+    w = k_major_copy(w) if k_major else w.contiguous()
     execute(view, x.contiguous(), w, y, epilogue=ending.epilogue())
     return y
 

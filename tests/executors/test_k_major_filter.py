@@ -102,10 +102,16 @@ def test_how_much_work_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worth_k_major(vae, filter)
     assert worth_k_major(8192, filter)  # unet_16
     assert worth_k_major(64 * 14 * 14, (256, 3, 3, 256))  # resnet_14
-    assert not worth_k_major(2047, (4096, 3, 3, 3, 512))  # a large filter for few rows
-    assert not worth_k_major(65536, (32, 3, 3, 3, 32))  # a launch for little work
-    assert worth_k_major(1 << 17, (128, 1, 1, 128))  # exactly enough
-    assert not worth_k_major((1 << 17) - 1, (128, 1, 1, 128))
+    assert worth_k_major(16 * 2 * 7 * 7, (512, 3, 3, 3, 512))  # the last layers of r3d_18
+    assert not worth_k_major(511, (4096, 3, 3, 3, 512))  # a large filter for few rows
+    assert not worth_k_major(12544, (112, 1, 1, 256))  # a launch for little work
+    assert worth_k_major(24576, (128, 1, 1, 128))  # exactly enough
+    assert not worth_k_major(24575, (128, 1, 1, 128))
+    assert not worth_k_major(1605632, (16, 1, 1, 32))  # rows of half a line
+    assert worth_k_major(401408, (24, 1, 1, 144))
+    assert worth_k_major(vae, filter, over_map=True)
+    assert not worth_k_major(2047, (4096, 3, 3, 3, 512), over_map=True)
+    assert not worth_k_major(65536, (32, 3, 3, 3, 32), over_map=True)
     assert not worth_k_major(vae, (255, 3, 3, 3, 256))  # vectors of 16 bytes in every group
     assert worth_k_major(vae, (256, 3, 3, 3, 64), 4)
     assert not worth_k_major(vae, (24, 3, 3, 3, 256), 4)
@@ -162,7 +168,7 @@ def test_the_executor_turns_under_the_rule_alone(
 def test_gradients_of_any_order_and_under_compile(
     stride: int, monkeypatch: pytest.MonkeyPatch, watched: Watch
 ) -> None:
-    copies = watched("k_major_filter", room)
+    copies = watched("k_major_copy", room)
     # Tensors of the CPU, so that views run by its executor: what is not known of a call.
     monkeypatch.setattr(dense_calls, "devices", SimpleNamespace(runs_kernels=lambda tensor: False))
     x, w = integers(2, 4, 9, 8).requires_grad_(), integers(8, 4, 3, 3, seed=1).requires_grad_()

@@ -30,7 +30,7 @@ def copies(watched: Watch) -> Iterator[list[int]]:
     with precision.restored():
         torch.backends.cudnn.allow_tf32 = True
         owners = filter_choice, launch, operators
-        yield watched("k_major_filter", *owners, note=lambda call: call.args[0].data_ptr())
+        yield watched("k_major_copy", *owners, note=lambda call: call.args[0].data_ptr())
 
 
 def close(got: Tensor, want: Tensor) -> bool:

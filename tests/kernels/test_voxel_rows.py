@@ -7,6 +7,7 @@ import torch
 
 from layoutconv.conv import ConvProblem
 from layoutconv.conv.k_major_wgrad import KMajorWgrad, VoxelRows, k_major_wgrads
+from layoutconv.gpu.k_major_copy import rows_of
 from layoutconv.gpu.voxel_rows import voxel_rows
 from layoutconv.kernels.pointwise.voxel_rows import SIDE, build
 from tools.ptx_sim import DeviceTensor, Memory, launch_of, run
@@ -21,9 +22,13 @@ PROBLEMS = [
 ]
 
 
+FILTERS = [(72, 3, 3, 12), (8, 1, 132)]
+
+
 def every() -> list[VoxelRows]:
     found: list[KMajorWgrad] = [each for p in PROBLEMS for each in k_major_wgrads(p)]
-    return list(dict.fromkeys(rows for each in found for rows in (each.a, each.b)))
+    of_filters = [rows for shape in FILTERS if (rows := rows_of(shape)) is not None]
+    return list(dict.fromkeys([*(r for each in found for r in (each.a, each.b)), *of_filters]))
 
 
 @pytest.mark.parametrize("rows", every(), ids=lambda r: f"{r.source}-{r.taps}-{r.length}")
