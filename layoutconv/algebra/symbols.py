@@ -32,7 +32,7 @@ from .polynomial import (
     show,
 )
 from .relations import Relation, holds, is_divided, product, quotient, record, remainder
-from .symint import SymInt
+from .symint import SymInt, both_ways
 from .values import Immutable
 
 if TYPE_CHECKING:
@@ -97,33 +97,11 @@ class Symbolic(Immutable):
     def __abs__(self) -> Any:
         return self if self >= 0 else -self
 
-    def __add__(self, other: Any) -> Any:
-        return _apply(self, other, add, int.__add__)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return _apply(self, other, _minus, int.__sub__)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _apply(other, self, _minus, int.__sub__)
-
-    def __mul__(self, other: Any) -> Any:
-        return _apply(self, other, product, int.__mul__)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Any) -> Any:
-        return _apply(self, other, quotient, int.__floordiv__)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return _apply(other, self, quotient, int.__floordiv__)
-
-    def __mod__(self, other: Any) -> Any:
-        return _apply(self, other, remainder, int.__mod__)
-
-    def __rmod__(self, other: Any) -> Any:
-        return _apply(other, self, remainder, int.__mod__)
+    __add__, __radd__ = both_ways(lambda a, b: _apply(a, b, add, int.__add__))
+    __sub__, __rsub__ = both_ways(lambda a, b: _apply(a, b, _minus, int.__sub__))
+    __mul__, __rmul__ = both_ways(lambda a, b: _apply(a, b, product, int.__mul__))
+    __floordiv__, __rfloordiv__ = both_ways(lambda a, b: _apply(a, b, quotient, int.__floordiv__))
+    __mod__, __rmod__ = both_ways(lambda a, b: _apply(a, b, remainder, int.__mod__))
 
     def __eq__(self, other: object) -> Any:
         return _relation("==", self, other)

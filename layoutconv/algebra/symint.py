@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
 from .errors import whole, wrong_argument
+
+
+def both_ways(combine: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """The methods of an operation, and of the same with its operands exchanged."""
+
+    def reflected(self: Any, other: Any) -> Any:
+        return combine(other, self)
+
+    return combine, reflected
 
 
 class SymInt(int):
@@ -52,23 +62,9 @@ class SymInt(int):
     def __eq__(self, other: object) -> bool:
         return int.__eq__(self, other) if isinstance(other, int) else NotImplemented
 
-    def __add__(self, other: Any) -> Any:
-        return _combine(self, other, "+", int.__add__)
-
-    def __radd__(self, other: Any) -> Any:
-        return _combine(other, self, "+", int.__add__)
-
-    def __sub__(self, other: Any) -> Any:
-        return _combine(self, other, "-", int.__sub__)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _combine(other, self, "-", int.__sub__)
-
-    def __mul__(self, other: Any) -> Any:
-        return _combine(self, other, "*", int.__mul__)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _combine(other, self, "*", int.__mul__)
+    __add__, __radd__ = both_ways(lambda a, b: _combine(a, b, "+", int.__add__))
+    __sub__, __rsub__ = both_ways(lambda a, b: _combine(a, b, "-", int.__sub__))
+    __mul__, __rmul__ = both_ways(lambda a, b: _combine(a, b, "*", int.__mul__))
 
     def __floordiv__(self, other: Any) -> Any:
         return _combine(self, other, "//", int.__floordiv__)
@@ -86,7 +82,7 @@ class SymInt(int):
         return SymInt(-int(self), f"-{_atom(self, tight=True)}", self.runtime)
 
 
-def _combine(a: Any, b: Any, op: str, fn: Any) -> Any:
+def _combine(a: Any, b: Any, op: str, fn: Callable[[int, int], int]) -> Any:
     if not (isinstance(a, int) and isinstance(b, int)):
         if not (isinstance(a, Integral) and isinstance(b, Integral)):
             return NotImplemented
