@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import ArgumentError, ArgumentTypeError
 
 INT64_END = 1 << 63
+Ints = int | Sequence[int]
 Padding = int | Sequence[int | tuple[int, int]]
 
 
@@ -50,9 +51,9 @@ class ConvProblem:
         self,
         activation: Sequence[int],
         filter: Sequence[int],
-        stride: int | Sequence[int] = 1,
+        stride: Ints = 1,
         padding: Padding = 0,
-        dilation: int | Sequence[int] = 1,
+        dilation: Ints = 1,
         groups: int = 1,
     ) -> None:
         rank = _rank(activation, filter)
@@ -86,10 +87,10 @@ class ConvProblem:
         cls,
         activation: Sequence[int],
         filter: Sequence[int],
-        stride: int | Sequence[int] = 1,
+        stride: Ints = 1,
         padding: Padding = 0,
-        output_padding: int | Sequence[int] = 0,
-        dilation: int | Sequence[int] = 1,
+        output_padding: Ints = 0,
+        dilation: Ints = 1,
         groups: int = 1,
     ) -> ConvProblem:
         """The convolution whose gradient a transposed convolution is: the roles are exchanged.

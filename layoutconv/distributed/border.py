@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..base.outlive import to_be_kept
+from ..conv.problem import Ints
 from ..sparse import Coordinates, KernelMap, submanifold_map
-from ..sparse.maps.taps import Ints, Taps
+from ..sparse.maps.taps import Taps
 from .route import Route, all_to_all, counts_from
 
 if TYPE_CHECKING:

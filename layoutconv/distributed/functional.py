@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..conv import ConvProblem
-from ..conv.problem import Padding, per_mode
+from ..conv.problem import Ints, Padding, per_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.arguments import check_fits, check_tensors, near_and_far
 from ..ops.epilogue_args import EpilogueArgs
@@ -22,8 +22,6 @@ from .convolution import SplitConv
 from .exchange import Exchange
 from .halo import Split, fprop_plan, output_bounds
 from .slab import Slab, checked_slab
-
-Ints = int | Sequence[int]
 
 
 def conv1d(

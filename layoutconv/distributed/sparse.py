@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import nn
+from ..conv.problem import Ints
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.arguments import check_activation
 from ..nn.sparse import subm_conv as whole_subm_conv
@@ -21,8 +22,6 @@ from .agreement import Agreement, tensor_term
 from .border import border_of
 from .cloud import Cloud, cloud_of
 from .route import SumOfRanks, arrive, depart
-
-Ints = int | Sequence[int]
 
 
 def subm_conv(

@@ -10,7 +10,7 @@ sum + bias + residual)``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function
 
-from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
+from ..conv.problem import Ints, Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
 from ..ops import dense_calls
 from ..ops.dense_calls import below_autocast
@@ -42,7 +42,6 @@ from .complex import complex_channels, real_channels, real_filter, without_autoc
 from .overrides import overridden, tensors_given
 from .own_function import known, with_function
 
-Ints = int | Sequence[int]
 get_autocast_dtype = torch.get_autocast_dtype
 
 __all__ = [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.torch_internals import is_tracing
-from ..conv.problem import Padding
+from ..conv.problem import Ints, Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from ..sparse import Coordinates
 
-Ints = int | Sequence[int]
 
 _EXACT = torch.float64
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..conv.problem import Padding, padding_pairs
+from ..conv.problem import Ints, Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse import Coordinates, KernelMap, SparseTensor
 from ..sparse.maps.taps import Taps, per_axis
@@ -22,8 +22,6 @@ from .arguments import check_activation
 from .modules import weight_and_bias
 from .scripting import refuse_scripting
 from .sparse_checks import check_count
-
-Ints = int | Sequence[int]
 
 
 class SparseConvolution(torch.nn.Module):

@@ -7,14 +7,13 @@ map says which. All are differentiable in the features; results are the same in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..conv.problem import Padding
+from ..conv.problem import Ints, Padding
 from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from ..ops import gathered_operators as ops
 from ..ops.guard import may_want_gradient
@@ -22,8 +21,6 @@ from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
 from .repeated import pooled, through
 from .scripting import refuse_scripting
-
-Ints = int | Sequence[int]
 
 CHUNK = 128  # pairs of rows that a thread multiplies for a filter's gradient
 MODES = ("max", "mean", "sum")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...conv.problem import Ints
 from ...errors import ArgumentError, ArgumentTypeError
 from ...sparse import Coordinates
 from ...sparse import SparseTensor as _SparseTensor
@@ -19,8 +20,6 @@ from .version import batch_last
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-Ints = int | Sequence[int]
 
 
 class _Negative:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
+from ...conv.problem import Ints
 from ...errors import ArgumentTypeError
 from ..coords.coordinates import Coordinates
 from .kernel_map import strided_map
-from .taps import MAX_TAPS, Ints, per_axis
+from .taps import MAX_TAPS, per_axis
 
 
 def downsample(coordinates: Coordinates, stride: Ints = 2) -> Coordinates:

@@ -9,7 +9,7 @@ from typing import Any
 from ...base.caches import remembered
 from ...base.dry_hooks import dry_hooks
 from ...base.outlive import keeping
-from ...conv.problem import Padding, padding_pairs
+from ...conv.problem import Ints, Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords import row_plan
 from ..coords.coordinates import Coordinates
@@ -18,7 +18,7 @@ from ..coords.keys import check_spatial_shape
 from . import map_operators, repeated_maps
 from .foresight import foresight
 from .reached import reached
-from .taps import Ints, Taps, frozen, per_axis, reached_box
+from .taps import Taps, frozen, per_axis, reached_box
 from .together import Reached
 from .two_way import KernelMap
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ...base.dry_hooks import dry_hooks
 from ...base.outlive import keeping
-from ...conv.problem import Padding
+from ...conv.problem import Ints, Padding
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords import row_plan
 from ..coords.coordinates import Coordinates
 from ..coords.graphs import is_compiling
 from .kernel_map import check_capacity, strided_in, strided_map, submanifold_map
-from .taps import Ints, Taps, frozen, per_axis
+from .taps import Taps, frozen, per_axis
 from .together import Maps, Step, can_begin, key_of, made_together, name_of, note_kernels
 
 

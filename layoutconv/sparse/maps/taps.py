@@ -12,12 +12,10 @@ from operator import index
 from typing import Any
 
 from ...base.caches import remembered
-from ...conv.problem import Padding, padding_pairs
+from ...conv.problem import Ints, Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords.no_tensor import NoTensor
 from .row_orders import TapOrder, tap_order
-
-Ints = int | Sequence[int]
 
 _PLAIN = {int}
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from ...base.outlive import to_be_kept
+from ...conv.problem import Ints
 from ...errors import ArgumentError
 from ..coords.coordinates import Coordinates
 from ..coords.keys import MAX_KEY, check_coords_type
 from ..coords.morton import Curve
 from ..maps.kernel_map import submanifold_map
-from ..maps.taps import Ints, Taps
+from ..maps.taps import Taps
 from ..maps.two_way import KernelMap
 from .host import on_host
 from .sorted_cells import SortedCells, check_inside, sorted_cells
