@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from layoutconv.planning.depthwise_schedule import schedule_dot
+from layoutconv.planning.depthwise_schedule import DotSchedule
 from layoutconv.planning.kernel_spec import VECTOR_BYTES
 from layoutconv.planning.reduction_schedule import ReduceShape
-from layoutconv.view.gemm_view import GemmView
 
 from ..compile.store import load
 
@@ -42,37 +41,15 @@ class DotKernels:
             reduction(workspace, out, integers)
 
 
-def load_dot(
-    view: GemmView,
-    dtype: str,
-    out_dtype: str,
-    arch: str,
-    aligned: tuple[int, int, int] = (16, 16, 16),
-    sm_count: int = 132,
-    epilogue: str = "",
-) -> DotKernels:
-    """The kernels of a view of one row and one column: from memory, from disk, or compiled now.
-
-    Args:
-        view: of modes (1, k, l), (1, k, l) and (1, 1, l), with at least one l; k may be 0.
-        dtype: of A and B, "float16", "bfloat16", "float32" or "float64"; sums are in float32, of
-            float64 in float64, and float32 is multiplied as it is.
-        out_dtype: of D, one of the same.
-        arch: such as "sm_90a".
-        aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
-        sm_count: of the GPU; decides how long sums are cut.
-        epilogue: the structure of one without statistics, for a view that ``fuses``.
+def load_dot(plan: DotSchedule, arch: str) -> DotKernels:
+    """The kernels that :func:`~layoutconv.planning.depthwise_schedule.schedule_dot` planned: from
+    memory, from disk, or compiled now.
 
     The kernels take the memory that the tensors span as flat tensors: ``x.as_strided((span,),
     (1,))``, at least one element each. Results are the same in every run. What is outside the
     bounds of D is not written. No GPU is needed.
-
-    Raises ``UnsupportedViewError`` for another view, for one with an index buffer, and for 2^31
-    rows of vectors or more.
     """
-    plan = schedule_dot(view, dtype, out_dtype, aligned, sm_count, epilogue)
     shape = plan.products.shape
-
     kernel = load(("dot", shape, arch), partial(_build_dot, shape, arch), writes=(2,))
     finish = [
         (load_reduction(launch.shape, "sum", "sum", 0, arch), launch.integers)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ArgumentTypeError
-from ..planning.depthwise_schedule import fuses
+from ..planning.depthwise_schedule import fuses, schedule_dot
 from ..planning.loop_nest import Form, linear_forms
 from ..planning.machine import Machine
 from ..planning.view_rules import UnsupportedViewError
@@ -64,12 +64,12 @@ class DotPlan:
         if self.in_torch:
             aligned = (*aligned[:2], 16)
         kind, stored_kind = (str(of).removeprefix("torch.") for of in (dtype, stored))
-        of_machine = machine.arch, aligned, machine.sm_count
         from ..kernels.pointwise.loaders import load_dot
 
-        self.kernels = load_dot(
-            view, kind, stored_kind, *of_machine, epilogue=self.steps if fused else ""
+        plan = schedule_dot(
+            view, kind, stored_kind, aligned, machine.sm_count, self.steps if fused else ""
         )
+        self.kernels = load_dot(plan, machine.arch)
 
     def __call__(
         self,

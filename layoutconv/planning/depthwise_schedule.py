@@ -150,14 +150,20 @@ def schedule_dot(
     sm_count: int = 132,
     epilogue: str = "",
 ) -> DotSchedule:
-    """The launches of a view that ``dot_nest`` takes; sums are in float32, of float64 in that.
+    """The launches of a view of one row and one column.
 
-    ``aligned`` is what the memories of A, B and D start at a multiple of, in bytes. The view has at
-    least one element of the batch. ``epilogue`` is the structure of one that the kernel applies,
-    without statistics: of sums over taps alone, see ``fuses``.
+    Args:
+        view: of modes (1, k, l), (1, k, l) and (1, 1, l), with at least one l; k may be 0.
+        dtype: of A and B, "float16", "bfloat16", "float32" or "float64"; sums are in float32, of
+            float64 in float64, and float32 is multiplied as it is.
+        out_dtype: of D, one of the same.
+        aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
+        sm_count: of the GPU; decides how long sums are cut.
+        epilogue: the structure of one that the kernel applies, without statistics: of sums over
+            taps alone, see ``fuses``.
 
-    Raises ``UnsupportedViewError`` for 2^31 rows of vectors, or coordinates, and more, and for an
-    epilogue after sums that are not over taps.
+    Raises ``UnsupportedViewError`` for another view, for one with an index buffer, for 2^31 rows of
+    vectors, or coordinates, and more, and for an epilogue after sums that are not over taps.
     """
     accumulator = "float64" if dtype == "float64" else "float32"
     types = Types(dtype, accumulator, out_dtype)

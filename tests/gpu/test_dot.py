@@ -7,6 +7,7 @@ import torch
 
 from layoutconv.conv import ConvProblem
 from layoutconv.ops.execute import execute_cpu
+from layoutconv.planning.depthwise_schedule import schedule_dot
 from layoutconv.tensors.tensor_checks import expected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -51,7 +52,8 @@ def test_passes(kind, dtype, C, more):
     for view in found:
         execute_cpu(view, a, b, out)
         name = str(dtype)[6:]
-        kernels = load_dot(view, name, name, machine.arch, sm_count=machine.sm_count)
+        plan = schedule_dot(view, name, name, sm_count=machine.sm_count)
+        kernels = load_dot(plan, machine.arch)
         kind_of_sums = getattr(torch, kernels.accumulator)
         workspace = torch.full((kernels.workspace,), torch.nan, dtype=kind_of_sums, device="cuda")
         kernels(a.cuda().view(-1), b.cuda().view(-1), result.view(-1), workspace)
