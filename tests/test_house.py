@@ -173,7 +173,7 @@ TORCH = ("nn.", "compat.", "distributed.functional.", "distributed.modules.")
 MANY = {
     "gpu.gathered.gather", "gpu.select.choose_kernel",
     "kernels.gemm.gemm_kernel.__call__", "kernels.gemm.implicit_gemm.kernel",
-    "kernels.pointwise.gather_pool.__call__", "kernels.pointwise.gather_pool.kernel",
+    "kernels.pointwise.gather_pool.__call__",
     "ops.execute.execute",
     "sparse.maps.kernel_map.strided_map", "sparse.maps.kernel_map.transposed_map",
     "sparse.views.kernel_map_dgrad_view", "tuning.race.tune",

@@ -137,7 +137,8 @@ class GatherReduce:
         across = integers[0]
         vectors = channels // self.shape.vector
         per_cta = THREADS // across
-        self.kernel(a, index, bounds, b, index_b, chosen, out, winners, integers).launch(
+        operands, indices, results = (a, b, chosen), (index, index_b), (out, winners)
+        self.kernel(operands, indices, bounds, results, integers).launch(
             grid=[
                 Int32((Int64(rows) + per_cta - 1) // per_cta),
                 (vectors + across - 1) // across,
@@ -150,17 +151,13 @@ class GatherReduce:
     @cute.kernel
     def kernel(
         self,
-        a: Any,
-        index: Any,
+        operands: AnyTuple,
+        indices: AnyTuple,
         bounds: Any,
-        b: Any,
-        index_b: Any,
-        chosen: Any,
-        out: Any,
-        winners: Any,
+        results: AnyTuple,
         integers: AnyTuple,
     ) -> None:
-        rows, channels = out.shape
+        rows, channels = results[0].shape
         across, parts = integers[0], integers[1]
         tid, _, _ = cute.arch.thread_idx()
         cta, block, _ = cute.arch.block_idx()
@@ -170,10 +167,8 @@ class GatherReduce:
         row = Int64(cta) * per_cta + row_in_cta
         channel = column * self.shape.vector
         if (row_in_cta < per_cta) & (row < Int64(rows)) & (channel < channels):
-            begin, end = self.run(index, bounds, row, parts)
-            self.row(
-                (a, b, chosen), (index, index_b), (out, winners), row, channel, begin, end, integers
-            )
+            begin, end = self.run(indices[0], bounds, row, parts)
+            self.row(operands, indices, results, row, channel, begin, end, integers)
 
     def run(self, index: Any, bounds: Any, row: Any, parts: Any) -> tuple[Any, Any]:
         """From where to where a row's taps, or its part of a list, go."""
