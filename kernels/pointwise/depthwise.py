@@ -81,7 +81,7 @@ class Dot(DepthwiseEntry):
             vectors = args.values["0"]
             others = rows // vectors
             per_cta = THREADS // channels
-            self.short_sums(*pointers, args, *reads).launch(
+            self.short_sums(pointers, args, reads).launch(
                 grid=[
                     Int32((others + per_cta - 1) // per_cta),
                     Int32((vectors + channels - 1) // channels),
@@ -92,7 +92,7 @@ class Dot(DepthwiseEntry):
             )
         else:
             per_cta = Int64(THREADS) >> (lanes + warps)
-            self.long_sums(*pointers, args).launch(
+            self.long_sums(pointers, args).launch(
                 grid=[Int32((rows + per_cta - 1) // per_cta), 1, 1],
                 block=[THREADS, 1, 1],
                 stream=stream,
@@ -101,11 +101,9 @@ class Dot(DepthwiseEntry):
     # -- sums over taps --------------------------------------------------------------------------
 
     @cute.kernel
-    def short_sums(
-        self, a: Any, b: Any, target: Any, args: Arguments, numbers: Any, vectors_of_d: Any,
-        sources: Any,
-    ) -> None:  # fmt: skip
+    def short_sums(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple) -> None:
         shape = self.shape
+        a, b, target = pointers
         walk = Walk(shape.nest, args)
         channels, vectors = Int32(walk.further[4]), Int32(args.values["0"])
         tid, _, _ = cute.arch.thread_idx()
@@ -140,8 +138,7 @@ class Dot(DepthwiseEntry):
         valid = self.valid_cells(walk, indices)
         # A thread with nothing to do reads what there is.
         self.taps(walk, a, b, staged, select(there, lane, Int32(0)), at_row, valid, acc)
-        reads = Reads.of(numbers, vectors_of_d, sources)
-        self.write(walk, target, at_row, there, valid, acc, reads)
+        self.write(walk, target, at_row, there, valid, acc, Reads.of(*reads))
 
     def place_in_filter(self, i: Any) -> tuple[Any, Any]:
         """Term and channel of a linear index; terms run fastest, as in a filter's memory."""
@@ -198,8 +195,9 @@ class Dot(DepthwiseEntry):
     # -- sums over voxels ------------------------------------------------------------------------
 
     @cute.kernel
-    def long_sums(self, a: Any, b: Any, target: Any, args: Arguments) -> None:
+    def long_sums(self, pointers: AnyTuple, args: Arguments) -> None:
         shape = self.shape
+        a, b, target = pointers
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
         tid, _, _ = cute.arch.thread_idx()

@@ -40,7 +40,7 @@ class FilterGradientKernel(DepthwiseEntry):
         walk = Walk(self.shape.nest, args)
         present, channels, filters, of_cta, _, _, of_runs, of_rows = walk.further[:8]
         rows = self.rows(walk, Int64)
-        self.kernel(*pointers, args).launch(
+        self.kernel(pointers, args).launch(
             grid=[
                 Int32(of_runs * ((rows + of_rows - 1) // of_rows)),
                 Int32((present + channels - 1) // channels),
@@ -60,8 +60,9 @@ class FilterGradientKernel(DepthwiseEntry):
         return rows
 
     @cute.kernel
-    def kernel(self, a: Any, b: Any, target: Any, args: Arguments) -> None:
+    def kernel(self, pointers: AnyTuple, args: Arguments) -> None:
         shape = self.shape
+        a, b, target = pointers
         walk = Walk(shape.nest, args)
         present, channels, filters, of_cta, row_threads, run_threads, of_runs, of_rows, taps = (
             Int32(n) for n in walk.further[:9]

@@ -50,7 +50,7 @@ class Window(DepthwiseEntry):
         for name in walk.named.outer[1:]:
             others = others * args.values[name]
         per_cta = CTA // channels
-        self.kernel(*pointers, args, *reads).launch(
+        self.kernel(pointers, args, reads).launch(
             grid=[
                 Int32((others + per_cta * turns - 1) // (per_cta * turns)),
                 Int32((there + channels - 1) // channels),
@@ -63,12 +63,10 @@ class Window(DepthwiseEntry):
         )
 
     @cute.kernel
-    def kernel(
-        self, a: Any, b: Any, target: Any, args: Arguments, numbers: Any, vectors: Any,
-        sources: Any,
-    ) -> None:  # fmt: skip
+    def kernel(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple) -> None:
         shape = self.shape
-        walk, reads = Walk(shape.nest, args), Reads.of(numbers, vectors, sources)
+        a, b, target = pointers
+        walk, read = Walk(shape.nest, args), Reads.of(*reads)
         present, channels, turns = (Int32(n) for n in walk.further[:3])
         others = Int32(1)
         for name in const_expr(walk.named.outer[1:]):
@@ -92,7 +90,7 @@ class Window(DepthwiseEntry):
             other = (cta * turns + turn) * per_cta + row_in_cta
             there = here & (other < others)
             if there:
-                self.block(walk, a, weights, target, reads, channel, other)
+                self.block(walk, a, weights, target, read, channel, other)
 
     @cute.jit
     def stage(self, walk: Any, b: Any, staged: Any, first: Any, channels: Any, tid: Any) -> None:
