@@ -182,6 +182,7 @@ def _of_whole_taps(
         _problem_of(padded, spec, atomic=False, aligned=aligned),
         zero_tiles=False,
         zero_tiles_halo=False,
+        stored_channels=problem.channels,
     )
     other = replace(other, clusters=problem.clusters, persistent=problem.persistent)
     times = [expected_time(p, *choose(p, machine), machine) for p in (problem, other)]

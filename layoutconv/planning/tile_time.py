@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, hypot, log2
 from typing import NamedTuple
 
-from . import map_rates, pointwise_rates
+from . import map_rates, partial_rows, pointwise_rates
 from .group_model import GroupProblem
 from .group_tile import GroupTile
 from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, ctas_within
@@ -56,6 +56,9 @@ TAPS_OF_MORE_ROWS = 1.09
 COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 2100.0, 3000.0
 LATENCY = 0.8  # microseconds of a load (estimate), for which narrow tiles have no products
 WIDE = 32  # columns; of narrower tiles, one has all columns of a problem
+# Of tiles at least half of whose columns are empty: 64 columns in 192 x 128 took 1.2 to 1.6 times
+# what was expected, 32 in 64 up to 1.6 times (H200).
+HALF_EMPTY = 1.3
 # Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32. Of
 # int4 two products, a pair of bytes.
 COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5, "int4": 0.5}
@@ -67,7 +70,8 @@ class Problem:
 
     Attributes:
         k: length of the sums: of a kernel map, with the taps that tiles skip.
-        channels: length of the contiguous mode of k, 0 where k runs across memory.
+        channels: length of the contiguous mode of k, 0 where k runs across memory; of padded ones
+            (``channel_padding.py``) memory has ``stored_channels``, which are 0 for others.
         splittable: split-K may cut a sum into slices.
         skips_taps: tiles skip the taps that none of their rows has (active taps).
         gathered: an index buffer says which rows of A are read.
@@ -122,6 +126,7 @@ class Problem:
     b_along_k: bool = True
     rows_adjoin: bool = False
     pointwise: bool = False
+    stored_channels: int = 0
 
 
 def rate_of(problem: Problem, tile: TileConfig) -> float:
@@ -261,6 +266,7 @@ class TileTerms(NamedTuple):
         loads, latency, further, store: of a pointwise layer, whose times are those of
             ``pointwise_rates.py``: the loads of a tile, what a CTA waits for them, what another
             wave takes to start, and a persistent kernel to store a tile. None, 0 for others.
+        of_tap: of short rows, the loads of a tap (``partial_rows.py``), 0 of others.
         of_map: of a tile over a kernel map, whose times are those of ``map_rates.py``, or None.
     """
 
@@ -286,6 +292,7 @@ class TileTerms(NamedTuple):
     latency: pointwise_rates.Latency | None
     further: float
     store: float
+    of_tap: float
     of_map: map_rates.MapTerms | None
 
     @classmethod
@@ -297,7 +304,7 @@ class TileTerms(NamedTuple):
         return cls(
             tile.m, tile.n, tile.k * tile.halo_taps, tile.halo_taps, tile.persistent,
             cluster, _sms(machine, cluster), resident(problem, tile, machine),
-            tile.m * tile.n, COST.get(problem.dtype, 1.0),
+            tile.m * tile.n, COST.get(problem.dtype, 1.0) * _half_empty(problem, tile),
             TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0,
             rate_of(problem, tile) * machine.products,
             tuple(copied), stored, problem.rows_adjoin and problem.n <= tile.n and cluster == 1,
@@ -305,6 +312,7 @@ class TileTerms(NamedTuple):
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
             loads, latency, further, store,
+            _of_tap(problem, tile),
             _of_map(problem, tile, machine),
         )  # fmt: skip
 
@@ -315,7 +323,8 @@ def times_of(
     """``expected_times`` of the tile that the terms are of."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, ahead, loads, latency, further, store, of_map,
+        copied, stored, adjoins, start, exchange, ahead, loads, latency, further, store,
+        of_tap, of_map,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     tiles_m, tiles_n = -(-rows // m), -(-problem.n // n)
@@ -348,9 +357,30 @@ def times_of(
         else:  # where memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
+        if of_tap:
+            time = max(time, ctas_per_sm * of_tap * k / (parts * cluster * problem.channels))
         time += exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times
+
+
+def _half_empty(problem: Problem, tile: TileConfig) -> float:
+    """By what products take longer in a tile at least half of whose columns are empty, both of
+    whose operands TMA loads.
+    """
+    empty = 2 * problem.n <= tile.n and tile.load is Load.TMA_WARP
+    return HALF_EMPTY if empty and not (problem.pointwise or tile.b_resident) else 1.0
+
+
+def _of_tap(problem: Problem, tile: TileConfig) -> float:
+    """The loads of a tap by a tile, of channels that are padded or short; 0 of others."""
+    size = BYTES[problem.dtype]
+    short = problem.channels if problem.channels * size < partial_rows.SHORT else 0
+    stored = problem.stored_channels or short
+    if not stored or problem.pointwise:
+        return 0.0
+    columns = problem.n / -(-problem.n // tile.n)
+    return partial_rows.time_of_tap(tile, columns, stored, size)
 
 
 def _of_loads(
