@@ -21,6 +21,7 @@ from ..gpu import group_norm
 from ..gpu.group_norm import GroupNorm as Norm
 from ..ops.autocast import LOWERED
 from ..ops.guard import PLAIN, is_bare, is_watched_unseen, wants_gradient
+from ..ops.transforms import is_transformed
 from ..tensors.epilogue_in_torch import activate
 from .convolved_in_graph import is_dynamo_compiling, is_exporting
 from .modules import Activated
@@ -134,12 +135,14 @@ _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
 def _safe(input: Any, *parameters: Any) -> Any:
-    """An image that torch's group norm takes: on a CPU its backward pass ends the process
-    (torch 2.13) if the gradient of a ``channels_last`` image is not asked for, and that of a
-    parameter is. What ``torch.autograd.grad`` is asked for, nobody knows here."""
-    if (
-        type(input) not in PLAIN
-        or input.device.type != "cpu"
+    """An image that torch's group norm takes. Of ``channels_last`` images it has no forward mode
+    and no ``vmap``, and on a CPU its backward pass ends the process (torch 2.13) if the gradient of
+    the image is not asked for, and that of a parameter is. What ``torch.autograd.grad`` is asked
+    for, nobody knows here."""
+    if type(input) not in PLAIN:
+        return input
+    if not is_transformed() and (
+        input.device.type != "cpu"
         or not torch.is_grad_enabled()
         or not any(p is not None and p.requires_grad for p in parameters)
         or _is_kept()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
@@ -254,3 +255,40 @@ def test_gradients_between_channels_last_layers_on_a_cpu() -> None:
     ended = run_python(["-c", BETWEEN_CHANNELS_LAST_LAYERS])
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert len(ended.stdout.splitlines()) == 12
+
+
+TRANSFORMS: dict[str, Any] = {
+    "vmap": lambda f: torch.vmap(f),
+    "vmap in another mode": lambda f: lambda x: torch.vmap(f, 2)(x.movedim(0, 2)),
+    "gradients of samples": lambda f: torch.vmap(torch.func.grad(lambda x: f(x).square().sum())),
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x[0],), (x[1],)),
+    "linearize": lambda f: lambda x: torch.func.linearize(f, x[0])[1](x[1]),
+    "hessian": lambda f: lambda x: torch.func.hessian(lambda x: f(x).square().sum())(x[0]),
+    "forward mode": lambda f: (
+        lambda x: torch.autograd.functional.jvp(f, x[0], x[1], create_graph=True)
+    ),
+    "a dual number": lambda f: lambda x: _tangent(f, x[0], x[1]),
+    "compiled": lambda f: torch.compile(torch.vmap(f), backend="aot_eager"),
+}
+
+
+def _tangent(function: Any, x: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+    with forward_ad.dual_level():
+        found: torch.Tensor = forward_ad.unpack_dual(
+            function(forward_ad.make_dual(x, change))
+        ).tangent
+    return found
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("trains", [True, False])
+def test_transforms_of_channels_last_images(name: str, trains: bool) -> None:
+    """As in a converted network, where torch's group norm has neither ``vmap`` nor forward mode.
+
+    Its parameters want no gradients in an ensemble, nor where a network is frozen."""
+    norm = torch.nn.GroupNorm(2, 4).double().requires_grad_(trains)
+    ours = lc.nn.convert(deepcopy(norm))
+    x = torch.randn(2, 2, 4, 3, 3, dtype=torch.float64)
+    in_rows = x.movedim(2, -1).contiguous().movedim(-1, 2)
+    transform = TRANSFORMS[name]
+    torch.testing.assert_close(transform(ours)(in_rows), transform(norm)(x))
