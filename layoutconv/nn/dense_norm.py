@@ -119,14 +119,23 @@ def gradients_in_torch(
     [tensor([2.], grad_fn=<AddBackward0>), None]
     """
     again = torch.is_grad_enabled()
-    if not again:
-        leaves = tuple(
-            None if t is None else t.detach().requires_grad_(t.requires_grad) for t in leaves
-        )
     wanted = [t for t in leaves if t is not None and t.requires_grad]
-    with torch.enable_grad():
-        y = function(*leaves)
-    found = iter(torch.autograd.grad(y, wanted, grad, create_graph=again))
+
+    def of_wanted(*values: Tensor) -> Tensor:
+        rest = iter(values)
+        return function(*(next(rest) if t is not None and t.requires_grad else t for t in leaves))
+
+    found: Any
+    if again:
+        found = torch.autograd.grad(of_wanted(*wanted), wanted, grad, create_graph=True)
+    elif transform_on_top() is not None:  # which lets nothing require a gradient
+        found = torch.func.vjp(of_wanted, *wanted)[1](grad)
+    else:
+        values = [t.detach().requires_grad_() for t in wanted]
+        with torch.enable_grad():
+            y = of_wanted(*values)
+        found = torch.autograd.grad(y, values, grad)
+    found = iter(found)
     return [next(found) if t is not None and t.requires_grad else None for t in leaves]
 
 

@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from ..base.torch_internals import (
     in_shape,
+    is_batched,
     is_gradient_tracked,
     is_tracing,
     transform_on_top,
@@ -17,6 +18,7 @@ from ..gpu import row_norm
 from ..gpu.row_norm import Norm
 from ..ops.guard import PLAIN, is_watched_unseen
 from ..tensors.epilogue_in_torch import activate
+from .dense_norm import gradients_in_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,9 +139,9 @@ class _OnKernels(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         x, weight, bias, there, kept, out = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or (ctx.ranks is None and not is_read(grad)):
             leaves = x, weight, bias
-            *grads, own = differentiable_gradients(leaves, there, ctx.eps, out, grad)
+            *grads, own = gradients_of_rows(leaves, there, ctx.eps, out, grad)
             return *grads, own if ctx.added else None, None
         past = x if ctx.added else None  # whatever it was: its gradient is one like it
         norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.last, ranks=ctx.ranks)
@@ -167,23 +169,35 @@ class _OverRanks(_OnKernels):
         return _OnKernels.backward(ctx, grad)
 
 
-def differentiable_gradients(
+def is_read(grad: Tensor) -> bool:
+    """Return whether kernels may read a gradient: none of another type, no batch of gradients.
+
+    Nothing but calls of C: a backward pass asks it of each layer.
+
+    >>> is_read(torch.ones(2)), is_read(torch._neg_view(torch.ones(2)))
+    (True, False)
+    """
+    return (
+        type(grad) in PLAIN
+        and not (is_batched(grad) or grad.is_neg())
+        and transform_on_top() is None
+    )
+
+
+def gradients_of_rows(
     leaves: tuple[Tensor, Tensor | None, Tensor | None],
     there: Tensor | None,
     eps: float,
     out: Tensor | None,
     grad: Tensor,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of features, weight and bias, the ``leaves``, and of what was added, of which
-    autograd takes others.
+    """The gradients of features, weight and bias, the ``leaves``, and of what was added, by
+    operations of torch: autograd takes others of them where it is on.
 
     ``out`` is the result where a ReLU followed.
     """
-    x, weight, bias = leaves
-    there = x.new_ones(len(x), dtype=torch.bool) if there is None else there
-    own = grad.where(there[:, None] if out is None else there[:, None] & ~(out <= 0), 0)
-    y, *_ = normalised_rows(x, there[:, None], weight, bias, eps)
-    wanted = [t for t in leaves if t is not None and t.requires_grad]
-    found = iter(torch.autograd.grad(y, wanted, own, create_graph=True))
-    grads = [next(found) if t is not None and t.requires_grad else None for t in leaves]
-    return *grads, own
+    x = leaves[0]
+    rows = (x.new_ones(len(x), dtype=torch.bool) if there is None else there)[:, None]
+    own = grad.where(rows if out is None else rows & ~(out <= 0), 0)
+    found = gradients_in_torch(lambda x, w, b: normalised_rows(x, rows, w, b, eps)[0], leaves, own)
+    return *found, own

@@ -14,17 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base.torch_internals import comes_to, functions_that_look, in_shape, keeps_graph
+from ..base.torch_internals import (
+    comes_to,
+    functions_that_look,
+    in_shape,
+    is_batched,
+    keeps_graph,
+    transform_on_top,
+)
 from ..gpu import column_sums, row_norm
 from ..gpu.row_norm import Norm, NormKernels, Planned
 from ..ops import sparse_calls
 from ..ops.autocast import autocast_dtype
 from ..ops.call_cache import sparse
 from ..ops.formulas import channel_sums
+from ..ops.guard import PLAIN
 from ..ops.recorded import asked_for, lowered_again
 from ..planning.norm_schedule import schedule
 from .modules import weight_and_bias
-from .row_norm import differentiable_gradients, on_kernels
+from .row_norm import gradients_of_rows, on_kernels
 from .trained_norm import are_bare, told_of
 from .warm_layers import KeptLayer, LayerCall, keep_warm
 
@@ -203,10 +211,18 @@ class _Joined(torch.autograd.Function):
             ctx.call = ctx.found = None
         again = is_grad_enabled()
         dy = dscale = dshift = dpast = None
-        if grad is not None and again:
+        given: Any = of_y if grad is None else grad
+        # As row_norm.is_read has it, without a call of Python; the convolution asks for itself.
+        by_torch = (
+            again
+            or type(given) not in PLAIN
+            or is_batched(given)
+            or given.is_neg()
+            or transform_on_top() is not None
+        )
+        if grad is not None and by_torch:
             eps = layer.told[0]
-            found_of = differentiable_gradients((y, scale, shift), None, eps, out, grad)
-            dy, dscale, dshift, dpast = found_of
+            dy, dscale, dshift, dpast = gradients_of_rows((y, scale, shift), None, eps, out, grad)
         elif grad is not None:
             last = None if out is None else "relu"
             norm = scale, shift, None, 0.0, layer.told[0], None, None, last, None, None
@@ -227,7 +243,7 @@ class _Joined(torch.autograd.Function):
         dx = dw = dbias = None
         if needed[_BIAS]:
             # As channel_sums chooses, but for guards that the forward pass has passed.
-            summed = dy.is_cuda and not again and column_sums.takes(dy, ctx.bias)
+            summed = dy.is_cuda and not by_torch and column_sums.takes(dy, ctx.bias)
             dbias = column_sums.column_sums(dy, ctx.bias) if summed else channel_sums(dy, ctx.bias)
         if needed[0] or needed[1]:
             if again and b is not None and call.lowers is not None:

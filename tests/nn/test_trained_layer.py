@@ -226,6 +226,33 @@ def test_gradients_that_are_asked_for(wanted: str, apart: Callable[[], None]) ->
     check(*found)
 
 
+@pytest.mark.parametrize("asked", ["of autograd", "of torch.func"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_gradients_in_many_directions_at_once(
+    joined: bool, asked: str, ran: list[bool], apart: Callable[[], None]
+) -> None:
+    """Kernels read no batch of gradients: each is what it is alone."""
+    torch.manual_seed(0)
+    net, cells = warm(in_ours()), cells_of(3)
+    if not joined:
+        apart()
+    count, features = len(ran), torch.randn(len(cells), C, requires_grad=True)
+    leaves = [features, *net.parameters()]
+    y = features_on(net, features, cells)
+    assert (len(ran) > count) is joined
+    many = torch.randn(3, *y.shape)
+
+    def along(one: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(y, leaves, one, retain_graph=True)
+
+    if asked == "of autograd":
+        found = torch.autograd.grad(y, leaves, many, is_grads_batched=True, retain_graph=True)
+    else:
+        found = torch.vmap(along)(many)
+    expected = [torch.stack(each) for each in zip(*map(along, many), strict=True)]
+    torch.testing.assert_close(list(found), expected, rtol=1e-3, atol=2e-4)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints(reentrant: bool, ran: list[bool], apart: Callable[[], None]) -> None:
     """The first one's forward pass knows of no layer yet, where the one it runs again does."""
