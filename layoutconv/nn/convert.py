@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import wraps
@@ -17,7 +18,7 @@ from ..ops.guard import PLAIN
 from . import modules
 from .dense_norm import NORMS
 from .made_class import subclass
-from .own_convolution import Redirected, why_not_redirected
+from .own_convolution import Redirected, on_meta, why_not_redirected
 from .own_norm import CONVERTED_FROM as _RECORD
 from .own_norm import OWN_NORM, recognised
 from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
@@ -224,10 +225,11 @@ def _why_not(layer: Any) -> str | None:
     for method in ("forward", "_conv_forward"):
         if method in layer.__dict__:
             return f"{method} was replaced in the module"
-    if torch.nn.parameter.is_lazy(layer.weight):
+    weight = _weight_like(layer)
+    if torch.nn.parameter.is_lazy(weight):
         return "it is lazy: convert after the first call"
-    if type(layer.weight) not in PLAIN or layer.weight.layout != torch.strided:
-        return f"its weight is a {type(layer.weight).__name__} of {layer.weight.layout} layout"
+    if type(weight) not in PLAIN or weight.layout != torch.strided:
+        return f"its weight is a {type(weight).__name__} of {weight.layout} layout"
     own = overriding(kind, base)
     if own is not None:
         reason = why_not_redirected(layer)
@@ -236,9 +238,19 @@ def _why_not(layer: Any) -> str | None:
     return f"its attribute `{taken[0]}` has another meaning here" if taken else None
 
 
+def _weight_like(layer: Any) -> Any:
+    """The weight of a module, or one without numbers where parametrizations compute it: those may
+    change as they do, as the vectors of spectral norm in training, or draw random numbers.
+    """
+    if is_parametrized(layer, "weight"):
+        with suppress(Exception), torch.no_grad():  # any that another's code raises
+            return on_meta(layer).weight
+    return layer.weight
+
+
 def _to_ours(layer: Any) -> None:
     kind: Any = _kind_of(layer)
-    like = torch.empty_like(layer.weight, device="meta")  # of as many cells, without gaps
+    like = torch.empty_like(_weight_like(layer), device="meta")  # of as many cells, without gaps
     layer.__dict__[_RECORD] = _Record(kind, tuple(like.shape), like.stride())
     if overriding(kind, _base_of(kind)) is not None:
         _set_kind(layer, _redirected(kind))
@@ -359,6 +371,8 @@ def _to_theirs(layer: Any) -> None:
     for name in ("activation", "slope", OWN_PADDING) if _is_ours(layer) else ():
         layer.__dict__.pop(name, None)
     _set_kind(layer, record.kind)
+    if is_parametrized(layer, "weight"):
+        return
     data = layer.weight.data
-    if data.shape == record.shape and not is_parametrized(layer, "weight"):
+    if data.shape == record.shape:
         layer.weight.data = data.new_empty_strided(record.shape, record.stride).copy_(data)

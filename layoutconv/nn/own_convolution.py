@@ -79,7 +79,7 @@ def why_not_redirected(layer: Any) -> str | None:
     counter = _Counter()
     try:
         with torch.no_grad(), counter:
-            _on_meta(layer).forward(_example(layer))
+            on_meta(layer).forward(_example(layer))
     except Exception as error:  # any that another's code raises, given what stands for a tensor
         return f"fails when it is tried on the meta device: {type(error).__name__}: {error}"
     if counter.calls:
@@ -87,8 +87,12 @@ def why_not_redirected(layer: Any) -> str | None:
     return "calls neither that of super() nor a convolution of torch.nn.functional"
 
 
-def _on_meta(layer: Any) -> Any:
-    """A copy of a module whose tensors have shapes alone."""
+def on_meta(layer: Any) -> Any:
+    """A copy of a module whose tensors have shapes alone.
+
+    >>> on_meta(torch.nn.Conv2d(4, 8, 3)).weight.device
+    device(type='meta')
+    """
     known: dict[int, Any] = {}
     for tensor in chain(layer.parameters(), layer.buffers()):
         shape: Any = torch.empty_like(tensor, device="meta")

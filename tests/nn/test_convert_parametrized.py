@@ -53,6 +53,30 @@ def test_parametrized_convolutions_are_converted_and_reverted(of, kind):
             assert type(lc.nn.revert(ours)) is of
 
 
+class Thinned(torch.nn.Module):
+    """Filters of which some elements are zero, others at each call."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(weight)
+
+
+@pytest.mark.parametrize("kind", ["spectral_norm", "thinned"])
+@pytest.mark.parametrize("of", [torch.nn.Conv1d, Causal])
+def test_a_parametrization_computes_nothing_as_it_is_converted(of, kind):
+    """In training, vectors of a spectral norm move as a filter is computed, and numbers are drawn
+    for one that is thinned out: those of later calls would be others."""
+    layer = of(4, 6, 3)
+    if kind == "thinned":
+        parametrize.register_parametrization(layer, "weight", Thinned())
+    else:
+        NORMED[kind](layer)
+    state, drawn = deepcopy(layer.state_dict()), torch.get_rng_state()
+    for change in lc.nn.convert, lc.nn.revert:
+        change(layer)
+        assert torch.equal(torch.get_rng_state(), drawn)
+        torch.testing.assert_close(layer.state_dict(), state, rtol=0, atol=0)
+
+
 def test_a_converted_network_is_trained_under_a_norm():
     layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(3, 4, 3))
     ours = lc.nn.convert(torch.nn.Sequential(layer, torch.nn.ReLU()), inplace=False)
