@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
@@ -105,6 +109,40 @@ def dense_images_of_any_number():
         return [*torch.randn(5, 2, 9, 9, generator=generator, dtype=torch.float64)]
 
     uneven(Dense, dense_losses, images)
+
+
+class Rows(Sparse):
+    """The same, with a result that torch looks for tensors in."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y.features, y.coordinates
+
+
+def options_that_look_into_results():
+    """A tuple of features and coordinates, by the options of wrappers that look for tensors in it;
+    gradients of a second step, too, where a graph that is static was found by the first."""
+    torch.manual_seed(0)
+    alone, batches = Rows().double(), [clouds([60]), clouds([80], 1)]
+    mine = batches[dist.get_rank()]
+
+    def loss(net, batch):
+        x = voxels(batch)
+        y = lc.SparseTensor(*net(x))
+        return (y.features[:, 0] - x.features[:, 3].sin()).square().mean()
+
+    wrappers = [
+        partial(DistributedDataParallel, **{option: True})
+        for option in ("static_graph", "find_unused_parameters", "gradient_as_bucket_view")
+    ]
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for wrap in *wrappers, partial(fully_shard, mesh=mesh):
+        net, other = copy.deepcopy(alone), copy.deepcopy(alone)
+        trained(other, [batches] * 2, lambda net, many: sum(loss(net, b) for b in many) / 2)
+        wrapped = trained(wrap(net), [mine] * 2, loss)
+        for ours, theirs in zip(wrapped.parameters(), other.parameters(), strict=True):
+            whole = ours.full_tensor() if isinstance(ours, DTensor) else ours
+            torch.testing.assert_close(whole, theirs)
 
 
 def a_rank_without_points():
@@ -304,6 +342,7 @@ CHECKS = {
         a_rank_without_points,
         a_rank_without_points_in_spconvs_names,
         more_batches_on_one_rank,
+        options_that_look_into_results,
         batch_norms_are_found,
         one_norm_over_the_clouds_of_all_ranks,
         a_norm_where_a_rank_has_no_rows,
