@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layoutconv as lc
-from layoutconv.sparse import SparseTensor, devoxelize, voxelize
+from layoutconv.sparse import SparseTensor, devoxelize, merge_repeated, voxelize
 from layoutconv.sparse.coords.rows import add_rows, take
 
 
@@ -137,9 +137,25 @@ def test_voxels_have_a_gradient_in_the_points(reduce):
     cloud = cloud.mul(0.9).add(0.05)  # apart from the boundaries of cells of 0.5
     cloud[(cloud - 0.5).abs() < 1e-3] += 2e-3
     box = (0.0, 0.0, 0.0, 1.0, 1.0, 0.8)
-    assert torch.autograd.gradcheck(
-        lambda p: voxelize([p[:7], p[7:]], 0.5, box, reduce).features, cloud.requires_grad_()
-    )
+
+    def features(p: torch.Tensor) -> torch.Tensor:
+        return voxelize([p[:7], p[7:]], 0.5, box, reduce).features
+
+    cloud.requires_grad_()
+    assert torch.autograd.gradcheck(features, cloud, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(features, cloud)
+
+
+@pytest.mark.parametrize("factor", [1.0, -1.0])
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_rows_that_share_an_extreme_share_its_gradient(reduce, factor):
+    """Whatever its sign: zeros, as a ReLU leaves many, are the largest of rows without another."""
+    rows = torch.tensor([[0.0, 3.0], [0.0, 1.0], [0.0, 3.0], [0.0, 1.0]], requires_grad=True)
+    cells = torch.zeros(4, 3, dtype=torch.int32)
+    merged = merge_repeated(rows, cells, (1, 1), 1, reduce=reduce)
+    merged.features.backward(torch.full((1, 2), factor))
+    wanted = torch.tensor([[0.25, 0.5 * (row % 2 == (reduce == "min"))] for row in range(4)])
+    assert torch.equal(rows.grad, factor * wanted)
 
 
 @settings(max_examples=40, deadline=None)

@@ -46,7 +46,7 @@ def check_reduce(reduce: str) -> Reduce:
 
 
 def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:
-    """The reduction, (keys, C), of the rows (rows, C) of each key; with a gradient.
+    """The reduction, (keys, C), of the rows (rows, C) of each key; with gradients of any order.
 
     Of rows that share the largest or smallest number, each gets its share of the gradient.
     """
@@ -54,8 +54,12 @@ def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:
         return rows[runs.order[runs.first]]
     # One thread adds up one run, in order: unlike index_add_, the same bits every time, on a GPU
     # too.
-    sorted_rows = rows[runs.order].double()
-    return torch.segment_reduce(sorted_rows, reduce, lengths=runs.counts, axis=0).to(rows.dtype)
+    sorted_rows, count = rows[runs.order].double(), len(runs.counts)
+    if reduce in ("max", "min"):
+        found: Tensor = _functions()[2].apply(sorted_rows, runs.place, runs.counts, reduce)
+        return found.to(rows.dtype)
+    sums = add_rows(sorted_rows, runs.place, count, runs.counts)
+    return (sums if reduce == "sum" else sums / runs.counts[:, None]).to(rows.dtype)
 
 
 def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
@@ -91,15 +95,20 @@ def add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None = N
     return _functions()[1].apply(rows, index, count, lengths)
 
 
-_made: tuple[Any, Any] | None = None
+_made: tuple[Any, Any, Any] | None = None
 
 
-def _functions() -> tuple[Any, Any]:
-    """The autograd functions of :func:`take` and :func:`add_rows`; torch is not loaded before."""
+def _functions() -> tuple[Any, Any, Any]:
+    """The autograd functions of :func:`take`, of :func:`add_rows`, and of the largest or smallest
+    row of each key; torch is not loaded before.
+    """
     global _made
-    if _made is not None:
-        return _made
+    if _made is None:
+        _made = *_linear(), _extreme()
+    return _made
 
+
+def _linear() -> tuple[Any, Any]:
     # Both are linear, and their index is no batch of vmap's: attributes keep it, which inference
     # tensors may be.
     class Take(torch.autograd.Function):
@@ -146,8 +155,41 @@ def _functions() -> tuple[Any, Any]:
         def jvp(ctx: Any, change: Tensor, *_: Any) -> Tensor:
             return add_rows(change, ctx.index, ctx.count, ctx.lengths)
 
-    _made = Take, AddRows
-    return _made
+    return Take, AddRows
+
+
+def _extreme() -> Any:
+    # torch's own has no second derivative, and shares no gradient below zero (2.13, on a CPU).
+    class Extreme(torch.autograd.Function):
+        @staticmethod
+        def forward(rows: Tensor, place: Tensor, counts: Tensor, reduce: str) -> Tensor:
+            return torch.segment_reduce(rows, reduce, lengths=counts, axis=0)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+            rows, ctx.place, ctx.counts, _ = inputs
+            ctx.save_for_backward(rows, output)
+            ctx.save_for_forward(rows, output)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+            has, number = _holders(ctx)
+            shares = take(grad / number, ctx.place, ctx.counts)
+            return shares.where(has, 0), None, None, None
+
+        @staticmethod
+        def jvp(ctx: Any, change: Tensor, *_: Any) -> Tensor:
+            has, number = _holders(ctx)
+            return add_rows(change.where(has, 0), ctx.place, len(ctx.counts), ctx.counts) / number
+
+    return Extreme
+
+
+def _holders(ctx: Any) -> tuple[Tensor, Tensor]:
+    """Which rows have the largest or smallest number of their key, and how many of each do."""
+    rows, found = (tensor.detach() for tensor in ctx.saved_tensors)
+    has = (rows == take(found, ctx.place, ctx.counts)) | rows.isnan()
+    return has, add_rows(has.to(rows.dtype), ctx.place, len(ctx.counts), ctx.counts)
 
 
 def _add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None) -> Tensor:
