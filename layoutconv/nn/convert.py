@@ -80,7 +80,8 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     ``module`` included, and so do modules of subclasses that leave the forward pass as it is, or
     whose own calls that of ``super()``: they stay instances of the subclass. They stay the same
     objects with the same parameters, so an optimizer, a hook or a shared weight goes on working;
-    weights move to ``channels_last`` memory. :func:`revert` undoes it.
+    weights move to ``channels_last`` memory, where momenta of a fused optimizer do not follow
+    (``docs/trouble.md``). :func:`revert` undoes it.
 
     Modules of torch's ``GroupNorm`` and ``InstanceNorm*d`` become those of :mod:`layoutconv.nn`,
     too, which do not copy ``channels_last`` images: torch's would, before and after each norm.
