@@ -146,6 +146,19 @@ def test_what_does_not_fit_is_made_every_time() -> None:
     assert made == [(10, 0), (10, 1), (1000, 0), (1000, 0)]
 
 
+def test_of_arguments_without_a_hash_results_are_made_every_time() -> None:
+    @kept_in(cache := BoundedCache[object, object]("", entries=8, nbytes=1000))
+    def doubled(numbers: list[int], *, plus: object = 0) -> list[int]:
+        if plus:
+            raise TypeError("of the function")
+        return [2 * number for number in numbers]
+
+    assert doubled([1, 2]) == doubled([1, 2]) == [2, 4]
+    assert not len(cache)
+    with pytest.raises(TypeError, match="of the function"):
+        doubled([1], plus=[1])
+
+
 def test_a_footprint_is_about_what_memory_is_taken() -> None:
     """The footprint of views, which caches keep most, is about right: each number is an object."""
     problems = [ConvProblem((1, 500 + i, 400, 16), (16, 3, 3), padding=1) for i in range(20)]

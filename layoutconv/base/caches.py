@@ -163,6 +163,8 @@ def kept_in(
 ) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
     """Decorator of a function of hashable arguments, whose results are kept in a cache.
 
+    Of arguments without a hash, a list, say, the result is computed and not kept.
+
     >>> squares = BoundedCache("", entries=8, nbytes=1000)
     >>> @kept_in(squares)
     ... def square(number):
@@ -175,7 +177,10 @@ def kept_in(
         @wraps(function)
         def found(*args: Any, **options: Any) -> Value:
             key = (function, args, *options.items()) if options else (function, args)
-            value: Value | None = cache.get(key)
+            try:
+                value: Value | None = cache.get(key)
+            except TypeError:
+                return function(*args, **options)
             if value is None:
                 value = function(*args, **options)
                 cache.put(key, value, footprint(key[1:], value))

@@ -20,7 +20,7 @@ from ..errors import ArgumentError
 from ..view.gemm_view import GemmView, stages
 from .dense_views import VIEWS, grouped_fprop, memories
 from .gradients import grouped_dgrad, grouped_wgrad
-from .problem import ConvProblem
+from .problem import ConvProblem, checked_problem
 
 Leaves = list[tuple[Any, Any]]  # extents and steps of a mode
 
@@ -63,9 +63,8 @@ def depthwise_dgrad_views(problem: ConvProblem, *, empty: bool = True) -> tuple[
     B: (K,S,1):(S,1,1) o (0,0,0) o (1,(Kg,S),(C,W,N)):(0@2,(1@0,1@1),(Kg@0,0@2,0@2))
     D: (N,W,C):(W*C,C,1) o (0,0,0) o (1,1,(C,W,N)):(0@2,0@2,(1@2,1@1,1@0))
     """
-    kept = {"n": _ALL_BUT_CHANNEL, "k": _filters(problem)}
-    stored = memories(problem, None, None, None)
-    views = grouped_dgrad(_depthwise(problem), *stored, empty=empty)
+    kept = {"n": _ALL_BUT_CHANNEL, "k": _filters(_depthwise(problem))}
+    views = grouped_dgrad(problem, *memories(problem, None, None, None), empty=empty)
     return tuple(_side_by_side(view, "l", "m", kept) for view in views)
 
 
@@ -88,7 +87,7 @@ def depthwise_wgrad_view(problem: ConvProblem) -> GemmView:
 
 
 def _depthwise(problem: ConvProblem) -> ConvProblem:
-    if problem.groups != problem.C:
+    if checked_problem(problem).groups != problem.C:
         expected = f"one of groups = C = {problem.C}, a group for every channel"
         raise ArgumentError("problem", expected, f"groups = {problem.groups}")
     return problem

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import gcd, prod
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import compact_stride, map_leaves
 from ..algebra.stride import ScaledBasis
 from ..base.caches import kept_in
-from ..errors import ArgumentError
+from ..errors import ArgumentError, are_several, shown
 from ..view.gemm_view import GemmView
 from ..view.operands import runtime, static
 from .dense_views import VIEWS, filter_in_groups, memories, without_groups
@@ -98,11 +99,8 @@ def dgrad_views(
     ((W0,N),(C,2)):((1@1,1@0),(1@3,1@2)) (N,W,C):(W*C,C,1) o 0 o (N,W0,2,C):(1@0,2@1,1@1,1@2)
     """
     stored = memories(problem, activation_layout, filter_layout, output_layout)
-    for name, modes in (("side_by_side", side_by_side), ("alike", alike)):
-        for mode in modes:
-            if not 0 <= mode < problem.rank or problem.dilation[mode] != 1:
-                expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
-                raise ArgumentError(name, expected, modes)
+    side_by_side = _undilated("side_by_side", side_by_side, problem)
+    alike = _undilated("alike", alike, problem)
     classes = [
         [_together(problem, mode)]
         if mode in side_by_side
@@ -111,6 +109,17 @@ def dgrad_views(
     ]
     views = [_dgrad(problem, stored, some, images_first) for some in product(*classes)]
     return tuple(views if problem.groups > 1 else map(without_groups, views))
+
+
+def _undilated(name: str, modes: Any, problem: ConvProblem) -> tuple[int, ...]:
+    """Spatial modes of a problem, of dilation 1."""
+    found = tuple(modes) if are_several(modes) else (modes,)
+    for mode in found:
+        whole = isinstance(mode, Integral) and not isinstance(mode, bool)
+        if not (whole and 0 <= mode < problem.rank and problem.dilation[mode] == 1):
+            expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
+            raise ArgumentError(name, expected, shown(modes))
+    return found
 
 
 def grouped_dgrad(

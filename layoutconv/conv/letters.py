@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..errors import ArgumentTypeError
 from ..view.operands import runtime, static
-from .problem import ConvProblem
+from .problem import ConvProblem, checked_problem
 
 
 class Extents(NamedTuple):
@@ -25,8 +24,7 @@ class Extents(NamedTuple):
 
     @classmethod
     def of(cls, problem: ConvProblem) -> Extents:
-        if not isinstance(problem, ConvProblem):
-            raise ArgumentTypeError("problem", "a ConvProblem", type(problem).__name__)
+        checked_problem(problem)
 
         def named(extents: tuple[int, ...], letters: str, kind: Any = runtime) -> tuple[Any, ...]:
             return tuple(map(kind, extents, letters[-len(extents) :]))

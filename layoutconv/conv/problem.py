@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import index as as_int
 from typing import Any
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, are_several
 
 INT64_END = 1 << 63
 Ints = int | Sequence[int]
@@ -217,10 +217,17 @@ def transposed_mode(
     return cells, (near, far - whole)
 
 
+def checked_problem(problem: Any) -> ConvProblem:
+    """The problem; raises ``ArgumentTypeError`` for what is none."""
+    if not isinstance(problem, ConvProblem):
+        raise ArgumentTypeError("problem", "a ConvProblem", type(problem).__name__)
+    return problem
+
+
 def _rank(activation: Sequence[int], filter: Sequence[int]) -> int:
     """The number of spatial modes."""
     for name, extents in (("activation", activation), ("filter", filter)):
-        if not hasattr(extents, "__len__") or isinstance(extents, str | bytes):
+        if not are_several(extents) or not hasattr(extents, "__len__"):
             raise ArgumentTypeError(name, "integers", repr(extents))
     rank = len(activation) - 2
     if rank not in (1, 2, 3):

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from operator import index as as_int
 from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout, SymInt
 from ..algebra.int_tuple import flatten, product
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, are_several, shown
 from ..view.gemm_view import OperandLayout
 from ..view.operands import row_major, runtime, with_mode
 
@@ -174,8 +175,7 @@ def interleaved(shape: Sequence[int], width: int) -> Layout:
     >>> print(interleaved((2, 8, 8, 64), 32))
     (2,8,8,(32,2)):(4096,256,32,(1,2048))
     """
-    N, *cells, channels = shape
-    pieces = _pieces(channels, width)
+    (N, *cells), pieces = _in_pieces(shape, width)
     image, piece, *cell, unit = row_major((N, pieces, *cells, width)).stride
     return Layout((N, *cells, (width, pieces)), (image, *cell, (unit, piece)))
 
@@ -190,13 +190,27 @@ def interleaved_filter(shape: Sequence[int], width: int) -> Layout:
     >>> print(interleaved_filter((16, 3, 3, 64), 32))
     (16,3,3,(32,2)):(32,1536,512,(1,4608))
     """
-    K, *taps, channels = shape
-    pieces = _pieces(channels, width)
+    (K, *taps), pieces = _in_pieces(shape, width)
     piece, *tap, filter, unit = row_major((pieces, *taps, K, width)).stride
     return Layout((K, *taps, (width, pieces)), (filter, *tap, (unit, piece)))
 
 
-def _pieces(channels: int, width: int) -> int:
-    if width < 1 or channels % width:
-        raise ArgumentError("shape", f"a multiple of {width} channels in the last mode", channels)
-    return channels // width
+def _in_pieces(shape: Any, width: Any) -> tuple[list[int], int]:
+    """The extents before the channels, and how many pieces of ``width`` the channels are."""
+    (width,) = _integers("width", (width,))
+    extents = _integers("shape", shape) if are_several(shape) else []
+    if len(extents) < 2:
+        raise ArgumentError("shape", "extents, two or more, the channels last", shown(shape))
+    if width < 1:
+        raise ArgumentError("width", "an int >= 1", width)
+    if extents[-1] % width:
+        expected = f"a multiple of {width} channels in the last mode"
+        raise ArgumentError("shape", expected, extents[-1])
+    return extents[:-1], extents[-1] // width
+
+
+def _integers(name: str, values: Iterable[Any]) -> list[int]:
+    try:
+        return [as_int(value) for value in values]
+    except TypeError:
+        raise ArgumentTypeError(name, "integers", shown(values)) from None

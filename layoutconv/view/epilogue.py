@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ..errors import ArgumentError, ArgumentTypeError, check_choice
+from ..errors import ArgumentError, ArgumentTypeError, are_several, check_choice
 from .traced import Program, check_parameters, trace
 
 ACTIVATIONS = (
@@ -346,7 +346,7 @@ class Epilogue:
     statistics: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, Iterable):
+        if not are_several(self.steps):
             kinds = "a sequence of steps, such as (Scale(2.0), Clamp(0, 6))"
             raise ArgumentTypeError("steps", kinds, repr(self.steps))
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -367,7 +367,7 @@ class Epilogue:
             return cls()
         if isinstance(steps, Step):
             return cls((steps,))
-        if not isinstance(steps, Iterable) or isinstance(steps, str):
+        if not are_several(steps):
             kinds = "None, a step, a sequence of steps or an Epilogue"
             raise ArgumentTypeError("epilogue", kinds, type(steps).__name__)
         return cls(tuple(steps))

@@ -23,13 +23,13 @@ from typing import Any
 from ..algebra.budget import Budget
 from ..algebra.composed import ComposedLayout
 from ..algebra.display import Pictured
-from ..algebra.errors import LayoutBudgetError
+from ..algebra.errors import LayoutBudgetError, text
 from ..algebra.int_tuple import IntTuple, flatten, idx2crd, product, unflatten
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, E, ScaledBasis
 from ..algebra.sums import collision
 from ..algebra.symint import SymInt, is_runtime
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, shown
 from .view_cache import ViewCache
 
 OperandLayout = Layout | ComposedLayout
@@ -54,6 +54,9 @@ def stages(layout: OperandLayout) -> tuple[Stage, ...]:
     """
     if isinstance(layout, Layout):
         return (Stage(layout),)
+    if not isinstance(layout, ComposedLayout):
+        expected = "a Layout or a ComposedLayout of such"
+        raise ArgumentTypeError("layout", expected, type(layout).__name__)
     *first, last = stages(layout.inner)
     joined = Stage(last.layout, last.offset + layout.offset if last.offset else layout.offset)
     return (*first, joined, *stages(layout.outer))
@@ -65,14 +68,19 @@ def inside(crd: IntTuple, shape: IntTuple) -> Any:
     >>> inside((1, -1), (4, 4)), inside((3, 0), (4, (2, 2))), inside((3,), (4, 4))
     (False, True, True)
     """
-    if isinstance(crd, tuple) and isinstance(shape, tuple):
+    if isinstance(crd, tuple):
+        if not isinstance(shape, tuple) or len(crd) > len(shape):
+            raise ArgumentError("crd", f"a coordinate of the shape {text(shape)}", repr(crd))
         result: Any = True
         if len(crd) < len(shape):
             crd = (*crd, *[0] * (len(shape) - len(crd)))  # a coordinate ends before its zeros
         for c, s in zip(crd, shape, strict=True):
             result = both(inside(c, s), result)
         return result
-    return (crd >= 0) & (crd < product(shape))
+    try:
+        return (crd >= 0) & (crd < product(shape))
+    except TypeError:
+        raise ArgumentTypeError("crd", "integers, or integer arrays", shown(crd)) from None
 
 
 def both(a: Any, b: Any) -> Any:

@@ -15,7 +15,7 @@ from ..algebra.composed import ComposedLayout
 from ..algebra.int_tuple import flatten, product
 from ..algebra.layout import Layout
 from ..algebra.stride import E
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, are_several
 from .gemm_view import OperandLayout
 from .operands import row_major, runtime
 from .view_cache import ViewCache
@@ -92,7 +92,7 @@ def reduction_view(
         tops = shape_or_layout.shape
         shape = tops if isinstance(tops, tuple) else (tops,)
     else:
-        if not isinstance(shape_or_layout, Iterable):
+        if not are_several(shape_or_layout):
             raise ArgumentTypeError("shape_or_layout", "a shape or a layout", repr(shape_or_layout))
         shape = tuple(_extent(e, i) for i, e in enumerate(shape_or_layout))
         memory = row_major(shape) if shape else Layout((), ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,3 +96,19 @@ def test_a_filter_layout_of_another_shape():
         ArgumentError, match=r"`filter_layout`: expected the shape .* = \(8, 3, 4\)"
     ):
         dgrad_views(problem, Layout((4, 3, 8)))
+
+
+@pytest.mark.parametrize("argument", ["side_by_side", "alike"])
+def test_modes_are_given_in_any_sequence(argument):
+    problem = ConvProblem((1, 6, 8, 2), (3, 2, 2), stride=2)
+    expected = dgrad_views(problem, **{argument: (1,)})
+    for modes in ([1], range(1, 2), {1}, 1, np.array([1])):
+        assert dgrad_views(problem, **{argument: modes}) == expected
+
+
+@pytest.mark.parametrize("argument", ["side_by_side", "alike"])
+@pytest.mark.parametrize("modes", [None, "x", "", [2], (-1,), [0.5], [[0]], [True]])
+def test_modes_that_there_are_not_are_named(argument, modes):
+    problem = ConvProblem((1, 6, 8, 2), (3, 2, 2), stride=2)
+    with pytest.raises(ArgumentError, match=f"`{argument}`: expected spatial modes of dilation 1"):
+        dgrad_views(problem, **{argument: modes})

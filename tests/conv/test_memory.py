@@ -195,3 +195,23 @@ def test_errors_of_a_gathered_batch():
 def test_channels_that_are_not_whole_pieces(constructor):
     with pytest.raises(ArgumentError, match=r"`shape`: expected a multiple of 32 .* 48"):
         constructor((2, 8, 48), 32)
+
+
+@pytest.mark.parametrize("make", [interleaved, interleaved_filter])
+@pytest.mark.parametrize(
+    ("shape", "width", "message"),
+    [
+        (None, 2, "`shape`: expected extents, two or more, the channels last, got None"),
+        ("(4, 8)", 2, "`shape`: expected extents"),
+        ((8,), 2, "`shape`: expected extents"),
+        ((2, "a"), 2, "`shape`: expected integers"),
+        ([[1, 2], [3]], 2, "`shape`: expected integers"),
+        ((4, 4.0), 2, "`shape`: expected integers"),
+        ((4, 6), 4, "`shape`: expected a multiple of 4 channels in the last mode, got 6"),
+        ((4, 6), 0, "`width`: expected an int >= 1, got 0"),
+        ((4, 6), "2", "`width`: expected integers"),
+    ],
+)
+def test_what_is_not_interleaved(make, shape, width, message):
+    with pytest.raises(ArgumentError, match=message):
+        make(shape, width)

@@ -1,10 +1,20 @@
 """ConvProblem: output extents count window positions; bad numbers are named."""
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv import (
+    ConvProblem,
+    depthwise_dgrad_views,
+    depthwise_fprop_view,
+    depthwise_wgrad_view,
+    dgrad_views,
+    fprop_view,
+    wgrad_view,
+)
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 
@@ -67,8 +77,22 @@ def test_errors_name_the_argument(arguments, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("make", [fprop_view, dgrad_views, wgrad_view])
-@pytest.mark.parametrize("problem", [None, (1, 8, 8, 3), "(1, 8, 8, 3)"])
+@pytest.mark.parametrize("extents", [np.array(3), torch.tensor(3)])
+@pytest.mark.parametrize("argument", ["activation", "filter"])
+def test_a_number_that_is_an_array_is_no_shape(argument, extents):
+    good = {"activation": (1, 4, 4, 2), "filter": (2, 3, 3)}
+    with pytest.raises(ArgumentTypeError, match=f"`{argument}`: expected integers, got "):
+        ConvProblem(**{**good, argument: extents})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(fprop_view, dgrad_views, wgrad_view),
+        *(depthwise_fprop_view, depthwise_dgrad_views, depthwise_wgrad_view),
+    ],
+)
+@pytest.mark.parametrize("problem", [None, (1, 8, 8, 3), [1, 8, 8, 3], "(1, 8, 8, 3)"])
 def test_views_are_of_problems_alone(make, problem):
     with pytest.raises(ArgumentTypeError, match="`problem`: expected a ConvProblem, got"):
         make(problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -271,6 +272,14 @@ def test_errors_name_the_step(epilogue, error, message):
     with pytest.raises(error) as caught:
         execute(fprop_view(PROBLEM), x, w, epilogue=epilogue())
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [np.array(3), torch.tensor(3.0)])
+def test_a_number_that_is_an_array_is_no_sequence_of_steps(number):
+    with pytest.raises(ArgumentTypeError, match="`epilogue`: expected None, a step, a sequence"):
+        Epilogue.of(number)
+    with pytest.raises(ArgumentTypeError, match="`steps`: expected a sequence of steps"):
+        Epilogue(number)
 
 
 def test_a_step_that_nobody_knows_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from functools import reduce as fold
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -244,6 +245,7 @@ LINE = lc.ReductionView(Layout((4, 3), (1, 4)), Layout(4))
         (lambda: lc.reduction_view((3, 4), "z"), "`modes`: expected an integer, or several, got"),
         (lambda: lc.reduction_view((3, 4.5), 0), "`shape_or_layout`: expected integers, got 4.5"),
         (lambda: lc.reduction_view(12, 0), "`shape_or_layout`: expected a shape or a layout"),
+        (lambda: lc.reduction_view(np.array(12), 0), "`shape_or_layout`: expected a shape or a l"),
         (lambda: lc.reduction_view((3, -4), 0), "`shape_or_layout`: expected extents >= 0"),
     ],
 )

@@ -15,7 +15,7 @@ import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout, Swizzle
 from layoutconv.conv import ConvProblem, dgrad_views
 from layoutconv.conv.k_major_filter import k_major_view
-from layoutconv.view.gemm_view import locate, through_coordinates
+from layoutconv.view.gemm_view import inside, locate, stages, through_coordinates
 
 SQUARE = Layout((4, 4), (4, 1))
 BATCH = Layout((4, 4, 3), (4, 1, 16))
@@ -94,3 +94,20 @@ def test_a_plain_product_is_one_on_a_cpu():
     torch.testing.assert_close(lc.execute(view, x, w), x @ w.T)
     mapped = ComposedLayout(Layout((4, 6), (6, 1)), 0, Layout((4, 6), (E(0), E(1))))
     assert torch.equal(lc.execute(GemmView(mapped, view.b, view.d), x, w), lc.execute(view, x, w))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: stages(None), "`layout`: expected a Layout or a ComposedLayout .* got NoneType"),
+        (lambda: locate("(4,4):(4,1)", 0, 0), "`layout`: expected a Layout .* got str"),
+        (lambda: locate(SQUARE, 1, 2, 3), r"`crd`: .* of the shape \(4,4\), got \(1, 2, 3\)"),
+        (lambda: locate(SQUARE, (1, 2), 3), r"`crd`: .* of the shape 4, got \(1, 2\)"),
+        (lambda: locate(SQUARE, None, 1), "`crd`: expected integers, or integer arrays, got None"),
+        (lambda: inside((0, "x"), (4, 4)), "`crd`: expected integers, or integer arrays, got 'x'"),
+        (lambda: inside((1, 2), 4), r"`crd`: expected a coordinate of the shape 4, got \(1, 2\)"),
+    ],
+)
+def test_coordinates_that_are_none_are_named(call, message):
+    with pytest.raises(lc.ArgumentError, match=message):
+        call()
