@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import cycle, islice
+from math import inf
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, are_several, shown
 from .birds_eye import CLASSES, INK, PAGE
 from .files import write
 
@@ -57,7 +59,8 @@ def cloud_page(
     Raises:
         ArgumentError: no points, no values, values of other lengths, indices beyond ``classes``, a
             ``size`` or ``most`` that shows nothing.
-        ArgumentTypeError: ``values`` without names.
+        ArgumentTypeError: ``values`` without names, what is no array of real numbers, ``classes``
+            that are no names.
         ImportError: Plotly is not installed; ``pip install "layoutconv[view]"`` does it.
 
     >>> points = np.array([[0.0, 0.0, 1.0], [4.0, 3.0, 2.0], [4.0, 1.0, 2.0]])
@@ -72,23 +75,26 @@ def cloud_page(
         advice = 'a cloud in three dimensions wants Plotly: pip install "layoutconv[view]"'
         raise ImportError(advice, name=error.name) from None
 
-    xyz = _array(points)
+    xyz = _array("points", points)
     if xyz.ndim != 2 or xyz.shape[1] < 3 or not len(xyz):
         raise ArgumentError("points", "(points, 3) or more columns, and a point", xyz.shape)
     if not isinstance(values, Mapping):
         raise ArgumentTypeError("values", "quantities by name, a mapping", type(values).__name__)
     if not values:
         raise ArgumentError("values", "one quantity or more, by name", "none")
-    if not size > 0:
-        raise ArgumentError("size", "pixels > 0", size)
-    if most < 1:
-        raise ArgumentError("most", "points >= 1", most)
+    if not isinstance(size, Real) or not 0 < size < inf:
+        raise ArgumentError("size", "pixels > 0", shown(size))
+    if not isinstance(most, Integral) or most < 1:
+        raise ArgumentError("most", "points >= 1", shown(most))
+    if not isinstance(title, str):
+        raise ArgumentTypeError("title", "a str", type(title).__name__)
+    classes = _names(classes)
     points = len(xyz)
     step = -(-points // most)
     xyz = xyz[::step, :3].astype(np.float32)
     traces, names = [], []
-    for name, given in values.items():
-        quantity = _checked(name, _array(given), points, len(classes))[::step]
+    for name, given in ((str(name), given) for name, given in values.items()):
+        quantity = _checked(name, _array("values", given), points, len(classes))[::step]
         made = (
             _of_classes(quantity, classes)
             if classes and quantity.dtype.kind in "iu"
@@ -97,7 +103,7 @@ def cloud_page(
         for rows, trace in made:
             x, y, z = xyz[rows].T
             traces.append(graph_objects.Scatter3d(
-                x=x, y=y, z=z, mode="markers", visible=name == next(iter(values)), **trace,
+                x=x, y=y, z=z, mode="markers", visible=name == str(next(iter(values))), **trace,
             ).update(marker_size=size))  # fmt: skip
             names.append(name)
     figure = graph_objects.Figure(traces, layout=_layout(title, names))
@@ -108,12 +114,25 @@ def cloud_page(
     return figure
 
 
-def _array(given: Any) -> Array:
+def _array(argument: str, given: Any) -> Array:
     """An array of what is given; of a tensor its numbers, wherever and of whatever dtype it is."""
-    if hasattr(given, "detach"):
-        given = given.detach().cpu()
-        given = given.float() if given.is_floating_point() else given  # NumPy has no bfloat16
-    return np.asarray(given)
+    try:
+        if hasattr(given, "detach"):
+            given = given.detach().cpu()
+            given = given.float() if given.is_floating_point() else given  # NumPy has no bfloat16
+        array = np.asarray(given)
+    except (TypeError, ValueError, NotImplementedError):  # of a ragged list, of a sparse tensor
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise ArgumentTypeError(argument, "an array or a tensor of real numbers", shown(given))
+    return array
+
+
+def _names(classes: Any) -> tuple[str, ...]:
+    names = tuple(classes) if are_several(classes) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise ArgumentTypeError("classes", "a sequence of names", shown(classes))
+    return names
 
 
 def _checked(name: str, values: Array, points: int, classes: int) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ..algebra.errors import text
 from ..base.paths import file_name_of
-from ..errors import ArgumentError, check_choice
+from ..errors import ArgumentError, ArgumentTypeError, check_choice
 from .axis import Axis
 from .files import write
 from .plain_text import printable
@@ -71,13 +71,20 @@ class Figure:
 
         ``.svg``, ``.html``, ``.tex`` (TikZ, a standalone document) and ``.txt``.
         """
-        write(path, self.render(format or format_of(path)))
+        write(path, self.render(format_of(path) if format is None else format))
 
     def _repr_svg_(self) -> str:
         return self.render("svg")
 
     def __repr__(self) -> str:
         return printable(self.render("text"))
+
+
+def checked_figure(figure: Any) -> Figure:
+    """The figure; raises ``ArgumentTypeError`` for what is none, a layout, say."""
+    if not isinstance(figure, Figure):
+        raise ArgumentTypeError("figure", "a Figure, as draw makes one", type(figure).__name__)
+    return figure
 
 
 # Text of a figure by the format; ``renderers.py`` fills it in, which knows them all.

@@ -14,7 +14,7 @@ from ..algebra import F2, ComposedLayout
 from ..algebra.errors import text
 from ..algebra.int_tuple import paired_leaves
 from ..base.caches import remembered
-from .figure import Cell, Figure
+from .figure import Cell, Figure, checked_figure
 from .layouts import maps_coordinates
 from .svg import svg
 
@@ -42,7 +42,7 @@ def to_html(figure: Figure) -> str:
     Cells that belong together light up: equal offsets, the elements of one thread, every place of
     the matrix that reads one activation.
     """
-    return page(figure.title, f"<section>{_panels([('', figure)])}</section>")
+    return page(checked_figure(figure).title, f"<section>{_panels([('', figure)])}</section>")
 
 
 def page(title: str, main: str, head: str = "") -> str:

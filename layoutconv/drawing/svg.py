@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from numbers import Real
 
-from .figure import Cell, Figure
+from ..errors import ArgumentError, shown
+from .figure import Cell, Figure, checked_figure
 from .scene import CELL_TEXT, FAINT, INK, Box, Text, place
 
 _FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -15,6 +17,8 @@ _HATCH = (
     '<rect width="1.5" height="6" fill="#d7dbe2"/></pattern>'
 )
 
+_LARGEST = 1_000_000  # scale
+
 # What an element of a cell says about it: its attributes, and what it contains.
 Describe = Callable[[Cell], tuple[str, str]]
 
@@ -22,10 +26,14 @@ Describe = Callable[[Cell], tuple[str, str]]
 def to_svg(figure: Figure, *, scale: float = 1.0) -> str:
     """The figure as an SVG document; pointing at a cell shows what it is.
 
+    ``scale`` is how much larger a page shows it, a number > 0, at most 1,000,000.
+
     >>> print(to_svg(Figure("4:1", ((),))).splitlines()[0])
     <svg xmlns="http://www.w3.org/2000/svg" width="67" height="71" viewBox="0 0 67 71">
     """
-    return svg(figure, _titled, scale)
+    if not isinstance(scale, Real) or not 0 < scale <= _LARGEST:
+        raise ArgumentError("scale", f"a number > 0, at most {_LARGEST:,}", shown(scale))
+    return svg(checked_figure(figure), _titled, scale)
 
 
 def svg(figure: Figure, describe: Describe, scale: float = 1.0) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .axis import Axis
-from .figure import Cell, Figure, Grid, title_lines
+from .figure import Cell, Figure, Grid, checked_figure, title_lines
 from .palette import channels
 from .plain_text import to_ascii
 
@@ -33,7 +33,7 @@ def to_text(figure: Figure, *, ascii: bool = False, colour: bool = False) -> str
     2:1
     """
     page = _Page()
-    title = title_lines(figure.title, 100)
+    title = title_lines(checked_figure(figure).title, 100)
     for row, written in enumerate(title):
         page.put(row, 0, written)
     row = len(title) + bool(title)

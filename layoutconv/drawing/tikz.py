@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .figure import Figure
+from .figure import Figure, checked_figure
 from .scene import Box, Text, place
 
 _SYMBOLS = {"⋯": r"$\cdots$", "⋮": r"$\vdots$", "⋱": r"$\ddots$", "·": r"$\cdot$"}
@@ -28,7 +28,7 @@ def to_tikz(figure: Figure) -> str:
     >>> print(document.split(chr(10))[0])
     \\documentclass[tikz,border=2pt]{standalone}
     """
-    scene = place(figure)
+    scene = place(checked_figure(figure))
     colours: dict[str, str] = {}
     lines = [line for item in scene.items for line in _item(item, colours)]
     return "\n".join(

@@ -96,6 +96,39 @@ def test_options_that_show_nothing_are_refused(values, options, message) -> None
         cloud_page(np.zeros((4, 3)), values, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"points": [[1, 2, 3], [4]]}, "`points`: expected an array or a tensor of real numbers"),
+        ({"points": np.ones((4, 3), complex)}, "`points`: .* got ndarray of shape"),
+        ({"points": torch.ones(4, 3).to_sparse()}, "`points`: .* got Tensor of shape"),
+        ({"points": torch.ones(4, 3, device="meta")}, "`points`: .* real numbers"),
+        ({"points": "cloud.ply"}, "`points`: .* got 'cloud.ply'"),
+        ({"values": {"z": ["a"] * 4}}, "`values`: .* real numbers"),
+        ({"values": {"z": [2**70] * 4}}, "`values`: .* real numbers"),
+        ({"classes": None}, "`classes`: expected a sequence of names, got None"),
+        ({"classes": "road"}, "`classes`: .* got 'road'"),
+        ({"classes": [1, 2]}, r"`classes`: .* got \[1, 2\]"),
+        ({"size": "2"}, "`size`"),
+        ({"size": float("inf")}, "`size`"),
+        ({"most": 2.5}, "`most`: expected points >= 1, got 2.5"),
+        ({"most": None}, "`most`: expected points >= 1, got None"),
+        ({"title": ["a"]}, "`title`: expected a str, got list"),
+    ],
+)
+def test_what_is_none_of_it_is_named(options, message) -> None:
+    right = {"points": np.zeros((4, 3)), "values": {"z": np.zeros(4)}}
+    with pytest.raises(ArgumentError, match=message):
+        cloud_page(**{**right, **options})
+
+
+def test_names_may_be_numbers_and_an_array() -> None:
+    kinds, names = np.array([0, 1, 1]), np.array(["road", "car"])
+    page = cloud_page(np.eye(3), {0: kinds, (1, 2): kinds / 2}, classes=names)
+    assert [trace.name for trace in page.data] == ["road", "car", "(1, 2)"]
+    assert [button.label for button in page.layout.updatemenus[0].buttons] == ["0", "(1, 2)"]
+
+
 def test_features_of_a_network_are_quantities() -> None:
     """In 16 bits, with a gradient, and with numbers that are none."""
     points, features = torch.rand(5, 3), torch.tensor([0.0, 1.0, torch.nan, torch.inf, 2.0])

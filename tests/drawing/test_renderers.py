@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import layoutconv as lc
@@ -64,6 +65,28 @@ def test_svg_can_be_scaled() -> None:
     small, large = (ElementTree.fromstring(to_svg(FIGURES["layout"], scale=s)) for s in (1, 2.5))
     assert float(large.attrib["width"]) == 2.5 * float(small.attrib["width"])
     assert large.attrib["viewBox"] == small.attrib["viewBox"]
+
+
+@pytest.mark.parametrize("scale", [0, -1, float("nan"), float("inf"), 10**400, "2", None, [2]])
+def test_a_scale_that_is_none_is_named(scale: Any) -> None:
+    with pytest.raises(lc.ArgumentError, match="`scale`: expected a number > 0"):
+        to_svg(FIGURES["layout"], scale=scale)
+
+
+@pytest.mark.parametrize("render", [to_html, to_svg, to_text, to_tikz])
+@pytest.mark.parametrize("figure", [None, "4:1", Layout(4)])
+def test_what_is_no_figure_is_named(render: Any, figure: Any) -> None:
+    kind = type(figure).__name__
+    with pytest.raises(lc.ArgumentTypeError, match=f"`figure`: expected a Figure, .* got {kind}"):
+        render(figure)
+
+
+@pytest.mark.parametrize("format", ["", 0, False, [], np.ones(2), np.ones((0, 3))])
+def test_a_format_that_is_none_is_named(tmp_path: Path, format: Any) -> None:
+    path = tmp_path / "picture.svg"
+    with pytest.raises(lc.ArgumentError, match="`format`: expected one of text, svg"):
+        Layout(4, 2).draw(path, format=format)
+    assert not path.exists()
 
 
 class _Page(HTMLParser):
