@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..conv import ConvProblem
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, are_several, shown
 from .agreement import Agreement, tensor_term
 from .group import place_in
 from .halo import output_bounds
@@ -55,7 +55,7 @@ class Slab:
             raise ArgumentError("mode", "a spatial mode, 0 to 2", mode)
         self.group = group
         self.rank, self.size = place_in(group)
-        self.bounds = _even(extent, self.size) if bounds is None else _bounds(bounds, self)
+        self.bounds = _even(self.extent, self.size) if bounds is None else _bounds(bounds, self)
 
     @property
     def rows(self) -> range:
@@ -182,7 +182,9 @@ def _even(extent: int, size: int) -> tuple[int, ...]:
     return tuple(rank * short + min(rank, longer) for rank in range(size + 1))
 
 
-def _bounds(bounds: Sequence[int], slab: Slab) -> tuple[int, ...]:
+def _bounds(bounds: Any, slab: Slab) -> tuple[int, ...]:
+    if not are_several(bounds):
+        raise ArgumentTypeError("bounds", "a sequence of integers, or None", shown(bounds))
     found = tuple(_count("bounds", bound, 0) for bound in bounds)
     rising = all(a <= b for a, b in pairwise(found))
     if len(found) != slab.size + 1 or found[0] != 0 or found[-1] != slab.extent or not rising:

@@ -145,7 +145,10 @@ class SyncBatchNorm(_BatchNorm):
     def _counts(self) -> bool:
         return self.training or self.running_mean is None
 
-    def _of_tensor(self, input: Tensor) -> Tensor:
+    def _of_tensor(self, input: Any) -> Tensor:
+        if not isinstance(input, torch.Tensor):
+            expected = "a torch tensor, or a sparse tensor"
+            raise ArgumentTypeError("input", expected, type(input).__name__)
         self._check_input_dim(input)
         if input.dim() == 2 or not self._counts():
             return self.of_rows(input) if input.dim() == 2 else super().forward(input)

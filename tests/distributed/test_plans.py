@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.distributed import Slab, SyncBatchNorm, conv2d
 from layoutconv.distributed.convolution import _numbers
 from layoutconv.distributed.exchange import Rows, _cut
 from layoutconv.distributed.halo import Split, dgrad_plan, fprop_plan, output_bounds, reads
+from layoutconv.errors import ArgumentError
 from layoutconv.ops.dense_passes import dgrad, fprop
 
 few = settings(max_examples=60, deadline=None)
@@ -138,3 +141,30 @@ def test_most_rows_need_no_halo():
     plan = fprop_plan(problem, Split(0, (0, 10, 20, 32), (0, 10, 20, 32), 1))
     assert plan.inner.rows == range(11, 19)
     assert (plan.near, plan.far) == (range(9, 10), range(20, 21))
+
+
+@pytest.mark.parametrize("extent", [8, np.int64(8), torch.tensor(8)])
+def test_an_extent_is_any_integer(extent):
+    slab = Slab(extent, bounds=np.array([0, 8]))
+    assert slab == Slab(extent) == Slab(8)
+    assert {type(bound) for bound in (*slab.bounds, *Slab(extent).bounds)} == {int}
+
+
+X, W = torch.ones(1, 4, 8, 5), torch.ones(4, 4, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Slab(8, bounds=3), "`bounds`: expected a sequence of integers, or None, got 3"),
+        (lambda: Slab(8, bounds=np.array(3)), "`bounds`: expected a sequence of integers"),
+        (lambda: conv2d(X, W, groups=None, slab=Slab(8)), "`groups`: .* got None"),
+        (lambda: conv2d(X, W, groups="1", slab=Slab(8)), "`groups`: .* got '1'"),
+        (lambda: conv2d(X, W, groups=1.0, slab=Slab(8)), "`groups`: .* got 1.0"),
+        (lambda: SyncBatchNorm(4)(None), "`input`: expected a torch tensor, .* got NoneType"),
+        (lambda: SyncBatchNorm(4)([[1.0] * 4]), "`input`: expected a torch tensor, .* got list"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()

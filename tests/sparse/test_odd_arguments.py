@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import layoutconv.sparse as sparse
+from layoutconv import Layout
 from layoutconv.errors import ArgumentError, PointFileError
 
 from ..odd_arguments import ODD, refusals
@@ -32,6 +33,26 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
         sparse.lookup,
         {"coordinates": CELLS, "coords": CELLS.cells, "offsets": [(0, 0, 1)], "stride": 1},
     ),
+    "submanifold_map": (
+        sparse.submanifold_map,
+        {"coordinates": CELLS, "kernel_size": [3, 3, 3], "dilation": 1},
+    ),
+    "strided_map": (
+        sparse.strided_map,
+        {
+            "coordinates": CELLS,
+            "kernel_size": 3,
+            "stride": 2,
+            "padding": [1, [0, 1], 1],
+            "dilation": 1,
+        },
+    ),
+    "transposed_map": (
+        sparse.transposed_map,
+        {"coordinates": CELLS, "kernel_size": 3, "stride": [2, 2, 2], "padding": 1, "dilation": 1},
+    ),
+    "downsample": (sparse.downsample, {"coordinates": CELLS, "stride": 2}),
+    "tap_offsets": (sparse.tap_offsets, {"kernel_size": 3, "dilation": 1, "rank": 3}),
     "collate": (sparse.collate, {"tensors": [VOXELS, VOXELS]}),
     "cat": (sparse.cat, {"tensors": [VOXELS, VOXELS]}),
     "prune": (sparse.prune, {"x": VOXELS, "mask": torch.ones(len(VOXELS.features)).bool()}),
@@ -44,6 +65,16 @@ def test_odd_arguments_are_answered_or_named(call):
     function, given = CALLS[call]
     errors = refusals(function, given)
     assert {error.name.partition("[")[0] for error in errors} <= {*given, "rank"}
+
+
+@pytest.mark.parametrize("odd", [np.array(3), slice(3), [[[1]]], Layout((4, 8))])
+@pytest.mark.parametrize("name", ["kernel_size", "stride", "padding"])
+def test_what_is_no_size_of_a_filter_is_named(name, odd):
+    """A number that is an array, what has no hash, and a layout, whose modes are layouts again."""
+    given = {"coordinates": CELLS, "kernel_size": 3, "stride": 2, "padding": 1, name: odd}
+    for function in (sparse.strided_map, sparse.transposed_map):
+        with pytest.raises(ArgumentError, match=f"`{name}`: expected"):
+            function(**given)
 
 
 @pytest.mark.parametrize(

@@ -162,11 +162,11 @@ def strided_map(
     """
     shape = _check_coordinates(coordinates).spatial_shape
     if offsets is outputs is spatial_shape is coordinates.corner is None:
-        sizes = kernel_size, stride, padding, dilation
         try:
-            taps, grid = strided_in(shape, *sizes)
+            taps, grid = strided_in(shape, kernel_size, stride, padding, dilation)
         except TypeError:  # lists cannot be kept under
-            taps, grid = strided_in(shape, *map(frozen, sizes))
+            sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
+            taps, grid = strided_in(shape, *frozen(**sizes, dilation=dilation))
     else:
         taps, grid = Taps.strided(len(shape), kernel_size, stride, padding, dilation, offsets), None
         if outputs is spatial_shape is coordinates.corner is None:
@@ -214,11 +214,14 @@ def transposed_map(
     """
     shape = _check_coordinates(coordinates).spatial_shape
     if offsets is outputs is spatial_shape is coordinates.corner is None:
-        sizes = kernel_size, stride, padding, output_padding, dilation
         try:
-            taps, grid = _transposed_in(shape, *sizes)
+            taps, grid = _transposed_in(
+                shape, kernel_size, stride, padding, output_padding, dilation
+            )
         except TypeError:
-            taps, grid = _transposed_in(shape, *map(frozen, sizes))
+            sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
+            sizes["output_padding"] = output_padding
+            taps, grid = _transposed_in(shape, *frozen(**sizes, dilation=dilation))
     else:
         taps, grid = Taps.strided(len(shape), kernel_size, stride, padding, dilation, offsets), None
         if outputs is spatial_shape is coordinates.corner is None:

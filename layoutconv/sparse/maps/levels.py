@@ -76,14 +76,15 @@ def build_maps(
     rank, size = coordinates.rank, strided_size
     steps_of = per_axis("stride", stride, rank)
     size = steps_of if size is None else per_axis("strided_size", size, rank)
-    sizes = size, steps_of, padding
+    (pads,) = frozen(padding=padding)
+    sizes = size, steps_of, pads
     own = Taps.centred(rank, kernel_size)
     steps: list[Step] = []
     together, dry = _begins_here(coordinates), dry_hooks.covers(coordinates.cells)
     if together:
         shape = coordinates.spatial_shape
         for capacity in rows:
-            taps, grid = strided_in(shape, *map(frozen, sizes), 1)
+            taps, grid = strided_in(shape, *sizes, 1)
             shape = tuple(grid or ())
             steps.append(Step(taps, shape, capacity))
     every = set(range(levels))

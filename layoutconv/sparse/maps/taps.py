@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -13,7 +13,8 @@ from typing import Any
 
 from ...base.caches import remembered
 from ...conv.problem import Ints, Padding, padding_pairs
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError, are_several, shown
+from ..coords.lattice import check_rank
 from ..coords.no_tensor import NoTensor
 from .row_orders import TapOrder, tap_order
 
@@ -34,7 +35,7 @@ def tap_offsets(kernel_size: Ints, dilation: Ints = 1, rank: int = 3) -> list[tu
     >>> tap_offsets((1, 2, 3), dilation=(1, 1, 2))
     [(0, -1, -2), (0, -1, 0), (0, -1, 2), (0, 0, -2), (0, 0, 0), (0, 0, 2)]
     """
-    return list(Taps.centred(rank, kernel_size, dilation).offsets)
+    return list(Taps.centred(check_rank(rank), kernel_size, dilation).offsets)
 
 
 def _offsets(
@@ -66,15 +67,30 @@ def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ..
     return values
 
 
-def frozen(value: Any) -> Any:
-    """Lists as tuples, throughout: what results can be kept under.
+def frozen(**arguments: Any) -> tuple[Any, ...]:
+    """Arguments with lists as tuples, pairs in them too: what results can be kept under.
 
-    A text and a sparse tensor are parts of themselves, and stay as they are.
+    A text and a sparse tensor are parts of themselves, and stay as they are. Raises
+    :class:`~layoutconv.errors.ArgumentError` for what has no hash even so.
+
+    >>> frozen(stride=[2, 1], padding=[[0, 1], 2])
+    ((2, 1), ((0, 1), 2))
     """
-    if type(value) is int:
-        return value
-    iterable = isinstance(value, Iterable) and not isinstance(value, str | NoTensor)
-    return tuple(map(frozen, value)) if iterable else value
+    return tuple(_frozen(name, value) for name, value in arguments.items())
+
+
+def _frozen(name: str, value: Any) -> Any:
+    found = _as_tuples(value, 2)
+    try:
+        hash(found)
+    except TypeError:
+        raise ArgumentTypeError(name, "an integer, or several", shown(value)) from None
+    return found
+
+
+def _as_tuples(value: Any, levels: int) -> Any:
+    several = levels and are_several(value) and not isinstance(value, NoTensor)
+    return tuple(_as_tuples(part, levels - 1) for part in value) if several else value
 
 
 @dataclass(frozen=True)
@@ -110,7 +126,7 @@ class Taps:
         try:
             return _centred(rank, kernel_size, dilation)
         except TypeError:  # lists cannot be kept under
-            return _centred(rank, frozen(kernel_size), frozen(dilation))
+            return _centred(rank, *frozen(kernel_size=kernel_size, dilation=dilation))
 
     @classmethod
     def strided(
@@ -137,7 +153,8 @@ class Taps:
         try:
             return _strided(rank, kernel_size, stride, padding, dilation)
         except TypeError:
-            return _strided(rank, *map(frozen, (kernel_size, stride, padding, dilation)))
+            given = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
+            return _strided(rank, *frozen(**given, dilation=dilation))
 
     @classmethod
     def _of_set(cls, rank: int, offsets: Sequence[Sequence[int]], stride: tuple[int, ...]) -> Taps:
