@@ -13,6 +13,7 @@ import torch
 from ..base.caches import remembered
 from ..base.contexts import setting
 from ..base.devices import check_driver
+from ..errors import DeviceError
 from ..kernels.compile.store import architecture
 from ..planning.machine import MACHINES, Machine
 from ..planning.tile import TileConfig
@@ -81,7 +82,10 @@ def present(device: int) -> Machine:
 def _described(device: int, properties: Callable[[int], Any]) -> Machine:
     """The machine of a GPU; asked once: every map of a training step wants it, which takes the host
     10 us, and the clock of memory takes half a millisecond to be told."""
-    found = properties(device)
+    try:
+        found = properties(device)
+    except (AssertionError, RuntimeError, ValueError) as error:  # as torch says it
+        raise DeviceError(f"there is no GPU {device!r} here: {error}") from error
     arch = architecture((found.major, found.minor))
     like = MACHINES.get(arch, MACHINES["sm_80"])
     return Machine(

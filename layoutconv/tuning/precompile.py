@@ -226,7 +226,7 @@ def compile_kernels(
 
 def check_processes(processes: Any) -> int | None:
     """A number of processes that compile, None as it is, or ``ArgumentError``."""
-    if processes is not None and (type(processes) is not int or processes < 0):
+    if processes is not None and (type(processes) is not int or processes < 1):
         raise ArgumentError("processes", "an int >= 1, or None", shown(processes))
     return processes
 

@@ -6,6 +6,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ..base.devices import why_no_gpu
 from ..base.gpu_clock import gpu_microseconds
 from ..base.processes import Tick
 from ..base.progress import Progress
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, are_several, shown
 from ..gpu import map_views
 from ..gpu.dry_run import Need
 from ..gpu.fp32_precision import multiplied_as
@@ -28,7 +29,7 @@ from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, Stored, expected
 from ..view.gemm_view import GemmView
-from .precompile import compile_kernels
+from .precompile import check_processes, compile_kernels
 
 Measure = Callable[[Plan], float]
 MARGIN = 0.98  # of the model's time: what wins by less is noise, and the model's pick stays
@@ -93,9 +94,14 @@ def tune(
         tick: ``tick(done, total)`` is called as kernels are compiled, and then measured; if None,
             a terminal shows it.
 
-    Raises ``ArgumentError`` without a GPU, ``UnsupportedViewError`` for a tile of ``tiles`` that
+    Raises ``ArgumentError`` that names the argument, ``device`` without a GPU, ``DeviceError`` for
+    the number of a GPU that is not here, ``UnsupportedViewError`` for a tile of ``tiles`` that
     cannot run the view, which says why, ``RuntimeError`` where no tile runs.
     """
+    check_processes(processes)
+    for name, given in (("measure", measure), ("tick", tick)):
+        if given is not None and not callable(given):
+            raise ArgumentTypeError(name, "a function, or None", shown(given))
     race = Race(
         view, dtype, out_dtype, device=device, precision=precision, structure=structure,
         aligned=aligned, tiles=tiles,
@@ -133,6 +139,7 @@ class Race:
         aligned: tuple[int, int, int] = ALIGNED,
         tiles: Sequence[TileConfig] = (),
     ) -> None:
+        aligned = _checked(view, dtype, out_dtype, device, precision, structure, aligned)
         if device is None:
             if not torch.cuda.is_available():
                 raise ArgumentError(
@@ -144,8 +151,6 @@ class Race:
             raise ArgumentTypeError("dtype", "types that `execute` takes", f"{dtype}, {out_dtype}")
         if view.m == view.n == 1 and len(view.a.shape) == 3:
             raise ArgumentError("view", "matrix products: depthwise kernels have no tiles", view.a)
-        if precision not in (*PRECISIONS, "int4"):
-            raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
         self.view, self._of = view, (dtype, device, out_dtype)
         self._options: dict[str, Any] = {
             "precision": multiplied_as(dtype, precision) or "tf32",
@@ -158,7 +163,7 @@ class Race:
         # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
         self._options["structure"] = ""
         self._pairs = [pair for pair in offered if self._is_legal(pair)] or offered
-        for tile in tiles:
+        for tile in tiles if are_several(tiles) else (tiles,):
             if not isinstance(tile, TileConfig):
                 raise ArgumentTypeError("tiles", "a sequence of TileConfig", repr(tile))
             self._plan((tile, 1), bind=False)  # which says why, if it cannot run
@@ -204,6 +209,35 @@ class Race:
         tile, splits = pair
         view = replace(self.view)
         return Plan(view, *self._of, **self._options, tile=tile, splits=splits, bind=bind)
+
+
+def _checked(
+    view: Any,
+    dtype: Any,
+    out_dtype: Any,
+    device: Any,
+    precision: Any,
+    structure: Any,
+    aligned: Any,
+) -> tuple[int, int, int]:
+    """Raise ``ArgumentError`` for arguments of a race that are of no kind that it takes; the
+    alignments, as a tuple."""
+    if not isinstance(view, GemmView):
+        raise ArgumentTypeError("view", "a GemmView", type(view).__name__)
+    for name, given in (("dtype", dtype), ("out_dtype", out_dtype)):
+        if not isinstance(given, torch.dtype) and (given is not None or name == "dtype"):
+            raise ArgumentTypeError(name, "a torch.dtype", shown(given))
+    if device is not None and (isinstance(device, bool) or not isinstance(device, Integral)):
+        raise ArgumentTypeError("device", "the number of a GPU, or None", shown(device))
+    if not (isinstance(precision, str | None) and precision in (*PRECISIONS, "int4")):
+        raise ArgumentError("precision", "None, 'tf32' or 'fp32'", shown(precision))
+    if not isinstance(structure, str):
+        raise ArgumentTypeError("structure", "that of an Epilogue, a str", shown(structure))
+    found = tuple(aligned) if are_several(aligned) else ()
+    whole = [int(each) for each in found if isinstance(each, Integral) and int(each) > 0]
+    if len(found) != 3 or len(whole) != 3:
+        raise ArgumentError("aligned", "3 numbers of bytes >= 1, of A, B and D", shown(aligned))
+    return whole[0], whole[1], whole[2]
 
 
 def tune_at_need(

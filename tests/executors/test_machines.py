@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
+from layoutconv.errors import DeviceError
 from layoutconv.gpu import machines
 
 from ..stand_ins import Gpu
@@ -27,3 +30,15 @@ def test_a_gpu_is_asked_once_what_it_is_like(gpu: Gpu) -> None:
     assert asked == [0, 1]
     assert [machine.sm_count for machine in found] == [100, 101, 100, 101]
     assert found[0].bandwidth > 1e6
+
+
+@pytest.mark.parametrize("said", [AssertionError("Invalid device id"), RuntimeError("no driver")])
+def test_a_gpu_that_is_not_here_is_told_as_such(gpu: Gpu, said: Exception) -> None:
+    def properties(device: int) -> SimpleNamespace:
+        raise said
+
+    gpu.says(get_device_properties=properties)
+    gpu.has_driver(13000)
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=f"there is no GPU 7 here: {said}"):
+            machines.machine_of(7)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -219,6 +220,47 @@ def test_bad_arguments() -> None:
         views_of(PROBLEM, "up")
     with pytest.raises(ArgumentError, match="`groups`: expected fewer groups than channels"):
         views_of(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4), "fprop")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"view": None}, "`view`: expected a GemmView, got NoneType"),
+        ({"view": PROBLEM}, "`view`: expected a GemmView, got ConvProblem"),
+        ({"dtype": "float16"}, "`dtype`: expected a torch.dtype, got 'float16'"),
+        ({"dtype": [torch.float16]}, "`dtype`: expected a torch.dtype"),
+        ({"out_dtype": np.ones(2)}, "`out_dtype`: expected a torch.dtype, got ndarray of shape"),
+        ({"device": "cuda:0"}, "`device`: expected the number of a GPU, or None, got 'cuda:0'"),
+        ({"device": [0]}, "`device`: expected the number of a GPU"),
+        ({"precision": np.ones(2)}, "`precision`: expected None, 'tf32' or 'fp32'"),
+        ({"structure": None}, "`structure`: expected that of an Epilogue, a str, got None"),
+        ({"aligned": None}, "`aligned`: expected 3 numbers of bytes >= 1"),
+        ({"aligned": 16}, "`aligned`: expected 3 numbers of bytes >= 1"),
+        ({"aligned": (16, 16)}, "`aligned`: expected 3 numbers of bytes >= 1"),
+        ({"aligned": (16, 16, 0)}, "`aligned`: expected 3 numbers of bytes >= 1"),
+        ({"tiles": None}, "`tiles`: expected a sequence of TileConfig, got None"),
+        ({"tiles": 3}, "`tiles`: expected a sequence of TileConfig, got 3"),
+        ({"processes": 0}, "`processes`: expected an int >= 1, or None, got 0"),
+        ({"measure": "x"}, "`measure`: expected a function, or None, got 'x'"),
+        ({"tick": 3}, "`tick`: expected a function, or None, got 3"),
+    ],
+)
+def test_what_is_no_argument_of_a_race_is_named(arguments: Any, message: str) -> None:
+    right = {"view": view(), "dtype": torch.float16, "measure": lambda plan: 1.0, **SILENT}
+    with pytest.raises(ArgumentError, match=message):
+        lc.tune(**{**right, **arguments})
+
+
+def test_alignments_are_any_sequence() -> None:
+    for aligned in ([16, 16, 16], np.array([16, 16, 16])):
+        tuned = lc.tune(
+            view(),
+            torch.float16,
+            aligned=aligned,  # type: ignore[arg-type]
+            measure=slow_but((256, 128), 1.0),
+            **SILENT,
+        )
+        assert tuned.choice.microseconds == 1.0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
