@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark_options import program
+from benchmark_options import positive_int, program
 from torch import Tensor
 from torch.nn.functional import conv3d
 
@@ -208,9 +208,9 @@ def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = program(__doc__, "json")
-    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--repeat", type=positive_int, default=10)
     parser.add_argument("--rows", type=lambda text: text.split(","), default=list(ROWS))
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=positive_int, default=torch.get_num_threads())
     parser.add_argument("--cloud", type=Path, help="points in a file, such as lidar_sweep.bin")
     args = parser.parse_args()
     if not set(args.rows) <= set(ROWS):

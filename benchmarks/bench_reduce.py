@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 
@@ -104,9 +104,11 @@ def mode_row(shape: tuple[int, ...], mode: int, dtype: torch.dtype, times: int) 
     )
 
 
-def main() -> None:
+def main(options: Sequence[str] | None = None) -> None:
     parser = program(__doc__, "iterations", "json")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
+    if not torch.cuda.is_available():
+        parser.error("it measures a GPU, and torch sees none")
     times, rows = arguments.iterations, []
     for row in chain(
         (partial_row(*sizes, times) for sizes in PARTIALS),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -181,10 +181,12 @@ def host_times() -> tuple[float, float]:
     )
 
 
-def main() -> None:
+def main(options: Sequence[str] | None = None) -> None:
     parser = program(__doc__, "iterations", "json")
     parser.add_argument("--example59", type=Path, help="the built C++ example 59")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
+    if not torch.cuda.is_available():
+        parser.error("it measures a GPU, and torch sees none")
     rows: list[Row] = []
 
     def report(*more: Row) -> None:

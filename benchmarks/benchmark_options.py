@@ -8,6 +8,22 @@ from typing import Any
 
 from layoutconv.cli.options import pattern
 
+
+def positive_int(text: str) -> int:
+    """Read an integer from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"an integer >= 1 expected, got {text!r}")
+    return int(text)
+
+
+def new_file(text: str) -> Path:
+    """Read the name of a file in a folder that there is: an error before minutes of measuring."""
+    path = Path(text)
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"a file in a folder expected, got {text!r}")
+    return path
+
+
 SHARED: dict[str, dict[str, Any]] = {
     "rows": {
         "type": pattern, "default": "", "metavar": "PATTERN", "help": "that rows match, as in re"
@@ -17,10 +33,13 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "of clouds and networks",
     },
     "repeats": {
-        "type": int, "default": 7, "metavar": "N", "help": "batches whose median is taken"
+        "type": positive_int, "default": 7, "metavar": "N",
+        "help": "batches whose median is taken",
     },
-    "iterations": {"type": int, "default": 50, "metavar": "N", "help": "calls in a batch"},
-    "json": {"type": Path, "metavar": "FILE", "help": "write the rows here"},
+    "iterations": {
+        "type": positive_int, "default": 50, "metavar": "N", "help": "calls in a batch"
+    },
+    "json": {"type": new_file, "metavar": "FILE", "help": "write the rows here"},
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 from support.clock import best_seconds
-from support.command_line import program
+from support.command_line import positive_int, program
 from torch import Tensor, nn
 
 import layoutconv as lc
@@ -190,9 +190,9 @@ def _verdict(passed: bool) -> str:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = program(__file__, __doc__, "--width 16 --frames 16", device="auto", picture=".svg")
     add = parser.add_argument
-    add("--width", type=int, default=32, metavar="C", help="channels of the first stage")
-    add("--frames", type=int, default=8, metavar="T", help="of the clip")
-    add("--size", type=int, default=56, metavar="E", help="of a frame, in both modes")
+    add("--width", type=positive_int, default=32, metavar="C", help="channels of the first stage")
+    add("--frames", type=positive_int, default=8, metavar="T", help="of the clip")
+    add("--size", type=positive_int, default=56, metavar="E", help="of a frame, in both modes")
     return parser.parse_args(arguments)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from support.command_line import positive_int, program
+from support.command_line import positive_int, program, whole_int
 from torch import Tensor
 
 import layoutconv as lc
@@ -110,7 +110,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--taps", type=positive_int, nargs=3, default=[3, 3, 3], metavar="E", help="of a filter")
     add("--channels", type=positive_int, default=64, metavar="C", help="input channels")
     add("--filters", type=positive_int, default=128, metavar="K", help="output channels")
-    add("--padding", type=int, default=0, metavar="CELLS", help="zeros on all sides")
+    add("--padding", type=whole_int, default=0, metavar="CELLS", help="zeros on all sides")
     return parser.parse_args(arguments)
 
 

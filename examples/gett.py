@@ -10,6 +10,8 @@ So no tensor is transposed, copied or reshaped, whatever the order of its letter
 
 from __future__ import annotations
 
+import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Contract, and compare with torch.einsum in float64; 1 if a result is wrong, else 0."""
     parser = program(__file__, __doc__, '--text "adkb,bkce->adce"', device="cpu", picture=".svg")
     add = parser.add_argument
-    add("--text", help="one contraction, over the letters " + "".join(EXTENTS))
+    letters = "".join(EXTENTS)
+    add("--text", type=contraction, help=f"one contraction, over the letters {letters}")
     options = parsed(parser, arguments)
     generator = torch.Generator().manual_seed(0)
     passed = True
@@ -61,6 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     picture().save(options.output)
     print(f"\npicture {options.output}")
     return 0 if passed else 1
+
+
+def contraction(text: str) -> str:
+    """Read a contraction of two tensors, whose letters are modes with an extent here."""
+    some = f"([{''.join(EXTENTS)}]+)"
+    found = re.fullmatch(f"{some},{some}->{some}", text)
+    if found is None or any(len({*mode}) < len(mode) for mode in found.groups()):
+        expected = f"two tensors and their product, as {TEXTS[0]!r}, no letter twice in one"
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return text
 
 
 def picture() -> Figure:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from support.command_line import program
+from support.command_line import positive_int, program, whole_int
 from torch import Tensor
 
 import layoutconv as lc
@@ -91,12 +92,13 @@ def _verdict(passed: bool) -> str:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = program(__file__, __doc__, "--size 6 6 --dilation 2 --padding 2", picture=".svg")
     add = parser.add_argument
-    add("--size", type=int, nargs=2, default=[5, 5], metavar="E", help="of the image, H and W")
-    add("--taps", type=int, nargs=2, default=[3, 3], metavar="E", help="of the filter, R and S")
-    add("--padding", type=int, default=1, metavar="CELLS", help="zeros on all sides")
-    add("--stride", type=int, default=2)
-    add("--dilation", type=int, default=1)
-    add("--row", type=int, default=4, metavar="M", help="the row of A that is marked")
+    pair: dict[str, Any] = {"type": positive_int, "nargs": 2, "metavar": "E"}
+    add("--size", **pair, default=[5, 5], help="of the image, H and W")
+    add("--taps", **pair, default=[3, 3], help="of the filter, R and S")
+    add("--padding", type=whole_int, default=1, metavar="CELLS", help="zeros on all sides")
+    add("--stride", type=positive_int, default=2)
+    add("--dilation", type=positive_int, default=1)
+    add("--row", type=whole_int, default=4, metavar="M", help="the row of A that is marked")
     return parser.parse_args(arguments)
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from split_volume import error
 from support.clock import best_seconds
-from support.command_line import program
+from support.command_line import positive_float, positive_int, program
 from support.processes import end, start
 from torch import nn
 
@@ -102,8 +102,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         __file__, __doc__, "--channels 32", run="torchrun --nproc-per-node 2", device="auto"
     )
     add = parser.add_argument
-    add("--voxel-size", type=float, default=0.2, metavar="METRES", help="edge of a voxel")
-    add("--channels", type=int, default=16, metavar="C", help="between the layers and out")
+    add("--voxel-size", type=positive_float, default=0.2, metavar="METRES", help="edge of a voxel")
+    add("--channels", type=positive_int, default=16, metavar="C", help="between the layers and out")
     return parser.parse_args(arguments)
 
 

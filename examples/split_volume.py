@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 from support.clock import best_seconds
-from support.command_line import program
+from support.command_line import positive_int, program
 from support.processes import end, start
 from torch import Tensor
 
@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = program(__file__, __doc__, run="torchrun --nproc-per-node 2", device="auto")
     add = parser.add_argument
-    add("--size", type=int, default=32, metavar="CELLS", help="edge of the volume")
-    add("--channels", type=int, default=16, metavar="C", help="in and out")
+    add("--size", type=positive_int, default=32, metavar="CELLS", help="edge of the volume")
+    add("--channels", type=positive_int, default=16, metavar="C", help="in and out")
     add("--no-check", action="store_true", help="do not compute the unsplit convolution")
     return parser.parse_args(arguments)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from support.command_line import program
+from support.command_line import positive_int, program
 
 import layoutconv as lc
 from layoutconv.base.devices import choose_device
@@ -91,9 +91,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = program(__file__, __doc__, "--edge 1000", device="auto")
     add = parser.add_argument
-    add("--edge", type=int, default=300, metavar="CELLS", help="of the square below the surface")
-    add("--max-rows", type=int, default=20_000, metavar="N", help="of a chunk")
-    add("--channels", type=int, default=16, metavar="C", help="in and out")
+    add(
+        "--edge",
+        type=positive_int,
+        default=300,
+        metavar="CELLS",
+        help="of the square below the surface",
+    )
+    add("--max-rows", type=positive_int, default=20_000, metavar="N", help="of a chunk")
+    add("--channels", type=positive_int, default=16, metavar="C", help="in and out")
     add("--folder", type=Path, metavar="PATH", help="where the files are made for a while")
     return parser.parse_args(arguments)
 

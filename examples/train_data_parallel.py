@@ -21,7 +21,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from support.command_line import program
+from support.command_line import positive_int, program
 from support.processes import end, start
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -139,9 +139,9 @@ def _trained_alike(options: argparse.Namespace, device: torch.device) -> bool:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = program(__file__, __doc__, run="torchrun --nproc-per-node 2", device="auto")
     add = parser.add_argument
-    add("--clouds", type=int, default=5, metavar="N", help="of all ranks together")
-    add("--steps", type=int, default=6, metavar="N", help="of training")
-    add("--width", type=int, default=8, metavar="C", help="channels of the finest stage")
+    add("--clouds", type=positive_int, default=5, metavar="N", help="of all ranks together")
+    add("--steps", type=positive_int, default=6, metavar="N", help="of training")
+    add("--width", type=positive_int, default=8, metavar="C", help="channels of the finest stage")
     return parser.parse_args(arguments)
 
 

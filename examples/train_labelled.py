@@ -32,7 +32,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from minkunet_segmentation import MinkUNet, inputs, turned
-from support.command_line import new_file, positive_float, positive_int, program
+from support.command_line import new_file, positive_float, positive_int, program, whole_int
 from support.processes import end, start
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -320,7 +320,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("folder", type=Path, help="of the data set")
     add("--epochs", type=positive_int, default=2, metavar="N", help="of the whole run")
     add("--batch", type=positive_int, default=2, metavar="N", help="scans in a step of a process")
-    add("--workers", type=int, default=0, metavar="N", help="processes that read and voxelize")
+    add(
+        "--workers", type=whole_int, default=0, metavar="N", help="processes that read and voxelize"
+    )
     add("--rate", type=positive_float, default=0.01, help="of learning, at most")
     add("--voxel-size", type=positive_float, default=0.1, metavar="M", help="edge of a voxel")
     add("--width", type=positive_int, default=16, metavar="C", help="channels of the finest stage")

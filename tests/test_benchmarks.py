@@ -324,3 +324,31 @@ def test_without_a_gpu_it_says_so(load_benchmark, gpu, capsys):
     gpu.says(is_available=False)
     assert load_benchmark("bench_dense").main([]) == 2
     assert "it measures a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["bench_reduce", "bench_template"])
+def test_scripts_without_rows_of_their_own_say_so_too(load_benchmark, gpu, capsys, name):
+    gpu.says(is_available=False)
+    with pytest.raises(SystemExit) as ended:
+        load_benchmark(name).main([])
+    assert ended.value.code == 2
+    assert "error: it measures a GPU, and torch sees none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--repeats", "0", "an integer >= 1 expected, got '0'"),
+        ("--repeats", "-1", "an integer >= 1 expected, got '-1'"),
+        ("--iterations", "2.5", "an integer >= 1 expected, got '2.5'"),
+        ("--json", "no/such/folder.json", "a file in a folder expected"),
+        ("--json", ".", "a file in a folder expected"),
+    ],
+)
+def test_options_are_checked_before_anything_is_measured(
+    load_benchmark, capsys, option, value, message
+):
+    parser = load_benchmark("benchmark_options").program("", "repeats", "iterations", "json")
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"{option}={value}"])
+    assert message in capsys.readouterr().err

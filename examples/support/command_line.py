@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layoutconv.base.devices import choose_device
+from layoutconv.drawing.figure import format_of
+from layoutconv.errors import ArgumentError
 
 
 def program(
@@ -42,7 +44,11 @@ def program(
     if picture is not None:
         default = Path(f"{name}{picture}" if picture.startswith(".") else picture)
         parser.add_argument(
-            "--output", type=new_file, default=default, metavar="FILE", help="the picture"
+            "--output",
+            type=drawing if default.suffix == ".svg" else new_file,
+            default=default,
+            metavar="FILE",
+            help="the picture",
         )
     return parser
 
@@ -58,6 +64,13 @@ def positive_int(text: str) -> int:
     """Read an integer from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"an integer >= 1 expected, got {text!r}")
+    return int(text)
+
+
+def whole_int(text: str) -> int:
+    """Read an integer from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"an integer >= 0 expected, got {text!r}")
     return int(text)
 
 
@@ -82,3 +95,12 @@ def new_file(text: str) -> Path:
     else:
         return path
     raise argparse.ArgumentTypeError(f"a file in a folder expected, got {text!r}: {why}")
+
+
+def drawing(text: str) -> Path:
+    """Read the name of a file that a figure can be written to: its suffix is that of a format."""
+    try:
+        format_of(text)
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(f"{error.expected} expected, got {text!r}") from None
+    return new_file(text)

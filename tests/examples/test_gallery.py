@@ -200,3 +200,29 @@ def test_the_bytes_of_an_epilogue_are_counted(example, capsys):
     assert largest > 2
     cells = 2 * 28 * 28 * 64
     assert f"{3 * cells / 1e6:.2f} MB after the sums" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("algebra_tour", ["--output", "tour.png"], "a name that ends in .svg, .html, .htm, .tex"),
+        ("gett", ["--output", "gett"], "a name that ends in .svg"),
+        ("gett", ["--output", "no/such/gett.svg"], "there is no folder no/such"),
+        ("gett", ["--text", "abc"], "two tensors and their product, as 'ak,ck->ac'"),
+        ("gett", ["--text", "xk,ck->xc"], "no letter twice in one, got 'xk,ck->xc'"),
+        ("gett", ["--text", "aak,ck->ac"], "no letter twice in one, got 'aak"),
+        ("convert_resnet3d", ["--width", "0"], "an integer >= 1 expected, got '0'"),
+        ("convert_resnet3d", ["--frames", "-1"], "an integer >= 1 expected, got '-1'"),
+        ("im2col_drawn", ["--padding", "-1"], "an integer >= 0 expected, got '-1'"),
+        ("im2col_drawn", ["--stride", "0"], "an integer >= 1 expected, got '0'"),
+        ("stream_cloud", ["--edge", "0"], "an integer >= 1 expected, got '0'"),
+        ("minkunet_segmentation", ["--voxel-size", "nan"], "a finite number > 0 expected"),
+    ],
+)
+def test_an_option_that_makes_no_sense_ends_in_a_sentence(
+    example, capsys, name, arguments, message
+):
+    with pytest.raises(SystemExit) as ended:
+        example(name).main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
