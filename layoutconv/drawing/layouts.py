@@ -17,6 +17,7 @@ from ..algebra import (
 )
 from ..algebra.errors import text
 from ..algebra.int_tuple import IntTuple, flatten, product
+from ..algebra.notation import visible
 from ..algebra.stride import add
 from ..errors import ArgumentError
 from ..view.gemm_view import locate, stages
@@ -49,7 +50,7 @@ class Paint(NamedTuple):
 
 def layout_figure(layout: Layout, *, limit: int, element_bits: int | None = None) -> Figure:
     """Every coordinate's offset: rank 2 as a matrix, higher ranks as panels of matrices."""
-    _check_extents(layout)
+    check_extents(layout)
 
     def read(crd: IntTuple) -> Reading:
         offset = plain(layout(crd))
@@ -66,7 +67,7 @@ def composed_figure(
     That is: where the inner layout gives a coordinate of the outer one, a coordinate outside the
     outer shape is padding, and an index of -1 is absent.
     """
-    _check_extents(composed)
+    check_extents(composed)
     bounded = maps_coordinates(composed)
 
     def evaluated(crd: IntTuple) -> Reading:
@@ -99,13 +100,26 @@ def swizzle_figure(swizzle: Swizzle, *, limit: int, element_bits: int | None = N
 
 def tensor_figure(tensor: Tensor, *, limit: int) -> Figure:
     """Every coordinate's value, coloured by value."""
-    _check_extents(tensor.layout)
+    check_extents(tensor.layout)
 
     def read(crd: IntTuple) -> Reading:
-        at, value = label(plain(tensor.at(crd))), plain(tensor(crd))
+        at, value = label(plain(tensor.at(crd))), _of_cell(tensor(crd))
         return Reading(value, facts=(*_place(crd, tensor.shape), ("at", at), ("value", str(value))))
 
     return _figure(str(tensor), tensor.layout, read, limit, _by_rank)
+
+
+def _of_cell(value: Any) -> Any:
+    """A value of a tensor as it is drawn: what is several numbers, or has no hash, as its text.
+
+    Of a text what can be printed: a terminal would obey the rest, and SVG may not have it.
+    """
+    try:
+        found = plain(value)
+        hash(found)
+    except (TypeError, ValueError, RuntimeError):  # of a list; of NumPy's and of torch's arrays
+        found = str(value)
+    return visible(found) if isinstance(found, str) else found
 
 
 def read_bounded(
@@ -239,6 +253,8 @@ def _by_bank(values: set[Any], element_bits: int) -> Paint:
 def _captioned(
     swatches: tuple[tuple[Cell, str], ...], meaning: str
 ) -> tuple[tuple[Cell, str], ...]:
+    if not swatches:  # of no values
+        return ()
     return (*swatches[:-1], (swatches[-1][0], meaning))
 
 
@@ -273,7 +289,8 @@ def _all_layouts(chain: Any) -> bool:
     return isinstance(chain, Layout)
 
 
-def _check_extents(layout: Any) -> None:
+def check_extents(layout: Any) -> None:
+    """Refuse a layout with an extent that has no value."""
     for extent in flatten(layout.shape):
         if not isinstance(extent, int):
             raise LayoutTypeError(f"draw: the extent {extent} of {layout} has no value to draw")

@@ -17,6 +17,7 @@ from ..algebra import (
     CustomStride,
     IndexedGather,
     Layout,
+    LayoutTypeError,
     LayoutValueError,
     MmaAtom,
     SharedAccess,
@@ -26,11 +27,12 @@ from ..algebra import (
     size,
     upcast,
 )
+from ..algebra.errors import text
 from ..algebra.int_tuple import product
 from ..errors import ArgumentError
 from .axis import mode_axis
-from .figure import MOST_CELLS, Cell, Figure, Grid, make_grid
-from .layouts import BANK_BITS, BANKS, checked_element_bits
+from .figure import MOST_CELLS, Cell, Figure, Grid, make_grid, plain
+from .layouts import BANK_BITS, BANKS, check_extents, checked_element_bits
 from .palette import wheel
 
 _ALL = "#eceef1"  # of cells that all threads have
@@ -185,6 +187,7 @@ def _grid(
 def _owners(layout: Any) -> Owners:
     if not isinstance(layout.shape, tuple) or len(layout.shape) != 2:
         raise LayoutValueError(f"draw: {layout} is no thread-value layout, which has two modes")
+    check_extents(layout)
     threads, values = (int(product(mode)) for mode in layout.shape)
     threads = 1 if _shared(layout) else threads
     if threads * values > MOST_CELLS:
@@ -194,7 +197,13 @@ def _owners(layout: Any) -> Owners:
     owners: Owners = {}
     for t in range(threads):
         for v in range(values):
-            owners.setdefault(int(layout(t, v)), []).append((t, v))
+            position = plain(layout(t, v))
+            if not isinstance(position, int):
+                raise LayoutTypeError(
+                    f"draw: thread {t}, value {v} of {layout} is at {text(position)}; expected a "
+                    "position in a tile, an integer"
+                )
+            owners.setdefault(position, []).append((t, v))
     return owners
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layoutconv as lc
-from layoutconv import E, Layout, Swizzle
+from layoutconv import E, Layout, Swizzle, Tensor
 from layoutconv.algebra.int_tuple import product
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.drawing.api import draw
@@ -250,6 +254,42 @@ def test_a_tiled_copy_names_its_banks() -> None:
     assert {fact(cell, "bank") for _, _, cell in placed(grid)} == set(map(str, range(32)))
     with pytest.raises(ArgumentError, match="`tv`: expected a tile of 8x8, as the copy's"):
         draw(copy, tv=Layout((8, 9)), element_bits=32)
+
+
+def test_values_of_a_tensor_are_any() -> None:
+    values = [[1, 2], {"a": 1}, np.array([1, 2]), torch.ones(2), float("nan"), None, "<", (1, [2])]
+    (grid,) = grids(draw(Tensor(values, Layout((2, 4)))))
+    assert [fact(cell, "value") for _, _, cell in placed(grid)][:4] == [
+        "[1, 2]", "[1 2]", "nan", "<",
+    ]  # fmt: skip
+
+
+def test_texts_of_a_tensor_are_printable() -> None:
+    """A terminal would obey a value, and XML has no such characters."""
+    figure = draw(Tensor(["\x1b[31m", "a\nb", "\x00", "<&>"], Layout((2, 2))))
+    (grid,) = grids(figure)
+    assert [cell.label for _, _, cell in placed(grid)] == ["\ufffd[31m", "\ufffd", "a b", "<&>"]
+    assert figure.render("text").replace("\n", "").isprintable()
+    ElementTree.fromstring(figure.render("svg"))
+
+
+def test_a_layout_of_no_coordinates_has_no_bank() -> None:
+    empty = Layout((lc.SymInt(0, "N"), 4))
+    assert draw(empty, element_bits=16).legend == ()
+    assert draw(lc.composition(Swizzle(1, 0, 1), Layout((4, 4))), element_bits=16).legend
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout((4, 2), (E(0), E(1))), r"thread 0, value 0 of .* is at \(0,0\); expected a posit"),
+        (Layout((4, 2), (3 * E(0, 1), E(2))), "expected a position in a tile, an integer"),
+        (Layout((lc.symbols("Q"), 4)), "the extent Q of .* has no value to draw"),
+    ],
+)
+def test_positions_in_a_tile_are_integers(layout: Layout, message: str) -> None:
+    with pytest.raises(lc.LayoutError, match=message):
+        draw(layout, tv=(4, 2))
 
 
 @pytest.mark.parametrize(
