@@ -42,11 +42,16 @@ class Expected:
 def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Round float64 to nearest even, and saturate where a type has no infinity; NaN stays NaN.
 
-    Of numbers that fit float32: torch goes by way of that.
+    Of numbers that fit float32: torch goes by way of that. Complex numbers, whose parts are rounded
+    apart, do not saturate.
 
     >>> rounded(torch.tensor([2.5, -300.0], dtype=torch.float64), torch.int8)
     tensor([   2, -128], dtype=torch.int8)
+    >>> rounded(torch.tensor([2 + 1e300j], dtype=torch.complex128), torch.complex64)
+    tensor([2.+infj])
     """
+    if dtype.is_complex:
+        return value.to(dtype)
     whole = dtype in (torch.int8, torch.int32)
     held = (value.round() if whole else value).clamp(*limits.ends(dtype))
     return (held.nan_to_num(0) if whole else held).to(dtype)
