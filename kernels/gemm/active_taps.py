@@ -1,8 +1,8 @@
-"""Active taps of a tile: those that some row of it has. The mainloop skips the others, all zeros.
+"""Active taps of a tile: taps that some row has. The mainloop skips the others, which are zeros.
 
-A row has a tap if the tap is in bounds, as its tap mask says, or, with a kernel map, if the index
-buffer has a row for it. The index buffer is read once for this, tap by tap, a thread per row. The
-mainloop reads it again, from the caches or from its copy in shared memory (``smem_index.py``).
+A row has a tap if its tap mask says that the tap is in bounds or, with a kernel map, if the index
+buffer holds a row for it. This pass reads the index buffer once, tap by tap, a thread per row. The
+mainloop reads it again, from the caches or from the copy in shared memory (``smem_index.py``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .k_tiles import WORD, KTiles
 from .operand import Operand, Row
 from .smem_index import SmemIndex
 
-OWN_ROWS = 64  # of a warpgroup that multiplies by one instruction at a time
+OWN_ROWS = 64  # rows of a warpgroup whose part of the tile is one wgmma (m64) high
 
 
 class Units(NamedTuple):
-    """Bit words with one bit per unit of the sum: the units that some row of a tile has, at least
-    one; and those that the ``OWN_ROWS`` rows of the thread's own warpgroup have.
+    """Words of one bit per unit of the sum. ``all``: units that some row of the tile has, at
+    least one. ``own``: units that some of the ``OWN_ROWS`` rows of the thread's warpgroup has.
     """
 
     all: list[Int32]
@@ -32,9 +32,10 @@ class Units(NamedTuple):
 
 
 def active_k_tiles(mainloop: Any, k_tiles: KTiles, load: Any, first: Any, tid: Any) -> KTiles:
-    """Return the k-tiles of the taps that some row of the CTA's tile has.
+    """Return the k-tiles of the tile's active taps.
 
-    ``load`` is that of A, from row ``first`` on, with the part of the index buffer that is kept.
+    ``load`` loads A from row ``first`` on. ``load.kept``, if there is one, receives the tile's
+    index entries in shared memory.
     """
     operand, base, tile = load.operand, load.shared.base, mainloop.tile
     warps = tile.threads // WARP
@@ -43,14 +44,14 @@ def active_k_tiles(mainloop: Any, k_tiles: KTiles, load: Any, first: Any, tid: A
         found = units_of_index(operand, first, tile.m, unit, base, warps, tid, load.kept)
     elif operand.fields:
         found = units_of_rows(load.rows, base, warps, tid)
-    else:  # no tap is ever outside
+    else:  # every tap is in bounds for every row
         return k_tiles
     own = found.own if operand.gather and mainloop.leaves_out else []
     return KTiles.of_units(operand, tile.k, found.all, own)
 
 
 def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> Units:
-    """Return the units of the threads' rows whose masks have a bit per unit, at most 32."""
+    """Return the units that the threads' rows have; a row's mask has a bit per unit, at most 32."""
     own = Int32(0)
     for row in rows:
         own = own | row.mask
@@ -67,16 +68,17 @@ def units_of_index(
     tid: Any,
     kept: SmemIndex | None = None,
 ) -> Units:
-    """The units that the index buffer has for some of ``rows`` rows from ``first`` on.
+    """Return the units for which the index buffer has an entry in any of ``rows`` rows from
+    ``first`` on.
 
-    Where there are more threads than rows, these share the taps of a row. What is read is ``kept``,
-    if there is room.
+    With more threads than rows, several threads share the taps of a row. ``kept``, if given,
+    receives the entries.
     """
     threads = 32 * warps
     channels = operand.vector_extent
     taps, per_unit = operand.col_count // channels, unit // channels
     parts = max(1, threads // rows)
-    parts = 4 if parts > 4 else 2 if parts == 3 else parts  # that divide a word
+    parts = 4 if parts > 4 else 2 if parts == 3 else parts  # must divide the bits of a word
     part = cutlass.min(tid // rows, Int32(parts - 1))
     words = [Int32(0) for _ in range(-(-taps // (per_unit * WORD)))]
     for step in range(0, rows, threads):
@@ -96,17 +98,18 @@ def units_of_index(
 
 
 def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
-    """Combine the units that all threads found; if there are none, unit 0, whose rows read zeros.
+    """Combine the units that all threads found; if there are none, use unit 0, whose rows read
+    zeros.
 
-    If number ``i`` looked at row ``i % rows``, also what there is of those near the thread.
+    With ``rows``, thread ``i`` looked at row ``i % rows``: also combine the units of the rows of
+    this thread's warpgroup.
 
-    Shared memory is free again after a barrier, which there is before a stage is read, and stages
-    are not written before one.
+    The scratch at ``base`` is stage memory. The last barrier frees it before a stage is written.
     """
     pointer = cute.recast_ptr(base, dtype=Int32)
     shared = cute.make_tensor(pointer, cute.make_layout(warps * len(words)))
     for i, word in enumerate(words):
-        shared[tid // WARP + warps * i] = cute.arch.warp_redux_sync(word, "or")  # by all lanes
+        shared[tid // WARP + warps * i] = cute.arch.warp_redux_sync(word, "or")  # same in all lanes
     cute.arch.sync_threads()
     found = Units([], [])
     for i in range(len(words)):

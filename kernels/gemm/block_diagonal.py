@@ -1,10 +1,10 @@
-"""Block-diagonal products of a warp: every block of columns multiplies its own group's channels.
+"""Block-diagonal products of a warp: each block of columns multiplies its own group's channels.
 
-An MMA instruction takes 8 columns, and k in *chunks* of 16 bytes, which are a row of an 8 x 8
-matrix of ldmatrix: one, as m16n8k8 of 16 bits and m16n8k4 of tf32, or two. Groups of 4 channels of
-16 bits are halves of a chunk. No number of one group is multiplied by a zero in another's place,
-since 0 times infinity is none: registers of A that belong to another group become zeros where B's
-are zeros too, and columns that two groups share have sums for each of them.
+An MMA instruction takes 8 columns, and k in *chunks* of 16 bytes, a row of an ldmatrix 8 x 8
+matrix: one chunk (m16n8k8 in 16 bits, m16n8k4 in tf32) or two. A group of 4 channels in 16 bits is
+half a chunk. Zeros in B alone do not separate groups, since 0 times infinity is NaN: where B's
+registers are zeroed, A's registers of the other group are zeroed too, and columns of a block that
+two groups share have one sum for each.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ CHUNK_BYTES = 16
 
 @dataclass(frozen=True)
 class Factor:
-    """A part of k of a group: ``count`` chunks from number ``chunk`` on, or one ``half`` of one.
+    """Part of a group's k: ``count`` chunks from number ``chunk`` on, or one ``half`` of a chunk.
 
-    ``first`` is its first channel in the group.
+    ``first`` is its first channel within the group.
     """
 
     chunk: int
@@ -31,9 +31,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Piece:
-    """A group's part of a block of 8 columns: columns ``begin`` to ``end``, over all of the group's
-    k.
-    """
+    """A group's columns ``begin`` to ``end`` of a block of 8, over all of the group's k."""
 
     block: int
     group: int
@@ -43,7 +41,7 @@ class Piece:
 
 
 def factors_of(begin: int, end: int, elements: int) -> tuple[Factor, ...]:
-    """Return channels ``begin`` to ``end`` as chunks of so many elements, in pairs from even ones.
+    """Split channels ``begin`` to ``end`` into chunks of ``elements``; pairs start at even chunks.
 
     >>> [(f.chunk, f.count, f.half) for f in factors_of(24, 48, 8)]
     [(3, 1, None), (4, 2, None)]

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class Consumer:
     """Multiplies k-tiles into the accumulators ``acc``: one warpgroup, or several (cooperative).
 
-    Timeline of a k-tile: wait for its stage (full mbarrier) -> issue ``wgmma`` -> when those of the
-    k-tile before are done, release its stage (empty mbarrier) -> next. A stage is released one
-    k-tile late, so that tensor cores always have a k-tile to go on with.
+    Timeline of a k-tile: wait for its stage (full mbarrier) -> issue ``wgmma`` -> when the previous
+    k-tile's ``wgmma`` are done, release that stage (empty mbarrier) -> next. A stage is released
+    one k-tile late, so that the tensor cores always have work queued.
 
-    Constraints: there is at least one k-tile. The first stands before the loop, with the
-    accumulators overwritten; of a kernel map a later one that the warpgroup's rows lack is skipped.
+    Constraints: at least one k-tile. The first is peeled off the loop and overwrites the
+    accumulators. With a kernel map, a warpgroup skips later k-tiles that none of its rows has.
     """
 
     def __init__(
@@ -47,9 +47,8 @@ class Consumer:
         state: PipelineState,
         meanwhile: Callable[[], None],
     ) -> PipelineState:
-        """Multiply ``count`` k-tiles, from number ``begin`` on; return the state after the last.
-
-        ``state`` is that of the first. ``meanwhile`` is called before the first wait.
+        """Multiply ``count`` k-tiles from number ``begin`` on, whose stages start at ``state``;
+        return the state after the last. Call ``meanwhile`` before the first wait.
         """
         meanwhile()
         tile, mainloop, k_tiles = const_expr(self.tile), self.mainloop, self.k_tiles
@@ -60,7 +59,7 @@ class Consumer:
         wait, release, empty = stages.wait, stages.release, stages.empty
         advance, is_own = k_tiles.advance, k_tiles.is_own
         some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
-        slot = Int32(0)  # of B's k-tile, where all are resident
+        slot = Int32(0)  # the k-tile's number: its slot in a resident B
         if const_expr(tile.b_resident):
             wait_full(pipeline.resident, 0, fence=mainloop.fences)
         for number in range_constexpr(len(self.runs)):
@@ -71,11 +70,11 @@ class Consumer:
             if const_expr(number > 0):
                 operands.mma.set(warpgroup.Field.ACCUMULATE, True)
             else:
-                # The first k-tile stands before the loop: behind a loop that might not run at all,
-                # the compiler would move reads of the sums to where products are still running.
+                # Peel the first k-tile: after a loop that might run zero times, the compiler would
+                # move reads of the accumulators to where wgmma is still in flight.
                 wait(state)
                 multiply_one(state.index, slot, None)
-                operands.mma.set(warpgroup.Field.ACCUMULATE, True)  # if that was one product alone
+                operands.mma.set(warpgroup.Field.ACCUMULATE, True)  # in case it took one wgmma
                 before, slot = Int32(state.index), slot + 1
                 state = state.next()
             for _ in cutlass.range(int(number == 0), end, 1, unroll=1):
@@ -94,7 +93,7 @@ class Consumer:
         if const_expr(tile.pingpong):
             pipeline.end_turn(tid)
         wait_for_products(self.acc)
-        if const_expr(tile.persistent):  # the last stage as well: loads of another tile follow
+        if const_expr(tile.persistent):  # the next tile's loads need the last stage, too
             release(before, tid)
         if const_expr(not tile.pingpong):
             sync(self.tile)
@@ -104,11 +103,11 @@ class Consumer:
     def _multiply_one(
         self, operands: KTileOperands, tid: Any, stage: Any, slot: Any, before: Any
     ) -> None:
-        """Multiply a k-tile, and fetch the next operands while its products run.
+        """Multiply the k-tile in ``stage``, and fetch the next operands while ``wgmma`` runs.
 
-        It is in a ``stage``; B's, where all are resident, has that of its number, a ``slot``.
-        ``before`` is the empty mbarrier of the k-tile before, at which the warp arrives when the
-        products of that are done; the first has none.
+        A resident B is read from ``slot`` instead. ``before`` is the empty mbarrier of the previous
+        k-tile's stage: the warp arrives there once that k-tile's ``wgmma`` are done. It is None for
+        the first k-tile.
         """
         groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
         mma, of_b = operands.mma, stage
@@ -125,7 +124,7 @@ class Consumer:
             warpgroup.commit_group()
             warpgroup.wait_group(in_flight)
             if const_expr(before is not None and i + 1 == in_flight):
-                if const_expr(operands.sets):  # lanes have read it by themselves
+                if const_expr(operands.sets):  # each lane read A from the stage on its own
                     cute.arch.sync_warp()
                 arrive(before, tid)
             if const_expr(i + 1 < len(groups)):

@@ -1,4 +1,4 @@
-"""``cp.async`` from global to shared memory: a thread's share of one operand's k-tiles."""
+"""``cp.async`` loads: a thread's vectors of one operand's k-tiles, from global to shared memory."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .operand import Column, Operand, Row
 from .smem_index import SmemIndex
 from .smem_tile import SharedTile
 
-THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
-THREADS_PER_LINE = 8  # so that a warp's copies are of whole lines: half as many requests to L2
+THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; with more, each thread has more rows
+THREADS_PER_LINE = 8  # a warp copies whole 128-byte lines: half as many requests to L2
 
-Vector = tuple[int, int, Any, Any]  # steps from a thread's first, memory, a predicate
+Vector = tuple[int, int, Any, Any]  # row, column step from the thread's first; gmem; predicate
 Vectors = list[Vector]
 
 
 class CpAsyncLoad:
-    """Loads tiles of one operand into shared memory by ``cp.async``, a few vectors a thread.
+    """Loads tiles of one operand into shared memory by ``cp.async``, a few vectors per thread.
 
-    Where k is contiguous, a thread keeps its rows for the whole mainloop. Per k-tile it computes
-    one delta, and per row one address and one predicate; if the k-tile lies within one tap, the
-    row's other vectors follow at fixed distances, else each column of vectors has its own delta.
-    Where k is not contiguous, a thread keeps its columns, and computes rows.
+    If the operand is k-contiguous, a thread keeps its rows for the whole mainloop. Per k-tile it
+    computes one delta, and per row one address and one predicate; if the k-tile lies within one
+    tap, the row's other vectors follow at fixed distances, else each column of vectors has its own
+    delta. Otherwise a thread keeps its columns, and computes rows per k-tile.
 
-    Vectors of fewer than 4 bytes, with odd numbers of channels, go through registers. Rows of a
-    shared tile from ``used`` on become zeros. ``tiles`` k-tiles are read ahead. An index buffer
-    that is ``kept`` in shared memory is read there.
+    Vectors of fewer than 4 bytes (odd channel counts) go through registers. Rows of the shared tile
+    from ``used`` on become zeros. ``tiles`` is how many k-tiles are read ahead. If ``kept`` is set,
+    index entries are read from shared memory.
     """
 
     tiles = 1
@@ -56,10 +56,10 @@ class CpAsyncLoad:
         down = min(threads // across, rows)
         if rows % down or per_row % across:
             raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
-        # Of a tile with fewer vectors than there are threads, such as 8 columns, some copy nothing.
+        # If a tile has fewer vectors than there are threads (8 columns), some threads copy nothing.
         self.busy = None if down * across == threads else tid < down * across
         self.used, self.apart = used, down
-        # Displacements of a thread's vectors from its first, and where these are in the operand.
+        # A thread's vectors as steps from its first, and the first one's place in the tile.
         self.row_steps = [i * down for i in range(rows // down)]
         self.column_steps = [j * across * vector for j in range(per_row // across)]
         self.row_number, self.column_number = row, column * vector
@@ -68,7 +68,7 @@ class CpAsyncLoad:
             self.rows = [operand.row(self._number(first, row + step)) for step in self.row_steps]
         whole = operand.uniform and operand.vector_extent % columns == 0
         steps = list(self.column_steps)
-        # (column of its first vector, steps of its vectors): one if a tile lies within one tap
+        # (first column step, all column steps) of each segment; one if k-tiles lie within taps
         self.segments = [(steps[0], steps)] if whole else [(step, [step]) for step in steps]
         if not operand.hoist_rows:
             first = first + self.column_number
@@ -88,18 +88,18 @@ class CpAsyncLoad:
         self.atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=bits)
 
     def _extents(self) -> tuple[int, int]:
-        """Rows and columns of a tile of the operand."""
+        """Return the rows and columns of the operand's tile."""
         return self.shared.rows, self.shared.columns
 
     def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
-        """Return how many threads share a row; this thread's first row, and which vector of it."""
+        """Return how many threads share a row, this thread's first row, and its vector there."""
         across = min(per_row, max(self.threads_per_row, threads // rows))
-        while per_row % across:  # as of a row of three half lines
+        while per_row % across:  # a row of three half lines, say
             across //= 2
         return across, tid // across, tid & (across - 1)
 
     def _number(self, first: Any, row: Any) -> Any:
-        """The number of a row of the tile; one past the last of all, if it is not used."""
+        """The operand's row for row ``row`` of the tile; if unused, one past the operand's last."""
         if self.used is None:
             return first + row
         return select_(row < self.used, first + row, Int32(self.operand.row_count))
@@ -121,9 +121,10 @@ class CpAsyncLoad:
     def _vectors(
         self, first_k: Any, columns: list[Column] | None = None, some: range | None = None
     ) -> Iterator[Vector]:
-        """Yield this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
+        """Yield this thread's vectors of a k-tile, as ``Vector`` has them.
 
-        ``columns`` are those of the k-tile, if they are known; ``some``: the numbers of its rows.
+        ``columns``: the result of ``columns_of``, if it is known. ``some``: the numbers of the
+        thread's rows to take, if not all.
         """
         columns = self.columns_of(first_k) if columns is None else columns
         rows = self._rows_of(first_k)
@@ -155,8 +156,8 @@ class CpAsyncLoad:
         self.issue(self._vectors(first_k), stage)
 
     def vectors(self, first_k: Any) -> Vectors:
-        """This thread's vectors of a k-tile, which ``issue`` copies: what was read ahead of the
-        index buffer is used up then.
+        """Return this thread's vectors of a k-tile, for ``issue``; afterwards ``read_ahead`` may
+        overwrite the index entries.
         """
         return list(self._vectors(first_k))
 
@@ -179,11 +180,11 @@ class CpAsyncLoad:
         columns: list[Column] | None = None,
         some: range | None = None,
     ) -> None:
-        """The same of some of this thread's rows, by their numbers: of all, if none are named."""
+        """Issue the copies of this thread's rows whose numbers are in ``some``; of all if None."""
         self.copy_vectors(self._vectors(first_k, columns, some), stage)
 
     def copy_vectors(self, vectors: Iterable[Vector], stage: Any) -> None:
-        """Copy vectors into a stage; every copy of the class ends here."""
+        """Copy vectors into a stage; all copies of the class go through here."""
         for row_step, step, vector, pred in vectors:
             target = self._slot(row_step, step, stage)
             if self.bytes >= ASYNC_BYTES:
@@ -200,7 +201,7 @@ class CpAsyncLoad:
         return self._at(self.shared.at(self.start, displacement, stage), self.operand.vector)
 
     def _at(self, address: Any, elements: int) -> Any:
-        """A view of so many elements of shared memory."""
+        """View ``elements`` elements of shared memory at a byte address."""
         align = elements * self.dtype.width // 8
         pointer = cute.make_ptr(self.dtype, address, cute.AddressSpace.smem, assumed_align=align)
         return cute.make_tensor(pointer, cute.make_layout(((elements, 1),)))

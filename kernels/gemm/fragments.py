@@ -14,11 +14,11 @@ from .smem_tile import VECTOR_BYTES, SharedTile
 
 
 class Fragments:
-    """A thread's fragments of one operand, and how they are loaded from a stage.
+    """A thread's fragments of one operand, and their loads from a stage.
 
-    ``tensor`` is all of them, (values, tiles along m or n, k-blocks), in ``unit``s of registers.
-    ``read`` of the shared tile says how they are loaded: "matrices" by ldmatrix, transposed where k
-    does not run along memory; else one by one. ``rows``: of so many, if not of all.
+    ``tensor`` holds all fragments, (values, tiles along m or n, k-blocks), as elements of ``unit``.
+    ``shared.read`` selects the load: "matrices" is ldmatrix, transposed unless k is contiguous;
+    anything else loads element by element. ``rows``: only so many rows of the tile; 0 for all.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Fragments:
         partition = thread.partition_A(smem) if is_a else thread.partition_B(smem)
         make = mma.make_fragment_A if is_a else mma.make_fragment_B
         self.tensor = make(partition)
-        # tf32 cannot be held as a value.
+        # The DSL holds no tf32 values: move them as fp32.
         self.word = Float32 if unit is TFloat32 else unit
         self.words = cute.recast_tensor(self.tensor, self.word)
         self.one = cute.make_layout(1)
         self.copy = None
         if shared.read == "matrices":
-            # A k-block of B is two matrices for 8 columns, four for 16.
+            # A k-block of B is two 8 x 8 matrices for 8 columns, four for 16.
             rows = shared.rows if along == 1 else shared.columns
             matrices = 2 if rows == NARROW and not is_a else 4
             atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(along == 0, matrices), unit)
@@ -58,10 +58,10 @@ class Fragments:
         self.start = shared.start(self.first)
 
     def load(self, k_block: int, stage: Any, *, at: int | None = None, below: int = 0) -> Any:
-        """Load the fragments of a k-block from a stage; returns them.
+        """Load the fragments of a k-block from a stage, and return them.
 
-        They go to the registers of k-block ``at``, if given; only the rows ``below`` a number along
-        k are loaded.
+        ``at``: the k-block whose registers receive them, if another. ``below``: start so many rows
+        of the shared tile further down.
         """
         to = k_block if at is None else at
         start = self.start

@@ -1,6 +1,6 @@
-"""The base class of kernels that run a ``GemmView``: what is fixed before tracing, and the launch.
+"""Base class of the kernels that run a ``GemmView``: trace-time constants and the launch.
 
-``ImplicitGemm`` is the template; ``GroupedConv`` and ``GroupedSums`` are kernels of small groups.
+``ImplicitGemm`` is the template; ``GroupedConv`` and ``GroupedSums`` serve groups of few channels.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from .mma_atoms import MULTIPLY, OUTPUT
 
 
 class Given(NamedTuple):
-    """Arguments of a launch, traced on the host; pointers have the dtypes that kernels read.
+    """Arguments of a launch, traced on the host; pointers have the dtypes that the kernel reads.
 
     Attributes:
         memory: pointers to A, B and D.
         indices: int32 pointers to the index buffers of A, B and D; None for an affine operand.
-        splits, split_stride: split-K slices, and the elements of D between their results.
-        integers: for a persistent kernel the maximum of CTAs; then the view's ``runtime_integers``.
-        reads: the epilogue's numbers, pointers to vectors (per column or row) and to tensors like
-            D, each a tuple or None.
+        splits, split_stride: number of split-K slices, and elements of D between their results.
+        integers: the view's ``runtime_integers``; a persistent kernel has its maximum grid size in
+            front of them.
+        reads: the epilogue's scalars, its pointers to vectors (per column or row), and its pointers
+            to tensors with D's layout; each a tuple or None.
         statistics: pointer to partial column sums, fp32; None without statistics.
     """
 
@@ -45,7 +46,7 @@ class Given(NamedTuple):
 
 
 class Start(NamedTuple):
-    """A device function with its arguments, its grid, whether it uses PDL, and its cluster."""
+    """A launch: the device function applied to its arguments, grid, use of PDL, cluster shape."""
 
     kernel: Any
     grid: list[Any]
@@ -56,7 +57,7 @@ class Start(NamedTuple):
 class GemmKernel:
     """The kernel of a ``KernelSpec`` for views of one structure.
 
-    A subclass has a device function and ``start``, which applies it to the arguments of a launch.
+    A subclass defines a device function and ``start``, which applies it to a launch's arguments.
     ``planning/legality.py`` refuses a spec that the kernel cannot run.
     """
 
@@ -109,14 +110,14 @@ class GemmKernel:
         )
 
     def start(self, given: Given) -> Start:
-        """Return the device function, applied to the arguments of a launch; traced on the host."""
+        """Return the device function applied to a launch's arguments; traced on the host."""
         raise NotImplementedError
 
     def values_of(self, integers: Iterable[Any]) -> dict[str, Any]:
-        """Return the view's runtime integers by name; a launch passes them in that order."""
+        """Return the view's runtime integers by name; a launch passes them in ``names`` order."""
         return {name: Int64(v) for name, v in zip(self.names, integers, strict=True)}
 
 
 def pointer(address: Any, dtype: Any) -> Any:
-    """Return an address as a pointer to ``dtype`` (fp32 data is read as tf32); None for None."""
+    """Recast a pointer to ``dtype`` (kernels read fp32 data as tf32); None stays None."""
     return None if address is None else cute.recast_ptr(address, dtype=dtype)

@@ -21,12 +21,12 @@ from .gemm_kernel import GemmKernel, Given
 from .mma_atoms import load_matrices
 from .operand import Column, Operand, Row
 
-# Where a vector is: its offset in shared memory, that in memory, and whether it is there.
+# A vector's byte offset in shared memory, its offset in global memory, and its predicate.
 Place = tuple[Any, Any, Any]
 
 
 class GroupKernel(GemmKernel):
-    """The common base of kernels whose CTA has several groups, and boxes of rows or of voxels."""
+    """Base class of kernels whose CTAs compute several groups over boxes of rows or of voxels."""
 
     views: type[GroupView] = GroupView  # how the kernel reads a view
 
@@ -39,12 +39,12 @@ class GroupKernel(GemmKernel):
         self.n_tiles = -(-of.groups // self.tile.groups)
 
     def boxes(self, given: Given) -> tuple[Arguments, Any]:
-        """Return the arguments of a launch, and how many boxes there are; traced on the host."""
+        """Return the arguments of a launch, and the number of boxes; traced on the host."""
         return Box.arguments(self.of, self.tile, self.values_of(given.integers), self.dividing)
 
 
 class SharedCopy:
-    """Copies vectors by cp.async, spread over the threads of a CTA; absent ones become zeros."""
+    """Copies vectors by cp.async over the CTA's threads; predicated-off ones become zeros."""
 
     def __init__(self, dtype: Any, vector: int, threads: int) -> None:
         self.dtype, self.vector, self.threads = dtype, vector, threads
@@ -58,7 +58,7 @@ class SharedCopy:
     def __call__(
         self, pointer: Any, shared: Any, count: int, place: Callable[[Any], Place]
     ) -> None:
-        """Issue ``count`` copies from memory at ``pointer`` to ``shared`` memory, an address."""
+        """Issue ``count`` copies from global memory at ``pointer`` to smem address ``shared``."""
         tid, _, _ = cute.arch.thread_idx()
         whole = const_expr(count // self.threads)
         for i in range_constexpr(whole):
@@ -86,7 +86,7 @@ class SharedCopy:
 
 
 class Box:
-    """A CTA's box of rows: where it starts, by the digits of m, and how far these go."""
+    """A CTA's box of rows: its first row, by the digits of m, and the extents of the digits."""
 
     def __init__(self, of: GroupView, tile: GroupTile, args: Arguments, number: Any) -> None:
         self.tile, self.extents = tile, [args.integer(r.extent, Int32) for r in of.rows]
@@ -99,7 +99,7 @@ class Box:
 
     @staticmethod
     def counts(of: GroupView, tile: GroupTile, args: Arguments) -> list[Any]:
-        """Return how many boxes there are along each digit of m."""
+        """Return the number of boxes along each digit of m."""
         extents = [args.integer(row.extent, Int32) for row in of.rows]
         return [Int32((e + b - 1) // b) for e, b in zip(extents, tile.box, strict=True)]
 
@@ -107,9 +107,9 @@ class Box:
     def arguments(
         cls, of: GroupView, tile: GroupTile, values: dict[str, Any], dividing: list[str]
     ) -> tuple[Arguments, Any]:
-        """The runtime integers of a view with their divisors, and how many boxes there are.
+        """Return a view's runtime integers with their divisors, and the number of boxes.
 
-        On the host, which divides faster: numbers of boxes are divided by counts of them.
+        Runs on the host, which also makes fast divisors for the counts of boxes along each digit.
         """
         divisor = cute.fast_divmod_create_divisor_v2
         fast = {name: divisor(Int32(values[name])) for name in dividing}
@@ -120,12 +120,12 @@ class Box:
         return Arguments(values, fast), boxes
 
     def digits(self, number: Any) -> tuple[list[Any], Any]:
-        """The digits of a row's number in the box, and what is left of those past the last."""
+        """Split a row's number in the box into digits and a rest, which is 0 but past the box."""
         return self.digits_of(self.tile, number)
 
     @staticmethod
     def digits_of(tile: GroupTile, number: Any) -> tuple[list[Any], Any]:
-        """The same of a tile, wherever the box is."""
+        """Split like ``digits``: only the tile matters, not where the box is."""
         found = []
         for extent in tile.box:
             number, digit = divmod(number, Extent(extent))
@@ -134,7 +134,7 @@ class Box:
 
 
 class BoxOperand(Operand):
-    """D of a CTA: rows by their number in a box, columns up to one that is the CTA's last."""
+    """A CTA's D: rows are numbered within a box; columns from ``end`` on are out of bounds."""
 
     box: Box
     end: Any
@@ -163,10 +163,11 @@ class BoxOperand(Operand):
 
 
 class Patch:
-    """The cells of A that the taps of a box reach, all channels of the CTA, in shared memory.
+    """The cells of A that the taps of a box reach, with all channels of the CTA, in shared memory.
 
-    A cell's channels are a row; rows lie ``pitch`` apart, so that the cells of eight neighbouring
-    rows of D are in all banks once, and those of another tap at one distance from them.
+    A cell's channels are a row. Rows lie ``pitch`` bytes apart, so that the cells of eight
+    neighbouring rows of D cover all banks once, and another tap's cells lie at one distance from
+    them.
     """
 
     def __init__(self, of: GroupView, tile: GroupTile, args: Arguments, dtype: Any) -> None:
@@ -175,7 +176,7 @@ class Patch:
         self.pitch = pitch(tile.k * self.size)
         domain, self.memory = stages(of.a)
         self.offset = domain.offset
-        self.steps = [1]  # cells that a step of each digit of the patch is
+        self.steps = [1]  # cells per step of each digit of the patch
         for extent in tile.patch:
             self.steps.append(self.steps[-1] * extent)
         self.channel_mode = (set(range(len(self.memory.layout.shape)))
@@ -183,10 +184,10 @@ class Patch:
 
     @cute.jit
     def load(self, pointer: Any, shared: Any, box: Box, group: Any, vector: int) -> None:
-        """Issue all copies of a box, of the CTA's groups from number ``group`` on.
+        """Issue all copies of a box, for the CTA's groups from number ``group`` on.
 
-        Each thread has a cell along the first digit, and copies it in every ``at_once``-th line:
-        what it knows about its cell holds for all lines.
+        A thread keeps its place along the first digit and copies every ``at_once``-th line, so its
+        address and bounds along that digit hold for all lines.
         """
         tid, _, _ = cute.arch.thread_idx()
         at_once, steps = (
@@ -210,12 +211,14 @@ class Patch:
     def copy_if(
         self, there: Any, pointer: Any, shared: Any, line: AnyTuple, number: Any, vector: int
     ) -> None:
-        """The copy of a thread that has one; none writes in another's place."""
+        """Issue this thread's copy, if it has one: no thread may write in another's place."""
         if there:
             self.copy_cell(pointer, shared, line, number, vector)
 
     def line(self, box: Box, group: Any, item: Any, vector: int) -> tuple[Any, ...]:
-        """The place of a thread's vector of every line: where it is, and starts of the box."""
+        """Return what a thread's vectors of all lines share: offset in global memory, origin of
+        the box, sign word of the bounds, byte offset in shared memory.
+        """
         of, tile = self.of, self.tile
         shape, stride = self.memory.layout.shape, self.memory.layout.stride
         digit, part = divmod(item, Extent(tile.k // vector))
@@ -238,7 +241,7 @@ class Patch:
     def copy_cell(
         self, pointer: Any, shared: Any, line: tuple[Any, ...], number: Any, vector: int
     ) -> None:
-        """Issue the copy of a thread's vector of line ``number``."""
+        """Issue the copy of a thread's vector in line ``number``."""
         base, origin, outside, to = line
         to = to + number * (self.steps[1] * self.pitch)
         shape, stride = self.memory.layout.shape, self.memory.layout.stride
@@ -261,20 +264,20 @@ class Patch:
 
 
 class SharedFilter:
-    """The filter of a CTA's groups in shared memory, as it runs along memory: k, or columns."""
+    """The filter of a CTA's groups in shared memory, contiguous along k or columns as in memory."""
 
     def __init__(
         self, of: GroupView, tile: GroupTile, dtype: Any, operand: Operand, lane: Any
     ) -> None:
         self.tile, self.dtype, self.operand = tile, dtype, operand
         self.channels, self.lane = of.channels, lane
-        self.lanes: dict[tuple[int, ...], Any] = {}  # what each lane adds for the rows of others
+        self.lanes: dict[tuple[int, ...], Any] = {}  # by steps: bytes to the lane's ldmatrix row
         self.size: int = dtype.width // 8
         self.rows, self.length = tile.filter
         self.pitch = pitch(self.length * self.size)
 
     def load(self, shared: Any, column: Any) -> None:
-        """Issue the copies of all rows, of columns of D from number ``column`` on."""
+        """Issue the copies of all filter rows for the columns of D from ``column`` on."""
         operand = self.operand
         vector = operand.vector
         copy = SharedCopy(self.dtype, vector, self.tile.threads)
@@ -291,22 +294,22 @@ class SharedFilter:
 
     @property
     def by_matrices(self) -> bool:
-        """Return whether ldmatrix reads it: of 16 bits by columns; by k, where taps start at
-        multiples of 16 bytes."""
+        """Return whether ldmatrix reads the filter. Contiguous columns must have 16 bits; along k,
+        taps must start at multiples of 16 bytes."""
         if self.operand.along == 1:
             return self.channels * self.size % VECTOR_BYTES == 0
         return self.size == 2
 
     def offset(self, term: int, column: int) -> int:
-        """Bytes from the start to k number ``term`` of a column."""
+        """Return the bytes from the start to k index ``term`` of a column."""
         if self.operand.along == 1:
             return column * self.pitch + term * self.size
         return term * self.pitch + column * self.size
 
     def words(self, starts: list[Any], wanted: list[tuple[int, bool]]) -> dict[Any, Any]:
-        """A lane's registers of B, (offset of the first, of half a chunk): each once.
+        """Load a lane's registers of B, each once, by key: (byte offset, is half a chunk).
 
-        ``starts`` are those of ``start``, of whole chunks and of halves.
+        ``starts``: results of ``start`` for whole chunks and for halves.
         """
         wanted = list(dict.fromkeys(wanted))
         if not self.by_matrices:
@@ -329,12 +332,12 @@ class SharedFilter:
         if self.operand.along == 1 or self.size == 4:
             return _read(Int32, address)
         low, high = (Int32(_read(cutlass.Uint16, address + i * self.pitch)) for i in range(2))
-        return (low & 0xFFFF) | (high << 16)  # the DSL extends by the sign
+        return (low & 0xFFFF) | (high << 16)  # the DSL sign-extends
 
     def start(self, shared: Any, column: Any, *, half: bool) -> Any:
-        """Where a lane's words, or its rows of matrices, start, of columns from ``column`` on.
+        """Return where a lane's words, or ldmatrix rows, of columns from ``column`` on start.
 
-        Of half a chunk, the lanes of both halves have the same.
+        For half a chunk, the lanes of both halves read the same words.
         """
         along_k, lane = self.operand.along == 1, self.lane
         if self.by_matrices:

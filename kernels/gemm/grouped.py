@@ -1,9 +1,9 @@
 """The kernel for tiles of several groups: one patch of A in shared memory serves all taps.
 
-The template has a CTA per group, with tiles of 32 columns or more: with groups of 4 channels seven
-of eight products are padding, and A is read again for every tap. Here a CTA takes a box of rows and
-all channels of several groups. Its mainloop has neither stages nor k-tiles, so it is a kernel of
-its own; operands, epilogue, arguments and launches are the template's.
+The template runs a CTA per group, on tiles of 32 columns or more: with groups of 4 channels, seven
+of eight products are padding, and each tap reads A again. Here a CTA takes a box of rows and all
+channels of several groups. Its mainloop has neither stages nor k-tiles, so it is a separate kernel;
+it shares operands, epilogue, arguments and launches with the template.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
 
 WARP_ROWS = 16
-Place = tuple[int, int]  # of an atom's rows: of those that are known, which, and bytes from there
+Place = tuple[int, int]  # of an atom's rows: number of a known row address, and bytes from it
 
 
 class GroupedConv(GroupKernel):
-    """The kernel of one kind of view with groups, and a spec whose tile is a ``GroupTile``.
+    """The kernel of grouped views of one structure, with a ``GroupTile``.
 
     Warp roles: all warps load, multiply and store. Timeline of a CTA::
 
@@ -79,7 +79,7 @@ class GroupedConv(GroupKernel):
         products = Products(self, patch, filter, tid)
         sums = products.by_column(products.sum(box, at_patch, at_filter))
         let_dependents_start(self.pdl)
-        cute.arch.sync_threads()  # the epilogue's tile lies over the operands
+        cute.arch.sync_threads()  # the epilogue's tile overwrites the operands
         turn = Turn(tile)
         acc = turn.accumulators(sums, tid)
         extras = self._extras((numbers, columns, sources))
@@ -92,7 +92,7 @@ class GroupedConv(GroupKernel):
         )  # fmt: skip
 
     def _extras(self, reads: tuple[Any, Any, Any]) -> Extras:
-        # No empty tuple crosses the boundary of a kernel: it is None there.
+        # Empty tuples cannot cross the kernel boundary; None stands for them.
         numbers, columns, sources = (found or () for found in reads)
         every = self.of.columns * self.of.groups
         return Extras(
@@ -102,7 +102,7 @@ class GroupedConv(GroupKernel):
 
 
 class Products:
-    """The products of a warp: its rows of the box by its groups, tap by tap."""
+    """The products of a warp, tap by tap: its rows of the box times its groups' filters."""
 
     def __init__(self, kernel: GroupedConv, patch: Patch, filter: SharedFilter, tid: Any) -> None:
         self.patch, self.filter = patch, filter
@@ -117,21 +117,21 @@ class Products:
         warp, self.lane = tid >> 5, tid & 31
         self.row0 = warp % warps_m * (tile.atoms * WARP_ROWS)
         self.warp_n = warp // warps_m
-        self.half = self.lane >> 1 & 1  # of a chunk, that a lane holds
-        # All ones in the lanes that hold one half.
+        self.half = self.lane >> 1 & 1  # the half of a chunk that this lane holds
+        # masks[h] is all ones in the lanes that hold half h.
         self.masks = [Int32(self.half) - 1, -Int32(self.half)]
 
     def sum(self, box: Box, at_patch: Any, at_filter: Any) -> list[list[list[Any]]]:
-        """Return the sums of all taps: by atom of rows, and piece, four registers."""
+        """Return the sums over all taps: four registers per atom of rows and piece."""
         rows = self._rows(box, at_patch)
         column = self.warp_n * (self.groups * self.of.columns)
         starts = [self.filter.start(at_filter, column, half=half) for half in (False, True)]
         apart = cells_between_atoms(self.of, self.patch.tile) * self.patch.pitch
-        # Of an atom, whose row is its start, and how far from that it is.
+        # Per atom: the row address to start from, and the bytes from there.
         places_of = [(0, i * apart) if apart else (i, 0) for i in range(self.atoms)]
         sums = [[[Float32(0.0)] * 4 for _ in self.pieces] for _ in rows]
         products = [(p, f) for p, piece in enumerate(self.pieces) for f in piece.factors]
-        # Registers of A by their place: lines of atoms that several taps reach are read once.
+        # A's registers by place: rows of an atom that several taps reach are read once.
         found: dict[Place, list[Any]] = {}
         masked: dict[tuple[Place, int, int], list[Any]] = {}
         for tap, cells in self._taps():
@@ -149,28 +149,28 @@ class Products:
         return sums
 
     def _taps(self) -> list[tuple[int, int]]:
-        """The taps, those along the lines of a box last, each with its cells from the first."""
+        """Return each tap and its cells from the first tap; along a box's lines run slowest."""
         cells = self.of.tap_cells(self.patch.tile.patch)
         along = int(self.of.taps[0].extent) if self.of.taps else 1
         order = sorted(range(len(cells)), key=lambda tap: (tap % along, tap // along))
         return [(tap, cells[tap]) for tap in order]
 
     def by_column(self, sums: list[list[list[Any]]]) -> list[Any]:
-        """Return the sums in the order of registers, atoms, blocks: each column its own group's."""
+        """Return the sums by block, atom and register; each column takes its own group's."""
         found = []
         for block in range(self.pieces[-1].block + 1):
             here = [(p, piece) for p, piece in enumerate(self.pieces) if piece.block == block]
             for of_atom in sums:
                 (first, _), *others = here
                 words = of_atom[first]
-                for second, _ in others:  # from the middle of the block on
+                for second, _ in others:  # a second group has the upper half of the block
                     pairs = zip(of_atom[second], words, strict=True)
                     words = [cutlass.select_(self.half > 0, b, a) for b, a in pairs]
                 found += words
         return found
 
     def _rows(self, box: Box, at_patch: Any) -> list[Any]:
-        """Where this lane's row of each atom has its channels for the first tap."""
+        """Return the smem address of this lane's row of each atom at the first tap."""
         found = []
         last = 1
         for extent in box.tile.box:
@@ -185,7 +185,7 @@ class Products:
         return found
 
     def _matrices(self, row: Any) -> list[Any]:
-        """The registers of A for all chunks: two of each."""
+        """Load A's registers for all chunks, two per chunk."""
         found = []
         for chunk in range(0, self.chunks, 2):
             count = 2 * min(2, self.chunks - chunk)
@@ -200,7 +200,7 @@ class Products:
         place: Place,
         factor: Factor,
     ) -> list[Any]:
-        """The registers of A of a factor; of half a chunk with zeros for the other half."""
+        """Return A's registers for a factor; of a half chunk, the other half is zeroed."""
         first = 2 * factor.chunk
         words = found[place][first : first + 2 * factor.count]
         if factor.half is None:
@@ -211,7 +211,7 @@ class Products:
         return masked[key]
 
     def _wanted(self, piece: Piece, factor: Factor, tap: int) -> list[tuple[int, bool]]:
-        """The registers of B of a factor, as ``SharedFilter.words`` is asked for them."""
+        """Return the keys of B's registers for a factor, as ``SharedFilter.words`` takes them."""
         elements = CHUNK_BYTES // self.data.bytes
         first = factor.first + tap * self.of.channels
         return [
@@ -220,7 +220,7 @@ class Products:
         ]
 
     def _right(self, words: list[Any], factor: Factor) -> list[Any]:
-        """The same registers, of half a chunk with zeros for the other half."""
+        """Return B's registers for a factor; of a half chunk, the other half is zeroed."""
         if factor.half is not None:
             words = [word & self.masks[factor.half] for word in words]
         return self._rounded(words)
@@ -232,9 +232,7 @@ class Products:
 
 
 class Turn:
-    """The distribution of a tile's sums over threads, which the epilogue reads as it would a tiled
-    MMA's.
-    """
+    """The distribution of a tile's sums over threads, in place of the epilogue's tiled MMA."""
 
     def __init__(self, tile: GroupTile) -> None:
         self.tile = tile
@@ -258,7 +256,7 @@ class Turn:
         return self.thread.partition_S(tensor)
 
     def accumulators(self, sums: Any, tid: Any) -> Any:
-        """The sums as a tensor, in the order of ``partition_C``; columns without groups are 0."""
+        """Return the sums as a tensor in ``partition_C`` order; columns without a group are 0."""
         tile = self.tile
         like = cute.make_identity_tensor((tile.m, tile.n))
         shape = self.get_slice(tid).partition_C(like).shape

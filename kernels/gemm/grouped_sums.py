@@ -1,10 +1,10 @@
 """The kernel of wgrad for several groups of few channels: sums over voxels.
 
-Channels are contiguous in both operands, k (voxels) is not: ldmatrix transposes 16-bit data, and
-32-bit words are read one by one, from lines of a box that are multiples of four voxels. A CTA sums
-over its share of the boxes of voxels, and stores a slice that the split-K reduction adds up in a
-fixed order. Voxels past the border add nothing: Y is zero there, and X is read from rows of zeros,
-since 0 times infinity is NaN.
+Both operands are channel-contiguous, not k-contiguous (k runs over voxels): ldmatrix transposes
+16-bit data, and 32-bit data are read word by word, from lines of a box that are multiples of four
+voxels. A CTA sums over its share of the boxes and stores a split-K slice; the split-K reduction
+adds the slices in a fixed order. Voxels past the border add nothing: Y is zero there, and X is read
+from rows of zeros, since 0 times infinity is NaN.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .group_operands import Box, GroupKernel, Patch
 from .mma_atoms import load_matrices, multiply_words, round_to_tf32
 from .operand import Operand
 
-BLOCKS = 2  # of 8 channels of X in a job
+BLOCKS = 2  # blocks of 8 channels of X per job
 BYTE, SIGNS = 8, 0x80
 
 
 class GroupedSums(GroupKernel):
-    """The kernel of one kind of sums of groups, and a spec whose tile is a ``GroupSumTile``.
+    """The kernel of grouped sums over voxels of one structure, with a ``GroupSumTile``.
 
     Warp roles: all warps load, multiply and store. Timeline of a CTA::
 
         wait for the kernel before (PDL) | box 0 | box 1, taps of 0 | box 2, taps of 1 | ... | store
 
-    Two boxes are in shared memory: one arrives while the other is multiplied. Constraints:
+    Shared memory holds two boxes: one arrives while the other is multiplied. Constraints:
     ``planning/group_sums.py``.
     """
 
@@ -66,7 +66,7 @@ class GroupedSums(GroupKernel):
         first = Int32(base.toint())
         stage_bytes = tile.stage_bytes(size)
         at_zeros = first + tile.stages * stage_bytes
-        for stage in range_constexpr(tile.stages):  # voxels that no box has
+        for stage in range_constexpr(tile.stages):  # rows of Y past the voxels of a box
             end = first + (stage + 1) * stage_bytes
             tail = (tile.m - prod(tile.box)) * pitch(tile.n * size)
             self._clear(end - tail, end, tid)
@@ -96,7 +96,7 @@ class GroupedSums(GroupKernel):
 
     @cute.jit
     def _clear(self, begin: Any, end: Any, tid: Any) -> None:
-        """Write zeros for voxels outside every box, and for rows of X without a voxel."""
+        """Zero shared memory from ``begin`` to ``end``: rows for voxels that are out of bounds."""
         step = Int32(self.tile.threads * VECTOR_BYTES)
         for address in cutlass.range(begin + tid * VECTOR_BYTES, end, step, unroll=1):
             pointer = cute.make_ptr(
@@ -108,7 +108,7 @@ class GroupedSums(GroupKernel):
             cute.autovec_copy(zeros, words)
 
     def _store(self, acc: Any, d: Operand, n_tile: Any, sums: Sums) -> None:
-        """Store the results of a job, in pairs: those of one group, and of no other job."""
+        """Store a job's results in pairs: those within one group that no other job stores."""
         of, element = self.of, self.out.element
         m0, m_begin, c0, c_begin = sums.job
         bits = PAIR * element.width
@@ -138,7 +138,7 @@ class GroupedSums(GroupKernel):
 
 
 class Sums:
-    """The job of a warp: where its registers come from, and its sums of every tap."""
+    """A warp's job: the addresses of its operands, and its accumulators for every tap."""
 
     def __init__(
         self, kernel: GroupedSums, args: Arguments, tid: Any, first: Any, at_zeros: Any
@@ -160,7 +160,7 @@ class Sums:
         self.acc = cute.make_rmem_tensor(shape, Float32)
 
     def place(self) -> None:
-        """Note where the lane's rows of matrices are, of Y and of X."""
+        """Compute the addresses of this lane's ldmatrix rows of Y and X."""
         tile, size, first = self.tile, self.data.bytes, self.first
         m0, _, c0, _ = self.job
         voxel_of_x = (self.lane & 7) + 8 * (self.lane >> 3 & 1)
@@ -169,8 +169,8 @@ class Sums:
         voxel_of_y = (self.lane & 7) + 8 * (self.lane >> 4)
         channels_of_y = (m0 + 8 * (self.lane >> 3 & 1)) * size
         self.row_of_y = first + self.to_y + voxel_of_y * self.y.pitch + channels_of_y
-        self.rows: list[Any] = []  # of X, of a lane's voxel in each step: where it is
-        self.packed: list[Any] = []  # and the voxel's digits in the box
+        self.rows: list[Any] = []  # address in X of the lane's voxel in each step
+        self.packed: list[Any] = []  # that voxel's digits in the box, a byte each
         for step in range(tile.m // JOB):
             number = voxel_of_x + step * JOB
             last = prod(tile.box) - 1
@@ -179,12 +179,12 @@ class Sums:
             packed = Int32(0)
             for i, digit in enumerate(found):
                 packed = packed | (digit << BYTE * i)
-            past = (last - Int32(number)) >> 31  # all ones of what the box has not
+            past = (last - Int32(number)) >> 31  # all ones past the box's last voxel
             self.packed.append(packed | (past & (SIGNS - 1)))
 
     @cute.jit
     def load_if(self, x: Any, y: Any, group: Any, number: Any, end: Any, stage: Any) -> None:
-        """Issue the copies of box ``number`` into a stage, if it is before the ``end``."""
+        """Issue the copies of box ``number`` into a stage, if ``number`` is below ``end``."""
         if number < end:
             self.load(x, y, group, number, stage)
         cute.arch.cp_async_commit_group()
@@ -197,7 +197,7 @@ class Sums:
         self.y.load(y, at_x + self.to_y, box, group, self.vectors[0])
 
     def add(self, acc: Any, number: Any, stage: Any) -> None:
-        """Add the products of box ``number``, which is in a stage or on its way there."""
+        """Add the products of box ``number``, once its copies into a stage have completed."""
         box, away = Box(self.of, self.tile, self.args, number), stage * self.stage_bytes
         ends, signs = Int32(0), 0
         for i, (first, extent, most) in enumerate(
@@ -213,7 +213,9 @@ class Sums:
         cute.arch.sync_threads()  # the stage is read
 
     def multiply(self, acc: Any, ends: Any, signs: int, away: Any) -> None:
-        """Add the products of a box some bytes ``away``, whose last digits ``ends`` has, packed."""
+        """Add the products of the box whose stage starts at byte ``away``; ``ends`` packs its last
+        digits.
+        """
         for step, (row, packed) in enumerate(zip(self.rows, self.packed, strict=True)):
             inside = Boolean(((ends - packed) & signs) == signs)  # no digit is past its end
             start = cutlass.select_(inside, Int32(row + away), Int32(self.zeros))
@@ -229,7 +231,7 @@ class Sums:
 
 
 class SumsOfWords(Sums):
-    """The same of tf32: a lane reads its words of four voxels, which are in one line of a box."""
+    """``Sums`` for tf32: lanes read word by word, from four voxels in one line of a box."""
 
     def place(self) -> None:
         size, (m0, _, c0, _) = self.data.bytes, self.job
@@ -257,9 +259,8 @@ class SumsOfWords(Sums):
                         acc[i, block, tap] = value
 
     def _start(self, voxel: int, ends: Any, signs: int, away: Any) -> Any:
-        """Where a lane's words of X start, of the first tap; zeros for a voxel that there is not.
-
-        Four voxels are of one line of the box, from number ``voxel`` on.
+        """Return where a lane's words of X start at the first tap: at zeros, if its voxel is out
+        of bounds. The lane has one of four voxels from number ``voxel`` on, all in one line.
         """
         if voxel >= prod(self.tile.box):
             return self.zeros
@@ -273,13 +274,13 @@ class SumsOfWords(Sums):
         return cutlass.select_(inside, Int32(row), Int32(self.zeros))
 
     def _word(self, address: Any) -> Any:
-        """A word of shared memory, rounded to tf32."""
+        """Read a word of shared memory, rounded to tf32."""
         pointer = cute.make_ptr(Int32, Int32(address), cute.AddressSpace.smem, assumed_align=4)
         return round_to_tf32(cute.make_tensor(pointer, cute.make_layout(1))[0], self.arch)
 
 
 def _of_warp(values: list[int], warp: Any) -> Any:
-    """The number of a warp, of one for each."""
+    """Return ``values[warp]``, for a dynamic ``warp``."""
     found: Any = Int32(values[0])
     for i, value in enumerate(values[1:], start=1):
         found = cutlass.select_(warp == i, Int32(value), found)

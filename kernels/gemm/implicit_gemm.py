@@ -1,8 +1,8 @@
 """The template: ``D[m, n, l] = sum_k A[m, k, l] * B[n, k, l]`` over three layouts.
 
 Dense convolution and its gradients, gather/scatter and kernel maps differ only in the layouts of
-their operands (``Operand``). Each runs the same prologue, one of two mainloops and one epilogue.
-``l`` counts the groups. A CTA (thread block) computes one tile of D, a persistent CTA several.
+their operands (``Operand``). All share one prologue, two mainloops (sm_80, sm_90) and the epilogue.
+``l`` is the group. A CTA computes one tile of D; a persistent CTA loops over several.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .operand import Operand
 from .scheduler import SingleTile, StaticPersistent
 from .smem_index import SmemRows, keep_index
 
-CROWD = 320  # CTAs, times CTAs per SM, that fill any GPU more than once
-FEW = 132  # CTAs that fill an H100 or H200 once
+CROWD = 320  # CTAs, times CTAs per SM, that make more than one wave on any GPU
+FEW = 132  # CTAs that make one wave on an H100 or H200, at one per SM
 
 
 class ImplicitGemm(GemmKernel):
     """The kernel of a ``KernelSpec`` for all views of one structure and the same static integers.
 
-    Runtime integers of the view (image count, spatial extents, rows) are arguments of a launch.
+    Runtime integers of the view (image count, spatial extents, rows) are launch arguments.
 
-    Warp roles: those of its mainloop. ``MainloopSm80`` is multistage: all warps load, multiply and
+    Warp roles: set by the mainloop. ``MainloopSm80`` is multistage: all warps load, multiply and
     store. ``MainloopSm90`` is warp-specialised: a producer loads, consumers multiply and store.
 
     Timeline of a CTA::
@@ -57,10 +57,10 @@ class ImplicitGemm(GemmKernel):
         rows, masks | wait for the kernel before (PDL) | active taps | mainloop | epilogue
 
     Grid: (output tiles, split-K slices times ``cluster_k``, groups). Tiles that share rows of A are
-    neighbours. A persistent kernel has as many CTAs as fit the GPU, and its ``StaticPersistent``
-    scheduler loops over tiles.
+    neighbours. A persistent kernel launches as many CTAs as fit the GPU, and its
+    ``StaticPersistent`` scheduler loops over tiles.
 
-    Constraints: ``planning/legality.py`` says what a tile may run; it is asked before compiling.
+    Constraints: ``planning/legality.py`` checks before compiling that the tile can run the view.
     """
 
     def __init__(self, view: GemmView, spec: KernelSpec) -> None:
@@ -138,7 +138,7 @@ class ImplicitGemm(GemmKernel):
         single = SingleTile(tile, self.view.n, last_first=last_first)
         group = single.group
         of_a, of_b = self._operands(args, (a, b), (index_a, index_b), group)
-        if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every slice
+        if cutlass.const_expr(spec.split == "partial"):  # each split-K slice has its own D
             d = d + cute.assume(Int64(single.rank) * split[1], divby=spec.vectors[2])
         of_d = Operand(
             self.view.d, args, d, index_d, group=group, along=1, vector=spec.vectors[2],
@@ -180,12 +180,13 @@ class ImplicitGemm(GemmKernel):
         acc: Any,
         fetch: Callable[[], None],
     ) -> tuple[Any, SmemRows | None]:
-        """Run the mainloop for one output tile, and ``fetch`` what its epilogue reads per column.
+        """Run the mainloop for one output tile; it calls ``fetch`` to load the epilogue's
+        per-column values.
 
-        Return whether the tile has no k-tiles, and D's rows, if they are in shared memory.
+        Return whether the tile has no k-tiles, and D's scatter rows if shared memory holds them.
         """
         tile, spec, rank = self.tile, self.spec, single.rank
-        if self.view.k == 0 and spec.along[0] == 1:  # sums of nothing
+        if self.view.k == 0 and spec.along[0] == 1:  # K = 0: D is zero before the epilogue
             acc.fill(0)
             wait_for_others(self.pdl)
             fetch()
@@ -194,7 +195,7 @@ class ImplicitGemm(GemmKernel):
         load_a, load_b = loads(single.m0, single.n0)
         if isinstance(mainloop, MainloopSm90):
             mainloop.prepare(load_a, load_b, loads.tid)
-        wait_for_others(self.pdl)  # no memory is touched before
+        wait_for_others(self.pdl)  # first access to global memory comes after this
         if spec.skip and spec.along[0] == 0:
             leave_if(loads.operands[0].lacks_first)
         elif spec.skip:
@@ -209,7 +210,7 @@ class ImplicitGemm(GemmKernel):
             begin = rank * share
             count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
         nothing = Int32(count) == 0
-        if tile.cluster_k > 1:  # some k-tile is multiplied then, and forgotten
+        if tile.cluster_k > 1:  # a CTA without k-tiles multiplies one; ``_store`` discards it
             count = cutlass.max(Int32(count), Int32(1))
         mainloop(load_a, load_b, k_tiles, begin, count, loads.tid, acc, fetch)
         return nothing, rows
@@ -225,8 +226,8 @@ class ImplicitGemm(GemmKernel):
         epilogue: Epilogue,
         extras: Extras,
     ) -> None:
-        """Run the epilogue of one output tile; producer warps sum its columns where the tile
-        allows.
+        """Run the epilogue of one output tile; if the tile allows, the producer warps compute the
+        column statistics.
         """
         tile, (tid, _, _) = self.tile, cute.arch.thread_idx()
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
@@ -274,7 +275,7 @@ class ImplicitGemm(GemmKernel):
     def _operands(
         self, args: Arguments, pointers: tuple[Any, Any], indices: tuple[Any, Any], group: Any
     ) -> tuple[Operand, Operand]:
-        """Return A and B as operands; row offsets are hoisted where k is contiguous in memory."""
+        """Return A and B as operands; a k-contiguous operand hoists its row offsets."""
         tile, view, spec = self.tile, self.view, self.spec
         sides = (view.a, tile.m), (view.b, tile.n)
         of_a, of_b = (
@@ -299,7 +300,7 @@ class ImplicitGemm(GemmKernel):
         )  # fmt: skip
 
     def _extras(self, reads: tuple[Any, Any, Any], statistics: Any, group: Any) -> Extras:
-        # No empty tuple crosses the boundary of a kernel: it is None there.
+        # Empty tuples cannot cross the kernel boundary; None stands for them.
         numbers, columns, sources = (found or () for found in reads)
         return Extras(
             numbers, columns, sources, statistics,
@@ -316,7 +317,7 @@ class ImplicitGemm(GemmKernel):
         d: Operand,
         tid: Any,
     ) -> Extras:
-        """Return ``extras`` with registers for the per-column values that consumer thread ``tid``
+        """Return ``extras`` with registers that hold the per-column values that thread ``tid``
         reads in the epilogue.
         """
         registers = registers_given(self.ctas_per_sm, self.tile.threads)
@@ -327,8 +328,8 @@ class ImplicitGemm(GemmKernel):
     def _starts_early(self, ctas: Any) -> Any:
         """Return whether this kernel starts while the one before it ends (PDL).
 
-        Early CTAs crowd onto the SMs that become free first. A kernel of few CTAs, several per SM,
-        took a third longer; one with TMA im2col and fewer CTAs than SMs, a sixth. Kernel maps never
+        Early CTAs crowd onto the SMs that become free first. A small grid with several CTAs per SM
+        took a third longer; TMA im2col with fewer CTAs than SMs, a sixth longer. Kernel maps never
         lost: their first accesses wait for memory anyway.
         """
         if not self.pdl:

@@ -1,4 +1,4 @@
-"""The k-tiles of a CTA's sum, and their order: count, first column, next column."""
+"""The k-tiles that a CTA accumulates, and their order: count, first column, next column."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ WORD = 32  # bits
 
 @dataclass
 class KTiles:
-    """The k-tiles of a sum, in the order in which a mainloop takes them.
+    """The k-tiles of a sum, in the order in which the mainloop takes them.
 
-    A k-tile is named by its first column, its index along k. ``KTiles.of(a, b, step)`` are all
-    k-tiles. Where k is contiguous in one operand and a k-tile lies within one tap, taps run
-    fastest, then blocks of channels: neighbouring taps read mostly the same rows, which stay in the
-    caches (N4 16x32x32 C256 K256, fp16, H200: 420 TFLOP/s; with channels fastest 329).
+    A k-tile is named by its first column, an index along k. ``KTiles.of(a, b, step)`` has all
+    k-tiles. If an operand is k-contiguous and each k-tile lies within one tap, taps run fastest,
+    then blocks of channels: neighbouring taps read mostly the same rows, which stay in cache
+    (N4 16x32x32 C256 K256, fp16, H200: 420 TFLOP/s; with channels fastest 329).
 
-    Active taps: ``present`` has a bit for each *unit* that some row of the tile has, at least one.
-    A unit is the shortest part of k that is both whole taps and whole k-tiles: a tap, where k-tiles
-    lie within one. ``own`` are the units that the rows of a warpgroup have, where it skips others.
+    Active taps: ``present`` has a set bit for each *unit* that some row of the tile has; at least
+    one bit is set. A unit is the shortest stretch of k that is both whole taps and whole k-tiles: a
+    tap, if k-tiles lie within taps. ``own`` has the units of the thread's own warpgroup, if the
+    warpgroup skips the others.
 
-    Cluster split-K: CTA ``part`` of ``parts`` has every ``parts``-th k-tile, from number ``part``
-    on.
+    Cluster split-K: CTA ``part`` of ``parts`` takes every ``parts``-th k-tile from number ``part``.
     """
 
     total: Any  # the length of the sums
-    channels: int  # of a tap; as many as ``total`` where taps make no difference
-    step: int
-    present: list[Any] = field(default_factory=list)  # words of bits; none: all units
+    channels: int  # columns per tap; 0 or ``total``: k-tiles run in order, whatever the taps
+    step: int  # columns per k-tile
+    present: list[Any] = field(default_factory=list)  # 32-bit words; empty: all units
     own: list[Any] = field(default_factory=list)
     parts: int = 1
     part: Any = 0
 
     @classmethod
     def of(cls, a: Operand, b: Operand, step: int, taps: int = 1) -> KTiles:
-        """Return the k-tiles of all columns; with halo reuse, of the first of ``taps`` taps."""
+        """Return all k-tiles; with halo reuse, those of the first tap in each group of ``taps``."""
         for operand in (a, b):
             if operand.hoist_rows:
                 if operand.is_open:
@@ -88,14 +88,14 @@ class KTiles:
     def first(self, number: Any) -> Any:
         """Return the first column of k-tile ``number`` of this CTA."""
         first = self._first(number)
-        if self.parts > 1:  # of a part without k-tiles, any that there is
+        if self.parts > 1:  # a part without k-tiles starts at one that exists
             before = cutlass.min(Int32(self.part), Int32(self._all - 1))
             for i in range(self.parts - 1):
                 first = cutlass.select_(i < before, self._next(first), first)
         return first
 
     def _first(self, number: Any) -> Any:
-        if self.present:  # of all, the first
+        if self.present:  # the first of all, whatever ``number``
             return _lowest(self.present) * self.unit
         if not self._by_tap:
             return number * self.step
@@ -109,7 +109,9 @@ class KTiles:
         return first
 
     def is_own(self, first: Any) -> Any:
-        """Return whether rows of the thread's warpgroup have the unit of the k-tile at a column."""
+        """Return whether some row of the thread's warpgroup has the unit of the k-tile at
+        ``first``.
+        """
         unit, _ = divmod(first, Extent(self.unit))
         bit = Int32(0)
         for i, word in enumerate(self.own):
@@ -136,11 +138,11 @@ class KTiles:
 
 
 def _above(bit: Any, word: int) -> Int32:
-    """The bits of a word above a given bit: all if that bit is in an earlier word, none if in a
-    later one.
+    """Mask of the bits above ``bit`` in word number ``word``; ``bit`` counts from that word's bit
+    0: all ones if it is in an earlier word, no bits if in a later one.
     """
     if word == 0:
-        bits = -(Int32(2) << cutlass.min(Int32(bit), Int32(WORD - 1)))  # of bit 31, none
+        bits = -(Int32(2) << cutlass.min(Int32(bit), Int32(WORD - 1)))  # 0 above bit 31
         return Int32(bits)
     inside = cutlass.min(cutlass.max(Int32(bit), Int32(0)), Int32(WORD - 1))
     above: Int32 = cutlass.select_(bit < 0, Int32(-1), -(Int32(2) << inside))
@@ -155,7 +157,7 @@ def _any(words: list[Any]) -> Any:
 
 
 def _lowest(words: list[Any]) -> Int32:
-    """The number of the lowest bit that is set in one of the words."""
+    """The number of the lowest set bit over all words."""
     found = Int32(0)
     for i in reversed(range(len(words))):
         word = words[i]

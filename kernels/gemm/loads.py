@@ -1,4 +1,4 @@
-"""Loads of A and B: TMA im2col, TMA tiled or cp.async, decided once for a kernel."""
+"""Loads of A and B: TMA im2col, TMA tiled or cp.async, chosen once per kernel."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Load = CpAsyncLoad | TmaLoad
 class LoadKinds:
     """The load instructions of a kernel's operands.
 
-    A is loaded by TMA im2col, B by TMA tiled or im2col; an operand that no TMA descriptor describes
-    is loaded by cp.async.
+    TMA im2col loads A, TMA tiled or im2col loads B. cp.async loads an operand that no TMA
+    descriptor can describe.
 
     Attributes:
         tma: whether TMA loads A, and whether it loads B.
@@ -38,12 +38,14 @@ class LoadKinds:
         self.tma = self.im2col[0] is not None, bool(self.tiled_b or self.im2col[1])
 
     def atom_of_a(self, pointer: Any, args: Arguments) -> Any:
-        """Make A's copy atom with its TMA descriptor, on the host; None without one."""
+        """Make A's copy atom and TMA descriptor on the host; None if TMA does not load A."""
         found, _ = self.im2col
         return found and im2col_tma_atom(found, args, pointer, self.spec, self.data, 0)
 
     def atom_of_b(self, pointer: Any, args: Arguments) -> tuple[Any, Any]:
-        """Make B's copy atom with its TMA descriptor, and its coordinates, on the host."""
+        """Make B's copy atom and TMA descriptor on the host, and, for TMA tiled, its coordinate
+        tensor; None for each that B does not have.
+        """
         if self.tiled_b is not None:
             return tiled_tma_atom(self.tiled_b, pointer, self.spec, self.data)
         _, found = self.im2col
@@ -51,9 +53,9 @@ class LoadKinds:
 
 
 class Loads:
-    """A thread's share of loading the tiles of A and of B, for any output tile.
+    """A thread's share of loading A and B, for any output tile.
 
-    ``atoms`` are what the host made: A's, B's, and the coordinates of B's.
+    ``atoms`` come from the host: A's copy atom, B's copy atom, B's coordinate tensor.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Loads:
         self.atoms, self.group, self.tid = atoms, group, tid
 
     def __call__(self, m0: Any, n0: Any) -> tuple[Load, Load]:
-        """Return the loads of an output tile: A from row ``m0``, B from column ``n0`` of D on."""
+        """Return the loads of the output tile at row ``m0``, column ``n0`` of D."""
         return self._of_a(m0), self._of_b(n0)
 
     def _of_a(self, first: Any) -> Load:

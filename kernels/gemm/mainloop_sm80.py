@@ -1,9 +1,9 @@
 """The Ampere mainloop, multistage: cp.async into swizzled shared memory, ldmatrix, mma.sync.
 
 ``stages - 1`` k-tiles are in flight. While the tensor cores work on one k-block (one MMA step along
-k), the fragments of the next are read from shared memory, the copies of the k-tile ``stages - 1``
-ahead are issued, and the index buffer is read one k-tile further ahead, so that no latency shows.
-The copies are issued beside the first k-block, or spread over some of the others.
+k), a warp reads the fragments of the next from shared memory, issues the copies of the k-tile
+``stages - 1`` ahead, and reads the index buffer one k-tile further ahead, which hides their
+latencies. It issues the copies beside the first k-block, or spreads them over the next two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .mma_atoms import Data, Multiplier
 from .operand import Column, Operand
 from .smem_tile import SharedTile, shared_tiles
 
-SPREAD = (256, 128)  # of a tile whose copies do not go at once
+SPREAD = (256, 128)  # tile (m, n) whose copies are spread over k-blocks
 
 
 class MainloopSm80:
@@ -34,15 +34,15 @@ class MainloopSm80:
 
     Warp roles: all warps load, multiply and store.
 
-    Pipeline: ``TileConfig.stages`` stages of shared memory, groups of ``cp.async`` and one barrier
-    of the CTA per k-tile.
+    Pipeline: ``TileConfig.stages`` stages of shared memory; per k-tile, one ``cp.async`` group and
+    one CTA barrier.
 
     Timeline of a warp, with three stages::
 
         copy 0, copy 1 | wait 0 | mma 0, copy 2 | wait 1 | mma 1, copy 3 | ... | epilogue
 
-    Constraints: sm_80 and newer; ``planning/legality.py``. Gathered rows of A and B come by
-    ``cp.async``, too. Profile it with ``python benchmarks/bench_template.py`` under ncu.
+    Constraints: sm_80 and newer; ``planning/legality.py``. ``cp.async`` loads gathered rows, too.
+    Profile it with ``python benchmarks/bench_template.py`` under ncu.
     """
 
     def __init__(self, spec: KernelSpec, data: Data, smem: Any) -> None:
@@ -50,14 +50,14 @@ class MainloopSm80:
         self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, spec.along, self.multiplier.read)
 
-    leaves_out = False  # taps that the rows of some warps lack, and those of others have
+    leaves_out = False  # no warp skips a tap that other warps' rows have
 
     # -- what the loop works on ------------------------------------------------------------------
 
     def cp_async_load(
         self, operand: Operand, shared: SharedTile, first: Any, tid: Any
     ) -> CpAsyncLoad:
-        """Return a thread's share of loading tiles of ``operand``, from row ``first`` on."""
+        """Return this thread's loads of tiles of ``operand`` from row ``first`` on."""
         return CpAsyncLoad(operand, shared, self.data.element, self.tile.mma_threads, tid, first)
 
     # -- the loop --------------------------------------------------------------------------------
@@ -74,15 +74,15 @@ class MainloopSm80:
         acc: Any,
         meanwhile: Callable[[], None],
     ) -> None:
-        """Accumulate ``count`` k-tiles into ``acc``, from number ``begin`` on.
+        """Accumulate ``count`` k-tiles from number ``begin`` on into ``acc``.
 
-        ``meanwhile`` is called before the last wait.
+        Call ``meanwhile`` before the last wait.
         """
-        # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
+        # Local names: the DSL would carry any object that a dynamic loop reads attributes of.
         copy_a, copy_b, multiply = a.copy, b.copy, self.multiplier
         read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
         stages, copies_first = const_expr(self.tile.stages), const_expr(self._copies_first(a))
-        first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
+        first = Int32(k_tiles.first(begin))  # column of the k-tile to copy next
         read_a(first)
         read_b(first)
         for stage in range_constexpr(stages - 1):
@@ -111,7 +111,7 @@ class MainloopSm80:
         for k_tile in cutlass.range(count, unroll=1):
             for k_block in range_constexpr(k_blocks):
                 if const_expr(k_block == k_blocks - 1):
-                    if k_tile + 1 < count:  # else what is read ahead is not used
+                    if k_tile + 1 < count:  # else the fragments read ahead are not used
                         read = read + 1
                         read = Int32(0) if read == stages else read
                     cute.arch.cp_async_wait_group(stages - 2)
@@ -145,10 +145,11 @@ class MainloopSm80:
         cute.arch.sync_threads()
 
     def copied(self, k_blocks: int) -> range:
-        """Return the k-blocks that copies of a k-tile are spread over: the first, or the next two.
+        """Return the k-blocks beside which a k-tile's copies are issued: the first alone, or the
+        two after it.
 
-        Spreading makes 256x128 of 16 bits 4% faster (417 to 434 TFLOP/s with C = K = 128, H200); it
-        leaves 128x128 as it is, and makes 128x256 and tf32 up to 7% slower.
+        Spreading makes 256x128 in 16 bits 4% faster (417 to 434 TFLOP/s with C = K = 128, H200). It
+        does not change 128x128, and makes 128x256 and tf32 up to 7% slower.
         """
         spread = self.data.bytes == 2 and (self.tile.m, self.tile.n) == SPREAD
         return range(1, 3) if spread and k_blocks > 3 else range(1)
@@ -156,10 +157,10 @@ class MainloopSm80:
     def _copies_first(self, a: CpAsyncLoad) -> bool:
         """Return whether copies are issued before the fragments of the second k-block are read.
 
-        Addresses beside the fragments of two k-blocks are more than a thread's registers hold where
-        accumulators and rows leave few (256x64): up to 9 words spilled, every k-tile. Of 16-bit
-        data, which nothing rounds in between, the compiler multiplies before it copies, and only
-        masks of several digits were too much.
+        If accumulators and rows leave few registers (256x64), the copies' addresses do not fit
+        beside the fragments of two k-blocks: up to 9 words spilled per k-tile. In 16 bits nothing
+        is rounded in between, so the compiler multiplies before it copies, and only row masks of
+        several fields spilled.
         """
         full = self.tile.registers > MOST_REGISTERS - 8
         return full and (self.data.bytes == 4 or len(a.operand.fields) > 1)
@@ -174,9 +175,9 @@ class MainloopSm80:
 def _share(
     a: CpAsyncLoad, b: CpAsyncLoad, columns: list[list[Column]], part: int, parts: int
 ) -> list[Callable[[Any, Any], None]]:
-    """Return the copies of part number ``part`` of ``parts`` of a k-tile, those of A first.
+    """Return the copies in part ``part`` of ``parts`` of a k-tile, A's before B's.
 
-    Parts share ``columns``, which a single part finds beside its copies.
+    Several parts share ``columns``; a single part computes them as it copies.
     """
     if parts == 1:
         return [a.copy, b.copy]

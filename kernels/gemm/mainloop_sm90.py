@@ -1,12 +1,12 @@
 """The Hopper mainloop: producer warps load k-tiles, consumer warpgroups multiply them by ``wgmma``.
 
-``wgmma`` reads shared memory, so consumers hold only accumulators, and the producer warps pay for
-addresses and masks. Operands of tf32 are rounded first: TMA rounds as it copies; without TMA, B is
-rounded in the producer's registers and A in the consumers'.
+``wgmma`` reads operands from shared memory, so consumers keep only accumulators in registers, and
+producer warps keep addresses and masks. tf32 operands are rounded first: TMA rounds as it copies;
+without TMA, the producer rounds B in registers, and the consumers round A in theirs.
 
-``wgmma`` may start at any row of a tile. So with halo reuse a stage is a tile of A with a few more
-rows, and a tile of B for each tap that it serves. TMA im2col loads those rows like any others: they
-are consecutive pixels.
+``wgmma`` can start at any row of a tile. So with halo reuse, a stage holds a tile of A with a few
+extra rows, and a tile of B for each tap that A serves. TMA im2col loads the extra rows like any
+others: they are consecutive pixels.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from .tma import TmaLoad, TmaTiledLoad
 from .tma_im2col_copy import LoadOfA, LoadOfB, TmaIm2colLoad, TmaRowsLoad, TmaSumLoad
 from .wgmma import WarpgroupMultiplier
 
-GATHERED_ROWS = 128  # of a tile that is gathered by whole lines: rows are looked up more often
+GATHERED_ROWS = 128  # most rows to gather by whole lines: each thread then looks up more rows
 
 
 class MainloopSm90:
     """Multiplies a CTA's tiles of two operands into register accumulators, warp-specialised.
 
     Warp roles:
-        warps 0 .. mma_threads / 32: consumers, in warpgroups; of ping-pong, twice as many.
-        the warps after them: the producer, a warpgroup, half of one or one warp.
+        warps 0 .. mma_threads / 32 - 1: consumer warpgroups; with ping-pong, twice as many.
+        the warps after them: the producer: a warpgroup, half a warpgroup or one warp.
 
     Pipelines:
         producer -> consumers, ``TileConfig.stages`` deep; ``Pipeline`` lists who arrives where.
@@ -61,8 +61,8 @@ class MainloopSm90:
 
         wait 0, wgmma 0 | wait 1, wgmma 1, release 0 | wait 2, wgmma 2, release 1 | ... | epilogue
 
-    Constraints: sm_90a, and ``planning/legality.py``. ``tools/ptx_sim`` runs one without a GPU; to
-    profile one, run ``python benchmarks/bench_template.py`` under ncu, kernel ``ImplicitGemm``.
+    Constraints: sm_90a; ``planning/legality.py``. ``tools/ptx_sim`` runs it without a GPU. To
+    profile it, run ``python benchmarks/bench_template.py`` under ncu, kernel ``ImplicitGemm``.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class MainloopSm90:
             taps, blocks = spec.tile.halo_taps, spec.tile.k * data.bytes // BLOCK_BYTES
             every = Columns(0, spec.tile.n), Blocks(0, blocks)
             self.runs = (Run(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
-        # wgmma does not transpose 32 bits: producers do, with the B that they round, and consumers,
-        # which read A word by word.
+        # wgmma cannot transpose 32-bit operands: producers transpose B as they round it, consumers
+        # transpose A as they read it word by word.
         self.rounds = data.element is TFloat32
         self.along = (spec.along[0], 1) if self.rounds else spec.along
         in_registers = self.rounds and not tma[0]
@@ -95,18 +95,18 @@ class MainloopSm90:
         self.pipeline = Pipeline(spec.tile, mbarriers)
 
     def _read(self, along: int) -> str:
-        """Return how an operand that runs along a mode is read from shared memory."""
+        """Return how an operand that is contiguous along a mode is read from shared memory."""
         return "words" if along == 0 and self.rounds else "matrices"
 
     @property
     def storing(self) -> int:
-        """Return how many threads round B and store it to shared memory."""
+        """Return the number of threads that round B and store it to shared memory."""
         return self.tile.producer_threads if self.rounds and not self.tma[1] else 0
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether a warpgroup skips taps that its own rows lack but other rows of the tile
-        have. It needs ``OWN_ROWS`` rows and all columns. With A in registers this was 5% slower.
+        """Return whether a warpgroup skips taps that only other warpgroups' rows have. It must have
+        ``OWN_ROWS`` rows and all columns. With A in registers, skipping was 5% slower.
         """
         tile = self.tile
         alone = tile.warps[1] == 1 and tile.m * WARPGROUP == OWN_ROWS * tile.mma_threads
@@ -114,24 +114,24 @@ class MainloopSm90:
 
     @property
     def fences(self) -> bool:
-        """Return whether a proxy fence is needed: ``wgmma`` reads shared memory that threads wrote.
-        Data that TMA copied, and an A that consumers read into registers, need none.
+        """Return whether ``wgmma`` reads shared memory that threads wrote, and so needs a proxy
+        fence. Data from TMA needs none, nor does an A that consumers read into registers.
         """
         a_by_threads = not self.tma[0] and not self.multiplier.rounds
         return a_by_threads or not self.tma[1]
 
     @property
     def loading(self) -> int:
-        """Threads that load: where TMA brings both operands, one warp."""
+        """Return the number of threads that load: one warp if TMA loads both operands."""
         return WARP if all(self.tma) else self.tile.producer_threads
 
     def cp_async_load(
         self, operand: Operand, shared: SharedTile, first: Any, tid: Any
     ) -> CpAsyncLoad:
-        """Return a thread's share of loading tiles of ``operand``, from row ``first`` of the GEMM.
+        """Return a thread's loads of tiles of ``operand`` from row ``first`` of the GEMM on.
 
-        Only producer threads load, but every thread holds the rows of one of them: so all threads
-        together find the active taps of the tile.
+        Only producer threads load, but every thread holds the rows of one producer thread, so that
+        all threads help to find the tile's active taps.
         """
         tile, threads = self.tile, self.tile.producer_threads
         if self.rounds and shared is self.s_b:
@@ -143,11 +143,11 @@ class MainloopSm90:
         return CpAsyncLoad(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
     def gathers_lines(self, operand: Operand, shared: SharedTile) -> bool:
-        """Return whether gathered rows are copied by whole lines.
+        """Return whether gathered rows are copied in whole lines.
 
         In tf32, half lines are up to 8% faster (128x128, example 59); kernel maps were raced with
         whole lines. In sums over pairs, whole lines are 10% faster for rows of 64 channels, 6%
-        slower for shorter rows, and between 10% faster and 11% slower for longer ones (H100).
+        slower for shorter rows, and 10% faster to 11% slower for longer ones (H100).
         """
         if operand.along == 0:
             line = shared.columns * self.data.bytes == 16 * THREADS_PER_LINE
@@ -157,7 +157,7 @@ class MainloopSm90:
     def tma_tiled_load(
         self, made: tuple[Any, Any], found: Boxes, first: Any, group: Any, tid: Any
     ) -> TmaTiledLoad:
-        """Return the TMA load of tiles of B; ``made`` are its copy atom and coordinates."""
+        """Return B's TMA tiled load; ``made`` is its copy atom and coordinate tensor."""
         number = tid - self.tile.consumer_threads
         return TmaTiledLoad(made, found, self.s_b, number, first, group, self.spec)
 
@@ -171,7 +171,7 @@ class MainloopSm90:
         group: Any,
         tid: Any,
     ) -> TmaIm2colLoad:
-        """Return the load of tiles by TMA im2col."""
+        """Return an operand's TMA im2col load."""
         of = atom, found, args, shared, tid - self.tile.consumer_threads
         if self.along == (0, 0):
             return TmaSumLoad(*of, self.tile.k, first, group)
@@ -190,14 +190,14 @@ class MainloopSm90:
         acc: Any,
         meanwhile: Callable[[], None],
     ) -> None:
-        """Accumulate ``count`` k-tiles of one output tile, from number ``begin`` on.
+        """Accumulate ``count`` k-tiles of one output tile from number ``begin`` on.
 
         Consumers call ``meanwhile`` before their first wait.
         """
         tile = const_expr(self.tile)
-        if const_expr(len(k_tiles.present) == 0):  # else all have met to find the active taps
+        if const_expr(len(k_tiles.present) == 0):  # else finding active taps has synchronised
             cute.arch.sync_threads()
-        # Of no k-tile at all, the one past the last column is multiplied: zeros.
+        # With no k-tiles, multiply the one past the last column: zeros.
         count = cutlass.max(Int32(count), Int32(1))
         load = Producer(self, a, b, k_tiles).load
         multiply = Consumer(self, a, b, k_tiles, acc).multiply
@@ -208,14 +208,14 @@ class MainloopSm90:
 
     @cute.jit
     def prepare(self, a: LoadOfA, b: LoadOfB, tid: Any) -> None:
-        """Initialize mbarriers and prefetch TMA descriptors, which no other kernel writes. All
-        threads synchronise before the mainloop.
+        """Initialize mbarriers and prefetch TMA descriptors, which no other kernel writes, so that
+        this may precede the PDL wait. All threads synchronise before the mainloop.
         """
         by_tma: Any = const_expr([load for load in (a, b) if isinstance(load, TmaLoad)])
         for load in by_tma:
             load.prefetch()
-        # Copies arrive by themselves; a warp arrives when its threads have stored what they
-        # rounded, and a thread that expects the bytes of TMA.
+        # Arrivals per stage: each producer thread's cp.async, each warp that stores rounded data,
+        # and the thread that expects the TMA bytes.
         asynchronous = const_expr(0 if all(self.tma) else self.tile.producer_threads)
         arrivals = const_expr(asynchronous + self.storing // WARP + any(self.tma))
         self.pipeline.initialize(arrivals, tid)

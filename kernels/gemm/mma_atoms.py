@@ -1,8 +1,8 @@
-"""MMA atoms: the instruction that multiplies each type of data, and what it takes in registers.
+"""MMA atoms: the instruction that multiplies each data type, and its register fragments.
 
-A new type is a new row of ``MULTIPLY``. Tensor cores take k-blocks of 32 bytes a row, whatever the
-type; 8-bit data have the fragments of 16-bit data, two to an element. The element of 4-bit data is
-a byte, a pair of numbers along k: what copies and reads bytes does not know, only the tensor core.
+To add a type, add a row to ``MULTIPLY``. Tensor cores take k-blocks of 32 bytes per row, whatever
+the type; 8-bit data use the fragments of 16-bit data, two numbers per element. An element of 4-bit
+data is a byte, a pair of numbers along k: only the MMA instruction sees the pair.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Data:
     """A type that kernels multiply.
 
     Args:
-        element: of memory, and of shared memory.
-        memory: of the tensor argument, where that is another (fp8 arrives as bytes).
-        accumulator: the type of sums.
-        instruction: of a warp, "" for cute's own, or the CUDA cores' for fp64.
+        element: the type in global and shared memory.
+        memory: the type of the tensor argument, if it differs (fp8 arrives as bytes).
+        accumulator: the type of the accumulators.
+        instruction: the warp's MMA in PTX; "" for CuTe's own atom, or the CUDA cores for fp64.
     """
 
     name: str
@@ -67,7 +67,7 @@ MULTIPLY = {
         Data("float16", Float16, Float32),
         Data("bfloat16", BFloat16, Float32),
         Data("tfloat32", TFloat32, Float32, memory=Float32),
-        Data("float32", TFloat32, Float32, memory=Float32),  # as three products of tf32
+        Data("float32", TFloat32, Float32, memory=Float32),  # three tf32 products
         Data("float64", Float64, Float64),
         Data("int8", Int8, Int32, instruction=_MMA_8_BIT + "s32.s8.s8.s32"),
         Data("int4", Int8, Int32, instruction=_MMA_4_BIT + "s32.s4.s4.s32"),
@@ -82,7 +82,7 @@ class Stored:
     """A type that results are stored in."""
 
     element: Any
-    memory: Any = None  # of the tensor argument, where that is another
+    memory: Any = None  # the type of the tensor argument, if it differs
 
     @property
     def argument(self) -> Any:
@@ -102,11 +102,11 @@ OUTPUT = {
 
 
 class Multiplier:
-    """The tiled MMA of a CTA for a type, and what is done with fragments before it."""
+    """The tiled MMA of a CTA for a data type, and the rounding of fragments in front of it."""
 
     def __init__(self, data: Data, tile: TileConfig, arch: int) -> None:
         self.data, self.arch = data, arch
-        # What fragments are counted in: of 8-bit data, pairs.
+        # The element of a fragment; 8-bit data go as pairs of 16 bits.
         self.unit = Float16 if data.bytes == 1 else data.element
         if data.element is Float64:
             op: Any = MmaUniversalOp(Float64)
@@ -118,14 +118,14 @@ class Multiplier:
             else:
                 op = warp.MmaF16BF16Op(self.unit, Float32, (16, 8, 16))
             atoms = (tile.warps[0], tile.warps[1], 1)
-            # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both; of a
-            # tile of 8 columns there is one.
+            # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both; a tile
+            # of 8 columns has one.
             columns = min(16 * tile.warps[1], tile.n)
             permutation = (16 * tile.warps[0], columns, op.shape_mnk[2])
         self.mma = cute.make_tiled_mma(op, cute.make_layout(atoms), permutation_mnk=permutation)
 
     def read(self, along: int) -> str:
-        """Return how fragments of an operand that runs along a mode are read from shared memory."""
+        """Return how fragments of an operand contiguous along a mode are read from smem."""
         if self.data.element is Float64:
             return "rows" if along == 1 else "lines"
         return "words" if along == 0 and self.data.bytes == 4 else "matrices"
@@ -147,19 +147,18 @@ class Multiplier:
             cute.gemm(self.mma, acc, a, b, acc)
 
     def _round(self, block: Any) -> None:
-        """Round fp32 data to tf32, to nearest: the tensor cores would truncate."""
+        """Round fp32 data to the nearest tf32: the tensor cores would truncate."""
         as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
         for i in range(cute.size(block)):
             as_bits[i] = round_to_tf32(as_float[i], self.arch)
 
     def _in_three_products(self, acc: Any, a: Any, b: Any) -> None:
-        """Multiply fp32 data as two tf32 numbers each; the smallest of their four products is
-        dropped.
+        """Multiply fp32 data as two tf32 numbers each, without the smallest of the four products.
 
-        Tensor cores cut sums off instead of rounding them, which over a long sum adds up to 30
-        times the error of fp32. So they only add the products of one k-block; that is added to the
-        accumulators by the CUDA cores, which round. Infinity times a rest of 0 would be no number,
-        where the sum is infinite: rests are multiplied by what is finite alone.
+        Tensor cores truncate sums instead of rounding them, which over a long sum adds up to 30
+        times the error of fp32. So they sum one k-block only, and the CUDA cores, which round, add
+        that to the accumulators. Infinity times a remainder of 0 would be NaN where the sum is
+        infinite, so remainders multiply finite parts only.
         """
         (finite_a, rest_a), (finite_b, rest_b) = _split(a, self.arch), _split(b, self.arch)
         for n in range(cute.size(acc, mode=[2])):
@@ -184,13 +183,13 @@ class Multiplier:
 
 
 def multiply_16_bit(dtype: Any, a: list[Any], b: list[Any], sums: list[Any]) -> list[Any]:
-    """``sums + a * b`` of one warp's 16 x 8 x 16 fragments of fp16 or bf16, as registers."""
+    """Return ``sums + a * b`` of one warp's 16 x 8 x 16 fp16 or bf16 fragments, as registers."""
     return multiply_words(dtype, a, b, sums)
 
 
 def multiply_words(dtype: Any, a: list[Any], b: list[Any], sums: list[Any]) -> list[Any]:
-    """``sums + a * b`` of one warp's 16 x 8 fragments, as registers: k is 32 bytes of 4 registers
-    of A, 16 of 2."""
+    """Return ``sums + a * b`` of one warp's 16 x 8 fragments, as registers; k is 32 bytes with four
+    registers of A, 16 bytes with two."""
     name = _WORDS[dtype]
     k = 8 * len(a) * 8 // dtype.width
     return _multiply(
@@ -202,7 +201,7 @@ _WORDS = {Float16: "f16", BFloat16: "bf16", TFloat32: "tf32"}
 
 
 def load_matrices(address: Any, count: int = 4, *, transposed: bool = True) -> list[Any]:
-    """``count`` 8 x 8 matrices of 16-bit elements, each row at the address of a lane."""
+    """Load ``count`` 8 x 8 matrices of 16-bit elements: each lane's address is that of a row."""
     names = ", ".join(f"${i}" for i in range(count))
     words = llvm.StructType.get_literal([Int32.mlir_type] * count)
     found = llvm.inline_asm(
@@ -223,7 +222,7 @@ def load_matrices(address: Any, count: int = 4, *, transposed: bool = True) -> l
 def _multiply(
     instruction: str, kind: Any, sums: list[Any], a: list[Any], b: list[Any]
 ) -> list[Any]:
-    """One MMA instruction on registers."""
+    """Issue one MMA instruction on registers."""
     letter = "r" if kind is Int32 else "f"
     counts, operands, first = (4, len(a), len(b), 4), [], 0
     for count in counts:
@@ -248,14 +247,14 @@ def _registers(fragment: Any, kind: Any) -> list[Any]:
 
 
 def _one(tensor: Any) -> Any:
-    """A tensor with a further mode of extent 1."""
+    """Append a mode of extent 1 to a tensor."""
     layout = cute.append(tensor.layout, cute.make_layout(1, stride=0))
     return cute.make_tensor(tensor.iterator, layout)
 
 
 def _split(block: Any, arch: int) -> tuple[Any, Any]:
-    """Split fp32 data into its finite part and that part rounded to tf32, since tensor cores
-    truncate the last 13 bits. Infinities and NaNs give zeros for both.
+    """Return fp32 data, and the remainder that the tensor cores lose as they truncate its last 13
+    bits, rounded to tf32. In place of infinities and NaNs both have zeros.
     """
     finite, rest = cute.make_fragment_like(block), cute.make_fragment_like(block)
     as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
@@ -272,8 +271,8 @@ def _split(block: Any, arch: int) -> tuple[Any, Any]:
 
 
 def round_to_tf32(x: Any, arch: int) -> Int32:
-    """The bits of ``x``, an fp32 number or its bits, rounded to tf32: one instruction on Hopper,
-    which has ``.rn``; else two."""
+    """Round ``x``, an fp32 number or its bits, to tf32 and return the bits: one instruction on
+    Hopper, which has ``.rn``; else two."""
     mode = "rn" if arch >= 90 else "rna"
     bits = llvm.inline_asm(
         Int32.mlir_type,

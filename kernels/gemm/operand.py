@@ -2,21 +2,20 @@
 
 An operand's layout is a chain of bounded maps (see ``layoutconv.view.gemm_view``). A layout is a
 sum over its modes, so the coordinate of (row, column) is ``coordinate(row) + coordinate(column)``
-on its way through every affine map, up to the index buffer if there is one, else to memory.
+through every affine map: up to the index buffer if there is one, else up to memory.
 
-Columns are the mode that runs along memory, read in vectors; rows are the other one. An operand
-that is contiguous along GEMM-K has its rows in GEMM-M (or N), one that is contiguous along GEMM-M
-has its columns there. What does not move along k is computed once, before the main loop:
+*Columns* are the contiguous mode, read in vectors; *rows* are the other mode. A K-major operand has
+its rows along GEMM-M (or N); an M- or N-major operand has its columns there. The part of an address
+that does not move along k is computed once, before the mainloop:
 
-* of rows (k runs along memory), the row's part of the coordinate, and whether row + column is
-  inside the bounds: that depends, for each coordinate mode, on a few deltas that are known while
-  compiling, so a row carries one bit per tap, the *mask predicate*, or, where the taps are many,
-  one per value of each of their digits;
-* of columns (k runs across memory), the column's part; then the bounds are compared, coordinate by
-  coordinate.
+* K-major: the row's part of the coordinate, and whether row + column is in bounds. For each
+  coordinate mode, the latter depends on a few deltas that are known at compile time, so a row
+  carries one bit per tap, the *mask predicate*, or, with many taps, one bit per value of each digit
+  of the tap;
+* M- or N-major: the column's part. Bounds are then compared coordinate by coordinate.
 
-What an index buffer holds is one more coordinate, checked against the storage like any other: an
-absent row is -1, and -1 is outside.
+An index entry is one more coordinate, checked against the storage like any other: an absent row is
+-1, which is out of bounds.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ from layoutconv.view.vectors import is_open_run
 
 from ..common.arguments import Arguments, Extent
 
-MASK_BITS = 64  # of a row's mask
+MASK_BITS = 64  # most bits of a row's mask
 
 
 @dataclass(frozen=True)
 class Field:
     """Bits of a row's mask: one for each value of one digit of the column."""
 
-    first: int  # its first bit
-    extent: int  # of the digit
-    length: int  # columns that the digit's unit is
-    modes: frozenset[int]  # of the coordinate that the digit moves, and the row too
+    first: int  # number of the field's first bit
+    extent: int  # values of the digit
+    length: int  # columns per unit of the digit
+    modes: frozenset[int]  # coordinate modes that both the digit and the row move
 
 
 @dataclass
@@ -62,37 +61,37 @@ class Row:
     """A row of an operand: the hoisted part of its address, and its tap mask."""
 
     linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
-    behind: Any  # what the row adds to the offset behind the index buffer
-    mask: Any  # bits of the fields: row + delta is inside the bounds
-    coords: Any  # the row's part of the coordinate, for modes that the mask does not hold
+    behind: Any  # row's part of the memory offset that no index entry names; None: no gather
+    mask: Any  # bits of the fields: row + delta is in bounds
+    coords: Any  # the row's part of the coordinate, for modes that the mask does not cover
 
 
 @dataclass
 class Column:
     """A column of an operand: the deltas that it adds to any row."""
 
-    linear: Any  # to Row.linear
-    behind: Any  # to the offset behind the index buffer
-    bits: list[Any]  # of Row.mask, one of each field, that have to be set
-    valid: Any  # None where every tile is full
-    coords: Any
+    linear: Any  # added to Row.linear
+    behind: Any  # added to Row.behind
+    bits: list[Any]  # numbers of the bits of Row.mask that must be set, one per field
+    valid: Any  # whether the column exists; None if every tile is full
+    coords: Any  # the column's part of the coordinate; None if no mode needs it
 
 
 class Operand:
     """One operand while a kernel is traced: addresses and predicates of its elements.
 
     Args:
-        layout: from (m, k), or (m, k, l), to memory; of B (n, k), of D (m, n).
+        layout: from (m, k), or (m, k, l), to memory; (n, k) for B, (m, n) for D.
         args: the runtime integers of the launch.
         pointer: to the memory of the operand.
         index: int32 pointer to its index buffer; None without one.
         along: the contiguous mode, 1 or 0.
-        vector: contiguous elements of one access along it.
+        vector: elements of one access along that mode.
         column_tile: columns of a CTA's tile.
         group: the coordinate of the mode l.
 
     Attributes:
-        hoist_rows: rows stay the same along k: k is contiguous, or n of D.
+        hoist_rows: whether rows stay fixed for the whole mainloop: k (n of D) is contiguous.
     """
 
     def __init__(
@@ -138,10 +137,10 @@ class Operand:
     # -- while compiling: which bounds are checked, and how --------------------------------------
 
     def _checks(self) -> tuple[list[Field], list[int], list[int]]:
-        """Return how bounds are checked: by fields of the mask, by row alone, coordinate by
-        coordinate.
+        """Return the fields of the mask, the coordinate modes that the row alone decides, and the
+        modes to compare at each access.
 
-        A mode that the row does not move is inside by construction (``check_view`` sees to that).
+        A mode that the row does not move is in bounds by construction (``check_view`` ensures it).
         """
         vector, *digits = flatten(self.col_stride)
         moved = _modes(self.row_stride)
@@ -155,7 +154,9 @@ class Operand:
         return fields, sorted(moved - tapped - live), sorted(live)
 
     def _fields(self, by_digit: list[set[int]]) -> list[Field]:
-        """One field for all taps if they fit; else one per digit, if no two move the same mode."""
+        """Return one field for all taps if they fit, else one per digit if no two digits move the
+        same mode.
+        """
         tapped = frozenset().union(*by_digit)
         if not tapped:
             return []
@@ -172,7 +173,9 @@ class Operand:
         return fields
 
     def _deltas(self, field: Field, mode: int) -> dict[int, int]:
-        """The distinct deltas of a coordinate mode over a digit, with the bits of their values."""
+        """Return the distinct deltas of a coordinate mode over a digit, each with the bits of the
+        values that give it.
+        """
         deltas: dict[int, int] = {}
         for value in range(field.extent):
             delta = self._col_coords(value * field.length)[mode]
@@ -182,7 +185,7 @@ class Operand:
     def _strays(self) -> bool:
         """Return whether a row can be out of bounds by itself, whatever the column.
 
-        Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
+        It cannot if one mode of the row moves the coordinate in steps of 1 from 0 to its extent.
         """
         extents: dict[int, list[str]] = {mode: [] for mode in self.by_row}
         for extent, d in paired_leaves(self.row_shape, self.row_stride):
@@ -196,7 +199,7 @@ class Operand:
         )
 
     def _column_strides(self) -> tuple[Any, Any]:
-        """Shape and stride of the column's part of an offset (of a position, where one gathers)."""
+        """Shape and stride of the column's part of an offset (if gathered, an index position)."""
         shape, of_domain = self._columns()
         stride = self.args.stride(of_domain, Int32)
         for stage in (*self.fold, *(() if self.gather else (self.storage,))):
@@ -205,13 +208,13 @@ class Operand:
             stride = map_leaves(lambda d, after=after: d.value * after[d.path[0]], stride)
         static = all(isinstance(d, int) for d in flatten(stride))
         if static and stride == compact_stride(shape):
-            return self.col_count, 1  # of weights: the column is the offset
+            return self.col_count, 1  # weights, say: the column is the offset
         return shape, stride
 
     def _columns(self) -> tuple[Any, Any]:
-        """Shape and stride of the columns in the domain. Where one gathers, taps that move one mode
-        are coalesced: the index of a kernel map has them side by side, so that an entry's position
-        takes no division by the extents of the filter.
+        """Shape and stride of the columns in the domain. If the operand gathers, taps that move one
+        mode are coalesced: a kernel map's index has them side by side, so that an entry's position
+        takes no division by the filter's extents.
         """
         vector, *taps = flatten(self.col_shape)
         first, *steps = flatten(self.col_stride)
@@ -223,8 +226,8 @@ class Operand:
         return (vector, *flatten(found.shape)), (first, *flatten(found.stride))
 
     def _row_step(self) -> Any:
-        """Return the distance of neighbouring rows in memory if it is constant, else None. It is
-        derived from symbolic extents, so that it holds for every size that the kernel serves.
+        """Return the distance of neighbouring rows in memory if it is constant, else None. Derived
+        from symbolic extents, it holds for every size that the kernel serves.
         """
         if self.gather or self.live or self.fields or self.strays or self.group is not None:
             return None
@@ -244,7 +247,7 @@ class Operand:
     def _uniform(self) -> bool:
         """Return whether the columns of one tap are contiguous in memory and share one predicate.
 
-        Always so where a vector has several elements.
+        This is always so if a vector has several elements.
         """
         step = flatten(self.col_linear[1])[0]
         if self.gather and isinstance(step, ScaledBasis):
@@ -278,14 +281,14 @@ class Operand:
         return ArithmeticTuple((0,) * len(self.bounds)) + part
 
     def _folded(self, coords: Any) -> Any:
-        """The row's part after the maps that lie before memory, or before the index buffer."""
+        """The row's part after all maps in front of memory, or of the index buffer."""
         for stage in self.fold:
             stride = self.args.stride(stage.layout.stride, Int32)
             coords = crd2idx(tuple(coords), stage.layout.shape, stride) + _offset(stage.offset)
         return coords
 
     def _memory(self, coords: Any) -> Any:
-        """The offset in memory, in elements, of a coordinate of the storage: 64 bits wide."""
+        """The 64-bit offset in memory, in elements, of a coordinate of the storage."""
         wide = tuple(c if isinstance(c, int) else Int64(c) for c in coords)
         shape = self.storage.layout.shape
         return crd2idx(wide, shape, self.args.stride(self.storage.layout.stride, Int64))
@@ -293,7 +296,7 @@ class Operand:
     # -- in the kernel ---------------------------------------------------------------------------
 
     def row(self, m: Any) -> Row:
-        """Everything about row ``m`` that does not depend on the column."""
+        """Compute everything about row ``m`` that does not depend on the column."""
         if self.row_step is not None:
             return Row(Int64(m) * self.row_step, None, self._mask(m, None), None)
         coords = self._row_coords(m)
@@ -301,12 +304,12 @@ class Operand:
         folded = self._folded(coords)
         if not self.gather:
             return Row(self._memory(folded), None, mask, coords)
-        # A row past the last stands at position 0: its entries may be read, so no branch is needed.
+        # A row past the last uses position 0: its entries may be read, so no branch is needed.
         position = folded[0] & ~_outside(m, self.row_count, Int32)
         return Row(position, self._memory((0, *folded[1:])), mask, coords)
 
     def _mask(self, m: Any, coords: Any) -> Any:
-        """One bit per value of every field's digit; without fields one bit, for the row itself."""
+        """The row's mask: a bit per value of every field; without fields one bit, for the row."""
         word = Int64 if self.mask_bits > 32 else Int32
         everything = (1 << self.mask_bits) - 1
         mask = word(_signed(everything, word)) & ~_outside(m, self.row_count, word)
@@ -324,7 +327,7 @@ class Operand:
         return mask
 
     def column(self, k: Any) -> Column:
-        """Everything about column ``k`` that does not depend on the row."""
+        """Compute everything about column ``k`` that does not depend on the row."""
         linear, behind = (
             crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]),
             None,
@@ -337,31 +340,31 @@ class Operand:
         return Column(linear, behind, [self._bit(field, k) for field in self.fields], valid, coords)
 
     def _bit(self, field: Field, k: Any) -> Any:
-        """The bit of a field that answers for column ``k``."""
+        """The number of a field's bit for column ``k``."""
         digit = divmod(k, Extent(field.length))[0]
         if field.length * field.extent < self.col_count:
             digit = divmod(digit, Extent(field.extent))[1]
-        elif self.ragged:  # past the last column: any bit will do, but none beyond the mask
+        elif self.ragged:  # past the last column any bit will do, but it must be in the mask
             digit = digit & ~((Int32(field.extent - 1) - digit) >> 31)
         return field.first + digit
 
     def absent(self, row: Row, col: Column) -> Any:
-        """Negative if row + column is outside the bounds of the first map, else 0 or more."""
+        """Return a negative number if row + column is out of the first map's bounds, else >= 0."""
         first, *rest = col.bits or [0]
         bits = row.mask >> first
         for position in rest:
             bits = bits & (row.mask >> position)
         word = Int32(bits & 1) - 1
-        for i in self.live:  # a sign bit for both ends
+        for i in self.live:  # one sign bit tests both bounds
             x = row.coords[i] + col.coords[i]
             word = word | x | (self.args.integer(self.bounds[i], Int32) - 1 - x)
         return word if col.valid is None else word | (Int32(col.valid) - 1)
 
     def load_index(self, row: Row, col: Column, *, written: bool) -> Int32:
-        """Return what the index buffer holds for row + column, -1 where that is outside.
+        """Return the index entry of row + column, -1 if that is out of bounds.
 
-        It has no branch, so that many loads are in flight: a predicated-off look-up reads entry 0.
-        The value for rows past the last matters only if rows are ``written``.
+        There is no branch, so that many loads are in flight: a predicated-off look-up reads entry
+        0. Rows past the last must get -1 only if rows are ``written``.
         """
         position = row.linear + col.linear
         unchecked = self.hoist_rows and not (written or self.fields or self.live or self.strays)
@@ -378,7 +381,7 @@ class Operand:
     def offset(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
         """The offset in memory of the vector at (row, column), in elements, and its predicate.
 
-        ``index`` is what ``load_index`` read, where there is an index buffer.
+        ``index`` is the entry that ``load_index`` returned, if there is an index buffer.
         """
         if not self.gather:
             return row.linear + col.linear, self.absent(row, col) >= 0
@@ -389,7 +392,7 @@ class Operand:
         """The offset of the row that an index entry names, and its predicate."""
         extent = self.args.integer(self.storage.layout.shape[0], Int32)
         named = self._memory((index, *(0 for _ in self.storage.layout.shape[1:])))
-        return named, Uint32(index) < Uint32(extent)  # -1 is the largest of all
+        return named, Uint32(index) < Uint32(extent)  # -1 is the largest unsigned number
 
     @property
     def lacks_first(self) -> Any:
@@ -401,13 +404,13 @@ class Operand:
         if not self.gather:
             offset, there = self.offset(row, col)
             return self.at(self.pointer, offset), there
-        # The part that all rows share comes first: a row then takes one multiply-add.
+        # Add the part that all rows share first: each row then takes one multiply-add.
         named, there = self._named(index)
         behind = self.at(self.pointer, col.behind)
         return self.at(self.at(behind, row.behind), named), there
 
     def at(self, pointer: Any, offset: Any) -> Any:
-        """An offset from a pointer, as aligned as vectors are."""
+        """Add an offset to a pointer, assumed to be a multiple of the vector."""
         return pointer + cute.assume(Int64(offset), divby=self.vector)
 
 
@@ -424,7 +427,7 @@ def _offset(offset: Any) -> Any:
 
 
 def _outside(x: Any, extent: Any, word: Any) -> Any:
-    """All ones where x is not in [0, extent), else zero: one sign bit for both ends."""
+    """All ones if x is not in [0, extent), else zero: one sign bit tests both bounds."""
     return word((x | (extent - 1 - x)) >> 31)
 
 

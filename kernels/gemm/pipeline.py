@@ -1,4 +1,4 @@
-"""Pipelines of mbarriers between warps: stages of k-tiles, and the turns of ping-pong consumers."""
+"""mbarrier pipelines between warps: stages of k-tiles, and the turns of ping-pong consumers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from layoutconv.planning.tile import TileConfig
 
 
 class PipelineState:
-    """A place in a ring of stages: the ``index`` of a stage, and the parity of its ``phase``.
+    """A position in the ring of stages: the ``index`` of a stage, and the parity of its ``phase``.
 
-    Loops carry it, as they carry an integer.
+    Dynamic loops carry it like an integer.
     """
 
     def __init__(self, stages: int, index: Any, phase: Any) -> None:
@@ -22,7 +22,9 @@ class PipelineState:
 
     @classmethod
     def of_producer(cls, stages: int) -> PipelineState:
-        """Where a producer starts: the phase before the first, in which all stages are empty."""
+        """The producer's initial state: phase parity 1, so that the first waits find all stages
+        empty.
+        """
         return cls(stages, Int32(0), Int32(1))
 
     @classmethod
@@ -30,13 +32,13 @@ class PipelineState:
         return cls(stages, Int32(0), Int32(0))
 
     def next(self) -> PipelineState:
-        """The stage after this one; its phase is another every time around the ring."""
+        """The state of the next stage; the phase flips each time around the ring."""
         following = self.index + 1
         wrapped = Int32(following == self.stages)
         return PipelineState(self.stages, following * (1 - wrapped), self.phase ^ wrapped)
 
     def skip(self, k_tiles: Any) -> PipelineState:
-        """The state so many k-tiles later."""
+        """The state ``k_tiles`` stages later."""
         further = self.index + k_tiles
         laps = further // self.stages
         return PipelineState(self.stages, further - laps * self.stages, self.phase ^ (laps & 1))
@@ -50,14 +52,14 @@ class PipelineState:
 
 
 class Pipeline:
-    """Stages of shared memory from a producer to consumers, and what else its mbarriers guard.
+    """The mbarriers of a warp-specialised kernel: who arrives at each, and who waits.
 
     =============  ===================================  ==========================================
     mbarrier       arrives                              waits
     =============  ===================================  ==========================================
-    full[stage]    threads of cp.async, warps that      consumers, before they multiply a stage
-                   stored what they rounded, the
-                   thread that expects bytes of TMA
+    full[stage]    threads that issue cp.async, warps   consumers, before they multiply a stage
+                   that store rounded data, the thread
+                   that expects the bytes of TMA
     empty[stage]   each consumer warp, once ``wgmma``   the producer, before it loads a stage
                    has read the stage
     resident       the thread that expects B's bytes    consumers, once (B resident)
@@ -79,12 +81,12 @@ class Pipeline:
         return self.full + 2 * self.stages
 
     def turn(self, consumer: Any) -> Any:
-        """The mbarrier at which a ping-pong consumer waits for its turn."""
+        """Return the mbarrier at which ping-pong consumer ``consumer`` waits for its turn."""
         return self.full + (self.tile.mbarriers - self.tile.consumers) + consumer
 
     @cute.jit
     def initialize(self, full_arrivals: int, tid: Any) -> None:
-        """Initialize the mbarriers, by one thread; all threads meet before one is used."""
+        """Initialize the mbarriers in thread 0; the caller synchronises the CTA before any use."""
         tile, full, empty = const_expr(self.tile), self.full, self.empty
         warps = const_expr(tile.mma_threads // WARP)
         if tid == 0:
@@ -98,21 +100,22 @@ class Pipeline:
         cute.arch.mbarrier_init_fence()
 
     def wait_for_turn(self, consumer: Any, turn: Any) -> None:
-        """Wait until the other consumer has waited for all stages of its tile; the first consumer
-        waits for nobody, once.
+        """Wait until the other consumer has waited for all stages of its tile; the first wait of
+        consumer 0 returns at once.
 
-        A stage that was full, empty and full again looks as it did before.
+        A wait tests one parity bit: without turns, a stage that was full, empty and full again
+        would look unchanged to a consumer that lags behind.
         """
         cute.arch.mbarrier_wait(self.turn(consumer), turn ^ (1 - consumer))
 
     def end_turn(self, tid: Any) -> None:
-        """Let the other consumer wait for stages: this one has waited for all of its tile."""
+        """Pass the turn to the other consumer: this one has waited for all stages of its tile."""
         other = 1 - cute.arch.thread_idx()[0] // self.tile.mma_threads
         arrive(self.turn(other), tid)
 
 
 class PipelineProducer:
-    """A pipeline as its producer sees it, made where its role begins."""
+    """The producer's side of a pipeline, made where the role's branch begins."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.full, self.empty = pipeline.full, pipeline.empty
@@ -123,7 +126,7 @@ class PipelineProducer:
 
 
 class PipelineConsumer:
-    """A pipeline as a consumer sees it, made where its role begins; see ``wait_full``."""
+    """A consumer's side of a pipeline, made where the role's branch begins; see ``wait_full``."""
 
     def __init__(self, pipeline: Pipeline, *, fence: bool) -> None:
         self.full, self.empty, self.fence = pipeline.full, pipeline.empty, fence
@@ -133,13 +136,13 @@ class PipelineConsumer:
         wait_full(self.full + state.index, state.phase, fence=self.fence)
 
     def release(self, index: Any, tid: Any) -> None:
-        """Give a stage back, which the warp has read."""
+        """Arrive at the empty mbarrier of a stage that the warp has read."""
         arrive(self.empty + index, tid)
 
 
 def wait_full(mbarrier: Any, phase: Any, *, fence: bool) -> None:
-    """Wait until a stage is full. The ``fence`` makes data that threads wrote visible to ``wgmma``,
-    the async proxy; data that TMA copied need none.
+    """Wait until a stage is full. ``fence`` makes data that threads wrote visible to the async
+    proxy, through which ``wgmma`` reads; data that TMA copied need none.
     """
     cute.arch.mbarrier_wait(mbarrier, phase)
     if fence:
@@ -148,6 +151,6 @@ def wait_full(mbarrier: Any, phase: Any, *, fence: bool) -> None:
 
 @cute.jit
 def arrive(mbarrier: Any, tid: Any) -> None:
-    """One thread of a warp arrives."""
+    """Arrive once per warp, from its first lane."""
     if tid % WARP == 0:
         cute.arch.mbarrier_arrive(mbarrier)

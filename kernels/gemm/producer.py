@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class Producer:
     """Loads the k-tiles of one output tile, each as soon as its stage is empty.
 
-    Roles: a warpgroup, half of one, or one warp (``TileConfig.load``); of a TMA copy, one elected
-    thread.
+    Roles: a warpgroup, half a warpgroup or one warp (``TileConfig.load``). One elected thread
+    issues TMA copies.
 
-    Timeline of a k-tile, whose index entries were read before: find its addresses -> acquire the
-    stage (empty mbarrier) -> expect the bytes of TMA -> read the index buffer for the next k-tile
-    -> issue copies -> arrive at the full mbarrier, as copies complete.
+    Timeline of a k-tile, whose index entries were read one k-tile earlier: compute addresses ->
+    acquire the stage (empty mbarrier) -> expect the TMA bytes, issue TMA copies -> read the index
+    entries of the next k-tile -> issue other copies -> arrive at the full mbarrier as all complete.
 
-    Constraints: loads of A read one k-tile ahead; those of B that go through registers, two
+    Constraints: A is read one k-tile ahead; B, if it goes through registers, one or two
     (``CpAsyncLoad.tiles``).
     """
 
@@ -42,14 +42,14 @@ class Producer:
 
     @cute.jit
     def load(self, begin: Any, count: Any, tid: Any, state: PipelineState) -> PipelineState:
-        """Load ``count`` k-tiles, from number ``begin`` on, from ``state`` on; return the state
-        after the last.
+        """Load ``count`` k-tiles from number ``begin`` on into the stages from ``state`` on; return
+        the state after the last.
         """
         a, k_tiles, pipeline = self.a, self.k_tiles, PipelineProducer(self.mainloop.pipeline)
         advance, ahead = k_tiles.advance, const_expr(self.b.tiles)
         read_b = self._read_b
-        first = Int32(k_tiles.first(begin))  # column of the k-tile that is loaded next
-        later = first  # and of that of B which is read next
+        first = Int32(k_tiles.first(begin))  # column of the k-tile to load next
+        later = first  # column of the k-tile of B to read ahead next
         a.read_ahead(first)
         for place in range_constexpr(ahead):
             if const_expr(place > 0):
@@ -72,7 +72,7 @@ class Producer:
 
     @cute.jit
     def load_resident_b(self, tid: Any) -> None:
-        """Load all k-tiles of B, which stay in shared memory."""
+        """Load all k-tiles of B into shared memory, where they stay."""
         tile, apart = const_expr(self.tile), const_expr(self.columns_per_tap)
         b: Any = self.b
         k_tiles, full = self.k_tiles, self.mainloop.pipeline.resident
@@ -102,15 +102,15 @@ class Producer:
         later: Any,
         state: PipelineState,
     ) -> Any:
-        """Load one k-tile; then read ahead for later ones.
+        """Load one k-tile, and read ahead for later ones.
 
-        ``order``: the function from the column of a k-tile to that of the next, and the column
-        ranges of B in this one. ``place``: the slot of what was read ahead of B. ``left``: the
-        number of k-tiles from this one on. ``first``, ``later``: the columns of this k-tile, and of
-        the one that is read ahead of B. Returns both for the next k-tile, and the next state.
+        ``order``: the function from a k-tile's column to the next one's, and the column ranges of B
+        in this k-tile. ``place``: the register slot that holds B's read-ahead. ``left``: the number
+        of k-tiles from this one on. ``first``: the column of this k-tile. ``later``: the column up
+        to which B was read ahead. Return ``first``, ``later`` and the state for the next k-tile.
         """
         advance, columns = order
-        # Names of their own: what a dynamic branch reaches through an object, the DSL would carry.
+        # Local names: the DSL would carry any object that a dynamic branch reads attributes of.
         a, b, mainloop = self.a, self.b, self.mainloop
         read_a, read_b, ahead = a.read_ahead, self._read_b, const_expr(b.tiles)
         stage, apart = state.index, const_expr(self.columns_per_tap)
@@ -123,7 +123,7 @@ class Producer:
             expect(pipeline.full + stage, size, tid - self.tile.consumer_threads)
         for load in by_tma:
             load.copy(here, stage, apart, pipeline.full + stage, columns)
-        if left > 1:  # before the copies are issued, which it would wait behind
+        if left > 1:  # before the copies: queued behind them, the read would wait
             read_a(first)
         self._issue(vectors, stage)
         for tap in range_constexpr(0 if mainloop.tma[1] else self.tile.halo_taps):
@@ -139,7 +139,7 @@ class Producer:
         return first, later, state.next()
 
     def _vectors_of_a(self, first: Any) -> Vectors:
-        """A thread's vectors of A, whose addresses are known then; none that TMA copies."""
+        """Compute the addresses of this thread's vectors of A; none if TMA loads A."""
         return self.a.vectors(first) if isinstance(self.a, CpAsyncLoad) else []
 
     def _issue(self, vectors: Vectors, stage: Any) -> None:
@@ -147,16 +147,16 @@ class Producer:
             self.a.issue(vectors, stage)
 
     def _by_tma(self) -> list[TmaLoad]:
-        """Return the loads that TMA does, but of a resident B."""
+        """Return the loads that TMA does per k-tile: not that of a resident B."""
         both = (self.a,) if self.tile.b_resident else (self.a, self.b)
         return [load for load in both if isinstance(load, TmaLoad)]
 
     def _read_b(self, first: Any, place: int) -> None:
-        """Read ahead for the load of B's k-tile at column ``first``, for each halo tap."""
+        """Read ahead B's k-tile at column ``first``, for each halo tap."""
         for tap in range(self.tile.halo_taps):
             self.b.read_ahead(first + tap * self.columns_per_tap, (tap, place))
 
 
 def _further(step: int, first: Any) -> Any:
-    """Return the column of a run's k-tile after the one at column ``first``."""
+    """Return the column of the k-tile that follows the one at column ``first`` in a run."""
     return first + step

@@ -1,10 +1,10 @@
 """Tile schedulers: which output tiles a CTA computes, and when its roles move on to the next.
 
-Where one CTA fills an SM, nothing runs beside its start and its end: the first loads are waited
-for, and the last rows are stored, by tensor cores that have nothing to do. A persistent kernel has
-as many CTAs as a GPU holds at once, and the tiles are dealt out to them: the producer warp goes
-around the ring of stages as if all of a CTA's k-tiles were of one sum, and prefetches the next tile
-while the consumers run the epilogue.
+With one CTA per SM, nothing overlaps its prologue and epilogue: the tensor cores idle while the
+first loads arrive and while the last rows are stored. A persistent kernel launches as many CTAs as
+the GPU holds at once, and each loops over output tiles. The producer warp goes around the ring of
+stages as if all k-tiles of its CTA belonged to one sum, so it prefetches the next tile while the
+consumers run the epilogue.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .mainloop_sm90 import MainloopSm90
 from .pipeline import PipelineState
 from .producer import Producer
 
-Loads = Callable[[Any, Any], tuple[Any, Any]]  # of A and of B, of the tile at a row and a column
+Loads = Callable[[Any, Any], tuple[Any, Any]]  # (m0, n0) of a tile -> the loads of A and B
 
 
 class SingleTile:
-    """The scheduler of one output tile per CTA: the tile at ``m_tile``, ``n_tile`` of a ``group``.
+    """Scheduler of one output tile per CTA: the tile at ``m_tile``, ``n_tile`` of a ``group``.
 
-    Of a sum that CTAs share, in slices or in a cluster, this CTA has the share number ``rank``.
+    ``rank``: the CTA's split-K slice, or its rank in the cluster (cluster split-K).
 
-    CTAs that share rows of A run side by side: their gathers meet in L2.
+    CTAs that share rows of A are neighbours in the grid: their gathers meet in L2.
     """
 
     def __init__(self, tile: TileConfig, n: int, *, last_first: bool) -> None:
@@ -41,24 +41,24 @@ class SingleTile:
         n_tiles = -(-n // tile.n)
         self.m_tile, self.n_tile = cta // n_tiles, cta % n_tiles
         if last_first:
-            # Rows with many taps come last in a kernel map: they start first, or all wait for them.
+            # A kernel map has the rows with most taps last: start them first, not in the tail.
             self.m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - self.m_tile
         self.m0, self.n0 = self.m_tile * tile.m, self.n_tile * tile.n
 
 
 class StaticPersistent:
-    """The static scheduler of a persistent kernel: tiles number ``cta``, ``cta + grid``, and so on.
+    """Static persistent scheduler: a CTA takes tiles ``cta``, ``cta + grid``, ``cta + 2 * grid``...
 
-    Warp roles and pipelines: those of ``MainloopSm90``; states are carried from tile to tile.
+    Warp roles and pipelines: see ``MainloopSm90``. Pipeline states carry over from tile to tile.
 
     Timeline of the producer: (resident B) -> k-tiles of tile 0 -> k-tiles of tile 1 -> ...
     Timeline of a consumer: multiply tile 0 -> epilogue -> multiply tile 1 -> epilogue -> ...
-    Timeline of two ping-pong consumers, which skip the k-tiles of each other's tiles::
+    Timeline of two ping-pong consumers, which alternate tiles and skip each other's k-tiles::
 
         consumer 0: turn | multiply 0 | epilogue 0 | turn | multiply 2 | ...
         consumer 1:        turn       | multiply 1 | epilogue 1 | turn | ...
 
-    Constraints: whole sums of one group and every tap; one TMA warp loads.
+    Constraints: one group, no split-K, no skipped taps; one TMA warp loads.
     """
 
     def __init__(self, tile: TileConfig, m: Any, n: int) -> None:
@@ -75,8 +75,8 @@ class StaticPersistent:
     def each(
         self, work: Callable[..., Any], state: tuple[Any, ...], consumer: Any = 0, of: int = 1
     ) -> None:
-        """``state = work(m0, n0, *state)`` of every tile, one after the other; of those of a
-        ``consumer``, if there are several."""
+        """Run ``state = work(m0, n0, *state)`` for each tile of this CTA in order; consumer number
+        ``consumer`` takes every ``of``-th of them."""
         place, first = self.place, self.first + consumer * self.step
         for number in cutlass.range(first, self.count, of * self.step, unroll=1):
             m0, n0 = place(number)
@@ -93,8 +93,9 @@ class StaticPersistent:
         store: Callable[[Any, Any], None],
         fetch: Callable[[Any], None],
     ) -> None:
-        """Sum all k-tiles of every tile into ``acc``, which then is to ``store``; ``fetch`` what
-        that reads of the columns: before the first wait, or once where all tiles have the same.
+        """For each tile, accumulate all k-tiles into ``acc``, then ``store`` it. ``fetch`` loads
+        the epilogue's per-column values: before each tile's first wait, or only once if there is
+        one tile along N.
         """
         a, b = loads(*self.place(self.first))
         mainloop.prepare(a, b, tid)
@@ -126,7 +127,7 @@ class StaticPersistent:
 
 
 def _nothing(n0: Any) -> None:
-    """Fetch no columns: they are there."""
+    """Fetch nothing: all tiles have the same columns, which ``run`` fetched."""
 
 
 def _load(
@@ -167,7 +168,7 @@ def _in_turn(
     state: PipelineState,
     turn: Any,
 ) -> tuple[PipelineState, Any]:
-    """The same of a ping-pong consumer, which skips the k-tiles of the other's next tile."""
+    """Wait for this ping-pong consumer's turn, run its tile, and skip the other's k-tiles."""
     mainloop.pipeline.wait_for_turn(consumer, turn)
     (following,) = multiply(m0, n0, state)
     return following.skip(count), turn ^ 1

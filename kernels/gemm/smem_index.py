@@ -1,9 +1,9 @@
-"""The kernel-map tile in shared memory: a CTA's entries of the index buffers of A and D.
+"""The kernel-map tile in shared memory: a CTA's index entries of A and D.
 
-The entries of A are read anyway to find active taps (``active_taps.py``). Producers that read them
-again from global memory, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map
-with 64 channels on an H200, a quarter with 32 channels. The entries of D, the rows to store to, are
-loaded at the same time, so that the epilogue does not wait for them.
+``active_taps.py`` reads A's entries anyway. Producers that read them again from global memory, one
+k-tile ahead, waited for the caches: a tenth of a kernel map's time with 64 channels on an H200, a
+quarter with 32 channels. D's entries, the rows to store to, are loaded at the same time, so that
+the epilogue does not wait for them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ WORD_BYTES = 4
 def keep_index(
     spec: KernelSpec, smem: Any, load: Any, d: Operand, first: Any, tid: Any
 ) -> SmemRows | None:
-    """Allocate shared memory for what a tile takes of index buffers; read that of D.
+    """Allocate shared memory for the tile's index entries, and load those of D, which it returns.
 
-    ``load`` is that of A, from row ``first`` on: it reads its entries there from now on.
+    ``load`` loads A from row ``first`` on. From now on it reads its index entries here, once
+    ``active_taps`` has written them.
     """
     tile, rows = spec.tile, None
     if d.gather:
@@ -38,10 +39,10 @@ def keep_index(
 
 
 class SmemIndex:
-    """The entries of every tap for ``rows`` rows of a tile, of ``channels`` columns a tap.
+    """A's index entries: every tap, of ``channels`` columns, for the ``rows`` rows of a tile.
 
-    A producer's thread copies rows that lie ``apart`` rows apart. Its entries of a tap lie side by
-    side here, so that it reads them at once.
+    A producer thread copies every ``apart``-th row. Its entries of one tap are contiguous here, so
+    that it reads them as vectors.
     """
 
     def __init__(self, smem: Any, entries: int, rows: int, apart: int, channels: int) -> None:
@@ -50,16 +51,16 @@ class SmemIndex:
 
     @property
     def each(self) -> int:
-        """Rows of a thread."""
+        """Return the rows per thread."""
         return self.rows // self.apart
 
     def keep(self, tap: Any, row: Any, entry: Any, mine: Any) -> None:
-        """Write the entry of a tap for a row of the tile, if it is this thread's to write."""
+        """Write the entry of a tap for a row of the tile, if ``mine``."""
         of_thread, thread = divmod(Int32(row), Extent(self.apart))
         _write(self.words + (tap * self.rows + thread * self.each + of_thread), entry, mine)
 
     def read(self, column: Any, row: Any, entries: Any) -> None:
-        """Read the entries of a column's tap for a thread's rows, from its first on."""
+        """Read the entries of a column's tap for a thread's rows; ``row`` is its first."""
         tap = divmod(column, Extent(self.channels))[0]
         vector = min(self.each & -self.each, VECTOR_BYTES // WORD_BYTES)
         at = cute.assume(tap * self.rows + row * self.each, divby=vector)
@@ -68,14 +69,14 @@ class SmemIndex:
 
 
 class SmemRows:
-    """The entries of D's index buffer for ``rows`` rows of a tile."""
+    """D's index entries for the ``rows`` rows of a tile."""
 
     def __init__(self, smem: Any, rows: int) -> None:
         self.words = smem.allocate_array(Int32, rows, byte_alignment=VECTOR_BYTES)
         self.rows = rows
 
     def fill(self, d: Operand, first: Any, threads: int, tid: Any) -> None:
-        """All threads do; who reads waits for them."""
+        """Load the entries with all threads of the CTA; readers synchronise first."""
         column = d.column(Int32(0))
         for before in range(0, self.rows, threads):
             row = before + tid

@@ -1,4 +1,4 @@
-"""Swizzled shared memory of one operand, and the arithmetic of its addresses."""
+"""Swizzled shared memory of one operand, and its address arithmetic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VECTOR_BYTES = 16
 
 
 def sync(tile: TileConfig) -> None:
-    """Wait for all threads that multiply; they have a barrier of their own where others copy."""
+    """Synchronise the threads that multiply: by a named barrier if other warps copy."""
     if tile.warp_specialized:
         cute.arch.barrier(barrier_id=1, number_of_threads=tile.mma_threads)
     else:
@@ -25,7 +25,7 @@ def sync(tile: TileConfig) -> None:
 
 
 def release_tile(tile: TileConfig) -> None:
-    """Consumers arrive: producers may read the tile that they wrote."""
+    """Consumers arrive: producers may read the tile that the consumers wrote."""
     cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.threads)
 
 
@@ -37,10 +37,10 @@ def wait_for_tile(tile: TileConfig) -> None:
 def shared_tiles(
     smem: Any, spec: KernelSpec, data: Data, along: tuple[int, int], read: Callable[[int], str]
 ) -> Any:
-    """Shared memory for all stages of A and of B, with the modes that run ``along`` it; behind them
-    lies what the epilogue's tile takes beyond.
+    """Allocate all stages of A and of B, with ``along`` their contiguous modes, and behind them the
+    bytes by which the epilogue's tile exceeds the stages.
 
-    ``read`` says how what runs along a mode is read.
+    ``read(mode)`` is how an operand that is contiguous along ``mode`` is read.
     """
     tile, found = spec.tile, []
     of_b = tile.b_resident or tile.stages
@@ -48,26 +48,26 @@ def shared_tiles(
     for (rows, stages), mode in zip(of_both, along, strict=True):
         shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
         found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))
-    if spec.bytes_past_stages:  # what is staged there must not meet mbarriers, or kept indices
+    if spec.bytes_past_stages:  # keep the staged tile off the mbarriers and the kept indices
         smem.allocate_array(Int64, spec.bytes_past_stages // 8)
     return found
 
 
 def swizzle_of(line_bytes: int) -> Any:
-    """Return how vectors of lines lie that warps read as matrices, or wgmma by descriptors."""
+    """Return the swizzle of lines that warps read by ldmatrix, or wgmma through descriptors."""
     return cute.make_swizzle(line_bytes.bit_length() - 5, 4, 3)
 
 
 class SharedTile:
-    """``stages`` tiles of rows of contiguous columns, cut into panels of one line of memory a row.
+    """``stages`` tiles of rows with contiguous columns, cut into panels that are one line wide.
 
-    A line is 64 or 128 bytes, so that 8 rows cover all banks once or twice. The swizzle permutes
-    the 16-byte vectors of a line by an XOR with the row's number. With whole lines for the rest of
-    a displacement, its part within a line is an XOR as well, where the start has zeros in those
-    bits: a thread's address is ``(start ^ part) + lines``, with ``start`` swizzled once.
+    A line is 64 or 128 bytes, so that 8 rows cover all banks once or twice. The swizzle XORs the
+    number of a 16-byte vector within its line with the row's number. A displacement is a part
+    within a line plus whole lines. Where the start has zeros in the part's bits, adding the part is
+    an XOR, too: a thread swizzles ``start`` once, and its addresses are ``(start ^ part) + lines``.
 
-    How the vectors are permuted depends on how a warp reads them: "matrices" or "rows", 8 rows of
-    one vector at once; "words", 4 rows of 8 words of 32 bits; "lines", whole lines.
+    The swizzle depends on ``read``, how a warp reads: "matrices" or "rows", 8 rows of one vector at
+    once; "words", 4 rows of 8 words of 32 bits; "lines", whole lines, not swizzled.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SharedTile:
     def tensor(self, along: int, unit: Any, count: int = 0) -> Any:
         """The tile (m, k) as a tensor of ``unit``, k (``along`` = 1) or m contiguous, not swizzled.
 
-        Of the first ``count`` of m, if so many are asked for. To be partitioned, not to be read.
+        ``count``: only the first so many of m; 0 for all. Partition it, but do not read it.
         """
         line = self.line_bytes * 8 // unit.width
         across = 1, self.rows * line
@@ -103,10 +103,10 @@ class SharedTile:
     def stages_tensor(
         self, along: int, windows: tuple[int, int, int] = (0, 1, 0), first: int = 0
     ) -> Any:
-        """All stages as a tensor (m, k, stage, window), swizzled: what wgmma reads by descriptors.
+        """All stages as a swizzled tensor (m, k, stage, window), for wgmma descriptors.
 
-        ``windows``: of so many of m, how many there are, and how many rows lie between them; from
-        the ``first`` on, whose swizzle is that of the tile's first.
+        ``windows``: extent of a window along m, number of windows, and rows from one to the next.
+        They begin at ``first`` along m, which must be swizzled like the tile's first.
         """
         count, windows_count, step = windows
         plain = self.tensor(along, self.dtype, count).layout
@@ -117,7 +117,7 @@ class SharedTile:
         return cute.make_tensor(pointer, cute.append(cute.append(plain, stage), window))
 
     def start(self, logical: Any) -> Any:
-        """The swizzled address of a logical one, both in bytes."""
+        """Swizzle a logical byte address."""
         if self.read in ("matrices", "rows"):
             return logical ^ ((logical >> 3) & (self.line_bytes - VECTOR_BYTES))
         if self.read == "words":  # rows 1, 2, 3 of four move by 4, 2, 6 vectors
@@ -125,21 +125,21 @@ class SharedTile:
         return logical
 
     def at(self, start: Any, displacement: int, stage: Any) -> Any:
-        """The address ``displacement`` logical bytes from a start, in a stage."""
+        """The address in a stage, ``displacement`` logical bytes from a swizzled ``start``."""
         part = displacement & (self.line_bytes - 1)
         return (start ^ part) + stage * self.stage_bytes + (displacement - part)
 
     def logical(self, row: Any, column: Any) -> Any:
-        """The logical address in bytes of an element of stage 0."""
+        """The logical byte address of an element of stage 0."""
         panel = column >> (self.line.bit_length() - 1)
         within = column & (self.line - 1)
         lines = panel * self.panel_bytes + row * self.line_bytes
         return Int32(self.base.toint()) + lines + within * self.bytes
 
     def displacement(self, rows: int, columns: int) -> int:
-        """Logical bytes from an element to one some rows and columns further.
+        """Logical bytes from an element to the one ``rows`` and ``columns`` further.
 
-        Columns either stay within a line or are whole lines.
+        ``columns`` must stay within a line or be whole lines.
         """
         panel, within = divmod(columns, self.line)
         return panel * self.panel_bytes + rows * self.line_bytes + within * self.bytes

@@ -1,4 +1,4 @@
-"""Loads through registers, where fp32 data are rounded to tf32 on their way to shared memory."""
+"""Loads through registers, which round fp32 data to tf32 on their way to shared memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from .mma_atoms import round_to_tf32
 from .operand import Operand
 from .smem_tile import SharedTile
 
-# Producers hold two k-tiles that are multiplied in 500 cycles or fewer, which loads take, if a
-# thread has as many words of one or fewer: beside masks of 16 rows, more have spilled.
+# Producers hold two k-tiles in registers if m * n <= PRODUCTS, where a k-tile is multiplied within
+# the 500 cycles that a load takes, and if a thread has at most WORDS words of one: more spilled
+# beside the masks of 16 rows.
 PRODUCTS, WORDS = 128 * 128, 32
-ROWS = 8  # after so many, the swizzle is the same again
+ROWS = 8  # period of the swizzle
 
 
 class RoundingLoad(CpAsyncLoad):
-    """Copies tiles of an operand, rounded to nearest, into shared memory where k runs along rows.
+    """Loads tiles of an operand, rounds them to nearest, and stores them k-contiguous.
 
-    ``read_ahead`` loads a k-tile's vectors, ``copy`` stores them: what lies between hides how long
-    loads take, one k-tile or two. Where k runs across memory, every element of a vector goes to a
-    row of its own.
+    ``read_ahead`` loads a k-tile's vectors into registers; ``copy`` rounds and stores them one or
+    two k-tiles later, which hides the latency. If the operand is not k-contiguous in memory, the
+    store transposes: each element of a vector goes to its own row.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class RoundingLoad(CpAsyncLoad):
         super().__init__(operand, shared, Float32, tile.producer_threads, tid, first)
         op = cute.nvgpu.CopyUniversalOp()
         self.atom = cute.make_copy_atom(op, Float32, num_bits_per_copy=8 * self.bytes)
-        # In the order in which vectors are loaded, their steps from the first.
+        # (row, column) steps of the vectors from the thread's first, in the order of their loads.
         self.steps = [
             (row_step, step)
             for _, steps in self.segments
@@ -46,7 +47,7 @@ class RoundingLoad(CpAsyncLoad):
         shape = (operand.vector, 1), len(self.steps), (tile.halo_taps, self.tiles)
         self.held = cute.make_rmem_tensor(shape, Float32)
         if operand.along == 0:
-            row, column = self.column_number, self.row_number  # of shared memory
+            row, column = self.column_number, self.row_number  # in shared memory: transposed
             self.starts = [shared.start(shared.logical(row + i, column)) for i in range(ROWS)]
 
     def _extents(self) -> tuple[int, int]:
@@ -54,25 +55,25 @@ class RoundingLoad(CpAsyncLoad):
         return (rows, columns) if self.operand.along == 1 else (columns, rows)
 
     def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
-        """So that a warp loads whole sectors, and that what it stores at once meets in no bank."""
-        if self.operand.along == 0:  # two vectors side by side, of 16 k
+        """Place threads so that a warp loads whole sectors and stores without bank conflicts."""
+        if self.operand.along == 0:  # a warp has two adjacent vectors at each of 16 k
             pair = tid // 2
             return threads // rows, pair % rows, (tid & 1) + pair // rows * 2
         across, row, column = super()._place(threads, tid, rows, per_row)
         if across == 4 and self.shared.line_bytes == LINE_BYTES:
-            # Two rows are stored at once, half a line of each: other halves four rows apart.
+            # A store covers half a line of two rows: rows four apart are in opposite halves.
             row = row // ROWS * ROWS + (row & 1) * 4 + row // 2 % 4
         return across, row, column
 
     def read_ahead(self, first_k: Any, place: tuple[int, int] = (0, 0)) -> None:
-        """Load the k-tile at ``first_k``; a vector that is not there becomes zeros."""
+        """Load the k-tile at ``first_k`` into registers; predicated-off vectors become zeros."""
         for i, (_, _, vector, pred) in enumerate(self._vectors(first_k)):
             held = self.held[None, i, place]
             held.fill(0.0)
             cute.copy_atom_call(self.atom, cute.recast_tensor(vector, Float32), held, pred=pred)
 
     def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
-        """Round what was loaded, and store it into a stage."""
+        """Round the k-tile that ``read_ahead`` loaded, and store it into a stage."""
         for i, (row_step, step) in enumerate(self.steps):
             held = self.held[None, i, place]
             words = cute.make_rmem_tensor(held.shape, Int32)

@@ -1,8 +1,8 @@
 """TMA tiled loads: one thread copies a whole k-tile of B from global to shared memory.
 
-With ``cp.async`` two thirds of a producer's copies are those of B for a tile of 128x256, with an
-instruction and an address for every 16 bytes. TMA takes one instruction per panel of a tile
-(``smem_tile.py``), and no predicates at borders.
+With ``cp.async``, B is two thirds of the producer's copies for a 128x256 tile: an instruction and
+an address for every 16 bytes. TMA takes one instruction per panel of a tile (``smem_tile.py``), and
+needs no predicates at borders.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .smem_tile import SharedTile, swizzle_of
 
 
 def tiled_tma_atom(found: Boxes, pointer: Any, spec: KernelSpec, data: Data) -> tuple[Any, Any]:
-    """Return what a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its
-    coordinates.
+    """Return B's copy atom with its TMA descriptor, and its coordinate tensor.
 
-    The host makes it for every launch, of constants and ``pointer``.
+    ``found`` is the result of ``memory_of_b``. The host makes the descriptor at every launch, from
+    constants and ``pointer``.
     """
     memory = found.layout.outer
     made = _tiled(pointer, memory.shape, memory.stride, found.box, data)
@@ -38,9 +38,9 @@ def tiled_tma_atom(found: Boxes, pointer: Any, spec: KernelSpec, data: Data) -> 
 def matrix_tma_atom(
     pointer: Any, shape: tuple[Any, Any], pitch: Any, box: tuple[int, int], data: Data
 ) -> Any:
-    """Return what a kernel takes to copy boxes of a matrix: a copy atom with the map.
+    """Return a copy atom, with its TMA descriptor, for boxes of a matrix.
 
-    ``shape`` and ``box`` are columns and rows, columns contiguous; rows are ``pitch`` elements
+    ``shape`` and ``box`` are (columns, rows); columns are contiguous, rows ``pitch`` elements
     apart.
     """
     return _tiled(pointer, shape, (1, pitch), box, data).atom
@@ -49,10 +49,10 @@ def matrix_tma_atom(
 def _tiled(
     pointer: Any, shape: tuple[Any, ...], stride: tuple[Any, ...], box: tuple[int, ...], data: Data
 ) -> Any:
-    """The copy of a ``box`` of memory, whose first mode is contiguous, and its coordinates."""
-    # The DSL drops a mode of the constant extent 1 from the copy's coordinates, and makes one of
-    # modes that continue each other in a box; not so of the TMA descriptor's. The hardware refuses
-    # such an instruction, and the process loses its GPU. What is no constant is kept.
+    """Return the copy of a ``box``, whose first mode is contiguous, with its coordinate tensor."""
+    # The DSL drops modes of constant extent 1 from the copy's coordinates, and merges modes that
+    # are contiguous in the box, but keeps both in the TMA descriptor. The hardware refuses such an
+    # instruction, and the process loses its GPU. So make them dynamic: the DSL keeps those.
     extents = tuple(Int32(1) if _is(extent, {1}) else extent for extent in shape)
     vector = VECTOR_BYTES // data.bytes
     pairs = zip(box[1:], stride[1:], strict=True)
@@ -73,17 +73,17 @@ def _tiled(
 
 
 def _is(number: Any, some: set[Any]) -> bool:
-    """Return whether a number is a constant, and one of ``some``."""
+    """Return whether a number is a constant and in ``some``."""
     return isinstance(number, int) and number in some
 
 
 def _in_shared_memory(box: tuple[int, ...]) -> Any:
-    """A box there, not swizzled: the first mode fastest, then the others in their order."""
+    """The compact, unswizzled layout of a box in shared memory, first mode fastest."""
     return cute.make_layout(box, stride=compact_stride(box))
 
 
 class TmaLoad:
-    """Loads tiles of an operand by TMA; the full mbarrier expects ``bytes_of`` a stage.
+    """Loads tiles of an operand by TMA; a stage's full mbarrier expects ``bytes_of``.
 
     One elected thread of the warp with ``tid`` below 32 issues the copies.
     """
@@ -95,44 +95,44 @@ class TmaLoad:
         self.copies = tid < WARP
 
     def bytes_of(self, columns: tuple[Columns, ...]) -> int:
-        """Return what comes to a CTA for a stage; of B's tiles, one for a tap, some ``columns``."""
+        """Return the bytes that TMA copies per stage; ``columns``: those loaded of B, per tap."""
         return self.taps * self.shared.stage_bytes
 
     @cute.jit
     def prefetch(self) -> None:
-        """Read the map, which is an argument of the kernel, before it is needed."""
+        """Prefetch the TMA descriptor, which is a kernel argument."""
         if self.copies:
             with cute.arch.elect_one():
                 cpasync.prefetch_descriptor(self.atom)
 
     def read_ahead(self, first_k: Any, at: tuple[int, int] = (0, 0)) -> None:
-        """Nothing: there is no index buffer."""
+        """Do nothing: there is no index buffer."""
 
     def copy(
         self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
     ) -> None:
-        """Issue the copies of a k-tile into a stage, of taps so many columns of A ``apart``.
+        """Issue the copies of a k-tile into a stage; halo taps lie ``apart`` columns of A apart.
 
-        Of B's tiles some ``columns`` are multiplied.
+        ``columns``: the columns of B that each tap multiplies.
         """
         raise NotImplementedError
 
     def _tile(self, at: Any, layout: Any) -> Any:
-        """A box of shared memory that starts some bytes from its first."""
+        """A swizzled tensor of shared memory that starts ``at`` bytes from the tile's base."""
         shared = self.shared
         swizzle = swizzle_of(shared.line_bytes)
         pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
         return cute.make_tensor(pointer, layout)
 
     def bring(self, there: Any, here: Any, full: Any) -> None:
-        """One copy, whose bytes complete at the mbarrier ``full``."""
+        """Copy the box ``there`` to ``here``; its bytes complete on the mbarrier ``full``."""
         here, there = (cute.group_modes(box, 0, cute.rank(box)) for box in (here, there))
         to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
         cute.copy(self.atom, since, to, tma_bar_ptr=full)
 
 
 class TmaTiledLoad(TmaLoad):
-    """Loads tiles of B by TMA tiled, all halo taps of a stage, from row ``first`` of B on."""
+    """Loads tiles of B by TMA tiled from row ``first`` of B on, all halo taps of a stage."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class TmaTiledLoad(TmaLoad):
         return sum(len(self._panels(part)) for part in columns) * self.shared.panel_bytes
 
     def _panels(self, columns: Columns) -> range:
-        """The panels that are loaded: one of lines along k has a part of every column."""
+        """The panels to load: all if their lines run along k, as each has part of every column."""
         shared = self.shared
         if self.along == 1:
             return range(shared.stage_bytes // shared.panel_bytes if columns.width else 0)
@@ -162,7 +162,7 @@ class TmaTiledLoad(TmaLoad):
     def copy(
         self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
     ) -> None:
-        """Issue the copies of a k-tile into a stage, of taps so many columns of A ``apart``."""
+        """Issue the copies of a k-tile into a stage; halo taps lie ``apart`` columns of A apart."""
         if self.copies:
             for tap in range_constexpr(self.taps):
                 panels = const_expr(self._panels(columns[tap]))
@@ -171,7 +171,7 @@ class TmaTiledLoad(TmaLoad):
                     self.bring(there, self._here(stage * self.taps + tap, panel), full)
 
     def _there(self, first_k: Any, panel: int) -> Any:
-        """A box of memory."""
+        """The box of global memory to copy for a panel."""
         crd = [self.first, first_k]
         crd[self.along] = crd[self.along] + panel * self.shared.line
         group = (self.group,) if len(self.found.layout.shape) > 2 else ()
@@ -180,7 +180,7 @@ class TmaTiledLoad(TmaLoad):
         return cute.local_tile(moved, self.found.box, (0,) * len(self.found.box))
 
     def _here(self, slot: Any, panel: int) -> Any:
-        """A box of shared memory."""
+        """The box of shared memory that a panel is copied to."""
         shared = self.shared
         at = slot * shared.stage_bytes + panel * shared.panel_bytes
         return self._tile(at, _in_shared_memory(self.found.box))
@@ -188,7 +188,7 @@ class TmaTiledLoad(TmaLoad):
 
 @cute.jit
 def expect(full: Any, size: int, tid: Any) -> None:
-    """One thread arrives at the barrier, and tells it of the bytes that are on their way to it."""
+    """Arrive at ``full`` from one elected thread, and expect ``size`` bytes."""
     if tid < WARP:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(full, size)

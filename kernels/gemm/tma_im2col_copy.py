@@ -1,10 +1,10 @@
 """TMA im2col loads: one thread copies a whole k-tile from global to shared memory.
 
-A copy names its first pixel, a channel and a tap. Where rows are pixels, the pixel stays the same
-for the whole mainloop; where the sum runs over pixels, channel and tap do, one pair per panel of a
-tile (``smem_tile.py``). Tiles of more rows than one copy has are loaded in equal pieces. The only
-address computation is that of the first pixel; no masks are needed at borders. Pixels that are the
-rows of a matrix are copied by TMA tiled.
+A copy names its first pixel, a channel and a tap. If GEMM rows are pixels, the pixel is fixed for
+the whole mainloop; if k runs over pixels, channel and tap are fixed, one pair per panel of a tile
+(``smem_tile.py``). Tiles with more rows than one copy are loaded in equal pieces. The first pixel
+is the only address computation, and borders need no masks. Pixels that are the rows of a matrix
+are copied by TMA tiled.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *
 def im2col_tma_atom(
     found: Im2col, args: Arguments, pointer: Any, spec: KernelSpec, data: Data, operand: int
 ) -> Any:
-    """Return what a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
+    """Return the copy atom, with its TMA descriptor, for tiles of A (``operand`` 0) or B (1).
 
-    It is made for every launch.
+    The host makes it at every launch.
     """
     rows, columns = (spec.tile.m, spec.tile.n)[operand], spec.tile.k
     if spec.along[operand] == 0:
@@ -76,7 +76,9 @@ def _upper(mode: Any, args: Arguments) -> Any:
 
 
 def _distance(stride: Any, args: Arguments, data: Data) -> Any:
-    """A stride of memory; of a mode that nothing moves it may be none that the hardware takes."""
+    """A stride in elements. TMA takes only multiples of 16 bytes; a mode that nothing moves may
+    have another stride, and gets one that TMA takes.
+    """
     vector, found = VECTOR_BYTES // data.bytes, args.integer(stride, Int64)
     if isinstance(found, int):
         return found if found % vector == 0 else vector
@@ -98,7 +100,7 @@ class TmaIm2colLoad(TmaLoad):
         first: Any,
         group: Any,
     ) -> None:
-        """Take tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
+        """Load tiles of ``rows`` rows of pixels; ``first`` is the tile's first one of the GEMM."""
         super().__init__(atom, shared, tid, taps=1)
         self.found, self.args = found, args
         self.pieces, self.pixels = found.copies(rows)
@@ -109,11 +111,11 @@ class TmaIm2colLoad(TmaLoad):
         return panels * self.pieces * self.pixels * self.shared.line_bytes
 
     def start(self, first: Any, group: Any) -> None:
-        """Return what stays the same for the whole main loop."""
+        """Compute the coordinates that stay fixed for the whole mainloop."""
         raise NotImplementedError
 
     def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
-        """The pixel and image where a piece of a panel starts; its channel and the offsets."""
+        """The pixel and image where a piece of a panel starts; its channel and tap offsets."""
         raise NotImplementedError
 
     @cute.jit
@@ -132,8 +134,8 @@ class TmaIm2colLoad(TmaLoad):
                     self.bring(self._there(first_k, panel, piece), here, full)
 
     def _there(self, first_k: Any, panel: int, piece: int) -> Any:
-        """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap); of a matrix,
-        (channel, row).
+        """TMA coordinates of a piece: (channel, pixel, image, tap offsets), or (channel, row) of a
+        matrix.
         """
         (*pixel, image), (channel, *offsets) = self.corner(first_k, panel, piece)
         if not pixel:
@@ -147,7 +149,7 @@ class TmaIm2colLoad(TmaLoad):
         return cute.make_tensor(corner, self._lines(cute.E([1, 0]), cute.E(0)))
 
     def _lines(self, *stride: Any) -> Any:
-        """A layout of a piece of a panel."""
+        """The layout of a piece of a panel: (pixels, line)."""
         return cute.make_layout((self.pixels, self.shared.line), stride=stride)
 
 
@@ -171,8 +173,8 @@ class TmaSumLoad(TmaIm2colLoad):
         panels, last = shared.columns // shared.line, product(found.columns) - shared.line
         columns = [Int32(first + panel * shared.line) for panel in range(panels)]
         if product(found.columns[1:]) > 1:
-            # Behind the last tap there is none, and no room for its number: the last panel once
-            # more, which is in no row or column of D.
+            # No tap follows the last, nor would its number fit: load the last panel again. Its
+            # results belong to no row or column of D.
             columns = [cutlass.min(column, Int32(last)) for column in columns]
         self.columns = [found.column(column, group, Extent) for column in columns]
 
@@ -180,6 +182,6 @@ class TmaSumLoad(TmaIm2colLoad):
         return self.found.pixel(Int32(first_k), self.args.divisor), self.columns[panel]
 
 
-# Loads of a warp-specialised kernel: threads copy, or TMA does.
+# Loads of a warp-specialised kernel: by threads or by TMA.
 LoadOfA = CpAsyncLoad | TmaIm2colLoad
 LoadOfB = CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad

@@ -1,8 +1,8 @@
-"""``wgmma``: the tiled MMA of Hopper's warpgroups, and their operands.
+"""``wgmma``: the tiled MMA of Hopper's warpgroups, and its operands.
 
-``wgmma`` reads both operands from shared memory. It would truncate fp32 to tf32, so data are
-rounded before: by TMA, or, for B, by the producer. An A that neither rounds is read and rounded by
-consumers, and ``wgmma`` takes it from registers.
+``wgmma`` reads both operands from shared memory. It would truncate fp32 to tf32, so TMA or, for B,
+the producer rounds first. If neither rounds A, consumers read and round it, and ``wgmma`` takes A
+from registers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .mma_atoms import Data, round_to_tf32
 from .tma import TmaLoad
 
 ARCH = 90
-SETS = 4  # of rounded fragments, at most: one is read while the others are multiplied
+SETS = 4  # most register sets of rounded A: one is read while the others are multiplied
 
 
 class MmaTF32Op(warpgroup.MmaF16BF16Op):
-    """wgmma of tf32: the DSL's compiler has it, but no Python class."""
+    """``wgmma`` on tf32: the DSL's compiler supports it, but has no Python class."""
 
     descriptive_name = "warpgroup TF32 MMA Operation"
 
     def _verify(self) -> None:
-        """Nothing: the class above would want 16 bits."""
+        """Skip the base class's check, which wants 16-bit operands."""
 
 
-# Types that wgmma multiplies, and how. Of 8 bits both operands run along k, as they always do here.
+# wgmma's operation for each type. In 8 bits both operands must be K-major; here they always are.
 OPERATIONS = {
     "float16": warpgroup.MmaF16BF16Op,
     "bfloat16": warpgroup.MmaF16BF16Op,
@@ -48,10 +48,10 @@ OPERATIONS = {
 
 
 class WarpgroupMultiplier:
-    """The tiled MMA of a CTA's warpgroups, each of one or several times 64 rows.
+    """The tiled MMA of a CTA's warpgroups, each with one or several m64 blocks of rows.
 
-    ``along``: the modes of A and B that run along shared memory. ``rounds``: A is in registers. An
-    instruction has so many ``columns``.
+    ``along``: contiguous modes of A and B in shared memory. ``rounds``: A comes from registers.
+    ``columns``: n of an instruction.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class WarpgroupMultiplier:
         self.mma = self.tiled()
 
     def tiled(self) -> Any:
-        """A tiled MMA for one branch of the kernel, which sets its fields."""
+        """Make a tiled MMA for one branch of the kernel, which sets its fields."""
         data, tile = self.data, self.tile
         shape = (WARPGROUP // 2, self.columns, 32 // data.bytes)
         major = OperandMajorMode.MN, OperandMajorMode.K
-        # Registers hold an A along k, whichever way it runs along shared memory.
+        # In registers, A is K-major whatever its layout in shared memory.
         majors = major[1 if self.rounds else self.along[0]], major[self.along[1]]
         sources = warpgroup.OperandSource
         source = sources.RMEM if self.rounds else sources.SMEM
         if data.bytes > 1:
             operands: tuple[Any, ...] = (data.element,)
-        else:  # A and B might differ
+        else:  # the 8-bit operations take A's and B's type separately
             operands = data.element, data.element
         op = OPERATIONS[data.name](*operands, self.accumulator, shape, source, *majors)
         atoms = (tile.warps[0] // 4, tile.warps[1], 1)
@@ -82,7 +82,7 @@ class WarpgroupMultiplier:
         return cute.make_rmem_tensor(self.mma.partition_shape_C((tile.m, tile.n)), self.accumulator)
 
     def part(self, acc: Any, columns: Columns) -> Any:
-        """The accumulators of some columns, of whole instructions."""
+        """The accumulators of ``columns``, which are whole instructions."""
         shape = self.mma.partition_shape_C((self.tile.m, columns.width))
         layout = cute.make_layout(shape, stride=acc.layout.stride)
         before = columns.first // self.columns * acc.layout.stride[2]
@@ -90,11 +90,11 @@ class WarpgroupMultiplier:
 
 
 def wait_for_products(acc: Any) -> None:
-    """Wait for all ``wgmma``; what reads the accumulators ``acc`` afterwards stays behind the wait.
+    """Wait for all ``wgmma``, and keep later reads of the accumulators ``acc`` behind the wait.
 
-    The wait names no registers. To the compiler, arithmetic on sums, such as their conversion to 16
-    bits, could as well stand before it: so each passes through an instruction that has to stay
-    there, and is no machine code.
+    The wait names no registers, so the compiler could move arithmetic on accumulators, such as
+    their conversion to 16 bits, above it. Each accumulator therefore passes through an empty asm
+    with side effects, which has to stay there and emits no machine code.
     """
     warpgroup.wait_group(0)
     for i in range(cute.size(acc)):
@@ -118,9 +118,10 @@ def _passed(value: Any) -> Any:
 class KTileOperands:
     """Operands of a thread's ``wgmma`` for a k-tile, in groups that are committed together.
 
-    ``windows``: of so many rows of A, how many there are, and how many rows lie between them. Each
-    is multiplied by what a ``run`` has of a tile of B of its own, and added to these columns of
-    ``acc``. Of the first, which sums begin with, some has all columns.
+    ``windows``: rows of a window of A, number of windows (one per halo tap), and rows from one to
+    the next. Each window multiplies its own tile of B, in the columns and k-blocks that ``run`` has
+    for the tap, and adds to those columns of ``acc``. In the first run, which overwrites the
+    accumulators, some tap has all columns.
     """
 
     def __init__(
@@ -159,11 +160,11 @@ class KTileOperands:
 
     @property
     def in_flight(self) -> int:
-        """Return how many groups may be multiplied while the next is fetched."""
+        """Return how many committed groups may be in flight while the next is fetched."""
         return max(1, self.sets - 1)
 
     def fetch(self, group: int, stage: Any) -> None:
-        """Return what a group takes from registers: read and rounded."""
+        """Read and round a group's A fragments, if A comes from registers."""
         if not self.sets:
             return
         ((tap, block),) = self.groups[group]
@@ -174,7 +175,7 @@ class KTileOperands:
             as_bits[i] = round_to_tf32(as_float[i], ARCH)
 
     def of(self, group: int, number: int, stage: Any, of_b: Any) -> tuple[Any, Any, Any]:
-        """The accumulators of a group's products of that number, and what they take of A and B."""
+        """Return accumulators, A and B of product ``number`` of a group."""
         tap, block = self.groups[group][number]
         acc, b = self._acc[tap], self._b[tap][None, None, block, of_b * self.taps + tap, 0]
         if self.sets:
