@@ -1,1 +1,1 @@
-"""Pieces of every kernel: runtime integers, loop nests, programmatic dependent launch."""
+"""Shared parts of kernels: runtime integers, loop nests, programmatic dependent launch."""

@@ -12,9 +12,9 @@ from .dsl import Int32, Uint32, cutlass
 
 
 class Arguments:
-    """Runtime integers by expression, with fast divisors for those that coordinates are divided by.
+    """Runtime integers by expression, with fast divisors for those that divide coordinates.
 
-    Crosses the kernel boundary as MLIR values (the DSL's protocol for plain Python objects).
+    It crosses the kernel boundary as MLIR values (the DSL's protocol for plain Python objects).
     """
 
     def __init__(self, values: dict[str, Any], divisors: dict[str, Any]) -> None:
@@ -38,11 +38,11 @@ class Arguments:
         return Arguments(new_values, {name: take(d) for name, d in self.divisors.items()})
 
     def integer(self, leaf: Any, kind: Any) -> Any:
-        """A leaf as a ``kind`` of kernel integer, or as a Python int where it is static."""
+        """Return a leaf as a kernel integer of type ``kind``, or as a Python int if static."""
         return kind(self.values[str(leaf)]) if is_runtime(leaf) else int(leaf)
 
     def stride(self, stride: Any, kind: Any) -> Any:
-        """A stride with its leaves as kernel integers."""
+        """Return a stride with its leaves as ``integer`` returns them."""
 
         def bind(d: Any) -> Any:
             if isinstance(d, ScaledBasis):
@@ -52,12 +52,12 @@ class Arguments:
         return map_leaves(bind, stride)
 
     def divisor(self, leaf: Any) -> Any:
-        """An extent that coordinates are divided by."""
+        """Return the divisor of an extent: a fast divisor, or ``Extent`` if the launch has none."""
         return self.divisors[str(leaf)] if str(leaf) in self.divisors else Extent(int(leaf))
 
 
 class Extent:
-    """A static extent. Its division is unsigned: cheaper, and right for what is never negative."""
+    """A static extent. It divides unsigned: cheaper, and right for dividends of 0 or more."""
 
     def __init__(self, value: int) -> None:
         self.value = value

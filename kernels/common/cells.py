@@ -1,9 +1,9 @@
-"""Cells of a batch of grids in a kernel: rows of int32 coordinates, their keys, and back.
+"""Cells of a batch of grids in a kernel: rows of int32 coordinates to 64-bit keys, and back.
 
-A cell is ``(batch, z, y, x)``, of one to four spatial axes; its key is its row-major number in the
-grid ``(batch_size, *spatial_shape)``, in 64 bits. A row of a negative batch is padding, which lies
-outside every grid. Coordinates are Int64 here: a cell times a stride plus an offset may leave 32
-bits on its way to a cell that is outside.
+A cell is ``(batch, z, y, x)``, with one to four spatial axes. Its key is its row-major number in
+the grid ``(batch_size, *spatial_shape)``, in 64 bits. A row with a negative batch is padding, which
+lies outside every grid. Coordinates are Int64 here: a cell times a stride plus an offset may
+overflow 32 bits if the result is outside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Cell = list[Any]  # of Int64
 
 
 def read_cell(cells: Any, row: Any, rank: int) -> Cell:
-    """Row ``row`` of int32 (rows, 1 + rank): by one load where that many are a vector."""
+    """Read row ``row`` of int32 (rows, 1 + rank), by one load if 1 + rank is a power of two."""
     columns = 1 + rank
     vector = vector_of(rank)
     found: Cell = []
@@ -29,7 +29,7 @@ def read_cell(cells: Any, row: Any, rank: int) -> Cell:
 
 
 def write_cell(cells: Any, row: Any, cell: Cell) -> None:
-    """The opposite of ``read_cell``."""
+    """Write row ``row``: the inverse of ``read_cell``."""
     vector = vector_of(len(cell) - 1)
     for first in range(0, len(cell), vector):
         values = cute.make_rmem_tensor(vector, Int32)
@@ -40,12 +40,12 @@ def write_cell(cells: Any, row: Any, cell: Cell) -> None:
 
 
 def vector_of(rank: int) -> int:
-    """Return how many coordinates are read at once: all, if a power of two."""
+    """Return how many coordinates one access takes: all if a power of two, else one."""
     return 1 + rank if rank in (1, 3) else 1
 
 
 def per_axis(integers: Any, rank: int, lists: int) -> tuple[Any, ...]:
-    """``lists`` lists of a number for each axis, and all integers behind them.
+    """Split integers into ``lists`` lists of one number per axis, and the rest.
 
     >>> per_axis([1, 2, 3, 4, 9, 8, 7], 2, 2)
     ([1, 2], [3, 4], [9, 8, 7])
@@ -55,7 +55,7 @@ def per_axis(integers: Any, rank: int, lists: int) -> tuple[Any, ...]:
 
 
 def inside(cell: Cell, grid: Cell) -> Any:
-    """Return whether a cell is one of a grid's; one test of a sign for all axes."""
+    """Return whether a cell is in a grid, by one sign test for all axes."""
     sign = Int64(0)
     for c, extent in zip(cell, grid, strict=True):
         sign = sign | c | (extent - 1 - c)
@@ -63,7 +63,7 @@ def inside(cell: Cell, grid: Cell) -> Any:
 
 
 def key_of(cell: Cell, grid: Cell) -> Any:
-    """The number of a cell in a grid."""
+    """Return the row-major number of a cell in a grid."""
     key = cell[0]
     for c, extent in zip(cell[1:], grid[1:], strict=True):
         key = key * extent + c
@@ -71,7 +71,7 @@ def key_of(cell: Cell, grid: Cell) -> Any:
 
 
 def cell_of(key: Any, grid: Cell) -> Cell:
-    """The cell of a number, at least 0."""
+    """Return the cell of a key, which must be at least 0."""
     found: Cell = []
     for extent in reversed(grid[1:]):
         rest = key // extent

@@ -14,11 +14,11 @@ _runs = ContextVar("runs", default=False)
 
 
 def compiled(kernel: Any, *arguments: Any, arch: str, dump: str | None, options: str = "") -> Any:
-    """A TVM-FFI function of a kernel, for arguments like these; a stream is its last parameter.
+    """Compile a kernel to a TVM-FFI function of arguments like these and, last, a stream.
 
-    It is exported to an object file and loaded from there, or runs where it was compiled within
-    :func:`runs_as_compiled`. ``options`` are more of the compiler's. With a folder ``dump``, the
-    function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    Export the function to an object file and load it from there; compiled within
+    :func:`runs_as_compiled`, it runs as it is. ``options`` are further compiler options. With a
+    folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     known = signature(cutlass.base_dsl.BaseDSL.compile_and_cache).parameters
@@ -32,10 +32,11 @@ def compiled(kernel: Any, *arguments: Any, arch: str, dump: str | None, options:
 
 
 def no_engine(known: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the argument by which the DSL makes no host code for this process, if it is known.
+    """Return the argument that stops the DSL from making host code for this process, if ``known``.
 
-    On a machine whose GPU could run the kernel it would, beside the object file that is exported:
-    0.13 s of the 0.38 that a GEMM compiles for. A DSL that has dropped the argument makes both.
+    On a machine whose GPU could run the kernel, the DSL would make that code beside the exported
+    object file: 0.13 s of the 0.38 s that a GEMM takes to compile. A DSL without the argument
+    makes both.
 
     >>> no_engine({"no_jit_engine": ...}), no_engine({})
     ({'no_jit_engine': True}, {})
@@ -45,7 +46,7 @@ def no_engine(known: Mapping[str, Any]) -> dict[str, bool]:
 
 @contextmanager
 def runs_as_compiled() -> Iterator[None]:
-    """A context in which what is compiled runs without being exported, on a GPU of this machine."""
+    """Context in which compiled kernels run without being exported, on a GPU of this machine."""
     token = _runs.set(True)
     try:
         yield

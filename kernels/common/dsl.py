@@ -1,7 +1,7 @@
-"""The names of the CuTe DSL that kernels are written in, and what stands for them without it.
+"""The CuTe DSL's names that kernels use, and stand-ins for them if the DSL is not installed.
 
-Kernels of clouds say what they are, by which they are found in a pack and launched, in the classes
-that are compiled. These can be imported where the DSL is not installed; compiling them says so.
+Kernels for point clouds define the keys by which a pack finds and launches them in the classes that
+the DSL compiles. So these classes can be imported without the DSL; compiling them raises an error.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = [
 
 
 class Absent:
-    """A name of a DSL that is not installed, and all that is below it.
+    """Stand-in for a name of a DSL that is not installed, and for all its attributes.
 
-    It decorates, since what is decorated may be described. Called for anything else, it raises
-    ``ModuleNotFoundError``.
+    As a decorator it returns the class or function unchanged, so that modules of kernels can be
+    imported. Any other call raises ``ModuleNotFoundError``.
 
     >>> Absent().cute.jit(len.__class__) is len.__class__
     True

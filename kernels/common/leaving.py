@@ -11,9 +11,10 @@ llvm: Any = dialects.llvm
 
 
 def leave_if(condition: Any) -> None:
-    """End the threads for which a condition holds; all of a CTA, and of its cluster, or none.
+    """Exit the threads for which a condition holds: all of a CTA, and of its cluster, or none.
 
-    None of them waits for another afterwards, and a dependent need not wait for them.
+    Exited threads take part in no later barrier, and a dependent kernel (PDL) need not wait for
+    them.
     """
     llvm.inline_asm(
         None,

@@ -1,4 +1,4 @@
-"""Predicated loads by a bit of a mask: zeros without a branch, one instruction per test."""
+"""Loads predicated by a bit of a mask: zeros without a branch, one instruction per test."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cutlass import Int16, Int32
 from cutlass._mlir import dialects
 
 llvm: Any = dialects.llvm
-BITS = 30  # of a mask's word: none is a sign
+BITS = 30  # bits used per mask word; the sign bit is not one of them
 
 
 def masks(conditions: list[Any]) -> list[Any]:
-    """Conditions as words of bits."""
+    """Pack conditions into mask words, ``BITS`` per word."""
     words = []
     for start in range(0, len(conditions), BITS):
         word = Int32(0)
@@ -26,10 +26,10 @@ def masks(conditions: list[Any]) -> list[Any]:
 def load_masked(
     base: Any, step: Any, count_of_steps: int, vector: int, words: list[Any], bit: int
 ) -> Any:
-    """A vector of 2 to 16 bytes that nobody writes, in registers; zeros where the bit is not set.
+    """Load a vector of 2 to 16 bytes of read-only memory to registers; zeros if the bit is not set.
 
-    It lies ``count_of_steps`` times ``step`` elements, an Int32, behind ``base``; both are whole
-    vectors. There need be no memory where the bit is not set.
+    It starts ``count_of_steps`` times ``step`` (Int32) elements after ``base``; both are whole
+    vectors. If the bit is not set, the address need not be valid.
     """
     dtype = base.dtype
     size = vector * dtype.width // 8
@@ -40,7 +40,7 @@ def load_masked(
     target = f"{{{', '.join(names)}}}" if count > 1 else names[0]
     zeros = " ".join(f"mov.b{width} {name}, 0;" for name in names)
     step_bytes = count_of_steps * dtype.width // 8
-    text = (  # one multiplication with a sum of 64 bits for an address
+    text = (  # one multiply-add with a 64-bit sum per address
         f"{{ .reg .pred p; .reg .b64 a; mad.wide.s32 a, ${count + 2}, {step_bytes}, ${count}; "
         f"setp.ne.s32 p, ${count + 1}, 0; {zeros} "
         f"@p ld.global.nc{shape}.b{width} {target}, [a]; }}"

@@ -1,6 +1,6 @@
-"""Lists and tuples of anything, as annotations of functions that the CuTe DSL compiles.
+"""Lists and tuples of anything, to annotate functions that the CuTe DSL compiles.
 
-It reads annotations: ``tuple[Any, ...]`` would be a tuple of two, and ``list[Any]`` changes the
+The DSL reads annotations: it takes ``tuple[Any, ...]`` for a pair, and ``list[Any]`` changes the
 names of kernels.
 """
 

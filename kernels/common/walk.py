@@ -1,4 +1,4 @@
-"""Loop nests in traced kernels: extents are arguments, forms are arithmetic on indices."""
+"""Loop nests in traced kernels: extents are arguments, forms are linear in the loop indices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ TYPES = {
     "int64": cutlass.Int64,
 }
 
-Values = list[Any]  # of the forms of a nest: Int64 in memory, Int32 for a bound
+Values = list[Any]  # a nest's forms: Int64 for offsets in memory, Int32 for bounded coordinates
 
 
 def bind(nest: Nest, integers: Any) -> Arguments:
-    """The integers of a nest as arguments, on the host: by number, as ``mapped`` visits them.
+    """Bind a nest's integers as arguments on the host, named by number as ``mapped`` visits them.
 
-    Further integers follow. Loops but the last, of either kind, have a fast divisor.
+    Further integers follow. All outer loops but the last, and all inner loops but the last, get
+    fast divisors.
     """
     values = {str(i): Int64(value) for i, value in enumerate(integers)}
     outer, inner = len(nest.outer), len(nest.inner)
@@ -38,7 +39,7 @@ def bind(nest: Nest, integers: Any) -> Arguments:
 
 
 class Walk:
-    """The forms of a nest in a kernel. Python integers fold: loops that are unrolled cost less."""
+    """The forms of a nest in a kernel. Python integers fold, which makes unrolled loops cheaper."""
 
     def __init__(self, nest: Nest, args: Arguments) -> None:
         names = map(str, range(len(args.values)))
@@ -48,7 +49,7 @@ class Walk:
         self.memory = {form.operand: i for i, form in enumerate(self.named.memories)}
 
     def indices(self, loops: tuple[str, ...], linear: Any) -> Values:
-        """The index of every loop, of a linear index over all of them."""
+        """Split a linear index over ``loops`` into one index per loop."""
         found = []
         for name in loops[:-1]:
             linear, index = divmod(linear, self.args.divisors[name])
@@ -56,29 +57,31 @@ class Walk:
         return [*found, linear] if loops else []
 
     def outer(self, linear: Any) -> Values:
-        """Every form at an index over what is kept: what does not depend on the sum."""
+        """Evaluate all forms at a linear index over the outer loops, which are not summed."""
         return self.outer_at(self.indices(self.named.outer, linear))
 
     def outer_at(self, indices: Values) -> Values:
-        """Every form at indices of the loops over what is kept."""
+        """Evaluate all forms at indices of the outer loops."""
         return [
             self._sum(form, form.outer, indices, self._integer(form, form.offset))
             for form in self.named.forms
         ]
 
     def inner(self, row: Values, linear: Any) -> Values:
-        """Every form at an index over what is summed, from the values at a row."""
+        """Evaluate all forms at a linear index over the inner (summed) loops, from ``row``, their
+        values at the outer loops.
+        """
         return self.moved(row, self.indices(self.named.inner, linear))
 
     def moved(self, row: Values, indices: Values) -> Values:
-        """Every form at indices of the loops over what is summed."""
+        """Evaluate all forms at indices of the inner loops, from their values at the outer ones."""
         return [
             self._sum(form, form.inner, indices, start)
             for form, start in zip(self.named.forms, row, strict=True)
         ]
 
     def tile(self, values: Values, loop: int, t: int, u: int) -> Values:
-        """Every form ``t`` further along a loop over what is kept, ``u`` along the first summed."""
+        """Move all forms ``t`` along outer loop ``loop``, and ``u`` along the first inner one."""
         found = []
         for form, value in zip(self.named.forms, values, strict=True):
             value = self._sum(form, form.outer[loop : loop + 1], [t], value)
@@ -88,9 +91,9 @@ class Walk:
     def inside(
         self, values: Values, operand: int, among: Collection[int] | None = None
     ) -> Boolean | None:
-        """Return whether an operand has an element there; None where it always has.
+        """Return whether an operand has an element at ``values``; None if it always has.
 
-        By the forms of some numbers alone, if these are given.
+        ``among``: check only the forms with these numbers.
         """
         sign: Any = None
         for number, (form, value) in enumerate(zip(self.named.forms, values, strict=True)):
@@ -104,7 +107,9 @@ class Walk:
         return None if sign is None else sign >= 0
 
     def pointer(self, base: Any, values: Values, operand: int, there: Any, vector: int = 1) -> Any:
-        """Where an operand is, ``vector`` elements aligned; its first element where it is not."""
+        """Return a pointer to an operand's element, aligned to ``vector`` elements; to its first
+        element if not ``there``.
+        """
         offset = Int64(values[self.memory[operand]])
         if there is not None:
             offset = select(there, offset, Int64(0))
@@ -125,19 +130,19 @@ class Walk:
 
 
 def select(condition: Any, yes: Any, no: Any) -> Any:
-    """``yes if condition else no``, without a branch, for two values of one type."""
+    """Return ``yes if condition else no`` without a branch, for two values of one type."""
     return type(yes)(cutlass.select_(Boolean(condition), yes, no))
 
 
 def read(pointer: Any, dtype: Any, vector: int) -> Any:
-    """A vector of elements in registers, read at once."""
+    """Read a vector of elements to registers in one load."""
     result = cute.make_rmem_tensor(vector, dtype)
     cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(vector)), result)
     return result
 
 
 def at(pointer: Any, offset: Any) -> Any:
-    """The element at an offset."""
+    """Read the element at an offset."""
     return cute.make_tensor(pointer + offset, cute.make_layout(1))[0]
 
 

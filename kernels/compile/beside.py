@@ -1,4 +1,4 @@
-"""Kernels that another process compiles, while this one goes on without them."""
+"""Compile kernels in other processes, while this one goes on without them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from layoutconv.base.processes import Workers
 
 from .store import is_at_hand, ready_to_compile
 
-Load = Callable[[], object]  # of a kernel; it can be pickled
+Load = Callable[[], object]  # loads a kernel; can be pickled
 
-AGAIN = 1.0  # seconds between two looks for a kernel, each of which takes 0.2 ms
-_begun: BoundedCache[Hashable, float] = BoundedCache(  # when they were looked for last
+AGAIN = 1.0  # seconds between two look-ups of a kernel; one takes 0.2 ms
+_begun: BoundedCache[Hashable, float] = BoundedCache(  # the time of each kernel's last look-up
     "kernels compiled beside", entries=256, nbytes=1 << 20
 )
 
@@ -25,10 +25,10 @@ _begun: BoundedCache[Hashable, float] = BoundedCache(  # when they were looked f
 def are_at_hand(
     kernels: Sequence[tuple[Hashable, Load]], is_there: Callable[[Hashable], bool] = is_at_hand
 ) -> bool:
-    """Return whether all kernels can be loaded at once, by keys as :func:`~.store.load` takes them.
+    """Return whether all kernels can be loaded without compiling; keys are as for ``store.load``.
 
-    Those that nothing has yet are compiled in other processes, and kept; each is tried once. They
-    are looked for again after ``AGAIN``, and are not there until then.
+    Missing kernels are compiled in other processes and kept; each is tried once. They are looked up
+    again after ``AGAIN`` seconds, and count as missing until then.
     """
     now = monotonic()
     if any((_begun.get(key) or now - AGAIN) + AGAIN > now for key, _ in kernels):
@@ -38,13 +38,13 @@ def are_at_hand(
     for key, _ in missing:
         _begun.put(key, now, 1024)
     if new and usable_folder() is not None and find_spec("cutlass") is not None:
-        with suppress(RuntimeError):  # of a system that has no thread to spare
+        with suppress(RuntimeError):  # the system has no thread to spare
             Thread(target=_compile, args=(new,), daemon=True).start()
     return not missing
 
 
 def _compile(loads: Sequence[Load]) -> None:
-    # Whatever goes wrong goes wrong once more, aloud, for who cannot do without these kernels.
+    # Errors are silent here: whoever needs these kernels compiles them again, and sees the error.
     with suppress(Exception), Workers(_call, len(loads), ready=ready_to_compile) as workers:
         for load in loads:
             workers.add(load)

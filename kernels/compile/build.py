@@ -23,19 +23,19 @@ from ..gemm.mma_atoms import MULTIPLY, OUTPUT
 
 
 def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function.
+    """Compile a kernel to a TVM-FFI function.
 
-    ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What
-    a kernel does not have is None, index buffers, say. ``integers`` are how many CTAs share a sum
-    and the elements between their results (1, 0 if none do); of a persistent kernel, how many CTAs
-    there are at most; then the view's ``runtime_integers``.
+    ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``.
+    Arguments that the kernel does not have, such as index buffers, are None. ``integers``: the
+    number of split-K slices and the elements between their results (1, 0 without split-K); for a
+    persistent kernel, its maximum number of CTAs; then the view's ``runtime_integers``.
     The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
 
-    Memory is an address, an int: a tensor takes 0.1 us of the host to cross over, and its extents
-    are the view's. ``d`` alone is a tensor, which says what device and stream the launch goes to.
+    Memory is passed as an address, an int: a tensor costs 0.1 us of host time per call, and the
+    view has its extents. Only ``d`` is a tensor, which gives the launch its device and stream.
     """
-    # What does not change from tile to tile would be held all the time, in registers of the sums.
+    # Else ptxas holds what is invariant over tiles in registers that the accumulators need.
     sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.persistent else ""
     kernel = _kernel_of(view, spec)
     data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
@@ -58,7 +58,7 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
 
 
 def _kernel_of(view: GemmView, spec: KernelSpec) -> GemmKernel:
-    """The template, or the kernel that a tile of several groups is for."""
+    """Return the template, or the kernel for tiles of several groups."""
     if isinstance(spec.tile, GroupSumTile):
         return GroupedSums(view, spec)
     if isinstance(spec.tile, GroupTile):
@@ -67,7 +67,7 @@ def _kernel_of(view: GemmView, spec: KernelSpec) -> GemmKernel:
 
 
 def _tensor(layout: OperandLayout, element: Any, vector: int) -> Any:
-    """A tensor argument of any extents and strides (the view has the layout), of whole vectors."""
+    """A tensor argument of any extents and strides (the view has the layout), vector-aligned."""
     rank = len(stages(layout)[-1].layout.shape)
     shape: Any = tuple(cute.sym_int() for _ in range(rank))
     stride: Any = tuple(cute.sym_int64() for _ in range(rank))
@@ -75,7 +75,7 @@ def _tensor(layout: OperandLayout, element: Any, vector: int) -> Any:
 
 
 def _address(element: Any, vector: int = 1) -> Any:
-    """An argument that says where memory starts, at a multiple of a vector."""
+    """A pointer argument, vector-aligned."""
     return make_ptr(element, 0, cute.AddressSpace.gmem, assumed_align=_alignment(element, vector))
 
 

@@ -1,9 +1,9 @@
 """Facts of a cubin, in pure Python: registers, stack, static shared memory, opcode counts.
 
-A cubin is a 64-bit little-endian ELF file. Machine code for sm_70 and later is in words of 128
-bits whose low 9 bits name the instruction (the 3 bits above say where its operands come from).
-Registers and stack sizes are attributes in ``.nv.info``. None of this is documented by the vendor;
-the numbers were read off what ptxas (CUDA 13.0, sm_80 and sm_90) makes of single PTX instructions.
+A cubin is a 64-bit little-endian ELF file. Instructions for sm_70 and later are 128-bit words whose
+low 9 bits are the opcode (the 3 bits above encode where operands come from). ``.nv.info`` has
+register counts and stack sizes as attributes. The vendor documents none of this; the numbers come
+from what ptxas (CUDA 13.0, sm_80 and sm_90) makes of single PTX instructions.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _NO_DATA_IN_FILE = 8
 class CubinKernel:
     """One kernel of a cubin.
 
-    ``registers`` per thread; ``stack`` bytes of local memory per thread (spills, and arrays that
-    are indexed at run time); ``static_shared`` bytes per CTA; ``instructions`` of machine code, and
-    ``opcodes``, those of them that are recognised, by mnemonic.
+    ``registers`` per thread; ``stack`` bytes of local memory per thread (spills, and arrays indexed
+    at run time); ``static_shared`` bytes per CTA; the number of machine ``instructions``; and
+    ``opcodes``, counts of the recognised ones by mnemonic.
     """
 
     name: str
@@ -90,7 +90,7 @@ class _Section(NamedTuple):
 
 
 def read_cubin(cubin: bytes) -> dict[str, CubinKernel]:
-    """The kernels of a cubin by name; raises ValueError where it is not one."""
+    """Return the kernels of a cubin by name; raise ValueError if it is not a cubin."""
     sections = {s.name: s for s in _sections(cubin)}
     prefix = ".text."
     kernels = {

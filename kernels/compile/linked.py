@@ -1,10 +1,9 @@
 """Kept kernels linked into one shared library, which loads without the CuTe DSL.
 
-An object file that the DSL exports wants the DSL's runtime, of which a static library comes with
-its wheels, the CUDA runtime, which torch has loaded, and TVM-FFI. Linked once, on the machine that
-makes a pack, they are opened by ``tvm_ffi`` in a millisecond, from Python, C++ or C: each kernel
-is a TVM-FFI function of the library, ``__tvm_ffi_<name>``, and its machine code goes to a GPU when
-it is first called.
+An object file that the DSL exports needs the DSL's runtime (a static library in its wheels), the
+CUDA runtime (which torch loads) and TVM-FFI. The machine that makes a pack links them once. Then
+``tvm_ffi`` opens the library in a millisecond, from Python, C++ or C: each kernel is a TVM-FFI
+function ``__tvm_ffi_<name>``, whose machine code goes to a GPU at its first call.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from .store import ENTRY, as_file
 
 COMPILERS = ("cc", "gcc", "clang")
 RUNTIME = "libcuda_dialect_runtime_static.a"
-# Of the DSL's wheels, those that have the runtime, the newest CUDA last.
+# The DSL's wheels that have the runtime, newest CUDA last.
 WHEELS = ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13")
-# Prefixes of symbols that are each kernel's own, and its length of a name, which is ENTRY's.
+# Prefixes of a kernel's own symbols. The name behind them is as long as ENTRY.
 PREFIXES = (b"__tvm_ffi_", b"__cute_internal_")
 EXPORTS = "{ global: __tvm_ffi_*; local: *; };"
 LAUNCH = "cudaLaunchKernelExC"
-NEWEST = ("cudaLibraryLoadData", "cudaGetDriverEntryPointByVersion")  # of CUDA 12.8 and 12.5
+NEWEST = ("cudaLibraryLoadData", "cudaGetDriverEntryPointByVersion")  # since CUDA 12.8, 12.5
 
-# The static runtime lacks two functions of the shared one, that turn errors of CUDA into TVM-FFI's.
+# The static runtime lacks two functions of the shared one, which turn CUDA errors into TVM-FFI's.
 ERRORS = """
 #include <stdint.h>
 typedef void (*set_error_t)(const char *, const char **, int32_t);
@@ -53,7 +52,7 @@ void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(set_error_t set_error, ...) {
 
 
 def short_name(name: str) -> str:
-    """The name in a library of a kernel that is ``name`` in the folder: as long as ``ENTRY``.
+    """Return the name in a library, as long as ``ENTRY``, of kernel ``name`` of the kernel folder.
 
     >>> short_name("a9d55ee51c4d03842b82e689d1eb5c201bd64a694bce9559c65cc38755f47c41")
     'k2b82e689d1eb'
@@ -62,10 +61,10 @@ def short_name(name: str) -> str:
 
 
 def link(objects: Mapping[str, bytes]) -> bytes:
-    """The shared library of object files, by their kernels' names in the folder.
+    """Link object files, by their kernels' names in the kernel folder, into a shared library.
 
-    Raises ``FileNotFoundError`` where there is no C compiler or no runtime of the DSL, and
-    ``RuntimeError`` with the compiler's words where it fails.
+    Raises ``FileNotFoundError`` if there is no C compiler or no runtime of the DSL, and
+    ``RuntimeError`` with the compiler's message if it fails.
     """
     if len({short_name(name) for name in objects}) < len(objects):
         raise RuntimeError("two kernels have one short name")
@@ -93,7 +92,7 @@ def link(objects: Mapping[str, bytes]) -> bytes:
 
 
 def renamed(content: bytes, short: str) -> bytes:
-    """An object file whose own symbols have a name in place of ``ENTRY``, of its length."""
+    """Rename ``ENTRY`` to ``short``, which has the same length, in an object file's own symbols."""
     (table,) = struct.unpack_from("<Q", content, 0x28)
     size, count, _ = struct.unpack_from("<HHH", content, 0x3A)
     headers = [struct.unpack_from("<IIQQQQI", content, table + i * size) for i in range(count)]
@@ -106,7 +105,7 @@ def renamed(content: bytes, short: str) -> bytes:
 
 
 def opened(content: bytes) -> Callable[[str], Callable[..., None]]:
-    """Open a library; the function that is returned gives a kernel by its name in the folder."""
+    """Open a library; return a function from a kernel's name in the kernel folder to the kernel."""
     import tvm_ffi
 
     with _library(content) as path:
@@ -117,15 +116,15 @@ def opened(content: bytes) -> Callable[[str], Callable[..., None]]:
 def share_cuda_runtime() -> None:
     """Let libraries that are opened from now on find the CUDA runtime that torch has loaded.
 
-    Raises ``DeviceError`` where there is none, or an older one: a function that is missing would
-    end the process when it is called.
+    Raises ``DeviceError`` if there is none, or an older one: calling a function that it lacks would
+    end the process.
     """
     own: Any = ctypes.CDLL(None)
     if not hasattr(own, LAUNCH):
         import torch
 
         major = (torch.version.cuda or "").partition(".")[0]
-        with suppress(OSError):  # torch has loaded it, for itself alone
+        with suppress(OSError):  # torch has loaded it, but not into the global symbol scope
             ctypes.CDLL(f"libcudart.so.{major}", mode=ctypes.RTLD_GLOBAL)
     if not all(hasattr(own, name) for name in (LAUNCH, *NEWEST)):
         raise DeviceError(
@@ -136,7 +135,7 @@ def share_cuda_runtime() -> None:
 
 @contextmanager
 def _library(content: bytes) -> Iterator[str]:
-    """The path of a library with a content, that nobody else writes to, with its suffix."""
+    """Yield the path, with a library's suffix, of a file with ``content`` and no other writer."""
     with tempfile.TemporaryDirectory(prefix="layoutconv-") as folder, as_file(content) as path:
         link = Path(folder, "kernels.so")
         link.symlink_to(path)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class PackedKernels:
     """Kernels of a pack, named as in the kernel folder of the machine that compiled them.
 
-    ``toolchain`` and ``processor`` are what that machine's names are from besides the kernels'
-    keys, ``names`` what there is, and ``get`` loads one, once each.
+    That machine derived the names from the kernels' keys, its ``toolchain`` and its ``processor``.
+    ``names`` are the kernels in the pack; ``get`` loads one by name, each once.
     """
 
     toolchain: str
@@ -26,21 +26,21 @@ _lock = threading.Lock()
 
 
 def add_pack(kernels: PackedKernels) -> None:
-    """Find these kernels from now on, in this process."""
+    """Let ``find_packed`` find these kernels from now on, in this process."""
     with _lock:
         if kernels not in _packs:
             _packs.append(kernels)
 
 
 def remove_pack(kernels: PackedKernels) -> None:
-    """Find them no more; those that are loaded stay."""
+    """Let ``find_packed`` no longer find these kernels; those already loaded stay."""
     with _lock:
         if kernels in _packs:
             _packs.remove(kernels)
 
 
 def find_packed(name: Callable[[str, str], str]) -> Callable[..., None] | None:
-    """The kernel that is called ``name(toolchain, processor)`` in a pack; None if none has it."""
+    """Return the kernel called ``name(toolchain, processor)`` in a pack; None if no pack has it."""
     for kernels in _packs:
         found = name(kernels.toolchain, kernels.processor)
         if found in kernels.names:

@@ -1,10 +1,10 @@
 """Compile a kernel once, keep it on disk, load it back in milliseconds.
 
 A kept kernel is one object file, named by a digest of everything that determines it. It is written
-to a temporary name and moved into place, so readers and other processes see all of it or nothing,
-and it ends with a note that says what it is, for people, and a digest of its name and all of
-itself. What is damaged, in another's place, or does not load, is compiled again and replaced. What
-is loaded are the bytes that were verified, not the file, which another process may have changed.
+under a temporary name and moved into place, so other processes see all of it or nothing. It ends
+with a note that describes the kernel to people, and a digest of its name and content. A file that
+is damaged, misnamed or does not load is compiled again and replaced. The loader gets the bytes that
+were verified, not the file, which another process may have changed.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ __all__ = ["KernelKey", "architecture", "as_argument", "cache_directory", "load"
 
 ENTRY = "implicit_gemm"
 DIGEST_BYTES = hashlib.sha256().digest_size
-NOTE = b"note"  # ends a note, after its length in four bytes
+NOTE = b"note"  # ends a note, after the note's length in four bytes
 ARCHITECTURES = {
     (8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_87", (8, 9): "sm_89", (9, 0): "sm_90a",
     (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a",
 }  # fmt: skip
 HERE = Path(layoutconv.__file__).parent, Path(__file__).parents[1]  # the package, and its kernels
-# What kernels are compiled from, in the package: those that `kernels` import, and what these do.
+# The package's sources of kernels: the modules that `kernels` imports, and their own imports.
 SOURCES = ("algebra", "base", "planning", "view", "errors.py")
-# Of the compiler there is one for each CUDA, or both.
+# The compiler has one package of libraries per CUDA version; both may be installed.
 COMPILER = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13",
             "apache-tvm-ffi")  # fmt: skip
 
@@ -76,7 +76,7 @@ class KernelKey:
 
     @property
     def note(self) -> dict[str, str]:
-        """Return what the kernel is, for people: of one kind, for one architecture."""
+        """Return the note that describes the kernel to people."""
         spec, tile = self.spec, self.spec.tile
         words = [
             f"{spec.dtype} -> {spec.out_dtype}",
@@ -94,7 +94,7 @@ _lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A thread of the parent may have held the lock, and is not here to release it."""
+    """Replace the lock: a thread of the parent may have held it, and is not here to release it."""
     global _lock
     _lock = threading.Lock()
 
@@ -105,7 +105,7 @@ if hasattr(os, "register_at_fork"):
 
 @unloaded_by
 def unload() -> None:
-    """Forget the kernels that are loaded, which ends those that nobody else holds."""
+    """Drop the loaded kernels; those that nobody else holds are unloaded."""
     import torch
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -115,9 +115,9 @@ def unload() -> None:
 
 
 def architecture(capability: tuple[int, int]) -> str:
-    """The compiler's name of a compute capability.
+    """Return the compiler's name of a compute capability.
 
-    Raises ``DeviceError`` for a GPU that kernels are not built for.
+    Raises ``DeviceError`` for a GPU for which no kernels are built.
 
     >>> architecture((8, 6))
     'sm_86'
@@ -134,9 +134,9 @@ def architecture(capability: tuple[int, int]) -> str:
 
 
 def load_kernel(view: GemmView, spec: KernelSpec) -> Callable[..., None]:
-    """A kernel as ``build`` makes it: from memory, from disk, or compiled now.
+    """Return a kernel as ``build`` makes it: from memory, from disk, or compiled now.
 
-    No GPU is needed. The launch goes to torch's current stream.
+    It needs no GPU. The launch goes to torch's current stream.
     """
     key = KernelKey(signature(view, spec.along, spec.epilogue), spec)
     kernel = _loaded.get(key)
@@ -149,9 +149,9 @@ def load_kernel(view: GemmView, spec: KernelSpec) -> Callable[..., None]:
 
 
 def as_argument(numbers: tuple[float, ...]) -> Any:
-    """A tuple of numbers that many calls of a kernel get, as kernels take it.
+    """Convert a tuple of numbers, which many calls of a kernel pass, to the kernel's own type.
 
-    Calls convert tuples: 0.2 us for a dozen of numbers, each time.
+    Otherwise each call converts it: 0.2 us for a dozen numbers.
 
     >>> list(as_argument((3, 4)))
     [3, 4]
@@ -162,7 +162,7 @@ def as_argument(numbers: tuple[float, ...]) -> Any:
 
 
 def is_kept(view: GemmView, spec: KernelSpec) -> bool:
-    """Return whether ``load_kernel`` would find a kernel on disk."""
+    """Return whether ``load_kernel`` would find the kernel on disk."""
     return keeps(KernelKey(signature(view, spec.along, spec.epilogue), spec))
 
 
@@ -173,18 +173,18 @@ def keeps(key: Any) -> bool:
 
 
 def is_at_hand(key: Hashable) -> bool:
-    """Return whether :func:`load` would find a kernel, and compile none."""
+    """Return whether :func:`load` would find the kernel without compiling."""
     return key in _loaded or keeps(key) or _of_pack(key) is not None
 
 
 def load(
     key: Hashable, compile: Callable[[], Any], writes: tuple[int, ...] = ()
 ) -> Callable[..., None]:
-    """A kernel of any other kind: from memory, from disk, or ``compile()``, as ``load_kernel``.
+    """Return a kernel of any other kind, like ``load_kernel``: from memory, disk or ``compile()``.
 
-    ``key`` is the kind's name, and everything else that determines the kernel but the sources and
-    the versions; its ``repr`` says all of it. ``compile`` can be pickled where another process may
-    compile. ``writes`` are the numbers of the arguments that are results.
+    ``key``: the kind's name and everything else that determines the kernel, except sources and
+    versions; its ``repr`` must be complete. ``compile`` must be picklable if another process may
+    compile. ``writes``: numbers of the arguments that the kernel writes.
     """
     if dry_hooks.load is not None:
         later: Callable[..., None] | None = dry_hooks.load(key, compile, writes)
@@ -205,12 +205,12 @@ def _of_pack(key: Any) -> Callable[..., None] | None:
 
 
 def loaded_names() -> list[str]:
-    """The names, in the kernel folder, of what this process has loaded."""
+    """Return the names in the kernel folder of the kernels that this process has loaded."""
     return sorted(_digest(key) for key in _loaded)
 
 
 def kept_object(name: str) -> bytes | None:
-    """The object file of a kept kernel, without its note; None of what is damaged or not there."""
+    """Return a kept kernel's object file without its note; None if it is damaged or missing."""
     folder = usable_folder()
     content = None if folder is None else _content(_path(folder, name))
     return None if content is None else content[: _end_of_object(content)]
@@ -224,17 +224,17 @@ def what_is(name: str) -> str:
 
 
 def compiled_with() -> tuple[str, str]:
-    """Return what the names of kernels are from besides their keys: toolchain and processor."""
+    """Return what kernels' names are derived from besides their keys: toolchain and processor."""
     return _toolchain(), _processor()
 
 
 def ready_to_compile() -> None:
-    """Import what kernels are compiled with, and digest the sources that they are compiled from.
+    """Import the compiler, and digest the sources that kernels are compiled from.
 
-    Where it is not installed, whoever compiles says so.
+    If the compiler is not installed, do nothing here: compiling raises the error.
     """
     with suppress(ImportError):
-        import ml_dtypes  # noqa: F401, of the DSL, which imports it late
+        import ml_dtypes  # noqa: F401, which the DSL imports late
         import tvm_ffi  # noqa: F401
 
         from . import build  # noqa: F401
@@ -242,7 +242,7 @@ def ready_to_compile() -> None:
 
 
 def sources_of(toolchain: str) -> str:
-    """The digest of our own sources, of what names kernels: its last word."""
+    """Return the digest of our own sources: the last word of ``toolchain``."""
     return toolchain.rpartition(" ")[2]
 
 
@@ -258,16 +258,16 @@ def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
 def _note_of(key: Any) -> dict[str, str]:
     """Describe a key as ``load`` takes it: a name, what the kernel depends on, the architecture."""
     name, *rest = key if isinstance(key, tuple) else (key,)
-    if isinstance(name, tuple):  # of several in one, the first gives its name
+    if isinstance(name, tuple):  # several kernels in one: the first gives the name
         name, rest = name[0], [name, *rest]
     arch = str(rest.pop()) if rest and str(rest[-1]).startswith("sm_") else ""
     return {"kernel": str(name), "arch": arch, "what": ", ".join(map(repr, rest))}
 
 
 def note(path: Path) -> dict[str, str] | None:
-    """The note of a kept kernel: ``kernel``, ``arch``, ``what`` and perhaps ``view``.
+    """Return the note of a kept kernel: ``kernel``, ``arch``, ``what`` and perhaps ``view``.
 
-    None of what is damaged, or was kept without one.
+    None if the file is damaged, or has no note.
     """
     content = _content(path)
     if content is None:
@@ -291,7 +291,7 @@ def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Cal
     if content is not None:
         try:
             return _from_object(content)
-        except Exception:  # of the compiler's libraries; it is compiled again, and replaced
+        except Exception:  # from the compiler's libraries: compile again, and replace the file
             pass
     with interrupted_afterwards():
         return _compiled(compile, path, about, limit)
@@ -300,13 +300,13 @@ def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Cal
 def _compiled(
     compile: Callable[[], Any], path: Path, about: dict[str, str], limit: int
 ) -> Callable[..., None]:
-    """Compile, and keep what was compiled."""
+    """Compile a kernel, and keep it."""
     kernel = compile()
     try:
         content = _keep(kernel, path, about)
         shrink(path.parent, limit, path.name[:PREFIX])
     except OSError as error:
-        # The same words for every kernel, so that Python says them once.
+        # The same words for every kernel, so that Python shows the warning once.
         warnings.warn(
             f"kernels cannot be kept in {path.parent}: {error.strerror or error}; they are compiled"
             " again in every process, unless LAYOUTCONV_CACHE_DIR names a folder with room",
@@ -320,18 +320,18 @@ def _compiled(
 
 
 def _unkept(kernel: Any, compile: Callable[[], Any]) -> Callable[..., None]:
-    """Load a kernel that no folder keeps."""
+    """Load a kernel that is not kept in the kernel folder."""
     try:
         with tempfile.TemporaryDirectory(prefix="layoutconv-") as folder:
             path = Path(folder) / "kernel.o"
             kernel.export_to_c(str(path), function_name=ENTRY)
             return _from_object(path.read_bytes())
-    except Exception:  # nothing may be written, not even for a moment
+    except Exception:  # this process may not even write a temporary file
         return _as_compiled(compile)
 
 
 def _as_compiled(compile: Callable[[], Any]) -> Callable[..., None]:
-    """Compile once more a kernel that cannot be loaded: this one runs as it was compiled."""
+    """Compile once more a kernel that cannot be loaded; the result runs as it was compiled."""
     from ..common.compiled import runs_as_compiled
 
     with runs_as_compiled():
@@ -343,7 +343,7 @@ def _path(folder: Path, digest: str) -> Path:
 
 
 def _keep(kernel: Any, path: Path, about: dict[str, str]) -> bytes:
-    """Write a kernel, and return what was written, without its digest."""
+    """Write a kernel, and return the file's content without its digest."""
     make_folder(path.parent)
     with in_its_place(path) as temporary:
         kernel.export_to_c(str(temporary), function_name=ENTRY)
@@ -354,7 +354,7 @@ def _keep(kernel: Any, path: Path, about: dict[str, str]) -> bytes:
 
 
 def _content(path: Path, *, used: bool = False) -> bytes | None:
-    """Return what a file holds before its digest; None if that is not its digest."""
+    """Return a file's content without its digest; None if the digest does not match."""
     whole = read_file(path, used=used)
     if whole is None:
         return None
@@ -363,12 +363,12 @@ def _content(path: Path, *, used: bool = False) -> bytes | None:
 
 
 def _seal(path: Path, content: bytes) -> bytes:
-    """The digest that ends a file: of its key, which is its name, and of what it holds."""
+    """Return the digest that ends a file: of its name, which is the kernel's, and its content."""
     return hashlib.sha256(path.stem.encode() + b"\n" + content).digest()
 
 
 def _end_of_object(content: bytes) -> int:
-    """Where an object ends, and the note behind it begins."""
+    """Return where the object ends and the note behind it begins."""
     end = len(content) - len(NOTE) - 4
     if end < 0 or not content.endswith(NOTE):
         return len(content)
@@ -385,9 +385,9 @@ def _from_object(content: bytes) -> Callable[..., None]:
 
 @contextmanager
 def as_file(content: bytes) -> Iterator[str]:
-    """The path of a file with a content, that nobody else writes to.
+    """Yield the path of a file that has ``content`` and no other writer.
 
-    Of a sealed file in memory, where there are such and ``/proc`` is mounted.
+    It is a sealed file in memory, if the system has those and ``/proc`` is mounted.
     """
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         import fcntl
@@ -406,7 +406,7 @@ def as_file(content: bytes) -> Iterator[str]:
 
 
 def _digest(key: Any, toolchain: str = "", processor: str = "") -> str:
-    """The name of a kernel: of the version that it is from, and of all that determines it."""
+    """Name a kernel: a digest of its toolchain, then one of everything that determines it."""
     if isinstance(key, KernelKey):
         key = key.view, key.spec
     toolchain, processor = toolchain or _toolchain(), processor or _processor()
@@ -415,7 +415,7 @@ def _digest(key: Any, toolchain: str = "", processor: str = "") -> str:
 
 
 def current_version() -> str:
-    """Return what the names of kernels begin with that were compiled from these sources."""
+    """Return the beginning of the names of kernels that are compiled from these sources."""
     return _version(_toolchain())
 
 
@@ -430,7 +430,7 @@ def _toolchain() -> str:
 
 
 def toolchain_of(files: Iterable[tuple[str, Path]], version: Callable[[str], str]) -> str:
-    """Digest files, by name, and the versions of the packages that compile."""
+    """Return the versions of the compiler's packages, and a digest of files by name."""
     digest = hashlib.sha256()
     for name, source in files:
         digest.update(f"{name} {source.stat().st_size}\n".encode())
@@ -443,8 +443,8 @@ def toolchain_of(files: Iterable[tuple[str, Path]], version: Callable[[str], str
 
 
 def sources(package: Path, kernels: Path) -> list[tuple[str, Path]]:
-    """List the files that kernels are compiled from, by name, in the folders ``layoutconv`` and
-    ``kernels``.
+    """List the files that kernels are compiled from, by name; ``package`` and ``kernels`` are the
+    folders ``layoutconv`` and ``kernels``.
     """
     found = {f"kernels/{path.relative_to(kernels).as_posix()}": path
              for path in kernels.rglob("*.py")}  # fmt: skip
@@ -457,9 +457,9 @@ def sources(package: Path, kernels: Path) -> list[tuple[str, Path]]:
 
 @cache
 def _processor() -> str:
-    """Name what the host code of a kernel was compiled for: it has all instructions of this
-    processor.
+    """Name the processor that host code of kernels is compiled for: it may use all instructions of
+    this one.
 
-    A folder of kept kernels may be shared with machines that lack some.
+    Machines that lack some of them may share the folder of kept kernels.
     """
     return processor()

@@ -120,7 +120,7 @@ class Box:
         return Arguments(values, fast), boxes
 
     def digits(self, number: Any) -> tuple[list[Any], Any]:
-        """Split a row's number in the box into digits and a rest, which is 0 but past the box."""
+        """Split a row's number in the box into digits and a rest, 0 for rows inside the box."""
         return self.digits_of(self.tile, number)
 
     @staticmethod

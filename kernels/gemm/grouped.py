@@ -200,7 +200,7 @@ class Products:
         place: Place,
         factor: Factor,
     ) -> list[Any]:
-        """Return A's registers for a factor; of a half chunk, the other half is zeroed."""
+        """Return A's registers for a factor; for half a chunk, the other half is zeroed."""
         first = 2 * factor.chunk
         words = found[place][first : first + 2 * factor.count]
         if factor.half is None:
@@ -220,7 +220,7 @@ class Products:
         ]
 
     def _right(self, words: list[Any], factor: Factor) -> list[Any]:
-        """Return B's registers for a factor; of a half chunk, the other half is zeroed."""
+        """Return B's registers for a factor; for half a chunk, the other half is zeroed."""
         if factor.half is not None:
             words = [word & self.masks[factor.half] for word in words]
         return self._rounded(words)

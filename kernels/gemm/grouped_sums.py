@@ -213,9 +213,7 @@ class Sums:
         cute.arch.sync_threads()  # the stage is read
 
     def multiply(self, acc: Any, ends: Any, signs: int, away: Any) -> None:
-        """Add the products of the box whose stage starts at byte ``away``; ``ends`` packs its last
-        digits.
-        """
+        """Add the products of the box ``away`` bytes from stage 0; ``ends``: its last digits."""
         for step, (row, packed) in enumerate(zip(self.rows, self.packed, strict=True)):
             inside = Boolean(((ends - packed) & signs) == signs)  # no digit is past its end
             start = cutlass.select_(inside, Int32(row + away), Int32(self.zeros))

@@ -1,8 +1,8 @@
 """The template: ``D[m, n, l] = sum_k A[m, k, l] * B[n, k, l]`` over three layouts.
 
 Dense convolution and its gradients, gather/scatter and kernel maps differ only in the layouts of
-their operands (``Operand``). All share one prologue, two mainloops (sm_80, sm_90) and the epilogue.
-``l`` is the group. A CTA computes one tile of D; a persistent CTA loops over several.
+their operands (``Operand``). Each runs the same prologue, one of two mainloops (sm_80, sm_90) and
+one epilogue. ``l`` is the group. A CTA computes one tile of D; a persistent CTA loops over several.
 """
 
 from __future__ import annotations

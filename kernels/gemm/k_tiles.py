@@ -138,8 +138,8 @@ class KTiles:
 
 
 def _above(bit: Any, word: int) -> Int32:
-    """Mask of the bits above ``bit`` in word number ``word``; ``bit`` counts from that word's bit
-    0: all ones if it is in an earlier word, no bits if in a later one.
+    """Return the mask of the bits above ``bit`` of word number ``word``: all ones if ``bit`` is
+    negative (in an earlier word), 0 if it is 31 or more (or in a later word).
     """
     if word == 0:
         bits = -(Int32(2) << cutlass.min(Int32(bit), Int32(WORD - 1)))  # 0 above bit 31

@@ -61,7 +61,7 @@ class Row:
     """A row of an operand: the hoisted part of its address, and its tap mask."""
 
     linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
-    behind: Any  # row's part of the memory offset that no index entry names; None: no gather
+    behind: Any  # row's part of the memory offset beside the index entry's; None: no index
     mask: Any  # bits of the fields: row + delta is in bounds
     coords: Any  # the row's part of the coordinate, for modes that the mask does not cover
 

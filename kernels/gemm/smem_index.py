@@ -24,7 +24,7 @@ WORD_BYTES = 4
 def keep_index(
     spec: KernelSpec, smem: Any, load: Any, d: Operand, first: Any, tid: Any
 ) -> SmemRows | None:
-    """Allocate shared memory for the tile's index entries, and load those of D, which it returns.
+    """Allocate shared memory for the tile's index entries; load and return those of D.
 
     ``load`` loads A from row ``first`` on. From now on it reads its index entries here, once
     ``active_taps`` has written them.

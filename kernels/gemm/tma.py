@@ -95,7 +95,7 @@ class TmaLoad:
         self.copies = tid < WARP
 
     def bytes_of(self, columns: tuple[Columns, ...]) -> int:
-        """Return the bytes that TMA copies per stage; ``columns``: those loaded of B, per tap."""
+        """Return the bytes that TMA copies per stage; ``columns`` are B's, per tap."""
         return self.taps * self.shared.stage_bytes
 
     @cute.jit

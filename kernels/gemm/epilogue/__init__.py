@@ -1,1 +1,1 @@
-"""From accumulators to memory: the steps after the sums, and two ways to store."""
+"""Epilogue: the steps between accumulators and D, and two stores: smem-staged, register-direct."""

@@ -1,4 +1,4 @@
-"""The entry of a per-column tensor (a bias) that a column reads: one more layout of the view."""
+"""Map columns of D to entries of a per-column tensor (a bias): one more layout of the view."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...common.arguments import Extent
 
 
 class ColumnEntries:
-    """From a column of a problem to an entry: the view's ``columns``, or the column's number.
+    """Maps a column to its entry: by the view's ``columns`` layout, or to the column's own number.
 
-    Concatenated stride phases read one bias: a stride of 0. Extents are constants, so that a column
-    takes at most one division by a constant.
+    Stride phases concatenated along N share one bias: a stride of 0. Extents are constants, so that
+    a column takes at most one division by a constant.
     """
 
     def __init__(self, view: GemmView, group: Any) -> None:

@@ -1,6 +1,6 @@
 """Column statistics: sums and sums of squares of a CTA's tile, computed as the epilogue stores it.
 
-Each CTA writes a row of partial sums; no atomics, so that the result has the same bits every time.
+Each CTA writes a row of partial sums. There are no atomics: results are bitwise reproducible.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from ..mma_atoms import load_matrices, multiply_16_bit
 from ..smem_tile import sync
 
 BLOCK = 16  # rows and columns that tensor cores sum at once
-CHAINS = 4  # sums that a warp adds to in turns
-COLUMNS_OF_LANES, LANES_OF_ROW = 8, 4  # of Hopper's accumulators: a pair in each
+CHAINS = 4  # accumulators that a warp adds to in turns
+COLUMNS_OF_LANES, LANES_OF_ROW = 8, 4  # wgmma: four lanes hold 8 columns of a row, a pair each
 ONES = {Float16: 0x3C003C00, BFloat16: 0x3F803F80}
 
 
 @dataclass
 class Columns:
-    """The position of a CTA's columns among all columns, and the CTA's row of partial sums, (2,
-    all).
-    """
+    """The position of a CTA's columns among all columns, and its row of partial sums, (2, all)."""
 
     partial: Any
     first: Any
-    count: Any  # of columns from the first on that there are
+    count: Any  # existing columns from ``first`` on
     all: Any
 
     def store(self, column: Any, kind: Any, value: Any) -> None:
@@ -40,7 +38,7 @@ class Columns:
 
 
 class SumsByRow:
-    """Column sums of elements of any type: a thread adds up its own columns over its rows."""
+    """Column sums of elements of any type: a thread sums its own columns over its rows."""
 
     def __init__(self, tile: TileConfig, vector: int) -> None:
         self.tile, self.vector = tile, vector
@@ -48,7 +46,7 @@ class SumsByRow:
         self.sums.fill(0.0)
 
     def add(self, row: Any, there: Any) -> None:
-        """A row's vector, as it is stored; what is not stored counts as zeros."""
+        """Add a row's vector as stored; if it is not stored, it counts as zeros."""
         for i in range(self.vector):
             x = cutlass.select_(there, Float32(row[i]), Float32(0.0))
             self.sums[i, 0] = self.sums[i, 0] + x
@@ -56,7 +54,7 @@ class SumsByRow:
 
     @cute.jit
     def write(self, base: Any, tid: Any, columns: Columns) -> None:
-        """Add up the threads' sums in shared memory from ``base`` on, which nothing else needs."""
+        """Reduce the threads' sums in shared memory at ``base``, which must be free, and store."""
         across = const_expr(self.tile.n // self.vector)
         parts = const_expr(self.tile.mma_threads // across)
         shared = _shared(base, self.tile.n, parts)
@@ -69,11 +67,11 @@ class SumsByRow:
 
 
 class SumsOfFragments:
-    """Column sums of a ping-pong consumer's fragments: a lane adds up its rows, of two columns in
-    every eight.
+    """Column sums of a ping-pong consumer's fragments: a lane sums its rows, in two of every eight
+    columns.
 
-    It accumulates from tile to tile. At the end the lanes of a warp add up theirs, and each warp
-    has its own row of partial sums.
+    It accumulates over tiles. At the end the lanes of a warp reduce their sums by shuffles, and
+    each warp writes its own row of partial sums.
     """
 
     def __init__(self, tile: TileConfig) -> None:
@@ -82,7 +80,7 @@ class SumsOfFragments:
         self.sums.fill(0.0)
 
     def add(self, group: int, pair: Any, there: Any) -> None:
-        """Two numbers of a row as they are stored; what is not stored counts as zeros."""
+        """Add two numbers of a row as stored; if they are not stored, they count as zeros."""
         for i in range(2):
             x = cutlass.select_(there, Float32(pair[i]), Float32(0.0))
             self.sums[i, 0, group] = self.sums[i, 0, group] + x
@@ -95,7 +93,7 @@ class SumsOfFragments:
             for kind in range_constexpr(2):
                 for i in range_constexpr(2):
                     total = self.sums[i, kind, group]
-                    for step in range_constexpr(3):  # lanes of the same columns
+                    for step in range_constexpr(3):  # over the lanes with the same columns
                         total = total + cute.arch.shuffle_sync_bfly(total, LANES_OF_ROW << step)
                     column = COLUMNS_OF_LANES * group + 2 * lane + i
                     if lane < LANES_OF_ROW and column < columns.count:
@@ -103,14 +101,15 @@ class SumsOfFragments:
 
 
 class SumsOfMatrices:
-    """Column sums of fp16 and bf16 in a turned tile: tensor cores sum blocks of 16 x 16.
+    """Column sums of fp16 and bf16 in a staged tile: tensor cores sum blocks of 16 x 16.
 
     The transpose of 8 columns times the columns has the sums of squares on its diagonal; rows of
-    ones below the transpose give the sums. That is a twelfth of the instructions of adding element
-    by element.
+    ones below the transpose give the sums. That takes a twelfth of the instructions of adding
+    element by element.
 
-    Of a tile that a warpgroup only copied for, it sums, while the others store: their reads do not
-    wait behind all those stores then, nor does anybody wait for them. Else all warps sum.
+    With ``statistics_by_producers``, the producer warps sum while the consumers store: the sums'
+    reads do not queue behind the stores, and no consumer waits for the sums. Otherwise all warps
+    that multiply sum.
     """
 
     def __init__(self, tile: TileConfig, dtype: Any, swizzle: tuple[int, int, int]) -> None:
@@ -119,12 +118,12 @@ class SumsOfMatrices:
             tile.producer_threads if tile.statistics_by_producers else tile.mma_threads
         ) // 32
         self.groups = tile.n // BLOCK
-        # Warps that share the rows of a group.
+        # Number of warps that share the rows of a group.
         self.parts = 1 if tile.statistics_by_producers else max(1, self.warps // self.groups)
 
     @cute.jit
     def write(self, base: Any, tid: Any, columns: Columns) -> None:
-        """Sum the tile that lies at ``base``; what is not stored has been replaced by zeros."""
+        """Sum the tile at ``base``, in which elements that are not stored have been zeroed."""
         tile = self.tile
         groups, warps, parts = const_expr(self.groups), const_expr(self.warps), self.parts
         warp, lane = tid // 32, tid % 32
@@ -136,7 +135,7 @@ class SumsOfMatrices:
             found.append((group, part, self._block_sums(base, group, part, lane)))
         if const_expr(parts > 1):
             sync(tile)
-        # A lane of the diagonal has its column's sums.
+        # A lane on the diagonal has its column's sums.
         row, pair = lane // 4, lane % 4
         for turn in range_constexpr(len(found)):
             group, part, halves = found[turn]
@@ -155,10 +154,10 @@ class SumsOfMatrices:
             _finish(tile, shared, parts, tid, columns)
 
     def _block_sums(self, base: Any, group: Any, part: Any, lane: Any) -> Any:
-        """Return, of a column of each half of a group's 16, the sum and that of squares: of the
-        column that is as far as the lane's row in the products, if the lane is on the diagonal.
+        """Return the sum and the sum of squares of one column in each half of a group's 16. For a
+        lane on the diagonal, it is the column whose number is the lane's row in the products.
 
-        Products are added to ``CHAINS`` sums in turns, as each waits for the one before it.
+        Products go to ``CHAINS`` accumulators in turns: on one, each would wait for the last.
         """
         ones, zeros = Int32(ONES[self.dtype]), [Float32(0.0)] * 4
         chains = [[zeros, zeros] for _ in range(CHAINS)]
@@ -184,7 +183,7 @@ class SumsOfMatrices:
 
 
 def _shared(base: Any, n: int, parts: int) -> Any:
-    """Sums in shared memory: (column, kind, part)."""
+    """View sums in shared memory as (column, kind, part)."""
     pointer = cute.recast_ptr(base, dtype=Float32)
     return cute.make_tensor(pointer, cute.make_layout((n, 2, parts)))
 
@@ -202,7 +201,7 @@ def _either(number: Any, even: Any, odd: Any) -> Any:
 
 @cute.jit
 def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: Columns) -> None:
-    """Add up the parts in their order, a thread for each column and kind."""
+    """Add up the parts in order, a thread per column and kind."""
     sync(tile)
     for turn in range_constexpr(-(-2 * tile.n // tile.mma_threads)):
         number = tid + turn * tile.mma_threads

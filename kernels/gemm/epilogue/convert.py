@@ -1,4 +1,4 @@
-"""Vectors from one type to another: to nearest even, saturating where the type has no infinity."""
+"""Convert vectors between types: to nearest even; integers and 8-bit floats saturate."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from cutlass import Float32, Float64, Int8, Int16, Int32
 from ...common.walk import select
 from .instructions import assembly, in_registers, relu
 
-_PAIRS = {  # instructions that convert two floats, and what they write
+_PAIRS = {  # of the cvt that converts two floats: rounding, target, register
     cutlass.Float16: ("rn", "f16x2", Int32),
     cutlass.BFloat16: ("rn", "bf16x2", Int32),
     cutlass.Float8E4M3FN: ("rn.satfinite", "e4m3x2", Int16),
     cutlass.Float8E5M2: ("rn.satfinite", "e5m2x2", Int16),
 }
-_INTEGERS = {Int8: "sat.s8", Int32: "s32"}  # a float as 32 bits saturates by definition
+_INTEGERS = {Int8: "sat.s8", Int32: "s32"}  # cvt of a float to s32 always saturates
 _REGISTERS = {Int32: "r", Float32: "f", Float64: "d"}
 _LETTERS = {Int16: "h", Int32: "r"}
 
 
 def converted(x: Any, dtype: Any, *, positive: bool = False) -> Any:
-    """A vector of floats or of int32 as one of ``dtype``; if asked for, its ``positive`` part,
-    which costs nothing where pairs are converted.
+    """Convert a vector of floats or int32 to ``dtype``. ``positive`` adds a ReLU, which costs
+    nothing where pairs are converted.
     """
     kind = x.element_type
     narrow = dtype.width == 8 and dtype.is_float
@@ -46,7 +46,7 @@ def _each(x: Any, dtype: Any, instruction: str) -> Any:
     register = _REGISTERS[x.element_type]
     for i in range(cute.size(out)):
         value = values[i]
-        if x.element_type is Float64:  # whose NaN is the least integer, that of Float32 is 0
+        if x.element_type is Float64:  # cvt turns an fp64 NaN into the least integer, fp32's into 0
             value = select(value == value, value, Float64(0.0))
         of = f"{instruction} $0, $1;", f"=r,{register}"
         out[i] = dtype(Int32(assembly(Int32, *of, value)))
@@ -54,7 +54,7 @@ def _each(x: Any, dtype: Any, instruction: str) -> Any:
 
 
 def _pairs(x: Any, dtype: Any, relu: str) -> Any:
-    """Two at a time: of 8 bits the largest finite number for what is larger; NaN for NaN."""
+    """Convert two at a time. 8-bit types saturate to their largest finite number; NaN stays NaN."""
     rounding, name, word = _PAIRS[dtype]
     count = cute.size(x.shape)
     values = in_registers(x)

@@ -1,8 +1,8 @@
-"""Instructions of PTX on vectors, element by element, that the DSL has no names for.
+"""PTX instructions that the DSL does not expose, applied to vectors element by element.
 
-Comparisons, selects and maxima take an SM twice as long as sums and products, which have wider
-pipes. So a maximum is one instruction in place of a comparison and a select, and a ReLU in front of
-a conversion (``convert.py``) none.
+On an SM, comparisons, selects and maxima have half the throughput of sums and products. So a
+maximum is one instruction instead of a comparison and a select, and a ReLU in front of a conversion
+(``convert.py``) is none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Vector = Any  # cute.TensorSSA
 
 
 def assembly(kind: Any, text: str, constraints: str, *values: Any) -> Any:
-    """The result of instructions, of that ``kind``: ``$0`` of values ``$1``, ``$2``, ..."""
+    """Run PTX on values ``$1``, ``$2``, ... and return ``$0``, of type ``kind``."""
     return llvm.inline_asm(
         kind.mlir_type,
         [value.ir_value() for value in values],
@@ -32,24 +32,24 @@ def assembly(kind: Any, text: str, constraints: str, *values: Any) -> Any:
 
 
 def in_registers(x: Vector) -> Any:
-    """A vector as a tensor, whose elements have numbers."""
+    """Copy a vector to a register tensor, whose elements can be indexed."""
     values = cute.make_rmem_tensor(x.shape, x.element_type)
     values.store(x)
     return values
 
 
 def least(x: Vector, y: Vector) -> Vector:
-    """The smaller of two elements; NaN if one of them is."""
+    """The elementwise minimum; NaN if either element is."""
     return _either("min", operator.lt, x, y)
 
 
 def greatest(x: Vector, y: Vector) -> Vector:
-    """The larger of two elements; NaN if one of them is."""
+    """The elementwise maximum; NaN if either element is."""
     return _either("max", operator.gt, x, y)
 
 
 def relu(x: Vector) -> Vector:
-    """The positive part; a NaN stays."""
+    """ReLU; NaN stays NaN."""
     return greatest(x, cute.full_like(x, 0.0))
 
 

@@ -1,6 +1,6 @@
 """The steps of an epilogue on vectors of accumulators, traced from their structure.
 
-``layoutconv.view.epilogue`` defines them; a structure is its text: ``"scale bias:float16 relu"``.
+``layoutconv.view.epilogue`` defines them. A structure is a text: ``"scale bias:float16 relu"``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _GELU_SCALE, _GELU_CUBE = 0.7978845608028654, 0.044715
 class Steps:
     """The steps of a structure.
 
-    ``vectors`` and ``sources`` are the dtypes' names of the tensors that they read, in order: those
-    with a number for each column or row, and those like D. ``per_row`` are the places of those per
-    row among the first; ``numbers`` is how many numbers they take.
+    ``vectors``: dtype names of the vectors that the steps read, one value per column or row, in
+    order. ``sources``: dtype names of the tensors like D. ``per_row``: which ``vectors`` are per
+    row, by number. ``numbers``: how many scalars the steps take.
     """
 
     def __init__(self, structure: str) -> None:
@@ -67,7 +67,7 @@ class Steps:
         return bool(self.words)
 
     def __call__(self, x: Vector, numbers: tuple[Any, ...], places: Places, kind: Any) -> Vector:
-        """``x``, the sums of some ``places``, after all steps, as a vector of that ``kind``."""
+        """Apply all steps to ``x``, the sums at ``places``, and convert the result to ``kind``."""
         number, vectors, sources = iter(numbers), count(), count()
         programs, positive = iter(self.programs), self.words[-1:] == ["relu"]
         for word in self.words[: -1 if positive else None]:
@@ -89,10 +89,10 @@ class Steps:
 
 @dataclass
 class Places:
-    """Values that steps read beside a vector of sums: vectors like it.
+    """Values that steps read at the positions of a vector of sums, as vectors of its shape.
 
-    ``vector(i)`` and ``source(i)`` are what the i-th tensor per column or row, or like D, has at
-    the places of the sums; ``row()`` and ``column()`` are their coordinates, Int32.
+    ``vector(i)`` reads the i-th tensor per column or row, ``source(i)`` the i-th tensor like D;
+    ``row()`` and ``column()`` are coordinates, Int32.
     """
 
     vector: Callable[[int], Vector]
@@ -102,7 +102,7 @@ class Places:
 
 
 def _read(places: Places, given: dict[str, tuple[str, Any]], name: str) -> Any:
-    """Return what an operand of a program is at some places."""
+    """Return the value of a program's operand ``name`` at ``places``."""
     kind, which = given[name]
     if kind in ("row", "column"):
         return getattr(places, kind)()
@@ -112,7 +112,7 @@ def _read(places: Places, given: dict[str, tuple[str, Any]], name: str) -> Any:
 def _given(
     program: Program, number: Iterator[Any], vectors: Iterator[int], sources: Iterator[int]
 ) -> dict[str, tuple[str, Any]]:
-    """Return what the operands of a program are, by name."""
+    """Return the kind of each of a program's operands, by name, with its number or scalar."""
     found: dict[str, tuple[str, Any]] = {"row": ("row", 0), "column": ("column", 0)}
     found.update({f"c{i}": ("vector", next(vectors)) for i in range(len(program.columns))})
     found.update({f"r{i}": ("vector", next(vectors)) for i in range(len(program.rows))})
@@ -130,7 +130,7 @@ def _gelu_tanh(x: Vector) -> Vector:
 
 
 def _clamp(x: Vector, low: Any, high: Any) -> Vector:
-    """A NaN stays."""
+    """Clamp to ``[low, high]``; NaN stays NaN."""
     return least(greatest(x, cute.full_like(x, low)), cute.full_like(x, high))
 
 

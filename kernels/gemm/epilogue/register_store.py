@@ -1,11 +1,11 @@
 """The register-direct store: four lanes exchange their parts of a row, and store vectors.
 
-In Hopper's accumulators four lanes hold a row of 8 columns, a pair each. With 16-bit results, four
-shuffles per row exchange the pairs of 32 columns, so that each lane holds 8 consecutive columns, 16
-bytes, and stores them. Pairs of 32-bit results are stored as they are: those of four lanes fill a
-sector of 32 bytes.
+In wgmma's accumulators four lanes hold a row of 8 columns, a pair each. With 16-bit results, four
+shuffles per row exchange the pairs of 32 columns, so that each lane holds and stores 8 consecutive
+columns, 16 bytes. Pairs of 32-bit results are stored as they are: those of four lanes fill a sector
+of 32 bytes.
 
-No shared memory is needed. So a ping-pong consumer stores without a barrier, and column statistics
+It uses no shared memory. So a ping-pong consumer stores without a barrier, and column statistics
 stay in its registers from tile to tile.
 """
 
@@ -33,11 +33,11 @@ WORD = 32  # bits
 class RegisterEpilogue(Epilogue):
     """Register-direct store of a persistent kernel's tiles, of 16 or 32 bits, through D's layout.
 
-    Steps need no more than the column.
+    Constraints: steps depend on nothing but the column.
     """
 
     def start(self, cta: Any, tid: Any) -> None:
-        """Begin, before the first tile."""
+        """Set the thread's place and clear its column sums, before the first tile."""
         self.warp, self.tid = (
             (cta * self.tile.consumer_threads + tid) // WARP,
             tid % self.tile.mma_threads,
@@ -65,7 +65,7 @@ class RegisterEpilogue(Epilogue):
         stored = [[self._is_stored(d, row) for row in some] for some in rows]
         for j in range_constexpr(across):
             for block in range_constexpr(0, groups, LANES_OF_ROW):
-                first = n0 + where[(0, 0, block), 0, j][1]  # of the lane's pairs
+                first = n0 + where[(0, 0, block), 0, j][1]  # column of the lane's first pair
                 columns = self._first_columns(d, first, lane)
                 places = self._places_of((j, block), first, halves, d.col_count, extras)
                 for i in range_constexpr(down):
@@ -81,13 +81,15 @@ class RegisterEpilogue(Epilogue):
                             self._store_vector(vector, d, rows[i][h], column)
 
     def _first_columns(self, d: Operand, first: Any, lane: Any) -> list[Column]:
-        """The columns from which on a lane stores what it has of a block: turned, or by pairs."""
+        """Return the first column of each vector that a lane stores of a block: one vector after
+        the exchange; in 32 bits, its pairs.
+        """
         if self.dtype.width == WORD:
             return [d.column(first + COLUMNS_OF_LANES * g) for g in range(LANES_OF_ROW)]
         return [d.column(first + (self.vector - 2) * lane)]
 
     def _vectors(self, pairs: Any, half: int, lane: Any) -> list[Any]:
-        """Return the vectors of a row that a lane stores, from each of those columns on."""
+        """Return the vectors that a lane stores of a row, one for each of ``_first_columns``."""
         if self.dtype.width == WORD:
             return [pairs[None, half, g] for g in range(LANES_OF_ROW)]
         words = cute.recast_tensor(pairs, Int32)
@@ -110,13 +112,13 @@ class RegisterEpilogue(Epilogue):
         cute.copy_atom_call(atom, source, cute.make_tensor(pointer, layout), pred=pred)
 
     def _is_stored(self, d: Operand, row: Any) -> Any:
-        """Return whether a row is stored, by its first column, where rows are predicated."""
+        """Return whether a row is stored, by its predicate at column 0; None without statistics."""
         return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
 
     def _pairs(
         self, acc: Any, i: int, j: int, block: int, halves: int, places: Places, extras: Extras
     ) -> Any:
-        """A block of a thread's accumulators after the steps, as D has them: (2, halves, lanes)."""
+        """Apply the steps to a block of accumulators, and convert them: (2, halves, lanes)."""
         values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), acc.element_type)
         for g in range(LANES_OF_ROW):
             for h in range(halves):
@@ -134,7 +136,7 @@ class RegisterEpilogue(Epilogue):
     def _places_of(
         self, at: tuple[int, int], first: Any, halves: int, count: int, extras: Extras
     ) -> Places:
-        """Values that steps read at the places of a block, number ``at``."""
+        """Return the values that steps read at block ``at``."""
         (j, block), held = at, extras.held
 
         def filled(kind: Any, value: Callable[[int, int], Any]) -> Any:
@@ -165,7 +167,7 @@ class RegisterEpilogue(Epilogue):
 
 
 def _turned(words: list[Any], lane: Any) -> list[Any]:
-    """Word ``lane`` of each of four lanes, in their order; each has four words."""
+    """Transpose four words over four lanes: lane i gets word i of each lane, in lane order."""
     for bit in (1, 2):
         upper = (lane & bit) != 0
         for low in (g for g in range(LANES_OF_ROW) if not g & bit):

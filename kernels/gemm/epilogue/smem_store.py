@@ -1,6 +1,6 @@
 """The smem-staged store: accumulators go through shared memory, and rows are stored in vectors.
 
-Steps of the epilogue and the conversion come before or behind the exchange in shared memory. With
+The epilogue's steps and the conversion run before or after the exchange in shared memory. With
 cluster split-K it is a DSMEM reduction: CTAs read the partial sums in each other's shared memory.
 """
 
@@ -29,18 +29,18 @@ from .held_columns import HeldColumns
 from .ops import Places, Steps
 
 STORE_BYTES = 16
-BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in registers
+BATCH = 4  # rows a thread reads at once: the loads overlap, and the rows fit in registers
 
 
 @dataclass
 class Extras:
     """Tensors and numbers that an epilogue reads and writes besides D.
 
-    ``columns``, to what there is per column or per row, and ``sources`` are pointers; ``entries``
-    says which entry of the former a column reads; ``first_column`` is where a group's columns
-    start; ``statistics`` points to the CTA's own row of partial sums, (2, all columns); ``rows``
-    are what D's index buffer has for the tile's rows, if that is in shared memory; ``held`` is what
-    steps read of a thread's columns, if that is in registers.
+    ``numbers`` are the steps' scalars. ``columns`` points to vectors (per column or row),
+    ``sources`` to tensors like D. ``entries`` maps a column to its entry in a vector.
+    ``first_column``: where the group's columns start. ``statistics`` points to the CTA's own row of
+    partial sums, (2, all columns). ``rows``: D's index entries for the tile, if in shared memory.
+    ``held``: the per-column values of a thread's columns, if in registers.
     """
 
     numbers: tuple[Any, ...]
@@ -55,22 +55,22 @@ class Extras:
 
 
 class Epilogue:
-    """Stores a CTA's tile, (m, n), through the layout of D: dense rows, or rows scattered by an
-    index buffer.
+    """Stores a CTA's tile, (m, n), through D's layout: dense rows, or rows scattered by an index
+    buffer.
 
     Timeline::
 
         steps by column | stage in smem | barrier | by row: (DSMEM sum) steps, convert, store
 
-    Steps that need only the column are applied to the accumulators. If a step reads a tensor like D
-    (a residual), all of them are applied to rows, behind the exchange. 8-bit results are exchanged
-    as accumulators and converted behind it.
+    Steps that need only the column run on the accumulators. If a step reads a tensor like D (a
+    residual), all steps run on rows, after the exchange. 8-bit results are staged unconverted and
+    converted after the exchange.
 
-    Where a tile has all columns and the rows of D are contiguous, the tile is one ``run``, stored
-    by vectors of so many elements, however few the columns are.
+    If a tile has all columns and D's rows are contiguous, the tile is one run in memory, stored in
+    vectors of ``run`` elements, however few columns there are.
 
-    Cluster split-K: each CTA stages its partial sums, finishes ``m / cluster_k`` rows, and adds up
-    the partial sums of all CTAs for these, in the order of their ranks.
+    Cluster split-K: each CTA stages its partial sums, and finishes ``m / cluster_k`` rows: for
+    these, it adds up the partial sums of all CTAs in rank order.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Epilogue:
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
         matrices = matrices and tile.n >= BLOCK
         self.sums_by_row = steps.statistics and not matrices
-        # Producers sum columns, while consumers store.
+        # Producer warps sum columns while consumers store.
         self.sums_beside = steps.statistics and matrices and tile.statistics_by_producers
 
     def shared_layout(self) -> tuple[Any, Any]:
@@ -106,16 +106,16 @@ class Epilogue:
         return layout, cute.make_swizzle(*self._swizzle())
 
     def _swizzle(self) -> tuple[int, int, int]:
-        """The swizzle of byte addresses: the 16-byte vector of a row, by the row's number."""
-        vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # of a row
+        """The swizzle of byte addresses: a 16-byte vector's number, XORed with its row's."""
+        vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # per row
         row_bits = vectors.bit_length() - 1
         return min(3, row_bits), 4, row_bits
 
     def hold(
         self, mma: Any, tid: Any, d: Operand, extras: Extras, registers: int
     ) -> HeldColumns | None:
-        """Registers for the per-column values of a thread; None if the steps read none, or if a
-        thread has too few ``registers``.
+        """Return registers for a thread's per-column values; None if the steps read none, or if
+        they do not fit in a thread's ``registers``.
         """
         tensors = len(extras.columns) if self.by_fragment else 0
         if not tensors:
@@ -126,8 +126,8 @@ class Epilogue:
     def fetch(self, d: Operand, extras: Extras, n0: Any) -> None:
         """Load the held per-column values of a tile whose columns begin at ``n0``.
 
-        Consumers of Hopper's mainloop call it before their first wait; Ampere's mainloop does
-        before its last, when fragments no longer take registers.
+        On Hopper, consumers call it before their first wait. Ampere's mainloop calls it before its
+        last wait, when fragments no longer take registers.
         """
         if extras.held is not None:
             at = partial(self._column, count=d.col_count, extras=extras)
@@ -145,7 +145,7 @@ class Epilogue:
         tid: Any,
         extras: Extras,
     ) -> None:
-        """Store a tile; ``base`` is shared memory that the mainloop is done with."""
+        """Store a tile through shared memory at ``base``, which the mainloop no longer uses."""
         layout, swizzle = self.shared_layout()
         smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
         x = acc.load()
@@ -172,9 +172,7 @@ class Epilogue:
             self._store_rows(smem, base, d, (m0, n0), tid, extras)
 
     def _stage(self, turned: Any, mma: Any, smem: Any, tid: Any) -> None:
-        """Write a thread's results to shared memory: those of ``wgmma`` in 16 bits by ``stmatrix``,
-        four matrices of 8x8 at once.
-        """
+        """Write a thread's results to shared memory: 16-bit ``wgmma`` ones by ``stmatrix.x4``."""
         if self.tile.warp_specialized and self.staged.width == 16 and self.tile.n > NARROW:
             atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(num_matrices=4), self.staged)
             copy = cute.make_tiled_copy_C(atom, mma)
@@ -187,7 +185,7 @@ class Epilogue:
     def _store_rows(
         self, smem: Any, base: Any, d: Operand, first: tuple[Any, Any], tid: Any, extras: Extras
     ) -> None:
-        """Write vectors of rows; sum their columns, if that is asked for."""
+        """Write rows as vectors; sum their columns, if a step asks for statistics."""
         (m0, n0), table = first, self._row_table(base)
         across = const_expr(self.tile.n // self.vector)
         threads = cute.make_ordered_layout((self.tile.mma_threads // across, across), order=(1, 0))
@@ -234,7 +232,7 @@ class Epilogue:
                 elif const_expr(self.steps.statistics and self._may_count(d)):
                     self._clear(source[None, batch[i], 0], there)
                 self._store(atom, out, d.at(d.pointer, offset), there)
-        if const_expr(self.tile.cluster_k > 1):  # nobody leaves while others read what he has
+        if const_expr(self.tile.cluster_k > 1):  # no CTA exits while others read its smem
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
         if const_expr(self.sums_by_row):
@@ -248,9 +246,9 @@ class Epilogue:
 
     @cute.jit
     def _store_run(self, smem: Any, d: Operand, m0: Any, tid: Any) -> None:
-        """Write all columns of the rows, which adjoin in memory, as one run of whole vectors.
+        """Write the rows, which are contiguous in memory, as one run of whole vectors.
 
-        The last rows may end within a vector: its elements are stored one by one.
+        D may end within a vector, whose elements are then stored one by one.
         """
         columns, vector, threads = const_expr(d.col_count), self.run, self.tile.mma_threads
         count = const_expr(self.tile.m * columns // vector)  # vectors of the tile
@@ -281,7 +279,7 @@ class Epilogue:
 
     @cute.jit
     def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras) -> None:
-        """Sum columns by the producer's threads, if ``sums_beside``; of others, ``tid`` < 0."""
+        """Sum columns in the producer's threads, if ``sums_beside``; others have ``tid`` < 0."""
         if tid >= 0:
             wait_for_tile(self.tile)
             self._sums().write(base, tid, self._columns(d, n0, extras))
@@ -290,18 +288,20 @@ class Epilogue:
         return SumsOfMatrices(self.tile, self.dtype, self._swizzle())
 
     def _columns(self, d: Operand, n0: Any, extras: Extras) -> Columns:
-        """The CTA's among all."""
+        """The CTA's columns among all columns."""
         first, count = extras.first_column + n0, d.col_count - n0
         return Columns(extras.statistics, first, count, extras.all_columns)
 
     # -- the rows of D ---------------------------------------------------------------------------
 
     def _in_table(self, d: Operand) -> bool:
-        """Return whether one row table serves all threads: not if a row costs one product."""
+        """Return whether threads share a table of row addresses: not if one multiplication gives
+        a row's address, or if D is gathered or compares bounds at each access.
+        """
         return d.row_step is None and not d.gather and not d.live
 
     def _row_table(self, base: Any) -> Any:
-        """(offset and mask, row) in shared memory, behind the turned tile."""
+        """The row table, (offset and mask, row), in shared memory behind the staged tile."""
         turned = self.tile.m * self.tile.n * self.staged.width // 64
         pointer = cute.recast_ptr(base, dtype=Int64) + turned
         return cute.make_tensor(pointer, cute.make_layout((2, self.tile.m)))
@@ -317,7 +317,7 @@ class Epilogue:
                 table[1, number] = mask
 
     def _row(self, d: Operand, table: Any, m0: Any, number: Any) -> Row:
-        """Row ``number`` of the CTA's, from the table or computed now."""
+        """Row ``number`` of the CTA's tile, from the table or computed now."""
         if not self._in_table(d):
             return d.row(m0 + number)
         word = Int64 if d.mask_bits > 32 else Int32
@@ -326,10 +326,10 @@ class Epilogue:
     # -- what the steps read ---------------------------------------------------------------------
 
     def _by_fragment(self, mma: Any, tid: Any, n0: Any, d: Operand, extras: Extras) -> Places:
-        """Values that steps read at a thread's accumulators: nothing of their rows."""
+        """Values that steps read at a thread's accumulators, which depend on the column only."""
         thread, shape = mma.get_slice(tid), (self.tile.m, self.tile.n)
         first = n0 + thread.partition_C(cute.make_identity_tensor(shape))[0][1]
-        columns = cute.make_layout(shape, stride=(0, 1))  # of a row: all rows alike
+        columns = cute.make_layout(shape, stride=(0, 1))  # column numbers: all rows are alike
         layout = thread.partition_C(cute.make_tensor(d.pointer, columns)).layout
 
         def filled(kind: Any, at: Callable[[Any], Any]) -> Any:
@@ -353,7 +353,7 @@ class Epilogue:
         )
 
     def _by_vector(self, first: Any, count: int, extras: Extras) -> Places:
-        """Values that steps read of a thread's vector of columns, in any row."""
+        """Values that steps read at a thread's vector of columns, the same in every row."""
         held: dict[int, Any] = {}
         for number, pointer in enumerate(extras.columns if self.by_row else ()):
             if number not in self.steps.per_row:
@@ -386,23 +386,23 @@ class Epilogue:
         return Places(vector, of_columns.column, source, lambda: self._all(row, Int32))
 
     def _all(self, value: Any, kind: Any) -> Any:
-        """A vector of one value."""
+        """Fill a vector with one value."""
         values = cute.make_rmem_tensor((self.vector,), kind)
         values.fill(value)
         return values.load()
 
     def _column(self, pointer: Any, column: Any, count: int, extras: Extras) -> Any:
-        """One value per column; columns past the last get the last one's."""
-        past = Int32(count - 1 - column) >> 31  # all ones there
+        """Read a column's value; columns past the last get the last one's."""
+        past = Int32(count - 1 - column) >> 31  # all ones past the last column
         column = (column & ~past) | (Int32(count - 1) & past)
         at = cute.make_tensor(pointer + extras.entries(column), cute.make_layout(1))
         return self.work(at[0])
 
     def _sources(self, d: Operand, offset: Any, there: Any, extras: Extras) -> list[Any]:
-        """Load what the tensors like D have at an offset; at 0 where D has nothing there.
+        """Load a vector of each tensor like D at D's offset; at offset 0 if D has no element there.
 
-        Those of all rows of a batch are asked for before any of them is stored: no load passes a
-        store that might write there, and each would be waited for.
+        The caller issues the loads of all rows of a batch before it stores any: no load moves above
+        a store that may alias, so each load would be waited for.
         """
         found = []
         for tensor in extras.sources if self.by_row else ():
@@ -422,7 +422,7 @@ class Epilogue:
         return cute.local_tile(tensor, (rows, self.tile.n), (cute.arch.block_idx_in_cluster(), 0))
 
     def _own_rows_of_all(self, smem: Any) -> list[Any]:
-        """The same in the memory of every CTA of the cluster."""
+        """The same rows in the shared memory of every CTA of the cluster."""
         if self.tile.cluster_k == 1:
             return []
         pointers = [
@@ -432,7 +432,7 @@ class Epilogue:
         return [self._own_rows(cute.make_tensor(p, smem.layout)) for p in pointers]
 
     def _add_up(self, parts: list[Any], total: Any) -> None:
-        """Add up a vector over a cluster in rank order: the same result in every CTA."""
+        """Add up a vector over a cluster in rank order, so that results are reproducible."""
         held = [cute.make_fragment_like(total) for _ in parts]
         for part, values in zip(parts, held, strict=True):
             cute.autovec_copy(part, values)
@@ -461,8 +461,8 @@ class Epilogue:
             )
 
     def _may_count(self, d: Operand) -> bool:
-        """Return whether elements that are not stored may be nonzero; sums of rows past the last
-        are zero.
+        """Return whether elements that are not stored may be nonzero. Rows past the last are zero
+        unless a step changes that.
         """
         return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
 
@@ -478,8 +478,8 @@ class Epilogue:
 def _index(
     d: Operand, rows: list[Row], column: Column, kept: SmemRows | None, numbers: list[Any]
 ) -> list[Any]:
-    """Return what D's index buffer has for some rows, by their numbers in the tile; None without
-    one.
+    """Return D's index entries for ``rows``, which have these ``numbers`` in the tile; None without
+    an index buffer.
     """
     if kept is not None:
         found = [kept[number] for number in numbers]
@@ -490,5 +490,5 @@ def _index(
 
 
 def staged_type(dtype: Any, work: Any, steps: Steps) -> Any:
-    """The type that a tile turns in: D's, unless steps or a saturation come after the turn."""
+    """The staged tile's type: D's, unless steps or a saturating conversion follow the exchange."""
     return work if steps.sources or dtype.width == 8 else dtype

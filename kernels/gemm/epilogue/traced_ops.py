@@ -20,9 +20,10 @@ LOG2_E = 1.4426950408889634
 
 
 def run_program(program: Program, x: Vector, given: Callable[[str], Any]) -> Vector:
-    """The results, of ``given(name)`` for tensors and coordinates, vectors like ``x``, and numbers.
+    """Run a program on ``x``. ``given(name)`` is an operand: a vector like ``x`` for tensors and
+    coordinates, a scalar for numbers.
 
-    Constants are vectors, too: the compiler folds them.
+    Constants become vectors, too: the compiler folds them.
     """
     kind = x.dtype
 
@@ -40,13 +41,13 @@ def run_program(program: Program, x: Vector, given: Callable[[str], Any]) -> Vec
 
 
 def _floordiv(x: Vector, by: Vector) -> Vector:
-    """To the lower integer; ``by`` is positive."""
+    """Divide, rounding down; ``by`` is positive."""
     cut = _truncated(x, by)
     return cut - (x < cut * by).to(Int32)
 
 
 def _truncated(x: Vector, by: Vector) -> Vector:
-    """Element by element: towards zero."""
+    """Divide element by element, rounding towards zero."""
     values, divisors = in_registers(x), in_registers(by)
     out = cute.make_rmem_tensor(x.shape, Int32)
     for i in range(cute.size(out)):
