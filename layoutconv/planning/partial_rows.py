@@ -16,7 +16,7 @@ SHORT = LINE_BYTES // 2  # bytes: channels that are no fewer, and all in memory,
 
 
 def time_of_tap(tile: TileConfig, columns: float, stored: int, size: int) -> float:
-    """Microseconds of an SM for what a tile loads of a tap; 0 where TMA loads nothing.
+    """Microseconds of an SM for what the TMA warp of a tile loads of a tap; 0 where there is none.
 
     Args:
         columns: of the result, in a tile.

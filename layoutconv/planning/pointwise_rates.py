@@ -141,7 +141,7 @@ class Loads(NamedTuple):
         return rows * of_row + (tile - rows) * (whole + (rest > 0)) * ROW_LINE
 
     def _across(self, k: int, size: int, tile: int) -> float:
-        """Rows of k: boxes of 64 elements for all of a tile, of which the last tile lacks some."""
+        """Rows of k: boxes of a line for all of a tile, of which the last tile lacks some."""
         tiles = -(-size // tile)
         if not self.tma:
             return k * size / tiles * self.size / 16 * VECTOR

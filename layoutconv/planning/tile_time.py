@@ -357,16 +357,17 @@ def times_of(
         else:  # where memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
-        if of_tap:
-            time = max(time, ctas_per_sm * of_tap * k / (parts * cluster * problem.channels))
+        if of_tap:  # of tiles that load as long, the one that is done with its products first
+            loading = ctas_per_sm * of_tap * k / (parts * cluster * problem.channels)
+            time = max(time, loading + 1e-3 * time)
         time += exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times
 
 
 def _half_empty(problem: Problem, tile: TileConfig) -> float:
-    """By what products take longer in a tile at least half of whose columns are empty, both of
-    whose operands TMA loads.
+    """By what products take longer in a tile that a TMA warp loads, at least half of whose columns
+    are empty; 1 of others.
     """
     empty = 2 * problem.n <= tile.n and tile.load is Load.TMA_WARP
     return HALF_EMPTY if empty and not (problem.pointwise or tile.b_resident) else 1.0
