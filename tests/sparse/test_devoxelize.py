@@ -158,6 +158,25 @@ def test_rows_that_share_an_extreme_share_its_gradient(reduce, factor):
     assert torch.equal(rows.grad, factor * wanted)
 
 
+@pytest.mark.parametrize("reduce", ["mean", "sum", "max", "min", "first"])
+def test_batches_of_rows_are_reduced_as_each_is(reduce):
+    """By ``torch.vmap``, gradients and second derivatives too, which ``hessian`` takes by it."""
+    cells = torch.tensor([[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 1, 0]], dtype=torch.int32)
+
+    def merged(rows: torch.Tensor) -> torch.Tensor:
+        return merge_repeated(rows, cells, (2, 2), 1, reduce=reduce).features
+
+    def loss(rows: torch.Tensor) -> torch.Tensor:
+        return merged(rows).pow(3).sum()
+
+    many = torch.randn(3, 4, 2, dtype=torch.float64)
+    for function in merged, torch.func.grad(loss), torch.func.hessian(loss):
+        found = torch.vmap(function)(many)
+        torch.testing.assert_close(found, torch.stack([*map(function, many)]))
+    again = torch.autograd.functional.hessian(loss, many[0])
+    torch.testing.assert_close(torch.func.hessian(loss)(many[0]), again)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(-1, 4), max_size=20))
 def test_rows_are_added_up_by_their_index(index):

@@ -161,6 +161,8 @@ def _linear() -> tuple[Any, Any]:
 def _extreme() -> Any:
     # torch's own has no second derivative, and shares no gradient below zero (2.13, on a CPU).
     class Extreme(torch.autograd.Function):
+        generate_vmap_rule = True
+
         @staticmethod
         def forward(rows: Tensor, place: Tensor, counts: Tensor, reduce: str) -> Tensor:
             return torch.segment_reduce(rows, reduce, lengths=counts, axis=0)
