@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 from torch.overrides import TorchFunctionMode
 
 from . import functional
@@ -88,7 +89,7 @@ def why_not_redirected(layer: Any) -> str | None:
 
 
 def on_meta(layer: Any) -> Any:
-    """A copy of a module whose tensors have shapes alone.
+    """A copy of a module whose tensors have shapes alone, those that are parametrized too.
 
     >>> on_meta(torch.nn.Conv2d(4, 8, 3)).weight.device
     device(type='meta')
@@ -103,7 +104,19 @@ def on_meta(layer: Any) -> Any:
     for module in copied.modules():
         for name in _HOOKS:
             getattr(module, name).clear()
+        if is_parametrized(module):
+            _compute(module)
     return copied
+
+
+def _compute(module: Any) -> None:
+    """Give a module what its parametrizations compute, in place of their properties: within
+    ``parametrize.cached()`` these keep it under the name of the module that was copied.
+    """
+    kind: Any = type(module)
+    module.__class__ = kind.__bases__[0]
+    for name, of in module.parametrizations.items():
+        setattr(module, name, of())
 
 
 def _example(layer: Any) -> Tensor:

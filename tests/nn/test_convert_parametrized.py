@@ -77,6 +77,16 @@ def test_a_parametrization_computes_nothing_as_it_is_converted(of, kind):
         torch.testing.assert_close(layer.state_dict(), state, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("of", [torch.nn.Conv1d, Causal])
+def test_a_network_is_converted_while_parametrizations_are_cached(of):
+    layer = torch.nn.utils.parametrizations.weight_norm(of(3, 4, 3))
+    x = torch.randn(1, 3, 7)
+    expected = layer(x)
+    with parametrize.cached():
+        torch.testing.assert_close(lc.nn.convert(layer)(x), expected)
+        torch.testing.assert_close(lc.nn.revert(layer)(x), expected)
+
+
 def test_a_converted_network_is_trained_under_a_norm():
     layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv2d(3, 4, 3))
     ours = lc.nn.convert(torch.nn.Sequential(layer, torch.nn.ReLU()), inplace=False)
