@@ -15,6 +15,7 @@ from ..view.operands import row_major
 from .voxel_rows import voxel_rows
 
 MOST = 1 << 31  # elements that the kernel counts
+MOST_CHANNELS = 65535 * 64  # of a grid's second mode, 64 to a CTA
 
 
 def k_major_copy(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
@@ -40,13 +41,16 @@ def k_major_copy(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
 def rows_of(shape: tuple[int, ...]) -> VoxelRows | None:
     """A filter (K, T, R, S, C) as images of taps, whose rows (C, T * R * S, K) the copy is.
 
-    None where channels are no whole vectors, or the filter is empty or large.
+    None of fewer than two modes, of channels that are no whole vectors, and of a filter that is
+    empty or large.
 
     >>> rows_of((8, 3, 3, 4)).shape, rows_of((8, 3, 3, 5))
     ((4, 9, 8), None)
     """
+    if len(shape) < 2 or not 0 < prod(shape) < MOST:
+        return None
     K, *taps, C = shape
-    if K % VECTOR or C % VECTOR or not 0 < prod(shape) < MOST:
+    if K % VECTOR or C % VECTOR or C > MOST_CHANNELS:
         return None
     along_w, one, zero = (1, 1, prod(taps)), (1, 1, 1), (0, 0, 0)
     return VoxelRows((K, *along_w, C), one, along_w, zero, one, one, K)

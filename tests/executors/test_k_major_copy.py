@@ -26,6 +26,13 @@ def test_rows_over_taps_are_the_copy(shape: tuple[int, ...]) -> None:
         assert torch.equal(copy.as_strided(shape, k_major_strides(shape)), w)
 
 
+def test_rows_are_those_that_a_grid_has_room_for() -> None:
+    assert rows_of((4, 65535 * 64)) is not None
+    assert rows_of((4, 65535 * 64 + 4)) is None  # its second mode has 65,535 CTAs at most
+    assert rows_of((32, 1 << 26)) is None  # 2^31 elements
+    assert rows_of((8,)) is rows_of(()) is None  # of which the copy raises an error
+
+
 @given(shapes.filter(lambda shape: 0 not in shape), st.booleans())
 def test_a_copy_is_that_of_the_filter(shape: tuple[int, ...], strided: bool) -> None:
     w = torch.randn(shape)
