@@ -120,6 +120,8 @@ def gradients_in_torch(
     """
     again = torch.is_grad_enabled()
     wanted = [t for t in leaves if t is not None and t.requires_grad]
+    if not wanted:  # as where features of a frozen network are added to
+        return [None] * len(leaves)
 
     def of_wanted(*values: Tensor) -> Tensor:
         rest = iter(values)

@@ -83,6 +83,18 @@ def test_sequences_and_residual_blocks(passes: list[Norm]) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_features_that_are_added_may_want_a_gradient_alone(recorded: bool) -> None:
+    """As a shortcut past a frozen network; second derivatives and batches of gradients ask so."""
+    x, weight, grad = torch.randn(5, C), torch.ones(C), torch.randn(5, C)
+    out = torch.randn(5, C)
+    with torch.set_grad_enabled(recorded):
+        *of_leaves, own = row_norm.gradients_of_rows((x, weight, None), None, 1e-5, out, grad)
+    assert of_leaves == [None, None, None]
+    assert own is not None
+    assert torch.equal(own, grad * (out > 0))
+
+
 def test_a_network_in_spconvs_names(passes: list[Norm], networks: Any) -> None:
     torch.manual_seed(0)
     net = networks.residual_backbone(spconv, 4, width=0.25)
