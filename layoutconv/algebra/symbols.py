@@ -97,11 +97,13 @@ class Symbolic(Immutable):
     def __abs__(self) -> Any:
         return self if self >= 0 else -self
 
-    __add__, __radd__ = both_ways(lambda a, b: _apply(a, b, add, int.__add__))
-    __sub__, __rsub__ = both_ways(lambda a, b: _apply(a, b, _minus, int.__sub__))
-    __mul__, __rmul__ = both_ways(lambda a, b: _apply(a, b, product, int.__mul__))
-    __floordiv__, __rfloordiv__ = both_ways(lambda a, b: _apply(a, b, quotient, int.__floordiv__))
-    __mod__, __rmod__ = both_ways(lambda a, b: _apply(a, b, remainder, int.__mod__))
+    __add__, __radd__ = both_ways("add", lambda a, b: _apply(a, b, add, int.__add__))
+    __sub__, __rsub__ = both_ways("sub", lambda a, b: _apply(a, b, _minus, int.__sub__))
+    __mul__, __rmul__ = both_ways("mul", lambda a, b: _apply(a, b, product, int.__mul__))
+    __floordiv__, __rfloordiv__ = both_ways(
+        "floordiv", lambda a, b: _apply(a, b, quotient, int.__floordiv__)
+    )
+    __mod__, __rmod__ = both_ways("mod", lambda a, b: _apply(a, b, remainder, int.__mod__))
 
     def __eq__(self, other: object) -> Any:
         return _relation("==", self, other)

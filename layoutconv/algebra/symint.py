@@ -9,12 +9,15 @@ from typing import Any
 from .errors import whole, wrong_argument
 
 
-def both_ways(combine: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """The methods of an operation, and of the same with its operands exchanged."""
+def both_ways(name: str, combine: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """The methods of an operation, ``__add__`` of "add", and of the same with its operands
+    exchanged, ``__radd__``.
+    """
 
     def reflected(self: Any, other: Any) -> Any:
         return combine(other, self)
 
+    combine.__name__, reflected.__name__ = f"__{name}__", f"__r{name}__"
     return combine, reflected
 
 
@@ -62,9 +65,9 @@ class SymInt(int):
     def __eq__(self, other: object) -> bool:
         return int.__eq__(self, other) if isinstance(other, int) else NotImplemented
 
-    __add__, __radd__ = both_ways(lambda a, b: _combine(a, b, "+", int.__add__))
-    __sub__, __rsub__ = both_ways(lambda a, b: _combine(a, b, "-", int.__sub__))
-    __mul__, __rmul__ = both_ways(lambda a, b: _combine(a, b, "*", int.__mul__))
+    __add__, __radd__ = both_ways("add", lambda a, b: _combine(a, b, "+", int.__add__))
+    __sub__, __rsub__ = both_ways("sub", lambda a, b: _combine(a, b, "-", int.__sub__))
+    __mul__, __rmul__ = both_ways("mul", lambda a, b: _combine(a, b, "*", int.__mul__))
 
     def __floordiv__(self, other: Any) -> Any:
         return _combine(self, other, "//", int.__floordiv__)

@@ -272,6 +272,15 @@ def test_copies_keep_what_was_taken_for_granted():
     assert pickle.loads(pickle.dumps(tiles)).assumptions == tiles.assumptions == (W % 8 == 0,)
 
 
+@pytest.mark.parametrize("name", ["add", "radd", "sub", "rsub", "mul", "rmul"])
+@pytest.mark.parametrize("integer", [H, SymInt(6, "D")])
+def test_operations_of_integers_have_names(integer, name):
+    """Another process finds them by these, and so do the pages of ``help``."""
+    operation = getattr(integer, f"__{name}__")
+    assert operation.__name__ == f"__{name}__"
+    assert str(pickle.loads(pickle.dumps(operation))(7)) == str(operation(7))
+
+
 @pytest.mark.parametrize(
     "part",
     [
