@@ -30,8 +30,8 @@ class Least(NamedTuple):
     channels: int = 20
 
 
-# On an H200, of 74 gradients of 0.1 to 10 * 10^9 products, 65 have as much work as this: a copy and
-# its product take 0.5 to 1.08 of the time, 0.81 in the mean. A row of K-major channels that is no
+# On an H200, 62 of 74 gradients of 0.1 to 10 * 10^9 products have as much work as this: a copy and
+# its product take 0.49 to 1.07 of the time, 0.73 in the mean. A row of K-major channels that is no
 # longer than 64 bytes is slow by TMA: 16 channels to 32 took 1.3 times as long.
 LEAST = Least(rows=512, products=3 << 27)
 # Over a kernel map, whose taps are mostly missing; less was not measured.

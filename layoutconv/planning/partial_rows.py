@@ -5,14 +5,14 @@ from __future__ import annotations
 from .schedule import Load
 from .tile import LINE_BYTES, TileConfig
 
-# Microseconds of an SM for a row of A, by the most bytes of it that are in memory; for a box of B,
-# which windows of shared rows hide, and for one of its columns. Of 12 races of padded channels on
-# an H200, the longest of products, memory and these loads chose tiles 3% slower than the best, 33%
-# without them: 16 channels of fp16 took 178 us in a tile that was expected to take 80, and 77 where
-# threads copy.
+# Microseconds of an SM for a row of A, by the most bytes of it that are in memory; for a box of B
+# of short rows, which windows of shared rows hide, and for one of its columns. Of 12 races of
+# padded channels on an H200, the longest of products, memory and these loads chose tiles 3% slower
+# than the best, 33% without them: 16 channels of fp16 took 178 us in a tile that was expected to
+# take 80, and 77 where threads copy.
 ROWS = ((32, 0.0020), (48, 0.0037), (LINE_BYTES - 1, 0.0018), (LINE_BYTES, 0.0005))
 BOX, COLUMN = 0.25, 0.001
-SHORT = LINE_BYTES // 2  # bytes: channels that are no fewer, and all in memory, were not slower
+SHORT = LINE_BYTES // 2  # bytes: rows of no fewer, all in memory, were not slower
 
 
 def time_of_tap(tile: TileConfig, columns: float, stored: int, size: int) -> float:
@@ -34,7 +34,8 @@ def time_of_tap(tile: TileConfig, columns: float, stored: int, size: int) -> flo
     time = tile.m * of_row / tile.halo_taps
     if tile.b_resident:
         return time
-    return time + COLUMN * columns + (BOX if tile.halo_taps == 1 else 0.0)
+    waits = tile.halo_taps == 1 and (rest or tile.k) * size < SHORT
+    return time + COLUMN * columns + (BOX if waits else 0.0)
 
 
 def _row(nbytes: int) -> float:

@@ -357,9 +357,8 @@ def times_of(
         else:  # where memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
-        if of_tap:  # of tiles that load as long, the one that is done with its products first
-            loading = ctas_per_sm * of_tap * k / (parts * cluster * problem.channels)
-            time = max(time, loading + 1e-3 * time)
+        if of_tap:
+            time = max(time, ctas_per_sm * of_tap * k / (parts * cluster * problem.channels))
         time += exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times

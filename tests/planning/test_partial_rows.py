@@ -58,7 +58,6 @@ def test_threads_load_rows_of_32_bytes() -> None:
         ((2, 128, 128, 128, 32), (3, 3, 3), 2, 64, 64),  # 197, and 283
         ((8, 16, 112, 112, 64), (7, 1, 1), (2, 1, 1), 64, 64),
         ((4, 64, 64, 320), (3, 3), 1, 4, 8),  # 10, and 25 in tiles of 64
-        ((32, 150, 150, 24), (3, 3), 1, 24, 32),  # rows are loaded as long in tiles of 64
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
