@@ -11,6 +11,9 @@ from .tile import LINE_BYTES, TileConfig
 # than the best, 33% without them: 16 channels of fp16 took 178 us in a tile that was expected to
 # take 80, and 77 where threads copy.
 ROWS = ((32, 0.0020), (48, 0.0037), (LINE_BYTES - 1, 0.0018), (LINE_BYTES, 0.0005))
+# Of tf32, which TMA rounds as it copies, 96 bytes take twice as long: stems of 3x7x7 taps, of 24
+# channels of 32, took 1.4 times as long by TMA as by threads.
+ROWS_OF_TF32 = ((32, 0.0020), (48, 0.0037), (64, 0.0018), (LINE_BYTES - 1, 0.0037), ROWS[-1])
 BOX, COLUMN = 0.25, 0.001
 SHORT = LINE_BYTES // 2  # bytes: rows of no fewer, all in memory, were not slower
 
@@ -30,7 +33,7 @@ def time_of_tap(tile: TileConfig, columns: float, stored: int, size: int) -> flo
     if tile.load is not Load.TMA_WARP:
         return 0.0
     whole, rest = divmod(stored, tile.k)
-    of_row = whole * _row(tile.k * size) + (_row(rest * size) if rest else 0.0)
+    of_row = whole * _row(tile.k, size) + (_row(rest, size) if rest else 0.0)
     time = tile.m * of_row / tile.halo_taps
     if tile.b_resident:
         return time
@@ -38,5 +41,6 @@ def time_of_tap(tile: TileConfig, columns: float, stored: int, size: int) -> flo
     return time + COLUMN * columns + (BOX if waits else 0.0)
 
 
-def _row(nbytes: int) -> float:
-    return next(time for most, time in ROWS if nbytes <= most)
+def _row(channels: int, size: int) -> float:
+    rows = ROWS_OF_TF32 if size == 4 else ROWS
+    return next(time for most, time in rows if channels * size <= most)

@@ -129,7 +129,7 @@ PERSISTENT = {
         PersistentRow(128, 8, 4, False, False, 0.13, 3.0, 4),
         PersistentRow(256, 8, 8, False, False, 0.13, 3.0, 3),
         PersistentRow(128, 16, 4, False, False, 0.25, 3.0, 4),
-        PersistentRow(128, 32, 4, False, False, 0.55, 3.0, 4),
+        PersistentRow(128, 32, 4, False, False, 0.55, 4.0, 4),
         PersistentRow(128, 64, 4, False, False, 1.00, 4.0, 4),
         PersistentRow(128, 128, 4, True, False, 1.74, 3.0, 6),
         PersistentRow(192, 128, 12, False, False, 1.76, 3.2, 4),

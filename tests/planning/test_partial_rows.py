@@ -58,6 +58,7 @@ def test_threads_load_rows_of_32_bytes() -> None:
         ((2, 128, 128, 128, 32), (3, 3, 3), 2, 64, 64),  # 197, and 283
         ((8, 16, 112, 112, 64), (7, 1, 1), (2, 1, 1), 64, 64),
         ((4, 64, 64, 320), (3, 3), 1, 4, 8),  # 10, and 25 in tiles of 64
+        ((2, 64, 64, 64, 64), (1, 1, 1), 1, 3, 8),  # 7.6, and 8.5 in tiles of 32
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
