@@ -105,7 +105,7 @@ class Producer:
         """Load one k-tile, and read ahead for later ones.
 
         ``order``: the function from a k-tile's column to the next one's, and the column ranges of B
-        in this k-tile. ``place``: the register slot that holds B's read-ahead. ``left``: the number
+        in this k-tile. ``place``: the register slot of B's read-ahead. ``left``: the number
         of k-tiles from this one on. ``first``: the column of this k-tile. ``later``: the column up
         to which B was read ahead. Return ``first``, ``later`` and the state for the next k-tile.
         """
