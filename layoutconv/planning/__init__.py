@@ -1,5 +1,5 @@
 """From a view and a GPU to the kernel that runs it: tile, schedule, legality, cost model.
 
-Pure Python: imports neither torch nor ``cutlass``, and of the package what lies below: ``view`` and
-``algebra``.
+Pure Python: imports neither torch nor ``cutlass``, and from the package only the layers below it,
+such as ``view`` and ``algebra``.
 """

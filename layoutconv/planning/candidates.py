@@ -1,7 +1,7 @@
-"""Candidate tiles for a kind of problem, with the terms of their times that no size changes.
+"""Candidate tiles for a kind of problem, with the size-independent terms of their times.
 
-Problems of one kind differ in rows, in groups, and in the length of long sums, as those of a layer
-do at another size of its input. A network has few kinds, so that what is known of them is kept.
+Problems of one kind differ only in rows, in groups and in the length of long sums, as a layer does
+when its input changes size. A network has few kinds, so the candidates of each are cached.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from .tile_time import (
     sums_pairs,
 )
 
-FEW_PARTS = 4  # clusters of 8 do not all find room at once: 51 us where two waves were 20
-MOST_COUNTED = 64  # columns of ping-pong consumers with statistics: for more, no registers
-MOST_OF_PINGPONG = 128  # columns: with more, every tile of them would read A once more
-LONG = 4096  # products: of longer sums, all tiles have all stages
-_NBYTES = 640  # of a candidate, about
+FEW_PARTS = 4  # CTAs per cluster: clusters of 8 do not all fit at once (51 us; two waves took 20)
+MOST_COUNTED = 64  # columns of ping-pong consumers with statistics: more do not fit in registers
+MOST_OF_PINGPONG = 128  # columns: with more, every further tile of N would read A again
+LONG = 4096  # products: for longer sums, no tile has fewer stages
+_NBYTES = 640  # bytes of a candidate, about
 _CANDIDATES: BoundedCache[tuple[Problem, Machine], Candidates] = BoundedCache(
     "tile candidates", entries=256, nbytes=8 << 20
 )
@@ -63,8 +63,8 @@ class Candidate(NamedTuple):
 class Candidates(NamedTuple):
     """The tiles of a kind of problem, in the order of the table.
 
-    ``clustered`` has, at the place of a tile, the same for clusters of 2 and of 4 CTAs that share
-    a sum, as far as these have rows to store.
+    ``clustered[i]`` are the variants of ``tiles[i]`` for cluster split-K, with 2 and 4 CTAs, as
+    long as each CTA still has rows to store.
     """
 
     tiles: tuple[Candidate, ...]
@@ -72,7 +72,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(problem: Problem, machine: Machine) -> Candidates:
-    """The tiles of the table that fit a machine.
+    """Return the tiles of the table that fit a machine.
 
     >>> from .machine import MACHINES
     >>> of = [Problem(m, 128, 1728, 64, "float16", 2) for m in (10**4, 10**6)]
@@ -90,7 +90,7 @@ def candidates(problem: Problem, machine: Machine) -> Candidates:
 
 
 def kind_of(problem: Problem) -> Problem:
-    """The problem without the sizes that its candidates do not depend on.
+    """Return the problem without the sizes that its candidates do not depend on.
 
     >>> of = [Problem(m, 64, k, 0, "float16", 4) for m, k in ((9, 10**5), (99, 10**6))]
     >>> kind_of(of[0]) == kind_of(of[1])
@@ -114,16 +114,16 @@ def _made(problem: Problem, machine: Machine) -> Candidates:
 def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
     line = LINE_BYTES // BYTES[problem.dtype]
     k = line if problem.channels % line == 0 else line // 2
-    if problem.dtype == "float64":  # of CUDA cores
+    if problem.dtype == "float64":  # runs on CUDA cores
         tiles = [TileConfig((64, 64, k))]
     else:
         hopper = shapes(machine.arch, problem.dtype) != list(FAMILY)
         tiles = [tile_of(shape, k, line // 2) for shape in FAMILY]
         if hopper and problem.wgmma and sums_pairs(problem):
-            # Others of mma.sync are never faster; narrow ones were not raced, and stay.
+            # Other mma.sync tiles are never faster; narrow ones were not raced, so they stay.
             tiles = [tile for tile in tiles if tile.n < WIDE] + _of_table(GATHERED_SUMS, k)
         elif hopper and is_kept(problem, k):
-            # The same over kernel maps, but for results that are narrow.
+            # The same over kernel maps, except for narrow results.
             of_lines = tiles_of_several_lines(problem.dtype, problem.channels)
             tiles = of_lines if is_timed_as_map(problem) else tiles
             tiles += _of_table(gathered_rows(problem), k)
@@ -143,7 +143,7 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
 
 
 def _of_table(rows: dict[Shape, GatheredRow], k: int) -> list[TileConfig]:
-    """The tiles of gathered rows in a table, with k-tiles of ``k``."""
+    """Return the tiles of a table for gathered operands, with k-tiles of ``k``."""
     return [
         specialized((m, n, k), (warps_m, warps_n), stages, load)
         for (m, n, warps_m, warps_n), (_, stages, load) in rows.items()
@@ -151,9 +151,9 @@ def _of_table(rows: dict[Shape, GatheredRow], k: int) -> list[TileConfig]:
 
 
 def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[TileConfig]:
-    """The tile for cluster split-K, as long as each CTA has rows to store.
+    """Return the tile for cluster split-K, as long as each CTA has rows to store.
 
-    Only on Hopper, where the exchange was measured and what it brings.
+    Only on Hopper, where the cost and the gain of the exchange were measured.
     """
     other = machine.arch != "sm_90a" or problem.dtype == "float64" or tile.persistent
     if other or not problem.clusters:
@@ -168,7 +168,7 @@ def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[Tile
 
 
 def _takes_narrow(problem: Problem, tile: TileConfig) -> bool:
-    """Return whether a narrow tile covers all columns of a problem, and can read its B."""
+    """Return whether a narrow tile covers all columns of a problem and can read its B."""
     if tile.warp_specialized:
         reads = problem.b_along_k and (problem.dtype != "tfloat32" or problem.tma)
     else:
@@ -177,9 +177,9 @@ def _takes_narrow(problem: Problem, tile: TileConfig) -> bool:
 
 
 def _halo_tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
-    """Tiles with halo reuse: A's tile serves several taps, and k-tiles lie within the first.
+    """Return tiles with halo reuse: A's tile serves several taps; k-tiles lie within the first.
 
-    Of all columns: where A is read for each of several tiles of them, nothing is gained.
+    They cover all columns: nothing is gained where several tiles along N read A again.
     """
     size = BYTES[problem.dtype]
     k = 64 // size
@@ -210,10 +210,10 @@ def _halo_tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
 
 
 def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConfig]:
-    """Tiles that one TMA warp loads, with as many stages as the occupancy leaves room for.
+    """Return tiles that one TMA warp loads, with as many stages as the occupancy leaves room for.
 
-    For data of 16 bits and pointwise layers; for others in tf32 where all of a sum is on its way at
-    once: more was not measured.
+    For 16-bit data and pointwise layers; for other tf32 layers only where the stages hold a whole
+    sum: longer sums were not measured.
     """
     size, most = BYTES[problem.dtype], -(-problem.k // k)
     if not (problem.tma and problem.clusters and problem.channels):
@@ -234,9 +234,9 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
 
 
 def _lengths(problem: Problem, k: int) -> list[int]:
-    """The lengths of k-tiles: also of a whole line where fewer such bring all channels of one tap.
+    """Return k-tile lengths: a whole line too, where fewer of those cover the channels of one tap.
 
-    TMA takes as long for half a line as for a whole one; channels that are none are zeros.
+    TMA takes as long for half a line as for a whole one; it fills missing channels with zeros.
 
     >>> [_lengths(Problem(9, 9, C, C, "float16", 2, pointwise=True), 32) for C in (32, 96, 144)]
     [[32], [32, 64], [32, 64]]
@@ -259,7 +259,7 @@ def _of_row(problem: Problem, row: PersistentRow, k: int, machine: Machine) -> T
 
 
 def _persistent(problem: Problem, k: int, machine: Machine) -> list[TileConfig]:
-    """Tiles of persistent kernels; with halo reuse, those of half lines and all columns."""
+    """Return tiles of persistent kernels; with halo reuse, half-line k-tiles and all columns."""
     if not problem.persistent or BYTES[problem.dtype] not in REGISTER_STORE_BYTES:
         return []
     tiles = []
@@ -271,7 +271,7 @@ def _persistent(problem: Problem, k: int, machine: Machine) -> list[TileConfig]:
                 continue
             if row.pingpong:
                 fits = row.n < 2 * problem.n and problem.n <= MOST_OF_PINGPONG
-            else:  # tiles that others pad for are for those columns alone
+            else:  # WHOLE_COLUMNS: only for multiples of their columns, which other tiles would pad
                 fits = row not in WHOLE_COLUMNS or problem.n % row.n == 0
             if fits and _persistent_epilogue_fits(problem, tile):
                 tiles.append(tile)

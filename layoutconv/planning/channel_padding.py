@@ -1,9 +1,9 @@
-"""Channels rounded up to whole k-tiles: where a tap has 48 of them, a tile reads 64.
+"""Channel padding: round the channels of a tap up to whole k-tiles, 48 to 64 for instance.
 
-TMA and halo reuse want k-tiles that lie within one tap. Where the channels of a tap are no multiple
-of the shortest one, 32 numbers of 16 bits, their mode is given more: *padded* channels are outside
-of memory in both operands, where a coordinate reads zero, and a TMA box brings zeros. Blocks of 16
-that are zeros alone are not multiplied, where ``structural_zeros`` finds them.
+TMA and halo reuse need k-tiles that lie within one tap. Where the channels of a tap are no multiple
+of the shortest k-tile, 32 elements of 16 bits, their mode is extended. The *padded* channels are
+out of bounds in both operands: such a coordinate reads zero, and TMA fills its box with zeros.
+Blocks of 16 that are all zeros are not multiplied where ``structural_zeros`` finds them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ WASTE = 2.0  # times as many channels, at most
 
 
 def padded_channels(view: GemmView, k_tile: int) -> GemmView | None:
-    """Return the view with channels of a multiple of ``k_tile``; None where it has them, or taps
-    make no difference, or channels are not one mode of memory in both operands.
+    """Return the view with its channels padded to a multiple of ``k_tile``.
+
+    None if they are one already, if k has no taps, with groups, if padding more than doubles them,
+    or if the channels are not one mode of memory in both operands.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((1, 9, 9, 48), (40, 3, 3), padding=1))
@@ -47,9 +49,9 @@ def padded_channels(view: GemmView, k_tile: int) -> GemmView | None:
 
 
 def has_padded_channels(view: GemmView) -> bool:
-    """Return whether a tap of A has more channels than memory, as :func:`padded_channels` gives it.
+    """Return whether a tap of A has more channels than memory: :func:`padded_channels` made it so.
 
-    Nothing but TMA leaves them out: threads would read what is beside them.
+    Only TMA masks them; threads that copy would read the elements beyond the channels.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((1, 9, 9, 48), (40, 3, 3), padding=1))
@@ -65,7 +67,7 @@ def has_padded_channels(view: GemmView) -> bool:
 
 
 def _padded(layout: OperandLayout, count: int, whole: int) -> OperandLayout | None:
-    """An operand with so many channels."""
+    """Return an operand with ``whole`` channels instead of ``count``; None where that fails."""
     chain = stages(layout)
     if len(chain) != 2 or any(map(gathers, chain)) or not isinstance(layout, ComposedLayout):
         return None

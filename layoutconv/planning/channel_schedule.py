@@ -1,26 +1,26 @@
-"""Cut norms over channels into lanes: those of a row, and the vectors that each holds."""
+"""Schedule of norms over channels: lanes per row, and vectors per lane."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-THREADS = 256  # of a CTA
-AT_ONCE = 2  # rows that a thread reads before it waits for one
-MOST_TURNS, MOST_LOG_LANES = 4, 5  # vectors of a lane where more lanes can help; a warp
-MOST_VECTORS = 16 << MOST_LOG_LANES  # of a row, in registers of a warp
+THREADS = 256  # per CTA
+AT_ONCE = 2  # rows that a thread loads before it waits for one
+MOST_TURNS, MOST_LOG_LANES = 4, 5  # vectors per lane while more lanes can help; a warp of lanes
+MOST_VECTORS = 16 << MOST_LOG_LANES  # per row, held in a warp's registers
 
 
 @dataclass(frozen=True)
 class ChannelNormShape:
-    """The structure that kernels are compiled for.
+    """The compile-time key of a kernel.
 
     Args:
         dtype: of all tensors; sums are in float32.
-        vector: elements that a lane reads at once, which divide the channels.
-        log_lanes: the logarithm of the lanes of a row.
-        turns: vectors of a lane.
+        vector: elements per load of a lane; divides the channels.
+        log_lanes: log2 of the lanes per row.
+        turns: vectors per lane.
         biased: whether there is a bias.
-        early: whether the kernel starts while the one before it ends (PDL).
+        early: whether the kernel starts while the previous one ends (PDL).
     """
 
     dtype: str
@@ -32,9 +32,9 @@ class ChannelNormShape:
 
 
 def lanes_of(vectors: int) -> tuple[int, int]:
-    """The logarithm of a row's lanes, and the vectors of each, for a row of so many.
+    """Return log2 of the lanes per row, and the vectors per lane, for a row of ``vectors``.
 
-    Few lanes: each has several loads in flight, and fewer shuffles follow.
+    Few lanes are better: each has several loads in flight, and fewer shuffles follow.
 
     >>> lanes_of(12), lanes_of(16), lanes_of(1), lanes_of(200)
     ((2, 3), (2, 4), (0, 1), (5, 7))

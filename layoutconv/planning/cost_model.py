@@ -1,6 +1,6 @@
-"""Cost model: chooses the tile and the number of split-K slices by their expected time.
+"""Cost model: choose the tile and the number of split-K slices by expected time.
 
-The time of a tile counts waves of CTAs, and the tail of the last one (``tile_time.py``).
+The time of a tile counts waves of CTAs, and the tail of the last wave (``tile_time.py``).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from .tile_time import WIDE, times_of
 from .tile_time import Problem as Problem
 from .tile_time import expected_time as expected_time
 
-WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
+WORKSPACE = 256 << 20  # bytes of split-K partial sums, at most
 MOST_SPLITS = 1024
-FAR = 1.5  # the model has been wrong by 1.3 on a tile against another
-# Tensor cores cut sums off instead of rounding them: after so many products that is 2e-4 of a sum.
+FAR = 1.5  # the model has misjudged one tile against another by up to 1.3x
+# Tensor cores truncate sums instead of rounding: after so many products the error is 2e-4 of a sum.
 LONGEST_SUM = 1 << 17
-# Microseconds that split-K has to save: less is within the model's error, and calls outside of a
-# CUDA graph take the host two launches for it (strided 3x3x3, C = 64, H100: 36 us, one 13).
+# Microseconds that split-K has to save: less is within the model's error, and outside a CUDA graph
+# the host needs two launches for it (strided 3x3x3, C = 64, H100: 36 us, one launch 13).
 SPLIT_GAIN = 2.0
 
-FEW_GROUP_TILES = 6  # of several groups, to choose from
+FEW_GROUP_TILES = 6  # candidates among the tiles of several groups
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[TileConfig, int]:
     """Return the tile and the number of split-K slices with the least expected time.
 
-    The size only picks from the family: what is compiled for a problem serves every size that picks
-    the same tile.
+    The size only picks from the tile family: a kernel compiled for one size serves every size that
+    picks the same tile.
 
     >>> from .machine import MACHINES
     >>> large = Problem(10**6, 128, 1728, 64, "float16", 2)
@@ -54,8 +54,10 @@ def ranked(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int
 
 
 def shortlist(problem: Problem, machine: Machine, far: float = FAR) -> list[tuple[TileConfig, int]]:
-    """Return the tiles that are worth a trial, the expected winner first: those expected to take at
-    most ``far`` times as long, each with its best number of slices, half and twice as many.
+    """Return the tiles worth a trial, the expected winner first.
+
+    They are expected to take at most ``far`` times as long as the winner. Each comes with its best
+    number of slices, with half and with twice as many.
 
     >>> from .machine import MACHINES
     >>> tried = shortlist(Problem(10**6, 128, 1728, 64, "float16", 2), MACHINES["sm_86"])
@@ -70,14 +72,15 @@ def shortlist(problem: Problem, machine: Machine, far: float = FAR) -> list[tupl
         best.setdefault(tile, splits)
     near = {tile: (splits, splits // 2, 2 * splits) for tile, splits in best.items()}
     least = min(times.values())
-    # In the order of the table where times are equal: that of a set is another in every process.
+    # Ties keep the order of the table: the order of a set differs from process to process.
     some = [pair for pair in times if pair[1] in near[pair[0]] and times[pair] <= far * least]
     return sorted(some, key=times.__getitem__)
 
 
 def _timed(problem: Problem, machine: Machine) -> tuple[list[tuple[TileConfig, int]], list[float]]:
-    """The tiles of the family that the machine has room for, with every number of parts; and the
-    time expected of each pair, more of split sums by what they have to save.
+    """Return every (tile, slices) pair that fits the machine, and the expected time of each.
+
+    Pairs with split-K are charged ``SPLIT_GAIN`` on top.
     """
     found = candidates(problem, machine)
     some = [(one, _splits(problem, one.tile)) for one in found.tiles]
@@ -115,7 +118,7 @@ def _group_pairs(problem: Problem, machine: Machine) -> list[tuple[TileConfig, i
 def suits(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> bool:
     """Return whether a tile that was chosen earlier still fits a problem and a machine.
 
-    After a change of the table it may not be. What the tile asks of the view, ``legality`` says.
+    After a change of the tile table it may not. ``legality`` checks what the tile asks of the view.
     """
     fits = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes) <= machine.smem_per_cta
     fits = fits and (splits == 1 or problem.splittable)
@@ -129,7 +132,7 @@ def leaves_zeros_out(problem: Problem, tile: TileConfig, splits: int) -> bool:
     """Return whether a tile skips the structural zeros of B: an infinity in A times such a zero
     would be NaN.
 
-    Where there are no zeros, or no tile can leave them out, that is said of none.
+    False for every tile if there are no zeros, or if no tile can skip them.
     """
     alone = tile.warp_specialized and splits == tile.cluster_k == tile.warps[1] == 1
     alone = alone and tile.n >= WIDE
@@ -142,7 +145,7 @@ def leaves_zeros_out(problem: Problem, tile: TileConfig, splits: int) -> bool:
 def _worth_sharing(problem: Problem, tile: TileConfig, machine: Machine) -> int:
     """Return the number of cluster sizes to consider: every CTA must keep a few k-tiles.
 
-    Where there are fewer CTAs than SMs; others have sums enough.
+    None where the output tiles alone give every SM a CTA.
     """
     ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups
     k_tiles = problem.k // (tile.k * tile.halo_taps)

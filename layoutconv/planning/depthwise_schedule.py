@@ -1,9 +1,9 @@
 """Schedules of batched dot products: vectors, tiles, launches. Needs no compiler.
 
-``D[l] = sum_k A[l, k] * B[l, k]``, a view whose every mode but the sum is in the batch. A thread
-takes a vector of the first loop over the batch (channels), a tile of another (cells of a row, taps)
-and of the first loop of the sum. Where an operand is the same for two elements of a tile it is read
-once: for all where a step is 0, as a filter's is from cell to cell, and for windows that overlap
+``D[l] = sum_k A[l, k] * B[l, k]``: every mode of the view but the sum is in the batch. A thread
+takes a vector of the first batch loop (channels), a tile of another batch loop (voxels of a line,
+taps) and of the first loop of the sum. It reads an element that several positions of its tile share
+only once: along a loop of step 0, as a filter has from voxel to voxel, and in overlapping windows,
 where two steps are in a ratio of small integers.
 """
 
@@ -24,10 +24,10 @@ from .reduction_schedule import BYTES, LANES, THREADS, Launch, Types, schedule
 from .view_rules import UnsupportedViewError
 from .window_schedule import WindowShape, window_of
 
-WARPS = 8  # of a CTA
-UNROLLED = 64  # products of one element of the batch that a kernel has no loop for
-ACCUMULATORS = 64  # of a thread
-CHANNELS = 32  # vectors of the first loop that a CTA takes
+WARPS = 8  # per CTA
+UNROLLED = 64  # products per element of the batch up to which the kernel unrolls the sum
+ACCUMULATORS = 64  # per thread
+CHANNELS = 32  # vectors of the first loop per CTA
 
 Ratio = tuple[int, int]
 
@@ -36,14 +36,14 @@ Ratio = tuple[int, int]
 class DotShape:
     """The key of a depthwise kernel.
 
-    ``nest`` is a structure, "n" for every argument; the extents of loops that are tiled count
-    tiles. ``sums`` are the extents of the sum where these are unrolled, and () where they are not.
-    ``tile`` elements of loop ``tiled`` over the batch, and ``depth`` of the first of the sum, are a
-    thread's at once; they are not ``ragged`` if all tiles are full. ``ratios`` are the ratios of
-    A's and B's steps along the two loops, None where no two elements of a tile coincide.
-    ``vectors`` and ``stored`` say what is read and written in vectors of ``vector``; ``staged``,
-    that B goes through shared memory. ``aligned`` is what A, B and D start at a multiple of.
-    ``epilogue`` is the structure of one.
+    ``nest`` is a structure, "n" for every argument; the extents of tiled loops count tiles.
+    ``sums`` are the extents of an unrolled sum, () if the sum is a loop. A thread takes ``tile``
+    elements of the batch loop ``tiled``, and ``depth`` of the first loop of the sum, at once;
+    ``ragged`` says of each whether the last tile is partial. ``ratios`` are the ratios of A's and
+    B's steps along the two loops, None where no two elements of a tile coincide. ``vectors`` and
+    ``stored`` say whether A and B are read, and D is written, in vectors of ``vector`` elements;
+    ``staged``, that B goes through shared memory. ``aligned`` are the alignments of A, B and D in
+    bytes. ``epilogue`` is its structure.
     """
 
     nest: Nest
@@ -65,17 +65,17 @@ class DotShape:
 
     @property
     def integers(self) -> int:
-        """Return how many integers the kernel takes: those of the nest, and ten more."""
+        """Return the number of integer arguments: those of the nest, and ten more."""
         return len(self.nest.arguments()) + 10
 
     def place(self, operand: int, t: int, u: int) -> int | tuple[int, int]:
-        """Equal for elements of a tile that are one element of an operand."""
+        """Return a number that is equal for positions of a tile that read the same element."""
         ratio = self.ratios[operand]
         return (t, u) if ratio is None else ratio[0] * t + ratio[1] * u
 
     @cached_property
     def sharers(self) -> tuple[dict[int | tuple[int, int], list[tuple[int, int]]], ...]:
-        """The elements of tiles of A and of B, by their place."""
+        """The positions (t, u) of a tile of A, and of B, grouped by the element they read."""
         found: list[dict[int | tuple[int, int], list[tuple[int, int]]]] = []
         for operand in (0, 1):
             places: dict[int | tuple[int, int], list[tuple[int, int]]] = {}
@@ -88,10 +88,12 @@ class DotShape:
 
 @dataclass(frozen=True)
 class DotLaunch:
-    """A kernel and its integers: those of its nest, rows, columns, the logarithms of lanes and
-    warps that share a row, vectors of channels of a CTA, the extents of the two tiled loops, the
-    steps of B, of D and of columns between the elements of a vector. Or what has integers of
-    its own: a sliding window, a filter's gradient.
+    """A kernel and its integers.
+
+    For a ``DotShape``: the integers of its nest, rows, columns, log2 of the lanes and of the warps
+    that share a row, channel vectors per CTA, the extents of the two tiled loops, and the steps of
+    B, D and the columns between the elements of a vector. Sliding windows and filter gradients have
+    integers of their own.
     """
 
     shape: DotShape | WindowShape | FilterGradientShape
@@ -100,9 +102,9 @@ class DotLaunch:
 
 @dataclass(frozen=True)
 class DotSchedule:
-    """The launches of a batch: products, and where their sums are cut, those of the pieces.
+    """The launches of a batch: the products and, if their sums are split, the reduction of pieces.
 
-    ``workspace`` elements of the accumulator's type lie between them, 0 for none.
+    The first passes ``workspace`` elements of the accumulator's type to the second; 0 for none.
     """
 
     products: DotLaunch
@@ -111,9 +113,10 @@ class DotSchedule:
 
 
 def dot_nest(view: GemmView, columns: int = 0) -> Nest:
-    """The loops of a view with one row and one column: l is kept, k is summed.
+    """Return the loops of a view with one row and one column: l is kept, k is summed.
 
-    With ``columns``, how many the first mode of l counts, they are the offsets of a fourth operand.
+    With ``columns``, the number that the first mode of l counts, a fourth operand holds the column
+    of each element.
 
     Raises ``UnsupportedViewError`` for another view, and for one with an index buffer.
 
@@ -132,7 +135,7 @@ def dot_nest(view: GemmView, columns: int = 0) -> Nest:
             number = Layout((1, 1, (columns, view.l // columns)), (0, 0, (1, 0)))
             operands.append(("columns", number, None))
         return make_nest(operands)
-    # A sum of nothing: one product of what is not there.
+    # An empty sum: one product of operands that are out of bounds.
     nest = make_nest([("d", view.d, None)])
     (d,) = nest.memories
     bounds = tuple(replace(form, operand=2) for form in nest.bounds(0))
@@ -150,20 +153,20 @@ def schedule_dot(
     sm_count: int = 132,
     epilogue: str = "",
 ) -> DotSchedule:
-    """The launches of a view of one row and one column.
+    """Return the launches of a view of one row and one column.
 
     Args:
         view: of modes (1, k, l), (1, k, l) and (1, 1, l), with at least one l; k may be 0.
-        dtype: of A and B, "float16", "bfloat16", "float32" or "float64"; sums are in float32, of
-            float64 in float64, and float32 is multiplied as it is.
+        dtype: of A and B, "float16", "bfloat16", "float32" or "float64". Sums are in float32, for
+            float64 in float64; float32 is multiplied in full precision.
         out_dtype: of D, one of the same.
-        aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
-        sm_count: of the GPU; decides how long sums are cut.
-        epilogue: the structure of one that the kernel applies, without statistics: of sums over
-            taps alone, see ``fuses``.
+        aligned: bytes, at most 16, that the starts of A, B and D are multiples of.
+        sm_count: of the GPU; decides how long sums are split.
+        epilogue: structure of the epilogue that the kernel applies, without statistics; only for
+            sums over taps, see ``fuses``.
 
-    Raises ``UnsupportedViewError`` for another view, for one with an index buffer, for 2^31 rows of
-    vectors, or coordinates, and more, and for an epilogue after sums that are not over taps.
+    Raises ``UnsupportedViewError`` for another view, for an index buffer, for 2^31 or more rows of
+    vectors or coordinates of a mode, and for an epilogue after sums that are not over taps.
     """
     accumulator = "float64" if dtype == "float64" else "float32"
     types = Types(dtype, accumulator, out_dtype)
@@ -197,7 +200,7 @@ def schedule_dot(
 
 
 def fuses(view: GemmView) -> bool:
-    """Return whether kernels apply an epilogue to the sums of a view: if they are over taps.
+    """Return whether kernels apply an epilogue to the sums of a view: only to sums over taps.
 
     >>> from layoutconv.conv import ConvProblem
     >>> from layoutconv.conv.depthwise_views import depthwise_fprop_view, depthwise_wgrad_view
@@ -213,12 +216,12 @@ def fuses(view: GemmView) -> bool:
 
 
 def _static(view: GemmView) -> bool:
-    """Return whether a sum is of static extents, and of something."""
+    """Return whether the sum is not empty and all its extents are static."""
     return bool(view.k) and not any(map(is_runtime, flatten(view.a.shape[1])))
 
 
 def _columns(view: GemmView) -> int:
-    """Return how many columns D has: the first mode of l counts them, see ``Scale``."""
+    """Return the number of D's columns: the first mode of l counts them, see ``Scale``."""
     problems = view.a.shape[2]
     first = problems[0] if isinstance(problems, tuple) else problems
     return prod(map(int, flatten(first)))
@@ -237,7 +240,7 @@ def _one(
     short: bool,
     epilogue: str = "",
 ) -> tuple[DotLaunch, int]:
-    """A launch for all products, and into how many pieces sums should be cut."""
+    """Return a launch for all products, and the number of pieces to split the sums into."""
     size, _, out_size = (BYTES[name] for name in types)
     vector = together(nest, 0, False, min(8, aligned[0] // size))
     b_side_by_side = vector * size <= aligned[1] and together(nest, 1, False, vector) == vector
@@ -291,13 +294,13 @@ def _with_loops(nest: Nest, short: bool) -> Nest:
     """Return a nest that has a loop over rows, and one over products where sums are not short."""
     if not nest.outer:
         nest = replace(nest, outer=(1,), forms=tuple(replace(f, outer=(0,)) for f in nest.forms))
-    if not nest.inner and not short:  # a sum over the one voxel that there is
+    if not nest.inner and not short:  # a sum over a single voxel
         nest = replace(nest, inner=(1,), forms=tuple(replace(f, inner=(0,)) for f in nest.forms))
     return nest
 
 
 def _tiled(nest: Nest) -> int:
-    """The loop over the batch, not the first, along which most is read again; 0 for none."""
+    """Return the batch loop, past the first, with the most reuse of operands; 0 for none."""
 
     def gain(loop: int) -> tuple[int, int]:
         steps = [abs(form.outer[loop]) for form in nest.memories[:2]]
@@ -309,9 +312,9 @@ def _tiled(nest: Nest) -> int:
 
 
 def _tile(extent: int, most: int, enough: int) -> int:
-    """Return how many elements of a loop are a thread's: few tiles, and those full.
+    """Return how many elements of a loop a thread takes: few tiles, and those full.
 
-    ``enough`` times as many threads as it takes would there be with one.
+    At most ``enough``: larger tiles would leave too few threads to fill the GPU.
     """
     if extent <= min(most, 3):
         return extent
@@ -320,7 +323,7 @@ def _tile(extent: int, most: int, enough: int) -> int:
 
 
 def _depth(nest: Nest, short: bool) -> int:
-    """Return how many elements of the first loop of the sum are a thread's at once."""
+    """Return how many elements of the sum's first loop a thread takes at once."""
     if not nest.inner:
         return 1
     extent = nest.inner[0]
@@ -328,7 +331,7 @@ def _depth(nest: Nest, short: bool) -> int:
 
 
 def _ratio(nest: Nest, operand: int, tiled: int, tile: int, depth: int) -> Ratio | None:
-    """The steps along the two tiled loops by their common divisor, if elements coincide."""
+    """Return the reduced ratio of the steps along the two tiled loops, if elements coincide."""
     pairs = [
         (form.outer[tiled] if tiled else 0, form.inner[0] if form.inner else 0)
         for form in nest.forms
@@ -344,7 +347,7 @@ def _ratio(nest: Nest, operand: int, tiled: int, tile: int, depth: int) -> Ratio
 
 
 def _team(nest: Nest, rows: int, columns: int, sm_count: int) -> tuple[int, int, int]:
-    """The logarithms of lanes and warps that share a row, and pieces of the sums."""
+    """Return log2 of the lanes and of the warps that share a row, and the pieces of the sums."""
     enough = THREADS * sm_count
     longest = nest.inner[-1] if len(nest.inner) == 1 else max(nest.inner[1:])
     lanes = max(LANES // rows, 1).bit_length() - 1

@@ -1,12 +1,14 @@
-"""The schedule of depthwise sums over voxels, whose results are the taps of filters. No compiler.
+"""Schedule of depthwise wgrad: sums over voxels whose results are filter taps. No compiler.
 
-A thread has a vector of channels and a row of taps, all of whose sums it keeps. It walks over rows
-of outputs with a run of several outputs along W: of a row it loads the run of A, the gradient of
-the output, and the places of B that it meets at some tap, each once, as in ``window_schedule``.
+A thread owns a vector of channels and a row of taps, and keeps all their sums in registers. It
+walks over rows of outputs in runs of several outputs along W. For each run it loads the elements of
+A, the gradient of the output, and every element of B that some tap reads, each once, as in
+``window_schedule``.
 
-The rows of taps of a filter are threads of one CTA, which find each other's rows of B in L1.
-Further threads of a CTA take other rows of outputs; sums meet in shared memory, in a fixed order.
-CTAs, which are *pieces* of the outputs, meet in a workspace that a second launch adds up.
+The threads of one CTA take the rows of taps of a filter, and hit each other's rows of B in L1.
+Further threads of the CTA take other rows of outputs; their sums are reduced through shared memory,
+in a fixed order. CTAs that take *pieces* of the outputs write to a workspace, which a second launch
+adds up.
 """
 
 from __future__ import annotations
@@ -32,21 +34,20 @@ from .window_schedule import (
     ratio_of,
 )
 
-LANES = 16  # vectors of channels of a CTA, at most
+LANES = 16  # channel vectors per CTA, at most
 RUN = 8  # outputs of a thread at once, at most
-LEAST = 4  # rows of outputs that a thread takes at least, for a piece to pay
-RAGGED = 1.3  # time of products that are asked whether they are there
+LEAST = 4  # rows of outputs per thread, at least, for another piece to pay
+RAGGED = 1.3  # relative time of predicated products
 
 
 @dataclass(frozen=True)
 class FilterGradientShape(OfVectors):
     """The key of a kernel.
 
-    Loop 1 of ``nest`` over what is kept counts tiles of ``tile`` taps, the first of what is summed
-    runs of ``run`` outputs. ``ragged`` says of taps and of runs whether the last has fewer.
-    ``ratio`` are the steps of B along taps and outputs by their common divisor; ``moving``, the
-    forms of its bounds that change along them. ``aligned`` is what A, B and D start at a multiple
-    of, in bytes.
+    Outer loop 1 of ``nest`` counts tiles of ``tile`` taps, the first inner loop runs of ``run``
+    outputs. ``ragged`` says of each whether the last is partial. ``ratio`` is the reduced ratio of
+    B's steps along taps and outputs; ``moving``, the forms of B's bounds that change along them.
+    ``aligned`` are the alignments of A, B and D in bytes.
     """
 
     tile: int
@@ -59,24 +60,24 @@ class FilterGradientShape(OfVectors):
 
     @property
     def integers(self) -> int:
-        """Return how many integers the kernel takes: those of the nest, and thirteen more."""
+        """Return the number of integer arguments: those of the nest, and thirteen more."""
         return len(self.nest.arguments()) + 13
 
     @property
     def places(self) -> Places:
-        """The places of B that a run meets, each with the (tap, output) that meet there."""
+        """The elements of B that a run reads, each with the (tap, output) pairs that read it."""
         found = meetings(self.ratio[::-1], self.run, self.tile)
         return tuple((place, tuple(pair[::-1] for pair in pairs)) for place, pairs in found)
 
     @property
     def smem_bytes(self) -> int:
-        """Return what the sums of a CTA's threads take."""
+        """Return the shared memory for the sums of a CTA's threads, in bytes."""
         return CTA * self.tile * self.vector * BYTES[self.accumulator]
 
 
 @dataclass(frozen=True)
 class FilterGradient:
-    """A kernel, its integers, how many pieces it makes, and the nest that adds them up."""
+    """A kernel, its integers, its number of pieces, and the nest that adds these up."""
 
     shape: FilterGradientShape
     integers: tuple[int, ...]
@@ -90,13 +91,13 @@ def filter_gradient_of(
     aligned: tuple[int, int, int],
     sm_count: int,
 ) -> FilterGradient | None:
-    """The kernel of a nest of A, B and D; None where it has none.
+    """Return the kernel for a nest of A, B and D; None where it has none.
 
-    Its integers are those of the nest, then: vectors of channels, those of a CTA, rows of taps,
-    those of a CTA, threads that share their sums along rows and along runs of outputs, slices of
-    the runs, rows of outputs of a piece, the extents of taps and outputs, B's step from place to
-    place, D's step between the elements of a vector, elements of a piece. Of one piece, these are
-    written to D.
+    Its integers are those of the nest, then: channel vectors, in all and per CTA; rows of taps, in
+    all and per CTA; threads that share their sums, along rows and along runs of outputs; slices of
+    the runs; rows of outputs per piece; the extents of taps and outputs; B's step from place to
+    place; D's step between the elements of a vector; elements per piece. A single piece is written
+    to D directly.
     """
     window = _window(nest, BYTES[types.dtype], aligned)
     if window is None:
@@ -140,9 +141,10 @@ def filter_gradient_of(
 def _window(
     nest: Nest, size: int, aligned: tuple[int, int, int]
 ) -> tuple[int, int, int, int, Ratio, tuple[int, ...]] | None:
-    """The loop of the sum that runs lie along, channels of a vector, taps and outputs of a thread,
-    the ratio of B's steps, and the bounds that move; None where A is not the same for all taps, or
-    taps and outputs do not meet in B.
+    """Return the loop of the sum that runs lie along, channels per vector, taps and outputs per
+    thread, the ratio of B's steps, and the bounds that move along them.
+
+    None if A depends on the tap, or if B has no single ratio of steps along taps and outputs.
     """
     a_forms = [form for form in nest.forms if form.operand == 0]
     if len(nest.outer) < 2 or not nest.inner or len(a_forms) != 1 or any(a_forms[0].outer[1:]):
@@ -175,7 +177,7 @@ def _window(
 
 
 def _first(nest: Nest, loop: int) -> Nest:
-    """The nest with another loop first of those over what is summed."""
+    """Return the nest with another inner loop first."""
 
     def order(values: tuple[int, ...]) -> tuple[int, ...]:
         return (values[loop], *values[:loop], *values[loop + 1 :])
@@ -185,7 +187,7 @@ def _first(nest: Nest, loop: int) -> Nest:
 
 
 def _run(nest: Nest, tile: int, vector: int, size: int) -> tuple[float, int, Ratio] | None:
-    """Return what an output costs, how many a thread takes at once, and the ratio of B's steps."""
+    """Return the cost of an output, the outputs of a thread at once, and the ratio of B's steps."""
     outputs, found = nest.inner[0], []
     ratio = ratio_of(nest, 1, 1)
     if ratio is None:
@@ -200,7 +202,7 @@ def _run(nest: Nest, tile: int, vector: int, size: int) -> tuple[float, int, Rat
 
 
 def _cta(outer: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Vectors of channels, rows of taps and threads of each of a CTA; CTAs of all of those."""
+    """Return channel vectors and rows of taps per CTA, threads for each pair, and CTAs for all."""
     vectors, rows = outer[0], prod(outer[1:])
     channel_blocks = -(-vectors // LANES)
     channels = -(-vectors // channel_blocks)
@@ -211,8 +213,8 @@ def _cta(outer: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Cut outputs: threads of a CTA along rows and along runs, slices of the runs, rows of
-    a piece."""
+    """The split of the outputs: threads of a CTA along rows and along runs, slices of the runs,
+    rows per piece."""
 
     row_threads: int
     run_threads: int
@@ -221,7 +223,7 @@ class _Cut:
 
 
 def _cut(runs: int, rows: int, threads: int, most: int) -> _Cut:
-    """Cut for ``most`` CTAs, which are one wave; ``threads`` of each are there to share sums."""
+    """Split the outputs over at most ``most`` CTAs, one wave; ``threads`` of each share sums."""
     row_threads = min(threads, rows)
     run_threads = min(threads // row_threads, runs)
     turns = -(-runs // run_threads)
@@ -233,7 +235,7 @@ def _cut(runs: int, rows: int, threads: int, most: int) -> _Cut:
 
 
 def _partial(nest: Nest, pieces: int) -> tuple[Nest, Nest]:
-    """The nest with a compact target instead of D, and the sum of such targets."""
+    """Return the nest that writes a compact workspace instead of D, and the one that reduces it."""
     compact = tuple(accumulate((1, *nest.outer[:-1]), mul))
     target = Form(2, None, 0, compact, (0,) * len(nest.inner))
     kept = [form for form in nest.forms if form.operand != 2]

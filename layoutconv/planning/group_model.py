@@ -1,4 +1,4 @@
-"""Tiles of several groups, and the work of each, for the cost model."""
+"""Candidate tiles of several groups, and the work of each, for the cost model."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from .schedule import WARP
 from .tile import MOST_REGISTERS
 
 ROWS = (256, 128, 64, 32)  # of a box, at most
-SUM_ROWS = (128, 64)  # the same of sums over voxels
-COLUMNS = (32, 64, 128)  # of a CTA, at most, if one group has no more
+SUM_ROWS = (128, 64)  # the same for sums over voxels
+COLUMNS = (32, 64, 128)  # of a CTA, at most, unless one group has more
 WARPS = ((4, 1), (2, 2), (4, 2))
-CUTS = (1, 2, 4, 8, 16)  # of the rows that are left for a digit of a box
-# Warp instructions, estimated by counting those of compiled kernels: of a vector's copy, of A and
-# of B, of a thread before and after, and of each register of sums in the epilogue.
+CUTS = (1, 2, 4, 8, 16)  # divisors of the rows that remain for a digit of a box
+# Warp instructions, counted in compiled kernels: to copy a vector of A and of B, of a thread before
+# and after the mainloop, and for each accumulator register in the epilogue.
 COPY_A, COPY_B, OTHER, SUM = 12, 30, 200, 3
-BOX, SUM_STEP = 100, 8  # of sums over voxels: of each box, and of 16 voxels of a job
-WORD_CYCLES = 1  # of shared memory for a word of every lane (with 2, 2.7 times an H100's time)
-CHUNK_CYCLES = 2  # of shared memory for 16 rows of a chunk
-BANKS = 128  # bytes of shared memory in a cycle
-ATOM_PRODUCTS = 1024  # of fp16 that take as long as an atom of one chunk
-# Estimates, not measured: cycles of an SM in a microsecond, its warp schedulers, L2 beside memory,
-# how much longer all takes as units do not overlap at all times, microseconds until a patch has
-# arrived, and warps of an SM that hide that.
+BOX, SUM_STEP = 100, 8  # for sums over voxels: per box, and per 16 voxels of a job
+WORD_CYCLES = 1  # of shared memory, for one word per lane (2 predicts 2.7 times an H100's time)
+CHUNK_CYCLES = 2  # of shared memory, for 16 rows of a chunk
+BANKS = 128  # bytes of shared memory per cycle
+ATOM_PRODUCTS = 1024  # fp16 products that take as long as an atom of one chunk
+# Estimates, not measured: cycles of an SM per microsecond, its warp schedulers, L2 bandwidth over
+# memory bandwidth, the slowdown because units do not always overlap, microseconds until a patch
+# arrives, and the warps per SM that hide this latency.
 CLOCK, SCHEDULERS, L2_SPEED, OVERLAP, ARRIVAL, ENOUGH_WARPS = 1.7e3, 4, 1.4, 1.2, 1.2, 16
 
 
 @dataclass(frozen=True)
 class GroupWork:
-    """The work of a CTA of a tile: warp instructions, cycles of shared memory, atoms of one chunk,
-    and bytes that it reads through L2; and how many CTAs there are."""
+    """The work of one CTA: warp instructions, cycles of shared memory, MMA atoms of one chunk, and
+    bytes read through L2; and the number of CTAs."""
 
     ctas: int
     instructions: int
@@ -63,7 +63,7 @@ class GroupWork:
 
     @classmethod
     def of(cls, view: GroupView, tile: GroupTile, dtype: str, along_b: int) -> GroupWork:
-        """The work of a tile on a view; of sums over voxels, of one box, as if that were a CTA."""
+        """Return the work of a tile on a view; for sums over voxels, one box counts as a CTA."""
         if isinstance(view, GroupSumView):
             return cls._of_sums(view, tile, dtype)
         size, (_, warps_n) = BYTES[dtype], tile.warps
@@ -72,15 +72,15 @@ class GroupWork:
         boxes = prod(-(-int(r.extent) // b) for r, b in zip(view.rows, tile.box, strict=True))
         groups = tile.groups // warps_n
         chunks = -(-groups * view.channels // elements)
-        # Chunks of A that blocks of columns multiply, for all groups of a warp, and parts of one.
+        # (Chunk of A, block of columns) products, for all groups of a warp.
         parts = -(-view.channels // elements) * max(view.columns / BLOCK, 1) * groups
         masks = groups * 2 if view.channels % elements else 0  # registers of half chunks
         by_matrices = size == 2 if along_b == 0 else view.channels % elements == 0
         words = parts / 4 if by_matrices else parts
         matrices = tile.atoms * -(-chunks // 2)
-        # Two chunks of a group are one instruction.
+        # One instruction multiplies two chunks of a group.
         products = -(-view.channels // (2 * elements)) * parts / -(-view.channels // elements)
-        # Atoms whose taps reach the same cells read them once.
+        # Cells that the taps of several atoms reach are read once.
         apart, cells = cells_between_atoms(view, tile), view.tap_cells(tile.patch)
         read_once = {i * apart + cell for i in range(tile.atoms) for cell in cells}
         share = len(read_once) / (tile.atoms * len(cells)) if apart else 1.0
@@ -111,7 +111,7 @@ class GroupWork:
         for of in (tile, tile.of_y):
             copied = -(-prod(of.patch[1:]) // of.lines_at_once(VECTOR_BYTES // size))
             lines += copied * of.steps(VECTOR_BYTES // size)
-        # Words of 32 bits are read, and rounded, one by one.
+        # 32-bit words are read and rounded one by one.
         words = 8 * (1 + taps) if size == 4 else 0
         return cls(
             boxes * -(-view.groups // tile.groups),
@@ -123,11 +123,11 @@ class GroupWork:
 
 
 def sum_tiles(view: GroupSumView, dtype: str) -> Iterator[GroupSumTile]:
-    """Yield the tiles to consider for sums over voxels, for data of a type."""
+    """Yield the candidate tiles of sums over voxels, for data of a type."""
     if dtype not in SUM_TYPES or view.channels % GRANULE or view.columns % GRANULE:
         return
     extents = [int(r.extent) for r in view.rows]
-    if BYTES[dtype] == 4:  # lines of words
+    if BYTES[dtype] == 4:  # whole quads of voxels along a line
         extents[0] = -(-extents[0] // FOUR) * FOUR
     boxes = {box for rows in SUM_ROWS for box in _boxes(extents, rows)}
     for groups, box in pairs_of(sum_counts(view), sorted(boxes)):
@@ -138,7 +138,7 @@ def sum_tiles(view: GroupSumView, dtype: str) -> Iterator[GroupSumTile]:
 
 
 def group_tiles(view: GroupView, dtype: str, along_b: int) -> Iterator[GroupTile]:
-    """Yield the tiles to consider for a view, for data of a type.
+    """Yield the candidate tiles of a view, for data of a type.
 
     >>> from ..conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((64, 56, 56, 128), (128, 3, 3), padding=1, groups=32))
@@ -149,7 +149,7 @@ def group_tiles(view: GroupView, dtype: str, along_b: int) -> Iterator[GroupTile
     if dtype not in GROUP_TYPES or view.channels % GRANULE or view.columns % GRANULE:
         return
     elements = VECTOR_BYTES // BYTES[dtype]
-    # Groups of a warp, at least: whole chunks of channels, and whole blocks of columns.
+    # The fewest groups per warp that fill whole chunks of channels and whole blocks of columns.
     least = max(elements // gcd(elements, view.channels), BLOCK // gcd(BLOCK, view.columns))
     most = -(-view.groups // least) * least
     counts = {max(least, columns // view.columns // least * least) for columns in COLUMNS}
@@ -166,7 +166,7 @@ def group_tiles(view: GroupView, dtype: str, along_b: int) -> Iterator[GroupTile
 
 
 def _boxes(extents: list[int], rows: int) -> Iterator[tuple[int, ...]]:
-    """Yield boxes of at most so many rows, whose digits divide their extents evenly."""
+    """Yield boxes of at most ``rows`` rows, whose digits divide their extents about evenly."""
     if not extents:
         yield ()
         return
@@ -188,8 +188,8 @@ class GroupProblem:
     staged_bytes: int
 
     def pairs(self, machine: Machine, most: int) -> Iterator[tuple[GroupTile, int]]:
-        """Yield tiles that the machine has room for, with numbers of parts of sums, at most so
-        many: those that fill the machine once or twice."""
+        """Yield tiles that fit the machine, each with numbers of split-K slices, ``most`` at most,
+        that fill the machine once or twice."""
         tiles: Iterator[GroupTile]
         if isinstance(self.view, GroupSumView):
             tiles = sum_tiles(self.view, self.dtype)
@@ -207,10 +207,10 @@ class GroupProblem:
             yield from ((tile, count) for count in dict.fromkeys(parts))
 
     def time(self, tile: GroupTile, splits: int, machine: Machine) -> float:
-        """Microseconds of a tile, memory time aside: one CTA hides the waits of another.
+        """Return microseconds of a tile, memory time aside: CTAs hide each other's latency.
 
-        A CTA takes what the busiest of an SM's units does for it, or, with too few beside it, as
-        long as it waits for its patch and multiplies alone. Of sums it has a share of boxes.
+        A CTA takes the time of the SM's busiest unit. With too few CTAs beside it, it takes as long
+        as it waits for its patch and multiplies alone. For sums, a CTA takes a share of the boxes.
         """
         work = GroupWork.of(self.view, tile, self.dtype, self.along_b)
         atoms = work.atoms * ATOM_PRODUCTS / machine.products
@@ -221,7 +221,7 @@ class GroupProblem:
         if isinstance(self.view, GroupSumView):
             n_tiles = -(-self.view.groups // tile.groups)
             boxes = -(-work.ctas // n_tiles // splits)
-            alone = ARRIVAL + boxes * max(ARRIVAL, 2 * busy)  # of two stages
+            alone = ARRIVAL + boxes * max(ARRIVAL, 2 * busy)  # two stages: load beside multiply
             busy, ctas = busy * boxes, n_tiles * splits
         waves, rest = divmod(-(-ctas // machine.sm_count), resident)
         time = waves * max(resident * busy, alone) + (max(rest * busy, alone) if rest else 0)

@@ -1,9 +1,10 @@
-"""Tiles that sum over voxels for several groups: the filter's gradient, from two patches.
+"""Tiles of several groups for wgrad: sums over voxels, from two patches in shared memory.
 
-``D[(n, g), (c, t)] = sum_k Y[k, (n, g)] * X[k, (c, g), t]``: k runs over voxels, boxes of which a
-CTA takes one after the other. Of a box, the voxels of Y and the cells of X that the taps reach are
-in shared memory once for all taps; a warp has a *job*, 16 channels of Y by 16 of X, and sums of
-every tap in registers. What lies outside of the diagonal blocks is no result, and is not stored.
+``D[(n, g), (c, t)] = sum_k Y[k, (n, g)] * X[k, (c, g), t]``: k runs over voxels, and a CTA takes
+boxes of them one after the other. Shared memory holds a box's voxels of Y and the cells of X that
+its taps reach, once for all taps. A warp has a *job*, 16 channels of Y by 16 of X, and keeps the
+sums of every tap in registers. Products outside the diagonal blocks are no results and are not
+stored.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from .kernel_spec import ASYNC_BYTES, BYTES, KernelSpec, vector_along
 from .tile import registers_given
 
 SUM_TYPES = ("float16", "bfloat16", "tfloat32")
-JOB = 16  # channels of Y, and of X, of a warp; voxels of an instruction
-MOST_SUM_TAPS = 9  # with eight sums of each in a thread's registers
-MOST_JOBS = 16  # warps of a CTA
+JOB = 16  # channels of Y, and of X, per warp; voxels per instruction
+MOST_SUM_TAPS = 9  # a thread keeps eight sums of each in registers
+MOST_JOBS = 16  # warps per CTA
 MOST_DIGIT = 127  # of a box: its digits are packed into bytes
-OTHER_REGISTERS = 48  # of a thread, beside sums
-SUM_STAGES = 2  # boxes: one arrives while the other is multiplied
-MOST_THREADS = 2048  # of an SM
+OTHER_REGISTERS = 48  # per thread, beside sums
+SUM_STAGES = 2  # boxes: one loads while the other is multiplied
+MOST_THREADS = 2048  # per SM
 PAIR = 2  # results that a thread stores at once
-FOUR = 4  # voxels of a line whose words of 32 bits four lanes read
+FOUR = 4  # voxels of a line whose 32-bit words four lanes read
 
-Job = tuple[int, int, int, int]  # of Y, its first channel and the first that counts; of X, both
+Job = tuple[int, int, int, int]  # first channel loaded and first channel stored, of Y, then of X
 
 
 @dataclass(frozen=True)
 class GroupSumView(GroupView):
-    """A view of sums over voxels whose groups lie side by side: ``a`` is X, ``b`` is Y.
+    """A view of sums over voxels whose groups are contiguous: ``a`` is X, ``b`` is Y.
 
     X has modes (voxels, (channels of all groups, taps)), Y (voxels, channels of all groups), D
-    rows (n, g). ``columns`` are the channels of Y of a group, ``voxels`` the digits of Y's rows.
+    rows (n, g). ``columns`` are Y's channels per group, ``voxels`` the digits of Y's rows.
     """
 
     voxels: tuple[Digit, ...] = ()
 
     @classmethod
     def of(cls, view: GemmView) -> GroupSumView | None:
-        """The groups of a view, or None where they do not lie side by side, or sum otherwise.
+        """Return the groups of a view; None if they are not contiguous, or the sum is another.
 
         >>> from ..conv import ConvProblem, wgrad_view
         >>> found = GroupSumView.of(wgrad_view(ConvProblem((2, 9, 24), (48, 3), groups=3)))
@@ -68,7 +69,7 @@ class GroupSumView(GroupView):
 
     @property
     def of_y(self) -> GroupView:
-        """Y as an operand that has voxels for cells, and no taps."""
+        """Y as an operand whose cells are voxels, without taps."""
         return GroupView(
             self.b, self.b, self.d, self.voxels, (), self.groups, self.columns, self.columns
         )
@@ -78,8 +79,9 @@ class GroupSumView(GroupView):
 class GroupSumTile(GroupTile):
     """Configuration of a tile that sums over boxes of voxels for several groups.
 
-    ``mma`` is (m, n, k): voxels of a box, rounded up, channels of Y and of X of a CTA. ``warps``
-    are (1, jobs); ``filter`` is how far the last tap is from the first, in cells, and taps.
+    ``mma`` is (m, n, k): voxels of a box, rounded up, and a CTA's channels of Y and of X. ``warps``
+    are (1, jobs); ``filter`` is the distance from the first tap to the last, in cells of the patch,
+    and the number of taps.
 
     >>> tile = GroupSumTile((128, 64, 64), (1, 4), 2, groups=8, columns=64, box=(16, 8, 1),
     ...     patch=(18, 10, 1), filter=(38, 9))
@@ -102,7 +104,7 @@ class GroupSumTile(GroupTile):
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about: sums of every tap, and rows of X for every step."""
+        """Registers per thread, about: sums of every tap, and rows of X for every step."""
         return BLOCK * self.filter[1] + 2 * (self.m // JOB) + OTHER_REGISTERS
 
     @property
@@ -113,7 +115,7 @@ class GroupSumTile(GroupTile):
         )
 
     def smem_bytes(self, operand_bytes: int, output_bytes: int) -> int:
-        """Return the dynamic shared memory in bytes: stages, and rows of zeros."""
+        """Return the dynamic shared memory in bytes: stages and rows of zeros."""
         zeros = (self.filter[0] + 1) * pitch(self.k * operand_bytes)
         return self.stages * self.stage_bytes(operand_bytes) + zeros
 
@@ -123,14 +125,14 @@ class GroupSumTile(GroupTile):
 
     @property
     def of_y(self) -> GroupTile:
-        """The tile with voxels for its patch, as they are copied."""
+        """The tile with Y's voxels as its patch, to size their copies."""
         return replace(
             self, mma=(self.m, self.k, self.n), patch=self.box, columns=self.n, filter=(0, 0)
         )
 
 
 def jobs_of(groups: int, channels: int, columns: int) -> list[Job]:
-    """Return the jobs that cover the diagonal blocks of so many groups.
+    """Return the jobs that cover the diagonal blocks of ``groups`` groups.
 
     >>> jobs_of(4, 8, 8)
     [(0, 0, 0, 0), (16, 16, 16, 16)]
@@ -147,7 +149,7 @@ def jobs_of(groups: int, channels: int, columns: int) -> list[Job]:
 
 
 def make_sum_tile(of: GroupSumView, groups: int, box: tuple[int, ...]) -> GroupSumTile:
-    """The tile of so many groups and boxes of voxels."""
+    """Return the tile of ``groups`` groups and a box of voxels."""
     patch = of.patch(box)
     last, apart = 0, 1
     for extent, row in zip(patch, of.rows, strict=True):
@@ -165,10 +167,10 @@ def make_sum_tile(of: GroupSumView, groups: int, box: tuple[int, ...]) -> GroupS
 
 
 def sum_counts(of: GroupSumView) -> list[int]:
-    """Return how many groups a CTA may hold, with 32 and with 64 channels, about.
+    """Return candidate numbers of groups per CTA, for about 32 and about 64 channels.
 
-    No number where all groups have fewer channels than a job, or one has more jobs than a CTA has
-    warps.
+    Empty if all groups together have fewer channels than a job, or if the fewest groups need more
+    jobs than a CTA has warps.
     """
     least = max(BLOCK // gcd(BLOCK, count) for count in (of.channels, of.columns))
     few = min(of.channels, of.columns)
@@ -185,14 +187,14 @@ def sum_counts(of: GroupSumView) -> list[int]:
 def sum_vectors(
     of: GroupSumView, dtype: str, out_dtype: str, aligned: tuple[int, int, int] = (16, 16, 16)
 ) -> tuple[int, int, int]:
-    """Return how many elements of Y, X and D are one access."""
+    """Return the elements per access of Y, X and D."""
     size, out_size = BYTES[dtype], BYTES[out_dtype]
     y, x = vector_along(of.b, 1, size, aligned[0]), vector_along(of.a, 1, size, aligned[1])
     return y, x, vector_along(of.d, 1, out_size, aligned[2])
 
 
 def sum_reasons(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """Return why the kernel of sums of groups cannot run a view by the tile of a spec."""
+    """Yield the reasons why the wgrad kernel of groups cannot run a view with a spec's tile."""
     tile, of = spec.tile, GroupSumView.of(view)
     assert isinstance(tile, GroupSumTile)
     if of is None:

@@ -1,4 +1,4 @@
-"""A tile of several groups of a convolution: a box of rows, and a patch of A for all taps."""
+"""Tile of several groups of a convolution: a box of rows, and a patch of A for all taps."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, KernelSpec, longest, 
 from .tile import REGISTERS, TileConfig
 
 GROUP_TYPES = ("float16", "bfloat16", "tfloat32")
-GRANULE = 4  # channels of a group, and columns, are multiples of
+GRANULE = 4  # channels and columns of a group are multiples of this
 BLOCK = 8  # columns of an MMA instruction
 ATOM_ROWS = 16
-OTHER_REGISTERS = 48  # of a thread: addresses, words of B, predicates
+OTHER_REGISTERS = 48  # per thread: addresses, words of B, predicates
 
 
 @dataclass(frozen=True, repr=False)
 class GroupTile(TileConfig):
     """Configuration of a tile of several groups, whose product is block-diagonal.
 
-    ``mma`` is (m, n, k): rows of D, columns that are staged, a power of two, and channels of A, all
-    of a CTA. Shared memory holds the *patch*, the cells that the taps of a box of rows reach, once
-    for all taps, and the filter of all groups; each group's columns multiply its own channels.
+    ``mma`` is (m, n, k) of a CTA: rows of D, staged columns (a power of two), and channels of A.
+    Shared memory holds the *patch*, the cells that the taps of a box of rows reach, once for all
+    taps, and the filters of all groups. Each group's columns multiply its own channels.
 
     Args:
-        groups: of a CTA; as many for each warp along n.
-        columns: of D, of these groups.
+        groups: of a CTA, divided evenly among the warps along n.
+        columns: of D, for these groups.
         box: rows of D by the digits of m, such as (Q, P, N): ``m`` is their number, rounded up.
         patch: cells of A by the same digits.
-        filter: rows of B's tile in shared memory and their length, whatever runs along memory.
+        filter: rows of B's tile in shared memory and their length; either mode may be contiguous.
 
     >>> print(GroupTile((128, 64, 64), (2, 2), 1, groups=8, columns=64, box=(16, 8, 1),
     ...     patch=(18, 10, 1), filter=(64, 72)))
@@ -69,13 +69,13 @@ class GroupTile(TileConfig):
 
     @property
     def atoms(self) -> int:
-        """Atoms of 16 rows that a warp multiplies."""
+        """Atoms of 16 rows per warp."""
         return self.m // (ATOM_ROWS * self.warps[0])
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about: sums, of which groups of 4 columns have two, and
-        fragments."""
+        """Registers per thread, about: fragments and accumulators, twice as many of these if the
+        columns of a group are no multiple of 8."""
         warps_n = self.warps[1]
         shared = 2 if self.columns // self.groups % BLOCK else 1
         sums = self.atoms * shared * self.n // (BLOCK * warps_n) * 4
@@ -86,11 +86,11 @@ class GroupTile(TileConfig):
         return max(1, min(REGISTERS // (self.threads * self.registers), 2048 // self.threads))
 
     def lines_at_once(self, vector: int) -> int:
-        """Return how many lines of the patch all threads copy at once, by vectors of elements."""
+        """Return the lines of the patch that all threads copy at once, in vectors of elements."""
         return max(1, self.threads * vector // (self.patch[0] * self.k))
 
     def steps(self, vector: int) -> int:
-        """Return how many vectors of a line are a thread's."""
+        """Return the vectors per thread of a line of the patch."""
         return -(-self.patch[0] * self.k // (vector * self.threads))
 
     def smem_bytes(self, operand_bytes: int, output_bytes: int) -> int:
@@ -107,10 +107,10 @@ class GroupTile(TileConfig):
 
 
 def pitch(row_bytes: int) -> int:
-    """Return how far rows of shared memory lie apart: an odd number of vectors of 16 bytes.
+    """Return the pitch of rows in shared memory: an odd number of 16-byte vectors.
 
-    Eight rows are then in all banks once, and what is some rows and columns further is at one
-    distance from everywhere.
+    Eight rows then cover all banks exactly once, and the distance between two elements depends only
+    on the rows and columns between them.
 
     >>> pitch(128), pitch(72), pitch(80)
     (144, 80, 80)
@@ -121,7 +121,7 @@ def pitch(row_bytes: int) -> int:
 def make_group_tile(
     of: GroupView, groups: int, warps: tuple[int, int], box: tuple[int, ...], *, along_b: int
 ) -> GroupTile:
-    """The tile of so many groups and a box of rows; ``along_b`` is the mode that B runs along."""
+    """Return the tile of ``groups`` groups and a box of rows; B is contiguous in ``along_b``."""
     columns, terms = groups * of.columns, of.channels * of.tap_count
     atoms = -(-prod(box) // (ATOM_ROWS * warps[0]))
     return GroupTile(
@@ -137,9 +137,9 @@ def make_group_tile(
 
 
 def cells_between_atoms(of: GroupView, tile: GroupTile) -> int:
-    """Return how many cells of the patch lie between the atoms of a warp; 0 where that differs.
+    """Return the distance in cells of the patch between the atoms of a warp; 0 if it varies.
 
-    Atoms of whole lines are lines apart: taps of one then reach what others of the next do.
+    Atoms of whole lines are lines apart: taps of one then reach cells that taps of the next reach.
 
     >>> from ..conv import ConvProblem, fprop_view
     >>> view = GroupView.of(fprop_view(ConvProblem((2, 9, 9, 24), (24, 3, 3), groups=3)))
@@ -158,7 +158,7 @@ def cells_between_atoms(of: GroupView, tile: GroupTile) -> int:
 
 
 def group_reasons(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """Return why the kernel of groups cannot run a view by the tile of a spec."""
+    """Yield the reasons why the kernel of groups cannot run a view with the tile of a spec."""
     tile, of = spec.tile, GroupView.of(view)
     assert isinstance(tile, GroupTile)
     if of is None:
@@ -189,7 +189,7 @@ def group_reasons(view: GemmView, spec: KernelSpec) -> Iterator[str]:
 def group_vectors(
     of: GroupView, dtype: str, out_dtype: str, aligned: tuple[int, int, int] = (16, 16, 16)
 ) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """``vectors_of`` with the channels of all groups side by side in A and in D.
+    """Return what ``vectors_of`` does, for channels of all groups that are contiguous in A and D.
 
     >>> from ..conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((2, 9, 24), (24, 3), groups=6))

@@ -1,8 +1,8 @@
-"""Views of many groups read as block-diagonal products: all channels side by side, one tile of A.
+"""Views of many groups as block-diagonal products: contiguous channels, one tile of A.
 
-A view with groups has a third mode, a product for each. Where the channels of the groups lie side
-by side in A and in D, the groups are digits of these channels, and a tile that holds several groups
-reads A once: ``D[m, (n, g)] = sum_k A[m, (k, g)] * B[(n, g), k]``.
+A view with groups has a third mode, one product per group. Where the channels of all groups are
+contiguous in A and in D, the group is a digit of the channel, and a tile of several groups reads A
+once: ``D[m, (n, g)] = sum_k A[m, (k, g)] * B[(n, g), k]``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..algebra.symint import is_runtime
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
 from ..view.operands import arranged
 
-MOST_TAPS = 32  # a kernel is unrolled over them
+MOST_TAPS = 32  # kernels unroll the taps
 
 
 @dataclass(frozen=True)
 class Digit:
-    """A digit of a mode: its extent, and the mode of A's coordinate that it moves by ``step``."""
+    """A digit of a mode: its extent, and the mode of A's coordinate that it moves, by ``step``."""
 
     extent: Any
     mode: int
@@ -32,12 +32,14 @@ class Digit:
 
 @dataclass(frozen=True)
 class GroupView:
-    """A view whose groups lie side by side.
+    """A view whose groups are contiguous.
 
     Attributes:
-        a, b, d: its operands with the group as slowest digit of A's columns, B's rows, D's columns.
-        rows, taps: the digits of m, and those of k behind the channels.
-        groups, channels, columns: how many groups there are, channels of A and columns of D of one.
+        a, b, d: its operands, with the group as the slowest digit of the channels in A's columns,
+            of B's rows and of D's columns.
+        rows, taps: the digits of m, and those of k after the channels.
+        groups, channels, columns: the number of groups, and each group's channels of A and columns
+            of D.
     """
 
     a: OperandLayout
@@ -51,7 +53,7 @@ class GroupView:
 
     @classmethod
     def of(cls, view: GemmView) -> GroupView | None:
-        """The groups of a view, or None where they do not lie side by side.
+        """Return the groups of a view; None if they are not contiguous.
 
         >>> from ..conv import ConvProblem, fprop_view
         >>> found = GroupView.of(fprop_view(ConvProblem((2, 9, 24), (48, 3), groups=3)))
@@ -62,7 +64,7 @@ class GroupView:
         """
         if not are_plain(view):
             return None
-        if view.columns is not None:  # residues side by side
+        if view.columns is not None:  # concatenated stride phases
             return None
         alone = len(flatten(view.d.shape[1])) == len(flatten(view.b.shape[0])) == 1
         a, d, modes = side_by_side(view.a), side_by_side(view.d), modes_of(view.a)
@@ -72,7 +74,7 @@ class GroupView:
         return cls(a, nested(view.b), d, rows, taps, view.l, channels, view.n)
 
     def patch(self, box: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the extents of the cells that the taps of a box of rows reach, by row digit.
+        """Return the extents of the patch that the taps of a box of rows reach, by row digit.
 
         >>> from ..conv import ConvProblem, fprop_view
         >>> problem = ConvProblem((2, 9, 9, 24), (48, 3, 3), stride=2, groups=3)
@@ -86,7 +88,7 @@ class GroupView:
         )
 
     def tap_cells(self, patch: tuple[int, ...]) -> list[int]:
-        """Return how many cells of a patch lie from the first tap to each, in the order of k.
+        """Return each tap's offset from the first, in cells of a patch, in the order of k.
 
         >>> from ..conv import ConvProblem, fprop_view
         >>> view = fprop_view(ConvProblem((2, 9, 9, 24), (48, 2, 3), groups=3))
@@ -100,14 +102,14 @@ class GroupView:
         return found
 
     def cells_apart(self, patch: tuple[int, ...]) -> dict[int, int]:
-        """Return how many cells of a patch a step of each mode of A's coordinate is."""
+        """Return the stride of each mode of A's coordinate, in cells of a patch."""
         found, apart = {}, 1
         for row, extent in zip(self.rows, patch, strict=True):
             found[row.mode], apart = apart, apart * extent
         return found
 
     def reach(self, mode: int) -> tuple[int, int]:
-        """The least and the greatest that taps add to a mode of A's coordinate."""
+        """Return the least and the greatest offset that taps add to a mode of A's coordinate."""
         ends = [tap.step * (int(tap.extent) - 1) for tap in self.taps if tap.mode == mode]
         return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
 
@@ -117,14 +119,14 @@ class GroupView:
 
 
 def are_plain(view: GemmView) -> bool:
-    """Return whether a view has a third mode, and two maps in each operand, none of an index."""
+    """Return whether a view has a third mode, and operands of two maps without index buffers."""
     chains = [stages(x) for x in (view.a, view.b, view.d)]
     plain = all(len(chain) == 2 and not any(map(gathers, chain)) for chain in chains)
     return plain and len(view.a.shape) == 3
 
 
 def modes_of(layout: OperandLayout) -> tuple[tuple[Digit, ...], int, tuple[Digit, ...]] | None:
-    """The digits of rows, the channels of a group and the digits of taps; None for other modes."""
+    """Return the digits of rows, the channels per group and the digits of taps; None for others."""
     rows, columns = digits_of(layout, 0), digits_of(layout, 1)
     if not rows or not columns:
         return None
@@ -140,8 +142,7 @@ def modes_of(layout: OperandLayout) -> tuple[tuple[Digit, ...], int, tuple[Digit
 
 
 def digits_of(layout: OperandLayout, mode: int) -> list[Digit]:
-    """The digits of a mode, each of which moves one mode by a whole number; none if one does
-    not."""
+    """Return the digits of a mode; [] unless each moves one mode by a constant integer step."""
     domain = stages(layout)[0].layout
     found = []
     for extent, step in paired_leaves(domain.shape[mode], domain.stride[mode]):
@@ -152,7 +153,7 @@ def digits_of(layout: OperandLayout, mode: int) -> list[Digit]:
 
 
 def side_by_side(layout: OperandLayout) -> OperandLayout | None:
-    """An operand with the group as further channels of mode 1; None if these lie elsewhere."""
+    """Return an operand whose channels in mode 1 span all groups; None if groups lie elsewhere."""
     columns, groups = digits_of(layout, 1), digits_of(layout, 2)
     if not columns or len(groups) != 1:
         return None
@@ -169,5 +170,5 @@ def side_by_side(layout: OperandLayout) -> OperandLayout | None:
 
 
 def nested(layout: OperandLayout) -> OperandLayout:
-    """An operand with the group as slowest digit of its rows."""
+    """Return an operand with the group as the slowest digit of its rows."""
     return arranged(layout, lambda n, k, g: ((*flatten(n), *flatten(g)), k))

@@ -1,10 +1,10 @@
 """Halo reuse: one tile of A, with a halo of a few more rows, serves several taps.
 
-Where the fastest mode of the rows of A and a tap move along the same coordinate, the next tap reads
-what the next rows read: ``A[q, (c, s, ..)] = A[q + d*s, (c, 0, ..)]``, within a line. So a tile of
-``m + d * (S - 1)`` rows serves all ``S`` taps: A is loaded once and multiplied S times. The rows of
-consecutive lines are numbered through, and the last taps of a line must not read the next line. So
-:func:`widened` adds a few rows at the end of each line, which read the padding and are not stored.
+Where A's fastest row mode and a tap move the same coordinate, the next tap reads what the next rows
+read: ``A[q, (c, s, ..)] = A[q + d*s, (c, 0, ..)]``, within a line. So a tile of ``m + d * (S - 1)``
+rows serves all ``S`` taps: A is loaded once and multiplied S times. Rows are numbered through
+consecutive lines, and the last taps of a line must not read the next line. So :func:`widened` adds
+a few rows at the end of each line, which read the padding and are not stored.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .tile import HALO, TileConfig
 
 
 def widened(view: GemmView) -> GemmView | None:
-    """The same GEMM with a row for every ``q + d*s``, and S as the slowest mode of k; or None.
+    """Return the same GEMM with a row for every ``q + d*s``, and S as the slowest mode of k.
 
-    None where no tap moves rows alone, by whole rows: with a stride or one tap, or where rows are
-    gathered.
+    None if no tap is a shift by whole rows: with a stride, with a single tap, or for gathered rows.
+    Also None if the halo exceeds ``HALO`` rows.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> print(widened(fprop_view(ConvProblem((2, 6, 7, 64), (32, 3, 3), padding=1))))
@@ -55,7 +55,7 @@ def widened(view: GemmView) -> GemmView | None:
 
 
 def halo_rows_per_tap(view: GemmView) -> int:
-    """Return how many rows apart the slowest taps are, of a view that :func:`widened` made.
+    """Return the rows from one slowest tap to the next, in a view that :func:`widened` made.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> problem = ConvProblem((1, 9, 32), (32, 3), padding=2, dilation=2)
@@ -68,7 +68,7 @@ def halo_rows_per_tap(view: GemmView) -> int:
 
 
 class Halo(NamedTuple):
-    """The taps that share a tile's rows: how many; rows and columns from one to the next."""
+    """The taps that share a tile's rows: how many, and rows and columns from one to the next."""
 
     taps: int
     rows: int
@@ -76,12 +76,12 @@ class Halo(NamedTuple):
 
     @property
     def halo(self) -> int:
-        """Return how many rows a tile has more."""
+        """Return the rows of the halo, beyond the tile's own."""
         return self.rows * (self.taps - 1)
 
 
 def halo_of(view: GemmView, tile: TileConfig) -> Halo:
-    """Return the halo of a tile over a view, a widened one if the tile has several taps.
+    """Return the halo of a tile over a view; the view is widened if the tile has several taps.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> from .tile import specialized
@@ -95,9 +95,9 @@ def halo_of(view: GemmView, tile: TileConfig) -> Halo:
 
 
 class _Map(NamedTuple):
-    """The first map of an operand, its rows flat, and the bounds of what it maps to.
+    """The first map of an operand, with flat rows, and the bounds of its codomain.
 
-    Columns may be of several digits each, such as channels of cells side by side.
+    A column mode may have several digits, such as the channels of adjacent cells.
     """
 
     offset: Any
@@ -108,7 +108,7 @@ class _Map(NamedTuple):
     bounds: Any
 
     def taps_last(self, backwards: bool) -> _Map:
-        """The second mode of the columns as the slowest, running the other way if ``backwards``."""
+        """Return the map with the second column mode slowest, reversed if ``backwards``."""
         channel, extent, *others = self.columns
         channel_step, step, *steps = self.column_steps
         offset = self.offset
@@ -124,7 +124,7 @@ class _Map(NamedTuple):
         )
 
     def of(self, layout: Any) -> ComposedLayout:
-        """An operand with this as its first map."""
+        """Return the operand ``layout`` with this as its first map."""
         shape, stride = list(layout.inner.shape), list(layout.inner.stride)
         parts = (self.rows, self.row_steps), (self.columns, self.column_steps)
         for mode, (extents, steps) in enumerate(parts):
@@ -151,7 +151,7 @@ def _first_map(layout: OperandLayout) -> _Map | None:
 
 
 def _rows_of_a_tap(a: _Map) -> int | None:
-    """Return the rows that a tap is apart, if both, and they alone, move a mode."""
+    """Return the rows between taps, if rows and taps, and nothing else, move one mode."""
     if len(a.columns) < 2:
         return None
     row, tap = a.row_steps[0], a.column_steps[1]
@@ -165,7 +165,7 @@ def _rows_of_a_tap(a: _Map) -> int | None:
 
 
 def _ends_with_its_line(d: _Map, extent: Any) -> bool:
-    """Return whether D stores no rows past the end of a line of so many."""
+    """Return whether D stores no row past the end of a line of ``extent`` rows."""
     step = d.row_steps[0]
     (mode,) = step.path
     alone = all(other.path != step.path for other in d.row_steps[1:])

@@ -1,4 +1,4 @@
-"""The part of a view that a kernel depends on: its structure as text, and its arguments."""
+"""Key of a view's kernel: the view's structure as text, and its runtime arguments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .tma_im2col import pixels_of
 
 
 def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "") -> str:
-    """The structure as text, equal for views that one kernel serves.
+    """Return the structure as text, equal for views that one kernel serves.
 
-    Static integers appear by value, runtime ones by name. What a kernel is unrolled over appears by
-    value always: columns of D, rows of B and, where they run along memory (``along`` is the mode of
-    A and of B that does), rows of A; k too, unless it runs across memory in both, or is one run of
-    which only an argument says how long it is. The view's
-    ``columns`` matter where an ``epilogue``, its structure, follows the sums.
+    Static integers appear by value, runtime ones by name. Extents that the kernel unrolls always
+    appear by value: columns of D, rows of B and, if they are contiguous, rows of A (``along`` is
+    the contiguous mode of A and of B). So does k, unless both operands are contiguous in the other
+    mode, or k is a single run whose length is an argument. The view's ``columns`` matter if there
+    is an ``epilogue``, given by its structure.
 
     >>> from layoutconv.algebra import Layout, SymInt
     >>> M, K = SymInt(7, "M"), SymInt(4, "K", runtime=False)
@@ -29,7 +29,7 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "
     'a [M,4]:[4,1]+0'
     """
     runs = along == (1, 1) and is_open_run(view.a, 1) and is_open_run(view.b, 1)
-    static_k = along != (0, 0) and not (runs and view.k)  # a kernel of empty sums is another
+    static_k = along != (0, 0) and not (runs and view.k)  # empty sums need a kernel of their own
     by_value = {"a": (along[0] == 0, static_k), "b": (True, static_k), "d": (False, True)}
     lines = []
     for name, layout in operands(view):
@@ -46,13 +46,13 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "
     if view.columns is not None and epilogue:
         lines.append(f"columns {_values(view.columns.shape)}:{_values(view.columns.stride)}")
     for name, pixels in zip("ab", pixels_of(view, along), strict=True):
-        if pixels and not pixels.fits:  # numbers that few views have make another kernel of them
+        if pixels and not pixels.fits:  # rare: TMA cannot encode the runtime sizes
             lines.append(f"{name} without a TMA descriptor")
     return "\n".join(lines)
 
 
 def runtime_integers(view: GemmView) -> dict[str, int]:
-    """The integers that a kernel takes as arguments, by name, in the order that it takes them."""
+    """Return a kernel's integer arguments by name, in the order in which it takes them."""
     found: dict[str, int] = {}
 
     def note(leaf: Any) -> Any:
@@ -70,14 +70,14 @@ def runtime_integers(view: GemmView) -> dict[str, int]:
 
 
 def divisors(view: GemmView) -> list[str]:
-    """The runtime integers that coordinates are divided by: all extents of a mode but its last."""
+    """Return the runtime divisors of coordinates: all extents of a mode but its last."""
     modes = [mode for _, layout in operands(view) for mode in stages(layout)[0].layout.shape]
     leaves = [leaf for mode in modes for leaf in flatten(mode)[:-1] if is_runtime(leaf)]
     return sorted({str(leaf) for leaf in leaves})
 
 
 def index_buffer(layout: OperandLayout) -> Any:
-    """The index buffer of an operand, or None."""
+    """Return the index buffer of an operand, or None."""
     leaves = [d for stage in stages(layout) for d in flatten(stage.layout.stride)]
     return next((d.func.index for d in leaves if isinstance(d, CustomStride)), None)
 

@@ -1,4 +1,4 @@
-"""The spec of a kernel: all that it is compiled for besides the structure of its view."""
+"""Kernel spec: everything a kernel is compiled for besides the structure of its view."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .tile import TileConfig
 from .view_rules import check_maps, mode_left
 
 VECTOR_BYTES = 16
-ASYNC_BYTES = 4  # the least that cp.async moves
-SHARED = 228 << 10  # bytes of an SM, of the largest
+ASYNC_BYTES = 4  # the smallest cp.async
+SHARED = 228 << 10  # bytes per SM, on the largest GPUs
 LESS_SHARED = {80: 164 << 10, 87: 164 << 10} | dict.fromkeys((86, 89, 120, 121), 100 << 10)
-MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
+MOST_UNITS = 352  # units of k in a tile's tap mask: enough for a 7x7x7 filter
 ENTRY_BYTES = 4  # of an index buffer
-RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
+RESERVED = 1024  # bytes of shared memory that CUDA reserves per CTA
 BYTES = {
     "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "int4": 1,
 }  # fmt: skip
-# The least and the greatest compute capability, times ten, of types that not all machines multiply.
+# Least and greatest compute capability, times ten, for types that not every GPU multiplies.
 ARCHES: dict[str, tuple[int, float]] = {
     "float8_e4m3fn": (89, inf),
     "float8_e5m2": (89, inf),
@@ -40,21 +40,21 @@ class KernelSpec:
     """Types, tile, machine, and how memory is read and written.
 
     Args:
-        dtype: of A and B: "float16", "bfloat16", "float64", "int8", "float8_e4m3fn", "float8_e5m2",
-            or of fp32 data "tfloat32", rounded to nearest, and "float32", three products of tf32.
-            "int4" of a view whose elements are bytes, each a pair of numbers along k.
-        out_dtype: of D; sums are fp32, int32 for int8 and int4, fp64 for float64.
+        dtype: of A and B: "float16", "bfloat16", "float64", "int8", "float8_e4m3fn", "float8_e5m2";
+            for fp32 data "tfloat32", rounded to nearest, or "float32", three products of tf32;
+            "int4" for a view whose elements are bytes, each a pair of numbers along k.
+        out_dtype: of D; accumulators are fp32, int32 for int8 and int4, fp64 for float64.
         arch: the machine, a name such as "sm_80".
-        vectors: how many elements of A, B and D are read or written at once.
-        along: the mode of (m, k) and of (n, k) that runs along memory, 1 or 0.
+        vectors: elements of A, B and D per access.
+        along: the contiguous mode of A, of (m, k), and of B, of (n, k): 1 or 0.
         epilogue: ``layoutconv.view.epilogue.Epilogue.structure``.
-        split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
-            of each, "atomic" where they add to one.
-        skip: whether a tile leaves out the taps that none of its rows has, or a sum of nothing.
-        kept: entries of index buffers that a CTA keeps in shared memory: of A's, all taps of its
-            rows, and its rows of D's, if D has one.
-        run: elements of D that are written at once where its rows adjoin in memory: a tile of all
-            columns is one run then. 0 where vectors lie within rows.
+        split: split-K: "" without, "partial" if each slice stores a result of its own, "atomic" if
+            all slices add to one.
+        skip: whether a tile skips the taps that none of its rows has, or an empty sum.
+        kept: index-buffer entries that a CTA keeps in shared memory: of A's buffer, all taps of its
+            rows; of D's buffer, if there is one, its rows.
+        run: elements of D per store if its rows adjoin in memory: a tile of all columns is then one
+            run. 0 if vectors lie within rows.
     """
 
     dtype: str
@@ -79,7 +79,7 @@ class KernelSpec:
         arch: str,
         epilogue: str = "",
     ) -> KernelSpec:
-        """The spec of an unsplit kernel for tensors that are aligned to 16 bytes."""
+        """Return the spec of a kernel without split-K, for tensors aligned to 16 bytes."""
         vectors, along = vectors_of(view, dtype, out_dtype)
         return cls(dtype, out_dtype, tile, arch, vectors, along, epilogue)
 
@@ -89,14 +89,14 @@ class KernelSpec:
 
     @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
-        of an index buffer."""
+        """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and the kept part
+        of index buffers."""
         own = self.own_bytes
         return own + (-own % VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 
     @property
     def own_bytes(self) -> int:
-        """The same without what is kept of an index buffer."""
+        """The same without the kept part of index buffers."""
         return self.tile.smem_bytes(BYTES[self.dtype], self.staged_bytes)
 
     @property
@@ -106,32 +106,33 @@ class KernelSpec:
 
     @property
     def stores_registers(self) -> bool:
-        """Results are stored from registers, without shared memory."""
+        """True if results go from registers to global memory, bypassing shared memory."""
         return self.tile.stores_registers(BYTES[self.dtype])
 
     @property
     def ctas_per_sm(self) -> int:
-        """CTAs that an SM should hold (occupancy), by its registers and its shared memory.
+        """CTAs per SM (occupancy) that registers and shared memory should allow.
 
-        One for data with twice the fragments or with accumulators of 64 bits: they get as many
-        registers as they take.
+        One for "float32", with twice the fragments, and for 64-bit accumulators: the compiler may
+        then use as many registers as it needs.
         """
         if self.dtype in ("float32", "float64"):
             return 1
         return ctas_within(SHARED, self.tile, self.smem_bytes)
 
     def carveout(self, resident: int) -> int:
-        """The share of an SM's shared memory that so many CTAs take, in percent.
+        """Return the percentage of an SM's shared memory that ``resident`` CTAs take.
 
-        All where the compiler was given an occupancy of one, for registers enough, and two may fit.
+        100 for types whose kernels are compiled for an occupancy of one: two CTAs may still fit.
         """
         if self.dtype in ("float32", "float64"):
             return 100
         return carveout(resident, self.smem_bytes)
 
     def rows_of_sums(self, m: int, most: int) -> int:
-        """Return how many rows of partial sums statistics of ``m`` rows have: one of each tile;
-        of ping-pong consumers, one of each warp, of ``most`` CTAs at most.
+        """Return the rows of partial column sums that statistics of ``m`` rows need.
+
+        One per tile; with ping-pong, one per consumer warp of the CTAs, ``most`` at most.
         """
         tile = self.tile
         tiles = -(-m // tile.m)
@@ -145,12 +146,12 @@ class KernelSpec:
 
 
 def ctas_within(room: int, tile: TileConfig, smem_bytes: int) -> int:
-    """Return the CTAs of a tile, at least 1, that fit an SM with ``room`` bytes of smem."""
+    """Return the CTAs per SM of a tile, at least 1, with ``room`` bytes of smem per SM."""
     return max(1, min(tile.ctas_per_sm, room // (smem_bytes + RESERVED)))
 
 
 def carveout(ctas: int, smem_bytes: int) -> int:
-    """Return the percentage of an SM's shared memory that CTAs take: the rest is its L1.
+    """Return the percentage of an SM's shared memory that CTAs take; the rest is L1 cache.
 
     >>> carveout(2, 48 << 10)
     43
@@ -161,11 +162,10 @@ def carveout(ctas: int, smem_bytes: int) -> int:
 def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
     """Return whether tiles should skip the taps that none of their rows has.
 
-    They should of a kernel map, where most taps of a row are absent: of a gathered A whose index
-    buffer has an entry for every row and tap. Otherwise that pays where neighbouring rows have the
-    same taps: where the first mode of the rows of A moves no coordinate that a tap moves, as it
-    runs over images, and fills a tile. There has to be a bit for every tap then, and k-tiles within
-    one.
+    They should for a kernel map, a gathered A whose index buffer has an entry for every row and
+    tap: most taps of a row are absent. For other views skipping pays if neighbouring rows lack the
+    same taps: if A's first row mode moves no coordinate that a tap moves (it runs over images) and
+    about fills a tile. Then the tap mask needs a bit per tap, and k-tiles must lie within one tap.
     """
     if along[0] != 1:
         return False
@@ -185,7 +185,7 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
 
 
 def skips_sums(view: GemmView, along: tuple[int, int]) -> bool:
-    """Return whether CTAs with empty sums exit at once: those for which A lacks the first element.
+    """Return whether CTAs with empty sums, for which A lacks the first element, exit at once.
 
     >>> import torch
     >>> from layoutconv.sparse.maps.tap_pairs import Pairs
@@ -199,10 +199,10 @@ def skips_sums(view: GemmView, along: tuple[int, int]) -> bool:
 
 
 def kept_entries(view: GemmView, spec: KernelSpec) -> int:
-    """Return the number of index-buffer entries that a CTA keeps in shared memory: those of its
-    rows, or none.
+    """Return the number of index-buffer entries that a CTA keeps in shared memory.
 
-    Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit an SM.
+    All entries of its rows, if tiles skip taps, k-tiles lie within one tap, and the occupancy stays
+    the same; else 0.
 
     >>> import torch
     >>> from layoutconv.sparse import kernel_map_view
@@ -222,7 +222,7 @@ def kept_entries(view: GemmView, spec: KernelSpec) -> int:
     channels, *taps = flatten(view.a.shape[1])
     tile = spec.tile
     threads = tile.producer_threads if tile.warp_specialized else tile.mma_threads
-    idle = threads * spec.vectors[0] > tile.m * tile.k  # which would read rows that there are not
+    idle = threads * spec.vectors[0] > tile.m * tile.k  # spare threads would read past the rows
     if int(channels) % tile.k or spec.vectors[0] == 1 or idle:
         return 0
     of_row = int(product(tuple(taps))) + any(map(gathers, stages(view.d)))
@@ -235,11 +235,11 @@ def kept_entries(view: GemmView, spec: KernelSpec) -> int:
 
 
 def run_of(view: GemmView, spec: KernelSpec, aligned: int = VECTOR_BYTES) -> int:
-    """Return the elements of D's ``run``, a whole vector; 0 where rows are written one by one.
+    """Return the elements of D's ``run``, a whole vector; 0 if rows are written one by one.
 
-    Those of few columns are shorter than a vector, or no multiple of one. Steps by row, sums of
-    columns and parts of sums go by rows, and so do results of 8 bits, which are converted in pairs.
-    ``aligned``: bytes that D starts at a multiple of.
+    Runs serve few columns, whose rows are shorter than a vector or no multiple of one. Epilogue
+    steps by row, column statistics, split-K and 8-bit results, which are converted in pairs, go row
+    by row. ``aligned``: bytes that D's start is a multiple of.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
     >>> def example(view, n=8):
@@ -262,7 +262,7 @@ def run_of(view: GemmView, spec: KernelSpec, aligned: int = VECTOR_BYTES) -> int
 
 
 def stores_whole_rows(view: GemmView) -> bool:
-    """Return whether a row of D has all columns, or none: its columns are one mode.
+    """Return whether a row of D is stored whole or not at all: its columns are one mode.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
     >>> problem = ConvProblem((2, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
@@ -274,10 +274,9 @@ def stores_whole_rows(view: GemmView) -> bool:
 
 
 def suits_warpgroups(dtype: str, vectors: tuple[int, ...]) -> bool:
-    """Return whether a warpgroup can copy A and B for others that multiply by Hopper's
-    instructions.
+    """Return whether a producer warpgroup can copy A and B for consumers that use ``wgmma``.
 
-    Vectors have to be as long as cp.async moves: nothing else arrives at an mbarrier.
+    Vectors must be long enough for cp.async: only such copies arrive on an mbarrier.
 
     >>> suits_warpgroups("float16", (2, 8)), suits_warpgroups("float16", (1, 8))
     (True, False)
@@ -286,7 +285,9 @@ def suits_warpgroups(dtype: str, vectors: tuple[int, ...]) -> bool:
 
 
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
-    """The bytes of an element that the epilogue stages: wide if steps follow the staging."""
+    """Return the bytes of a staged element: accumulator width if steps follow the staging, or for
+    8-bit results.
+    """
     size = BYTES[out_dtype]
     wide = 8 if dtype == "float64" else 4
     return wide if size == 1 or is_by_row(epilogue) else size
@@ -295,8 +296,7 @@ def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
 def vectors_of(
     view: GemmView, dtype: str, out_dtype: str, aligned: tuple[int, int, int] = (16, 16, 16)
 ) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """Return how many elements of A, B and D are one access, and the modes of A and B that run
-    along it.
+    """Return the elements per access of A, B and D, and the modes of A and B that are contiguous.
 
     ``aligned``: bytes that the start of each tensor is a multiple of. Raises
     ``UnsupportedViewError`` for operands that the template cannot run.
@@ -316,10 +316,11 @@ def vectors_of(
 
 
 def longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
-    """The longest vector and its mode, k in a tie; data of 8 bits have to run along k.
+    """Return the longest vector and its mode: k in a tie, and always for 8-bit data.
 
-    A sum whose length is an argument wins no tie: a kernel is unrolled over what runs along memory.
-    Nor does a mode along which coordinates leave bounds that rows, the other mode, do not move.
+    A k of runtime length loses the tie, since kernels are unrolled over the contiguous mode. Rows
+    are not chosen if coordinates then leave bounds that the kernel does not check, while along k
+    all of these are checked.
     """
     along_k = vector_along(layout, 1, size, aligned)
     if size == 1:
@@ -333,8 +334,8 @@ def longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
 
 
 def vector_along(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:
-    """The widest vector, a power of two of up to 16 bytes, that divides a contiguous piece of
-    memory.
+    """Return the widest vector, a power of two of up to 16 bytes, that divides the contiguous
+    extent of a mode.
     """
     together = contiguous_extent(layout, mode)
     size_limit = max(1, min(VECTOR_BYTES, aligned & -aligned) // size)

@@ -1,7 +1,7 @@
-"""Legality: which tiles may run which views. Chooser, races and kernels ask this one function.
+"""Legality: which tiles may run which views. Chooser, races and kernels share these rules.
 
-``TileConfig`` rejects tiles that no kernel can have, and ``view_rules.py`` views that no tile can
-run. This file has the rules for a tile together with a view and its ``KernelSpec``.
+``TileConfig`` rejects tiles that no kernel can have, ``view_rules.py`` views that no tile can run.
+This file has the rules for a tile together with a view and its ``KernelSpec``.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from .view_rules import UnsupportedViewError, check_view
 THREADS_PER_ROW = 4  # of a copy: each loads 16 of 64 contiguous bytes
 HALF_LINE = LINE_BYTES // 2
 MOST_HALF_LINES = 5  # of a k-tile over a kernel map
-NARROW_SUMS = 16  # columns; of fewer, threads add up rows
-STATISTICS_BYTES = 8  # of a column's sum and that of squares
-ROUNDED_COLUMNS = 32  # that threads which round tf32 share, at least
-REGISTER_STORE_COLUMNS = 32  # that lanes of a warp exchange to store whole vectors
+NARROW_SUMS = 16  # columns; for fewer, threads add up rows through shared memory
+STATISTICS_BYTES = 8  # a column's sum and its sum of squares
+ROUNDED_COLUMNS = 32  # the fewest that threads which round B to tf32 can share
+REGISTER_STORE_COLUMNS = 32  # that the lanes of a warp exchange to store whole vectors
 REGISTER_STORE_BYTES = 2, 4  # of an element that they store
 
 
 def reasons(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> list[str]:
-    """Return why the kernel of a spec cannot run a view: what is expected, and what came; or none.
+    """Return why the kernel of a spec cannot run a view, each reason as expectation and actual
+    value; [] if it can.
 
     Args:
-        view: of any structure that ``check_view`` takes; widened, if the tile has halo taps.
+        view: any structure that ``check_view`` accepts; widened if the tile has halo taps.
         spec: types, tile, machine, and how memory is read and written.
-        smem_limit: bytes of dynamic shared memory that a CTA may have on the machine, if known.
+        smem_limit: dynamic shared memory per CTA on the machine in bytes, if known.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
     >>> from .schedule import Load
@@ -67,14 +68,14 @@ def reasons(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> 
         found += [*_of_k(view, spec), *_of_cluster(spec), *_of_persistence(view, spec)]
     if smem_limit is not None and spec.smem_bytes > smem_limit:
         found.append(f"{smem_limit} bytes of shared memory at most, got {spec.smem_bytes}")
-    # Whether TMA describes an operand is asked of tiles that pass everything else.
+    # Only tiles that pass everything else are checked for TMA descriptors.
     return found or [*_of_tma(view, spec)]
 
 
 def check(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> None:
-    """Raise for a view that the template, or the tile of a spec, cannot run.
+    """Raise ``UnsupportedViewError`` if the template, or the tile of a spec, cannot run a view.
 
-    Raises ``UnsupportedViewError``, which names the tile, what was expected and what came.
+    The error names the tile, what was expected and what came.
     """
     if not has_padded_channels(view):
         check_view(view, spec.along)
@@ -83,7 +84,7 @@ def check(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> No
 
 
 def _of_type(spec: KernelSpec) -> Iterator[str]:
-    """Lines of shared memory, and instructions, of a type of data."""
+    """Check what the dtype demands: shared-memory lines, instructions, registers, vectors."""
     tile, size = spec.tile, BYTES[spec.dtype]
     gathers_lines = tile.warp_specialized and tile.load is not Load.TMA_WARP and spec.skip
     most = MOST_HALF_LINES if gathers_lines and size == 2 and spec.along[0] == 1 else 2
@@ -93,13 +94,13 @@ def _of_type(spec: KernelSpec) -> Iterator[str]:
         yield f"k of {lengths[0]} or {lengths[1]}, lines of shared memory{several}, got {tile.k}"
     for name, rows, mode in zip("AB", (tile.m, tile.n), spec.along, strict=True):
         turned = mode == 0 and not (tile.warp_specialized and size == 4)
-        # Fragments of 32 bits that run along rows are read word by word, from whole lines. One
-        # ldmatrix takes matrices of shorter lines as well: of 8 columns of 16 bits, or 16.
+        # M/N-major 32-bit fragments are read word by word, from whole lines. ldmatrix also takes
+        # shorter lines, of 8 or 16 columns of 16 bits.
         least = LINE_BYTES if size == 4 else HALF_LINE
         short = name == "B" and size == 2 and not tile.warp_specialized and rows * size in (16, 32)
         if turned and not short and rows * size % least:
             yield f"rows of {name} of a multiple of {least} bytes, got {rows * size}"
-    # Fewer than 4 warps have fewer than 8 threads along n: the swizzles of their rows differ.
+    # With fewer than 4 warps fewer than 8 threads lie along n, and their rows' swizzles differ.
     if spec.dtype == "float64" and (tile.warp_specialized or tile.mma_threads % WARPGROUP):
         yield f"a multistage tile with a multiple of 4 warps for float64, got {tile.warps}"
     if tile.warp_specialized and (spec.arch != "sm_90a" or spec.dtype not in WARPGROUP_TYPES):
@@ -116,7 +117,7 @@ def _of_type(spec: KernelSpec) -> Iterator[str]:
 
 
 def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """Threads of a multistage tile divide the vectors of its operands."""
+    """Check that the threads of a multistage tile divide the vectors of its operands."""
     tile = spec.tile
     if tile.warp_specialized or not view.k:
         return
@@ -133,7 +134,7 @@ def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
 
 
 def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """Rows that threads store at once, in whole vectors."""
+    """Check the epilogue: rows stored at once in whole vectors, statistics, register stores."""
     tile, vector = spec.tile, spec.vectors[2]
     by_registers = spec.stores_registers
     if tile.n & (tile.n - 1) and not by_registers:
@@ -165,7 +166,7 @@ def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
 
 
 def _of_k(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """K-tiles and stages."""
+    """Check k-tiles and stages."""
     tile = spec.tile
     columns = view.k // tile.halo_taps
     if tile.halo_taps > 1 and columns % tile.k:
@@ -173,12 +174,12 @@ def _of_k(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     if tile.halo_taps > 1 and not tile.warp_specialized:
         yield "a warp-specialised tile for halo taps"
     if tile.stages == 1 and (spec.along[0] != 1 or columns > tile.k):
-        # A stage is released while the next is multiplied: none ever would be.
+        # A stage is released while the next is multiplied, so a single stage never would be.
         yield f"one k-tile for one stage, got k = {columns}"
 
 
 def _of_cluster(spec: KernelSpec) -> Iterator[str]:
-    """Sums that a cluster splits along k."""
+    """Check cluster split-K."""
     tile, vector = spec.tile, spec.vectors[2]
     if tile.cluster_k == 1:
         return
@@ -190,7 +191,7 @@ def _of_cluster(spec: KernelSpec) -> Iterator[str]:
 
 
 def _of_persistence(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """Rules of persistent CTAs: what they may sum and store."""
+    """Check what persistent CTAs may sum and store."""
     tile = spec.tile
     if not tile.persistent:
         return
@@ -203,7 +204,7 @@ def _of_persistence(view: GemmView, spec: KernelSpec) -> Iterator[str]:
 
 
 def _of_tma(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """Operands that TMA descriptors describe, and a B that stays in shared memory."""
+    """Check that TMA descriptors describe the operands, and that a resident B is complete."""
     tile = spec.tile
     if tile.load is Load.TMA_WARP and not is_mapped(view, spec):
         yield (

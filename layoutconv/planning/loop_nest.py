@@ -1,10 +1,9 @@
 """A view as a loop nest: extents to run over, and linear forms of the indices. Needs no compiler.
 
-A reduction, or a batch of dot products, addresses memory as ``offset + sum(index * step)`` over its
-loops, once per operand, and once more per coordinate that can leave its bounds. Chains of maps are
-folded into that; modes that memory does not tell apart are merged; the loops come in the order of
-memory, whatever the order of the modes was. Kernels are compiled for the number of loops and forms
-alone: every extent and every step is an argument.
+A reduction, or a batch of dot products, computes ``offset + sum(index * step)`` over its loops:
+once per operand for the address, and once per coordinate that can leave its bounds. Chains of maps
+are folded into these forms, contiguous modes are merged, and loops are sorted into memory order.
+Kernels are compiled only for the number of loops and forms: every extent and step is an argument.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from .view_rules import UnsupportedViewError
 class Form:
     """``offset + sum(index * step)`` over the loops of a nest.
 
-    An offset in the memory of ``operand``, in elements, or, with a ``bound``, a coordinate: where
-    it is outside ``[0, bound)``, the operand has no element.
+    Without a ``bound``, an offset into the memory of ``operand``, in elements. With one, a
+    coordinate: outside ``[0, bound)`` the operand has no element.
     """
 
     operand: int
@@ -40,9 +39,9 @@ class Form:
 
 @dataclass(frozen=True)
 class Nest:
-    """Extents of the loops over what is kept and over what is summed, fastest first, and forms.
+    """Extents of the ``outer`` loops (kept) and ``inner`` loops (summed), fastest first, and forms.
 
-    Operands count from 0, the last one is written. The first forms are their memories, in order.
+    Operands count from 0; the last one is written. The first forms are their memories, in order.
     """
 
     outer: tuple[Any, ...]
@@ -51,15 +50,15 @@ class Nest:
 
     @property
     def memories(self) -> tuple[Form, ...]:
-        """Where each operand is."""
+        """The memory form of each operand."""
         return tuple(form for form in self.forms if form.bound is None)
 
     def bounds(self, operand: int) -> tuple[Form, ...]:
-        """The coordinates of an operand that have to be checked."""
+        """Return the coordinates of an operand that the kernel has to check."""
         return tuple(f for f in self.forms if f.bound is not None and f.operand == operand)
 
     def mapped(self, visit: Callable[[Any], Any]) -> Nest:
-        """The nest with ``visit`` of every integer that is an argument: all but steps of 0."""
+        """Return the nest with ``visit`` applied to every argument: all integers but steps of 0."""
 
         def step(value: Any) -> Any:
             return value if isinstance(value, int) and value == 0 else visit(value)
@@ -78,31 +77,31 @@ class Nest:
         return Nest(outer, inner, forms)
 
     def structure(self) -> Nest:
-        """Return what kernels are compiled for: the nest with "n" for every argument."""
+        """Return the compile-time part: the nest with "n" for every argument."""
         return self.mapped(lambda _: "n")
 
     def arguments(self) -> tuple[Any, ...]:
-        """The integers in the order in which ``mapped`` visits them."""
+        """Return the integer arguments in the order in which ``mapped`` visits them."""
         found: list[Any] = []
         self.mapped(found.append)
         return tuple(found)
 
 
 def make_nest(operands: Sequence[tuple[str, OperandLayout, int | None]]) -> Nest:
-    """The nest of operands, each a name for errors, a layout, and its mode of what is summed.
+    """Return the nest of operands, each a name for errors, a layout, and the mode that is summed.
 
-    The other modes are what is kept, in the order of the layout. The layouts agree in the product
-    of either part. No part is empty.
+    The other modes are kept, in the order of the layout. All layouts have the same kept size and
+    the same summed size; neither is 0.
 
-    Raises ``UnsupportedViewError`` for an index buffer, for coordinates that nest, and where the
-    extents of two operands have no common refinement: (4,6) and (6,4).
+    Raises ``UnsupportedViewError`` for an index buffer, for nested coordinates, and if the extents
+    of two operands have no common refinement: (4,6) and (6,4).
 
     >>> from layoutconv.algebra import Layout
     >>> nest = make_nest([("x", Layout(((2, 3), 4), ((1, 2), 6)), 1), ("out", Layout(6), None)])
     >>> nest.outer, nest.inner, [form.outer for form in nest.forms]
     ((6,), (4,), [(1,), (1,)])
     """
-    kept, summed = [], []  # of each operand: extents of loops, forms with a step for each
+    kept, summed = [], []  # per operand: loop extents, and per form a step for each loop
     for number, (name, layout, mode) in enumerate(operands):
         extents, forms = linear_forms(name, number, layout)
         at = range(0)
@@ -129,11 +128,11 @@ def make_nest(operands: Sequence[tuple[str, OperandLayout, int | None]]) -> Nest
 
 
 def split(nest: Nest, pieces: int, first: int = 0) -> tuple[Nest, Nest]:
-    """Split a nest into two: partial results of about ``pieces`` pieces, then their reduction.
+    """Split a nest into two: about ``pieces`` partial results, then their reduction.
 
-    The longest loop over what is summed, from the ``first`` on, is divided, ``logical_divide`` of a
-    mode. What is written between lies in a workspace, contiguous in the order of the loops, the
-    pieces slowest. A last piece that is not full has one more bound.
+    The longest inner loop, from number ``first`` on, is split into pieces (``logical_divide``).
+    Partial results lie in a workspace, contiguous in loop order, pieces slowest. If the last piece
+    is not full, the operands get one more bound.
 
     >>> from layoutconv.algebra import Layout
     >>> whole = make_nest([("x", Layout((2, 10), (1, 2)), 1), ("out", Layout(2), None)])
@@ -171,10 +170,10 @@ def split(nest: Nest, pieces: int, first: int = 0) -> tuple[Nest, Nest]:
 
 
 def together(nest: Nest, operand: int, inner: bool, limit: int) -> int:
-    """Return how many indices of the first loop, outer or inner, lie side by side in an operand's
-    memory.
+    """Return how many consecutive indices of the first loop, outer or inner, are contiguous in an
+    operand: the vector length.
 
-    A power of two up to ``limit``; they are aligned as the memory is, and no bound divides them.
+    A power of two up to ``limit``. Vectors are as aligned as the memory, and no bound cuts one.
     """
     extents = nest.inner if inner else nest.outer
     vector = limit if extents else 1
@@ -184,7 +183,7 @@ def together(nest: Nest, operand: int, inner: bool, limit: int) -> int:
 
 
 def in_vectors(nest: Nest, inner: bool, vector: int) -> Nest:
-    """The nest with the first loop in steps of ``vector``."""
+    """Return the nest with its first loop, outer or inner, in steps of ``vector``."""
     if vector == 1:
         return nest
 
@@ -214,7 +213,7 @@ def _divides(nest: Nest, operand: int, inner: bool, vector: int) -> bool:
 
 
 def linear_forms(name: str, number: int, layout: OperandLayout) -> tuple[list[int], list[Form]]:
-    """Extents of all leaves of a layout's domain, and its forms, the steps all under ``outer``."""
+    """Return the extents of a layout's domain leaves, and its forms, all steps in ``outer``."""
     chain = stages(layout)
     if any(map(gathers, chain)):
         raise UnsupportedViewError(f"operand `{name}` of the view: expected no index buffer")
@@ -240,7 +239,7 @@ def linear_forms(name: str, number: int, layout: OperandLayout) -> tuple[list[in
             forms.insert(0, Form(number, None, offset, tuple(steps), ()))
             break
         count = len(flatten(chain[at + 1].layout.shape))
-        moved: list[list[int]] = [[] for _ in range(count)]  # of each mode, by coordinate before
+        moved: list[list[int]] = [[] for _ in range(count)]  # per mode, weights of the coordinates
         for d in strides:
             if not isinstance(d, ScaledBasis) or len(d.path) != 1:
                 raise UnsupportedViewError(
@@ -261,7 +260,7 @@ def _unit(count: int, at: int) -> tuple[int, list[int]]:
 def _sum(
     coords: list[tuple[int, list[int]]], weights: list[int], offset: int
 ) -> tuple[int, list[int]]:
-    """A linear form of linear forms."""
+    """Return the weighted sum of linear forms, itself a linear form."""
     steps = [0] * len(coords[0][1]) if coords else []
     for (start, by), weight in zip(coords, weights, strict=True):
         offset += start * weight
@@ -273,7 +272,7 @@ def _refined(
     operands: Sequence[tuple[str, OperandLayout, int | None]],
     parts: list[tuple[list[int], list[list[int]]]],
 ) -> tuple[list[int], list[list[int]]]:
-    """Extents that divide those of all operands, and the steps of all forms along them."""
+    """Return the common refinement of all operands' extents, and each form's steps along it."""
     cuts = sorted({cut for extents, _ in parts for cut in accumulate(extents, mul)} | {1})
     if any(b % a for a, b in pairwise(cuts)):
         shapes = " and ".join(str(tuple(extents)) for extents, _ in parts)
@@ -299,7 +298,7 @@ def _refined(
 
 
 def _merged(extents: list[int], forms: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """The same loops in the order of memory of the first form, and as few of them as possible."""
+    """Return the loops in the memory order of the first form, contiguous ones merged."""
     loops = list(zip(extents, zip(*forms, strict=True), strict=True))
     loops.sort(key=lambda loop: [(step == 0, abs(step)) for step in loop[1]])
     result: list[tuple[int, tuple[int, ...]]] = []

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU as the cost model sees it: SMs, shared memory in bytes, and roughly how fast it is.
+    """A GPU as the cost model sees it: SMs, shared memory in bytes, and rough rates.
 
-    ``products`` are multiply-adds of fp16 that an SM does in a microsecond, in a kernel of the best
-    tile; ``bandwidth`` bytes of memory in a microsecond. ``name`` is that of a GPU that is present,
-    such as "NVIDIA H200".
+    ``products`` are fp16 multiply-adds per SM and microsecond with the best tile; ``bandwidth``,
+    bytes of memory per microsecond. ``name`` is set for a GPU that is present, such as "NVIDIA
+    H200".
     """
 
     arch: str
@@ -23,8 +23,8 @@ class Machine:
     name: str = ""
 
 
-# Limits of the compute capability; SMs and speed of A100, RTX 3090, RTX 4090 and H200.
-# A GPU that is present is asked for its own limits.
+# Limits of the compute capability; SMs and rates of A100, RTX 3090, RTX 4090 and H200.
+# For a GPU that is present, ``gpu/machines.py`` queries the actual limits.
 MACHINES = {
     "sm_80": Machine("sm_80", 108, 163 << 10, 164 << 10, 1.1e6, 1.8e6),
     "sm_86": Machine("sm_86", 82, 99 << 10, 100 << 10, 0.4e6, 0.8e6),

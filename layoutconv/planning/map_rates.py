@@ -1,10 +1,10 @@
-"""Times of Hopper's tiles over kernel maps, which skip the taps that none of their rows has.
+"""Times of Hopper tiles over kernel maps, which skip the taps that none of their rows has.
 
-CTAs differ: one of them has every tap, most have half of them, and rows in the order of their taps
-let the longest start first. A cloud of few rows therefore takes what the longest CTA takes, which
-a cluster along k divides; one of many rows takes what all CTAs take together. Fitted on an H200 to
-3,500 trials of tiles, submanifold and strided layers of three clouds at all their levels; on the
-levels of two others the pick loses 2% to the best trial (docs/lab_notebook.md).
+CTAs differ: one has every tap, most have half of them. Rows are sorted by their taps, so the
+longest CTAs start first. A cloud of few rows therefore takes as long as its longest CTA, which
+cluster split-K shortens; a cloud of many rows takes as long as all CTAs together. Fitted on an H200
+to 3,500 trials of tiles, for submanifold and strided layers of three clouds at all their levels; on
+the levels of two other clouds the pick loses 2% to the best trial (docs/lab_notebook.md).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from .tile import LINE_BYTES, TileConfig, specialized
 from .tile_table import Shape
 
 LEAST_COLUMNS = 17  # tiles of 8 and 16 columns were not raced
-# Of so many rows, half of what a CTA could have is there on average; more with fewer rows.
+# At this many rows, the average CTA has half of all taps; more with fewer rows.
 HALF_FULL, THINNING = 127_000.0, 0.27
-# The share of a filter that the longest CTA has: a strided one of 2x2x2 seldom finds all its taps.
+# Share of the taps that the longest CTA has: strided 2x2x2 filters seldom find all of them.
 SMALL_FILTER, OF_SMALL_FILTER = 8, 0.6
-# Of the time of a k-tile of a whole line, one of half a line: of 64 rows, and of more.
+# Time of a half-line k-tile relative to a whole line's: for 64 rows, and for more.
 HALF_LINE_TIME = {64: 0.85, 128: 0.71}
-# Microseconds in which a cluster meets, and adds up tiles of 8192 results, twice of four CTAs. In
-# tf32 they do not show beside how a CTA starts and ends.
+# Microseconds for a cluster to synchronise, and to reduce tiles of 8192 results (twice that for
+# four CTAs). In tf32 they vanish beside the prologue and epilogue of a CTA.
 MEETING, ADDING_UP = 1.1, 0.6
 
 
 class MapTile(NamedTuple):
-    """Microseconds of a tile over a kernel map: of a k-tile, and beside all of them."""
+    """Microseconds of a tile over a kernel map: per k-tile, and once beside all of them."""
 
     k_tile: float
     start: float
 
 
-# Of 16 and 8 bits, and of tf32, a k-tile being a line; that of 32 columns is an estimate in tf32.
+# For 16 and 8 bits, and for tf32, with k-tiles of a whole line; 32 columns in tf32 are an estimate.
 OF_LINES: dict[Shape, tuple[MapTile, MapTile]] = {
     (128, 32, 4, 1): (MapTile(0.21, 3.4), MapTile(0.22, 5.9)),
     (64, 64, 4, 1): (MapTile(0.150, 3.2), MapTile(0.155, 5.7)),
@@ -45,9 +45,9 @@ OF_LINES: dict[Shape, tuple[MapTile, MapTile]] = {
     (64, 256, 4, 2): (MapTile(0.303, 4.1), MapTile(0.356, 7.3)),
     (128, 256, 8, 1): (MapTile(0.549, 5.8), MapTile(0.66, 10.0)),
 }
-# Of 16 bits, k-tiles of three to five half lines: all channels of a tap that are no multiple of a
-# line, or two lines where an SM has few CTAs to hide each other's barriers. By the half lines; the
-# time is that of the whole k-tile. With the stages that fill shared memory.
+# For 16 bits, k-tiles of three to five half lines, the key: all channels of a tap that are no
+# multiple of a line, or two lines, where an SM has too few CTAs to hide each other's barriers. The
+# time is that of a whole k-tile. Each comes with the stages that fill shared memory.
 SEVERAL_LINES: dict[int, dict[Shape, tuple[MapTile, int]]] = {
     3: {
         (64, 64, 4, 1): (MapTile(0.250, 3.0), 4),
@@ -67,7 +67,7 @@ SEVERAL_LINES: dict[int, dict[Shape, tuple[MapTile, int]]] = {
 
 
 def tiles_of_several_lines(dtype: str, channels: int) -> list[TileConfig]:
-    """The tiles whose k-tiles are several half lines, all of one tap of so many channels.
+    """Return the tiles whose k-tiles are several half lines, all within one tap of ``channels``.
 
     >>> [(tile.m, tile.n, tile.k) for tile in tiles_of_several_lines("float16", 160)]
     [(64, 64, 160), (64, 128, 160)]
@@ -89,12 +89,12 @@ def tiles_of_several_lines(dtype: str, channels: int) -> list[TileConfig]:
 
 
 class MapTerms(NamedTuple):
-    """The terms of a tile's time that rows and the length of sums leave as they are.
+    """The terms of a tile's time that do not depend on rows or on the length of sums.
 
     Attributes:
-        product: microseconds of a CTA for one product of every sum.
-        start: microseconds beside them, with what a cluster takes to add up its parts.
-        at_once: CTAs that an SM has room for.
+        product: microseconds of a CTA per product of every sum.
+        start: microseconds beside them, including the reduction of a cluster.
+        at_once: CTAs per SM.
     """
 
     product: float
@@ -102,8 +102,8 @@ class MapTerms(NamedTuple):
     at_once: int
 
     def time(self, rows: int, k: int, taps: int, ctas: int, sms: int) -> float:
-        """Microseconds of ``ctas`` CTAs, all of a cluster counted, over a map of ``rows`` rows, for
-        sums of ``k`` products of ``taps`` taps.
+        """Return microseconds of ``ctas`` CTAs, those of clusters included, over a map of ``rows``
+        rows, for sums of ``k`` products over ``taps`` taps.
 
         >>> of = MapTerms(0.01, 3.0, 2)
         >>> of.time(1000, 1000, 27, 132, 132), of.time(1000, 1000, 27, 12, 132)
@@ -119,7 +119,7 @@ class MapTerms(NamedTuple):
 
 
 def map_terms(tile: TileConfig, dtype: str, at_once: int) -> MapTerms | None:
-    """The terms of a tile; None of one that has no time here.
+    """Return the terms of a tile; None if this file has no time for it.
 
     >>> from .tile import specialized
     >>> one, two = (specialized((64, 128, 64), (4, 1), 4, cluster_k=n) for n in (1, 2))
@@ -140,7 +140,7 @@ def map_terms(tile: TileConfig, dtype: str, at_once: int) -> MapTerms | None:
 
 
 def _found(tile: TileConfig, dtype: str) -> MapTile | None:
-    """The row of a tile's table, of whatever line it has."""
+    """Return the table entry of a tile, whichever k-tile length it has."""
     shape, halves = (tile.m, tile.n, *tile.warps), 2 * tile.k * BYTES[dtype] // LINE_BYTES
     if halves > 2:
         several, _ = SEVERAL_LINES.get(halves, {}).get(shape, (None, 0))

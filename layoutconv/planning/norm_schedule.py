@@ -1,4 +1,4 @@
-"""Cut norms and sums of columns into CTAs: parts of the rows, and blocks of columns."""
+"""Schedule of norms and column sums: CTAs by parts of the rows and blocks of columns."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Any, NamedTuple
 
 from ..base.caches import remembered
 
-LOG_THREADS = 8  # of a CTA
-LOG_COLUMNS = 6  # of a block, at most
-FLIGHT = 4  # rows that a thread reads before it waits for one
-PARTS, CTAS = 128, 256  # at most: of the rows, and of a launch
-BYTES = 16  # of a vector
+LOG_THREADS = 8  # per CTA
+LOG_COLUMNS = 6  # per block, at most
+FLIGHT = 4  # rows that a thread loads before it waits for one
+PARTS, CTAS = 128, 256  # parts of the rows, and CTAs of a launch, at most
+BYTES = 16  # per vector
 
 
 @dataclass(frozen=True)
 class NormShape:
-    """The structure that kernels are compiled for.
+    """The compile-time key of kernels.
 
     Args:
         dtype: of features and results, "float16", "bfloat16" or "float32"; sums are in float32.
-        vector: columns of a thread, which divide the columns that there are: ``vector_of``.
-        parameters: the dtype of weight and bias; "" without. Of sums, the result's.
+        vector: columns per thread; divides the number of columns (``vector_of``).
+        parameters: the dtype of weight and bias; "" without. For column sums, the result's dtype.
         running: the dtype of running statistics; "" without.
-        masked: whether rows may have no cell.
-        activation: the name of what follows; "" for nothing.
-        added: whether a tensor is added to the result, in front of the activation.
-        counts: whether batches are counted.
-        early: whether kernels start while those before them end (PDL).
-        ranks: whether moments are those that ranks tell each other, or that a kernel of its own has
-            merged.
-        images: whether each image has statistics of its own, and parts of its own rows.
-        stored: the dtype of results and of their gradients, where it is not that of features.
-        remakes: whether backward passes compute again what the activation was given, and do not
-            read results.
+        masked: whether a mask says which rows count.
+        activation: the name of the activation; "" for none.
+        added: whether a tensor is added to the result, before the activation.
+        counts: whether the kernel counts batches.
+        early: whether kernels start while the previous ones end (PDL).
+        ranks: whether moments come merged, from an exchange between ranks or from a kernel of its
+            own.
+        images: whether each image has its own statistics, and its own parts of rows.
+        stored: the dtype of results and their gradients, if not that of features.
+        remakes: whether backward passes recompute the activation's input instead of reading
+            results.
     """
 
     dtype: str
@@ -51,7 +51,7 @@ class NormShape:
     remakes: bool = False
 
     def only(self, *names: str) -> NormShape:
-        """The shape that what reads these fields alone is compiled for: the rest is as of none.
+        """Return the key of kernels that depend on these fields only: the others are at defaults.
 
         >>> shape = NormShape("float16", 8, activation="relu", early=True)
         >>> shape.only("vector", "early") == NormShape("float32", 8, early=True)
@@ -62,7 +62,7 @@ class NormShape:
 
 
 def vector_of(columns: int, itemsize: int) -> int:
-    """Columns that a thread reads at once: 16 bytes, or what divides a row.
+    """Return the columns per load of a thread: 16 bytes, or fewer to divide a row evenly.
 
     >>> vector_of(64, 2), vector_of(20, 2), vector_of(64, 4), vector_of(5, 2)
     (8, 4, 4, 1)
@@ -71,13 +71,13 @@ def vector_of(columns: int, itemsize: int) -> int:
 
 
 class Schedule(NamedTuple):
-    """The parts and blocks that a launch is cut into, as kernels take them.
+    """The split of a launch into parts and blocks, as kernels take it.
 
     Attributes:
         rows, columns: of the features.
-        log_across: the logarithm of the threads that have a row of a block.
-        share: rows of a part.
-        parts: how many there are.
+        log_across: log2 of the threads along a row of a block.
+        share: rows per part.
+        parts: the number of parts.
     """
 
     rows: int
@@ -89,7 +89,7 @@ class Schedule(NamedTuple):
 
 @remembered(256)
 def schedule(rows: int, columns: int, vector: int, most: int = PARTS) -> Schedule:
-    """Cut rows into parts, ``most`` or fewer, each of at least a load of every thread.
+    """Split rows into at most ``most`` parts, each with at least ``FLIGHT`` rows for every thread.
 
     >>> tuple(schedule(48_743, 64, 8)), tuple(schedule(100, 5, 1))
     ((48743, 64, 3, 381, 128), (100, 5, 3, 100, 1))

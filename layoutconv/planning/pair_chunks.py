@@ -1,6 +1,6 @@
-"""Chunks of pairs: how many pairs of rows a CTA sums over in a sparse wgrad.
+"""Chunks of pairs: the number of pairs of rows that a CTA sums over in a sparse wgrad.
 
-Every chunk is a product of its own, (K, C), whose fp32 result another kernel adds up. Tiles and
+Every chunk is a product of its own, (K, C), in fp32; another kernel adds up the chunks. Tiles and
 CTAs per SM are those that the cost model would choose.
 """
 
@@ -14,20 +14,19 @@ from .kernel_spec import BYTES, VECTOR_BYTES, suits_warpgroups
 from .machine import Machine
 from .tile_time import Problem, resident
 
-K_TILE = 64  # pairs, of 16 bits; two of tf32
-LEAST = 512  # pairs of a chunk, where taps have as many: of fewer, results are too many bytes
-MOST = 1 << 15  # longer sums gained nothing, and tensor cores cut sums off
-# Pairs that a CTA multiplies in the time which a wave takes beside its products: its start, its
-# results, written and read, and what CTAs get out of step, which reuse less of L2. Of 128x128 tiles
-# each further wave took 20 to 26 us (H100), as 950 to 1200 pairs; of 64x64 tiles 8 to 11 us, as 480
-# to 690; of 128x256 tiles up to 18 us, as 1070.
+K_TILE = 64  # pairs of 16-bit data; two k-tiles in tf32
+LEAST = 512  # pairs per chunk, if taps have as many: smaller chunks write too many bytes of results
+MOST = 1 << 15  # longer sums gained nothing, and tensor cores truncate sums
+# Overhead of a wave, in pairs that a CTA multiplies in that time: its start, writing and reading of
+# its results, and L2 reuse lost as CTAs drift apart. With 128x128 tiles each further wave took 20
+# to 26 us (H100), as long as 950 to 1200 pairs; with 64x64 tiles 8 to 11 us, 480 to 690 pairs; with
+# 128x256 tiles up to 18 us, 1070 pairs.
 WAVE_PAIRS = 1000
 
 
 def slots(channels: tuple[int, int], dtype: str, machine: Machine) -> tuple[int, int]:
-    """CTAs that are on a GPU at once, and CTAs of a chunk, with the tile for C and K ``channels``.
-
-    ``dtype`` is the kernel's.
+    """Return the CTAs that run on a GPU at once, and the CTAs per chunk, with the tile for
+    ``channels`` (C, K). ``dtype`` is the kernel's.
 
     >>> from .machine import MACHINES
     >>> [slots((C, C), "float16", MACHINES["sm_90a"]) for C in (32, 64, 128, 256)]
@@ -49,12 +48,12 @@ def slots(channels: tuple[int, int], dtype: str, machine: Machine) -> tuple[int,
 
 
 def chunk_for(counts: Sequence[int], at_once: int, across: int) -> int:
-    """Return how many pairs a CTA sums over, a multiple of 64, of taps that have ``counts`` pairs.
+    """Return the pairs per chunk, a multiple of 64, for taps that have ``counts`` pairs.
 
-    ``at_once`` and ``across`` are :func:`slots`. All chunks are one wave, or two, four, if that is
-    faster: a wave of large tiles has few chunks for a tap, the last of which is half empty.
-    With 256 channels in 128x256 tiles one wave takes 172 us on a street, four 213; in a room 812
-    and 601 (H100).
+    ``at_once`` and ``across`` are :func:`slots`. All chunks together are one wave, or two, four ...
+    if that is faster: one wave of large tiles has few chunks per tap, and each tap's last chunk is
+    half empty. With 256 channels in 128x256 tiles one wave takes 172 us on a street and four take
+    213; in a room 812 and 601 (H100).
 
     >>> street, room = [15_800] * 13 + [89_500] + [15_800] * 13, [76_000] * 27
     >>> [chunk_for(street, *of_tiles) for of_tiles in ((528, 1), (264, 1), (132, 2))]
@@ -65,7 +64,7 @@ def chunk_for(counts: Sequence[int], at_once: int, across: int) -> int:
     pairs, mean = sum(counts), sum(counts) // max(len(counts), 1)
     least = max(K_TILE, -(-min(LEAST, mean) // K_TILE) * K_TILE)
     best, chosen, waves = inf, least, 1
-    # With no slot empty, so many waves would take as long; more of them cannot be faster.
+    # Stop once this many waves, even with every slot full, cannot be faster.
     while pairs and pairs * across / at_once + waves * WAVE_PAIRS < best:
         chunk = _shortest(counts, pairs, waves * at_once // across)
         time = waves * (chunk + WAVE_PAIRS)
@@ -76,11 +75,11 @@ def chunk_for(counts: Sequence[int], at_once: int, across: int) -> int:
 
 
 def _shortest(counts: Sequence[int], pairs: int, most: int) -> int:
-    """The shortest chunks, within 2%, of which there are at most so many; 0 if taps are more."""
+    """Return the shortest chunk, within 2%, that makes at most ``most``; 0 if taps are more."""
     taps = len(counts) - counts.count(0)
     if most < taps:
         return 0
-    # In k-tiles: too few, perhaps, and enough, as a tap's last chunk is all that is not full.
+    # Bounds in k-tiles: perhaps too few, and surely enough, as only a tap's last chunk is not full.
     few = -(-pairs // (most * K_TILE))
     enough = -(-max(counts) // K_TILE)
     if most > taps:

@@ -1,9 +1,9 @@
-"""Rates and times of pointwise layers of whole vectors: short sums, bound by memory.
+"""Rates and times of pointwise layers of whole vectors: short sums, memory-bound.
 
-Fitted on an H200 to 8,701 trials of tiles, 793 passes of layers of networks and of channels drawn
-at random; by halves of them, fitted on one and judged on the other (docs/lab_notebook.md). Rates
-are those of an earlier fit, to 4,476 of these: by halves new ones chose no better. Where a tile is
-not here, ``tile_table.py`` has it.
+Fitted on an H200 to 8,701 trials of tiles, in 793 passes of network layers and of randomly drawn
+channels, and cross-validated by halves (docs/lab_notebook.md). The rates are from an earlier fit to
+4,476 of these trials: in cross-validation, new ones chose no better. ``tile_table.py`` has the
+tiles that are missing here.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from .schedule import Load
 from .tile import LINE_BYTES, TileConfig
 from .tile_table import Shape
 
-# Products, memory and loads hide each other but for a rest: their times are added as a norm of this
-# exponent. Memory is a little faster than kernels that do nothing else reach, as the norm has it,
-# and what L2 holds from one launch to the next comes faster still: half of so many bytes.
+# Products, memory and loads overlap, but not fully: their times add up as a norm of this exponent.
+# Within that norm, memory is a little faster than kernels that only copy reach. Data that L2 keeps
+# from one launch to the next are faster still: half of them, at this many bytes.
 NORM, MEMORY_RATE, HELD_RATE, HELD_BYTES = 2.2, 1.12, 3.0, 45e6
-# Microseconds of an SM for a row that TMA loads, by its bytes: of at most 16, or none; of less than
-# 64; of less than a line; and of one, or that is outside of a matrix. Then, for a vector that
-# threads copy.
+# Microseconds of an SM per row that TMA loads, by the row's bytes: up to 16, or none; up to 48;
+# less than a line; a whole line, or a row outside the matrix. Then, per vector that threads copy.
 ROW_16, ROW_48, ROW_PART, ROW_LINE, VECTOR = 0.0057, 0.0038, 0.0018, 0.0005, 0.00023
-# Of a persistent kernel, microseconds in which an SM stores 1000 results of a tile and does nothing
-# else; half of that with ping-pong consumers.
+# Microseconds per 1000 results of a tile in which an SM of a persistent kernel only stores; half
+# of that with ping-pong consumers.
 STORE = 0.0114
-# Microseconds of a load, in which all stages but one are on their way: of a persistent kernel; and,
-# beyond the first stages, of a tile that one warp loads, of a multistage one, and of a multistage
-# one that sums over pixels. Others hide it.
+# Microseconds of load latency, with all stages but one in flight: of a persistent kernel; and, past
+# the first stages, of a tile that one warp loads, of a multistage tile, and of a multistage tile
+# that sums over pixels. Other tiles hide it.
 PERSISTENT_LATENCY, ONE_WARP_LATENCY, LATENCY, LATENCY_OF_SUMS = 0.66, 0.17, 0.39, 0.71
-# Of a multistage kernel's start, what a further wave takes: CTAs of an SM overlap.
+# Share of a multistage kernel's start that each further wave takes: CTAs of an SM overlap.
 MORE_WAVES = 0.72
-# Microseconds of a kernel that adds parts of sums up, beside memory, and of both kernels at least.
+# Microseconds of the kernel that adds up split-K slices, memory aside; and of both kernels, at
+# least.
 LAUNCH, TWO_LAUNCHES = 1.2, 4.6
 
 
 class Found(NamedTuple):
-    """A tile's rate, a share of the best of ``FAMILY``, and microseconds beside its products."""
+    """A tile's rate, relative to the best of ``FAMILY``, and microseconds beside its products."""
 
     rate: float
     start: float
@@ -51,8 +51,7 @@ MULTISTAGE: dict[Shape, Found] = {
     (96, 128, 2, 2): Found(0.87, 2.4), (128, 128, 2, 2): Found(0.95, 3.1),
     (256, 128, 4, 2): Found(0.91, 3.0), (128, 256, 2, 4): Found(1.12, 3.1),
 }  # fmt: skip
-# Warp-specialised tiles: of vectors that threads copy, of rows that TMA loads, and of sums over
-# pixels.
+# Warp-specialised tiles: threads copy vectors; TMA loads rows; and for sums over pixels.
 SPECIALIZED: dict[Shape, tuple[Found | None, Found | None, Found | None]] = {
     (128, 8, 4, 1): (Found(0.13, 2.4), Found(0.13, 2.1), None),
     (128, 16, 4, 1): (Found(0.24, 2.4), None, None),
@@ -65,7 +64,7 @@ SPECIALIZED: dict[Shape, tuple[Found | None, Found | None, Found | None]] = {
     (64, 256, 4, 2): (Found(1.10, 3.1), Found(1.10, 3.2), Found(1.41, 3.2)),
     (128, 256, 8, 1): (None, Found(1.98, 4.0), Found(1.92, 4.0)),
 }
-# Those of one TMA warp.
+# Tiles that one TMA warp loads.
 ONE_WARP: dict[Shape, Found] = {
     (128, 32, 4, 1): Found(0.39, 1.6),
     (64, 128, 4, 1): Found(0.90, 1.8),
@@ -73,7 +72,7 @@ ONE_WARP: dict[Shape, Found] = {
     (256, 32, 8, 1): Found(0.55, 2.0),
     (256, 64, 8, 1): Found(1.07, 3.0),
 }
-# By m, n, warps, and whether ping-pong; and those with a resident B.
+# Persistent tiles by m, n, warps and whether ping-pong; then those with a resident B.
 PERSISTENT: dict[tuple[int, int, int, bool], Found] = {
     (128, 16, 4, False): Found(0.27, 2.8),
     (128, 32, 4, False): Found(0.50, 3.9),
@@ -95,14 +94,14 @@ RESIDENT: dict[tuple[int, int, int, bool], Found] = {
 
 
 class Loads(NamedTuple):
-    """A tile's loads of a pointwise layer.
+    """The loads of a tile in a pointwise layer.
 
     Attributes:
-        size: bytes of an element.
-        tma: TMA loads rows, boxes of at most 128 bytes; else threads copy vectors.
+        size: bytes per element.
+        tma: TMA loads rows, in boxes of at most 128 bytes; else threads copy vectors.
         m, n, k: of the tile.
-        a_along_k, b_along_k: A and B run along k in memory; else along rows and columns of D.
-        b_resident: B is loaded once.
+        a_along_k, b_along_k: whether A and B are K-major; else they are M- and N-major.
+        b_resident: whether B is loaded only once.
     """
 
     size: int
@@ -115,7 +114,7 @@ class Loads(NamedTuple):
     b_resident: bool
 
     def time(self, m: int, n: int, k: int) -> float:
-        """Microseconds of an SM for the operands of a CTA, the mean over all of a result (m, n).
+        """Return microseconds of an SM to load a CTA's operands, the mean over a result (m, n).
 
         >>> round(Loads(2, True, 128, 64, 64, True, True, True).time(128, 64, 64), 3)  # whole lines
         0.064
@@ -132,7 +131,7 @@ class Loads(NamedTuple):
         )
 
     def _along_k(self, size: int, tile: int, k: int) -> float:
-        """Rows of a tile, of which a part exists: TMA fills the others with zeros."""
+        """Return microseconds of a K-major tile: TMA fills rows past the end with zeros."""
         rows = size / -(-size // tile)
         if not self.tma:
             return rows * k * self.size / 16 * VECTOR
@@ -141,7 +140,8 @@ class Loads(NamedTuple):
         return rows * of_row + (tile - rows) * (whole + (rest > 0)) * ROW_LINE
 
     def _across(self, k: int, size: int, tile: int) -> float:
-        """Rows of k: boxes of a line for all of a tile, of which the last tile lacks some."""
+        """Return microseconds of an M/N-major tile: per row of k, one box per line; the last tile
+        may lack some."""
         tiles = -(-size // tile)
         if not self.tma:
             return k * size / tiles * self.size / 16 * VECTOR
@@ -153,12 +153,12 @@ class Loads(NamedTuple):
         return k * (time + (boxes - whole - (rest > 0)) * self._row(0)) / tiles
 
     def _boxes(self, elements: int) -> float:
-        """Microseconds of a row of whole boxes, and of what is left."""
+        """Return microseconds of a row: its whole boxes, and the remainder."""
         whole, rest = divmod(elements * self.size, LINE_BYTES)
         return whole * ROW_LINE + (self._row(rest // self.size) if rest else 0.0)
 
     def _row(self, elements: int) -> float:
-        """Microseconds of a row of elements that TMA loads."""
+        """Return microseconds of a row of elements that TMA loads."""
         nbytes = elements * self.size
         if nbytes <= 48:
             return ROW_16 if nbytes <= 16 else ROW_48
@@ -169,9 +169,9 @@ class Latency(NamedTuple):
     """The time that a CTA waits for its k-tiles.
 
     Attributes:
-        k_tile: microseconds of one, beside others that are on their way.
-        ahead: k-tiles of a sum that are loaded at once, and not waited for: none of a persistent
-            kernel, whose sums are one pipeline.
+        k_tile: microseconds per k-tile, with others in flight.
+        ahead: k-tiles of a sum that are loaded at once, without a wait; 0 for a persistent kernel,
+            whose sums are one pipeline.
     """
 
     k_tile: float
@@ -179,7 +179,7 @@ class Latency(NamedTuple):
 
     @classmethod
     def of(cls, tile: TileConfig, along_k: bool) -> Latency:
-        """The latency of a tile's loads.
+        """Return the latency of a tile's loads.
 
         >>> from .tile import persistent
         >>> Latency.of(persistent((128, 256, 64), (8, 1), 3), True)
@@ -195,12 +195,12 @@ class Latency(NamedTuple):
         return cls((LATENCY if along_k else LATENCY_OF_SUMS) / ahead, ahead)
 
     def time(self, k_tiles: int, sums: int) -> float:
-        """Microseconds of so many sums, one after the other."""
+        """Return microseconds of waiting for ``sums`` sums, one after the other."""
         return self.k_tile * max(0, k_tiles - self.ahead) * sums
 
 
 def norm(*times: float) -> float:
-    """Add up times that hide each other but for a rest.
+    """Add up times that overlap, but not fully.
 
     >>> round(norm(1.0, 1.0), 2), round(norm(3.0, 0.0), 2)
     (1.37, 3.0)
@@ -209,7 +209,7 @@ def norm(*times: float) -> float:
 
 
 def store_time(tile: TileConfig) -> float:
-    """Microseconds of an output tile in which a persistent kernel only stores.
+    """Return microseconds per output tile in which a persistent kernel only stores.
 
     >>> from .tile import persistent
     >>> round(store_time(persistent((128, 256, 64), (8, 1), 3)), 2)
@@ -220,7 +220,7 @@ def store_time(tile: TileConfig) -> float:
 
 
 def memory_time(moved: int, bandwidth: float) -> float:
-    """Microseconds in which bytes are read and written; those that L2 holds, sooner.
+    """Return microseconds to read and write bytes; those that L2 holds are faster.
 
     >>> memory_time(2 * 10**8, 4e6) > 5 * memory_time(4 * 10**7, 4e6)
     True

@@ -1,4 +1,4 @@
-"""Schedules of reductions: vectors, lanes and warps that share a result, launches. No compiler."""
+"""Schedules of reductions: vectors, lanes and warps per result, launches. Needs no compiler."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from .loop_nest import Nest, in_vectors, split, together
 from .view_rules import UnsupportedViewError
 
-WARPS = 16  # of a CTA
+WARPS = 16  # per CTA
 LANES = 32
 SECTOR_BYTES = 32  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
-FEW = 2  # the same of threads that have no more
-THREADS = 1024  # of an SM that have to run before memory is busy, with FLIGHT loads each
-LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
-LONGEST = 32  # loads beyond which it does
+FEW = 2  # the same for threads that have no more loads
+THREADS = 1024  # per SM that saturate memory, with FLIGHT loads each
+LEAST = 16  # sequential loads per thread, at least, after a split into two launches
+LONGEST = 32  # loads per thread beyond which a second launch pays
 BYTES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
     "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -24,7 +24,7 @@ BYTES = {
 
 
 class Types(NamedTuple):
-    """The dtypes of a kernel: of its operands, of its sums, of its results."""
+    """The dtypes of a kernel: of its operands, accumulators and results."""
 
     dtype: str
     accumulator: str
@@ -32,12 +32,12 @@ class Types(NamedTuple):
 
     @property
     def of_parts(self) -> Types:
-        """The dtypes of the launch that leaves sums in parts."""
+        """The dtypes of the launch that writes partial sums."""
         return self._replace(out_dtype=self.accumulator)
 
     @property
     def of_finish(self) -> Types:
-        """The dtypes of the launch that adds parts up."""
+        """The dtypes of the launch that adds up partial sums."""
         return self._replace(dtype=self.accumulator)
 
 
@@ -46,9 +46,9 @@ class ReduceShape:
     """The key of a reduction's kernel, besides the operation.
 
     ``nest`` is a structure, "n" for every argument. ``inner`` says whether vectors, of ``vector``
-    elements, lie along what is reduced; ``stored``, whether what a thread keeps is written at once.
-    ``aligned`` is what source and target start at a multiple of, in bytes. A thread has ``flight``
-    loads on their way at once.
+    elements, lie along the reduced loop; ``stored``, whether a thread writes its results as one
+    vector. ``aligned`` are the alignments of source and target in bytes. A thread has ``flight``
+    loads in flight.
     """
 
     nest: Nest
@@ -63,16 +63,17 @@ class ReduceShape:
 
     @property
     def integers(self) -> int:
-        """Return how many integers the kernel takes: those of the nest, and six more."""
+        """Return the number of integer arguments: those of the nest, and six more."""
         return len(self.nest.arguments()) + 6
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and its integers: those of its nest, rows, columns, the logarithms of lanes and
-    warps that share a row, how many elements a mean is of, the step between results of a thread.
+    """A kernel and its integers: those of its nest, rows, columns, log2 of the lanes and of the
+    warps that share a row, the divisor of a mean, and the step between results of a thread.
 
-    It writes ``workspace`` elements of the accumulator's type for the next, or, if 0, the result.
+    It writes ``workspace`` elements of the accumulator's type for the next launch; if 0, the
+    result.
     """
 
     shape: ReduceShape
@@ -88,11 +89,11 @@ def schedule(
     aligned: tuple[int, int],
     sm_count: int,
 ) -> list[Launch]:
-    """The launches of a reduction: one, or two for long sums of few results.
+    """Return the launches of a reduction: one, or two for long sums of few results.
 
-    ``aligned`` is what the memories of source and target start at a multiple of, in bytes.
+    ``aligned`` are the alignments of source and target in bytes.
 
-    Raises ``UnsupportedViewError`` for 2^31 results or coordinates and more.
+    Raises ``UnsupportedViewError`` for 2^31 or more results or coordinates of a mode.
 
     >>> from layoutconv.algebra import Layout
     >>> from layoutconv.planning.loop_nest import make_nest
@@ -124,7 +125,7 @@ def schedule(
 def _one(
     nest: Nest, types: Types, aligned: tuple[int, int], sm_count: int
 ) -> tuple[Launch, int, int]:
-    """A reduction in one launch; how many loads a thread makes, how many threads there are."""
+    """Return a reduction in one launch, its loads per thread, and its threads."""
     size, _, out_size = (BYTES[name] for name in types)
     inner = _vectors_are_reduced(nest)
     limit = min(8, aligned[0] // size, 8 if inner else 16 // out_size)
@@ -137,11 +138,11 @@ def _one(
     if rows >= 2**31 or any(f.bound is not None and f.bound >= 2**31 for f in nest.forms):
         raise UnsupportedViewError("expected fewer than 2^31 results and coordinates of a mode")
 
-    # A warp that results do not fill shares them; so do the lanes that read a row side by side.
+    # Lanes share a result if results do not fill a warp, or if vectors lie along the reduced loop.
     fewest = LANES if inner else max(LANES // rows, 1)
     lanes = min((columns - 1).bit_length(), fewest.bit_length() - 1)
-    # Where few threads run, more share a result, until each has one load: lanes, as long as others
-    # read whole sectors beside them, then warps.
+    # With few threads, more of them share a result, until each has one load: first lanes, as long
+    # as neighbouring lanes still read whole sectors, then warps.
     most = LANES if inner else LANES // min(rows, LANES, max(1, SECTOR_BYTES // (vector * size)))
     warps = 0
     while columns > 1 << (lanes + warps) and rows << (lanes + warps) < THREADS * sm_count:
@@ -167,7 +168,7 @@ def _one(
 
 
 def _vectors_are_reduced(nest: Nest) -> bool:
-    """Return whether the loop that is closest in memory is one over what is reduced."""
+    """Return whether the loop of the smallest memory step is a reduced one."""
     kept, reduced = (
         [abs(step) for step in steps[:1] if step]
         for steps in (nest.memories[0].outer, nest.memories[0].inner)

@@ -15,7 +15,7 @@ WARPGROUP = 128  # threads whose wgmma instructions compute 64 rows at a time
 
 
 class _Choice(Enum):
-    """A named choice, whose ``repr`` evaluates to itself."""
+    """A named choice whose ``repr`` evaluates to itself."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -30,7 +30,7 @@ class KernelSchedule(_Choice):
     Attributes:
         MULTISTAGE: all warps do both, with several stages of cp.async in flight (Ampere's
             mainloop, ``mma.sync``).
-        WARP_SPECIALIZED: producer warps load; one consumer warpgroup multiplies, by ``wgmma``.
+        WARP_SPECIALIZED: producer warps load; one consumer warpgroup multiplies with ``wgmma``.
         COOPERATIVE: the same with two or more consumer warpgroups, which share an output tile.
         PINGPONG: the same with two consumer warpgroups on alternate output tiles: one runs its
             epilogue while the other multiplies. It needs a persistent kernel.
@@ -46,8 +46,8 @@ class TileScheduler(_Choice):
     """Which output tiles a CTA computes.
 
     Attributes:
-        SINGLE_TILE: one; there are as many CTAs as tiles.
-        STATIC_PERSISTENT: several, at a fixed stride; there are as many CTAs as a GPU holds at
+        SINGLE_TILE: one; the grid has one CTA per tile.
+        STATIC_PERSISTENT: several, at a fixed stride; the grid has as many CTAs as the GPU runs at
             once, and the producer warp prefetches the next tile while consumers run the epilogue.
     """
 
@@ -58,13 +58,13 @@ class TileScheduler(_Choice):
 class Load(_Choice):
     """Which threads copy operands from global to shared memory, and by which instruction.
 
-    Beside a producer of cp.async, TMA loads what a TMA descriptor describes of A or of B.
+    Beside a cp.async producer, TMA loads whichever of A and B a TMA descriptor describes.
 
     Attributes:
         CP_ASYNC: all threads of a multistage kernel.
         CP_ASYNC_WARPGROUP: a producer warpgroup.
-        CP_ASYNC_HALF_WARPGROUP: half of one, which leaves registers for another CTA per SM.
-        TMA_WARP: one producer warp, where TMA descriptors describe both operands.
+        CP_ASYNC_HALF_WARPGROUP: half a warpgroup, which leaves registers for another CTA per SM.
+        TMA_WARP: one producer warp; TMA descriptors must describe both operands.
 
     >>> [load.producer_threads for load in Load]
     [0, 128, 64, 32]

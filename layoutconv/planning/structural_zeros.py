@@ -1,14 +1,15 @@
-"""Structural zeros, and zero-tile skipping: ranges of N and of K in which B is zero.
+"""Zero-tile skipping: N-ranges and K-ranges of B that are structurally zero.
 
 They are neither loaded nor multiplied.
 
-Residues of a strided gradient that are columns of one view share the rows that they read. But a tap
-reaches some of them, and is zeros in B for the others. Where those are whole lines of a tile, or
-rows of it, they are left out: k-tiles come in *runs* of the same columns, and a run multiplies, and
-copies, no others. So a view of all residues along H forms the products of a view for each.
+Stride phases of dgrad that are concatenated along N share the rows they read. But a tap reaches
+only some of the phases; for the others B is zero. Where such columns are whole lines or rows of a
+tile of B, they are skipped: k-tiles are grouped into *runs* with the same columns, and a run copies
+and multiplies only these. So one view of all phases along H forms no more products than a view per
+phase.
 
-Of a folded line, whose cells side by side are channels, a tap has some that are outside the filter.
-Their part of k is zeros in B, of all columns, and is left out in the same way.
+With stride folding, adjacent cells of a line become channels, and some cells of a tap lie outside
+the filter. For their range of k, B is zero in all columns, and the range is skipped likewise.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ from .kernel_spec import BYTES, KernelSpec
 from .tma_im2col import is_mapped
 from .tma_tiled import Boxes, memory_of_b
 
-COLUMNS = 64  # of an instruction, where tiles lack some
-BLOCK_BYTES = 32  # of a row of A, for an instruction
+COLUMNS = 64  # per instruction, where tiles skip some
+BLOCK_BYTES = 32  # of a row of A per instruction
 
 
 class Columns(NamedTuple):
-    """Some of a tile's columns."""
+    """A range of a tile's columns."""
 
     first: int
     width: int
 
 
 class Blocks(NamedTuple):
-    """Some of the blocks of a k-tile: what an instruction multiplies of it, 32 bytes of a row."""
+    """A range of a k-tile's blocks; an instruction multiplies one block, 32 bytes of a row."""
 
     first: int
     number: int
 
 
 class Run(NamedTuple):
-    """So many k-tiles, at column ``k`` of A and from there on ``step`` columns further each; which
-    columns of B's tile they have, and which blocks.
+    """``k_tiles`` k-tiles, the first at column ``k`` of A and each further one ``step`` columns on,
+    with the columns and blocks of B's tile that are not skipped.
 
-    Of several taps that share rows, each has a tile of B. Of one that is all zeros nothing is left.
+    With halo reuse each tap has a tile of B; one that is all zeros has ranges of width 0.
     """
 
     k: int
@@ -82,10 +83,10 @@ def leaves_bounds(view: GemmView) -> bool:
 
 
 def runs_of(view: GemmView, spec: KernelSpec) -> tuple[Run, ...]:
-    """The runs of all k-tiles; () where all have all columns and blocks.
+    """Return the runs of all k-tiles; () if every k-tile has all columns and blocks.
 
-    The first has a tap of all columns, which sums begin with. Nothing is known where threads copy,
-    or where tiles have some of B's rows.
+    The first k-tile has a tap with all columns, since it initialises the accumulators. Also () if
+    threads copy an operand, or if a tile does not cover all of N.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> from layoutconv.conv.stride_folding import folded_fprop_view
@@ -131,7 +132,7 @@ def runs_of(view: GemmView, spec: KernelSpec) -> tuple[Run, ...]:
             runs += [Run(at[0], len(at), step, columns, blocks) for at, step in steady]
     runs.sort(key=lambda run: every[0] not in run.columns)
     first = runs[0]
-    if every[0] not in first.columns:  # what the first k-tile lacks are zeros
+    if every[0] not in first.columns:  # load the first k-tile whole: its skipped part is zeros
         of_all = (every[0], *first.columns[1:]), (every[1], *first.blocks[1:])
         others = first._replace(k=first.k + first.step, k_tiles=first.k_tiles - 1)
         runs[:1] = [Run(first.k, 1, first.step, *of_all), others]
@@ -139,8 +140,10 @@ def runs_of(view: GemmView, spec: KernelSpec) -> tuple[Run, ...]:
 
 
 def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int], int]]:
-    """Where k-tiles are, in lists of equal steps, and these: one; or one for each of the channels
-    that a tap's k-tiles start at; or those that follow each other.
+    """Return the starts of k-tiles in lists of equal steps, each with its step.
+
+    A single list if possible; else one per start channel within a tap; else one per stretch of
+    consecutive k-tiles.
 
     >>> _steady([0, 64, 128], 32, 64), _steady([0, 32, 128, 160], 32, 128)
     ([([0, 64, 128], 64)], [([0, 128], 128), ([32, 160], 128)])
@@ -164,12 +167,12 @@ def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int]
 def _present(
     found: Boxes, spec: KernelSpec, n: int, k: int, every: tuple[Columns, Blocks]
 ) -> tuple[Columns, Blocks]:
-    """Return, of a k-tile, from the first instruction's columns that are in memory to the last; and
-    so of its blocks, where they lie along memory.
+    """Return the range of a k-tile's columns that is in memory, in units of instructions, and the
+    range of its blocks if B is K-major.
     """
     end, count, (line, *rows) = spec.tile.n, every[1].number, found.box
     piece, length, box = line, spec.tile.k, found.box
-    if spec.along[1] == 1:  # rows of a box whose columns differ in their first digit
+    if spec.along[1] == 1:  # K-major: pieces of columns that differ only in their first digit
         piece, length = min(flatten(found.layout.inner.shape[0])[0], COLUMNS), line // count
         box = (length, piece, *(1 for _ in rows[1:]))
     extents, group = found.layout.outer.shape, (0,) * (len(found.layout.shape) - 2)

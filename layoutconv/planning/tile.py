@@ -1,4 +1,4 @@
-"""A tile of the template: the CTA tile, its warps and stages, its schedule, and what they take."""
+"""Tile of the template: its CTA tile, warps, stages and schedule, and the resources it needs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, fields
 
 from .schedule import WARP, WARPGROUP, KernelSchedule, Load, TileScheduler
 
-REGISTERS = 65536  # of an SM
-MOST_REGISTERS = 255  # of a thread
+REGISTERS = 65536  # per SM
+MOST_REGISTERS = 255  # per thread
 MBARRIER_BYTES = 8
 PARTIAL_BYTES = 4  # of a partial sum that a cluster exchanges
 MOST_CLUSTER = 8  # CTAs, on any GPU that has clusters
-ROW_BYTES = 16  # of shared memory, that an epilogue keeps for each row
-OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
+ROW_BYTES = 16  # of shared memory that an epilogue keeps per row
+OTHER_REGISTERS = 104  # per thread: fragments, addresses, masks
 OTHER_WITHOUT_FRAGMENTS = 32
-COPYING_REGISTERS = 32  # of a thread that copies rows: more than it has sums of 8 or 16 columns
-OTHER_BESIDE_TMA = 48  # where no thread computes addresses of what is loaded
-HALO = 32  # rows of A that a stage has beyond those of the tile, where taps share them
+COPYING_REGISTERS = 32  # of a thread that copies rows: more than the sums of 8 or 16 columns take
+OTHER_BESIDE_TMA = 48  # where no thread computes load addresses
+HALO = 32  # rows of A in a stage beyond those of the tile, with halo reuse
 LINE_BYTES = 128  # of shared memory: all banks once
 WORD = 4  # bytes
-NARROW = 8  # columns of an MMA instruction, the least that a tile has
-ROWS, ROW_REGISTERS = 4, 4  # of A that a thread loads within that; what each further row takes
+NARROW = 8  # columns of an MMA instruction, the narrowest tile
+ROWS, ROW_REGISTERS = 4, 4  # rows of A per thread within OTHER_REGISTERS; registers per further row
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,20 +29,20 @@ class TileConfig:
     """Configuration of the tile of D that a CTA computes: sizes, warps, stages and named choices.
 
     Args:
-        mma: the CTA tile (m, n, k): m x n outputs, k products of each at a time.
-        warps: warps that multiply a tile, along m and n. Of ``wgmma``, four along m are a
+        mma: the CTA tile (m, n, k): m x n outputs, and k products of each per k-tile.
+        warps: warps that multiply a tile, along m and n. For ``wgmma``, four along m are a
             warpgroup.
-        stages: buffers of shared memory for the k-tiles in flight; one is enough for sums of one
-            k-tile, where there is a producer.
+        stages: shared-memory buffers for k-tiles in flight; with a producer, one is enough for sums
+            of one k-tile.
         schedule: which warps load and which multiply.
         load: which warps copy operands, and by which instruction.
         scheduler: which output tiles a CTA computes.
-        halo_taps: how many taps of the filter one tile of A serves (halo reuse): it has ``HALO``
-            rows more then, and a stage has a tile of B for each tap.
-        cluster_k: CTAs of a cluster that share a sum, split along k; they reduce it through
-            distributed shared memory.
+        halo_taps: how many taps of the filter one tile of A serves (halo reuse). Above 1, the tile
+            of A has ``HALO`` more rows, and a stage has a tile of B for each tap.
+        cluster_k: CTAs of a cluster that split a sum along k (cluster split-K); they reduce it
+            through distributed shared memory.
         b_resident: k-tiles of B that stay in shared memory, loaded once for all output tiles of a
-            persistent CTA: all that there are, or 0. Stages are of A alone then.
+            persistent CTA: all of them, or 0. Stages then hold only A.
 
     Raises ``ValueError``, which names the tile, what was expected and what came.
 
@@ -82,7 +82,7 @@ class TileConfig:
         return ", ".join([shape, f"{warps} warps", f"{self.stages} stages", *self.traits()])
 
     def traits(self, most_halo_taps: int | None = None) -> list[str]:
-        """The schedule, the load and the rarer options, in words.
+        """Return the schedule, the load and the rarer options, in words.
 
         >>> persistent((128, 192, 64), (8, 1), 5).traits()
         ['cooperative', 'TMA by a warp', 'persistent']
@@ -97,10 +97,10 @@ class TileConfig:
         return words
 
     def _reasons(self) -> Iterator[str]:
-        """Reasons why no kernel can have this tile: for each broken rule, what was expected and
-        what came.
+        """Yield the reasons why no kernel can have this tile: for each broken rule, what was
+        expected and what came.
 
-        What a tile asks of a view is in ``legality.py``.
+        ``legality.py`` has the rules for a tile together with a view.
         """
         (m, n, _), (warps_m, warps_n) = self.mma, self.warps
         specialized = self.schedule is not KernelSchedule.MULTISTAGE
@@ -150,12 +150,12 @@ class TileConfig:
 
     @property
     def k(self) -> int:
-        """Products of an output in a k-tile."""
+        """Products per output in a k-tile."""
         return self.mma[2]
 
     @property
     def warp_specialized(self) -> bool:
-        """Return whether producer warps load, and consumer warpgroups multiply by ``wgmma``."""
+        """Return whether producer warps load, and consumer warpgroups multiply with ``wgmma``."""
         return self.schedule is not KernelSchedule.MULTISTAGE
 
     @property
@@ -163,11 +163,10 @@ class TileConfig:
         return self.schedule is KernelSchedule.PINGPONG
 
     def stores_registers(self, operand_bytes: int) -> bool:
-        """Return whether results go from registers to memory, past shared memory.
+        """Return whether results go from registers to global memory, bypassing shared memory.
 
-        Those of ping-pong do; and of persistent kernels those whose columns are no power of two,
-        which shared memory would turn, and those of 32-bit data: beside their stages there is no
-        room.
+        Ping-pong kernels do this, and persistent kernels if their columns are no power of two,
+        which the staging layout needs, or for 32-bit data, whose stages leave no room for staging.
         """
         by_columns = self.n & (self.n - 1) > 0
         return self.pingpong or (self.persistent and (by_columns or operand_bytes == WORD))
@@ -193,7 +192,7 @@ class TileConfig:
 
     @property
     def consumer_threads(self) -> int:
-        """Threads that multiply, of all tiles of a CTA at once."""
+        """Threads that multiply, over all tiles that a CTA has in work."""
         return self.consumers * self.mma_threads
 
     @property
@@ -207,31 +206,29 @@ class TileConfig:
 
     @property
     def a_rows(self) -> int:
-        """Rows of A in a stage: those of the tile, and the halo's if taps share them."""
+        """Rows of A in a stage: those of the tile, and the halo with halo reuse."""
         return self.m + (HALO if self.halo_taps > 1 else 0)
 
     @property
     def statistics_by_producers(self) -> bool:
-        """Return whether the producer threads suffice to sum columns while the consumers store
-        them.
-        """
+        """True if there are enough producer threads to sum columns while the consumers store."""
         return self.producer_threads >= WARPGROUP
 
     @property
     def ctas_per_sm(self) -> int:
-        """CTAs per SM that its registers should hold; the compiler is given this occupancy.
+        """CTAs per SM that the register file should hold; the compiler is given this occupancy.
 
-        One register too many has cost a third CTA, and with it 12% (128x64, H200).
+        One register too many once cost the third CTA, and 12% of the time (128x64, H200).
 
         >>> TileConfig((128, 64, 64)).ctas_per_sm, TileConfig((128, 128, 64)).ctas_per_sm
         (3, 2)
 
-        With fewer than they need, kernels spill: all of 256x32 that copy 8 rows a thread did.
+        With fewer registers than they need, kernels spill: 256x32 ones did, at 8 rows per thread.
 
         >>> TileConfig((256, 32, 32), (4, 1)).ctas_per_sm
         2
 
-        Where one warp loads, there is room for two that would have been one.
+        With one TMA warp as producer, two CTAs fit instead of one.
 
         >>> loads = Load.CP_ASYNC_WARPGROUP, Load.TMA_WARP
         >>> tiles = [TileConfig((128, 128, 64), (8, 1), 3, KernelSchedule.COOPERATIVE, load)
@@ -243,7 +240,7 @@ class TileConfig:
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs, about; it can have 255.
+        """Registers that a thread needs, about; the hardware limit is 255.
 
         >>> TileConfig((256, 64, 16), (4, 1)).registers, TileConfig((128, 128, 16)).registers
         (248, 232)
@@ -259,7 +256,7 @@ class TileConfig:
     def smem_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Return the dynamic shared memory in bytes: the mainloop's stages, reused by the epilogue.
 
-        The epilogue of a persistent kernel has memory of its own beside them, unless it stores
+        The epilogue of a persistent kernel has its own memory beside the stages, unless it stores
         from registers.
 
         >>> specialized, by_tma = KernelSchedule.WARP_SPECIALIZED, Load.TMA_WARP
@@ -277,9 +274,10 @@ class TileConfig:
         return mainloop + self.bytes_past_stages(operand_bytes, output_bytes)
 
     def bytes_past_stages(self, operand_bytes: int, output_bytes: int) -> int:
-        """Return by how much an epilogue that reuses the stages is larger than they are.
+        """Return by how many bytes an epilogue that reuses the stages exceeds them.
 
-        Mbarriers lie behind that: their bytes are nothing else as long as they are not ended.
+        Mbarriers lie behind these bytes: their memory must not be reused before they are
+        invalidated.
 
         >>> tile = TileConfig((192, 128, 64), (12, 1), 4, KernelSchedule.COOPERATIVE, Load.TMA_WARP)
         >>> tile.bytes_past_stages(1, 4), tile.bytes_past_stages(1, 2)
@@ -297,7 +295,7 @@ class TileConfig:
         return self.epilogue_bytes(max(output_bytes, partial))
 
     def epilogue_bytes(self, output_bytes: int) -> int:
-        """Return the bytes of the epilogue: its tile, and what it keeps for each row."""
+        """Return the bytes of the epilogue: its tile, and ``ROW_BYTES`` per row."""
         return self.m * (self.n * output_bytes + ROW_BYTES)
 
     def mainloop_bytes(self, operand_bytes: int) -> int:
@@ -320,14 +318,14 @@ class TileConfig:
         return self.a_rows * self.k * operand_bytes + b
 
     def b_tile_bytes(self, operand_bytes: int) -> int:
-        """Return the bytes of a k-tile of B, of all taps that share the rows of A."""
+        """Return the bytes of a k-tile of B, for all taps that share the rows of A."""
         return self.halo_taps * self.n * self.k * operand_bytes
 
 
 def registers_given(ctas_per_sm: int, threads: int) -> int:
-    """Return the registers that the compiler may use for a thread at an occupancy.
+    """Return the registers per thread that the compiler may use at an occupancy.
 
-    An SM has four partitions, and gives warps of each registers by eights.
+    Each of the four partitions of an SM allocates registers to its warps in units of 8 per thread.
 
     >>> registers_given(3, 128), registers_given(2, 224)
     (168, 128)
@@ -345,8 +343,8 @@ def specialized(
     halo_taps: int = 1,
     cluster_k: int = 1,
 ) -> TileConfig:
-    """Return a tile with producers: warp-specialised, or cooperative if its warps are more than one
-    consumer warpgroup.
+    """Return a tile with producers: cooperative if its warps are more than one consumer warpgroup,
+    else warp-specialised.
 
     >>> for m, warps in ((128, (4, 1)), (256, (8, 1))):
     ...     print(specialized((m, 64, 64), warps, 3).schedule)
@@ -389,7 +387,7 @@ def _schedule_of(warps: tuple[int, int]) -> KernelSchedule:
 
 
 def line_bytes(row_bytes: int) -> int:
-    """Return the length of the lines that rows of so many bytes of shared memory are cut into.
+    """Return the length of the lines that a shared-memory row of ``row_bytes`` is divided into.
 
     >>> line_bytes(256), line_bytes(192), line_bytes(16)  # the last: 8 columns of 16 bits
     (128, 64, 16)

@@ -1,4 +1,4 @@
-"""Tiles as JSON, as kept tunings have them, with the version of the format."""
+"""Tiles as JSON, for tuned choices on disk, with a format version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tile_to_json(tile: TileConfig) -> dict[str, Any]:
     >>> tile_from_json(found, FORMAT)
     TileConfig((64, 64, 32), warps=(2, 2), stages=4)
 
-    One of several groups says what it holds beside that.
+    A tile of several groups adds its own fields.
 
     >>> from .group_tile import GroupTile
     >>> several = GroupTile((64, 32, 32), (2, 2), 1, groups=4, columns=32, box=(8, 8),
@@ -56,8 +56,8 @@ def tile_to_json(tile: TileConfig) -> dict[str, Any]:
 def tile_from_json(found: dict[str, Any], version: int) -> TileConfig:
     """Return the tile of a JSON object of a format; format 1, without names, is migrated.
 
-    Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is no tile, or no more: such as of
-    an unknown format, or of TMA multicast, which format 1 had.
+    Raises ``ValueError``, ``KeyError`` or ``TypeError`` for what is not, or no longer, a tile: an
+    unknown format, for instance, or TMA multicast, which format 1 had.
     """
     if not isinstance(found, dict):
         raise TypeError(f"expected an object of JSON, got {found!r}")
@@ -85,20 +85,20 @@ def tile_from_json(found: dict[str, Any], version: int) -> TileConfig:
 
 
 def _lists(tile: GroupTile) -> dict[str, Any]:
-    """Return what a tile of several groups has beside others."""
+    """Return the additional fields of a tile of several groups."""
     values = {name: getattr(tile, name) for name in _OF_GROUPS}
     lists = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
     return {"kind": type(tile).__name__, **lists}
 
 
 def _of_groups(found: dict[str, Any]) -> dict[str, Any]:
-    """The opposite of ``_lists``."""
+    """Return the arguments that ``_lists`` wrote."""
     values = {name: found[name] for name in _OF_GROUPS}
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
 def _check_numbers(found: dict[str, Any]) -> None:
-    """Raise ``ValueError`` unless numbers are whole, and sizes above zero."""
+    """Raise ``ValueError`` unless all numbers are non-negative integers, and sizes positive."""
     for name, value in found.items():
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, str | bool):
@@ -110,7 +110,7 @@ def _check_numbers(found: dict[str, Any]) -> None:
 def _of_format_1(
     m: int, n: int, k: int, warps_m: int, warps_n: int, stages: int, producers: int = 0, **rest: Any
 ) -> TileConfig:
-    """A tile as it was written before choices had names: by counts of threads, taps and CTAs."""
+    """Return a tile from format 1, which has counts of threads, taps and CTAs instead of names."""
     mma, warps = (m, n, k), (warps_m, warps_n)
     halo_taps, cluster_k = rest.pop("taps", 1), rest.pop("parts", 1)
     b_resident, consumers = rest.pop("holding", 0), rest.pop("teams", 1)

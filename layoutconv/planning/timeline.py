@@ -1,7 +1,7 @@
-"""When the warps of a CTA load, multiply and store: an estimate from the rates of the cost model.
+"""Timeline of a CTA: when its warps load, multiply and store, estimated by the cost model's rates.
 
-Nothing is executed. Stages and waits are those of the kernels; durations are the rates that the
-cost model measured, on one GPU of each kind.
+Nothing is executed. Stages and waits are those of the kernels; durations come from rates measured
+for the cost model, on one GPU of each kind.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .tile_time import (
     start_time,
 )
 
-SHOWN_TILES = 3  # of the output tiles of a persistent CTA: more repeat these
-MOST_K_TILES = 4096  # of a tile, that are followed one by one
+SHOWN_TILES = 3  # output tiles of a persistent CTA: further ones repeat these
+MOST_K_TILES = 4096  # simulated per output tile
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class KTile:
     """One k-tile of an output tile, in microseconds from the start of its CTA.
 
     ``load`` is when its copy is issued, ``landed`` when its bytes are in shared memory, ``begin``
-    and ``end`` when they are multiplied. Consumers stood still for ``waited`` before.
+    and ``end`` when they are multiplied. Consumers idle for ``waited`` before ``begin``.
     """
 
     output_tile: int
@@ -50,15 +50,17 @@ class KTile:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A CTA from its start to its last store, in microseconds, estimated.
+    """A CTA from its start to its last store, in estimated microseconds.
 
     Attributes:
         prologue: from the start of the CTA to its first load: indices, masks, descriptors.
-        k_tiles: of the output tiles that are shown, one after the other.
+        k_tiles: of the shown output tiles, one after the other.
         epilogues: when each of these tiles is stored, from and to.
-        whole: how many k-tiles a sum of this CTA has; ``output_tiles`` how many tiles it computes.
-        multiply, copy: of one k-tile, alone: its products; between it and the next, its bytes.
-        together: CTAs that share the SM, and with it its tensor cores.
+        whole: k-tiles per sum of this CTA.
+        output_tiles: output tiles that it computes.
+        multiply: time to multiply a k-tile.
+        copy: least time between the arrivals of two k-tiles, set by the copy rate.
+        together: CTAs that share the SM and its tensor cores.
     """
 
     prologue: float
@@ -72,23 +74,23 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """When the last tile that is shown is stored."""
+        """End of the last shown tile's store."""
         return max(end for _, end in self.epilogues)
 
     @property
     def waited(self) -> float:
-        """Time in which consumers wait, beside that for the very first k-tile."""
+        """Time in which consumers wait, without the wait for the very first k-tile."""
         return sum(one.waited for one in self.k_tiles[1:])
 
     @property
     def bound(self) -> str:
-        """The role that keeps the other waiting in the steady state of a long sum."""
+        """The bottleneck in the steady state of a long sum: "products" or "loads"."""
         return "products" if self.multiply >= self.copy else "loads"
 
 
 def timeline(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> Timeline | None:
-    """The estimated timeline of one CTA of a kernel; None where it has no k-tiles: of groups, and
-    of an empty problem.
+    """Return the estimated timeline of one CTA of a kernel; None for a tile of several groups or
+    an empty problem, which have no k-tiles.
 
     >>> from .cost_model import choose
     >>> from .machine import MACHINES
@@ -127,7 +129,7 @@ def timeline(problem: Problem, tile: TileConfig, splits: int, machine: Machine) 
 
 @dataclass(frozen=True)
 class _Pipeline:
-    """The mainloop of a CTA: who waits for whom."""
+    """The mainloop of a CTA, and who waits for whom."""
 
     tile: TileConfig
     k_tiles: int
@@ -137,10 +139,10 @@ class _Pipeline:
     prologue: float
 
     def run(self, tiles: int) -> tuple[tuple[KTile, ...], tuple[tuple[float, float], ...]]:
-        """The k-tiles and epilogues of so many output tiles, the times of each after the other."""
+        """Return the k-tiles and epilogues of ``tiles`` output tiles, in order."""
         stages = self.tile.stages
-        # A stage is free when its k-tile was multiplied; threads that also multiply copy into the
-        # stage that the last k-tile has left, so that one fewer is in flight.
+        # A stage is free once its k-tile is multiplied. Without producers, threads copy into the
+        # stage that the previous k-tile has left, so one stage fewer is in flight.
         ahead = stages if self.tile.warp_specialized else stages - 1
         done: deque[float] = deque(maxlen=ahead)
         landed, tensor_cores = self.prologue, self.prologue

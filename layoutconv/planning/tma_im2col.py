@@ -1,11 +1,11 @@
-"""TMA im2col: the operands that a TMA descriptor of im2col mode describes.
+"""TMA im2col: the operands that an im2col-mode TMA descriptor describes.
 
 The descriptor holds a bounding box of pixels. One instruction names the first pixel, the offsets of
-a tap and a channel. It copies a number of channels of a number of pixels, each at the offsets of
-the tap. Pixels run through the box, w first, then h, d and the images; out of bounds it writes
-zeros. The rows of A are the pixels, and padding is where the box begins and ends. Wgrad sums over
-pixels: there they are the columns of both operands, one of which has taps. Pixels without spatial
-modes, as of a pointwise layer, are the rows of a matrix, which TMA tiled copies.
+a tap, and a channel. It copies a fixed number of channels of a fixed number of pixels, each shifted
+by the tap's offsets. Pixels run through the box, w first, then h, d and the images; out-of-bounds
+elements become zeros. The rows of A are the pixels, and padding sets where the box begins and ends.
+Wgrad sums over pixels: there they are the columns of both operands, one of which has taps. Pixels
+without spatial modes, as in a pointwise layer, are rows of a matrix, which TMA tiled copies.
 ``kernels/gemm/tma_im2col_copy.py`` issues the copies. Needs no compiler.
 """
 
@@ -26,11 +26,11 @@ from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
 from .tma_tiled import has_map, memory_of_b
 
-MOST_PIXELS = 256  # of a copy
-PERIOD = 8  # rows of shared memory, after which a swizzle is the same again: there a copy may start
-MOST_MODES = 3  # that are spatial
-MOST_STEP = 8  # of the box
-# By the number of spatial modes: bits of an offset, and of a corner of the box, which has a sign.
+MOST_PIXELS = 256  # per copy
+PERIOD = 8  # rows of shared memory after which a swizzle repeats: a copy may start there
+MOST_MODES = 3  # spatial modes
+MOST_STEP = 8  # traversal stride of the box
+# Bits of an offset, and of a signed corner of the box, by the number of spatial modes.
 BITS = (16, 8, 5)
 MOST_EXTENT = 1 << 31
 MOST_BYTES = 1 << 40  # of a stride
@@ -38,7 +38,7 @@ MOST_BYTES = 1 << 40  # of a stride
 
 @dataclass(frozen=True)
 class Mode:
-    """A spatial mode: ``rows`` pixels, ``step`` apart, from ``lower`` on; memory has ``extent``."""
+    """A spatial mode: ``rows`` pixels, ``step`` apart, from ``lower`` on; ``extent`` in memory."""
 
     rows: Any
     step: int
@@ -48,19 +48,19 @@ class Mode:
 
     @property
     def upper(self) -> Any:
-        """The last pixel of the box, counted from the last in memory."""
+        """The last pixel of the box, relative to the last in memory."""
         return self.lower + (self.rows - 1) * self.step - (self.extent - 1)
 
 
 @dataclass(frozen=True)
 class Im2col:
-    """An operand (m, k) or (m, k, l) as pixels of a tensor, and offsets from these to channels.
+    """An operand (m, k) or (m, k, l) as pixels of a tensor, and channels at the offsets of taps.
 
-    Rows are pixels here, and columns channels of a tap, whichever are m and k of the GEMM.
-    ``modes`` are spatial, fastest first, none of a matrix; ``images`` and ``channels`` pairs of
-    extent and stride of memory. ``columns`` are the extents of k, ``column_steps`` what each moves
-    of a coordinate (channel, \\*offsets), of which ``start`` is that of column 0; ``group_step``,
-    what l adds to a channel. Tiles have ``halo`` pixels more than rows.
+    Rows are pixels here, and columns channels of a tap, whichever of m and k of the GEMM they are.
+    ``modes`` are the spatial ones, fastest first, () for a matrix; ``images`` and ``channels``,
+    pairs of extent and stride in memory. ``columns`` are the extents of k; ``column_steps``, the
+    step of each in a coordinate (channel, \\*offsets); ``start``, that coordinate at column 0;
+    ``group_step``, the channels that l adds. Tiles have ``halo`` more pixels than rows.
     """
 
     modes: tuple[Mode, ...]
@@ -73,9 +73,9 @@ class Im2col:
     halo: int = 0
 
     def pixel(self, m: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
-        """Where the column of row ``m`` starts: its spatial coordinates, fastest first, and image.
+        """Return the base pixel of row ``m``: its spatial coordinates, fastest first, and image.
 
-        ``divisor`` makes of an extent what rows are divided by. Rows past the last are of images
+        ``divisor`` turns an extent into what rows are divided by. Rows past the last lie in images
         past the last.
         """
         shape = (*(divisor(mode.rows) for mode in self.modes), 1)
@@ -86,15 +86,14 @@ class Im2col:
     def column(
         self, k: Any, group: Any = 0, divisor: Callable[[Any], Any] = int
     ) -> tuple[Any, ...]:
-        """The channel of column ``k``, and the offsets of its tap, fastest mode first."""
+        """Return the channel of column ``k``, and the offsets of its tap, fastest mode first."""
         shape = tuple(map(divisor, self.columns))
         found = ArithmeticTuple(self.start) + crd2idx(k, shape, self.column_steps)
         channel, *offsets = found
         return (channel + group * self.group_step if self.group_step else channel, *offsets)
 
     def copies(self, rows: int) -> tuple[int, int]:
-        """Return how many copies bring the pixels of a tile of so many rows, and how many pixels
-        each.
+        """Return the number of copies for a tile of ``rows`` rows, and the pixels of each copy.
 
         >>> from layoutconv.conv import ConvProblem, fprop_view
         >>> found = im2col(fprop_view(ConvProblem((1, 9, 9, 64), (32, 3, 3))).a)
@@ -105,16 +104,17 @@ class Im2col:
         return count, -(-(rows + self.halo) // (count * PERIOD)) * PERIOD
 
     def of_first_tap(self, halo: int) -> Im2col:
-        """Without the slowest mode of k, whose taps a tile of so many rows more serves."""
+        """Return this without the slowest mode of k: a tile with ``halo`` more rows serves its
+        taps."""
         columns, steps = self.columns[:-1], self.column_steps[:-1]
         return replace(self, columns=columns, column_steps=steps, halo=halo)
 
     @property
     def fits(self) -> bool:
-        """Return whether a map has room for the numbers that are no constants: ends of boxes,
+        """Return whether a descriptor can encode the runtime numbers: ends of boxes, extents and
         strides.
 
-        Of no pixels at all, no map is made.
+        True without pixels: no descriptor is made then.
         """
         sign = 1 << (BITS[max(len(self.modes), 1) - 1] - 1)
         extents = [int(mode.extent) for mode in self.modes]
@@ -134,10 +134,10 @@ class Im2col:
 
 
 def im2col(layout: OperandLayout) -> Im2col | None:
-    """An operand as the im2col matrix of a tensor; None where no TMA descriptor describes it.
+    """Return an operand as the im2col matrix of a tensor; None if no TMA descriptor describes it.
 
-    What is decided here depends on what a kernel is compiled for alone, not on runtime integers.
-    Taps that run backwards are counted from their last.
+    The decision depends only on what a kernel is compiled for, not on runtime integers. Taps that
+    run backwards are counted from the last one.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
     >>> problem = ConvProblem((2, 8, 9, 64), (32, 3, 3), stride=(1, 2), padding=1)
@@ -162,7 +162,7 @@ def im2col(layout: OperandLayout) -> Im2col | None:
     *spatial, (_, image) = rows
     (channels, channel), *taps = _joined(columns)
     modes = [d.path[0] for _, d in spatial]
-    # Every mode of memory is moved by one mode of the rows, or by the channels.
+    # Exactly one row mode, or the channel, moves each mode of memory.
     every = sorted([*modes, image.path[0], channel.path[0]])
     offset = _offset(domain, len(storage.shape))
     if (
@@ -200,8 +200,8 @@ def im2col(layout: OperandLayout) -> Im2col | None:
 
 
 def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im2col | None]:
-    """A and B as im2col matrices. The pixels are rows where an operand runs along k, else the
-    columns of both.
+    """Return A and B as im2col matrices: pixels are the rows of a K-major operand, or the columns
+    of both.
 
     >>> from layoutconv.conv import ConvProblem, wgrad_view
     >>> view = wgrad_view(ConvProblem((2, 8, 9, 64), (32, 3, 3), padding=1))
@@ -218,11 +218,11 @@ def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im
 
 
 def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
-    """A as an im2col matrix whose tiles TMA copies; None where it does not.
+    """Return A as an im2col matrix whose tiles TMA copies; None if it cannot.
 
-    A tile's k lies within one tap, or there is one: what is past the last channel are zeros. Where
-    sums run over pixels, what is past the last row of A is in no row of D. Of taps that share rows,
-    TMA loads the first.
+    A k-tile must lie within one tap, or there must be only one tap: channels past the last read as
+    zeros. Where sums run over pixels, rows past the last of A reach no row of D. With halo reuse,
+    TMA loads the first of the taps that share rows.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from .tile import specialized
@@ -240,10 +240,10 @@ def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
 
 
 def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
-    """B as an im2col matrix; None where no map describes it.
+    """Return B as an im2col matrix; None if no descriptor describes it.
 
-    Where it runs across the sum, a line of a tile lies within one tap, or there is one. Its rows
-    may be pixels, too: of K-major copies, channels and taps are.
+    If B is N-major, a line of a tile must lie within one tap, or there must be only one tap. Rows
+    of a K-major B may be pixels, too: in K-major copies, channels and taps take their place.
 
     >>> from layoutconv.conv import ConvProblem, wgrad_view
     >>> from .tile import specialized
@@ -263,19 +263,19 @@ def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
 
 
 def is_mapped(view: GemmView, spec: KernelSpec) -> bool:
-    """Return whether TMA loads both operands of a kernel, so that no thread copies."""
+    """Return whether TMA loads both operands of a kernel, so no thread copies."""
     of_b = memory_of_b(view, spec) or im2col_of_b(view, spec)
     return of_b is not None and im2col_of_a(view, spec) is not None
 
 
 def _copies(spec: KernelSpec, operand: int) -> bool:
-    """Return whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
+    """Return whether a kernel could copy tiles of A (0) or of B (1) with im2col descriptors."""
     vector = spec.vectors[operand] * BYTES[spec.dtype]
     return bool(spec.tile.warp_specialized and vector == VECTOR_BYTES and has_map(spec.dtype))
 
 
 def _of_rows(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
-    """The operand, whose rows are pixels, of which every k-tile lies within one tap."""
+    """Return an operand whose rows are pixels, if every k-tile lies within one tap; else None."""
     tile, found = spec.tile, pixels_of(view, spec.along)[operand]
     if (tile.m, tile.n)[operand] > MOST_PIXELS or not found:
         return None
@@ -289,9 +289,9 @@ def _of_rows(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
 
 
 def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
-    """The operand, of sums over pixels, of which every line of a tile lies within one tap.
+    """Return an operand of sums over pixels, if every line of a tile lies within one tap.
 
-    wgmma turns 16 bits.
+    Only for 16 bits, which wgmma reads M/N-major.
     """
     found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
     if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.halo_taps > 1:
@@ -302,7 +302,7 @@ def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
 
 
 def _joined(columns: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Columns whose first modes are one run of channels, as one mode."""
+    """Return columns with the leading modes that form one run of channels merged."""
     (extent, step), *taps = columns
     while taps and (taps[0][1].path, taps[0][1].value) == (step.path, extent * step.value):
         extent, taps = extent * taps[0][0], taps[1:]
@@ -310,7 +310,7 @@ def _joined(columns: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def _are_coordinates(steps: list[Any], domain: Stage) -> bool:
-    """Return whether steps are constants, each of one mode, from a constant offset on."""
+    """Return whether the offset is constant, and each step a constant in one mode."""
     offset = flatten(domain.offset) if domain.offset else ()
     return not any(map(is_runtime, offset)) and all(
         isinstance(d, ScaledBasis) and len(d.path) == 1 and not is_runtime(d.value) for d in steps
@@ -323,7 +323,7 @@ def _offset(domain: Stage, modes: int) -> dict[int, int]:
 
 
 def _has_room(found: Im2col, taps: list[tuple[Any, Any]]) -> bool:
-    """Return whether the hardware has room for the constants: corners, steps, offsets of taps."""
+    """Return whether the descriptor can encode the constants: corners, steps, offsets of taps."""
     bits = BITS[max(len(found.modes), 1) - 1]
     sign = 1 << (bits - 1)
     reach = [(int(extent) - 1) * abs(int(d.value)) for extent, d in taps]

@@ -1,9 +1,9 @@
-"""TMA tiled: which boxes of B's memory a TMA descriptor (``CUtensorMap``) describes.
+"""TMA tiled: the boxes of B's memory that a TMA descriptor (``CUtensorMap``) describes.
 
-No index buffer interrupts the memory of a filter. Its TMA descriptor tells the hardware extents and
-strides of up to five modes. One instruction names a corner, in bounds or not, and the box from
-there on is copied to shared memory, with zeros out of bounds (``kernels/gemm/tma.py``). So taps
-that some columns lack, as with concatenated stride phases, need no masks.
+A filter has no index buffer. Its TMA descriptor holds the extents and strides of up to five modes.
+One instruction names a corner, in bounds or not; the hardware copies the box from there to shared
+memory, with zeros out of bounds (``kernels/gemm/tma.py``). So taps that some columns lack, as with
+concatenated stride phases, need no masks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..view.gemm_view import GemmView, Stage, gathers, stages
 from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
 
-# TMA rounds fp32 data to nearest, by CU_TENSOR_MAP_DATA_TYPE_TFLOAT32.
+# With CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, TMA rounds fp32 data to nearest.
 MAPS_ROUND = True
 MOST_MODES = 5
 MOST_EXTENT = 1 << 32
 MOST_STRIDE = 1 << 40  # bytes
-MOST_ALONG = 256  # a mode, of a box
+MOST_ALONG = 256  # elements of a box along a mode
 
 
 def has_map(dtype: str) -> bool:
-    """Return whether TMA copies elements as ``wgmma`` should read them: tf32 rounded to nearest.
+    """Return whether TMA copies elements in the form ``wgmma`` needs: tf32 rounded to nearest.
 
     >>> has_map("float16"), has_map("tfloat32"), has_map("float64")
     (True, True, False)
@@ -42,11 +42,11 @@ def has_map(dtype: str) -> bool:
 
 @dataclass(frozen=True)
 class Boxes:
-    """B as ``memory o start o domain``, and the ``box`` that one copy brings: elements by mode.
+    """B as ``memory o start o domain``, and the ``box`` of one copy: elements by mode.
 
-    A TMA descriptor says what ``memory`` is, flat and contiguous along its first mode; ``domain``
-    maps (n, k), or (n, k, l), to its coordinates. Rows of B past the last may be anything; columns
-    past the last are out of bounds.
+    The TMA descriptor describes ``memory``, flat and contiguous along its first mode; ``domain``
+    maps (n, k), or (n, k, l), to its coordinates. Rows of B past the last may hold anything;
+    columns past the last are out of bounds.
     """
 
     layout: ComposedLayout
@@ -54,13 +54,13 @@ class Boxes:
 
     @property
     def rows(self) -> int:
-        """The lines of a box: all of its extents but that of its first mode."""
+        """The number of lines of a box: the product of all its extents but the first."""
         return prod(self.box[1:])
 
     def corner(self, *crd: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
-        """The coordinate in memory of an element of B, at which the box of a tile starts.
+        """Return the coordinate in memory of an element of B, where the box of a tile starts.
 
-        ``divisor`` makes of an extent what ``crd`` is divided by.
+        ``divisor`` turns an extent into what ``crd`` is divided by.
         """
         domain = self.layout.inner
         moved = crd2idx(crd, map_leaves(divisor, domain.shape), domain.stride)
@@ -68,13 +68,14 @@ class Boxes:
 
 
 def memory_of_b(view: GemmView, spec: KernelSpec) -> Boxes | None:
-    """B's tiles as boxes of its memory; None where producers must copy B by ``cp.async``.
+    """Return B's tiles as boxes of its memory; None if producers must copy B with ``cp.async``.
 
-    What a map says has to hold for every call of a kernel, so extents and strides are constants. A
-    tile's side is the first digits of its mode, each by ones along a mode of memory: of lines one,
-    so that a line ends where that digit does, or past all of them. Modes of memory that continue
-    each other are one, such as channels and the taps beside them; but what may leave its bounds
-    only as the slowest of them, as then what is outside is outside the mode.
+    A descriptor must hold for every call of a kernel, so extents and strides are constants. Each
+    side of a tile covers the first digits of its GEMM mode, each with unit step along a mode of
+    memory. A line covers a single digit, so it ends where the digit does, or past all digits.
+    Contiguous modes of memory are merged, such as channels and the taps beside them. A mode that
+    may leave its bounds can only be the slowest of a merged mode: an element out of its bounds is
+    then out of the merged mode's bounds, too.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
     >>> from .tile import specialized
@@ -126,7 +127,7 @@ def _constant(stage: Stage) -> bool:
 
 
 class _Digit(NamedTuple):
-    """A digit of n, k or l, and by how much it moves which mode of the coordinate."""
+    """A digit of n, k or l, and its step in a mode of the coordinate."""
 
     extent: int
     mode: int
@@ -134,7 +135,7 @@ class _Digit(NamedTuple):
 
 
 class _Digits(NamedTuple):
-    """B by digits, of n, of k and of l; where they start; and memory's modes, (extent, stride)."""
+    """B as the digits of n, k and l, their start, and memory's modes as (extent, stride)."""
 
     sides: list[list[_Digit]]
     start: list[int]
@@ -157,17 +158,17 @@ class _Digits(NamedTuple):
         return cls(list(map(_joined, sides)), list(map(int, start)), list(pairs))
 
     def merged(self, rows: int, sides: list[int]) -> _Digits:
-        """With modes of memory that continue each other as one, but those that a box has rows of.
+        """Return this with contiguous modes of memory merged, except modes along a box's rows.
 
-        ``rows`` is the mode of (n, k) that rows of shared memory run along.
+        ``rows`` is the mode of (n, k) that numbers the rows of shared memory.
         """
         apart = {digit.mode for digit, _ in _covered(self.sides[rows], sides[rows])}
         moved = {digit.mode for side in self.sides for digit in side}
         every = enumerate(self.memory)
         used = [i for i, (e, _) in every if e > 1 or i in moved or not self._stays(i)]
         found: list[tuple[int, int]] = []
-        ended: set[int] = set()  # those that no further mode may continue
-        place: dict[int, tuple[int, int]] = {}  # which mode it is, and by how much it moves that
+        ended: set[int] = set()  # merged modes that no further mode may extend
+        place: dict[int, tuple[int, int]] = {}  # of each old mode: its merged mode, and step there
         for i in sorted(used, key=lambda i: self.memory[i][::-1]):
             extent, stride = self.memory[i]
             at = [j for j, (e, s) in enumerate(found) if e * s == stride and j not in ended]
@@ -199,9 +200,7 @@ class _Digits(NamedTuple):
         return low >= 0 and self.start[mode] + sum(max(0, d) for d in reach) < self.memory[mode][0]
 
     def ends_with_k(self, k_tile: int) -> bool:
-        """Return whether columns past the last, of the last k-tile, are outside memory: they are
-        zeros.
-        """
+        """Return whether the last k-tile's columns past the last are out of bounds, hence zeros."""
         n, (digit, *others), *l = self.sides
         if prod(d.extent for d in (digit, *others)) % k_tile == 0:
             return True
@@ -210,7 +209,7 @@ class _Digits(NamedTuple):
         return not others and alone and ends
 
     def layout(self, order: list[int]) -> ComposedLayout:
-        """The operand itself, of memory whose modes come in an order."""
+        """Return the operand, over memory with its modes in ``order``."""
         shape = tuple(_mode([d.extent for d in side]) for side in self.sides)
         steps = tuple(_mode([d.step * E(order.index(d.mode)) for d in s]) for s in self.sides)
         extents, strides = zip(*(self.memory[mode] for mode in order), strict=True)
@@ -219,7 +218,7 @@ class _Digits(NamedTuple):
 
 
 def _joined(digits: list[_Digit]) -> list[_Digit]:
-    """Digits that continue each other as one, and those of one value left out, if there are others.
+    """Return the digits with contiguous ones merged, and those of extent 1 dropped if others exist.
 
     >>> _joined([_Digit(32, 0, 1), _Digit(1, 2, 7), _Digit(2, 0, 32), _Digit(2, 1, 1)])
     [_Digit(extent=64, mode=0, step=1), _Digit(extent=2, mode=1, step=1)]
@@ -235,10 +234,10 @@ def _joined(digits: list[_Digit]) -> list[_Digit]:
 
 
 def _covered(digits: list[_Digit], side: int) -> list[tuple[_Digit, int]]:
-    """The digits that so many numbers run through, from any multiple of that on, and how far.
+    """Return the digits that ``side`` numbers, aligned to ``side``, run through, and the extent of
+    each.
 
-    The last of all digits takes what is left. None where they run through a part of one, then the
-    next.
+    The last digit takes the rest. Empty if the numbers cross from one partial digit to the next.
 
     >>> [(d.mode, count) for d, count in _covered([_Digit(32, 0, 1), _Digit(4, 1, 1)], 64)]
     [(0, 32), (1, 2)]
@@ -261,12 +260,10 @@ def _mode(leaves: list[Any]) -> Any:
 
 
 def _fits(found: Boxes, along: int, vector: int) -> bool:
-    """Return whether the hardware has room for the numbers of a map, and lines start at whole
-    vectors.
-    """
+    """Return whether the descriptor can encode all numbers, and lines start at whole vectors."""
     memory, size = found.layout.outer, VECTOR_BYTES // vector
     steps = [list(flatten(mode)) for mode in found.layout.inner.stride]
-    del steps[along][0]  # which lines run along
+    del steps[along][0]  # the digit that lines run along
     starts = [d.value for mode in steps for d in mode if d.path == (0,)]
     return (
         memory.stride[0] == 1

@@ -1,7 +1,7 @@
-"""Rules of views: what the template requires, checked with a reason before it compiles.
+"""Rules of views: the template's requirements, checked before it compiles, with a reason.
 
-The kernel checks the bounds that rows can leave, and what an index buffer holds. Everything else
-has to be inside by construction; that is decided here, on intervals of integers.
+The kernel checks the bounds that rows can leave, and the entries of index buffers. All else must be
+in bounds by construction; this file decides that with interval arithmetic.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class UnsupportedViewError(ValueError):
 
 
 def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
-    """Refuse what the template cannot run; ``along`` is the mode of A and of B that runs in memory.
+    """Refuse views that the template cannot run; ``along`` is the contiguous mode of A and of B.
 
-    Raises ``UnsupportedViewError``, which names the operand, what is asked of it, and what came.
+    Raises ``UnsupportedViewError``, which names the operand, what was expected, and what came.
 
     >>> from layoutconv.algebra import Layout
     >>> plain = Layout((4, 8), (8, 1))
@@ -41,7 +41,7 @@ def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
 
 
 def check_bounds(view: GemmView, along: tuple[int, int]) -> None:
-    """``check_view`` without ``check_maps``, which the vectors of a view were found by already."""
+    """Run ``check_view`` without ``check_maps``, for callers that ran that with ``vectors_of``."""
     if view.l > MAX_GROUPS:
         _refuse("a", f"at most {MAX_GROUPS} groups", view.l)
     for (name, layout), columns in zip(operands(view), (*along, 1), strict=True):
@@ -55,15 +55,15 @@ def check_bounds(view: GemmView, along: tuple[int, int]) -> None:
 
 
 def check_maps(view: GemmView) -> None:
-    """Refuse operands that are no chains of maps as the template has them, with a reason."""
+    """Refuse operands that are not the chains of maps that the template supports."""
     for name, layout in operands(view):
         _check_maps(name, stages(layout))
 
 
 def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
-    """At least two maps, of flat coordinates; at most one index buffer, right before memory.
+    """Check for two or more maps, flat coordinates, and at most one index buffer, before memory.
 
-    The kernel takes what the buffer holds for mode 0 of memory, and the other modes as they are.
+    The kernel uses a buffer's entry as mode 0 of memory, and the other modes unchanged.
     """
     if len(chain) < 2:
         _refuse(name, "a map to coordinates and a map to memory", chain[0].layout)
@@ -104,7 +104,7 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
 
 
 def _path(stride: Any) -> tuple[int, ...]:
-    """The mode that a stride moves, () if that is memory."""
+    """Return the mode that a stride moves, () for an offset into memory."""
     basis = stride.stride if isinstance(stride, CustomStride) else stride
     return basis.path if isinstance(basis, ScaledBasis) else ()
 
@@ -112,9 +112,8 @@ def _path(stride: Any) -> tuple[int, ...]:
 def mode_left(layout: OperandLayout, row_mode: int) -> tuple[str, Interval] | None:
     """Return bounds that a coordinate can leave without a check in the kernel, and its interval.
 
-    The kernel compares the bounds of modes that rows move, and what an index buffer holds; rows are
-    the mode ``row_mode`` of the layout, 0 or 1; the maps are as ``check_maps`` asks. None where all
-    is inside.
+    None if there are none. The kernel checks the modes that rows move, and index-buffer entries.
+    Rows are mode ``row_mode`` of the layout, 0 or 1; the maps have passed ``check_maps``.
 
     >>> from layoutconv.algebra import ComposedLayout, E, Layout
     >>> shifted = ComposedLayout(Layout((4, 8), (1, 4)), (0, -3), Layout((4, 8), (E(0), E(1))))
@@ -144,12 +143,12 @@ def mode_left(layout: OperandLayout, row_mode: int) -> tuple[str, Interval] | No
 
 
 def _images(moved: list[tuple[Interval, Any]], offset: Any, following: Stage) -> list[Interval]:
-    """The interval of each mode of the next map, if every coordinate runs over its own."""
+    """Return the interval of each mode of the next map, from the interval of each coordinate."""
     count = len(following.layout.shape)
     found = [(int(o), int(o)) for o in (offset if isinstance(offset, tuple) else (0,) * count)]
     for (low, high), d in moved:
         if isinstance(d, CustomStride):
-            continue  # what an index buffer holds is checked in the kernel
+            continue  # the kernel checks index-buffer entries
         mode, step = d.path[0], int(d.value)
         ends = sorted((low * step, high * step))
         found[mode] = found[mode][0] + ends[0], found[mode][1] + ends[1]

@@ -1,13 +1,13 @@
 """Sliding windows: the schedule of depthwise sums over taps. Needs no compiler.
 
-A thread has a vector of channels and a tile of outputs along one loop, W mostly. Along it lies the
-first loop of the sum, a row of taps. Outputs and taps of a tile meet in few places of A, ``tile +
-taps - 1`` of them at stride 1: each is loaded and converted once for a row of taps, and multiplied
-with all taps that want it while it is in registers. Which of the places are inside their bounds is
-a mask of bits, computed once for all rows of taps.
+A thread owns a vector of channels and a tile of outputs along one loop, mostly W. The first loop of
+the sum, a row of taps, runs along it, too. The outputs of a tile and the taps of a row read few
+places of A, ``tile + taps - 1`` of them at stride 1. The thread loads and converts each place once
+per row of taps, and multiplies it with all taps that use it while it is in registers. A bit mask,
+computed once for all rows of taps, predicates the places that are in bounds.
 
-The filter lies in shared memory as the accumulator's type, for the CTA's channels; a CTA computes
-several blocks of outputs in turn, so that copying the filter is a small part of its time.
+The filter of the CTA's channels lies in shared memory, in the accumulator's type. A CTA computes
+several blocks of outputs in turn, so copying the filter takes a small part of its time.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .loop_nest import Nest, in_vectors, together
 from .reduction_schedule import BYTES, Types
 
 CTA = 256  # threads
-CTAS_PER_SM = 2  # of at most 128 registers a thread
-LANES = 32  # vectors of the first loop that a CTA takes, at most
+CTAS_PER_SM = 2  # with at most 128 registers per thread
+LANES = 32  # vectors of the first loop per CTA, at most
 FILTER_BYTES = 48 << 10  # of a CTA's shared memory
-LONGEST = 64  # row of taps: it is unrolled
-UNROLLED = 1024  # products of a thread; of more, rows of taps are a loop
-WIDE = 3  # taps up to which a thread takes 16 bytes of channels: there it waits for memory
-ACCUMULATORS = 32  # of a thread
-TILE = 8  # outputs of a thread, at most
+LONGEST = 64  # taps of a row: rows are unrolled
+UNROLLED = 1024  # products per thread; with more, rows of taps become a loop
+WIDE = 3  # taps up to which a thread takes 16 bytes of channels: it is memory-bound there
+ACCUMULATORS = 32  # per thread
+TILE = 8  # outputs per thread, at most
 CHUNK = 8  # taps of a row whose places are loaded before they are multiplied
-LOADED = 288  # bytes of places that a thread has at once: registers
-ROW = 20  # instructions of a row of taps besides those of its places and products
-STAGING = 0.3  # time to copy a filter, in blocks of outputs
+LOADED = 288  # bytes of places that a thread holds at once, in registers
+ROW = 20  # instructions of a row of taps, beside those of its places and products
+STAGING = 0.3  # time to copy a filter, relative to a block of outputs
 
 Ratio = tuple[int, int]
 Places = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
@@ -41,9 +41,9 @@ Places = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 @dataclass(frozen=True)
 class OfVectors:
-    """The key of a kernel whose threads have vectors of channels, and share memory.
+    """The key of a kernel whose threads own vectors of channels and use shared memory.
 
-    ``nest`` is a structure, "n" for every argument. ``stored`` says that D is written in vectors.
+    ``nest`` is a structure, "n" for every argument. ``stored``: D is written in vectors.
     """
 
     nest: Nest
@@ -55,12 +55,12 @@ class OfVectors:
 
     @property
     def smem_bytes(self) -> int:
-        """Return what a CTA takes of shared memory."""
+        """Return the shared memory of a CTA, in bytes."""
         raise NotImplementedError
 
     @property
     def carveout(self) -> int:
-        """The share of an SM's shared memory that its CTAs take, in percent: the rest is L1."""
+        """The percentage of an SM's shared memory that its CTAs take; the rest is L1 cache."""
         return carveout(CTAS_PER_SM, self.smem_bytes)
 
 
@@ -68,13 +68,12 @@ class OfVectors:
 class WindowShape(OfVectors):
     """The key of a sliding window's kernel.
 
-    The loop ``tiled`` of ``nest`` counts tiles of ``tile`` outputs; they are not ``ragged`` if all
-    tiles are full. ``sums`` are the extents of the sum, the first of which, a row of taps, is the
-    thread's at once; ``unrolled`` says whether the others are no loop. ``ratio`` are the steps of A
-    along outputs and taps by their common divisor. ``moving`` are the forms of A's bounds that
-    change along the tile. ``pitch`` are the elements between two taps in shared memory.
-    ``epilogue`` is the structure of one; ``aligned`` what A, B and D start at a multiple of, in
-    bytes.
+    The loop ``tiled`` of ``nest`` counts tiles of ``tile`` outputs, of which the last is partial if
+    ``ragged``. ``sums`` are the extents of the sum; a thread takes the first, a row of taps, at
+    once, and ``unrolled`` says whether the others are unrolled, too. ``ratio`` is the reduced ratio
+    of A's steps along outputs and taps. ``moving`` are the forms of A's bounds that change along
+    the tile. ``pitch`` is the distance of two taps in shared memory, in elements. ``epilogue`` is
+    its structure; ``aligned`` are the alignments of A, B and D in bytes.
     """
 
     tiled: int
@@ -90,17 +89,17 @@ class WindowShape(OfVectors):
 
     @property
     def integers(self) -> int:
-        """Return how many integers the kernel takes: those of the nest, and eight more."""
+        """Return the number of integer arguments: those of the nest, and eight more."""
         return len(self.nest.arguments()) + 8
 
     @cached_property
     def places(self) -> Places:
-        """The places of A that a row of taps reads, each with the (output, tap) that want it."""
+        """The places of A that a row of taps reads, each with the (output, tap) pairs using it."""
         return meetings(self.ratio, self.tile, self.sums[0])
 
     @property
     def smem_bytes(self) -> int:
-        """Return what the filter takes."""
+        """Return the shared memory of the filter, in bytes."""
         return prod(self.sums) * self.pitch * BYTES[self.accumulator]
 
 
@@ -111,11 +110,11 @@ def window_of(
     sm_count: int,
     epilogue: str,
 ) -> tuple[WindowShape, tuple[int, ...]] | None:
-    """The kernel and its integers for a nest of A, B, D and D's columns; None where it has none.
+    """Return the kernel and its integers for a nest of A, B, D and D's columns; None if unsuitable.
 
-    The sum's extents are static. The integers are those of the nest, then: vectors of channels,
-    those of a CTA, blocks of outputs that it takes in turn, the extent of the tiled loop, A's step
-    from place to place, the steps of B, D and columns between the elements of a vector.
+    The sum's extents are static. The integers are those of the nest, then: channel vectors, in all
+    and per CTA; blocks of outputs that a CTA takes in turn; the extent of the tiled loop; A's step
+    from place to place; the steps of B, D and columns between the elements of a vector.
     """
     b_forms = [form for form in nest.forms if form.operand == 1]
     if not nest.outer or not nest.inner or len(b_forms) != 1 or any(b_forms[0].outer[1:]):
@@ -164,7 +163,7 @@ def window_of(
 
 
 def _lanes(terms: int, vector: int, accumulator: str) -> int:
-    """Vectors of channels whose filter fits in shared memory; 0 for too few."""
+    """Return the channel vectors per CTA whose filter fits in shared memory; 0 if below four."""
     lanes = LANES
     while lanes >= 4:
         if terms * (lanes * vector * BYTES[accumulator] + 16) <= FILTER_BYTES:
@@ -174,7 +173,7 @@ def _lanes(terms: int, vector: int, accumulator: str) -> int:
 
 
 def _tiling(nest: Nest, vector: int, size: int, sm_count: int) -> tuple[int, int, Ratio] | None:
-    """The loop along which windows overlap, outputs of a thread, and the ratio of A's steps."""
+    """Return the loop along which windows overlap, outputs per thread, and A's ratio of steps."""
     taps = nest.inner[0]
     # A tile has about four times the loads in flight that one output has.
     enough = 4 * prod(nest.outer) // (CTA * sm_count)
@@ -195,13 +194,13 @@ def _tiling(nest: Nest, vector: int, size: int, sm_count: int) -> tuple[int, int
 
 
 def _instructions(taps: int, ratio: Ratio, tile: int, vector: int) -> int:
-    """Return what a row of taps costs: products, for a place a load and its conversion, its own."""
+    """Return the instructions per row of taps: products, loads and conversions, overhead."""
     places = len(meetings(ratio, tile, taps))
     return tile * taps * vector + places * (vector + 4) + taps + ROW
 
 
 def meetings(ratio: Ratio, tile: int, depth: int) -> Places:
-    """The places in which elements of two loops meet, each with the pairs that meet there.
+    """Return the places that elements of two loops share, each with the pairs that read it.
 
     >>> meetings((1, 1), 2, 2)
     ((0, ((0, 0),)), (1, ((0, 1), (1, 0))), (2, ((1, 1),)))
@@ -213,9 +212,9 @@ def meetings(ratio: Ratio, tile: int, depth: int) -> Places:
 
 
 def ratio_of(nest: Nest, operand: int, loop: int) -> Ratio | None:
-    """The steps of an operand's forms along a loop and the first of the sum, by their divisor.
+    """Return the reduced ratio of an operand's steps along a loop and the sum's first loop.
 
-    None where the forms differ in it, and where one of the loops does not move them.
+    None if its forms differ in the ratio, or if one of the loops does not move them.
     """
     pairs = [(f.outer[loop], f.inner[0]) for f in nest.forms if f.operand == operand]
     ratios = {_reduced(*pair) for pair in pairs if any(pair)}
@@ -226,16 +225,16 @@ def ratio_of(nest: Nest, operand: int, loop: int) -> Ratio | None:
 
 
 def _reduced(along: int, down: int) -> Ratio:
-    """Two steps by their common divisor, the first of them positive."""
+    """Return two steps divided by their common divisor, the first not negative."""
     divisor = gcd(along, down) * (-1 if along < 0 else 1)
     return along // divisor, down // divisor
 
 
 def _ordered(nest: Nest, loop: int, tile: int) -> tuple[Nest, int, int]:
-    """The nest in tiles, where the tiled loop is in it, and its extent.
+    """Return the nest in tiles, the position of the tiled loop in it, and that loop's extent.
 
-    Behind the channels come the loops whose neighbours read the same rows, H: a CTA then takes
-    outputs of several rows, whose windows its L1 cache holds.
+    Right after the channels come the loops whose neighbours read the same rows, such as H: a CTA
+    then takes outputs of several rows, and their overlapping windows hit in L1.
     """
     a = nest.memories[0]
 
@@ -253,7 +252,7 @@ def _ordered(nest: Nest, loop: int, tile: int) -> tuple[Nest, int, int]:
 
 
 def _turns(others: int, channels: int, blocks: int, sm_count: int) -> int:
-    """Return how many blocks of outputs a CTA takes in turn: few waves, and few copies of B."""
+    """Return the number of blocks of outputs per CTA, for few waves and few copies of B."""
     ctas, slots = -(-others // (CTA // channels)), CTAS_PER_SM * sm_count
 
     def time(turns: int) -> float:
