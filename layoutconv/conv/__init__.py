@@ -1,6 +1,6 @@
 """Dense convolutions as GEMM views: the problem, and the layouts that describe its passes.
 
-May import ``layoutconv.algebra`` and ``layoutconv.view``; knows nothing of torch or of GPUs.
+May import ``layoutconv.algebra`` and ``layoutconv.view``; depends neither on torch nor on GPUs.
 """
 
 from .dense_views import fprop_view, gather_fprop_view

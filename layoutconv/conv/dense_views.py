@@ -1,10 +1,10 @@
 """Forward convolution as GEMM views: dense, and of a grid gathered through index buffers.
 
 GEMM-M runs over ``(Q, P, Z, N)`` and GEMM-K over ``(C, S, R, T)``: orders are colexicographic, so
-neighbouring GEMM rows are neighbouring voxels of one image and neighbouring columns are channels
-that lie side by side in memory. CUTLASS's example 59 writes the same sets as ``(N,(Z,P,Q))`` and
-``(C,(T,R,S))``, the image fastest: as matrices the two differ by a permutation of rows and columns,
-as convolutions not at all.
+neighbouring GEMM rows are neighbouring voxels of one image, and neighbouring columns are contiguous
+channels. CUTLASS's example 59 writes the same sets as ``(N,(Z,P,Q))`` and ``(C,(T,R,S))``, with the
+image fastest: the two matrices differ by a permutation of rows and columns, the convolutions do
+not differ.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .letters import Extents
 from .problem import ConvProblem
 from .stored_layouts import Channels, Memory, in_groups
 
-# Of all passes, as their functions make them; what calls come to is kept by ``ops/dense_passes``.
+# The views of all passes as these functions make them; ``ops/dense_passes`` caches those of calls.
 VIEWS: BoundedCache[Any, Any] = BoundedCache("views", entries=256, nbytes=4 << 20)
 
 
@@ -37,24 +37,24 @@ def fprop_view(
 
     The operands of ``execute(view, a, b)`` are contiguous: ``a`` (N, D, H, W, C), ``b`` (K, T, R,
     S, C), and the result is (N, Z, P, Q, K). ``view.a`` is the im2col matrix of Chellapilla et al.
-    (2006), never stored.
+    (2006), which is never stored.
 
-    With groups, ``b`` is (K, T, R, S, C / groups), and the view has a third mode: a product for
-    every group.
+    With groups, ``b`` is (K, T, R, S, C / groups), and the view has a third mode: one product per
+    group.
 
     Args:
         problem: the convolution.
         activation_layout, filter_layout, output_layout: where ``(n, d, h, w, c)``, ``(k, t, r, s,
-            c)`` and ``(n, z, p, q, k)`` are stored, if not as above; of which the channel's mode
-            may be nested, as :func:`interleaved` makes it. The operand then has its digits for
-            modes. Strides of a, and of the result, are arguments of a kernel, but for that of the
-            channel's first digit. No two elements of the result may be in one place.
-        batch_index: int32, N entries: the image of ``a`` that image n of the problem is; -1 is an
-            image of zeros.
-        images: how many images ``a`` has; by default as many as the index has entries.
+            c)`` and ``(n, z, p, q, k)`` are stored, if not as above. The channel's mode may be
+            nested, as :func:`interleaved` makes it; the operand then has a mode for each of its
+            digits. Strides of ``a`` and of the result become kernel arguments, except that of the
+            channel's first digit. No two elements of the result may share an offset.
+        batch_index: int32, N entries: the image of ``a`` that is image n of the problem; -1 stands
+            for an image of zeros.
+        images: the number of images of ``a``; by default the number of index entries.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for layouts of another shape, digits of
-    channels that do not divide one another, an index of another dtype or length.
+    Raises :class:`~layoutconv.errors.ArgumentError` for layouts of another shape, channel digits
+    that do not divide one another, or an index of another dtype or length.
 
     >>> print(fprop_view(ConvProblem((2, 8, 8, 16), (32, 3, 3), stride=2, padding=1)).describe())
     A: (N,H,W,C):(H*W*C,W*C,C,1) o (0,-1,-1,0) o ((Q,P,N),(C,S,R)):((2@2,2@1,1@0),(1@3,1@2,1@1))
@@ -95,7 +95,7 @@ def memories(
     filter_layout: Layout | None,
     output_layout: Layout | None,
 ) -> tuple[Memory, Memory, Memory]:
-    """Where the activation, the filter and the output are stored."""
+    """Return where the activation, the filter and the output are stored."""
     x = Extents.of(problem)
     return (
         Memory.of("activation_layout", activation_layout, x.input),
@@ -116,12 +116,12 @@ def gather_fprop_view(
 
     Args:
         problem: the convolution of the whole grid.
-        gather_index: int32, N*D*H*W entries: the row of ``a``, a contiguous (in_rows, C) tensor,
-            that holds the cell; -1 reads as zeros. None: ``a`` is the dense (N, D, H, W, C).
-        scatter_index: int32, N*Z*P*Q entries: the row of the result, a contiguous (out_rows, K)
-            tensor, that takes the cell, no row twice; -1 is not written. None: the result is the
-            dense (N, Z, P, Q, K).
-        in_rows, out_rows: how many rows are stored; by default as many as the index has entries.
+        gather_index: int32, N*D*H*W entries: for each cell its row of ``a``, a contiguous
+            (in_rows, C) tensor; -1 reads as zeros. None: ``a`` is the dense (N, D, H, W, C).
+        scatter_index: int32, N*Z*P*Q entries: for each cell its row of the result, a contiguous
+            (out_rows, K) tensor; no row may occur twice, and -1 is not written. None: the result is
+            the dense (N, Z, P, Q, K).
+        in_rows, out_rows: the number of stored rows; by default the number of index entries.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for an index of another dtype or length.
 
@@ -143,13 +143,13 @@ def gather_fprop_view(
 
 
 def _fprop(problem: ConvProblem, a: Memory, b: Memory, d: Memory) -> GemmView:
-    """The view, given where the activation, the filter and the output are stored."""
+    """Return the view, given where the activation, the filter and the output are stored."""
     view = grouped_fprop(problem, a, b, d)
     return view if problem.groups > 1 else without_groups(view)
 
 
 def grouped_fprop(problem: ConvProblem, a: Memory, b: Memory, d: Memory) -> GemmView:
-    """The view with the group as third mode, be it one group."""
+    """Return the view with the group as third mode, even for one group."""
     x = Extents.of(problem)
     N, *voxels, _ = x.output
     modes = x.spatial_modes
@@ -174,7 +174,7 @@ def grouped_fprop(problem: ConvProblem, a: Memory, b: Memory, d: Memory) -> Gemm
 
 
 def filter_in_groups(x: Extents, memory: Memory, digits: tuple[Any, ...]) -> ComposedLayout:
-    """``(k, (c, s, r, t), group)`` of the filter, whose channel has the given digits."""
+    """Return the filter as ``(k, (c, s, r, t), group)``, with the given digits of the channel."""
     assert isinstance(memory.layout, Layout)
     channels = digits, memory.steps(digits)
     operand = filter_operand(x.group_output, x.taps, x.group_input, memory.layout, channels)
@@ -182,7 +182,7 @@ def filter_in_groups(x: Extents, memory: Memory, digits: tuple[Any, ...]) -> Com
 
 
 def without_groups(view: GemmView) -> GemmView:
-    """A view of one problem without its third mode."""
+    """Return a view of one group without its third mode."""
 
     def two_modes(layout: Any) -> ComposedLayout:
         return ComposedLayout(layout.outer, layout.offset, layout.inner[:2])

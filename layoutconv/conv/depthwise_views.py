@@ -1,12 +1,11 @@
-"""Depthwise convolutions: a filter for every channel, so that nothing is summed over channels.
+"""Depthwise convolutions: every channel has its own filters, so nothing is summed over channels.
 
 As grouped convolutions they would be matrix products of one column. Here every element of the
-result is a problem of its own, one row and one column, and the problems run along the channels,
-side by side in memory: a sum over the taps (the voxels, for the filter's gradient) that reads as
-fast as memory does.
+result is a problem of its own, with one row and one column, and the problems run along the
+contiguous channels: a memory-bound sum over the taps (over the voxels, for the filter's gradient).
 
-Each view is that of the grouped convolution with all that is not summed moved into the third mode,
-channels first: ``(Kg, C)`` with ``Kg = K / C`` filters to a channel, or ``C`` where that is one.
+Each view is that of the grouped convolution, with everything that is not summed moved into the
+third mode, channels first: ``(Kg, C)`` with ``Kg = K / C`` filters per channel, or ``C`` if Kg = 1.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from .problem import ConvProblem, checked_problem
 
 Leaves = list[tuple[Any, Any]]  # extents and steps of a mode
 
-_ALL_BUT_CHANNEL = slice(1, None)  # of a group there is one channel, the first leaf
+_ALL_BUT_CHANNEL = slice(1, None)  # drops the first leaf: a group has a single channel
 
 
 @kept_in(VIEWS)
 def depthwise_fprop_view(problem: ConvProblem) -> GemmView:
-    """Forward depthwise convolution: ``k`` are the taps, all else is ``l``.
+    """Forward depthwise convolution: ``k`` runs over the taps, ``l`` over everything else.
 
     The operands of ``execute(view, a, b)`` are contiguous: ``a`` (N, D, H, W, C), ``b`` (K, T, R,
     S, 1), and the result is (N, Z, P, Q, K).
@@ -49,11 +48,11 @@ def depthwise_fprop_view(problem: ConvProblem) -> GemmView:
 
 @kept_in(VIEWS)
 def depthwise_dgrad_views(problem: ConvProblem, *, empty: bool = True) -> tuple[GemmView, ...]:
-    """The gradient of the activation: ``k`` are the filters of a channel and the taps.
+    """The gradient of the activation: ``k`` runs over the filters of a channel and the taps.
 
-    A view per residue of the cells, as of :func:`dgrad_views`. The operands of ``execute(view, a,
-    b, out)``: ``a`` the gradient of the output (N, Z, P, Q, K), ``b`` the filter (K, T, R, S, 1),
-    ``out`` (N, D, H, W, C), all contiguous.
+    There is a view per residue of the cells, as for :func:`dgrad_views`. The operands of
+    ``execute(view, a, b, out)``: ``a`` the gradient of the output (N, Z, P, Q, K), ``b`` the filter
+    (K, T, R, S, 1), ``out`` (N, D, H, W, C), all contiguous.
 
     Raises :class:`~layoutconv.errors.ArgumentError` unless ``problem.groups`` is C.
 
@@ -70,7 +69,7 @@ def depthwise_dgrad_views(problem: ConvProblem, *, empty: bool = True) -> tuple[
 
 @kept_in(VIEWS)
 def depthwise_wgrad_view(problem: ConvProblem) -> GemmView:
-    """The gradient of the filter: ``k`` are the voxels of the output, ``l`` channels and taps.
+    """The gradient of the filter: ``k`` runs over voxels of the output, ``l`` over channels, taps.
 
     The operands of ``execute(view, a, b)`` are contiguous: ``a`` the gradient of the output (N, Z,
     P, Q, K), ``b`` the activation (N, D, H, W, C), and the result is (K, T, R, S, 1).
@@ -94,14 +93,15 @@ def _depthwise(problem: ConvProblem) -> ConvProblem:
 
 
 def _filters(problem: ConvProblem) -> slice:
-    """Return what is kept of the leaf that counts the filters of a channel: not a single one."""
+    """Return a slice that drops the leaf of filters per channel if there is only one."""
     return slice(problem.K == problem.C, None)
 
 
 def _side_by_side(view: GemmView, channels: str, others: str, kept: dict[str, slice]) -> GemmView:
-    """The same products with the leaves of modes ``channels``, then of ``others``, as the mode l.
+    """Return the same products with mode l made of the leaves of modes ``channels``, then
+    ``others``.
 
-    Of the leaves of some modes a part is ``kept``: all others have an extent of 1.
+    ``kept`` selects the leaves to keep of some modes; the dropped ones have an extent of 1.
     """
 
     def leaves(letters: str, layout: Any) -> dict[str, Leaves]:

@@ -1,10 +1,9 @@
 """The gradients of a dense convolution as GEMM views: of its activation, and of its filter.
 
 A cell ``h`` of the activation meets tap ``t`` in voxel ``p`` of the output where ``h + near = p *
-stride + t * dilation``. Read as a map from (voxel, tap) to cells this is im2col, the operand of the
-forward pass and of the filter's gradient. The activation's gradient reads it the other way round,
-from (cell, tap) to voxels, which is affine on every class of cells that are equal modulo the
-stride.
+stride + t * dilation``. As a map from (voxel, tap) to cells this is im2col, the operand of the
+forward pass and of the filter's gradient. The activation's gradient needs the inverse, from (cell,
+tap) to voxels, which is affine on every class of cells that are equal modulo the stride.
 """
 
 from __future__ import annotations
@@ -45,34 +44,35 @@ def dgrad_views(
     Args:
         problem: the forward convolution.
         filter_layout: where ``(k, t, r, s, c)`` of the filter is stored; by default contiguous, as
-            in the forward pass. Kernels read vectors along the sum, over K here: with K the
-            contiguous mode (the filter permuted to (C, T, R, S, K)) they need no transposition.
+            in the forward pass. Kernels read vectors along the sum, here over K: if K is the
+            contiguous mode (the filter permuted to (C, T, R, S, K)), they need no transposition.
         activation_layout, output_layout: where the gradients of the activation and of the output
-            are stored, all three layouts as :func:`fprop_view` takes them.
-        side_by_side: spatial modes, of dilation 1, whose residues are columns of one view.
-        alike: others whose residues are columns of one view if they have equally many taps: of at
-            most two views, and of one where the stride divides the taps.
-        images_first: rows run over the images first, then over the cells of one: neighbouring rows
-            then lack the same taps, those that fall outside the output, and a tile can skip them.
-        empty: also the views of residues that no tap reaches; of a stride far beyond the filter
-            they are by far the most.
+            are stored; all three layouts are as for :func:`fprop_view`.
+        side_by_side: spatial modes of dilation 1 whose residues (stride phases) become columns of
+            one view.
+        alike: other modes whose residues become columns of one view if they have equally many taps:
+            at most two views per mode, and one if the stride divides the taps.
+        images_first: rows run over the images first, then over the cells of an image: neighbouring
+            rows then lack the same taps, those outside the output, and a tile can skip them.
+        empty: include the views of residues that no tap reaches; with a stride far beyond the
+            filter, most residues are such.
 
     ``logical_divide`` of a spatial mode by the stride, ``(stride, H / stride):(1, stride)``, has a
-    slice of cells per residue; the taps that reach one are ``stride / gcd(stride, dilation)``
-    apart. No product with a zero between voxels is formed. Every view writes its own cells of
-    one result, and together they write all, if not without those that are ``empty``: a residue that
-    no tap reaches is a view with ``k`` = 0. Residues come in the order of memory.
+    slice of cells per residue; the taps that reach it are ``stride / gcd(stride, dilation)`` apart.
+    No product with a zero between voxels is formed. Every view writes its own cells of one result,
+    and together they write all of it, unless views are left out with ``empty=False``: a residue
+    that no tap reaches is a view with ``k`` = 0. Residues come in the order of memory.
 
-    Residues ``side_by_side`` share the rows that they read: an M x N tile of few channels reads as
-    much for half the products. A residue whose taps are fewer than another's then has taps outside
-    the filter, which read zero: 4 products for 3 with 3 taps and a stride of 2. Those that are
-    ``alike`` have none: rows begin at the cells that the first ``stride`` taps reach from a voxel,
-    outside of the activation by the padding. Columns of one channel read one entry of a bias: a
-    stride of 0 in the view's ``columns``.
+    Residues ``side_by_side`` share the rows that they read: without this, an M x N tile of few
+    channels reads as much for half the products. A residue with fewer taps than another then has
+    taps outside the filter, which read zero: 4 products for 3 with 3 taps and a stride of 2.
+    Residues that are ``alike`` have no such taps: rows begin at the cells that the first ``stride``
+    taps reach from a voxel, which the padding may put outside the activation. Columns of one
+    channel read the same entry of a bias: a stride of 0 in the view's ``columns``.
 
-    With as many taps as the stride and no padding, a gradient whose residues are alike is one
-    product of matrices. Where the stride divides taps and extents D is folded by it: no bound is
-    left to be checked.
+    With as many taps as the stride and no padding, a gradient whose residues are alike is one plain
+    matrix product. If the stride divides taps and extents, D is folded by it, and no bounds are
+    left to check.
 
     A transposed convolution is these views of :meth:`ConvProblem.transposed`.
 
@@ -112,7 +112,7 @@ def dgrad_views(
 
 
 def _undilated(name: str, modes: Any, problem: ConvProblem) -> tuple[int, ...]:
-    """Spatial modes of a problem, of dilation 1."""
+    """Return spatial modes, after checking that they exist and have dilation 1."""
     found = tuple(modes) if are_several(modes) else (modes,)
     for mode in found:
         whole = isinstance(mode, Integral) and not isinstance(mode, bool)
@@ -125,7 +125,7 @@ def _undilated(name: str, modes: Any, problem: ConvProblem) -> tuple[int, ...]:
 def grouped_dgrad(
     problem: ConvProblem, x: Memory, w: Memory, y: Memory, empty: bool = True
 ) -> Iterator[GemmView]:
-    """The views of all residues with the group as third mode, be it one group."""
+    """Yield the views of all residues with the group as third mode, even for one group."""
     residues = [_residues(problem, mode, empty) for mode in range(problem.rank)]
     for classes in product(*residues):
         yield _dgrad(problem, (x, w, y), classes)
@@ -146,7 +146,7 @@ def wgrad_view(
     Neither operand is contiguous along the sum: ``a`` is along GEMM-M, ``b`` along GEMM-N.
 
     The layouts say where the activation, the gradient of the filter and that of the output are
-    stored, as :func:`fprop_view` takes them.
+    stored, as for :func:`fprop_view`.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for layouts of another shape.
 
@@ -161,7 +161,7 @@ def wgrad_view(
 
 
 def grouped_wgrad(problem: ConvProblem, x: Memory, w: Memory, y: Memory) -> GemmView:
-    """The view with the group as third mode, be it one group."""
+    """Return the view with the group as third mode, even for one group."""
     extents = Extents.of(problem)
     N, *voxels, _ = extents.output
     modes = extents.spatial_modes
@@ -200,14 +200,14 @@ class _Residue(NamedTuple):
     tap_step: int
     voxel: int  # where the first cell meets the first tap
     voxel_step: int
-    residues: int = 1  # that are side by side, each a cell and a tap further
+    residues: int = 1  # concatenated along N, each a cell and a tap further
 
 
 def _together(problem: ConvProblem, mode: int) -> _Residue:
-    """All cells of a spatial mode as one class: its stride phases, concatenated along N.
+    """Return all cells of a spatial mode as one class: its stride phases, concatenated along N.
 
-    Tap ``tap + residue + j * stride`` is met in voxel ``voxel + i - j``, for every ``j`` for which
-    there is such a tap for some residue.
+    The i-th cell of a residue meets tap ``tap + residue + j * stride`` in voxel ``voxel + i - j``,
+    for every ``j`` for which some residue has such a tap.
     """
     stride, near = problem.stride[mode], problem.padding[mode][0]
     last = (stride - 1 + near) // stride
@@ -226,11 +226,11 @@ def _together(problem: ConvProblem, mode: int) -> _Residue:
 
 
 def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue]:
-    """The classes of all residues that have equally many taps: those of one tap more, the others.
+    """Return the classes of residues with equally many taps: those with one tap more, the others.
 
-    Cells count from the one that tap 0 reaches from the first voxels, at or before the first cell:
-    ``near % stride`` cells of the padding may be among them. Residue ``r`` has the taps ``r + j *
-    stride``, in voxel ``voxel + i - j``.
+    Cells count from one that tap 0 reaches from a voxel, at or before the first cell: up to
+    ``near % stride`` cells of the padding are among them. Residue ``r`` meets the taps ``r + j *
+    stride`` in voxel ``voxel + i - j``.
     """
     stride, near = problem.stride[mode], problem.padding[mode][0]
     before, (least, more) = near % stride, divmod(problem.taps[mode], stride)
@@ -256,7 +256,7 @@ def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue
 
 
 class Class(NamedTuple):
-    """Cells of a residue, residues that are columns of a view, taps of each."""
+    """Cells per residue, residues concatenated in a view, and taps per residue."""
 
     cells: int
     residues: int
@@ -266,7 +266,7 @@ class Class(NamedTuple):
 def classes_of(
     problem: ConvProblem, mode: int, *, alike: bool = False, empty: bool = False
 ) -> list[Class]:
-    """The classes along a spatial mode: of each residue, or of those that are ``alike``.
+    """Return the classes along a spatial mode: one per residue, or per set of ``alike`` residues.
 
     >>> classes_of(ConvProblem((1, 8, 1), (1, 3), stride=2, padding=1), 0)
     [Class(cells=4, residues=1, taps=1), Class(cells=4, residues=1, taps=2)]
@@ -278,7 +278,7 @@ def classes_of(
 
 
 def reached_residues(problem: ConvProblem, mode: int) -> list[int]:
-    """The residues of a spatial mode's cells, modulo the stride, that some tap reaches.
+    """Return the residues, modulo the stride, of a spatial mode's cells that some tap reaches.
 
     >>> reached_residues(ConvProblem((1, 9, 1), (1, 2), stride=4, padding=1), 0)
     [0, 3]
@@ -290,7 +290,7 @@ def reached_residues(problem: ConvProblem, mode: int) -> list[int]:
 
 
 def _residues(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue]:
-    """The classes of cells of a spatial mode, those without cells left out."""
+    """Return the classes of cells of a spatial mode, except those without cells."""
     extent, filter_extent = problem.spatial[mode], problem.taps[mode]
     stride, dilation = problem.stride[mode], problem.dilation[mode]
     near, _ = problem.padding[mode]
@@ -327,7 +327,7 @@ def _dgrad(
     classes: tuple[_Residue, ...],
     images_first: bool = False,
 ) -> GemmView:
-    """The view of the cells that belong to one class in every spatial mode."""
+    """Return the view of the cells that belong to the given class in every spatial mode."""
     (x, w, y), extents = stored, Extents.of(problem)
     N, groups = extents.input[0], extents.groups
     filters, filter_group = y.split(extents.group_output, groups)
@@ -337,7 +337,7 @@ def _dgrad(
     reached: tuple[Any, ...] = tuple(c.taps for _, c in by_mode)
     back = tuple(-c.voxel_step * E(i) for i, c in by_mode)
     taps = tuple(c.tap_step * E(i) for i, c in by_mode)
-    if not all(reached):  # an empty sum, of no tap in no mode
+    if not all(reached):  # an empty sum: some mode has no tap
         reached, back, taps = (runtime(0, "no_taps"),), back[:1], taps[:1]
     rows = [(c.cells, problem.stride[i - 1] * E(i), E(i)) for i, c in by_mode]
     rows.insert(0 if images_first else len(rows), (N, E(0), E(0)))
@@ -384,11 +384,10 @@ def _columns(extents: Extents, classes: tuple[_Residue, ...]) -> Layout | None:
 
 
 def _folded(problem: ConvProblem, d: ComposedLayout, classes: tuple[_Residue, ...]) -> Any:
-    """D behind ``logical_divide`` by the stride of the modes whose residues are side by side.
+    """Return D after ``logical_divide`` by the stride of the modes with concatenated residues.
 
-    A row then moves a mode of its own, that of whole strides, and a column another, so that nothing
-    has to be compared with bounds. Where the stride divides all of them, and their taps; else D as
-    it is.
+    A row then moves one mode, of whole strides, and a column another, so the kernel need not check
+    bounds. This requires that the stride divides these modes and their taps; else D stays as it is.
     """
     apart = {i: c for i, c in enumerate(classes, start=1) if c.residues > 1}
     whole = all(

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 def k_major_view(view: GemmView) -> GemmView:
     """Return the view of a K-major filter: the first mode of B is contiguous, the last slowest.
 
-    B is a filter (K, T, R, S, C) behind any chain of maps; these, A and D stay. The result computes
-    with ``k_major_filter(w)`` what ``view`` computes with ``w``. It is made once and kept with
+    B is a filter (K, T, R, S, C) behind any chain of maps; the maps, A and D stay. The result
+    computes with ``k_major_filter(w)`` what ``view`` computes with ``w``. It is cached with
     ``view``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` where B is memory without a map to it, so that
-    the strides of memory are those of the view.
+    Raises :class:`~layoutconv.errors.ArgumentError` if B has no map to memory, so that the strides
+    of memory are those of the view.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> [view] = dgrad_views(ConvProblem((2, 8, 8, 16), (32, 3, 5), padding=1))
@@ -47,15 +47,15 @@ def k_major_view(view: GemmView) -> GemmView:
 
 
 def k_major_filter(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-    """A copy of a filter ``w``, (K, T, R, S, C / groups), whose memory is (C / groups, T, R, S, K).
+    """Copy a filter ``w``, (K, T, R, S, C / groups), to memory ordered as (C / groups, T, R, S, K).
 
-    Shape and dtype stay: the copy is the B that a view of :func:`k_major_view` takes. It is one
+    Shape and dtype stay: the copy is the B of a view from :func:`k_major_view`. Making it takes one
     launch on torch's current stream.
 
     Args:
         w: a filter of 1 to 4 spatial modes, or another tensor of two modes or more.
-        shape: that of the filter, if ``w`` is one in torch's order of modes, (K, C / groups, T, R,
-            S): its memory is then taken for that of a contiguous tensor of this shape.
+        shape: the filter's shape, if ``w`` has torch's order of modes, (K, C / groups, T, R, S):
+            the memory of ``w`` is then read as a contiguous tensor of this shape.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for fewer than two modes.
 
@@ -74,14 +74,14 @@ def k_major_filter(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
 
 
 def k_major_strides(shape: Sequence[Any]) -> tuple[Any, ...]:
-    """Strides of a contiguous tensor whose first mode and whose last are exchanged."""
+    """Return the strides of a contiguous tensor with its first and last modes exchanged."""
     first, *between, last = shape
     slowest, *strides, unit = row_major((last, *between, first)).stride
     return (unit, *strides, slowest)
 
 
 def _stored_k_major(layout: OperandLayout) -> OperandLayout:
-    """The chain of maps, with other strides in its last."""
+    """Return the chain of maps with K-major strides in its last."""
     if isinstance(layout, ComposedLayout):
         return ComposedLayout(_stored_k_major(layout.outer), layout.offset, layout.inner)
     return Layout(layout.shape, k_major_strides(layout.shape))

@@ -1,14 +1,14 @@
-"""The gradient of a filter from K-major operands: copies in which voxels run fastest.
+"""Wgrad from K-major operands: copies in which voxels run fastest.
 
-It is a sum over voxels, across the memory of both operands (N, D, H, W, C). Hopper's instructions
-read 16-bit data either way, but 32-bit data along the sum alone. So each operand is copied once, to
-a row of voxels for every channel, and what is left is a product of matrices, K-major as those of
-the forward pass are.
+Wgrad sums over voxels, the strided direction in both operands (N, D, H, W, C). Hopper's ``wgmma``
+reads 16-bit operands in either order, but 32-bit operands only along the sum. So each operand is
+copied once, to a row of voxels per channel. The rest is a matrix product of K-major operands, as in
+the forward pass.
 
-Taps are rows as well. Along W a row starts anywhere, and TMA wants whole vectors: each tap has a
-copy of its own, in which the stride is gone, too. Along H and D a tap may be the same row some
-lines further on (*windowed*): lines are then as far apart in both operands, with the padding
-between them, of which neighbouring images share the zeros.
+Taps are rows as well. Along W a tap's row would start at any element, but TMA needs whole vectors:
+each tap gets a copy of its own, which also absorbs the stride. Along H and D a tap may be the same
+row some lines further on (*windowed*). Lines then have the same pitch in both operands, with the
+padding between them, and neighbouring images share these zeros.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class VoxelRows(NamedTuple):
     """Rows over the voxels of a tensor (N, D, H, W, C), for each of its channels and each tap.
 
     Position ``((n * D' + d) * H' + h) * W' + w`` of a ``grid`` (D', H', W') is the element at
-    ``start + step * (d, h, w) + apart * tap`` of image ``n``, or 0 where there is none; rows are
-    filled with zeros up to their ``length``. They lie channel by channel, of each the ``taps``,
-    those along W fastest.
+    ``start + step * (d, h, w) + apart * tap`` of image ``n``, or 0 out of bounds; rows are filled
+    with zeros up to their ``length``. They lie channel by channel, then tap by tap, taps along W
+    fastest.
     """
 
     source: tuple[int, int, int, int, int]
@@ -51,13 +51,13 @@ class VoxelRows(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """All of them, one behind the other: what a kernel takes."""
+        """All integers in a flat tuple, the kernel's arguments."""
         modes = self.source, self.grid, self.taps, self.start, self.step, self.apart
         return (*(number for mode in modes for number in mode), self.length)
 
     @property
     def size(self) -> int:
-        """Return how many elements the rows have."""
+        """The number of elements of all rows."""
         return prod(self.shape)
 
 
@@ -65,10 +65,10 @@ class KMajorWgrad(NamedTuple):
     """The gradient of a filter as a product of K-major copies.
 
     Args:
-        view: its A are ``a``, rows of the gradient of the output, its B ``b``, rows of the
-            activation; it writes the gradient of the filter (K, T, R, S, C), or (K, T, S * R, C)
-            where more modes than W have copies.
-        a, b: how the operands are copied.
+        view: its A is ``a``, rows of the gradient of the output; its B is ``b``, rows of the
+            activation. It writes the gradient of the filter (K, T, R, S, C), or (K, T, S * R, C)
+            if more modes than W have copied taps.
+        a, b: how to copy the operands.
     """
 
     view: GemmView
@@ -77,9 +77,9 @@ class KMajorWgrad(NamedTuple):
 
 
 def k_major_wgrads(problem: ConvProblem) -> Iterator[KMajorWgrad]:
-    """Yield the ways to have taps along W, along H, or along D as copies, and others windowed.
+    """Yield the ways to copy taps along W, then also H, then also D, with the others windowed.
 
-    None for groups, or channels that are no whole vectors.
+    Nothing for groups, or for channels that are no whole vectors.
 
     >>> for found in k_major_wgrads(ConvProblem((2, 8, 8, 16), (32, 3, 3), padding=1)):
     ...     print(found.view.b.inner, found.b.shape, found.b.grid)
@@ -97,7 +97,7 @@ def k_major_wgrads(problem: ConvProblem) -> Iterator[KMajorWgrad]:
 
 
 def _k_major(problem: ConvProblem, windowed: tuple[int, ...]) -> KMajorWgrad:
-    """The product with the taps of some modes ``windowed``, fastest first."""
+    """Return the product with the taps of the modes ``windowed``, fastest first."""
     rank = problem.rank
     cells = list(problem.output_spatial)
     for mode in windowed:
@@ -126,7 +126,7 @@ def _k_major(problem: ConvProblem, windowed: tuple[int, ...]) -> KMajorWgrad:
 
 
 class Window(NamedTuple):
-    """Taps of a mode that are windowed: how many, their letter, how many elements apart."""
+    """Windowed taps of a mode: their number, letter, and distance in elements."""
 
     taps: int
     letter: str
@@ -134,12 +134,12 @@ class Window(NamedTuple):
 
 
 def _view(problem: ConvProblem, y: VoxelRows, x: VoxelRows, windows: list[Window]) -> GemmView:
-    """The product of the rows of both operands."""
+    """Return the product of the rows of both operands."""
     K, C, one = static(problem.K, "K"), static(problem.C, "C"), runtime(1, "one")
     lines, length = runtime(y.length // RUN, "J"), RUN * runtime(x.length // RUN, "X")
     terms, own = RUN * lines, "".join(of for of, n in zip("TRS", x.taps, strict=True) if n > 1)
     taps = [static(x.shape[1], own)] if own else []
-    # Rows of B, fastest first, and how far apart they lie.
+    # Rows of B, fastest first, and their pitches.
     apart = [prod(taps) * length, *(length for _ in taps)]
     for of in windows:
         taps.append(static(of.taps, of.letter))
@@ -170,7 +170,7 @@ def _view(problem: ConvProblem, y: VoxelRows, x: VoxelRows, windows: list[Window
 
 
 def _units(first: int, last: int) -> tuple[Any, ...]:
-    """Unit steps of modes, down to the last."""
+    """Return unit steps of the modes from ``first`` down to ``last``."""
     return tuple(E(mode) for mode in range(first, last - 1, -1))
 
 
@@ -179,12 +179,12 @@ def _rounded(number: int, unit: int) -> int:
 
 
 def _triple(modes: Sequence[int], fill: int = 1) -> Triple:
-    """Numbers of 1 to 3 spatial modes as of three."""
+    """Return the numbers of 1 to 3 spatial modes, extended to three with ``fill``."""
     d, h, w = [fill] * (3 - len(modes)) + list(modes)
     return d, h, w
 
 
 def _five(extents: tuple[int, ...]) -> tuple[int, int, int, int, int]:
-    """(N, \\*spatial, C) with three spatial modes."""
+    """Return (N, \\*spatial, C) with three spatial modes."""
     first, *spatial, channels = extents
     return (first, *_triple(spatial), channels)

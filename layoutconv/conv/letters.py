@@ -11,8 +11,8 @@ from .problem import ConvProblem, checked_problem
 class Extents(NamedTuple):
     """The extents of a problem under their letters, in the order of memory.
 
-    ``C`` and ``K`` are the channels of all ``groups``, ``Cg`` and ``Kg`` those of one. One channel
-    to a group has no letter, and the groups are then the channels: ``C``.
+    ``C`` and ``K`` are the channels of all ``groups``, ``Cg`` and ``Kg`` those of one group. A
+    single channel per group has no letter, and if there are C groups, their letter is ``C``.
     """
 
     input: tuple[Any, ...]
@@ -47,7 +47,7 @@ class Extents(NamedTuple):
 
     @property
     def filter(self) -> tuple[Any, ...]:
-        """``(K, T, R, S, C)`` of the stored filter, C being the channels of a group."""
+        """``(K, T, R, S, C)`` of the stored filter, where C is the channels of a group."""
         return (self.output[-1], *self.taps, self.group_input)
 
     @property

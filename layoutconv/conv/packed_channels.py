@@ -1,8 +1,8 @@
-"""Packed channels: few channels are copied once, so that kernels read longer vectors of them.
+"""Packed channels: copy few channels once, so that kernels read longer vectors.
 
-Three channels of fp16 are read one number at a time. Copied to four, or with all taps along W of a
-voxel next to each other, they are vectors of 8 or 16 bytes, and fewer of them. The padding is zeros
-in the activation and in the filter, so that no infinity is multiplied by a zero that the
+Kernels read three channels of fp16 one number at a time. Copied to four channels, or with all taps
+along W of a voxel next to each other, they form vectors of 8 or 16 bytes, so there are fewer loads.
+The padding is zero in both the activation and the filter, so no infinity meets a zero that the
 convolution does not have.
 """
 
@@ -16,10 +16,10 @@ from .problem import ConvProblem
 
 
 class LinePacking(NamedTuple):
-    """Lines of memory that are copied position by position.
+    """Lines of memory to copy position by position.
 
-    Of a line of ``length`` elements, position ``p`` gets the ``used`` ones from ``start + p *
-    step`` on, those that there are, and zeros up to its ``width``.
+    From a line of ``length`` elements, position ``p`` gets the ``used`` elements from ``start + p *
+    step`` on, zeros where these are out of the line, and zeros up to its ``width``.
     """
 
     length: int
@@ -31,7 +31,7 @@ class LinePacking(NamedTuple):
 
     @classmethod
     def resized(cls, used: int, width: int) -> LinePacking:
-        """Lines of another length: longer by zeros, or shorter.
+        """Return the packing that extends lines with zeros, or shortens them.
 
         >>> LinePacking.resized(3, 4)
         LinePacking(length=3, positions=1, step=0, start=0, used=3, width=4)
@@ -39,15 +39,15 @@ class LinePacking(NamedTuple):
         return cls(used, 1, 0, 0, min(used, width), width)
 
     def elements(self, read: int) -> int:
-        """Return how many elements are written for so many that are read."""
+        """Return the number of elements written when ``read`` elements are read."""
         return read // self.length * self.positions * self.width
 
 
 class PackedProblem(NamedTuple):
     """A convolution of packed operands, with the same output.
 
-    ``activation`` and ``filter`` say how lines of them are packed; None for memory as it is, which
-    only has another shape. ``unpacked``: how lines of the filter's gradient are shortened.
+    ``activation`` and ``filter`` say how to pack their lines; None if memory stays, in another
+    shape. ``unpacked`` says how to shorten lines of the filter's gradient.
     """
 
     problem: ConvProblem
@@ -57,7 +57,7 @@ class PackedProblem(NamedTuple):
 
 
 def with_channels(problem: ConvProblem, channels: int) -> PackedProblem:
-    """The convolution of an activation with more channels, zeros.
+    """Return the convolution with zero channels added to the activation, ``channels`` in all.
 
     >>> found = with_channels(ConvProblem((2, 8, 8, 3), (64, 3, 3), padding=1), 4)
     >>> found.problem.activation, found.activation.width, found.unpacked.width
@@ -72,9 +72,9 @@ def with_channels(problem: ConvProblem, channels: int) -> PackedProblem:
 
 
 def with_taps_as_channels(problem: ConvProblem, channels: int) -> PackedProblem:
-    """The convolution of an activation that has, for each voxel along W, all taps as channels.
+    """Return the convolution of an activation whose channels hold all taps along W of a voxel.
 
-    ``channels``, at least taps times C. The dilation along W is 1.
+    ``channels`` is at least taps times C. The dilation along W is 1.
 
     >>> found = with_taps_as_channels(ConvProblem((2, 8, 9, 3), (64, 3, 3), 2, 1), 16)
     >>> found.problem.activation, found.problem.taps, found.problem.stride
@@ -93,7 +93,7 @@ def with_taps_as_channels(problem: ConvProblem, channels: int) -> PackedProblem:
 
 
 def _without_taps(problem: ConvProblem, cells: int, channels: int) -> ConvProblem:
-    """With one tap along W, of so many cells of so many channels."""
+    """Return the problem with one tap along W, and ``cells`` cells of ``channels`` channels."""
     return ConvProblem(
         (problem.N, *problem.spatial[:-1], cells, channels),
         (*problem.filter[:-1], 1),
@@ -104,12 +104,12 @@ def _without_taps(problem: ConvProblem, cells: int, channels: int) -> ConvProble
 
 
 def packings(problem: ConvProblem, vector: int, line: int, least: int) -> Iterator[PackedProblem]:
-    """Yield ways to pack the channels of an activation that are no multiple of a vector.
+    """Yield ways to pack the channels of an activation, if they are no multiple of a vector.
 
     Args:
-        vector: elements of 16 bytes.
-        line: channels that TMA takes a multiple of.
-        least: elements of the shortest vector that is copied asynchronously.
+        vector: elements in 16 bytes.
+        line: channels that TMA needs a multiple of.
+        least: elements of the shortest vector that cp.async copies.
 
     >>> stem = ConvProblem((2, 224, 224, 3), (64, 7, 7), 2, 3)
     >>> [found.problem.activation[-2:] for found in packings(stem, 8, 32, 2)]
@@ -129,15 +129,15 @@ def packings(problem: ConvProblem, vector: int, line: int, least: int) -> Iterat
 
 
 def exchanged(problem: ConvProblem) -> ConvProblem | None:
-    """The convolution whose filter's gradient is this one's with its taps reversed, K and C
-    exchanged: its activation is the gradient of the output, its output the activation.
+    """Return the convolution whose wgrad is this one's with reversed taps and K and C exchanged:
+    its activation is the gradient of the output, its output the activation.
 
-    A sum over cells of the activation then, of which each is read once, and of few output channels
-    at all taps. None with strides, groups, or padding beyond the filter.
+    That wgrad sums over cells of the activation, reads each cell once, and reads the few output
+    channels at all taps. None with strides, groups, or padding beyond the filter.
 
-    Zeros of the padding are products of the other operand: an infinity at the border makes other
-    elements of the gradient NaN, of which some are infinite or NaN either way, and one in the
-    output's gradient meets none.
+    Padding zeros now multiply the other operand. An infinity at the border of the activation makes
+    other elements of the gradient NaN (some are infinite or NaN in either form); an infinity in the
+    output's gradient meets no zeros.
 
     >>> head = ConvProblem((2, 8, 8, 96), (3, 3, 3), padding=1)
     >>> exchanged(head).activation, exchanged(head).output

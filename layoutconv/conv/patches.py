@@ -1,9 +1,9 @@
-"""Cells that one window alone takes, along W, as channels of one cell: a patch embedding.
+"""Patches: non-overlapping windows along W, read as one cell with more channels (patch embedding).
 
-Where the stride is the window and nothing is padded, the ``s`` cells of a window lie side by side
-in memory, (N, D, H, W / s, s * C), and so do the filter's taps, (K, T, R, 1, s * C). Read so, the
-convolution has a stride of 1 along W and one tap: three channels of 16 cells are 48 elements in one
-piece, in all three passes, and a transposed convolution has no residues there.
+If the stride equals the window and nothing is padded, the ``s`` cells of a window are contiguous,
+(N, D, H, W / s, s * C), and so are the filter's taps, (K, T, R, 1, s * C). Read this way, the
+convolution has a stride of 1 along W and one tap: three channels of 16 cells are 48 contiguous
+elements in all three passes, and a transposed convolution has no stride phases along W.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Patches(NamedTuple):
 
 
 def patches_of(problem: ConvProblem) -> Patches:
-    """The problem on whole windows along W, of one tap there; itself, of one cell, without them.
+    """Return the problem on whole windows along W, with one tap there; else the problem itself.
 
-    Its operands are those of the problem in other shapes: the activation (N, D, H, W / s, s * C),
-    the filter (K, T, R, 1, s * C), the output as it was.
+    Its operands are the same memory in other shapes: the activation (N, D, H, W / s, s * C), the
+    filter (K, T, R, 1, s * C), and the output unchanged.
 
     >>> patches = patches_of(ConvProblem((8, 224, 224, 3), (768, 16, 16), stride=16))
     >>> patches.problem.activation, patches.problem.filter, patches.cells

@@ -1,8 +1,9 @@
 """Pointwise convolutions as plain GEMMs: the pixels of all images are the rows of one matrix.
 
-With one tap, a stride of 1 and no padding, a pixel of the output reads that pixel of the input
-alone, and channels-last memory is a matrix (M, C) whose rows are the M pixels. Read so, no row is
-divided into coordinates, TMA tiled loads A as it does B, and one kernel serves images of any shape.
+With one tap, a stride of 1 and no padding, a pixel of the output reads only that pixel of the
+input, and channels-last memory is a matrix (M, C) whose rows are the M pixels. So rows need no
+division into coordinates, TMA tiled loads A as it does B, and one kernel serves images of any
+shape.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .problem import ConvProblem
 def is_pointwise(problem: ConvProblem) -> bool:
     """Return whether a pixel of the output reads the same pixel of the input, and no other.
 
-    False without pixels, of which nothing is read.
+    False if there are no pixels.
 
     >>> is_pointwise(ConvProblem((2, 8, 8, 16), (32, 1, 1)))
     True
@@ -43,8 +44,8 @@ def is_pointwise(problem: ConvProblem) -> bool:
 def pointwise_fprop_view(problem: ConvProblem) -> GemmView:
     """The forward pass of a problem that :func:`is_pointwise`, over the memory of ``fprop_view``'s.
 
-    Modes of memory stay as many as they were, as a kernel's argument has so many; the pixels are
-    all in the last of the spatial ones.
+    D's memory keeps its number of modes, which a kernel's argument fixes; all pixels are in the
+    last spatial one.
 
     >>> print(pointwise_fprop_view(ConvProblem((2, 8, 8, 16), (32, 1, 1))))
     A: (M,C):(C,1) o 0 o (M,C):(1@0,1@1)
@@ -82,7 +83,7 @@ def pointwise_wgrad_view(problem: ConvProblem) -> GemmView:
 
 
 def _matrix(problem: ConvProblem, channels: Any, further: int = 0) -> ComposedLayout:
-    """(M, channels) of memory with so many ``further`` modes, of extent 1."""
+    """Return (M, channels), over memory with ``further`` leading modes of extent 1."""
     pixels = runtime(prod(problem.output[:-1]), "M")
     shape = pixels, channels
     domain = Layout(shape, (E(further), E(further + 1)))

@@ -1,4 +1,4 @@
-"""``ConvProblem``: the numbers that determine a dense convolution, checked once."""
+"""``ConvProblem``: the numbers that define a dense convolution, checked once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ConvProblem:
         filter: ``(K, T, R, S)``, ``(K, R, S)`` or ``(K, S)``.
         stride, dilation: one positive int per spatial mode; a single int, or a sequence of one,
             stands for all modes.
-        padding: a ``(near, far)`` pair per spatial mode, in cells, zeros; an int stands for both
-            sides, and a single int for all modes. It may exceed the filter. Where the far one is
-            negative, no window reads so many cells at that end.
-        groups: into how many the channels are divided, C and K alike: filters of a group read the
-            channels of that group alone. ``groups = C`` is a depthwise convolution.
+        padding: a ``(near, far)`` pair of zero-padded cells per spatial mode; an int stands for
+            both sides, and a single int for all modes. It may exceed the filter. A negative ``far``
+            is a number of cells at that end that no window reads.
+        groups: the number of groups that C and K are divided into: filters of a group read only the
+            channels of that group. ``groups = C`` is a depthwise convolution.
 
-    A filter that is larger than the padded input is refused, as torch does: an output extent of 0
-        is more often a mistake in a network than a wish, and no layout has an extent below 0.
+    A filter larger than the padded input is refused, as torch does: an output extent of 0 is more
+        often a mistake in a network than intended, and no layout has an extent below 0.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
 
@@ -93,26 +93,27 @@ class ConvProblem:
         dilation: Ints = 1,
         groups: int = 1,
     ) -> ConvProblem:
-        """The convolution whose gradient a transposed convolution is: the roles are exchanged.
+        """Return the convolution whose dgrad is a transposed convolution: the roles are exchanged.
 
-        The transposed convolution is ``dgrad_views`` of the problem, the gradient of its input
-        ``fprop_view``, and that of its filter ``wgrad_view`` with the input for the gradient of the
+        The transposed convolution is ``dgrad_views`` of the problem. The gradient of its input is
+        ``fprop_view``, and that of its filter ``wgrad_view`` with the input as the gradient of the
         output.
 
         Args:
-            activation: extents of what is put in, ``(N, D, H, W, K)``: the problem's output.
-            filter: ``(C, T, R, S)``, where C are the channels that come out of each group: of all
-                of them the problem has ``C * groups``. A weight of torch's transposed convolutions,
-                (K, C, T, R, S), is the stored filter (K, T, R, S, C) with that mode moved to the
-                end.
-            output_padding: cells that are added to the far side of what comes out, one int or one
-                per spatial mode; below the stride or the dilation, or taken from the far padding.
+            activation: extents of the transposed convolution's input, ``(N, D, H, W, K)``: the
+                problem's output.
+            filter: ``(C, T, R, S)``, where C is the output channels per group: the problem has
+                ``C * groups`` channels. A weight of torch's transposed convolutions, (K, C, T, R,
+                S), is the stored filter (K, T, R, S, C) with C moved to the end.
+            output_padding: cells added at the far side of the transposed convolution's output, one
+                int or one per spatial mode; below the stride or the dilation, or taken from the far
+                padding.
             groups: a divisor of K.
 
-        What comes out has ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 +
-        output_padding`` cells.
+        Its output has ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 + output_padding``
+        cells.
 
-        Raises :class:`~layoutconv.errors.ArgumentError`, also where nothing would come out.
+        Raises :class:`~layoutconv.errors.ArgumentError`, also if that output would be empty.
 
         >>> p = ConvProblem.transposed((1, 4, 4, 32), (16, 3, 3), 2, 1, output_padding=1)
         >>> p.activation, p.filter, p.output
@@ -141,7 +142,7 @@ class ConvProblem:
 
     @property
     def rank(self) -> int:
-        """Return how many spatial modes there are."""
+        """The number of spatial modes."""
         return len(self.activation) - 2
 
     @property
@@ -178,7 +179,7 @@ class ConvProblem:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """Return how many cells the dilated filter covers in each spatial mode."""
+        """Cells that the dilated filter covers in each spatial mode."""
         return tuple(d * (t - 1) + 1 for d, t in zip(self.dilation, self.taps, strict=True))
 
     @property
@@ -198,10 +199,10 @@ class ConvProblem:
 def transposed_mode(
     extent: int, taps: int, stride: int, dilation: int, padding: tuple[int, int], extra: int
 ) -> tuple[int, tuple[int, int]]:
-    """Cells that come out of a spatial mode of a transposed convolution, and the problem's padding.
+    """Return a transposed convolution's output cells in a spatial mode, and the problem's padding.
 
-    Whole strides of the output padding ``extra`` make the problem's far padding smaller, below 0
-    where they exceed it; what is left of it are cells at the far side that no window covers.
+    Whole strides of the output padding ``extra`` reduce the problem's far padding, below 0 if they
+    exceed it; the remaining cells lie at the far side, where no window covers them.
     """
     near, far = padding
     whole = extra // stride * stride
@@ -218,14 +219,14 @@ def transposed_mode(
 
 
 def checked_problem(problem: Any) -> ConvProblem:
-    """The problem; raises ``ArgumentTypeError`` for what is none."""
+    """Return the problem; raise ``ArgumentTypeError`` unless it is a ``ConvProblem``."""
     if not isinstance(problem, ConvProblem):
         raise ArgumentTypeError("problem", "a ConvProblem", type(problem).__name__)
     return problem
 
 
 def _rank(activation: Sequence[int], filter: Sequence[int]) -> int:
-    """The number of spatial modes."""
+    """Return the number of spatial modes, after checking the extents of both tensors."""
     for name, extents in (("activation", activation), ("filter", filter)):
         if not are_several(extents) or not hasattr(extents, "__len__"):
             raise ArgumentTypeError(name, "integers", repr(extents))
@@ -244,7 +245,7 @@ def _int(name: str, value: Any, least: int | None, what: str = "every extent") -
         number = as_int(value)
     except TypeError:
         raise ArgumentTypeError(name, "integers", repr(value)) from None
-    if isinstance(value, bool):  # which torch refuses, too
+    if isinstance(value, bool):  # torch refuses these, too
         raise ArgumentTypeError(name, "integers", repr(value))
     if least is not None and number < least:
         raise ArgumentError(name, f"{what} >= {least}", number)
@@ -254,7 +255,7 @@ def _int(name: str, value: Any, least: int | None, what: str = "every extent") -
 
 
 def _entries(name: str, value: Any, rank: int, kind: str) -> Sequence[Any]:
-    """``value`` once per spatial mode; one entry alone stands for all, as in torch."""
+    """Return ``value`` once per spatial mode; a single entry stands for all, as in torch."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return [value] * rank
     if len(value) == 1:
@@ -265,7 +266,7 @@ def _entries(name: str, value: Any, rank: int, kind: str) -> Sequence[Any]:
 
 
 def per_mode(name: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...]:
-    """An argument that is one int for all spatial modes, or one for each."""
+    """Return an argument per spatial mode, given as one int for all or as one for each."""
     entries = _entries(name, value, rank, "ints")
     return tuple(_int(name, entry, least, "every entry") for entry in entries)
 
@@ -273,7 +274,7 @@ def per_mode(name: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...
 def padding_pairs(
     padding: Any, rank: int, least_far: int | None = 0
 ) -> tuple[tuple[int, int], ...]:
-    """``(near, far)`` of every spatial mode, from the spellings that :class:`ConvProblem` takes."""
+    """Return ``(near, far)`` per spatial mode, from any form that :class:`ConvProblem` takes."""
     entries = _entries("padding", padding, rank, "entries, an int or a pair (near, far)")
     return tuple(_pair(entry, least_far) for entry in entries)
 

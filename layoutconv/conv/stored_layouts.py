@@ -1,9 +1,9 @@
-"""Where the tensors of a convolution are stored, when not contiguous with the channels fastest.
+"""Memory layouts of a convolution's tensors that are not contiguous with the channels fastest.
 
-A layout of memory is a function of the coordinate: ``(n, d, h, w, c)`` of an activation, ``(k, t,
-r, s, c)`` of a filter. The channel's mode may be nested: the interleaved layouts of CUTLASS's
-convolutions keep 32 or 64 channels of a cell side by side, and the rest of the cell far away. Such
-a channel is a number of several digits, and each digit is a mode of the coordinate.
+A memory layout is a function of the coordinate: ``(n, d, h, w, c)`` for an activation, ``(k, t, r,
+s, c)`` for a filter. The channel's mode may be nested: the interleaved layouts of CUTLASS's
+convolutions keep 32 or 64 channels of a cell contiguous, and the cell's other channels far away.
+Such a channel is a number of several digits, and each digit is a mode of the coordinate.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Memory(NamedTuple):
 
     name: str  # of the argument that describes it
     layout: OperandLayout
-    digits: tuple[Any, ...]  # extents of the channel's modes, the last ones; fastest first
+    digits: tuple[Any, ...]  # extents of the channel's modes (the last modes), fastest first
 
     @classmethod
     def of(cls, name: str, given: Layout | None, extents: Sequence[Any]) -> Memory:
-        """Memory of a tensor of ``extents``, contiguous or as ``given`` for argument ``name``.
+        """Return the memory of a tensor: contiguous, or as ``given`` for argument ``name``.
 
-        Extents keep the problem's letters. Strides of an activation or an output that are plain
-        integers become arguments of a compiled kernel, ``xN``, ``xH``, ``yP``, but for that of the
-        channel's first digit; strides of a filter, and symbolic ones, stay what they are.
+        Extents keep the problem's letters. Plain integer strides of an activation or an output
+        become kernel arguments, such as ``xN``, ``xH``, ``yP``, except that of the channel's first
+        digit; a filter's strides, and symbolic ones, stay as they are.
 
         Raises :class:`~layoutconv.errors.ArgumentError` for another shape, or strides of another
         kind.
@@ -67,23 +67,23 @@ class Memory(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The mode of the coordinate that is the channel's first digit."""
+        """The coordinate mode of the channel's first digit."""
         return len(self.layout.shape) - len(self.digits)
 
     @property
     def origin(self) -> Any:
-        """The offset of no offset; by mode, where the channel has modes that may not move."""
+        """The zero offset: 0, or one per mode if the channel has several modes."""
         return 0 if len(self.digits) == 1 else (0,) * len(self.layout.shape)
 
     def at(self, *coordinate: Any) -> tuple[Any, ...]:
-        """An offset of the modes before the channels, for the whole coordinate."""
+        """Return an offset in the modes before the channels as one of the whole coordinate."""
         return (*coordinate, *(0 for _ in self.digits))
 
     def split(self, length: Any, groups: Any, *others: Sequence[Any]) -> tuple[Channels, Channels]:
-        """The channels of a group, ``length`` of them, and the mode that counts the groups.
+        """Return the ``length`` channels of a group, and the mode that counts the groups.
 
-        Digits are divided as those of ``others`` are. Raises
-        :class:`~layoutconv.errors.ArgumentError` where such digits do not divide one another.
+        Digits are refined to match those of ``others``. Raises
+        :class:`~layoutconv.errors.ArgumentError` if such digits do not divide one another.
         """
         digits = self.common((length, groups), *others)
         count = 0
@@ -96,14 +96,14 @@ class Memory(NamedTuple):
         )
 
     def common(self, *others: Sequence[Any]) -> tuple[Any, ...]:
-        """The fewest digits of which those of the channel, and of ``others``, are products.
+        """Return the fewest digits whose products give those of the channel and of ``others``.
 
         >>> memory = Memory.of("activation_layout", interleaved((2, 8, 8, 64), 32), (2, 8, 8, 64))
         >>> memory.digits, memory.common((16, 4)), memory.common((64,))
         ((32, 2), (16, 2, 2), (32, 2))
         """
         found: dict[tuple[int, int], Any] = {}
-        for digits in (*others, self.digits):  # whose names are taken in this order
+        for digits in (*others, self.digits):  # names are taken in this order
             start = 1
             for extent in digits:
                 pair = start, start * int(extent)
@@ -118,9 +118,7 @@ class Memory(NamedTuple):
         return tuple(found.get(pair, pair[1] // pair[0]) for pair in pairwise(bounds))
 
     def steps(self, digits: Sequence[Any], start: Any = 1) -> tuple[Any, ...]:
-        """The steps by which ``digits`` move the coordinate; the first counts by ``start``
-        channels.
-        """
+        """Return the steps of ``digits`` in the coordinate; the first counts ``start`` channels."""
         result = []
         for extent in digits:
             unit, mode = 1, self.first
@@ -134,7 +132,7 @@ class Memory(NamedTuple):
 
 
 def _covers(shape: Any, extents: Sequence[Any]) -> bool:
-    """Return whether a shape has the extents, the last of them nested or not."""
+    """Return whether a shape has the given extents; its last mode may be nested."""
     if not isinstance(shape, tuple) or len(shape) != len(extents):
         return False
     flat = not any(isinstance(s, tuple) for s in shape[:-1])
@@ -142,33 +140,34 @@ def _covers(shape: Any, extents: Sequence[Any]) -> bool:
 
 
 class Channels(NamedTuple):
-    """Channels of a GEMM mode: extents of their digits, and what each does to the coordinate."""
+    """Channels of a GEMM mode: extents of their digits, and the coordinate step of each."""
 
     shape: tuple[Any, ...]
     steps: tuple[Any, ...]
 
     @property
     def mode(self) -> tuple[Any, Any]:
-        """Shape and steps of a mode that is nothing else."""
+        """Shape and steps of a mode of only these channels."""
         return (self.shape[0], self.steps[0]) if len(self.shape) == 1 else (self.shape, self.steps)
 
     def beside(self, others: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
-        """Shape and steps of a mode that has further digits, (extent, step) each, behind these."""
+        """Return shape and steps of a mode with these digits, then ``others``: (extent, step)."""
         digits = [*zip(self.shape, self.steps, strict=True), *others]
         return Channels(*zip(*digits, strict=True)).mode
 
 
 def in_groups(operand: ComposedLayout, groups: Channels) -> ComposedLayout:
-    """An operand with the group as its third mode."""
+    """Return an operand with the group as its third mode."""
     return with_mode(operand, *groups.mode)
 
 
 def interleaved(shape: Sequence[int], width: int) -> Layout:
-    """NC/32HW32 for a width of 32: ``width`` channels of a cell side by side, then all cells.
+    """Return CUTLASS's TensorNCxHWx, NC/32HW32 for a width of 32: ``width`` contiguous channels of
+    a cell, then all cells.
 
-    ``shape`` is ``(N, *spatial, C)``; C is a multiple of ``width``. CUTLASS's TensorNCxHWx. The
-    memory is that of a contiguous tensor ``t`` of ``(N, C / width, *spatial, width)``, and the
-    tensor that an executor takes is ``t.movedim(1, -1)``.
+    ``shape`` is ``(N, *spatial, C)``; C is a multiple of ``width``. The memory is that of a
+    contiguous tensor ``t`` of ``(N, C / width, *spatial, width)``; executors take
+    ``t.movedim(1, -1)``.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for other numbers of channels.
 
@@ -181,11 +180,12 @@ def interleaved(shape: Sequence[int], width: int) -> Layout:
 
 
 def interleaved_filter(shape: Sequence[int], width: int) -> Layout:
-    """C/32RSK32 for a width of 32: the filter that goes with :func:`interleaved`.
+    """Return CUTLASS's TensorCxRSKx, C/32RSK32 for a width of 32: the filter layout that goes with
+    :func:`interleaved`.
 
-    ``shape`` is ``(K, *taps, C)``, C being the channels of a group. CUTLASS's TensorCxRSKx. The
-    memory is that of a contiguous tensor ``t`` of ``(C / width, *taps, K, width)``, and the tensor
-    that an executor takes is ``t.movedim((0, -2), (-1, 0))``.
+    ``shape`` is ``(K, *taps, C)``, where C is the channels of a group. The memory is that of a
+    contiguous tensor ``t`` of ``(C / width, *taps, K, width)``; executors take
+    ``t.movedim((0, -2), (-1, 0))``.
 
     >>> print(interleaved_filter((16, 3, 3, 64), 32))
     (16,3,3,(32,2)):(32,1536,512,(1,4608))
@@ -196,7 +196,7 @@ def interleaved_filter(shape: Sequence[int], width: int) -> Layout:
 
 
 def _in_pieces(shape: Any, width: Any) -> tuple[list[int], int]:
-    """The extents before the channels, and how many pieces of ``width`` the channels are."""
+    """Return the extents before the channels, and the number of pieces of ``width`` channels."""
     (width,) = _integers("width", (width,))
     extents = _integers("shape", shape) if are_several(shape) else []
     if len(extents) < 2:

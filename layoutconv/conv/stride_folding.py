@@ -1,9 +1,9 @@
 """Stride folding: space-to-depth along W turns a strided convolution into one of stride 1.
 
 A line of W cells, W a multiple of the stride ``s``, is the same memory as ``W / s`` cells of
-``s * C`` channels: ``logical_divide`` of W by ``s``; nothing is copied. There a window moves by one
-cell and overlaps the window before it, so that halo reuse applies: the rows that a tile has loaded
-for one tap serve the next.
+``s * C`` channels: ``logical_divide`` of W by ``s``, without a copy. There a window moves by one
+cell and overlaps the previous one, so halo reuse applies: the rows that a tile has loaded for one
+tap serve the next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .problem import ConvProblem
 
 
 def folds(problem: ConvProblem) -> bool:
-    """Return whether :func:`folded_fprop_view` has a view of a problem.
+    """Return whether :func:`folded_fprop_view` accepts a problem.
 
     >>> folds(ConvProblem((2, 8, 16), (32, 3), 2, 1)), folds(ConvProblem((2, 9, 16), (32, 3), 2, 1))
     (True, False)
@@ -29,7 +29,8 @@ def folds(problem: ConvProblem) -> bool:
 
 
 def folded_taps(problem: ConvProblem) -> tuple[int, int]:
-    """The cells of a folded line that a window reaches: the first, from its row's, and how many.
+    """Return the first cell of a folded line that a window reaches, relative to its row's, and the
+    number of cells it reaches.
 
     >>> folded_taps(ConvProblem((2, 8, 16), (32, 3), 2, 1))
     (-1, 2)
@@ -41,17 +42,17 @@ def folded_taps(problem: ConvProblem) -> tuple[int, int]:
 
 @kept_in(VIEWS)
 def folded_fprop_view(problem: ConvProblem) -> GemmView:
-    """The forward pass on lines that are folded by their stride, a GEMM view.
+    """The forward pass with stride folding, as a GEMM view.
 
     The operands of ``execute(view, a, b)`` are contiguous, and the memory is that of
     :func:`fprop_view`: ``a`` (N, D, H, W / s, s * C), ``b`` (K, T, R, S, C), the result (N, Z, P,
     Q, K).
 
-    With ``w = q * s + tap - near``, tap ``j`` of a folded line and the ``i``-th of the ``s`` cells
-    side by side there are the filter's tap ``near + s * (first + j) + i``. For some of them that
-    is outside the filter, which reads zero: of 3 taps and a stride of 2, 4 products for 3.
+    With ``w = q * s + tap - near``, tap ``j`` of a folded line, at the ``i``-th of the ``s`` cells
+    that it merges, is the filter's tap ``near + s * (first + j) + i``. Some of these are outside
+    the filter, which reads zero there: with 3 taps and a stride of 2, 4 products for 3.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for what :func:`folds` says no to.
+    Raises :class:`~layoutconv.errors.ArgumentError` unless :func:`folds` accepts the problem.
 
     >>> print(folded_fprop_view(ConvProblem((2, 8, 16), (32, 3), stride=2, padding=1)))
     A: (N,W0,C*2):(W0*C*2,C*2,1) o (0,-1,0) o ((Q,N),(C*2,S0)):((1@1,1@0),(1@2,1@1))
@@ -79,7 +80,8 @@ def folded_fprop_view(problem: ConvProblem) -> GemmView:
             near,
             Layout((m_shape, (C * s, *taps)), (m_steps, (E(rank + 1), *a_taps))),
         ),
-        # A filter moves its taps by none of one: what rows move, kernels compare with its bounds.
+        # Rows get a second mode of extent 1 that moves taps, since kernels only check the bounds of
+        # modes that rows move.
         b=ComposedLayout(
             row_major(x.filter),
             tap,

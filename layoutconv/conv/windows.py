@@ -1,10 +1,10 @@
 """Windows of an image, and modes merged into a matrix: CK Tile's view of a convolution, as layouts.
 
-Composable Kernel's tile library builds im2col as a chain of coordinate transforms of a tensor's
+Composable Kernel's tile library builds im2col as a chain of coordinate transforms of a tensor
 descriptor: *embed* turns a spatial mode into window positions and taps, *merge* joins modes into
-the rows and columns of a matrix. Both are operations on a layout. On the layout of the memory they
-give offsets; on the identity layout of an image they give coordinates, which is the inner map of a
-:class:`~layoutconv.GemmView` operand, where bounds and thus padding come in.
+the rows and columns of a matrix. Both are operations on a layout. On the memory layout they give
+offsets. On the identity layout of an image they give coordinates: the inner map of a
+:class:`~layoutconv.GemmView` operand, which checks bounds and so supports padding.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ def windows(
     stride: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Layout:
-    """Every window of an image: first a mode of positions per mode of the image, then one of taps.
+    """Return every window of an image: one mode of positions per image mode, then one of taps each.
 
     Args:
-        image: a layout, ``(H, W)`` say; on whatever its strides are, offsets or coordinates.
-        window: taps in each mode of the image. 1 where windows do not extend, as along images and
-            channels: the positions are the mode as it is.
+        image: a layout, such as ``(H, W)``; its strides may be offsets or coordinates.
+        window: taps in each mode of the image. Use 1 where windows do not extend, as along images
+            and channels: the positions are then the mode itself.
         stride: cells from a position to the next: an int, or one per mode.
         dilation: cells from a tap to the next: an int, or one per mode.
 
     Returns ``(*positions, *taps)`` such that ``windows(image, ...)(p, q, r, s)`` is ``image(p *
-    stride + r * dilation, q * stride + s * dilation)``. Only windows inside the image are there:
-    a layout has no bounds to pad at. For that, take the windows of a larger identity layout, and
+    stride + r * dilation, q * stride + s * dilation)``. It has only windows inside the image, since
+    a layout has no bounds to pad at. For padding, take the windows of a larger identity layout, and
     shift them by the offset of a ``ComposedLayout``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a number of entries other than the image's
-    modes, and for a window that does not fit; :class:`~layoutconv.LayoutError` for a nested mode
-    whose windows no layout describes.
+    Raises :class:`~layoutconv.errors.ArgumentError` if the number of entries is not the number of
+    image modes, or a window does not fit; :class:`~layoutconv.LayoutError` for a nested mode whose
+    windows no layout describes.
 
     >>> print(windows(Layout((6, 6), (6, 1)), (3, 3)))
     (4,4,3,3):(6,1,6,1)
@@ -72,18 +72,19 @@ def windows(
 
 
 def merge(layout: Layout, groups: Sequence[Sequence[int]]) -> Layout:
-    """A mode per group of modes, the last of a group running fastest, as CK Tile's merge does.
+    """Merge each group of modes into one, the last of a group fastest, as CK Tile's merge does.
 
     Args:
+        layout: the layout whose modes to merge.
         groups: the modes of ``layout`` by number, each in one group; modes of extent 1 may be left
             out.
 
-    Returns the layout with ``len(groups)`` modes. The last mode of a group is the first of the
-    merged one, as layouts are colexicographic: row ``4 * p + q`` of the matrix below is the window
-    at ``(p, q)``.
+    Returns the layout with ``len(groups)`` modes. The last mode of a group becomes the first of the
+    merged one, since layouts are colexicographic: row ``4 * p + q`` of the matrix below is the
+    window at ``(p, q)``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a number that is no mode of the layout,
-    for a mode that is in two groups, and for one that is in none.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a number that is no mode of the layout, and
+    for a mode that is in two groups or in none.
 
     >>> matrix = merge(windows(Layout((6, 6), (6, 1)), (3, 3)), ((0, 1), (2, 3)))
     >>> print(matrix, matrix(4 * 1 + 2, 3 * 2 + 0))  # the tap (2, 0) of the window at (1, 2)
