@@ -1,4 +1,4 @@
-"""Launches of norms over channels, of ``kernels/pointwise/channel_norm.py``."""
+"""Launch norms over channels (``kernels/pointwise/channel_norm.py``)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .row_norm import MOST, TYPES, bits
 if TYPE_CHECKING:
     from torch import Tensor
 
-CTAS = 132 * 8  # at most: rows of one are a few thousand then, whose weights are read once
+CTAS = 132 * 8  # at most: each then takes a few thousand rows, and reads the weights once
 
 
 class ChannelNorm(NamedTuple):
-    """``x / max(|x|, least) * scale * weight + bias``, the length ``|x|`` over channels.
+    """``x / max(|x|, least) * scale * weight + bias``, with the length ``|x|`` over channels.
 
     Attributes:
         weight: C elements.
-        bias: as many, or None.
+        bias: C elements, or None.
     """
 
     weight: Tensor
@@ -43,8 +43,8 @@ class ChannelNorm(NamedTuple):
 
 
 def takes(x: Tensor, norm: ChannelNorm) -> bool:
-    """Return whether a kernel computes a norm of images ``x`` (N, C, ...), as far as their memory,
-    dtypes and shapes say: they are ``channels_last``.
+    """Return whether a kernel can compute a norm of images ``x`` (N, C, ...), by memory, dtypes and
+    shapes: images must be ``channels_last``.
     """
     if x.dim() < 3 or x.dtype not in TYPES or not x.numel() or not is_in_order(x):
         return False
@@ -68,7 +68,7 @@ def takes(x: Tensor, norm: ChannelNorm) -> bool:
 
 
 def normalised(x: Tensor, norm: ChannelNorm) -> Tensor:
-    """The result, like images ``x`` (N, C, ...) on a GPU, which are ``takes``'s."""
+    """Return the norm of images ``x`` (N, C, ...) on a GPU, like ``x``; ``takes`` accepts them."""
     images, C, voxels = sizes(x)
     rows = images * voxels
     vector = vector_of(C, x.element_size())
@@ -79,7 +79,7 @@ def normalised(x: Tensor, norm: ChannelNorm) -> Tensor:
     out = make(tuple(x.shape), channels_last_stride(x.shape), x.dtype)
     if dry_hooks.load is not None:  # in a dry run nothing is written
         out.zero_()
-    of = make((1, 1), (1, 1), torch.int32)  # as launches want a first tensor
+    of = make((1, 1), (1, 1), torch.int32)  # the first tensor that launches expect
     at_once = AT_ONCE * THREADS >> log_lanes
     numbers = rows, C, min(CTAS, -(-rows // at_once)), bits(norm.scale), bits(norm.least)
     tensors = x, norm.weight, norm.weight if norm.bias is None else norm.bias, out
@@ -92,7 +92,7 @@ def normalised(x: Tensor, norm: ChannelNorm) -> Tensor:
 def _kernel(
     dtype: torch.dtype, vector: int, log_lanes: int, turns: int, biased: bool, early: bool
 ) -> tuple[Any, Any]:
-    """The launching module, and the kernel of a kind of rows."""
+    """Return the launching module, and the kernel of a kind of rows."""
     from ..kernels.maps import per_rank
     from ..kernels.pointwise.channel_norm import ChannelNorm as Kernel
 

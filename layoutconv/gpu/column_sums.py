@@ -1,4 +1,4 @@
-"""Launches of sums of columns, of ``kernels/pointwise/column_sums.py``."""
+"""Launch column sums (``kernels/pointwise/column_sums.py``)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ..kernels.maps.per_rank import Chain
 
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
-LARGE = 1 << 23  # bytes of a matrix, from which on ...
-MANY_PARTS = 512  # ... so many CTAs have loads in flight, which take longer to merge
+LARGE = 1 << 23  # bytes; above, a matrix is split into ...
+MANY_PARTS = 512  # ... this many parts: more loads in flight, though parts take longer to merge
 
 
 def takes(x: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether kernels compute the column sums of ``x`` in ``dtype``: of a matrix of 16 or 32
-    bits, side by side in memory, of 1 to 2^31 - 1 rows.
+    """Return whether kernels can compute the column sums of ``x`` in ``dtype``: a contiguous,
+    aligned matrix of 16- or 32-bit floats with 1 to 2^31 - 1 rows.
     """
     return (
         x.dtype in TYPES
@@ -38,8 +38,8 @@ def takes(x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum of each column of ``x`` (rows, C), which is on a GPU and :func:`takes`'s: (C,) of
-    ``dtype``, summed in fp32 and rounded once.
+    """Return the sum of each column of ``x`` (rows, C), on a GPU: (C,) of ``dtype``, summed in fp32
+    and rounded once. :func:`takes` must accept ``x``.
     """
     rows, C = x.shape
     early = x.is_cuda and machines.starts_early(x.get_device())
@@ -47,8 +47,8 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     cut = schedule(rows, C, vector, MANY_PARTS if x.nbytes > LARGE else PARTS)
     make = maker(x.device)
     size = cut.parts * C
-    words = make((1, size), (size, 1), torch.int32)  # as launches want a first tensor
-    # In a dry run nothing is written.
+    words = make((1, size), (size, 1), torch.int32)  # the first tensor that launches expect
+    # A dry run writes nothing.
     out = make((C,), (1,), dtype) if dry_hooks.load is None else x.new_zeros(C, dtype=dtype)
     addresses = x.data_ptr(), words.data_ptr(), out.data_ptr()
     per_rank.launch(chain, (words, x, out), addresses, tuple(cut))
@@ -59,7 +59,7 @@ def column_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _kernels_of(
     dtype: torch.dtype, out_dtype: torch.dtype, C: int, early: bool
 ) -> tuple[Any, Chain, int]:
-    """The launching module, the kernels of a kind of columns, and the columns of a thread."""
+    """Return the launching module, the kernels of a kind of columns, and the columns per thread."""
     from ..kernels.maps import per_rank
     from ..kernels.pointwise.column_sums import column_sums as chain_of
 

@@ -1,4 +1,4 @@
-"""Views of one row and one column on a GPU, all problems at once: depthwise convolutions."""
+"""Plans of views of one row and one column, all problems in a launch: depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ..tensors.tensor_checks import columns_of, expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
 
-NO_READS = (None, None, None)  # numbers, and addresses of vectors and of tensors like D
+NO_READS = (None, None, None)  # no numbers, addresses of vectors, or addresses of tensors like D
 STATISTICS = "statistics"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class DotPlan:
-    """A view with nothing but problems, bound to the kernels of CUDA cores that run it.
+    """A view of one row and one column, bound to the CUDA-core kernels that run it.
 
-    The kernel applies an epilogue to sums over taps. Elsewhere, and for results of 8 bits, torch
-    applies it to sums that are stored in fp32 (fp64 for float64). Statistics are torch's.
+    The kernel applies an epilogue to sums over taps. For other sums, and for 8-bit results, torch
+    applies it to sums stored in fp32 (fp64 for float64). Torch also computes statistics.
 
     Raises ``ArgumentTypeError`` for a dtype that the kernels do not have, ``UnsupportedViewError``
-    for a view that they cannot run, and for an epilogue where columns or bounds of D are cut across
-    its loops.
+    for a view that they cannot run, and for an epilogue in torch if columns or bounds of D cut
+    across its loops.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class DotPlan:
         self.steps = " ".join(word for word in words if word != STATISTICS)
         fused = launches_alone(view, out_dtype, ends=bool(self.steps))
         self.in_torch = not fused
-        self._only_device = torch.cuda.device_count() < 2  # hence the current one
+        self._only_device = torch.cuda.device_count() < 2  # so it is the current one
         stored = out_dtype if fused else self.sums
         if self.in_torch or STATISTICS in words:
             self.place = _Place.of_view(view)
@@ -96,7 +96,7 @@ class DotPlan:
     def _finish_in_torch(
         self, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
     ) -> None:
-        # At D's strides, which zeros_like() would not keep where D is a part of a memory.
+        # With D's strides: zeros_like() does not keep them if D is a part of a larger tensor.
         sums = torch.zeros(span(out), dtype=self.sums, device=out.device)
         sums = sums.as_strided(out.shape, out.stride())
         self._launch(a, b, sums)
@@ -110,9 +110,9 @@ class DotPlan:
     def launch(
         self, a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Any = NO_READS
     ) -> None:
-        """As a ``gpu.Launcher``, of what ``launches_alone``, and of memory without gaps."""
+        """Launch as a ``gpu.Launcher``, if ``launches_alone`` holds and memory has no gaps."""
         assert not self.in_torch
-        if not (a.numel() and b.numel()):  # sums of nothing, of memories that have no address
+        if not (a.numel() and b.numel()):  # empty sums: their operands have no address
             out.zero_()
             return
         a, b, out = (tensor.as_strided((tensor.numel(),), (1,)) for tensor in (a, b, out))
@@ -125,7 +125,7 @@ class DotPlan:
     def _launch(self, a: Tensor, b: Tensor, out: Tensor, reads: Any = NO_READS) -> None:
         if a.numel() and b.numel():
             self._run(flat_memory(a), flat_memory(b), flat_memory(out), reads)
-        else:  # sums of nothing, of memories that have no address
+        else:  # empty sums: their operands have no address
             out.zero_()
 
     def _run(self, a: Tensor, b: Tensor, out: Tensor, reads: Any) -> None:
@@ -137,8 +137,8 @@ class DotPlan:
 
 
 def launches_alone(view: GemmView, out_dtype: torch.dtype, *, ends: bool) -> bool:
-    """Return whether kernels do all of it: they store ``out_dtype``, and apply what follows sums
-    over taps, if they run at all. ``ends`` says whether anything follows.
+    """Return whether kernels compute the whole result: they store ``out_dtype`` and, unless an
+    operand is empty, fuse the epilogue of sums over taps. ``ends`` says whether there is one.
     """
     stored = expected(view)
     runs = min(prod(stored.a.shape), prod(stored.b.shape)) > 0
@@ -147,10 +147,10 @@ def launches_alone(view: GemmView, out_dtype: torch.dtype, *, ends: bool) -> boo
 
 @dataclass(frozen=True)
 class _Place:
-    """The part of D's memory that a view writes, as strides of torch: (others, columns).
+    """The part of D's memory that a view writes, as torch strides: (others, columns).
 
-    A phase of a transposed convolution writes every second voxel, say. ``shape`` and ``stride`` are
-    of the loops that torch runs, slowest first, those of the columns last.
+    A phase of a transposed convolution may write only every second voxel, for instance. ``shape``
+    and ``stride`` are those of the loops that torch runs, slowest first, columns last.
     """
 
     shape: tuple[int, ...]
@@ -179,11 +179,11 @@ class _Place:
         return cls(shape, stride, 0 if 0 in shape else offset, columns)
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Return what is at that place in a tensor like D: (others, columns)."""
+        """Return this part of a tensor like D: (others, columns)."""
         return self._strided(tensor).reshape(-1, self.columns)
 
     def write(self, tensor: Tensor, values: Tensor) -> None:
-        """Write there."""
+        """Write values to this part of a tensor like D."""
         self._strided(tensor).copy_(values.view(self.shape))
 
     def _strided(self, tensor: Tensor) -> Tensor:
@@ -192,12 +192,12 @@ class _Place:
 
 
 def _clip(extents: list[int], first: list[int], end: list[int], bound: Form) -> None:
-    """Shorten the one loop that a coordinate of D follows to what is in bounds."""
+    """Shorten the loop that moves a coordinate of D to the range that is in bounds."""
     steps = [(i, step) for i, step in enumerate(bound.outer) if step and extents[i] > 1]
     if len(steps) > 1 or any(step < 0 for _, step in steps):
         raise UnsupportedViewError("expected bounds of D that each cut one loop that runs forwards")
     if not steps and not 0 <= bound.offset < bound.bound:
-        end[0] = 0  # a coordinate that is outside wherever the loops are
+        end[0] = 0  # the coordinate is out of bounds at every iteration
     for loop, step in steps:
         first[loop] = min(extents[loop], max(first[loop], -(bound.offset // step)))
         end[loop] = max(0, min(end[loop], -((bound.offset - bound.bound) // step)))

@@ -1,7 +1,7 @@
-"""Kernels of maps in a dry run: asked for where torch makes the map.
+"""Kernels of kernel maps in a dry run: requested while torch makes the map.
 
 While torch makes the map, the GPU's function is also called, with tensors on the CPU. Its launches
-load their kernels and run none; values that it reads on the host afterwards are filled in.
+load their kernels but run none, and fill in the values that the function then reads on the host.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _one_at_a_time = threading.RLock()
 
 
 def ask(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a GPU's function on copies of its tensors, so that its kernels are noted.
+    """Call a GPU's function on stand-ins of its tensors, so that its kernels are noted.
 
-    What comes back has the shapes of what it makes, with other numbers.
+    The results have the right shapes but made-up values.
     """
     devices = (each.get_device() for each in arguments if isinstance(each, torch.Tensor))
     device = next(devices, None)
@@ -33,13 +33,13 @@ def ask(make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    """Zeros on the CPU in the place of a tensor, in the same order of memory."""
+    """Return a zero tensor on the CPU with the shape and strides of a tensor."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).zero_()
 
 
 @contextmanager
 def launches_ask(arch: str) -> Iterator[None]:
-    """Launches of kernels of maps over memory on a CPU load their kernels, and run none."""
+    """Let launches of map kernels on CPU tensors load their kernels, and run none."""
     from ..kernels.maps import per_rank
     from ..kernels.maps.device_tables import is_table
 
@@ -56,7 +56,7 @@ def launches_ask(arch: str) -> Iterator[None]:
                 if is_table(tensor):
                     continue
                 if tensor.dtype is torch.int32:
-                    tensor.fill_(-1)  # a table without a cell that is twice there, or outside
+                    tensor.fill_(-1)  # a table without duplicate or out-of-bounds cells
                 elif tensor.numel():
                     tensor.view(-1)[[0, -1]] = 0 if tensor.numel() > 2 else 1  # a cell is reached
 

@@ -1,8 +1,8 @@
-"""Dry runs: what calls would launch is noted, and results are zeros.
+"""Dry runs: note the kernels that calls would launch, and return zeros as results.
 
 A dry run covers the kernels of the template alone, or those of every kind. In the second case torch
-makes the kernel maps, since a network's work depends on them, and the kernels that a GPU would have
-launched for the maps are noted.
+makes the kernel maps, since a network's work depends on them, and the dry run also notes the
+kernels that a GPU would have launched to make the maps.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Other(NamedTuple):
     compile: Callable[[], Any]
 
 
-NoteOther = Callable[[Hashable, bytes], None]  # of a key, and the kernel as it is dumped
+NoteOther = Callable[[Hashable, bytes], None]  # gets a key and the dumped kernel
 
 
 _one_at_a_time = threading.RLock()
@@ -55,14 +55,13 @@ def dry(
     note_other: NoteOther | None = None,
     stands_in: bool = False,
 ) -> Iterator[None]:
-    """Launch none of the kernels that calls in this context plan for; ``note`` is told
-    of each.
+    """Launch none of the kernels that calls in this context plan for; ``note`` gets each of them.
 
-    With ``others`` this holds for all threads, since torch runs backward passes on a GPU in threads
-    of its own; no other thread may convolve meanwhile. Without it, other threads load and launch as
-    usual. ``note_other`` gets the kernels of other kinds, and none of them runs but one that was
-    loaded before or cannot be pickled; if a CPU ``stands_in`` for the GPU, it gets the kernels of
-    maps of cells on the CPU, too. What a call around this one notes is noted again after it.
+    With ``others`` this holds for all threads, since torch runs GPU backward passes in threads of
+    its own; no other thread may convolve meanwhile. Without it, other threads load and launch as
+    usual. ``note_other`` gets the kernels of other kinds; none of them runs unless it was loaded
+    before or cannot be pickled. If a CPU ``stands_in`` for the GPU, ``note_other`` also gets the
+    kernels of maps of voxels on the CPU. Dry runs nest: the outer one resumes after this one.
 
     >>> with dry(print):
     ...     pass
@@ -80,7 +79,7 @@ def dry(
             take_from(before)
             dry_hooks.load, dry_hooks.covers, dry_hooks.note = others_before
             run.over = True
-            run.note = _forgets  # plans are kept, and with them the run; what was noted is not
+            run.note = _forgets  # cached plans keep the run alive, but should not keep its notes
 
 
 class _Dry:
@@ -91,7 +90,7 @@ class _Dry:
         self.over, self._load, self._thread = False, load, thread
 
     def is_on(self) -> bool:
-        """Return whether it is still on, for this thread."""
+        """Return whether the dry run is still on, for this thread."""
         return not self.over and self._thread in (None, threading.get_ident())
 
     def load(self, view: GemmView, spec: KernelSpec) -> Callable[..., None]:
@@ -112,22 +111,22 @@ class _Dry:
             return None
         try:
             request = dumped(Other(key, compile))
-        except (pickle.PicklingError, AttributeError, TypeError):  # of a function of a user
+        except (pickle.PicklingError, AttributeError, TypeError):  # a user's function
             return None
         note(key, request)
         return Later(self.is_on, partial(load, key, compile), writes)
 
 
 def loaded(request: bytes) -> Callable[..., None]:
-    """The kernel that was :func:`dumped`: from disk, or compiled now."""
+    """Return a kernel that was :func:`dumped`: load it from disk, or compile it."""
     need = _Unpickler(BytesIO(request)).load()
     return load(*need) if isinstance(need, Other) else load_kernel(*need)
 
 
 def dumped(need: Need | Other) -> bytes:
-    """A kernel as it travels to another process: its view and spec, or its key and compilation.
+    """Pickle a kernel for another process: its view and spec, or its key and compile function.
 
-    Raises what pickling does, of a compilation of a user's function.
+    Raises what pickling raises for a user's function.
     """
     if not isinstance(need, Other):
         view, spec = need
@@ -138,7 +137,7 @@ def dumped(need: Need | Other) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Views travel without what is in their index buffers: no kernel depends on it."""
+    """Pickle views without the contents of their index buffers: no kernel depends on them."""
 
     def persistent_id(self, obj: Any) -> str | None:
         return "index" if isinstance(obj, torch.Tensor) else None

@@ -1,6 +1,6 @@
 """Explain the choice of a kernel: expected times of tiles, and reasons why some are illegal.
 
-No GPU is needed: a machine is one of ``MACHINES``, by its architecture.
+Needs no GPU: an architecture selects one of ``MACHINES``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from .select import Choice, choose_kernel
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tile, into how many parts it cuts a sum, and why no kernel has it; empty if one does.
+    """A tile and a number of split-K slices.
 
-    ``microseconds`` are what the cost model expects.
+    ``microseconds`` is the time that the cost model expects; ``refused`` says why the tile is
+    illegal, and is empty if it is legal.
     """
 
     tile: TileConfig
@@ -36,15 +37,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The kernel of a view on a machine, and what else there was.
+    """The kernel of a view on a machine, and its alternatives.
 
     Attributes:
-        view: as the kernel gets it.
+        view: the view that the kernel runs.
         spec: of the kernel.
-        splits: how many parts of a sum are computed apart.
-        problem, machine: what decided.
-        candidates: what the cost model ranks, the fastest expected first.
-        measured: whether the choice was measured rather than expected.
+        splits: the number of split-K slices.
+        problem, machine: the inputs of the cost model.
+        candidates: ranked by the cost model, fastest first.
+        measured: whether the choice was measured rather than predicted.
     """
 
     view: GemmView
@@ -66,7 +67,7 @@ def explain(
     epilogue: Epilogue | None = None,
     most: int = 8,
 ) -> Explanation:
-    """The kernel that runs a view on a GPU of an architecture, and ``most`` candidates for it.
+    """Return the kernel that runs a view on an architecture, and at most ``most`` candidates.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for an architecture that the cost model does
     not know, ``UnsupportedViewError`` for a view that the template cannot run.

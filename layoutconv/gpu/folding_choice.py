@@ -1,6 +1,6 @@
-"""Arrangement of memory for a pass on a GPU: stride folding, patches, pointwise layers as matrices.
+"""Choice of the view for fprop and wgrad on a GPU: stride folding, patches, pointwise matrices.
 
-``phase_choice.py`` arranges dgrad.
+``phase_choice.py`` chooses for dgrad.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from ..conv.stride_folding import folded_fprop_view, folded_taps, folds
 from ..view.gemm_view import GemmView
 from . import machines
 
-LINE = 64  # numbers of 16 bits that Hopper's kernels copy of a row at most; k-tiles are half or all
-CHANNELS = 64  # more are enough to multiply for what is read
-COLUMNS = 64  # of tiles whose rows taps share
-ALL_COLUMNS = 256  # of the widest tile: zeros are left out of whole rows
-WASTE = 1.5  # taps of folded cells, those outside the filter included, for one of the filter
-ROWS = 1 << 15  # of fewer, tiles share sums, and multiply what others leave out
+LINE = 64  # elements of 16 bits in a line on Hopper; a k-tile is a line or half of one
+CHANNELS = 64  # with more, a tile has enough products per byte without folding
+COLUMNS = 64  # of tiles with halo reuse
+ALL_COLUMNS = 256  # of the widest tile: zeros are skipped only if a tile covers all columns
+WASTE = 1.5  # taps of folded cells, those outside the filter included, per tap of the filter
+ROWS = 1 << 15  # with fewer, tiles use split-K, and multiply the zeros that others skip
 
 
 def line_for(a: Tensor) -> int:
-    """Return how many elements a line has where the activation ``a`` is read; 0 where none is
-    folded.
+    """Return the elements per line for the activation ``a``; 0 if its lines are not folded.
 
     >>> import torch
     >>> line_for(torch.zeros(1, dtype=torch.float16))
@@ -37,19 +36,18 @@ def line_for(a: Tensor) -> int:
 
 
 def line_of(dtype: torch.dtype, device: int) -> int:
-    """The same of data of ``dtype`` on the GPU of a number."""
+    """Return the same for data of ``dtype`` on GPU number ``device``."""
     hopper = dtype.itemsize == 2 and machines.machine_of(device).arch == "sm_90a"
     return LINE if hopper else 0
 
 
 def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
-    """``fprop_view`` as it is fastest: the same products of the same memory.
+    """Return the fastest form of ``fprop_view``: the same products of the same memory.
 
-    Windows that share no cell along W are cells of more channels there, ``patches_of``; a pointwise
-    layer is a plain GEMM.
-    ``line``: what :func:`line_for` says. With few channels a tile reads too much for what it
-    multiplies. Stride folding allows halo reuse; structural zeros outside the
-    filter are skipped where a k-tile or an instruction has nothing else.
+    Windows that do not overlap along W become cells with more channels (``patches_of``); a
+    pointwise layer becomes a plain GEMM. ``line`` is the result of :func:`line_for`. With few
+    channels a tile reads too much for the products it forms; stride folding allows halo reuse.
+    Structural zeros outside the filter are skipped where they fill a k-tile or an instruction.
 
     >>> def taps(C, K, *numbers):
     ...     view = arranged_fprop(ConvProblem((2, 64, 64, 64, C), (K, 3, 3, 3), *numbers), LINE)
@@ -75,7 +73,7 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
 
 
 def arranged_wgrad(problem: ConvProblem) -> GemmView:
-    """``wgrad_view`` as it is fastest, over the memory of ``patches_of`` the problem.
+    """Return the fastest form of ``wgrad_view``, over the memory of ``patches_of`` the problem.
 
     >>> arranged_wgrad(ConvProblem((2, 8, 8, 16), (32, 1, 1))).b.inner.shape
     (C, M)
@@ -87,8 +85,8 @@ def arranged_wgrad(problem: ConvProblem) -> GemmView:
 def unfolded(view: GemmView) -> GemmView | None:
     """Return the view before stride folding; None for a view that is not folded.
 
-    Where no tile skips the structural zeros, as with unaligned memory, they would be multiplied: by
-    an infinity beside a window, say.
+    Used where no tile skips the structural zeros, as with unaligned memory: they would be
+    multiplied, possibly by an infinity beside a window.
     """
     found: GemmView | None = view.kept.get("unfolded")
     return found

@@ -1,9 +1,9 @@
-"""torch's setting of how convolutions multiply float32 on a GPU, read by its new API and its old.
+"""torch's setting for float32 convolutions on a GPU, read through its new API or its old one.
 
-torch 2.9 brought ``torch.backends.cudnn.conv.fp32_precision``: "tf32", "ieee", or "none" for that
-of ``torch.backends.cudnn``, which if "none" is that of ``torch.backends``. Where one of these was
-set, the older ``torch.backends.cudnn.allow_tf32`` may raise when it is read; the new API answers
-for both. Older versions of torch have ``allow_tf32`` alone.
+torch 2.9 brought ``torch.backends.cudnn.conv.fp32_precision``: "tf32", "ieee", or "none", which
+defers to ``torch.backends.cudnn``, whose "none" defers to ``torch.backends``. Once one of these is
+set, reading the older ``torch.backends.cudnn.allow_tf32`` may raise; the new API answers for both.
+Older versions of torch have only ``allow_tf32``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ multiplied_now = reader_of(torch)
 
 
 def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
-    """Return how data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
+    """Return ``precision`` as requested; for float32 without a request, torch's setting.
 
     >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
     ('fp32', None)

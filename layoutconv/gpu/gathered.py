@@ -1,11 +1,11 @@
-"""Gather and reduce rows on the device of the tensors.
+"""Gather and reduce rows, on the device of the tensors.
 
     gather(a, index, ...)       out[r, c] = op_j a[index[r, j], c] * b[...]
     segments(a, starts, ...)    out[s, c] = op_i a[order[i], c], starts[s] <= i < starts[s + 1]
 
-On a CPU with torch, in chunks of rows; on a GPU by one kernel, ``kernels/gather_reduce``. Sums are
-in fp32, of float64 in fp64, in an order that is the same in every run. Here is no dispatcher and no
-gradient: ``gathered_ops`` has the operators.
+On a CPU torch does it, in chunks of rows; on a GPU one kernel, ``kernels/gather_reduce``. Sums are
+in fp32, for float64 in fp64, and their order is the same in every run. This file bypasses the
+dispatcher and has no gradients: ``gathered_ops`` has the operators.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..base.caches import remembered
 from ..errors import ArgumentError, ArgumentTypeError
 from . import machines
 
-# Of a sum: ``taps``, ``rows``, ``chosen`` and ``divisor`` as ``gather`` takes them.
+# ``taps``, ``rows``, ``chosen`` and ``divisor``, as ``gather`` takes them.
 OfSum = tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None, int]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 OPERATIONS = ("sum", "mean", "max", "min")
-THREADS = 256  # of a CTA, which has at most as many vectors of a row
-PART = 64  # rows of a list that one thread reduces
-_BLOCK = 1 << 18  # elements of rows that the CPU reduces at once: they stay in its caches
+THREADS = 256  # per CTA, and vectors of a row per CTA, at most
+PART = 64  # rows of a segment that one thread reduces
+_BLOCK = 1 << 18  # elements that the CPU reduces at once: they stay in its caches
 
 
 @torch.no_grad()
@@ -48,21 +48,22 @@ def gather(
 
     Args:
         a: (A, C), float16, bfloat16, float32 or float64.
-        index: int32 (rows, taps), -1 where there is none.
+        index: int32 (rows, taps), -1 for an absent tap.
         op: "sum", "mean", "max" or "min".
         taps: B of a sum, (taps, channels): ``taps[j, c]``. At most one of ``taps``, ``rows`` and
             ``chosen`` is given.
-        rows: B of a sum as (b, index_b): ``b[index_b[r, j], c]``, where that index is there, too.
-        chosen: int16 or int32 (A, C): a row of a sum is read at the tap ``chosen[index[r, j], c]``
-            alone.
-        divisor: of a mean, in place of the number of taps that are there.
-        winners: whether to return the tap that a maximum or minimum is from, int16 (int32 for 2^15
-            taps and more), -1 for none. It is the first of those that are equal; NaN wins.
-        channels: of the result, C by default. A number above the channels of A, or of ``b``, reads
-            each for as many neighbours: ``a[..., c // (channels // C)]``.
+        rows: B of a sum as (b, index_b): ``b[index_b[r, j], c]``; taps absent there count as
+            absent, too.
+        chosen: int16 or int32 (A, C): a sum takes ``a[index[r, j], c]`` only if j is
+            ``chosen[index[r, j], c]``.
+        divisor: of a mean, instead of the number of present taps.
+        winners: whether to return the tap that a maximum or minimum comes from, int16 (int32 for
+            2^15 taps and more), -1 for none. Ties go to the first tap; NaN wins.
+        channels: of the result, C by default. If larger than the channels of A, or of ``b``, each
+            of these serves several neighbours: ``a[..., c // (channels // C)]``.
         out_dtype: of the result, that of ``a`` by default.
 
-    Returns (out, winners or None). What no tap is there for is 0, of a maximum also. The host
+    Returns (out, winners or None). A result without present taps is 0, even for a maximum. The host
     checks nothing.
 
     >>> a = torch.tensor([[1.0, 4.0], [3.0, 2.0]])
@@ -74,7 +75,7 @@ def gather(
     """
     count = channels or a.shape[1]
     shape = index.shape[0], count
-    # A result that is empty or zero is one for want of rows, taps or what they could read.
+    # Without rows, taps, channels or input rows, the result is empty or zero.
     nothing = not (shape[0] and count and index.shape[1] and len(a))
     make = torch.zeros if nothing else torch.empty
     out = make(shape, dtype=out_dtype or a.dtype, device=a.device)
@@ -107,12 +108,12 @@ def segments(
         starts: int64 (S + 1,).
         order: int32 (A,); without it, ``order[i] = i``.
         op: "sum", "mean", "max" or "min".
-        winners: whether to return the row of ``a`` that a maximum or minimum is from, int32, -1
-            for none; of equals the first.
+        winners: whether to return the row of ``a`` that a maximum or minimum comes from, int32, -1
+            for none; ties go to the first.
         out_dtype: of the result, that of ``a`` by default.
 
-    Returns (out (S, C), winners or None); an empty segment's is 0. The host checks nothing, and
-    does not wait for a GPU.
+    Returns (out (S, C), winners or None); empty segments give 0. The host checks nothing and does
+    not wait for a GPU.
 
     >>> a = torch.tensor([[1.0], [5.0], [3.0]])
     >>> segments(a, torch.tensor([0, 2, 2, 3]))[0].tolist()
@@ -130,12 +131,12 @@ def segments(
 
 
 def number_type(taps: int) -> torch.dtype:
-    """Return what the numbers of so many taps are stored in."""
+    """Return the dtype that stores tap numbers, for ``taps`` taps."""
     return torch.int16 if taps < 2**15 else torch.int32
 
 
 def check_rows(name: str, tensor: Tensor) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` for what is no matrix of such numbers."""
+    """Raise :class:`~layoutconv.errors.ArgumentError` unless a tensor is a supported matrix."""
     if tensor.dtype not in DTYPES:
         kinds = "a tensor of float16, bfloat16, float32 or float64"
         raise ArgumentTypeError(name, kinds, str(tensor.dtype))
@@ -155,19 +156,19 @@ def _exact(dtype: torch.dtype) -> torch.dtype:
 def _gather_on_cpu(
     op: str, a: Tensor, index: Tensor, out: Tensor, won: Tensor | None, of_sum: OfSum
 ) -> None:
-    """Tap by tap: one more row of A, that a tap reads where there is none, changes nothing."""
+    """Gather tap by tap: absent taps read a neutral row that is appended to A."""
     taps, rows, chosen, divisor = of_sum
     neutral = {"max": -torch.inf, "min": torch.inf}.get(op, 0.0)
     channels = out.shape[1]
     source = _extended(a, neutral, channels)
     factors = None if taps is None else taps.to(source.dtype)
     others = None if rows is None else _extended(rows[0], 0.0, channels)
-    # Zero times infinity is not zero: then what is not there has to be put right.
+    # Zero times infinity is NaN: with infinite factors, absent taps have to be masked.
     masked = factors is not None and not factors.isfinite().all()
     step = max(1, _BLOCK // channels)
     for first in range(0, len(out), step):
         here = slice(first, first + step)
-        columns = index[here].T  # a tap's rows lie side by side
+        columns = index[here].T  # a tap's rows are contiguous
         columns_b = None if rows is None else rows[1][here].T
         there = columns >= 0
         if columns_b is not None:
@@ -177,7 +178,7 @@ def _gather_on_cpu(
         for j, taken in enumerate(there.sum(1).tolist()):
             if not taken:
                 continue
-            # Few rows are picked out: 0.16 of a street's 27 taps are there.
+            # If few rows have the tap, take only these: 0.16 of a street's 27 taps are present.
             few = there[j].nonzero()[:, 0] if 2 * taken < len(acc) else None
             place = _taken(columns[j], there[j], few, len(a))
             values = source.index_select(0, place)
@@ -201,12 +202,12 @@ def _gather_on_cpu(
 
 
 def _taken(column: Tensor, there: Tensor, few: Tensor | None, missing: int) -> Tensor:
-    """The rows that a tap reads, of ``few`` or of all."""
+    """Return the rows that a tap reads, for the rows ``few`` or for all."""
     return column.where(there, missing) if few is None else column[few]
 
 
 def _extended(rows: Tensor, last: float, channels: int) -> Tensor:
-    """Rows in the type of sums, each channel as often as it is read, and one row more."""
+    """Return rows in the accumulator's dtype, channels repeated as they are read, plus one row."""
     found = rows.new_full((len(rows) + 1, rows.shape[1]), last, dtype=_exact(rows.dtype))
     found[:-1] = rows
     return found.repeat_interleave(channels // rows.shape[1], 1)
@@ -221,7 +222,7 @@ def _combine(
     there: Tensor,
     number: Tensor | None,
 ) -> None:
-    """One more tap, of ``few`` rows or of all."""
+    """Combine one more tap into ``acc``, for the rows ``few`` or for all."""
     own = acc if few is None else acc.index_select(0, few)
     if op in ("sum", "mean"):
         own += values
@@ -273,9 +274,9 @@ def _segments_on_gpu(
     won: Tensor | None,
     part: int = PART,
 ) -> None:
-    """Reduce segments in parts, and these again, until a segment is one.
+    """Reduce segments in parts, and the parts again, until one per segment is left.
 
-    A part is a thread's; as many as have ``part`` rows each if segments are equally long.
+    A thread reduces a part; parts have ``part`` rows if all segments are equally long.
     """
     S, C = out.shape
     operation, exact, rows = "sum" if op == "mean" else op, _exact(a.dtype), len(a)
@@ -285,7 +286,7 @@ def _segments_on_gpu(
     bounds = starts.as_strided((S, 2), (1, 1))
     while rows > S * part:
         parts = -(-rows // (S * part))
-        # Rows of a maximum stay what they are; sums are stored as they are added.
+        # A maximum keeps the dtype of its rows; sums are stored in the accumulator's.
         dtype = exact if operation == "sum" else a.dtype
         partial = torch.empty((S * parts, C), dtype=dtype, device=a.device)
         number = None if won is None else torch.empty_like(partial, dtype=torch.int32)
@@ -301,7 +302,7 @@ def _segments_on_gpu(
 
 
 def _bounds_of_parts(bounds: Tensor, parts: int, *, every: bool) -> Tensor:
-    """Where the parts of lists are: ``every`` one, or without the empty ones at the end."""
+    """Return the bounds of the segments' parts: ``every`` one, or without trailing empty ones."""
     S = len(bounds)
     first = torch.arange(0, S * parts + 1, parts, device=bounds.device)
     if every:
@@ -312,7 +313,7 @@ def _bounds_of_parts(bounds: Tensor, parts: int, *, every: bool) -> Tensor:
 
 
 def _composed(first: Tensor, second: Tensor) -> Tensor:
-    """Winners among rows of which each is the winner of others; -1 stays."""
+    """Return the winners of ``second`` in terms of the rows of ``first``; -1 stays."""
     found = first.gather(0, second.clamp(min=0).long())
     return torch.where(second < 0, second, found)
 
@@ -328,7 +329,7 @@ def _launch(
     bounds: Tensor | None = None,
     parts: int = 1,
 ) -> None:
-    """One launch, on torch's current stream of the device that the tensors are on."""
+    """Launch once, on torch's current stream of the tensors' device."""
     device, channels = a.get_device(), out.shape[1]
     if torch.cuda.current_device() != device:
         with torch.cuda.device(device):
@@ -359,10 +360,9 @@ def _launch(
 
 
 def vector_of(channels: int, *operands: tuple[Tensor | None, int]) -> int:
-    """Return how many channels a thread takes: 16 bytes of the first operand, if all can be read
-    so.
+    """Return the channels per thread: 16 bytes of the first operand, or fewer to suit all operands.
 
-    An operand is a tensor, or None, with how many channels of the result read one of its own.
+    An operand is a tensor or None, with the number of result channels that read one of its own.
 
     >>> vector_of(64, (torch.empty(9, 64), 1)), vector_of(66, (torch.empty(9, 66), 1))
     (4, 2)
@@ -384,7 +384,7 @@ def vector_of(channels: int, *operands: tuple[Tensor | None, int]) -> int:
 
 
 def _in_rows(tensor: Tensor) -> Tensor:
-    """The tensor with its channels side by side."""
+    """Return the tensor with contiguous channels."""
     if tensor.stride(1) == 1:
         return tensor
     if tensor.shape[1] == 1:
@@ -403,7 +403,7 @@ def _kernel(
     shared: tuple[bool, bool],
     device: int,
 ) -> Any:
-    """The kernel for dtypes of A, the result, the winners and the chosen taps."""
+    """Return the kernel for the dtypes of A, the result, the winners and the chosen taps."""
     from ..kernels.pointwise.gather_pool import GatherShape, load_gather
 
     name, out_name, won, numbers = (

@@ -1,4 +1,4 @@
-"""Launches of group norms of images, channels last, of ``kernels/pointwise/group_norm.py``."""
+"""Launch group norms of channels-last images (``kernels/pointwise/group_norm.py``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..kernels.maps.per_rank import Chain
 
-PARTS = 512  # of all images, at most: more take longer to merge
+PARTS = 512  # over all images, at most: more take longer to merge
 ACTIVATIONS = frozenset({"relu", "leaky_relu", "silu"})
 
 
@@ -28,9 +28,9 @@ class GroupNorm(NamedTuple):
     """A group norm, as kernels take it.
 
     Attributes:
-        groups: of channels, which divide these; as many as channels for an instance norm.
+        groups: the number of channel groups, a divisor of C; C for an instance norm.
         weight, bias: (C,), or None, both or neither.
-        activation, slope: what follows, as of convolutions.
+        activation, slope: the activation after the norm, as for convolutions.
         dtype: of the result.
     """
 
@@ -43,17 +43,17 @@ class GroupNorm(NamedTuple):
     dtype: torch.dtype
 
     def of(self, weight: Tensor | None, bias: Tensor | None) -> GroupNorm:
-        """The same of other parameters."""
+        """Return the same norm with other parameters."""
         return self._replace(weight=weight, bias=bias)
 
     def alone(self) -> GroupNorm:
-        """The same without an activation."""
+        """Return the same norm without an activation."""
         return self._replace(activation=None)
 
 
 def takes(x: Tensor, norm: GroupNorm) -> bool:
-    """Return whether kernels compute a norm of images ``x`` (N, C, ...), as far as their memory,
-    dtypes and shapes say: they are ``channels_last``.
+    """Return whether kernels can compute a norm of images ``x`` (N, C, ...), by memory, dtypes and
+    shapes: images must be ``channels_last``.
     """
     if x.dim() < 3 or x.dtype not in TYPES or norm.dtype not in TYPES or not is_in_order(x):
         return False
@@ -81,21 +81,21 @@ def takes(x: Tensor, norm: GroupNorm) -> bool:
 
 
 def normalised(x: Tensor, norm: GroupNorm) -> tuple[Tensor, Tensor]:
-    """The result, like images ``x`` (N, C, ...) on a GPU, which are ``takes``'s, and the mean and
-    the inverse deviation of every group, float32 (N, G, 2).
+    """Return the norm of images ``x`` (N, C, ...) on a GPU, and the mean and inverse standard
+    deviation of every group, float32 (N, G, 2). ``takes`` must accept ``x``.
     """
     x, (images, C, rows) = _aligned(x), sizes(x)
     kernels = _kernels_of(x, norm)
     cut = _schedule(rows, C, kernels.vector, images)
     make = maker(x.device)
-    # In a dry run nothing is written.
+    # A dry run writes nothing.
     out = make(tuple(x.shape), channels_last_stride(x.shape), norm.dtype)
     statistics = make((images, norm.groups, 2), (2 * norm.groups, 2, 1), torch.float32)
     if dry_hooks.load is not None:
         out.zero_()
         statistics.zero_()
     size = images * cut.parts * (2 * C + 1)
-    words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
+    words = make((1, size), (size, 1), torch.int32)  # moments, the first tensor of launches
     weight, bias = (words if t is None else t for t in (norm.weight, norm.bias))
     tensors = x, words, statistics, weight, bias, out, words
     numbers = *cut, images, C // norm.groups, bits(norm.slope), bits(norm.eps)
@@ -106,8 +106,8 @@ def normalised(x: Tensor, norm: GroupNorm) -> tuple[Tensor, Tensor]:
 def gradients(
     x: Tensor, norm: GroupNorm, statistics: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of images, like these, and of bias and weight, float32 (2, C), from that of the
-    result.
+    """Return the gradients of the images, like these, and of bias and weight, float32 (2, C), from
+    the gradient of the result.
     """
     x, grad, (images, C, rows) = _aligned(x), _aligned(grad), sizes(x)
     kernels = _kernels_of(x, norm)
@@ -137,7 +137,7 @@ class _Kernels(NamedTuple):
 
 
 def _kernels_of(x: Tensor, norm: GroupNorm) -> _Kernels:
-    """The kernels of a norm of images ``x``."""
+    """Return the kernels of a norm of images ``x``."""
     parameters = None if norm.weight is None else norm.weight.dtype
     early = x.is_cuda and machines.starts_early(x.get_device())
     vector = vector_of(x.shape[1], x.element_size())
@@ -166,7 +166,7 @@ def _kernels(
 
 
 def _schedule(rows: int, columns: int, vector: int, images: int) -> Any:
-    """The parts of an image, so that all images have enough to fill a GPU."""
+    """Return the parts of an image, enough for all images together to fill a GPU."""
     return schedule(rows, columns, vector, max(1, PARTS // images))
 
 
@@ -180,7 +180,7 @@ def _launch(
 
 
 def sizes(x: Tensor) -> tuple[int, int, int]:
-    """The number of images, of their channels, and of the voxels of one."""
+    """Return the number of images, of channels, and of voxels per image."""
     images, C, *extents = x.shape
     return images, C, prod(extents)
 
@@ -191,7 +191,7 @@ def is_in_order(x: Tensor) -> bool:
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """Images in ``channels_last`` memory, from where vectors may start."""
+    """Return images in ``channels_last`` memory, aligned for vectors."""
     if not is_in_order(x):
         x = x.movedim(1, -1).contiguous().movedim(-1, 1)
     if not x.data_ptr() & (BYTES - 1):

@@ -13,6 +13,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-# What a race of tiles for a view and a dtype chooses, with the options of ``choose_kernel``: a tile
-# and how many parts sums are cut into; None where none could be held.
+# Race tiles for a view and a dtype, with the options of ``choose_kernel``. Returns the best tile
+# and its number of split-K slices; None if no race was possible.
 tune_at_need: Callable[..., tuple[TileConfig, int] | None] = _nothing

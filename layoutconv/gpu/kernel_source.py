@@ -14,19 +14,19 @@ _source: Load = load_kernel
 
 
 def kernel_of(view: GemmView, spec: KernelSpec) -> Any:
-    """The kernel of a view and a spec, as a plan launches it."""
+    """Return the kernel of a view and a spec, as plans launch it."""
     return _source(view, spec)
 
 
 def source() -> Load:
-    """Return the function that plans take kernels from now."""
+    """Return the function that plans currently take kernels from."""
     return _source
 
 
 def take_from(load: Load) -> Load:
     """Let plans of all threads take kernels from ``load`` from now on.
 
-    Returns what they took them from before, to go back to.
+    Returns the previous function, to restore it later.
     """
     global _source
     before, _source = _source, load
@@ -34,11 +34,10 @@ def take_from(load: Load) -> Load:
 
 
 class Later:
-    """A kernel that writes zeros during a dry run, and is loaded when it is launched after that.
+    """A kernel that writes zeros during a dry run, and is loaded at its first launch after that.
 
-    Plans that were made in the dry run are kept, and go on with it; :func:`now` takes its place.
-    ``is_dry`` says whether the call goes on, ``writes`` are the numbers of the arguments that are
-    results.
+    Plans made in a dry run are cached and keep using it, until :func:`now` replaces it. ``is_dry``
+    says whether the dry run is still on; ``writes`` are the positions of the result arguments.
     """
 
     def __init__(
@@ -59,12 +58,12 @@ class Later:
         now(self)(*arguments)
 
     def load(self) -> Callable[..., None]:
-        """The kernel."""
+        """Return the kernel, loaded once."""
         if self._kernel is None:
             self._kernel = self._load()
         return self._kernel
 
 
 def now(kernel: Any) -> Any:
-    """A kernel itself, also if it was loaded late: launches save one Python call."""
+    """Return the kernel itself, unwrapped from ``Later``: launches save one Python call."""
     return kernel.load() if type(kernel) is Later and not kernel.is_dry() else kernel

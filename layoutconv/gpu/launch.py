@@ -1,4 +1,4 @@
-"""Bound launches: the plans of a known call, chosen by the alignment of memory, and launched."""
+"""Bound launches: keep the plans of a known call, choose one by memory alignment, launch it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 _address = torch.Tensor.data_ptr
-_FEW = 16  # kinds of precision and alignment that a call meets
-# Of a plan over maps: the kernel, its slices, the integers of numbers, and what comes behind these.
+_FEW = 16  # combinations of precision and alignment that a call meets
+# A known plan over maps: kernel, slices, function from numbers to integers, trailing arguments.
 Known = tuple[Any, int, Callable[..., tuple[int, ...]], tuple[Any, ...]]
 
 
@@ -40,21 +40,22 @@ class Launch:
     """Views that together write a result, bound to dtypes, a GPU and an epilogue's structure.
 
     Args:
-        views: makes the views of tensors with the memory of ``a`` and ``b`` and of the result: what
-            is bound needs them no more, and they take several times its memory.
-        a: the first operand, or one like it.
+        views: makes the views, for the memory of ``a``, ``b`` and the result. They are made on
+            demand because bound launches no longer need them, and they take several times as much
+            memory.
+        a: the first operand, or a tensor like it.
         out_dtype: the dtype of the result.
-        epilogue: one with the structure and the numbers of those of calls.
-        allocate: makes the results of calls, or None where :meth:`run` is given them.
-        filter: the shape of ``b`` in the order of memory, (K, *taps, C / groups), if it is a filter
-            that is copied to K-major first, where kernels read only the summed index contiguous.
+        epilogue: an epilogue with the structure and the numbers of those in calls.
+        allocate: allocates the results of calls; None if :meth:`run` gets them.
+        filter: the shape of ``b`` in the order of memory, (K, *taps, C / groups), if ``b`` is a
+            filter to copy to K-major first, where kernels read only K-major operands.
 
-    Kernels depend on how float32 is multiplied and on where memory starts, too, which every call
-    shows anew.
+    Kernels also depend on the precision of float32 and on memory alignment; both are checked at
+    every call.
     """
 
-    # What ``_bare`` has, where nothing but where memory starts is to be asked; and the same of one
-    # launch that something follows.
+    # Fast paths: the ``_bare`` launches if only alignment must be checked; and the same for a
+    # single launch with an epilogue.
     _at_once: Any = None
     _then: Any = None
     _empty = False
@@ -75,17 +76,17 @@ class Launch:
         self.structure = "" if epilogue is None else epilogue.structure
         numbers = () if epilogue is None else epilogue.numbers
         self.numbers = as_argument(numbers) if numbers else None
-        # Of a residual of another dtype, offsets are others than those of D.
+        # With another dtype than D's, a residual has other byte offsets.
         added = () if epilogue is None else epilogue.sources
         self.differs = int(any(source.dtype is not out_dtype for source in added))
-        # What plans of aligned memory are kept for, where that does not change from call to call.
+        # Key of the plans for aligned memory, if it is the same at every call.
         kinds = self.dtype, self.device, out_dtype, None, False, self.structure, ALIGNED
         self._kept_for = None if a.dtype is torch.float32 else kinds
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._k_major: dict[str, bool] = {}  # by how float32 is multiplied
-        # By the same, launches of aligned memory alone: kernels, and what they get after operands.
+        # By the same key, for aligned memory only: kernels, and their arguments after the operands.
         self._bare: dict[str | None, list[Any]] = {}
-        self.known: dict[Any, Known] = {}  # by kinds and classes of sizes of maps
+        self.known: dict[Any, Known] = {}  # by kind and size class of maps
 
     def result(
         self,
@@ -96,7 +97,7 @@ class Launch:
         residual: Tensor | None = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """Launch, and return the result in new memory; tensors are those of :meth:`run`."""
+        """Launch, and return the result in new memory; the tensors are as for :meth:`run`."""
         bare = self._at_once
         if bare is not None:
             at_a, at_b = a.data_ptr(), b.data_ptr()
@@ -121,9 +122,10 @@ class Launch:
     def followed(
         self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return what :meth:`result` does, of an epilogue in the order of kernels.
+        """Return what :meth:`result` does, for an epilogue whose tensors are in the kernel's order.
 
-        ``columns`` are scale, bias, and those of a function; ``sources`` a residual, and those.
+        ``columns`` are scale, bias and a function's columns; ``sources``, a residual and a
+        function's sources.
         """
         out: Tensor = self.allocate()
         if self._then is None:
@@ -153,10 +155,10 @@ class Launch:
         residual: Tensor | None = None,
         function: Pointwise | None = None,
     ) -> None:
-        """Launch, on tensors whose memory is as the views have it, contiguous in their order.
+        """Launch on tensors whose memory matches the views: contiguous in their order.
 
-        ``out`` is memory of its own, which starts at a multiple of 16 bytes. ``function`` is the
-        last step, of the structure and the numbers that the epilogue's had.
+        ``out`` shares no memory with others and starts at a multiple of 16 bytes. ``function`` is
+        the last step, with the structure and the numbers of the epilogue's.
         """
         self._launch(a, b, out, *_reads(bias, scale, residual, function))
 
@@ -200,9 +202,9 @@ class Launch:
             launch(a, b, out, at_a, at_b, reads)
 
     def _keep_launchers(self, key: tuple[str | None, Any], launchers: tuple[Launcher, ...]) -> None:
-        """Keep launchers, and bare kernels where launches of aligned memory need nothing else.
+        """Keep launchers, and bare kernels if launches of aligned memory need nothing else.
 
-        Not those of a dry run: bound anew, they launch without what stood in for kernels.
+        Launchers of a dry run are not kept, so the next call binds real kernels.
         """
         bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
         if any(each is not None and type(each[0]) is Later for each in bare):
@@ -223,14 +225,14 @@ class Launch:
             (self._then,) = bare
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
-        """Return launches of plans that are kept for ``of``."""
+        """Return the launchers of the plans for the key ``of``."""
         views = self.views()
         if self._k_major.get(of[3]):
             views = tuple(map(k_major_view, views))
         return tuple(launcher_of(plan_of(view, *of)) for view in views)
 
     def _reads_k_major(self, a: Tensor, precision: str) -> bool:
-        """Return whether ``b`` is copied to K-major before it is multiplied with ``a``."""
+        """Return whether ``b`` must be copied to K-major before it is multiplied with ``a``."""
         found = self._k_major.get(precision)
         if found is None:
             found = self._k_major[precision] = reads_k_major(a, precision)
@@ -243,7 +245,7 @@ def _reads(
     residual: Tensor | None,
     function: Pointwise | None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The columns and the sources that a kernel reads, in its order."""
+    """Return the columns and the sources that a kernel reads, in its order."""
     columns: tuple[Tensor, ...] = ()
     sources = () if residual is None else (residual,)
     if scale is not None and isinstance(scale, torch.Tensor):
@@ -257,12 +259,13 @@ def _reads(
 
 
 class OverMap(Launch):
-    """One pass over a kernel map, of contiguous tensors.
+    """One pass over a kernel map, on contiguous tensors.
 
-    Its view is made only where it is the first of its kind and size.
+    Its view is made only for the first pass of a kind and size.
 
     Args:
-        of: of all maps; its ``filter`` is copied to K-major for those that are large enough.
+        of: the launch for all maps; its ``filter`` is copied to K-major only for large maps.
+        over: the pass.
         shape, stride, device: of the result.
     """
 
@@ -303,9 +306,9 @@ class OverMap(Launch):
 
 
 class KnownOverMap:
-    """The same where the plan is known, of which the map's tables are all that is new.
+    """A pass over a kernel map whose plan is known: only the map's tables are new.
 
-    The pass is described when memory that is not aligned asks for another plan.
+    ``describe`` makes the pass only if unaligned memory needs another plan.
     """
 
     __slots__ = "_describe", "_like", "_of", "_tables", "_usual", "given", "kernel"
@@ -328,7 +331,7 @@ class KnownOverMap:
 
     @property
     def usual(self) -> OverMap:
-        """The launch of memory of any alignment."""
+        """The launch for memory of any alignment."""
         if self._usual is None:
             of, (shape, stride, _) = self._of, self._like
             self._usual = OverMap(of, self._describe(self._tables), shape, stride, of.place)
@@ -358,7 +361,7 @@ class KnownOverMap:
     def followed(
         self, a: Tensor, b: Tensor, columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return what :meth:`Launch.followed` does, of an epilogue with a structure."""
+        """Return what :meth:`Launch.followed` does, for an epilogue with a structure."""
         of, at_a, at_b, added = self._of, a.data_ptr(), b.data_ptr(), None
         starts = at_a | at_b
         if sources:
@@ -379,9 +382,9 @@ def over_map(
     shape: tuple[int, ...],
     stride: tuple[int, ...],
 ) -> OverMap | KnownOverMap:
-    """The pass that ``describe`` says over a map of these tables.
+    """Return the pass of ``describe`` over a map with these tables; results are on ``of``'s device.
 
-    It is the same at all calls with one ``of``, on whose device the result is.
+    All calls with one ``of`` must have the same ``describe``.
     """
     if tables.addresses is None:
         return OverMap(of, describe(tables), shape, stride, of.place)

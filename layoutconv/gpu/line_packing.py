@@ -1,4 +1,4 @@
-"""Lines of a tensor packed where the tensor is: by torch on the CPU, one launch on a GPU."""
+"""Pack lines of a tensor on its device: with torch on the CPU, with one launch on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def pack_lines(x: Tensor, packing: LinePacking, out: Tensor | None = None) -> Tensor:
-    """Return the packed lines of a contiguous tensor: a vector of new memory, or that of ``out``.
+    """Return the packed lines of a contiguous tensor: a vector, in new memory or that of ``out``.
 
     >>> pack_lines(torch.arange(1.0, 7), LinePacking(6, 3, 2, -1, 3, 4)).view(3, 4)
     tensor([[0., 1., 2., 0.],
@@ -28,7 +28,7 @@ def pack_lines(x: Tensor, packing: LinePacking, out: Tensor | None = None) -> Te
     from ..kernels.pointwise.loaders import load_packing, packing_vector
 
     words, width = _WORDS[x.itemsize], packing.width
-    if out.data_ptr() & 15:  # a result of the user's: whole vectors of it need not be aligned
+    if out.data_ptr() & 15:  # a user's result may be too unaligned for vector stores
         return out.copy_(_by_torch(x, packing))
     device = x.get_device()
     with torch.cuda.device(device):

@@ -1,4 +1,4 @@
-"""GPUs that are present, as the cost model knows them; or the one that a pack was planned for."""
+"""Machines of the cost model: GPUs that are present, or the GPU that a pack was planned for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..kernels.compile.store import architecture
 from ..planning.machine import MACHINES, Machine
 from ..planning.tile import TileConfig
 
-REACHED = 0.83  # of the peak bandwidth of memory, by kernels that do nothing else
+REACHED = 0.83  # of peak memory bandwidth, by kernels that only move data
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The GPU that kernels of a pack were chosen for, and the choices that were measured there.
+    """The GPU that a pack's kernels were chosen for, and the choices measured there.
 
-    ``choices`` are tiles and parts of sums by the key of a measured choice.
+    ``choices`` are tiles and numbers of split-K slices by the key of a measured choice.
     """
 
     machine: Machine
@@ -37,20 +37,20 @@ _stand_in: Machine | None = None
 
 
 def planned_as(plan: Planned) -> AbstractContextManager[None]:
-    """Calls in this context, of this thread, choose the kernels that were chosen for a pack."""
+    """Let calls in this context, of this thread, choose the kernels that were chosen for a pack."""
     return setting(_planned, plan)
 
 
 def planned() -> Planned | None:
-    """The plan of the pack that is running; None of calls that choose by themselves."""
+    """Return the plan of the running pack; None if calls choose for themselves."""
     return _planned.get()
 
 
 def machine_of(device: int) -> Machine:
-    """Return the machine that tiles are chosen for on a present GPU; ``DeviceError`` if no kernel
-    runs on it.
+    """Return the machine that tiles are chosen for on a GPU that is present.
 
-    Of a call of a pack, on a GPU of its architecture, it is what the pack was planned for.
+    Within a pack, on a GPU of its architecture, that is the machine the pack was planned for.
+    Raises ``DeviceError`` if no kernel runs on the GPU.
     """
     found, plan = present(device), _planned.get()
     return plan.machine if plan and plan.machine.arch == found.arch else found
@@ -58,14 +58,14 @@ def machine_of(device: int) -> Machine:
 
 @remembered(64)
 def starts_early(device: int) -> bool:
-    """Return whether kernels on a present GPU start while those before them end (PDL)."""
+    """Return whether kernels on a GPU start while the previous ones end (PDL)."""
     from ..kernels.common import pdl
 
     return pdl.starts_early(machine_of(device).arch)
 
 
 def stand_in(machine: Machine | None) -> None:
-    """Let every GPU be like ``machine`` from now on, whatever is there; None: be itself again."""
+    """Treat every GPU as ``machine`` from now on; None restores the actual GPUs."""
     global _stand_in
     _stand_in = machine
 
@@ -80,11 +80,11 @@ def present(device: int) -> Machine:
 
 @remembered(64)
 def _described(device: int, properties: Callable[[int], Any]) -> Machine:
-    """The machine of a GPU; asked once: every map of a training step wants it, which takes the host
-    10 us, and the clock of memory takes half a millisecond to be told."""
+    """Return the machine of a GPU, cached: every map of a training step asks for it. A query takes
+    the host 10 us, and the memory clock half a millisecond."""
     try:
         found = properties(device)
-    except (AssertionError, RuntimeError, ValueError) as error:  # as torch says it
+    except (AssertionError, RuntimeError, ValueError) as error:  # torch's errors
         raise DeviceError(f"there is no GPU {device!r} here: {error}") from error
     arch = architecture((found.major, found.minor))
     like = MACHINES.get(arch, MACHINES["sm_80"])
@@ -100,7 +100,9 @@ def _described(device: int, properties: Callable[[int], Any]) -> Machine:
 
 
 def _peak_bandwidth(properties: Any) -> float:
-    """Bytes of memory in a microsecond by its clock and bus, two a cycle; 0 where torch has none.
+    """Return bytes of memory per microsecond from clock and bus width, at double data rate.
+
+    0 if torch does not report them.
 
     >>> class H100:
     ...     memory_clock_rate, memory_bus_width = 2_619_000, 5120  # kHz, bits

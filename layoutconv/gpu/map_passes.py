@@ -1,7 +1,7 @@
-"""Passes of sparse convolutions, described by what is new in each kernel map: numbers and memory.
+"""Passes of sparse convolutions, described by the new parts of each kernel map: numbers and memory.
 
-Views of them are made later, or never: see :mod:`~layoutconv.gpu.map_views`. Where a launch of the
-kind and size is known, :class:`MapTables` are all that a new map adds to it.
+Their views are made later, or never: see :mod:`~layoutconv.gpu.map_views`. If a launch of the kind
+and size is known, :class:`MapTables` are all that a new map adds.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 
 
 class MapTables(NamedTuple):
-    """The tables of a kernel map that passes read, and what launches of known plans take of them.
+    """The tables of a kernel map that passes read, and the arguments of known plans made of them.
 
     Attributes:
-        tables: the tensors of a map, of which the index and its order come ``first``; or pairs.
-        kind: what the plan of a pass depends on beside the pass itself and ``size``.
-        size: the rows or chunks whose class tiles are chosen for.
-        addresses: those of the buffers of A, B and D; None where no plan is shared.
-        numbers: which kernels take as arguments, by name.
+        tables: the tensors of a map, with the index and its order from ``first`` on; or pairs.
+        kind: what a pass's plan depends on, beside the pass itself and ``size``.
+        size: the rows or chunks; tiles are chosen for their size class.
+        addresses: of the index buffers of A, B and D; None if plans cannot be shared.
+        numbers: the kernels' integer arguments, by name.
     """
 
     tables: Any
@@ -46,10 +46,10 @@ class MapTables(NamedTuple):
 def index_tables(
     tables: tuple[Tensor, ...], in_rows: int, out_rows: int, first: int = 0
 ) -> MapTables:
-    """The tables of an index (rows, taps), its rows in an order; if that is empty, in their own.
+    """Return the tables of an index (rows, taps) and its row order; an empty order is the identity.
 
-    They are at the places ``first`` and behind it. ``in_rows`` and ``out_rows`` are those of the
-    layer, whichever way the index goes.
+    They are ``tables[first]`` and ``tables[first + 1]``. ``in_rows`` and ``out_rows`` are those of
+    the layer, in whichever direction the index maps.
     """
     index, order = tables[first : first + 2]
     own, width = index.shape
@@ -63,7 +63,7 @@ def index_tables(
 
 
 def pair_tables(made: Pairs, out_rows: int, in_rows: int) -> MapTables:
-    """The tables of pairs."""
+    """Return the tables of pairs."""
     outputs, inputs = made.outputs, made.inputs
     chunks, chunk = outputs.shape
     numbers = {
@@ -79,7 +79,7 @@ def pair_tables(made: Pairs, out_rows: int, in_rows: int) -> MapTables:
 
 
 def _buffers_of(index: Tensor, order: Tensor) -> Buffers | None:
-    """The index buffers of a pass; None of what does not lie as maps have it."""
+    """Return the index buffers of a pass; None if their memory is not laid out as maps have it."""
     own = index.shape[0]
     if index.stride() != (1, own) or not order.is_contiguous():
         return None
@@ -94,8 +94,8 @@ class MapConv(NamedTuple):
 
     Attributes:
         w: the shape of the filter, (K, *taps, C / groups).
-        transposed: whether it is the gradient, which has the C channels of the inputs.
-        mirrored: whether the index of a gradient is that of the forward pass, its taps backwards.
+        transposed: whether it is the gradient, whose result has the C channels of the inputs.
+        mirrored: whether the gradient uses the index of the forward pass, with reversed taps.
     """
 
     w: tuple[int, ...]
@@ -110,10 +110,10 @@ class MapConv(NamedTuple):
 
 
 def conv_over(index: Tensor, order: Tensor, count: int, of: MapConv) -> Over:
-    """A pass that reads ``count`` rows.
+    """Return a pass that reads ``count`` rows.
 
-    ``index`` (rows, taps) is that of a map one way, its rows in ``order``; if that is empty, in
-    their own.
+    ``index`` (rows, taps) is one direction of a map, with its rows in ``order``; an empty order is
+    the identity.
     """
     own, width = index.shape
     in_rows, out_rows = (own, count) if of.transposed else (count, own)
@@ -126,7 +126,7 @@ def conv_over(index: Tensor, order: Tensor, count: int, of: MapConv) -> Over:
 
 
 def conv_pass(of: MapConv, tables: MapTables) -> Over:
-    """The same of :func:`index_tables`."""
+    """Return :func:`conv_over` for the result of :func:`index_tables`."""
     first, numbers = tables.first, tables.numbers
     index, order = tables.tables[first : first + 2]
     count = numbers["out_rows" if of.transposed else "in_rows"]
@@ -145,7 +145,7 @@ def _make_conv_view(count: int, of: MapConv, index: Tensor, order: Tensor) -> Ge
 
 
 def k_major_over(over: Over) -> Over:
-    """The pass with a K-major filter: of another kind, over the same map."""
+    """Return the pass with a K-major filter: another kind, over the same map."""
     return over._replace(key=("k_major", over.key), make=partial(_make_k_major, over.make))
 
 
@@ -161,7 +161,7 @@ def pairs_over(
     C: int,
     groups: int = 1,
 ) -> Over:
-    """The products of pairs."""
+    """Return the wgrad pass over pairs."""
     outputs, inputs = made.outputs, made.inputs
     chunks, chunk = outputs.shape
     numbers = {"P": chunk, "L": chunks, "L*P": chunks * chunk}
@@ -178,6 +178,6 @@ def pairs_over(
 
 
 def pairs_pass(tables: MapTables, K: int, C: int, groups: int) -> Over:
-    """The same of :func:`pair_tables`."""
+    """Return :func:`pairs_over` for the result of :func:`pair_tables`."""
     numbers = tables.numbers
     return pairs_over(tables.tables, numbers["out_rows"], numbers["in_rows"], K, C, groups)

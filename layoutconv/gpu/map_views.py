@@ -1,9 +1,9 @@
-"""Views over kernel maps, made for a new cloud at the cost of only what is new.
+"""Views over kernel maps, made for a new cloud at the cost of only its new parts.
 
-Two clouds differ in numbers of rows and in index buffers. Their layouts are the same but for these,
-and so are the checks, the kernel and the tile that a plan comes to: milliseconds of Python for each
-layer of a network, a hundred times what its launch takes. So views of one *kind* share all that,
-and have their layouts made only where somebody looks at them.
+Two clouds differ in numbers of rows and in index buffers. Otherwise their layouts are the same, and
+so are the checks, the kernel and the tile of a plan. Redoing these takes milliseconds of Python per
+layer of a network, a hundred times as long as its launch. So views of one *kind* share them, and
+make their layouts only on access.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..view.view_cache import ViewCache
 Buffers = tuple[Tensor | None, Tensor | None, Tensor | None]  # of A, B and D
 Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
 
-CLASSES = 8  # of sizes, to an octave
-PLANS = 64  # of a kind: eight octaves of sizes
+CLASSES = 8  # size classes per octave
+PLANS = 64  # per kind: eight octaves of sizes
 LAST = 2**31 - 1  # the greatest number that a kernel takes
 _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 
-# False where views are of no kind.
+# False for views without a kind.
 _kinds: BoundedCache[Hashable, Kind | bool] = BoundedCache(
     "kinds of views over maps", entries=1024, nbytes=8 << 20
 )
@@ -43,13 +43,12 @@ class Over(NamedTuple):
     """A pass over one kernel map.
 
     Args:
-        key: what its layouts depend on beside ``numbers``.
+        key: what its layouts depend on, beside ``numbers``.
         make: makes its view of ``tables``.
         tables: the index and its order, or pairs.
-        numbers: which kernels take as arguments.
-        buffers: the index buffers of A, B and D, each all entries of it and each once, one behind
-            the other from where it starts; None where memory is not as maps have it, so that its
-            kind is no other's.
+        numbers: the kernels' integer arguments.
+        buffers: the index buffers of A, B and D, each dense in memory, with every entry exactly
+            once; None if their memory is not laid out as maps have it, so the pass has no kind.
     """
 
     key: Hashable
@@ -59,12 +58,12 @@ class Over(NamedTuple):
     buffers: Buffers | None
 
     def view(self) -> GemmView:
-        """The view with all its layouts."""
+        """Return the view with all its layouts."""
         return self.make(*self.tables)
 
 
 class Sizes(NamedTuple):
-    """The sizes of a view: rows, columns and problems, and the shape that D is stored in."""
+    """The sizes of a view: rows, columns, problems, and the stored shape of D."""
 
     m: int
     n: int
@@ -73,9 +72,9 @@ class Sizes(NamedTuple):
 
 
 class MapView(GemmView):
-    """A view of a kind: ``a``, ``b`` and ``d`` are made when they are asked for.
+    """A view of a kind, which makes ``a``, ``b`` and ``d`` on first access.
 
-    A copy that ``dataclasses.replace`` makes has them, and is of no kind.
+    A copy by ``dataclasses.replace`` has them, and has no kind.
     """
 
     kind: Kind | None = None
@@ -91,10 +90,10 @@ class MapView(GemmView):
 
 
 class Kind:
-    """The common part of views over kernel maps, read off the first of them.
+    """The common part of views over kernel maps, derived from the first of them.
 
     Attributes:
-        plans: of a GPU, by what they were made for and the class of their sizes, without buffers.
+        plans: GPU plans without index buffers, by their key and size class.
     """
 
     def __init__(self, key: Hashable, view: GemmView, names: tuple[str, ...]) -> None:
@@ -115,11 +114,11 @@ class Kind:
         self.expected = Expected(a, b, d, (), None, want.writes_all)
 
     def view(self, over: Over) -> MapView:
-        """Return that of a pass, whose layouts are made later."""
+        """Return the view of a pass, whose layouts are made on access."""
         numbers, buffers = over.numbers, over.buffers
         assert buffers is not None
         m, n, k, l = [_value(extent, numbers) for extent in self.extents]
-        # A new cloud makes dozens of these: a frozen dataclass takes microseconds to be made.
+        # A new cloud needs dozens of these, and constructing a frozen dataclass takes microseconds.
         a, b, d = stored = [
             _like(of, shape=(_value(rows, numbers), *of.shape[1:])) for of, rows in self.stored
         ]
@@ -140,8 +139,8 @@ class Kind:
         return found
 
     def sizes(self, view: MapView) -> tuple[int, int]:
-        """The rows and the problems of a view that its tile is chosen for: those that differ from
-        cloud to cloud as the middle of their class, those of the filter as they are.
+        """Return the rows and problems that a view's tile is chosen for: the middle of the size
+        class if they vary from cloud to cloud, the exact value if they depend on the filter.
         """
         (_, of_m), _, _, (_, of_l) = self.extents
         return (
@@ -150,19 +149,19 @@ class Kind:
         )
 
     def integers(self, numbers: Numbers) -> tuple[int, ...]:
-        """The arguments of a kernel, in its order."""
+        """Return the integer arguments of a kernel, in its order."""
         if self._integers is None:
             return tuple(numbers[name] for name in self.names)
         found: tuple[int, ...] = self._integers(numbers)
         return found
 
     def sizes_of(self, numbers: Numbers) -> tuple[Sizes, tuple[int, int], tuple[int, ...]]:
-        """Return those of the view of these numbers, which nobody has made; with them ``sizes`` of
-        it, and ``integers``.
+        """Return the sizes of the view with these numbers, its ``sizes`` and its ``integers``,
+        without making the view.
         """
         (m, m_names), (n, n_names), _, (l, l_names) = self.extents
         stored, (rows, row_names) = self.stored[2]
-        # Not by ``_value`` and the like: calls are half of what this takes.
+        # Inlined ``_value``: calls would take half of the time here.
         for name in m_names:
             m *= numbers[name]
         for name in n_names:
@@ -178,16 +177,14 @@ class Kind:
 
 
 def map_view(over: Over) -> GemmView:
-    """The view of a pass, its layouts made at once or later.
-
-    At once where it has no kind, or is the first of it.
-    """
+    """Return the view of a pass: with its layouts if it has no kind, else made on access."""
     kind = kind_over(over)
     return over.view() if kind is None else kind.view(over)
 
 
 def kind_over(over: Over) -> Kind | None:
-    """The kind of a pass; None where a kernel may be compiled for an extent of it, or refuse it."""
+    """Return the kind of a pass; None if a kernel may specialise for one of its extents or refuse
+    it."""
     key, numbers, buffers = over.key, over.numbers, over.buffers
     every = numbers.values()
     if buffers is None or min(every) < 2 or max(every) > LAST:
@@ -207,22 +204,22 @@ def kind_over(over: Over) -> Kind | None:
 
 
 def keep_plan(kind: Kind, key: Hashable, plan: Any) -> None:
-    """Keep a plan with its kind, which takes more from then on."""
+    """Keep a plan with its kind, and update the kind's footprint in the cache."""
     put_few(kind.plans, key, plan, PLANS)
     _kinds.put(kind.key, kind, footprint(kind))
 
 
 def forget() -> None:
-    """Drop what kinds of views have in common, plans above all."""
+    """Drop all kinds of views, with their plans."""
     _kinds.clear()
 
 
 @remembered(4096)
 def representative(size: int) -> int:
-    """The middle of the class of a size, which tiles are chosen for: an eighth of an octave.
+    """Return the middle of a size's class, an eighth of an octave; tiles are chosen for it.
 
-    The choice then depends on no cloud that came before, and sums have the same bits every time.
-    Classes do not cross those of measured choices, which round to powers of two.
+    So the choice does not depend on earlier clouds, and sums have the same bits every time. Classes
+    do not cross those of measured choices, which round to powers of two.
 
     >>> [representative(size) for size in (1, 2000, 2048, 2200, 89511)]
     [1, 1961, 2139, 2139, 88752]
@@ -231,7 +228,7 @@ def representative(size: int) -> int:
 
 
 def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
-    """The kind of a view, None if its numbers or buffers are not those that are given."""
+    """Return the kind of a view; None if its numbers or buffers differ from the given ones."""
     found, want = runtime_integers(view), expected(view)
     if any(numbers.get(name) != value for name, value in found.items()):
         return None
@@ -251,7 +248,7 @@ def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) 
 
 
 def _like(frozen: Any, **fields: Any) -> Any:
-    """An object of a frozen dataclass with other values of some fields."""
+    """Return a copy of a frozen dataclass object with other values of some fields."""
     made = object.__new__(type(frozen))
     own = made.__dict__
     own.update(frozen.__dict__)
@@ -260,7 +257,7 @@ def _like(frozen: Any, **fields: Any) -> Any:
 
 
 def _product(mode: Any) -> tuple[int, tuple[str, ...]]:
-    """An extent as a constant, and the names of the numbers that it is multiplied by."""
+    """Return an extent as a constant factor, and the names of its runtime factors."""
     leaves = flatten(mode)
     constant = prod(int(leaf) for leaf in leaves if not is_runtime(leaf))
     return constant, tuple(str(leaf) for leaf in leaves if is_runtime(leaf))

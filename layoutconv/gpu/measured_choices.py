@@ -1,10 +1,10 @@
-"""Choices that were measured: a file for each in the cache folder, and a table in the package.
+"""Measured choices of tiles: one file each in the cache folder, and a table in the package.
 
-A choice belongs to a GPU by name, a kernel but for its tile, a class of sizes, and a version of the
-package. It is written with the version of its format (``planning/tile_json.py``): older ones are
-migrated, and what cannot be read is measured again, with a warning. Its file is named by a digest
-of that, written beside and moved into place: who reads sees all of it or nothing, and processes
-that write at once do not disturb each other.
+A choice belongs to a GPU by name, a kernel without its tile, a size class, and a version of the
+package. Its file is named by a digest of the kernel and the size class, and carries the version of
+its format (``planning/tile_json.py``): older formats are migrated, and unreadable choices are
+measured again, with a warning. A file is written under another name and moved into place, so a
+reader sees all of it or nothing, and concurrent writers do not disturb each other.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from ..planning.tile_json import FORMAT, tile_from_json, tile_to_json
 from ..view.gemm_view import GemmView
 
 VARIABLE = "LAYOUTCONV_TUNE"
-MOST_BYTES = 1 << 20  # of a file: choices have about 500
+MOST_BYTES = 1 << 20  # per file; choices take about 500
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile, the number of parts of a sum, and the race that they won.
+    """A tile, its number of split-K slices, and the race that they won.
 
     Attributes:
         problem: the sizes of the race, in words.
-        microseconds: of the winner; ``model_microseconds`` of what the cost model had picked.
+        microseconds: time of the winner.
+        model_microseconds: time of the cost model's pick.
     """
 
     tile: TileConfig
@@ -56,7 +57,7 @@ class Choice:
 
 
 def wanted() -> bool:
-    """Return whether first calls are measured: the environment variable LAYOUTCONV_TUNE."""
+    """Return whether first calls race tiles: the environment variable LAYOUTCONV_TUNE."""
     value = os.environ.get(VARIABLE, "0")
     if value not in ("", "0", "1"):
         raise ArgumentError(VARIABLE, "0 or 1", repr(value))
@@ -70,9 +71,9 @@ def key_of(
     vectors: tuple[int, int, int],
     along: tuple[int, int],
 ) -> str:
-    """Return what a choice is known by: the kernel but for its tile, and the class of its sizes.
+    """Return the key of a choice: the kernel without its tile, and the class of its sizes.
 
-    Sizes are of one class if they round to the same power of two.
+    Sizes are in one class if they round to the same power of two.
     """
     classes = tuple(size_class(extent) for extent in (problem.m, problem.n, problem.k))
     kernel = signature(view, along), problem.dtype, out_dtype, vectors, along
@@ -82,7 +83,7 @@ def key_of(
 
 
 def size_class(extent: int) -> int:
-    """The power of two that is nearest, as its exponent.
+    """Return the exponent of the nearest power of two.
 
     >>> [size_class(extent) for extent in (1, 90, 91, 128, 181, 182)]
     [0, 6, 7, 7, 7, 8]
@@ -95,16 +96,16 @@ _noted: ContextVar[dict[str, tuple[TileConfig, int]] | None] = ContextVar("noted
 
 @contextmanager
 def noting_found() -> Iterator[dict[str, tuple[TileConfig, int]]]:
-    """The choices that are found in this context, by their keys: a pack takes them along."""
+    """Collect the choices found in this context, by key, for a pack to include."""
     noted: dict[str, tuple[TileConfig, int]] = {}
     with setting(_noted, noted):
         yield noted
 
 
 def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int] | None:
-    """The tile and the number of parts that are remembered: on disk, or in the package's table.
+    """Return the remembered tile and number of slices, from disk or from the package's table.
 
-    What cannot run here, as after a change of the family, is not found.
+    None if there is none, or if it cannot run here, as after a change of the tile family.
     """
     name = machine.name or machine.arch
     choice = None
@@ -123,7 +124,7 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int]
 
 
 def remember(key: str, machine: Machine, choice: Choice) -> None:
-    """Keep a choice on disk, in place of the one before. Raises ``OSError`` where that fails."""
+    """Write a choice to disk, in place of the previous one. Raises ``OSError`` if that fails."""
     path = _folder(machine.name or machine.arch) / f"{key}.json"
     make_folder(cache_directory())
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,9 +133,10 @@ def remember(key: str, machine: Machine, choice: Choice) -> None:
 
 
 def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
-    """Add choices of a GPU, by their keys, to a table such as the package's; how many there are.
+    """Add choices of a GPU, by key, to a table such as the package's; return its number of choices.
 
-    Those that the model picks by itself are left out: where it learns, a table would hold it back.
+    Choices that the model picks by itself are left out: a table would freeze them when the model
+    improves.
     """
     table = json.loads(path.read_text()) if path.exists() else {}
     own = table.setdefault(gpu, {})
@@ -148,7 +150,7 @@ def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
 
 
 def kept() -> Iterator[tuple[str, Choice]]:
-    """The choices on disk of this version of the package, each with its GPU's name."""
+    """Yield the choices on disk of this version of the package, each with its GPU's name."""
     for path in sorted(folder().glob("*/*.json")):
         content = _read(path)
         choice = _parse(content)
@@ -157,12 +159,12 @@ def kept() -> Iterator[tuple[str, Choice]]:
 
 
 def shipped_count() -> int:
-    """Return how many choices come with the package."""
+    """Return the number of choices that ship with the package."""
     return sum(map(len, _shipped().values()))
 
 
 def folder() -> Path:
-    """Where the choices of this version are kept."""
+    """Return the folder of this version's choices."""
     return cache_directory() / "tuned" / __version__
 
 
@@ -171,7 +173,7 @@ def _folder(gpu: str) -> Path:
 
 
 def _read(path: Path) -> Any:
-    """Return what a file says; None of what is not there, or damaged: it is measured again."""
+    """Return a file's content; None if missing or damaged, so the choice is measured again."""
     content = read_file(path, most=MOST_BYTES)
     try:
         return None if content is None else json.loads(content)
@@ -191,7 +193,7 @@ def _as_json(choice: Choice) -> dict[str, Any]:
 
 
 def _parse(content: Any) -> Choice | None:
-    """A choice of any format that can be read; of another, a warning and None."""
+    """Return a choice of any readable format; for another, warn and return None."""
     if not isinstance(content, dict):
         return None
     version = content.get("format", 1)
@@ -214,7 +216,7 @@ def _parse(content: Any) -> Choice | None:
 
 @cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    """The table of the package: by GPU's name, then by key."""
+    """Return the package's table: by the GPU's name, then by key."""
     text = (files("layoutconv.gpu") / "shipped.json").read_text()
     table: dict[str, dict[str, Any]] = json.loads(text)
     return table

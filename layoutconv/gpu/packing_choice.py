@@ -1,4 +1,4 @@
-"""Choice of packed channels for a pass: taken if the cost model expects the copies to pay."""
+"""Choice of packed channels for a pass, if the cost model expects the copies to pay."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .select import choose_kernel
 from .voxel_rows import voxel_rows
 
 VECTOR_BYTES, HALF_LINE, ASYNC_BYTES = 16, 64, 4
-FEW = 16  # output channels of a filter's gradient that is summed over cells of the activation
-# Of the time that a pass takes without copies, and microseconds less: others are not worth the time
-# of the host, which launches two kernels more.
+FEW = 16  # output channels, at most, for a wgrad that sums over cells of the activation
+# A pass with copies must take at most this share of the time without them, less these microseconds:
+# the host launches two more kernels.
 GAIN, HOST = 0.85, 8.0
 MOST = 1 << 31  # elements of a copy
 WORKSPACE = 1 << 30  # bytes of K-major copies, of both operands
-MOST_VIEWS = 8  # of a pass: more take seconds to be chosen for
+MOST_VIEWS = 8  # per pass: choosing for more takes seconds
 
 
 class Multiplied(NamedTuple):
@@ -46,22 +46,22 @@ class Multiplied(NamedTuple):
 
     @property
     def vector(self) -> int:
-        """Return how many elements 16 bytes are."""
+        """Elements in 16 bytes."""
         return VECTOR_BYTES // self.dtype.itemsize
 
     @property
     def least(self) -> int:
-        """Return how many elements a vector has that is copied asynchronously, at least."""
+        """Elements of the shortest vector that cp.async copies."""
         return max(1, ASYNC_BYTES // self.dtype.itemsize)
 
     def packings(self, problem: ConvProblem) -> Iterator[PackedProblem]:
-        """Yield the ways in which few channels of an activation may be packed."""
+        """Yield the ways to pack few channels of an activation."""
         line = HALF_LINE // self.dtype.itemsize
         found = packings(problem, self.vector, line, self.least)
         return (each for each in found if prod(each.problem.activation) < MOST)
 
     def expected(self, views: Sequence[GemmView]) -> float:
-        """Return the microseconds that the cost model expects of views, one after the other."""
+        """Return the microseconds that the cost model expects for views, one after the other."""
         time = 0.0
         for view in views:
             found = choose_kernel(
@@ -73,12 +73,12 @@ class Multiplied(NamedTuple):
         return time
 
     def copied(self, read: int, written: int) -> float:
-        """Return the same of a copy of so many elements to so many."""
+        """Return the same for a copy that reads and writes so many elements."""
         return LAUNCH + self.dtype.itemsize * (read + written) / self.machine.bandwidth
 
 
 def multiplied_for(a: Tensor) -> Multiplied | None:
-    """Return what passes of tensors like ``a`` are chosen for; None on a CPU, and for 8 or 64 bits.
+    """Return the ``Multiplied`` of tensors like ``a``; None on a CPU, and for 8 or 64 bits.
 
     >>> multiplied_for(torch.zeros(1)) is None
     True
@@ -89,7 +89,7 @@ def multiplied_for(a: Tensor) -> Multiplied | None:
 
 
 def multiplied_on(dtype: torch.dtype, machine: Machine) -> Multiplied:
-    """The same of data of ``dtype`` on a machine."""
+    """Return the same for data of ``dtype`` on a machine."""
     return Multiplied(dtype, machine, multiplied_as(dtype, None) or "tf32")
 
 
@@ -99,13 +99,13 @@ class Packed:
 
     Args:
         views: of the packed operands.
-        shapes: of A, of B and of what the views write, in the order of memory.
-        a, b: how lines of the operands are packed, or copied to rows over voxels; None: memory as
-            it is.
-        k_major: B is a filter, which is copied so that K is contiguous.
-        exchanged: the operands change places, and what the views write is the filter's gradient
-            with its taps reversed, (C, T, R, S, K).
-        unpacked: how lines of what the views write become those of the result.
+        shapes: of A, of B and of the views' output, in the order of memory.
+        a, b: how to pack lines of the operands, or to copy them to rows over voxels; None if no
+            copy is needed.
+        k_major: whether B is a filter to copy so that K is contiguous.
+        exchanged: whether the operands change places; the views then write the filter's gradient
+            with reversed taps, (C, T, R, S, K).
+        unpacked: how lines of the views' output become lines of the result.
     """
 
     views: tuple[GemmView, ...]
@@ -117,7 +117,7 @@ class Packed:
     unpacked: LinePacking | None = None
 
     def operands(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The operands of the views, of those of the pass, contiguous in the order of memory."""
+        """Return the views' operands, made from the pass's, which are contiguous."""
         if self.exchanged:
             a, b = b, a
         want = expected(self.views[0])
@@ -130,14 +130,14 @@ class Packed:
         return a, k_major_copy(b) if self.k_major else b
 
     def written(self, out: Tensor) -> Tensor:
-        """Return what the views write: the contiguous result itself, or memory of their own."""
+        """Return the tensor for the views to write: the contiguous result itself, or new memory."""
         shape = self.shapes[2]
         if self.unpacked is None and not self.exchanged:
             return out.view(shape)
         return out.new_empty(shape)
 
     def finish(self, written: Tensor, out: Tensor) -> None:
-        """Bring what the views have written to the result."""
+        """Copy the views' output to the result, if it is not there already."""
         if self.exchanged:
             if self.unpacked is not None:
                 written = pack_lines(written, self.unpacked)
@@ -152,7 +152,7 @@ class Packed:
 def packed_fprop(
     problem: ConvProblem, direct: Sequence[GemmView], of: Multiplied | None
 ) -> Packed | None:
-    """The forward pass of packed channels, where that is expected to be faster than ``direct``.
+    """Return the forward pass with packed channels, if expected to be faster than ``direct``.
 
     >>> from ..planning.machine import MACHINES
     >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
@@ -167,7 +167,7 @@ def packed_fprop(
 
 
 def fprop_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
-    """Yield what :func:`packed_fprop` chooses from."""
+    """Yield the candidates of :func:`packed_fprop`."""
     for found in of.packings(problem):
         new = found.problem
         shapes = new.activation, new.stored_filter, new.output
@@ -177,7 +177,7 @@ def fprop_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
 def packed_wgrad(
     problem: ConvProblem, direct: Sequence[GemmView], of: Multiplied | None
 ) -> Packed | None:
-    """The gradient of the filter, of packed channels of the activation, or of few of the output.
+    """Return wgrad with packed channels of the activation, or for few output channels.
 
     >>> from ..planning.machine import MACHINES
     >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
@@ -189,7 +189,7 @@ def packed_wgrad(
 
 
 def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
-    """Yield what :func:`packed_wgrad` chooses from."""
+    """Yield the candidates of :func:`packed_wgrad`."""
     for found in of.packings(problem):
         yield _wgrad(found, exchanges=False)
     if reads_along_sums(of.dtype, of.precision, of.machine):
@@ -221,9 +221,9 @@ def packed_dgrad(
     views_of: Callable[[int], Sequence[GemmView]],
     of: Multiplied | None,
 ) -> Packed | None:
-    """The gradient of the activation, of packed channels of the output, or of a K-major filter.
+    """Return dgrad with packed channels of the output, or with a K-major filter.
 
-    ``views_of`` makes the views of a problem with so many output channels.
+    ``views_of`` makes the views of the problem with a given number of output channels.
 
     >>> from ..conv import dgrad_views
     >>> from ..planning.machine import MACHINES
@@ -243,7 +243,7 @@ def dgrad_packings(
     views_of: Callable[[int], Sequence[GemmView]],
     of: Multiplied,
 ) -> Iterator[Packed]:
-    """Yield what :func:`packed_dgrad` chooses from."""
+    """Yield the candidates of :func:`packed_dgrad`."""
     K, vector, row = problem.K, of.vector, problem.C * prod(problem.taps)
     widths = {K, -(-K // vector) * vector}
     if vector > K:
@@ -265,7 +265,7 @@ def dgrad_packings(
 def _best(
     problem: ConvProblem, direct: Sequence[GemmView], of: Multiplied, candidates: Iterator[Packed]
 ) -> Packed | None:
-    """The candidate that is expected to be done first, if before ``direct`` by enough."""
+    """Return the candidate expected to be fastest, if it beats ``direct`` by enough; else None."""
     if problem.groups > 1 or not prod(problem.activation) or len(direct) > MOST_VIEWS:
         return None
     found = list(candidates)
@@ -282,14 +282,14 @@ def _best(
 def _copied(
     t: Tensor, how: LinePacking | VoxelRows | None, shape: tuple[int, ...], stored: Stored
 ) -> Tensor:
-    """An operand of the views, contiguous of a shape; of rows over voxels, as it is stored."""
+    """Return an operand of the views: contiguous with ``shape``, or rows over voxels as stored."""
     if isinstance(how, VoxelRows):
         return voxel_rows(t, how).as_strided(stored.shape, stored.stride)
     return (t if how is None else pack_lines(t, how)).view(shape)
 
 
 def _time(packed: Packed, of: Multiplied) -> float:
-    """Microseconds that the cost model expects of views, and of the copies around them."""
+    """Return the microseconds that the cost model expects for views and the copies around them."""
     time = of.expected(packed.views)
     for packing, shape in zip((packed.a, packed.b), packed.shapes, strict=False):
         if isinstance(packing, VoxelRows):

@@ -1,4 +1,4 @@
-"""Choice of stride phases: which phases of a strided dgrad run as one view, along N."""
+"""Choice of stride phases: which phases of a strided dgrad are concatenated along N in one view."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ..planning.group_tile import GRANULE
 from ..view.gemm_view import GemmView
 from . import machines
 
-COLUMNS = 64  # of a tile: wider, what is multiplied with zeros costs more than it saves
-# Where Hopper's kernels leave those zeros out (``planning/structural_zeros.py``): of whole k-tiles,
-# and whole instructions of columns, whose lines of the filter are channels and one mode at most.
+COLUMNS = 64  # of a tile: if wider, products with zeros cost more than the tile saves
+# The same where Hopper kernels skip those zeros (``planning/structural_zeros.py``): whole k-tiles,
+# and whole instructions of columns, for filter lines of channels and at most one spatial mode.
 MORE_COLUMNS = 128
 WHOLE = 64  # channels of a k-tile
-WASTE = 1.5  # products, those with zeros included, for one that is needed
-LAUNCH = 4e8  # products of 16 bits that an H100 forms, about, while one more kernel is launched
-ONE_WAVE = 132 * 128 * 64  # results of a tile for each of its SMs: fewer take as long
-IMAGES = 64  # rows of a tile that should be at the same place
-PRESENT = 0.7  # share of (cell, tap) below which tiles look for taps that they lack
+WASTE = 1.5  # products, those with zeros included, per needed product
+LAUNCH = 4e8  # 16-bit products, about, that an H100 forms during one more kernel launch
+ONE_WAVE = 132 * 128 * 64  # results of one tile per SM of an H100: fewer take as long
+IMAGES = 64  # rows of a tile that should be at the same place in their images
+PRESENT = 0.7  # share of present (cell, tap) pairs below which tiles should skip absent taps
 
 
 def columns_for(a: Tensor) -> int:
-    """Return how many columns stride phases may fill, for the gradient ``a``; 0 on a CPU.
+    """Return the number of columns that stride phases may fill, for the gradient ``a``; 0 on a CPU.
 
     >>> import torch
     >>> columns_for(torch.zeros(1, dtype=torch.float16))
@@ -43,7 +43,7 @@ def columns_for(a: Tensor) -> int:
 
 
 def columns_of(dtype: torch.dtype, device: int) -> int:
-    """The same of data of ``dtype`` on the GPU of a number."""
+    """Return the same for data of ``dtype`` on GPU number ``device``."""
     hopper = dtype.itemsize == 2 and machines.machine_of(device).arch == "sm_90a"
     return MORE_COLUMNS if hopper else COLUMNS
 
@@ -51,11 +51,11 @@ def columns_of(dtype: torch.dtype, device: int) -> int:
 def arranged_dgrad(
     problem: ConvProblem, columns: int = COLUMNS, *, empty: bool = False
 ) -> tuple[GemmView, ...]:
-    """``dgrad_views`` as they are fastest: the same products in another order.
+    """Return the fastest form of ``dgrad_views``: the same products in another order.
 
-    They are views of the memory of ``patches_of`` the problem.
-    ``columns``: what :func:`columns_for` says. ``empty``: also those of residues that no tap
-    reaches. Where much of the filter falls outside a small output, rows run over the images first.
+    They are views of the memory of ``patches_of`` the problem. ``columns`` is the result of
+    :func:`columns_for`. With ``empty``, views of residues that no tap reaches are included. If much
+    of the filter falls outside a small output, rows run over the images first.
 
     >>> [view] = arranged_dgrad(ConvProblem((4096, 6, 4, 4, 64), (128, 3, 3, 3)))
     >>> print(view.d.inner)
@@ -68,13 +68,13 @@ def arranged_dgrad(
     views = _dgrad_views(problem, columns, empty)
     if cells == 1:
         return views
-    # Cells that are one have the channels of each beside the other's.
+    # A merged cell has the channels of one cell after those of another: map columns to channels.
     entries = (Layout(((channels, view.n // channels),), ((1, 0),)) for view in views)
     return tuple(replace(view, columns=of) for view, of in zip(views, entries, strict=True))
 
 
 def _dgrad_views(problem: ConvProblem, columns: int, empty: bool) -> tuple[GemmView, ...]:
-    """The views of a problem without patches, stride phases side by side where that is faster."""
+    """Return the views of a problem without patches, with stride phases concatenated if faster."""
     if is_pointwise(problem):
         return (pointwise_dgrad_view(problem),)
     side_by_side, alike = phases_of(problem, columns, empty=empty)
@@ -88,12 +88,12 @@ def _dgrad_views(problem: ConvProblem, columns: int, empty: bool) -> tuple[GemmV
 
 
 def present_taps(problem: ConvProblem) -> float:
-    """The share of pairs of a cell and a tap that reaches it that meet inside of the output."""
+    """Return the share of (cell, tap) pairs, of taps that reach the cell, inside the output."""
     return prod(_share(problem, mode) for mode in range(problem.rank))
 
 
 def _share(problem: ConvProblem, mode: int) -> float:
-    """:func:`present_taps` in a spatial mode."""
+    """Return :func:`present_taps` in one spatial mode."""
     stride, dilation = problem.stride[mode], problem.dilation[mode]
     near, voxels = problem.padding[mode][0], problem.output_spatial[mode]
     met = [
@@ -106,19 +106,19 @@ def _share(problem: ConvProblem, mode: int) -> float:
 
 
 class Phases(NamedTuple):
-    """Spatial modes for ``dgrad_views``, whose residues are columns: all, or those ``alike``."""
+    """Spatial modes whose phases ``dgrad_views`` concatenates: all of them, or those ``alike``."""
 
     side_by_side: tuple[int, ...]
     alike: tuple[int, ...]
 
 
 def phases_of(problem: ConvProblem, columns: int = COLUMNS, *, empty: bool = False) -> Phases:
-    """The modes whose residues are columns of a view: those that save time, launches included.
+    """Return the modes whose phases to concatenate: those that save time, launches included.
 
-    Residues that are alike share a view and multiply nothing with zeros: one where the stride
-    divides the taps, else two for a mode; at borders there are some cells more. Where a residue
-    lacks a tap, its zeros would be multiplied with whatever another reads, an infinity too: modes
-    that few channels are worth.
+    Phases that are alike (equally many taps) share a view without any products with zeros: one view
+    per mode if the stride divides the taps, else two; at borders they add some cells. If phases
+    differ in taps, the zeros of one that lacks a tap are multiplied with whatever another reads, an
+    infinity too; this is done only for few channels.
 
     >>> phases_of(ConvProblem((2, 64, 64, 64, 256), (256, 2, 2, 2), 2)).alike
     (0, 1, 2)
@@ -127,7 +127,7 @@ def phases_of(problem: ConvProblem, columns: int = COLUMNS, *, empty: bool = Fal
     >>> phases_of(ConvProblem((2, 64, 64, 64, 256), (256, 3, 3, 3), 2, 1))
     Phases(side_by_side=(), alike=())
 
-    Groups fill the columns of tiles that hold several of them.
+    Groups need no phases as columns: tiles of several groups fill them.
 
     >>> phases_of(ConvProblem((2, 64, 64, 128), (128, 3, 3), 2, 1, groups=32))
     Phases(side_by_side=(), alike=())
@@ -157,7 +157,7 @@ def phases_of(problem: ConvProblem, columns: int = COLUMNS, *, empty: bool = Fal
 
 
 def _cost(problem: ConvProblem, classes: Sequence[Sequence[Class]], views: int) -> float:
-    """Products, or as many as are formed in the time, of so many views of classes by mode."""
+    """Return the time of ``views`` views, in products, for the classes of each mode."""
     pairs = prod(sum(of.cells * of.residues * of.taps for of in found) for found in classes)
     cells = prod(sum(of.cells * of.residues for of in found) for found in classes)
     results = problem.N * problem.C * cells
@@ -166,9 +166,9 @@ def _cost(problem: ConvProblem, classes: Sequence[Sequence[Class]], views: int) 
 
 
 def _few_channels(problem: ConvProblem, columns: int) -> tuple[int, ...]:
-    """Spatial modes as many as fill the columns of a tile.
+    """Return the spatial modes whose phases together fill the columns of a tile.
 
-    With few channels a tile reads too much for what it multiplies. Concatenated stride phases
+    With few channels a tile reads too much for the products it forms. Concatenated stride phases
     multiply some zeros, which costs less than reading the same rows again for each phase.
 
     >>> _few_channels(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1), COLUMNS)
@@ -190,7 +190,7 @@ def _few_channels(problem: ConvProblem, columns: int) -> tuple[int, ...]:
         without_zeros = columns % COLUMNS == 0 and len(modes) < 2
         room = most if without_zeros else min(most, COLUMNS)
         if taps % stride == 0 or problem.dilation[mode] != 1 or columns * stride > room:
-            continue  # of equally many taps, residues are alike
+            continue  # if the stride divides the taps, phases are alike
         voxels = (stride - 1 + near) // stride + (taps - 1 - near) // stride + 1
         if stride * voxels <= WASTE * taps:
             columns *= stride

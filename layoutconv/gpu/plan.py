@@ -1,4 +1,4 @@
-"""GEMM views on a GPU: a plan binds a view to a compiled kernel; running it is one call."""
+"""Plans of GEMM views on a GPU: a plan binds a view to a compiled kernel; a call runs it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-# What an epilogue reads when it runs: numbers, and addresses of vectors and of tensors like D.
-# The numbers are a tuple, or as ``as_argument`` gives it.
+# Runtime arguments of an epilogue: numbers, and addresses of vectors and of tensors like D. The
+# numbers are a tuple, or the result of ``as_argument``.
 Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
-# Of a, b and out, the addresses of a and b, and what the epilogue reads.
+# Takes a, b and out, the addresses of a and b, and the epilogue's arguments.
 Launcher = Callable[["Tensor", "Tensor", "Tensor", int, int, Reads], None]
 NOTHING: Reads = (None, None, None)
 _address = torch.Tensor.data_ptr
-_FEW = 16  # plans of a view: dtypes, epilogues and alignments that it meets
+_FEW = 16  # plans per view: combinations of dtypes, epilogues and alignments
 
 
 def reads_of(
@@ -53,26 +53,25 @@ def reads_of(
 
 
 class Plan:
-    """A view, dtypes and a device, bound to a compiled kernel and the integers that it takes.
+    """A view, dtypes and a device, bound to a compiled kernel and its integer arguments.
 
-    Calling it launches on torch's current stream and does nothing else: shapes, dtypes and devices
-    have been checked by ``execute``. A kernel takes the memory of its operands: of dense tensors
-    the modes may come in any order, as those of a ``channels_last`` tensor do. ``tile`` and
-    ``splits``, into how many parts a sum is cut where that can be done, override the choice, which
-    is one that was measured (``layoutconv.tuning``), or else the model's.
+    Calling it only launches, on torch's current stream: ``execute`` has checked shapes, dtypes and
+    devices. A kernel takes the memory of its operands: the modes of dense tensors may come in any
+    order, as those of a ``channels_last`` tensor do. ``tile`` and ``splits``, the number of split-K
+    slices, override the choice, which is a measured one (``layoutconv.tuning``), else the model's.
 
     Args:
-        precision: of float32: "tf32", or "fp32", three products of tf32. Of int8: "int4" where an
+        precision: for float32 "tf32", or "fp32", three products of tf32; for int8 "int4" if an
             element of the view is a pair of numbers.
-        atomic: parts of a sum are added as they come.
+        atomic: whether split-K slices are added atomically, in any order.
         structure: of the epilogue.
         aligned: bytes that the starts of A, B and D (and of tensors like D) are multiples of.
         sizes: rows and problems that the model chooses for, if not exactly those of the view.
-        bind: False for a plan that says what it would run, and has no kernel.
+        bind: False for a plan without a kernel, which only says what it would run.
 
-    Raises ``ArgumentTypeError`` for a dtype that the GPU does not have, ``UnsupportedViewError``
-    for a view that the template cannot run, ``DeviceError``, a ``RuntimeError``, for a GPU or a
-    driver that runs no kernels.
+    Raises ``ArgumentTypeError`` for a dtype that the GPU does not support, ``UnsupportedViewError``
+    for a view that the template cannot run, and ``DeviceError``, a ``RuntimeError``, for a GPU or a
+    driver that cannot run the kernels.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Plan:
         chosen = select.choose_kernel(view, dtype, device, out_dtype, measures=bind, **asked)
         view, self.spec, self.splits, self._sums, self.machine, self.problem, self.key = chosen
         self.tile, self.device = self.spec.tile, device
-        self._only_device = torch.cuda.device_count() < 2  # hence the current one
+        self._only_device = torch.cuda.device_count() < 2  # so it is the current one
         self._kernel: Any = kernel_of(view, self.spec) if bind else None
         atomic = asked.get("atomic", False)
         self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
@@ -96,7 +95,7 @@ class Plan:
         self._only_launches = not self._in_bytes and self._only_device
         layouts = view.a, view.b, view.d
         a, b, d = map(index_buffer, layouts)
-        # A persistent kernel has as many CTAs as run at once.
+        # The grid of a persistent kernel has as many CTAs as run at once.
         self._most = self.machine.sm_count * self.spec.ctas_per_sm
         ctas = (self._most,) if self.tile.persistent else ()
         integers = *ctas, *runtime_integers(view).values()
@@ -107,37 +106,35 @@ class Plan:
     def _fit(self, shape: tuple[int, ...], m: int) -> None:
         self._size = prod(shape)
         if self._parts:
-            sums = self._parts * shape[0], *shape[1:]  # of as many modes as D has
+            sums = self._parts * shape[0], *shape[1:]  # with as many modes as D
             self._sums_kind = sums, row_major(sums).stride, self._sums
         self._rows_of_sums = self.spec.rows_of_sums(m, self._most)
-        self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
+        self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of slices of this size
 
     def _take(self, owner: Any, buffers: Buffers | None, integers: Any) -> None:
-        """Return the kernel's arguments after its operands, and those it gets besides without an
-        epilogue.
-        """
-        self._owner = owner  # of buffers, which are given by addresses
+        """Set the kernel's arguments after its operands, and those of calls without epilogue."""
+        self._owner = owner  # keeps the index buffers alive: kernels get their addresses
         self._given = *_addresses(buffers), integers
         self._alone = *self._given, None, None, None, None
 
     def without_buffers(self) -> Plan:
-        """Return the plan without index buffers, to be kept: it holds no kernel map's memory."""
+        """Return the plan without index buffers, for a cache: it keeps no kernel map's memory."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
         made._take(None, None, self._given[3])
         return made
 
     def over(self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]) -> Plan:
-        """Return the plan for another pass of the kind: m rows, and D stored in a ``shape``."""
+        """Return the plan for another pass of the kind, with m rows and D stored as ``shape``."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
         made._fit(shape, m)
-        # Not ``as_argument``, which takes as long as 35 calls gain by it.
+        # Not ``as_argument``: it pays only after 35 calls.
         made._take(over, over.buffers, (made.splits, made._size, *integers))
         return made
 
     def launcher(self) -> Launcher:
-        """Return the plan's launch, without what a call of the plan checks every time."""
+        """Return the plan's launch, without the checks of a call of the plan."""
         if not self._only_launches:
             return self._launch_anywhere
         return self._launcher(self._given, self._owner)
@@ -145,14 +142,14 @@ class Plan:
     def launcher_over(
         self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> Launcher:
-        """Return ``over(...).launcher()`` without making the plan between."""
+        """Return ``over(...).launcher()`` without making that plan."""
         if self._parts or not self._only_launches:
             return self.over(over, m, shape, integers).launcher()
         return self._launcher(self._given_over(over, shape, integers), over)
 
     def bare_over(self, over: Over, shape: tuple[int, ...], integers: tuple[int, ...]) -> Any:
-        """Return what is ``bare`` of ``launcher_over(...)``, without making that; None if its
-        launch is another. Who launches it keeps the pass.
+        """Return the ``bare`` of ``launcher_over(...)`` without making that launcher; None if a
+        launch needs more. The caller must keep the pass alive.
         """
         if self._parts or not self._only_launches:
             return None
@@ -173,11 +170,11 @@ class Plan:
         )
 
     def _launcher(self, given: tuple[Any, ...], owner: Any) -> Launcher:
-        """One that keeps the owner of index buffers.
+        """Return a launcher that keeps the owner of index buffers alive.
 
-        Its ``bare`` is the kernel and what that gets after operands, and before what it reads if
-        something follows the sums; of sums in parts, which nothing follows, both launches are one
-        such kernel.
+        Its attribute ``bare`` is the kernel, and its arguments after the operands: up to those of
+        the epilogue if there is one, else all. With split-K, which has no epilogue, ``bare`` is a
+        function that runs both launches.
         """
         if self._parts:
             in_parts = self._run_in_parts
@@ -234,7 +231,7 @@ class Plan:
     def _launch(
         self, at_a: int, at_b: int, out: Tensor, reads: Reads, statistics: int | None = None
     ) -> None:
-        """On the current device."""
+        """Launch on the current device."""
         if self._in_bytes:
             out = _as_bytes(out)
         if self._parts:
@@ -243,7 +240,7 @@ class Plan:
             self._kernel(at_a, at_b, out, *self._given, *reads, statistics)
 
     def _run_in_parts(self, at_a: int, at_b: int, out: Tensor) -> None:
-        """Run split-K: slices go to memory of their own and are added up in a fixed order."""
+        """Run split-K: slices go to a workspace and are added up in a fixed order."""
         sums = maker(out.device)(*self._sums_kind)
         if self._parts == 1:
             sums.zero_()
@@ -279,7 +276,7 @@ def execute_gpu(
     atomic: bool = False,
     statistics: Tensor | None = None,
 ) -> Tensor:
-    """Run a view on the GPU that its tensors are on; ``execute`` has checked them."""
+    """Run a view on its tensors' GPU; ``execute`` has checked them."""
     structure, sources = "", ()
     if epilogue is not None:
         structure, sources = epilogue.structure, epilogue.sources
@@ -300,7 +297,7 @@ def plan_of(
     structure: str,
     aligned: tuple[int, int, int],
 ) -> Plan | DotPlan:
-    """The plan for tensors of these dtypes on a device: made once, and kept with the view."""
+    """Return the plan for tensors of these dtypes on a device, cached with the view."""
     plans: dict[Any, Plan | DotPlan] = view.kept.get("plans") or view.kept.setdefault("plans", {})
     key = dtype, device, out_dtype, precision, atomic, structure, aligned
     plan = plans.get(key)
@@ -319,16 +316,16 @@ def plan_of(
 
 
 def forget_plans(view: GemmView) -> None:
-    """Drop the plans of a view, so that they are chosen again, as after a race."""
+    """Drop the plans of a view, so they are chosen again, as after a race."""
     view.kept.pop("plans", None)
 
 
 def _is_dots(view: GemmView, dtype: torch.dtype) -> bool:
-    """Return whether a view is a batch of dot products that are not gathered, as depthwise passes
-    are.
+    """Return whether a view is a batch of dot products without index buffers, as in depthwise
+    passes.
 
-    Pairs of rows of one channel each are gathered: the template runs them. So it does groups with
-    one filter each over one voxel, in 8 bits, which CUDA cores do not multiply.
+    The template runs the gathered ones, such as pairs of rows of one channel. It also runs groups
+    with one filter each over one voxel in 8 bits, which the CUDA-core kernels do not multiply.
     """
     if view.m != 1 or view.n != 1 or len(view.a.shape) != 3:
         return False
@@ -351,8 +348,8 @@ def launcher_of(plan: Plan | DotPlan) -> Launcher:
 
 
 def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
-    """Return what launches a pass of a kind, past its view where there was one of its kind and
-    size.
+    """Return the launcher for a pass of a kind; if its kind and size are known, without making its
+    view.
     """
     numbers = over.numbers
     (m, n, _, stored), of_class, integers = kind.sizes_of(numbers)
@@ -364,8 +361,8 @@ def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
 
 
 def bare_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Any:
-    """Return the kernel of a pass of a kind, and what it gets after operands, where there was one
-    of its kind and size; else None.
+    """Return the kernel of a pass of a kind, and its arguments after the operands, if its kind and
+    size are known; else None.
     """
     (m, n, _, stored), of_class, integers = kind.sizes_of(over.numbers)
     plan: Plan | None = kind.plans.get((key, of_class)) if m > 1 or n > 1 else None
@@ -373,7 +370,7 @@ def bare_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Any:
 
 
 def _plan_of_kind(kind: Kind, view: MapView, key: tuple[Any, ...]) -> Plan:
-    """A plan that views of one kind, and of about one size, share but for their index buffers."""
+    """Return a view's plan, shared by its kind and size class except for index buffers."""
     sizes, over = kind.sizes(view), view.over
     plan: Plan | None = kind.plans.get((key, sizes))
     if plan is not None:
@@ -387,9 +384,9 @@ def _plan_of_kind(kind: Kind, view: MapView, key: tuple[Any, ...]) -> Plan:
 def aligned_to(
     a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...] = ()
 ) -> tuple[int, int, int]:
-    """Bytes, up to 16, that the starts of the operands are multiples of.
+    """Return the bytes, up to 16, that the starts of the operands are multiples of.
 
-    ``sources`` are read at the same offsets as D, of elements of their own size.
+    ``sources`` are read at the same element offsets as D, and have their own element size.
     """
     at_a, at_b, at_d = a.data_ptr(), b.data_ptr(), out.data_ptr()
     for source in sources:
@@ -400,5 +397,5 @@ def aligned_to(
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    """Return fp8 as bytes, as kernels take it."""
+    """Return an fp8 tensor as bytes, the form that kernels take."""
     return tensor.view(torch.uint8) if tensor.dtype in FP8 else tensor

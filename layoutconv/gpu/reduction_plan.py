@@ -1,4 +1,4 @@
-"""Reduction views, where the tensor is: torch on the CPU, one or two launches on a GPU."""
+"""Run reduction views on the tensor's device: torch on the CPU, one or two launches on a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Function = Callable[[Any, Any], Any]
 OPERATIONS = ("sum", "max", "min", "mean")
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-_FEW = 16  # plans of a view: operations, dtypes and alignments that it meets
+_FEW = 16  # plans per view: combinations of operations, dtypes and alignments
 _CHUNK = 1 << 22  # elements that the CPU reads at once
 
 
@@ -42,26 +42,26 @@ def reduce(
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """``target[r] = reduce_s source[r, s]`` of a reduction view.
+    """Compute ``target[r] = reduce_s source[r, s]`` for a reduction view.
 
     Args:
         view: the layouts of source and target, :func:`~layoutconv.reduction_view` or a user's.
-        x: what the source reads. Where that is a chain of maps, of the shape and the strides of
-            the last one; else of any shape, with memory for all that the layout reaches.
-        op: "sum", "max", "min", "mean", or a function of two values that is associative and
-            commutative, such as ``lambda a, b: a * b``. On a CPU it gets tensors, on a GPU the
-            values of a kernel that is being traced, so it is arithmetic, without branches.
-        initial: the neutral element of such a function, 1 of a product: ``op(initial, v) == v``.
-        out: where the target writes; what it does not write is left as it is. Without it a new
-            tensor of the target's shape and strides, zero where none is written.
+        x: the tensor that the source reads. If the source is a chain of maps, with the shape and
+            the strides of the last one; else of any shape, with memory for the whole layout.
+        op: "sum", "max", "min", "mean", or an associative and commutative function of two values,
+            such as ``lambda a, b: a * b``. On a CPU it gets tensors, on a GPU the values of a
+            kernel that is being traced: use arithmetic without branches.
+        initial: the neutral element of such a function, 1 for a product: ``op(initial, v) == v``.
+        out: the tensor that the target writes; other elements stay as they are. By default a new
+            tensor with the target's shape and strides, zero where nothing is written.
         out_dtype: of a new result. By default int64 for sums of integers, else that of ``x``.
 
     Returns the result. Floating-point numbers are reduced in fp32, float64 in fp64, integers in
-    int64, which is exact up to its range; then they are converted to the dtype of the result. A
-    result is the same in every run. NaN is the maximum, the minimum and the sum of whatever it is
-    in. An element outside the bounds of a chain takes no part; a mean is the sum divided by ``s``
-    all the same, as ``torch.nn.functional.avg_pool2d`` counts. Where nothing takes part a sum is
-    0, a maximum -inf, or the least integer of the dtype of ``x``. Not differentiable by itself.
+    int64 (exact within its range), then converted to the dtype of the result. Results are the same
+    in every run. A NaN makes the maximum, the minimum and the sum NaN. An element outside the
+    bounds of a chain takes no part, but a mean always divides the sum by ``s``, as
+    ``torch.nn.functional.avg_pool2d`` does. If no element takes part, a sum is 0, a maximum -inf,
+    or the least integer of the dtype of ``x``. Not differentiable by itself.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument; on
     a GPU ``UnsupportedViewError`` for a source with an index buffer.
@@ -110,10 +110,10 @@ def reduce(
 
 
 def sum_partials(workspace: Tensor, out: Tensor) -> None:
-    """``out[r] = sum_s workspace[s, r]``: the end of a product whose sums were cut into pieces.
+    """Compute ``out[r] = sum_s workspace[s, r]``: the reduction of split-K slices.
 
     ``workspace`` is (S, R), contiguous, float32 or float64; ``out`` has R elements, contiguous, of
-    any floating-point dtype, on the same device. Checks nothing; pieces are added in a fixed order.
+    any floating-point dtype, on the same device. Checks nothing; slices are added in a fixed order.
 
     >>> out = torch.empty(3, dtype=torch.float16)
     >>> sum_partials(torch.tensor([[1.0, 2, 3], [10, 20, 30]]), out)
@@ -132,10 +132,10 @@ def sum_partials(workspace: Tensor, out: Tensor) -> None:
 
 
 def adder(workspace: Tensor, out: Tensor, pieces: int) -> Callable[[Tensor, Tensor], None]:
-    """Return what does ``sum_partials`` of flat memory like these on the current GPU.
+    """Return a function that does ``sum_partials`` on flat tensors like these on the current GPU.
 
-    Of one piece and one result or more; every workspace is new memory, which starts at a multiple
-    of 16 bytes.
+    It needs at least one piece and one result. Workspaces must start at a multiple of 16 bytes, as
+    newly allocated memory does.
     """
     of = workspace.get_device(), (0, out.data_ptr() & 15)
     return _partials(pieces, out.numel(), workspace.dtype, out.dtype, *of).launch
@@ -143,7 +143,7 @@ def adder(workspace: Tensor, out: Tensor, pieces: int) -> Callable[[Tensor, Tens
 
 @dataclass(frozen=True)
 class _Operation:
-    """An operation over an accumulator: ``function`` is None for those that have a name."""
+    """An operation on an accumulator; ``function`` is None for one of ``OPERATIONS``."""
 
     name: str
     function: Function | None
@@ -179,7 +179,7 @@ def _operation(op: str | Function, initial: float | None, dtype: torch.dtype) ->
 
 
 def _check_covers(name: str, layout: OperandLayout, tensor: Tensor) -> None:
-    """A tensor is what a chain ends in; for a plain layout, there is memory for all of it."""
+    """Check that a tensor is the memory a chain ends in, or is large enough for a plain layout."""
     if not isinstance(layout, Layout):
         want = Stored.of(name, layout)
         if (tuple(tensor.shape), tensor.stride()) != (want.shape, want.stride):
@@ -210,7 +210,7 @@ def _nest(view: ReductionView) -> Nest:
 
 @torch.no_grad()
 def _reduce_cpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -> None:
-    """By one call of torch where strides are all there is; else in chunks of rows and columns."""
+    """Reduce with one torch call if strides express the view, else in chunks."""
     memory, target = flat_memory(x), flat_memory(out)
     nest = _strided(view) if what.function is None and len(memory) and view.s else None
     if nest is not None:
@@ -234,7 +234,7 @@ def _reduce_cpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -
 
 
 def _strided(view: ReductionView) -> Nest | None:
-    """The loops of a view, if torch's strides can express them."""
+    """Return the loops of a view if torch's strides can express them, else None."""
     try:
         nest = _nest(view)
     except UnsupportedViewError:
@@ -244,7 +244,7 @@ def _strided(view: ReductionView) -> Nest | None:
 
 
 def _called(what: _Operation, source: Tensor, modes: tuple[int, ...]) -> Tensor:
-    """Some modes reduced by torch."""
+    """Reduce some modes with torch."""
     if what.name in ("max", "min"):
         return (source.amax if what.name == "max" else source.amin)(modes) if modes else source
     total = source.sum(modes, dtype=what.accumulator) if modes else source
@@ -254,7 +254,7 @@ def _called(what: _Operation, source: Tensor, modes: tuple[int, ...]) -> Tensor:
 def _values(
     view: ReductionView, memory: Tensor, rows: Tensor, columns: Tensor, what: _Operation
 ) -> Tensor:
-    """Elements of the source as the matrix (rows, columns), neutral where there is none."""
+    """Return elements of the source as a matrix (rows, columns), neutral where there is none."""
     shape = len(rows), len(columns)
     offset, valid = _located(view.source, (rows[:, None], columns[None]), shape)
     if valid is None:
@@ -265,7 +265,7 @@ def _values(
 
 
 def _located(layout: OperandLayout, crd: Any, shape: tuple[int, ...]) -> tuple[Tensor, Any]:
-    """Offsets, and which of them are valid: None for all."""
+    """Return offsets, and a mask of the valid ones; None if all are."""
     offset, valid = (0, True) if layout.shape == () else follow(stages(layout), crd, True)
     device = crd[0].device if isinstance(crd, tuple) else crd.device
     offset = torch.as_tensor(offset, device=device).expand(shape)
@@ -273,7 +273,7 @@ def _located(layout: OperandLayout, crd: Any, shape: tuple[int, ...]) -> tuple[T
 
 
 def _combine(what: _Operation, acc: Tensor, values: Tensor) -> Tensor:
-    """``acc`` with the columns of ``values``."""
+    """Return ``acc`` combined with the columns of ``values``."""
     if what.name == "max":
         return torch.maximum(acc, values.amax(1))
     if what.name == "min":
@@ -324,7 +324,7 @@ class _Plan:
         self.launch(source, target)
 
     def launch(self, source: Tensor, target: Tensor) -> None:
-        """On the current device."""
+        """Launch on the current device."""
         for kernel, integers, workspace in self.launches:
             to = target
             if workspace:
@@ -353,7 +353,7 @@ def _partials(
     pieces: int, results: int, dtype: torch.dtype, out: torch.dtype, device: int,
     at: tuple[int, int],
 ) -> _Plan:  # fmt: skip
-    """The plan of ``sum_partials``: sizes are arguments of its kernels."""
+    """Return the plan of ``sum_partials``; sizes are arguments of its kernels."""
     source, target = Layout((results, pieces), (1, results)), Layout(results)
     nest = make_nest([("workspace", source, 1), ("out", target, None)])
     aligned = _alignment(at[0]), _alignment(at[1])
@@ -361,5 +361,5 @@ def _partials(
 
 
 def _alignment(address: int) -> int:
-    """Return what an address is a multiple of, at most 16 bytes; from its last four bits."""
+    """Return the alignment of an address, 16 bytes at most, from its last four bits."""
     return address & -address or 16

@@ -1,4 +1,4 @@
-"""Launches of batch norms over rows, in training, of ``kernels/pointwise/row_norm.py``."""
+"""Launch batch norms over rows, in training (``kernels/pointwise/row_norm.py``)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
 _address = torch.Tensor.data_ptr
 TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})  # of features and parameters
 ACTIVATIONS = frozenset({"relu", "relu6", "silu", "hardswish"})
-# Numbers as float32 has them: of an eps of 0, torch gives a constant column zeros.
+# Bounds of numbers in float32. An eps of 0 is excluded: torch gives a constant column zeros then.
 LEAST, MOST = 1e-30, 1e30
-# Elements from which on a kernel of its own merges moments and sums: of so many parts that they
-# hide the latency of loads, each CTA would take as long to merge them as to read its rows.
+# Elements from which a separate kernel merges moments and sums. Hiding the latency of loads takes
+# this many parts, and each CTA would take as long to merge them as to read its rows.
 LARGE, MANY_PARTS = 1 << 23, 512
-# The shape and the strides of a packed tensor of as many elements as rows have, in their order.
+# Shape and strides of a packed tensor with the elements of the rows, in their order.
 Memory = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -39,12 +39,12 @@ class Norm(NamedTuple):
 
     Attributes:
         weight, bias: (C,), or None, both or neither.
-        running: mean and variance (C,), which move by ``momentum``, or None.
+        running: running mean and variance (C,), updated with ``momentum``, or None.
         there: which rows count, bool (rows,); None if all do.
-        past: what is added to the result, like the features, or None.
-        activation: the name of what follows, or None; only a ReLU where something is added.
-        counted: batches so far, int64 (), which are one more then, or None.
-        ranks: those over whose rows it is, or None.
+        past: a tensor like the features that is added to the result, or None.
+        activation: the name of the activation, or None; only a ReLU if something is added.
+        counted: the number of batches so far, int64 (), incremented by the norm, or None.
+        ranks: the ranks whose rows it covers, or None.
     """
 
     weight: Tensor | None
@@ -60,11 +60,11 @@ class Norm(NamedTuple):
 
 
 def takes(x: Tensor, norm: Norm) -> bool:
-    """Return whether kernels compute a norm of features ``x``, as far as dtypes and shapes say."""
+    """Return whether kernels can compute a norm of features ``x``, by dtypes and shapes."""
     if x.dim() != 2 or x.dtype not in TYPES:
         return False
     rows, C = x.shape
-    # Ranks meet with or without rows.
+    # Ranks take part in the exchange even without rows.
     if not C or rows >= 1 << 31 or not (rows or norm.ranks):
         return False
     if not (LEAST < norm.eps < MOST and abs(norm.momentum) < MOST):
@@ -101,20 +101,20 @@ def takes(x: Tensor, norm: Norm) -> bool:
 
 
 class Planned(NamedTuple):
-    """The kernels of a norm, and how they are launched on so many rows."""
+    """The kernels of a norm, and the schedule of their launch."""
 
     kernels: NormKernels
     schedule: Schedule
 
     def back(self) -> Planned:
-        """The same of the gradients of this norm."""
+        """Return the plan for the gradients of this norm."""
         return _new(Planned, (self.kernels.back(), self.schedule))  # type: ignore[no-any-return]
 
 
 def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> Planned:
-    """The kernels of a norm of features ``x`` (rows, C), and how they are launched.
+    """Return the kernels of a norm of features ``x`` (rows, C), and the schedule of their launch.
 
-    ``alone`` says that kernels serve other numbers of rows, too, as those of a sparse layer.
+    ``alone``: the kernels serve other numbers of rows, too, as for a sparse layer.
     """
     weight, running = norm.weight, norm.running
     of_parameters = None if weight is None else weight.dtype
@@ -137,11 +137,12 @@ def planned(x: Tensor, norm: Norm, *, alone: bool = True) -> Planned:
 def normalised(
     x: Tensor, norm: Norm, plan: Planned | None = None, memory: Memory | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The result, like features ``x`` (rows, C) on a GPU, which are ``takes``'s, and what the
-    backward pass needs: mean and inverse deviation of every column, and how many rows counted,
-    float32 (2 C + 1,); where it makes results again (4 C + 1,), with scale and offset. Running
-    statistics move, and batches are counted. ``plan`` is that of :func:`planned`; the result has
-    another shape where there is a ``memory``.
+    """Return the norm of features ``x`` (rows, C) on a GPU, and the tensor for the backward pass.
+
+    The latter has mean and inverse standard deviation of every column, and the number of rows that
+    counted, float32 (2 C + 1,); if the backward pass recomputes results, also scale and offset,
+    (4 C + 1,). Updates running statistics and the batch count. ``takes`` must accept ``x``;
+    ``plan`` is from :func:`planned`; ``memory`` overrides the shape and strides of the result.
     """
     kernels, cut = plan or planned(x, norm)
     weight, bias, running, momentum, eps, there, past, _, counted, ranks = norm
@@ -153,12 +154,12 @@ def normalised(
     C, make = cut.columns, maker(x.device)
     width = 2 * C + 1
     out = make(*(memory or ((cut.rows, C), (C, 1))), x.dtype)
-    if dry_hooks.load is not None:  # in a dry run nothing is written
+    if dry_hooks.load is not None:  # a dry run writes nothing
         out.zero_()
     left = 2 * width - 1 if kernels.shape.remakes else width
     kept = make((left,), (1,), torch.float32)
     size = cut.parts * width
-    words = make((1, size), (size, 1), torch.int32)  # moments, as launches want a first tensor
+    words = make((1, size), (size, 1), torch.int32)  # moments, the first tensor of launches
     merged, chain = words, "forward"
     numbers: tuple[int, ...] = *cut, bits(eps), bits(momentum)
     rows = words if there is None else there
@@ -194,13 +195,15 @@ def gradients(
     plan: Planned | None = None,
     memory: Memory | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The gradients of features and of what was added, like these, and of weight and bias, float32
-    (2, C), from that of the result; ``out`` is the result, where an activation follows, unless
-    kernels make again what that was given. ``plan`` is that of :func:`planned`, ``back()``; the
-    first two have another shape where there is a ``memory``. There is none of what was added where
-    it is ``grad`` itself: nothing follows the sum, and all rows count.
+    """Return the gradients of the features, of the added tensor, and of weight and bias, float32
+    (2, C), from the gradient of the result.
 
-    Of several ranks, those of weight and bias are of this one's rows.
+    ``out`` is the result, needed if there is an activation whose input the kernels do not
+    recompute. ``plan`` is ``planned(...).back()``; ``memory`` overrides the shape and strides of
+    the first two gradients. The added tensor's is None if it equals ``grad``: without an activation
+    after the sum, and if all rows count.
+
+    With several ranks, the gradients of weight and bias cover only this rank's rows.
     """
     kernels, cut = plan or planned(x, norm).back()
     weight, there, ranks = norm.weight, norm.there, norm.ranks
@@ -212,7 +215,7 @@ def gradients(
     features = *(memory or ((cut.rows, C), (C, 1))), x.dtype
     dx = make(*features)
     dpast = make(*features) if kernels.shape.added else None
-    if dry_hooks.load is not None:  # in a dry run nothing is written
+    if dry_hooks.load is not None:  # a dry run writes nothing
         dx.zero_()
         if dpast is not None:
             dpast.zero_()
@@ -227,7 +230,7 @@ def gradients(
         _launch("sums", kernels, words, (*read, words, of_parameters, merged), numbers)
         merged = merged if ranks is None else ranks.summed(merged)
         numbers = *cut, 1
-        written = torch.empty_like(of_parameters)  # those of all ranks, which nobody wants
+        written = torch.empty_like(of_parameters)  # the sums over all ranks, unused
     of_norm = words if weight is None else weight, dx, words if dpast is None else dpast, written
     found, tensors = kernels.chains.get(chain) or kernels.chain(chain), (*read, merged, *of_norm)
     _per_rank().launch(found, (words, *tensors), (*map(_address, tensors),), numbers)
@@ -241,19 +244,19 @@ def _launch(
     tensors: tuple[Tensor, ...],
     numbers: tuple[int, ...],
 ) -> None:
-    """Launch kernels on tensors; ``words`` stands where nothing is read."""
+    """Launch kernels on tensors; ``words`` stands in for arguments that are not read."""
     found = kernels.chains.get(chain) or kernels.chain(chain)
     _per_rank().launch(found, (words, *tensors), (*map(_address, tensors),), numbers)
 
 
 def _whole(x: Tensor) -> Tensor:
-    """Features side by side, from where vectors may start."""
+    """Return contiguous features, aligned for vectors."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() & (BYTES - 1) else x
 
 
 class NormKernels:
-    """The kernels of norms of one shape, each loaded when it is launched first."""
+    """The kernels of norms of one shape, each loaded at its first launch."""
 
     def __init__(self, shape: NormShape) -> None:
         self.shape = shape
@@ -261,15 +264,15 @@ class NormKernels:
         self._back: NormKernels | None = None
 
     def chain(self, name: str) -> Chain:
-        """Return those that one call launches."""
+        """Return the chain of kernels that one call launches."""
         found = self.chains.get(name)
         if found is None:
             found = self.chains[name] = _chain(self.shape, name)
         return found
 
     def back(self) -> NormKernels:
-        """The kernels of the gradients, whose shape leaves out what forward passes alone do: also a
-        sum, where the gradient of what was added is that of the result.
+        """Return the kernels of the gradients, whose shape omits what only forward passes do: also
+        the sum, if the added tensor's gradient is that of the result.
         """
         if self._back is None:
             added = self.shape.added and bool(self.shape.activation or self.shape.masked)
@@ -302,8 +305,8 @@ def _chain(shape: NormShape, name: str) -> Chain:
 
 
 def _of_chain(shape: NormShape, name: str) -> NormShape:
-    """The shape of a chain that ends before ranks meet, without the fields that leave its code as
-    it is: norms of a network that differ in these compile it once.
+    """Return the shape of a chain; for one that ends before ranks exchange, without the fields that
+    do not change its code, so that norms of a network which differ in these compile it once.
     """
     if name not in ("moments", "sums"):
         return shape
@@ -316,14 +319,14 @@ def _of_chain(shape: NormShape, name: str) -> NormShape:
 
 @remembered(64)
 def bits(number: float) -> int:
-    """The bits of a number as float32, an integer that kernels take."""
+    """Return the bits of a number as float32, an integer argument of kernels."""
     found: int = unpack("<i", pack("<f", number))[0]
     return found
 
 
 @remembered(1)
 def _per_rank() -> Any:
-    """The launching module, which imports the DSL."""
+    """Return the launching module, which imports the DSL."""
     from ..kernels.maps import per_rank
 
     return per_rank

@@ -1,4 +1,4 @@
-"""Signatures of a user's functions, as text that keys compiled kernels."""
+"""Signatures of user functions, as text that keys compiled kernels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 
 
 def function_key(name: str, function: Callable[..., Any]) -> str:
-    """Text that is equal for functions that compute the same, and differs where they may not.
+    """Return text that is equal for identical functions, and differs if results may differ.
 
-    It has the bytecode, and by value all that the function refers to: constants, defaults, what it
-    encloses, globals. These may be numbers, strings, tuples of them, other such functions, those of
-    the module ``operator``, and the module ``math``. ``name`` is the caller's argument.
+    It contains the bytecode and, by value, everything the function refers to: constants, defaults,
+    closure cells, globals. These may be numbers, strings, tuples of them, other such functions,
+    functions of the module ``operator``, and the module ``math``. ``name`` is the caller's
+    argument.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a function that refers to anything else: it
-    could change without a trace.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a function that refers to anything else,
+    which could change without changing the text.
 
     >>> def scaled(c):
     ...     return lambda a, b: a + b * c
@@ -91,7 +92,7 @@ def _code(name: str, code: CodeType, within: tuple[Any, ...]) -> str:
 
 
 def _globals(code: CodeType) -> set[str]:
-    """The globals that code, or code inside it, loads."""
+    """Return the globals that code, or code inside it, loads."""
     found = {
         i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }

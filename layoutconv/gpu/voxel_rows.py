@@ -1,4 +1,4 @@
-"""Rows over the voxels of a tensor, where the tensor is: by torch on the CPU, a launch on a GPU."""
+"""Rows over the voxels of a tensor, made on its device: by torch on a CPU, one launch on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import machines
 
 
 def voxel_rows(x: Tensor, rows: VoxelRows) -> Tensor:
-    """A copy of a contiguous tensor (N, D, H, W, C): the rows (C, taps, positions).
+    """Copy a contiguous tensor (N, D, H, W, C) to rows (C, taps, positions).
 
     >>> x = torch.arange(1.0, 9).view(1, 1, 1, 2, 4)  # two voxels of four channels
     >>> taps = VoxelRows((1, 1, 1, 2, 4), (1, 1, 2), (1, 1, 3), (0, 0, -1), (1,) * 3, (1,) * 3, 4)

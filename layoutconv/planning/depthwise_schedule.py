@@ -115,8 +115,8 @@ class DotSchedule:
 def dot_nest(view: GemmView, columns: int = 0) -> Nest:
     """Return the loops of a view with one row and one column: l is kept, k is summed.
 
-    With ``columns``, the number that the first mode of l counts, a fourth operand holds the column
-    of each element.
+    With ``columns``, the number that the first mode of l counts, a fourth operand has the column
+    of each element as its offset.
 
     Raises ``UnsupportedViewError`` for another view, and for one with an index buffer.
 

@@ -1,6 +1,6 @@
-"""Zero-tile skipping: N-ranges and K-ranges of B that are structurally zero.
+"""Structural zeros, N-ranges and K-ranges in which B is zero, and zero-tile skipping.
 
-They are neither loaded nor multiplied.
+Such ranges are neither loaded nor multiplied.
 
 Stride phases of dgrad that are concatenated along N share the rows they read. But a tap reaches
 only some of the phases; for the others B is zero. Where such columns are whole lines or rows of a

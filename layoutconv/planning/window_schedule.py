@@ -4,7 +4,7 @@ A thread owns a vector of channels and a tile of outputs along one loop, mostly 
 the sum, a row of taps, runs along it, too. The outputs of a tile and the taps of a row read few
 places of A, ``tile + taps - 1`` of them at stride 1. The thread loads and converts each place once
 per row of taps, and multiplies it with all taps that use it while it is in registers. A bit mask,
-computed once for all rows of taps, predicates the places that are in bounds.
+computed once for all rows of taps, says which places are in bounds.
 
 The filter of the CTA's channels lies in shared memory, in the accumulator's type. A CTA computes
 several blocks of outputs in turn, so copying the filter takes a small part of its time.
