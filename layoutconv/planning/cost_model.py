@@ -145,7 +145,7 @@ def leaves_zeros_out(problem: Problem, tile: TileConfig, splits: int) -> bool:
 def _worth_sharing(problem: Problem, tile: TileConfig, machine: Machine) -> int:
     """Return the number of cluster sizes to consider: every CTA must keep a few k-tiles.
 
-    None where the output tiles alone give every SM a CTA.
+    0 where the output tiles alone give every SM a CTA.
     """
     ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups
     k_tiles = problem.k // (tile.k * tile.halo_taps)

@@ -36,8 +36,8 @@ SUM_ROWS = (128, 64)  # the same for sums over voxels
 COLUMNS = (32, 64, 128)  # of a CTA, at most, unless one group has more
 WARPS = ((4, 1), (2, 2), (4, 2))
 CUTS = (1, 2, 4, 8, 16)  # divisors of the rows that remain for a digit of a box
-# Warp instructions, counted in compiled kernels: to copy a vector of A and of B, of a thread before
-# and after the mainloop, and for each accumulator register in the epilogue.
+# Warp instructions, estimated from counts in compiled kernels: to copy a vector of A and of B, of a
+# thread before and after the mainloop, and per accumulator register in the epilogue.
 COPY_A, COPY_B, OTHER, SUM = 12, 30, 200, 3
 BOX, SUM_STEP = 100, 8  # for sums over voxels: per box, and per 16 voxels of a job
 WORD_CYCLES = 1  # of shared memory, for one word per lane (2 predicts 2.7 times an H100's time)
