@@ -1,8 +1,8 @@
-"""Slots of the hash table of blocks: a block's key, its first place, and a bit for every cell.
+"""Slots of the hash table of blocks: a block's key, its first place and an absence bit per cell.
 
-A slot is four words of the type of keys: a key, a first place, and cells in 64 bits. Keys have 32
-bits, so that a slot is 16 bytes, which are read at once; in a grid of more than 2^31 blocks keys
-have 64, and a slot is 32 bytes.
+A slot has four words of the key type: the key, the first place, and the 64 bits of the cells. With
+32-bit keys a slot is 16 bytes, which one load reads. A grid of more than 2^31 blocks needs 64-bit
+keys, and its slots are 32 bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..common.walk import put, read, select
 from .cooperative import StagePart
 from .hash_table import EMPTY, following, home
 
-MOST_NARROW = 2**31  # blocks of a grid: keys from 0 on, and what is below 0 is none
-WORDS = 4  # of a slot, of a key's type
+MOST_NARROW = 2**31  # blocks of a grid: 32-bit keys are 0 or more, and negative values mean no key
+WORDS = 4  # of a slot, each as wide as a key
 
 
 class OfSlots(StagePart):
-    """A part that knows slots: those of ``wide`` keys, of 64 bits, or of others."""
+    """A part that reads slots: with ``wide`` (64-bit) keys or 32-bit ones."""
 
     def __init__(self, rank: int, wide: bool = False) -> None:
         super().__init__(rank)
@@ -37,12 +37,12 @@ class OfSlots(StagePart):
 
 
 def keys_at(slots: Any, kind: Any) -> Any:
-    """Where keys are, the first of the ``WORDS`` of every slot."""
+    """Return a pointer to the keys: the first of the ``WORDS`` of every slot."""
     return cute.recast_ptr(slots, dtype=kind)
 
 
 def cells_at(slots: Any, slot: Any, kind: Any) -> Any:
-    """Where the cells of a slot are: a bit for every one that is not there."""
+    """Return a pointer to a slot's cells: a bit is set while its cell is absent."""
     return slots + (Int64(slot) * 2 + 1) * (kind.width // 32)
 
 
@@ -52,7 +52,7 @@ def put_first(slots: Any, slot: Any, first: Any, kind: Any) -> None:
 
 
 def read_slot(slots: Any, slot: Any, kind: Any) -> tuple[Any, Any, Any]:
-    """The key, the first place, and a bit for every cell that is not there."""
+    """Return a slot's key, its first place and its absence bits, one per cell."""
     count = WORDS * kind.width // 64
     found = read(slots + cute.assume(Int64(slot) * count, divby=count), Int64, count)
     if kind is Int64:
@@ -61,18 +61,16 @@ def read_slot(slots: Any, slot: Any, kind: Any) -> tuple[Any, Any, Any]:
 
 
 def another(key: Any, seen: Any) -> Any:
-    """Return whether a slot that was seen is another key's than one that is looked for, and not
-    free.
-    """
+    """Return whether the probe goes on: the slot holds another key than the one looked up."""
     return (seen != key) & ((seen | key) >= 0)
 
 
 @cute.jit
 def look_up(slots: Any, keys: AnyList, bits: Any) -> Any:
-    """The first places and the cells of blocks, 0 of those that are not there.
+    """Look up blocks: the first place and the cells of each, 0 for a block that is absent.
 
-    A key below 0 is not looked for, and no slot is read for it. The slots of all others are read
-    before any is looked at, and so are those behind them, of keys whose slots others have.
+    A negative key is not looked up, and no slot is read for it. The home slots of all keys are read
+    before any is compared, and likewise the next slots of all keys whose probes go on.
     """
     count, kind = len(keys), type(keys[0])
     slot, first = (cute.make_rmem_tensor(count, Int32) for _ in range(2))

@@ -1,11 +1,11 @@
-"""Which row has a cell: a hash table of blocks of 64 cells.
+"""Hash table of blocks of 64 cells, which maps a cell to its row.
 
-A block is 4 x 4 x 4 cells in three dimensions. A slot of the table has a block's key, a bit for
-each of its cells, and its first place: from there on the rows of its cells lie side by side, in the
-order of the bits, in an array of as many places as there are rows. The 27 cells around one are in
-3.4 blocks of 4 x 4 x 4, 8 at most, in place of 27 slots of a table of cells; whether a cell is
-there is a bit, and the row of a cell that is there is read, no other. Memory: 16 bytes a slot to
-fill, for at most one slot in two taken, of which there are 5 to 20 times fewer than rows in a scan.
+A block is 4 x 4 x 4 cells in three dimensions. A slot holds a block's key, a bit for each of its
+cells, and its first place: the rows of the block's cells start there, in the order of the bits, in
+an array with as many places as the cloud has rows. The 27 cells around a cell lie in 3.4 blocks of
+4 x 4 x 4 on average, 8 at most, so a search probes those in place of 27 slots of a table of cells.
+A bit says whether a cell is present, and only rows of present cells are read. Memory: 16 bytes to
+fill per slot, with at most one slot in two taken; a scan has 5 to 20 times fewer blocks than rows.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
 from .per_rank import PerRank
 from .scan import sums_before
 
-# The binary logarithms of the extents of a block: of 64 cells.
+# Binary logarithms of a block's extents, by rank: every block has 64 cells.
 EDGES = {1: (6,), 2: (3, 3), 3: (2, 2, 2), 4: (1, 1, 2, 2)}
 MOST_BITS = 31  # of a slot's number
-# What is behind the rows of cells: the two numbers of the status, places taken less one, and one
-# for who looks at the cells.
+# Int32 behind the rows of cells: the two of the status, the number of places taken less one, and
+# one that ``HashTable.verdict`` uses.
 TAIL = 4
-FLIGHT = 4  # rows of a thread that are read at once
-# What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
+FLIGHT = 4  # rows that a thread has in flight at once
+# ``slot_of`` of a row: below ``MADE``, the row created its slot (``MADE - 1 - slot``); -1, none.
 MADE = -1
 
 
 def table_size(rows: int, wide: bool) -> tuple[int, int, int]:
-    """The size of a table for that many rows, each perhaps in a block of its own: the binary
-    logarithm of its slots, and how many vectors of 16 bytes slots are, and all of it.
+    """Return the size of a table for so many rows, even if each has a block of its own: the binary
+    logarithm of the number of slots, and how many 16-byte vectors the slots and the whole take.
     """
     bits = min(MOST_BITS, bits_for(rows))
     of_slots = 2 << bits if wide else 1 << bits
@@ -47,7 +47,7 @@ def table_size(rows: int, wide: bool) -> tuple[int, int, int]:
 
 @remembered(1024)
 def has_wide_keys(grid: tuple[int, ...]) -> bool:
-    """Return whether blocks of a grid are more than keys of 32 bits.
+    """Return whether a grid has more blocks than 32-bit keys can number.
 
     >>> has_wide_keys((1, 8192, 8192, 2048)), has_wide_keys((1, 8192, 8192, 2049))
     (False, True)
@@ -56,18 +56,18 @@ def has_wide_keys(grid: tuple[int, ...]) -> bool:
 
 
 def blocks_of(grid: Cell) -> Cell:
-    """The grid of the blocks of a grid of cells."""
+    """Return the grid of blocks that covers a grid of cells."""
     edges = EDGES[len(grid) - 1]
     return [grid[0], *((e + (1 << b) - 1) >> b for e, b in zip(grid[1:], edges, strict=True))]
 
 
 def block_of(cell: Cell) -> Cell:
-    """The block of a cell, which may be outside the grid."""
+    """Return the block of a cell, which may lie outside the grid."""
     return [cell[0], *(c >> b for c, b in zip(cell[1:], EDGES[len(cell) - 1], strict=True))]
 
 
 def bit_of(cell: Cell) -> Any:
-    """The number of a cell in its block, row-major."""
+    """Return the number of a cell in its block, row-major."""
     bit = Int32(0)
     for c, b in zip(cell[1:], EDGES[len(cell) - 1], strict=True):
         bit = (bit << b) | (Int32(c) & ((1 << b) - 1))
@@ -75,7 +75,7 @@ def bit_of(cell: Cell) -> Any:
 
 
 def upto(word: Any, bit: Any) -> Any:
-    """The cells of a block up to one, whose bit becomes the sign."""
+    """Shift a block's cells so that those up to ``bit`` remain, and ``bit`` becomes the sign."""
     return word << Int64(63 - bit)
 
 
@@ -84,13 +84,13 @@ def count_of(word: Any) -> Any:
 
 
 def key_of_block(cell: Cell, grid: Cell, kind: Any) -> Any:
-    """The key of the block of a cell, of a type; any number if the cell is outside the grid."""
+    """Return the key of a cell's block, as a ``kind``; any number outside the grid."""
     cell, blocks = block_of(cell), blocks_of(grid)
     return key_of([kind(c) for c in cell], [kind(extent) for extent in blocks])
 
 
 def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
-    """Write the vector of a number, at once."""
+    """Write one vector, the ``number``-th from ``pointer`` on, with one store."""
     count = len(values)
     vector = cute.make_rmem_tensor(count, type(values[0]))
     for u, value in enumerate(values):
@@ -100,10 +100,10 @@ def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
 
 
 class Fill(PerRank):
-    """-1 into vectors of four Int32: a table with nothing in it, and the word of a barrier.
+    """Fill vectors of four Int32 with -1: an empty table, and the word of a grid sync.
 
-    The integers are how many vectors there are, and how many are slots. The last are the word's,
-    ``behind`` of them, with what is behind it.
+    The integers are the number of vectors, and how many of these are slots. The last ``behind``
+    vectors are the word and the memory behind it.
     """
 
     def __init__(self, rank: int, behind: int = 1) -> None:
@@ -134,7 +134,7 @@ class Fill(PerRank):
 
 
 class SomeRows(OfSlots):
-    """A thread does ``FLIGHT`` rows at once: what it waits for, it waits for of all of them."""
+    """Base of parts whose threads work on ``FLIGHT`` rows at once, to overlap their latencies."""
 
     def work(self, worker: Worker, pointers: Any, integers: Any, room: Any) -> None:
         first, end = worker.share(integers[0])
@@ -148,19 +148,19 @@ class SomeRows(OfSlots):
             self.some(worker, some + worker.tid, end, pointers, integers)
 
     def some(self, worker: Any, some: Any, end: Any, pointers: Any, integers: Any) -> None:
-        """The work of a thread: rows from ``some`` on, as many apart as there are threads. No
-        thread leaves while others of its CTA have rows.
+        """Do a thread's rows from ``some`` on, ``threads`` apart. No thread leaves while others of
+        its CTA have rows.
         """
         raise NotImplementedError
 
 
 class Insert(SomeRows):
-    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
+    """Insert the blocks of rows into slots that ``Fill`` emptied: writes the slot of each row, and
+    the lowest row outside the grid.
 
-    Of some rows of a thread all are read, then the slots of all, then all are claimed that are
-    free: it waits three times for all of them, not for each. Of lanes side by side whose rows are
-    of one block, the first does it for all: clouds have 1.3 to 2.2 such rows, whose atomic
-    operations would wait for each other.
+    A thread reads all its rows, then the home slots of all, then claims all free ones: it waits
+    three times for all rows, not for each. If adjacent lanes have rows of one block, the first lane
+    inserts for all: clouds have runs of 1.3 to 2.2 such rows, whose atomics would serialize.
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -175,7 +175,7 @@ class Insert(SomeRows):
     ) -> None:
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
-        # Of no cell the key is NOWHERE.
+        # Rows without a cell have the key NOWHERE.
         kind, keys_of_slots = self.kind, keys_at(slots, self.kind)
         keys, asked, seen, found = (cute.make_rmem_tensor(FLIGHT, kind) for _ in range(4))
         words, firsts = cute.make_rmem_tensor(FLIGHT, Int64), cute.make_rmem_tensor(FLIGHT, Int32)
@@ -192,7 +192,7 @@ class Insert(SomeRows):
                     cute.arch.atomic_min(values + (rows + 1), Uint32(row))
         for u in range_constexpr(FLIGHT):
             firsts[u], asked[u] = lane, kind(NOWHERE)
-            if some + u * worker.threads - lane < end:  # all of a warp, or none
+            if some + u * worker.threads - lane < end:  # true for all lanes of a warp, or for none
                 firsts[u] = first_of_run(keys[u], lane)
                 words[u] = of_run(words[u], firsts[u], lane)
                 asked[u] = select(firsts[u] == lane, keys[u], kind(NOWHERE))
@@ -222,7 +222,7 @@ class Insert(SomeRows):
 
 
 def first_of_run(key: Any, lane: Any) -> Any:
-    """The first of those lanes side by side, this one among them, that have its key."""
+    """Return the first lane of this lane's run: adjacent lanes that have the same key."""
     halves = [key] if key.width == 32 else [Int32(key), Int32(key >> 32)]
     differs = lane == 0
     for half in halves:
@@ -232,7 +232,7 @@ def first_of_run(key: Any, lane: Any) -> Any:
 
 
 def of_run(word: Any, first: Any, lane: Any) -> Any:
-    """All bits of the words of the lanes from the first of a run on, by this one of it."""
+    """Return the OR of the words of a run's lanes, from this lane to the run's last."""
     halves = [Int32(word), Int32(word >> 32)]
     last = 31 - lane
     for bit in range(WARP.bit_length() - 1):
@@ -246,7 +246,9 @@ def of_run(word: Any, first: Any, lane: Any) -> Any:
 
 
 class Reserve(OfSlots):
-    """Places for the rows of blocks, by who made each: a CTA asks for those of its own at once."""
+    """Reserve places for the rows of blocks. The thread whose row created a block's slot asks for
+    them, and a CTA makes one atomic addition for all of its threads.
+    """
 
     def shared(self, threads: int) -> Arrays:
         return [(Int32, (threads // WARP + 1,))]
@@ -287,7 +289,7 @@ class Reserve(OfSlots):
         rows: Any,
         arrays: AnyList,
     ) -> None:
-        """Some rows of a thread, which are read at once; no thread leaves."""
+        """Do a thread's next ``FLIGHT`` rows, which are read at once; no thread leaves."""
         slots, slot_of, values = pointers
         (smem,) = arrays
         tid = worker.tid
@@ -314,7 +316,7 @@ class Reserve(OfSlots):
 
 
 class Settle(SomeRows):
-    """Rows into the places of their cells: the lowest of each, and the status."""
+    """Write rows to the places of their cells, the lowest row of each cell, and the status."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
@@ -342,8 +344,8 @@ class Settle(SomeRows):
             slot = select(seen[u] == -1, Int32(0), slot)
             _, first, free = read_slot(slots, slot, self.kind)
             places[u] = first + count_of(upto(~free, places[u])) - 1
-        # Of two rows of a cell, whichever comes second sees the first one's number here, or that of
-        # a lower one: so the second lowest row of a cell is always told of.
+        # When two rows have one cell, the second to arrive gets the first's number back, or a lower
+        # one: so the second lowest row of a cell always reaches the status.
         for u in range_constexpr(FLIGHT):
             own = Uint32(some + u * worker.threads)
             others[u] = Uint32(0xFFFFFFFF)

@@ -1,14 +1,14 @@
-"""Box filters: filters whose taps fill a box, and the boxes of cells that a cell reaches by them.
+"""Box filters: filters whose taps fill a box, and the boxes of cells that one cell reaches by them.
 
 Tap t of output y reads input y * stride - before + t, 0 <= t < size, on each axis. So the inputs of
-an output are an interval of each axis; and an interval [a, b] of inputs meets that of y, where both
-begin no later than the other one ends: y * stride - before <= b and a <= y * stride - before + size
-- 1. These outputs are an interval, too, of whatever size and stride:
+an output are an interval on each axis. An interval [a, b] of inputs overlaps that of y if each
+begins no later than the other ends: y * stride - before <= b and a <= y * stride - before + size -
+1. The outputs y that satisfy both are an interval, too, for any size and stride:
 
     ceil((a + before - (size - 1)) / stride) .. floor((b + before) / stride)
 
-It may be empty where a filter is smaller than its stride. Cut to the grid it stays an interval, and
-what leads on from it is that of the next level.
+The interval may be empty if the filter is smaller than its stride. Cut to the grid it is still an
+interval, from which that of the next level follows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = tuple[int, ...]
 
 
 class Taps(Protocol):
-    """Where taps point: ``layoutconv.sparse.maps.taps.Taps``."""
+    """Offsets and stride of taps: ``layoutconv.sparse.maps.taps.Taps``."""
 
     @property
     def offsets(self) -> tuple[Ints, ...]: ...
@@ -35,8 +35,8 @@ class BoxFilter(NamedTuple):
     """A filter whose taps fill a box.
 
     Attributes:
-        stride, size: of every axis.
-        before: how far the first tap is before the first input of an output: the padding.
+        stride, size: one integer per axis.
+        before: the padding: how far an output's first tap is before its first input, per axis.
     """
 
     stride: Ints
@@ -45,11 +45,11 @@ class BoxFilter(NamedTuple):
 
 
 class AxisCells(NamedTuple):
-    """The number of cells of a level that one cell of the finest level reaches on an axis.
+    """The cells of a level that one cell of the finest level reaches, along an axis.
 
     Attributes:
-        most: of them.
-        always: whether there is one, but for the end of the grid.
+        most: the largest number of them.
+        always: whether there is at least one, except at the end of the grid.
     """
 
     most: int
@@ -61,7 +61,7 @@ Box = tuple[AxisCells, ...]
 
 @remembered(64)
 def box_filter(taps: Taps) -> BoxFilter | None:
-    """Return taps as a box filter, in whatever order they are; None if they fill no box.
+    """Return taps, in any order, as a box filter; None if they fill no box.
 
     >>> from layoutconv.sparse.maps.taps import Taps
     >>> box_filter(Taps.strided(2, 3, 2, (1, 0)))
@@ -79,9 +79,9 @@ def box_filter(taps: Taps) -> BoxFilter | None:
 
 @remembered(64)
 def boxes_of(filters: tuple[BoxFilter, ...]) -> tuple[Box, ...]:
-    """The boxes of cells that a cell of the finest level reaches, of each level in turn.
+    """Return, for each level in turn, the box of cells that one cell of the finest level reaches.
 
-    Of n cells side by side, the first taps of outputs lie within n + size - 1 cells.
+    The first taps of the outputs of n adjacent cells lie within n + size - 1 cells.
 
     >>> two, three = BoxFilter((2,), (2,), (0,)), BoxFilter((2,), (3,), (1,))
     >>> [axis.most for (axis,) in boxes_of((two, two))]

@@ -1,10 +1,11 @@
 """The inverse of a strided map of a box filter: which outputs each input feeds, and at which taps.
 
-Tap t of output y reads input x = y * stride - before + t. So what remains of x + before, divided by
-the stride, is what remains of t: of 3 x 3 x 3 taps at stride 2 an input is at 1, 2, 4 or 8. The
-outputs that it feeds are a box of neighbours, whose first cell is that of the last such tap. They
-are in two blocks per axis of the table of outputs, most often in one. So an inverse needs no map to
-begin with, as little as that of ``parents`` does, where the filter is as large as its stride.
+Tap t of output y reads input x = y * stride - before + t. So x + before and t have the same
+remainder modulo the stride: with 3 x 3 x 3 taps at stride 2 an input is at 1, 2, 4 or 8 taps. The
+outputs that it feeds are a box of neighbours, and the last such tap gives the first cell of the
+box. These outputs lie in at most two blocks per axis of the table of outputs, most often in one. So
+the inverse is found without the forward map, as ``parents`` does for filters as large as their
+stride.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .tap_blocks import cells_from
 
 
 def places_of(filter: BoxFilter, tap: Ints) -> Ints:
-    """Where the output is that an input feeds at a tap, seen from the first one that it feeds.
+    """Return the position of the output that an input feeds at a tap, from the first one it feeds.
 
     >>> three = BoxFilter((2,), (3,), (1,))
     >>> [places_of(three, (tap,)) for tap in range(3)]
@@ -37,11 +38,11 @@ def places_of(filter: BoxFilter, tap: Ints) -> Ints:
 
 
 class BoxInverse(InverseRows):
-    """The common part of kernels that look for the outputs that an input feeds, a thread an input.
+    """Base of kernels that look up the outputs that an input feeds; one thread per input.
 
     Args:
-        filter: whose stride, size and padding the kernel knows.
-        taps: in the order in which their outputs are found, each from the first one of the box.
+        filter: its stride, size and padding are compile-time constants.
+        taps: in the order in which their outputs are yielded, counted from the box's first tap.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class BoxInverse(InverseRows):
         return *super().key, tuple(self.filter), self.taps
 
     def outputs(self, cell: Cell) -> tuple[Cell, list[Any], list[Any]]:
-        """The first of the outputs that an input feeds, how many more there are on each axis, -1 of
-        none, and what remains of the input's coordinates."""
+        """Return the first output that an input feeds; how many more there are on each axis, -1 if
+        none; and the remainders of the input's coordinates."""
         start, more, rests = [self.coordinate(cell[0])], [], []
         for c, s, k, p in zip(cell[1:], *self.filter, strict=True):
             shifted = self.coordinate(c) + p
@@ -73,8 +74,8 @@ class BoxInverse(InverseRows):
         return start, more, rests
 
     def met(self, rests: list[Any]) -> list[tuple[Any, Ints]]:
-        """Return of each tap whether an input is at it, and the place in the box of what it feeds
-        there."""
+        """Return for each tap whether an input is at it, and the position in the box of the output
+        that it feeds there."""
         equal = [
             {t: rest == t for t in range(min(s, k))}
             for rest, s, k in zip(rests, self.filter.stride, self.filter.size, strict=True)
@@ -89,10 +90,10 @@ class BoxInverse(InverseRows):
 
 
 class KeysOfBoxInverse(KeysOfInverse, BoxInverse):
-    """The sort key of every input, of the taps at which it feeds an output that is there.
+    """The sort key of every input, from the taps at which it feeds an output that exists.
 
     Args:
-        taps: the most significant first, of ``weights``, as of ``TapOrder``.
+        taps: the most significant first, with ``weights``, as of ``TapOrder``.
     """
 
     def __init__(
@@ -113,17 +114,17 @@ class KeysOfBoxInverse(KeysOfInverse, BoxInverse):
 
 
 class RowsOfBoxInverse(RowsOfInverse, BoxInverse):
-    """The index of the inverse."""
+    """The index buffer of the inverse."""
 
     def shared(self, threads: int) -> Arrays:
-        """The cells of each block of every thread, and its first place."""
+        """Return arrays for the cells and the first place of each thread's blocks."""
         shape = threads, 1 << self.rank
         return [(Int64, shape), (Int32, shape)]
 
     def answers(
         self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
     ) -> Iterator[tuple[Any, Any]]:
-        """All of the box of outputs are asked for before one is waited for."""
+        """Look up all outputs of the box before waiting for one."""
         (slots, values, grid, bits), (words, places) = table, arrays
         start, more, rests = self.outputs(cell)
         for corner, (first, word) in enumerate(self.corners(slots, start, more, grid, bits)):

@@ -1,6 +1,6 @@
-"""Kernel maps of sparse convolution: which row has the cell that a tap of a row points to.
+"""Kernel maps of sparse convolution: the row of the cell that each tap of a row points to.
 
-A cloud's rows go into a table once, ``HashTable``; then a filter's taps are looked up.
+``HashTable`` inserts a cloud's rows once; searches then look up the taps of filters.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .row_order import Sizes
 from .sort_keys import Keys
 from .tap_blocks import NEAREST, Known, box_of, geometry, kind_of, packed_offset
 
-MOST_KNOWN = 64  # taps
-WORD_BITS = 64  # a line of them is a word's
+MOST_KNOWN = 64  # taps that a kernel may be compiled for
+WORD_BITS = 64  # the cells of a line of known taps fit in a word
 
 
 class TapOrder(Protocol):
-    """The order of rows by their taps: ``layoutconv.sparse.maps.row_orders.TapOrder``."""
+    """The order of rows by their tap masks: ``layoutconv.sparse.maps.row_orders.TapOrder``."""
 
     @property
     def visits(self) -> tuple[int, ...]: ...
@@ -43,7 +43,7 @@ class TapOrder(Protocol):
 
 
 class Taps(Protocol):
-    """Where taps point, and how rows are sorted by them: ``layoutconv.sparse.maps.taps.Taps``."""
+    """Offsets of taps, and the order of rows by them: ``layoutconv.sparse.maps.taps.Taps``."""
 
     @property
     def offsets(self) -> tuple[tuple[int, ...], ...]: ...
@@ -55,19 +55,19 @@ class Taps(Protocol):
 
 
 class HashTable:
-    """Which row of a cloud has a cell, on the GPU where the cloud is.
+    """Hash table of a cloud's cells, which maps a cell to its row, on the cloud's GPU.
 
     Args:
         indices: int32 (rows, 1 + rank), ``(batch, z, y, x)``, of 1 to 4 spatial axes, in any order.
-            A row of a negative batch is padding: it is in no cell.
+            A row with a negative batch is padding: it is in no cell.
         spatial_shape: extents ``(D, H, W)`` of the grid.
         batch_size: number of grids. All of them together have fewer than 2^63 cells.
 
-    Rows outside the grid are left out; of rows of one cell the lowest has it. ``status`` tells.
-    Launches go to torch's current stream, and nothing waits for them. Results do not depend on the
-    order in which threads run.
+    Rows outside the grid are left out; if several rows have one cell, the lowest row wins.
+    ``status`` reports both. Launches go to torch's current stream, and nothing waits for them.
+    Results do not depend on the order in which threads run.
 
-    Raises ``ArgumentError`` for another type or shape of ``indices`` and for such a grid.
+    Raises ``ArgumentError`` for another type or shape of ``indices`` and for an invalid grid.
     """
 
     def __init__(self, indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
@@ -83,7 +83,7 @@ class HashTable:
 
     @property
     def memory(self) -> Memory:
-        """The table, filled by the first who wants it; to search and sort, that is one call."""
+        """The table, filled on first use; ``search_sorted`` fills and searches it in one call."""
         if self._memory is None:
             found = Memory(self._make, self.rows, self._of_slots, self.vectors)
             if self.rows:
@@ -106,26 +106,26 @@ class HashTable:
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        """Take the table that another launch fills; not in place of one that graphs may read."""
+        """Take a table that another launch fills; never replace one that CUDA graphs may read."""
         if self._memory is None:
             self._memory = memory
 
     def memory_at(self, room: Tensor, start: int) -> Memory:
-        """Memory of such a table within other memory, from one of its Int32 on."""
+        """Return memory for the table inside ``room``, from its Int32 number ``start`` on."""
         return Memory(lambda *_: room, self.rows, self._of_slots, self.vectors, start=start)
 
     @property
     def status(self) -> Tensor:
-        """int32 (2,), where the cloud is: what is wrong with it.
+        """int32 (2,), on the cloud's device: errors in the cloud.
 
-        First the lowest row whose cell an earlier row has, plus 1; then the lowest row that is
-        outside the grid and no padding, plus 1. Each is 0 if there is none.
+        First the lowest row whose cell an earlier row has, plus 1; then the lowest row outside the
+        grid that is not padding, plus 1. Each is 0 if there is no such row.
         """
         last = self.memory.last
         return self.memory.whole[last : last + 2] + 1
 
     def verdict(self) -> tuple[int, int, bool]:
-        """Return the two of ``status``, and whether there is padding, on the host, which waits."""
+        """Return ``status`` and whether there is padding; this waits for the GPU."""
         memory, rows = self.memory, self.rows
         last = memory.last
         batches = in_shape(self.indices, (rows,), (1 + self.rank,))
@@ -136,13 +136,13 @@ class HashTable:
     def search(
         self, centres: Tensor, stride: Sequence[int], offsets: Sequence[Sequence[int]]
     ) -> Tensor:
-        """The rows of the cells ``(batch, centre * stride + offset)``.
+        """Return the rows of the cells ``(batch, centre * stride + offset)``.
 
         Args:
-            centres: int32 (centres, 1 + rank), on the same device. A row of a negative batch finds
-                nothing.
+            centres: int32 (centres, 1 + rank), on the same device. A row with a negative batch
+                finds nothing.
             stride: one integer per axis.
-            offsets: of the V taps, one int32 per axis each.
+            offsets: one int32 per axis for each of the V taps.
 
         Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
         """
@@ -167,11 +167,11 @@ class HashTable:
         return self.search(self.indices, (1,) * self.rank, offsets)
 
     def search_sorted(self, centres: Tensor, taps: Taps) -> tuple[Tensor, Tensor]:
-        """Return what ``search`` returns with its rows sorted by their taps, and their order.
+        """Return the result of ``search`` with its rows sorted by their taps, and the row order.
 
-        By one call: which taps a row has is known before any row is read, so that every index is
-        written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
-        (centres,).
+        One call does both: a row's tap mask is known before any row number is read, so every entry
+        is written once, in its sorted place. Returns int32 (centres, V), with the strides of
+        ``search``, and int32 (centres,).
         """
         cells, make, own = self.indices, self._make, self.rows
         at_cells = at_centres = cells.data_ptr()
@@ -191,7 +191,7 @@ class HashTable:
         sorting = RoomToSort(rows, taps.order.window(rows), ctas)
         memory, empty, size = self._memory, self._memory is None, sorting.size
         if memory is None:
-            # What only this call needs lies behind: asking for memory costs the host 1 us.
+            # Put this call's workspace behind the table: an allocation costs the host 1 us.
             memory = Memory(make, own, self._of_slots, self.vectors, size + own)
             room, word = memory.whole, memory.end
             behind: tuple[int, ...] = at_cells, word + 4 * size, word
@@ -211,7 +211,7 @@ class HashTable:
         )  # fmt: skip
         chain = plan.chains.get(empty) or plan.sorted(empty)
         per_rank.launch(chain, tensors, addresses, integers)
-        self._memory = memory  # once it is being filled
+        self._memory = memory  # only after its fill was launched
         return index, found
 
     def _asked(self, centres: Tensor, stride: Any, offsets: Any) -> tuple[Tensor, TapArguments]:
@@ -227,24 +227,24 @@ class HashTable:
         return centres, _plan(offsets, stride, self.rank, self._device, *kind)
 
     def _finds(self, rows: int, count: int) -> bool:
-        """Return whether there is something to look for, and somewhere."""
+        """Return whether there are centres, taps, rows and cells to search."""
         return bool(rows and count and self.rows) and 0 not in self.grid
 
 
 class Memory:
     """The memory of a table: slots, and the rows of cells.
 
-    All of it is one piece, and filled at once: slots with EMPTY and with free cells, and rows with
-    -1, which is the greatest unsigned number, to take minima from.
+    It is one allocation, filled with -1 at once: slots are then EMPTY with absent cells, and rows
+    hold the greatest unsigned number, from which atomic minima start.
 
     Args:
-        of_slots, vectors: how many vectors of 16 bytes slots are, and all of it.
-        more: Int32 behind it, which are not the table's.
-        start: Int32 before it.
+        of_slots, vectors: how many 16-byte vectors the slots and the whole table take.
+        more: how many Int32 to allocate behind the table, for others.
+        start: how many Int32 lie before the table.
 
     Attributes:
         slots, values, end: addresses.
-        last: the number of the first Int32 behind the rows.
+        last: the position of the first Int32 behind the rows.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Memory:
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
-    """An index, int32 (rows, V), with its rows sorted by their taps, and their order."""
+    """Return an index, int32 (rows, V), with its rows sorted by their taps, and the row order."""
     rows, taps = index.shape
     across, make = index.T.contiguous(), maker(index.device)
     found, places = (
@@ -295,12 +295,12 @@ def _keys(
 
 
 class TapArguments:
-    """The arguments of kernels about taps; made once for each set of them, stride, device and keys.
+    """The tap arguments of kernels, made once per set of taps, stride, device and kind of keys.
 
-    Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
-    of others are in tables: ``natural`` has a row for every tap: packed, if they are near, and its
-    offset; ``visits`` one in the order in which a key is made of them, with its weight behind the
-    former.
+    Kernels are compiled for the taps of a filter if these are few and near. Other taps are in
+    tables. ``natural`` has a row per tap: the packed offset (if taps are near), then the offset.
+    ``visits`` has the taps in the order in which sort keys take them, with the weight behind the
+    packed offset.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class TapArguments:
         few = len(taps) <= MOST_KNOWN and span[-1] < WORD_BITS
         known = box_of(taps) if near and few else None
         self.search = _search(rank, near, known, wide, unit)
-        self.chains: dict[bool, Chain] = {}  # that search and sort, as the table is empty or not
+        self.chains: dict[bool, Chain] = {}  # by whether they fill the table first
         if order is not None:
             pairs = zip(order.visits, order.weights, strict=True)
             visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
@@ -348,5 +348,5 @@ def _plan(
 def _sorted_plan(
     taps: Taps, rank: int, device: Any, wide: bool, small: bool = True
 ) -> TapArguments:
-    """By the taps as one: numbers in tuples are hashed at every call."""
+    """Look up the plan by the ``taps`` object: tuples of numbers would be hashed at every call."""
     return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, small, taps.order)

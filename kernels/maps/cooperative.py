@@ -3,12 +3,12 @@
 A kernel of a point cloud takes 2 to 10 us, of which 2 us are launch latency; a grid sync takes
 about 1 us. So kernels that need each other's results are *stages* of one cooperative launch, which
 a GPU starts only if all of its CTAs are resident. There is one CTA per SM: it has all registers,
-and its stages use the shared memory in turn. A launch for many clouds at once has several, which
+and its stages reuse the same shared memory. A launch for many clouds at once has several, which
 hide each other's latency.
 
 A grid sync counts CTAs in a word of memory that belongs to the launch, and that an earlier kernel
-of the stream has set. So launches on several streams, or replays of a CUDA graph, never share one,
-and a launch has nothing to reset.
+of the stream has set. So launches on several streams, or replays of a CUDA graph, never share a
+word, and a launch has nothing to reset.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StagePart(PerRank):
     def work(
         self, worker: Worker, pointers: list[Any], integers: tuple[Any, ...], room: Any
     ) -> None:
-        """Do the CTA's share. Its shared memory, ``room``, is free again behind a barrier."""
+        """Do the CTA's share. Its shared memory, ``room``, may be reused after a barrier."""
         raise NotImplementedError
 
 
@@ -69,7 +69,7 @@ class Worker:
         self.tid, self.threads, self.cta, self.ctas = tid, threads, cta, ctas
 
     def share(self, rows: Any) -> tuple[Any, Any]:
-        """Return the range of the CTA's rows, first and end: contiguous, in multiples of a warp."""
+        """Return the first and the end of the CTA's rows: contiguous, in multiples of a warp."""
         share = ((Int32(rows - 1) // self.ctas) // WARP + 1) * WARP
         first = Int64(self.cta) * share
         return first, least(first + share, rows)
@@ -110,15 +110,15 @@ class EachRow(StagePart):
 
 
 class CooperativeKernel(PerRank):
-    """A cooperative launch of several stages, with a grid sync between two of them.
+    """A cooperative launch of several stages, with a grid sync between consecutive ones.
 
     Args:
-        stages: of each its parts, with the positions of their addresses and of their integers among
-            those of the launch.
+        stages: the parts of each, with the positions of their addresses and of their integers
+            among those of the launch.
         threads: of a CTA.
-        word: the position of the last address, where the word of the grid sync is, set to
-            ``BEFORE``. A part may have that address, too, for what lies behind the word.
-        per_sm: CTAs of an SM, which share its registers.
+        word: the position of the last address, which is that of the grid sync's word, set to
+            ``BEFORE``. A part may take that address, too, for the memory behind the word.
+        per_sm: CTAs per SM, which share its registers.
 
     The last integer of a launch, behind those of the parts, is the number of CTAs.
     """
@@ -147,7 +147,7 @@ class CooperativeKernel(PerRank):
         return 2 + max(place for _, _, places in self.parts for place in places)
 
     def shared(self) -> Arrays:
-        """The arrays in shared memory of the part that needs most."""
+        """Return the shared-memory arrays of the part that needs most."""
         return max((part.shared(self.threads) for part, *_ in self.parts), key=size_of)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
@@ -199,7 +199,7 @@ def arrive(word: Any, worker: Constexpr) -> None:
 def wait_for_all(word: Any, number: Constexpr, worker: Constexpr) -> None:
     """Wait until all CTAs have arrived at grid sync ``number``, counted from 1.
 
-    The acquire drops what the SM's L1 cache has kept, for all threads of the CTA.
+    The acquire invalidates stale lines of the SM's L1 cache, for all threads of the CTA.
     """
     if worker.tid == 0:
         there = Int32(BEFORE)
@@ -214,7 +214,8 @@ def add(pointer: Any, number: Any) -> None:
 
 
 def wait(worker: Worker) -> None:
-    """Wait for the stage before. A function, since loops carry objects whose methods they call."""
+    """Wait for the stage before. A function, because the DSL carries objects whose methods a loop
+    calls."""
     worker.waiting()
 
 
@@ -224,7 +225,7 @@ def size_of(arrays: Arrays) -> int:
 
 
 def arrays_in(room: Any, arrays: Arrays) -> list[Any]:
-    """Return arrays in shared memory, one behind the other, the first mode fastest."""
+    """Return arrays in shared memory, one behind the other, each with its first mode fastest."""
     found, bytes_before = [], 0
     for dtype, shape in arrays:
         pointer = cute.recast_ptr(room + bytes_before // 4, dtype=dtype)
@@ -259,12 +260,12 @@ class _OfThread(threading.local):
 
 
 _of_thread = _OfThread()
-ROWS_BESIDE = 512  # rows of a CTA: as many as one has in the map of a lidar sweep
+ROWS_BESIDE = 512  # rows per CTA: as many as a CTA has in the map of a lidar sweep
 
 
 @contextmanager
 def beside_others() -> Iterator[None]:
-    """Launch, in this thread, as few CTAs as rows need: other kernels have the other SMs."""
+    """Launch, in this thread, only the CTAs that rows need: other kernels use the other SMs."""
     before, _of_thread.beside = _of_thread.beside, True
     try:
         yield
@@ -273,7 +274,7 @@ def beside_others() -> Iterator[None]:
 
 
 def ctas_for(rows: int, device: int) -> int:
-    """Return how many CTAs a launch for so many rows has."""
+    """Return the number of CTAs of a launch for so many rows."""
     every = sm_count(device)
     if not _of_thread.beside:
         return every
@@ -282,7 +283,7 @@ def ctas_for(rows: int, device: int) -> int:
 
 @remembered(64)
 def sm_count(device: int) -> int:
-    """Count the SMs of a GPU; 1 for memory of a CPU, whose launches are noted alone."""
+    """Count the SMs of a GPU; 1 for CPU memory, whose launches are only recorded."""
     if device < 0:
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,8 +1,8 @@
-"""Tables of taps on GPUs: the last used are kept, and those that a CUDA graph reads all stay.
+"""Tables of taps on GPUs: an LRU cache; tables that a CUDA graph reads stay for good.
 
-A graph replays launches with the addresses that they were captured with, and nobody is told when it
-is gone. So a table that a captured launch reads stays until kernels are unloaded, after which no
-graph may be replayed, either.
+A graph replays launches with the addresses that were captured, and nothing reports when a graph is
+gone. So a table that a captured launch reads stays until kernels are unloaded, after which no graph
+may be replayed, either.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from layoutconv.base.caches import remembered, unloaded_by
 
 Table = tuple[tuple[int, ...], ...]
 
-_MOST_BYTES = 64 << 20  # of tables that graphs read: 100,000 of 27 taps
-_READ_BY_GRAPHS: dict[Any, torch.Tensor] = {}  # by what is in them, and where
-# What is in each table that somebody holds, and where.
+_MOST_BYTES = 64 << 20  # of tables that graphs read: 100,000 with 27 taps each
+_READ_BY_GRAPHS: dict[Any, torch.Tensor] = {}  # by contents and device
+# The contents and device of each table that is still referenced.
 _KEYS: MutableMapping[torch.Tensor, Any] = WeakTensorKeyDictionary()
 
 
 @remembered(1024, stays=True)
 def device_table(table: Table | tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """int32 (rows, columns), or a vector, on a device, copied there once."""
+    """Return an int32 table (rows, columns), or vector, on a device, copied there once."""
     key = table, device
     found = _READ_BY_GRAPHS.get(key)
     if found is None:
@@ -35,14 +35,14 @@ def device_table(table: Table | tuple[int, ...], device: torch.device) -> torch.
 
 
 def is_table(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is one of these, which others may read."""
+    """Return whether a tensor is one of these tables, which other calls may read."""
     return tensor in _KEYS
 
 
 def keep_for_graph(tensors: Iterable[torch.Tensor]) -> None:
-    """Keep the tables among what a captured launch reads for as long as kernels are loaded.
+    """Keep the tables among the tensors of a captured launch until kernels are unloaded.
 
-    Raises ``RuntimeError`` if graphs read too many already: the capture ends there.
+    Raises ``RuntimeError`` if graphs already read too many: the capture ends there.
     """
     for tensor in tensors:
         key = _KEYS.get(tensor)

@@ -1,10 +1,10 @@
-"""A hash set of keys, Int32 or Int64, in global memory, as pieces that kernels are made of.
+"""Hash set of keys, Int32 or Int64, in global memory, as building blocks of kernels.
 
-Open addressing over a power of two of slots, at least twice as many as keys, one group of them
-after the other. A slot holds a key, at least 0, or ``EMPTY``; a key never moves and never leaves,
-so a look-up may trust any slot that it once saw taken. Which slot a key gets depends on who came
-first. Whatever must not depend on it is kept beside the slot and combined by an atomic operation
-that commutes.
+Open addressing over a power of two of slots, at least twice as many as keys, in groups of four
+adjacent slots. A slot holds a key, at least 0, or ``EMPTY``. Keys never move and are never removed,
+so a look-up may trust any slot that it once saw taken. The slot of a key depends on the order of
+insertions. State that must not depend on it is kept beside the slot and combined by a commutative
+atomic operation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..common.dsl import Constexpr, Int32, Int64, Uint32, Uint64, cute
 from ..common.walk import at, select
 
 EMPTY = -1
-NOWHERE = -2  # the key of what is not there: no slot has it, taken or not
+NOWHERE = -2  # the key of an absent cell or row: no slot ever holds it
 GROUP_BITS = 2
 FEWEST_BITS = 3
 
@@ -24,7 +24,7 @@ _FACTORS = 0x9E3779B9, 0x85EBCA6B, 0xD6E8FEB9
 
 
 def bits_for(keys: int) -> int:
-    """The binary logarithm of how many slots a table of that many keys has.
+    """Return the binary logarithm of the number of slots for that many keys.
 
     >>> [bits_for(n) for n in (0, 4, 5, 90_000)]
     [3, 3, 4, 18]
@@ -33,16 +33,16 @@ def bits_for(keys: int) -> int:
 
 
 def home(key: Any, bits: Any) -> Any:
-    """The slot where a key is looked for first, an Int32, of ``2^bits``.
+    """Return the home slot of a key, an Int32 below ``2^bits``: the first slot of its probe.
 
-    Four keys in a row, four cells along x, have four slots in a row: one sector of 32 bytes. Taps
-    of a filter and rows of a sorted cloud ask for such neighbours: of street scans (164k and 203k
-    voxels, 3x3x3) CTAs read half of the sectors that they would read if neighbours were
-    scattered, for 1.1 to 1.2 times the probes (counted on the host). Numbers of 32 bits are mixed:
-    a multiplication of 64 bits is four, and there are eight to a row. One multiplication by the
-    golden ratio keeps numbers that follow each other apart, and so the blocks of a cloud: of nine
-    clouds (lidar, indoor, shapes) 0 to 6.4% of the blocks around others are not at home or nowhere,
-    where a second one, which leaves nothing of an order, has 1.3 to 6.9% (counted on the host).
+    Four consecutive keys, four cells along x, have four consecutive slots: one sector of 32 bytes.
+    Taps of a filter and rows of a sorted cloud look up such neighbours: in street scans (164k and
+    203k voxels, 3x3x3) CTAs read half of the sectors that a scattering hash would read, for 1.1 to
+    1.2 times the probes (counted on the host). The hash mixes 32-bit numbers: a 64-bit
+    multiplication takes four of 32 bits, and a row makes eight hashes. One multiplication by the
+    golden ratio keeps consecutive numbers apart, and so the blocks of a cloud: in nine clouds
+    (lidar, indoor, shapes) 0 to 6.4% of the look-ups of neighbouring blocks go past the home slot.
+    A second multiplication, which destroys all order, gives 1.3 to 6.9% (counted on the host).
     """
     if key.width == 32:
         mixed = (Uint32(key) >> GROUP_BITS) * Uint32(_FACTORS[0])
@@ -55,13 +55,13 @@ def home(key: Any, bits: Any) -> Any:
 
 
 def following(slot: Any, bits: Any) -> Any:
-    """The slot behind one: as far into the next group of slots; of the last group, the next slot of
-    the first one.
+    """Return the slot to probe after ``slot``: the same position in the next group of slots; after
+    the last group, the next position in the first group.
 
-    Keys side by side fill a group, and the next one if two groups of keys share a home. A warp that
-    looks for 8 blocks a lane in a street scan (90k voxels) goes on 3.7 times, in place of 6.8 if it
-    went from slot to slot; the last of 1024 rows is inserted after 1.5 steps, not 3.6 (counted on
-    the host).
+    Adjacent keys fill a group, and also the next one if two groups of keys share a home. A warp
+    that looks up 8 blocks per lane in a street scan (90k voxels) takes 3.7 further steps, 6.8 with
+    linear probing; the last of 1024 rows is inserted after 1.5 steps, not 3.6 (counted on the
+    host).
     """
     behind = Uint32(slot) + Uint32(1 << GROUP_BITS)
     last = (behind >> Uint32(bits)) != 0
@@ -70,10 +70,10 @@ def following(slot: Any, bits: Any) -> Any:
 
 @cute.jit
 def insert(keys: Any, key: Any, bits: Any) -> Any:
-    """The slot of a key, which is put there if need be, and whether this call was the one that did.
+    """Insert a key unless it is there. Return its slot, and whether this call inserted it.
 
-    Where many insert one key, most of them only read. What is read may be older than what is there,
-    but a slot changes once, so whoever claims it is told.
+    If many threads insert one key, most of them only read. A read may be stale, but a slot changes
+    only once, and the compare-and-swap that claims it returns the current value.
     """
     slot = home(key, bits)
     seen = at(keys, Int64(slot))
@@ -82,9 +82,9 @@ def insert(keys: Any, key: Any, bits: Any) -> Any:
 
 @cute.jit
 def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: Constexpr = 1) -> Any:
-    """Return what a slot had, which was read before, when a key was put there if it was free.
+    """Claim a slot for a key if ``seen``, which was read before, is ``EMPTY``; return what it held.
 
-    Keys are the first of the ``words`` of every slot.
+    A key is the first of the ``words`` of a slot.
     """
     kind = type(key)
     found = kind(seen)
@@ -98,7 +98,7 @@ def inserted(
     keys: Any, key: Any, slot: Any, seen: Any, found: Any, bits: Any,
     words: Constexpr = 1,
 ) -> Any:  # fmt: skip
-    """As ``insert``, from what was read in the key's first slot, and what was ``claimed``."""
+    """Continue ``insert`` from the value read in the home slot and the result of ``claimed``."""
     while (found != key) & ((seen != EMPTY) | (found != EMPTY)):
         slot = following(slot, bits)
         seen = at(keys, Int64(slot) * words)

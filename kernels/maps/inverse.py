@@ -21,11 +21,11 @@ VECTOR = 4  # Int32 that are filled at once
 
 
 def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
-    """int32 (rows, taps), of strides (1, rows): the row whose entry at a tap is this row, or -1.
+    """Return int32 (rows, taps), of strides (1, rows): the output whose entry a row is, or -1.
 
     Args:
-        index: int32 (outputs, taps), on a GPU, with entries below ``rows``, none twice at a tap.
-        order: int32 (outputs,): ``index[i]`` is that of row ``order[i]``; by default of row ``i``.
+        index: int32 (outputs, taps), on a GPU; entries are below ``rows`` and unique per tap.
+        order: int32 (outputs,): ``index[i]`` is of row ``order[i]``; by default of row ``i``.
     """
     count, taps = index.shape
     vectors = -(-rows * taps // VECTOR)
@@ -41,10 +41,10 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
 
 
 class Scatter(PerRank):
-    """Numbers of rows to where their entries say, a thread some entries of a tap.
+    """Scatter row numbers to where their entries point; a thread has ``FLIGHT`` entries of a tap.
 
-    The integers are rows, taps, the strides of both, the rows to which entries point, and whether
-    there is an order.
+    The integers are rows, taps, the strides of both, the number of rows to which entries point, and
+    whether there is an order.
     """
 
     per_cta = per_rank.THREADS * FLIGHT

@@ -1,6 +1,6 @@
-"""Inverse maps that are found from cells alone: what a row looks up says which taps it has.
+"""Inverse maps found from cells alone: a row's look-ups tell which taps it has.
 
-``parents`` says how of filters that are as large as their stride, ``box_inverse`` of others.
+``parents`` does this for filters as large as their stride, ``box_inverse`` for other box filters.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .tap_blocks import Neighbours
 
 
 class InverseRows(Neighbours):
-    """The common part of kernels that look for the outputs that an input feeds, a thread each."""
+    """Base of kernels that look up the outputs that an input feeds; one thread per input."""
 
     def integers(self) -> int:
         return 3 + self.rank
 
 
 class KeysOfInverse(InverseRows):
-    """The sort key of every input, of the taps at which it feeds an output that is there."""
+    """The sort key of every input, from the taps at which it feeds an output that exists."""
 
     sizes: Sizes
     weights: tuple[int, ...]
@@ -47,12 +47,12 @@ class KeysOfInverse(InverseRows):
         put(keys, row, key_of_taps(present, self.weights, self.sizes))
 
     def present(self, cell: Cell, slots: Any, grid: AnyList, bits: Any) -> list[Any]:
-        """Return of each tap, the most significant first, whether the input feeds an output."""
+        """Return for each tap, the most significant first, whether the input feeds an output."""
         raise NotImplementedError
 
 
 class RowsOfInverse(InverseRows):
-    """The index of the inverse: at the taps of an input the rows of outputs, at all others -1."""
+    """The index of the inverse: an input's taps hold the rows of its outputs, all others -1."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
@@ -72,11 +72,11 @@ class RowsOfInverse(InverseRows):
     def answers(
         self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
     ) -> Iterable[tuple[Any, Any]]:
-        """Tell of each tap if the input is at it, and the row of the output that it feeds then."""
+        """Yield for each tap whether the input is at it, and the row of the output it feeds."""
         raise NotImplementedError
 
     def write(self, index: Any, row: Any, rows: Any, answers: Iterable[tuple[Any, Any]]) -> None:
-        column = None  # an address that nobody holds while answers are waited for
+        column = None  # computed late: an address would occupy registers during the look-ups
         for is_met, answer in answers:
             column = index + row if column is None else column + rows
             put(column, 0, select(is_met, answer, Int32(-1)))

@@ -1,8 +1,8 @@
-"""Jobs: the same part of a cooperative launch for many clouds at once, each with its own CTAs.
+"""Jobs: one part of a cooperative launch run for many clouds at once, each with its own CTAs.
 
-A map of few rows takes as long as its latency, whatever the GPU could do beside it. So the maps of
-all levels of a network are *jobs* of one launch: each has as many virtual CTAs as it has work for,
-numbered behind those of the job before, and a CTA of the launch takes every so many of them.
+A small map is latency-bound, and leaves most of the GPU idle. So the maps of all levels of a
+network are *jobs* of one launch: each job has as many virtual CTAs as its work needs, numbered
+behind those of the job before, and the CTAs of the launch stride over them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ..common.walk import TYPES, select
 from .cooperative import WARP, Arrays, StagePart, Worker, arrays_in, size_of
 from .per_rank import Places
 
-ENDS = 2  # integers of a job behind those of its part: its first virtual CTA, and one past its last
+ENDS = 2  # integers of a job behind its part's: its first virtual CTA, and one past its last
 
 
 class Turn(NamedTuple):
-    """A part of a stage, for several jobs.
+    """A part of a stage, with several jobs.
 
     Attributes:
-        part: what is done for each.
-        jobs: of each the positions of its addresses and of its integers among those of the launch:
-            the part's, but for those that are ``fixed``, and then ``ENDS``.
-        fixed: integers of the part that are constants, by position.
+        part: the work of each job.
+        jobs: for each the positions of its addresses and of its integers among those of the launch:
+            the part's without the ``fixed`` ones, and then ``ENDS``.
+        fixed: integers of the part that are constants, as (position, value).
     """
 
     part: Any
@@ -34,10 +34,10 @@ class Turn(NamedTuple):
 
 
 class Jobs(StagePart):
-    """A stage of several turns: what is next in memory of each job is in a table that CTAs have.
+    """A stage of several turns; a table in shared memory has the arguments of all jobs.
 
-    Turns follow each other without a barrier between CTAs; the first CTA of a turn is the one
-    behind the last of the turn before. If it ``waits``, its parts do.
+    Turns follow each other without a grid sync; a turn starts with the CTA behind the last one of
+    the turn before. If the stage ``waits``, its parts do.
     """
 
     def __init__(self, turns: tuple[Turn, ...], waits: bool = False) -> None:
@@ -51,14 +51,14 @@ class Jobs(StagePart):
 
     @property
     def place(self) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-        """It, with the positions of all addresses and integers, as a stage has them."""
+        """This part, with the positions of all its addresses and integers, as a stage lists it."""
         jobs = [job for turn in self.turns for job in turn.jobs]
         addresses, integers = ([place for job in jobs for place in job[i]] for i in range(2))
         return self, tuple(addresses), tuple(integers)
 
     @property
     def parts(self) -> Places:
-        """Each part as often as it has jobs, with the positions of addresses and integers."""
+        """Each part once per job, with the positions of its addresses and integers."""
         return tuple((turn.part, *job) for turn in self.turns for job in turn.jobs)
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -88,7 +88,7 @@ class Jobs(StagePart):
 
     @cute.jit
     def tell(self, worker: Constexpr, table: Any, pointers: AnyList, integers: AnyTuple) -> None:
-        """Write addresses and integers of all jobs into shared memory, a share of them a warp."""
+        """Write addresses and integers of all jobs into shared memory; each warp writes a share."""
         numbers = self.numbers(pointers, integers)
         warps = worker.threads // WARP
         for warp in range_constexpr(warps):
@@ -101,7 +101,7 @@ class Jobs(StagePart):
             table[i] = numbers[i]
 
     def numbers(self, pointers: list[Any], integers: tuple[Any, ...]) -> list[Any]:
-        """The rows of the table: of each job its addresses, and then its integers."""
+        """Return the entries of the table: for each job its addresses, then its integers."""
         found, a, i = [], 0, 0
         for _, addresses, numbers in self.parts:
             found += [Int64(p.toint()) for p in pointers[a : a + len(addresses)]]
@@ -114,7 +114,7 @@ class Jobs(StagePart):
         self, worker: Constexpr, number: Constexpr, line: Constexpr, before: Any, table: Any,
         room: Any,
     ) -> None:  # fmt: skip
-        """Do the CTA's jobs of a turn, before whose first there are so many virtual CTAs."""
+        """Do the CTA's share of a turn, which ``before`` virtual CTAs precede in the stage."""
         jobs = self.turns[number].jobs
         width = len(jobs[0][0]) + len(jobs[0][1])
         total = Int32(table[line + width * len(jobs) - 1])
@@ -128,7 +128,7 @@ class Jobs(StagePart):
             cute.arch.sync_threads()
 
     def job(self, worker: Any, number: int, v: Any, row: Any, table: Any, room: Any) -> None:
-        """Do what a virtual CTA does, of the job whose row of the table begins there."""
+        """Run virtual CTA ``v`` of the job whose entries of the table begin at ``row``."""
         part, jobs, fixed = self.turns[number]
         count, width = len(jobs[0][0]), sum(map(len, jobs[0]))
         pointers = [

@@ -1,10 +1,10 @@
 """The cells of all coarser levels of a cloud, from its own, by the launches of one level.
 
-A box filter leads from a cell to a box of few cells of the next level, and from there on to a box
-of each level behind it: to one cell, x // stride, if the filter is as large as its stride, and to
-two on an axis, at every level, if it has 3 taps at stride 2. So cells of the finest level mark
-those of all others in one occupancy bitmap, a level behind the other, each in blocks of its own;
-then blocks are counted and written, whichever level they are of.
+A box filter leads from a cell to a small box of cells of the next level, and from there to a box of
+each level behind it: to one cell, x // stride, if the filter is as large as its stride, and to two
+per axis, at every level, if it has 3 taps at stride 2. So the cells of the finest level mark those
+of all others in one occupancy bitmap, one level behind the other, each in blocks of its own. Two
+more kernels count and write the blocks of all levels alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .occupancy_bitmap import BLOCK, TAPS_AT_ONCE, CountBits, Mark, WriteCells
 from .per_rank import Chain, check_cells
 
 MOST_LEVELS = 8
-MOST_MARKS = 64  # that a thread makes, of all levels: 8 levels of 2 x 2 x 2 cells
+MOST_MARKS = 64  # that a thread makes, over all levels: 8 levels of 2 x 2 x 2 cells
 
 Grid = tuple[int, ...]
 Filters = tuple[BoxFilter, ...]
@@ -40,7 +40,7 @@ Filters = tuple[BoxFilter, ...]
 
 @remembered(64)
 def levels_at_once(filters: Filters) -> int:
-    """Return of how many levels, the first ones, a thread marks all that one cell reaches.
+    """Return for how many levels, from the first on, a thread can mark all that one cell reaches.
 
     >>> levels_at_once((BoxFilter((2, 2, 2), (3, 3, 3), (1, 1, 1)),) * 9)
     8
@@ -52,7 +52,7 @@ def levels_at_once(filters: Filters) -> int:
 
 
 def suits(rows: int, filters: Filters, grids: Sequence[Grid]) -> bool:
-    """Return whether levels of these grids, each an occupancy bitmap, are made together."""
+    """Return whether these levels, each an occupancy bitmap of its grid, are found together."""
     if not rows or not 0 < len(grids) <= levels_at_once(filters):
         return False
     for grid, most in zip(grids, _most_of(filters), strict=False):
@@ -64,7 +64,7 @@ def suits(rows: int, filters: Filters, grids: Sequence[Grid]) -> bool:
 
 @remembered(64)
 def _most_of(filters: Filters) -> list[int]:
-    """The most cells of each level that one cell reaches."""
+    """Return the most cells of each level that one cell reaches."""
     return [cells_in(box) for box in boxes_of(filters)]
 
 
@@ -74,16 +74,16 @@ def cells_of_levels(
     grids: Sequence[Grid],
     capacities: Sequence[int] | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The cells of coarser levels that a cloud reaches, on the cloud's GPU.
+    """Return the cells of coarser levels that a cloud reaches, on the cloud's GPU.
 
     Args:
-        indices: int32 (rows, 1 + rank), as of ``output_coords.reached``, of any strides.
-        filters: of each level, from the one before it.
-        grids: of each level ``(batch_size, *spatial_shape)``, which :func:`suits`.
-        capacities: how many rows each has, 1 or more. Without them each has as many as there are,
-            which waits for the GPU once for all of them.
+        indices: int32 (rows, 1 + rank), as for ``output_coords.reached``, of any strides.
+        filters: one per level, each from the level before it.
+        grids: ``(batch_size, *spatial_shape)`` of each level, for which :func:`suits` is true.
+        capacities: the number of rows to return for each level, 1 or more. Without them each has
+            as many as there are cells, for which the host waits once for all levels.
 
-    Returns of each level what ``reached`` returns: its cells, in lexicographic order, and how many
+    Returns for each level what ``reached`` returns: its cells, in lexicographic order, and how many
     there are, int64 ().
     """
     rank, count = len(grids[0]) - 1, len(grids)
@@ -92,7 +92,7 @@ def cells_of_levels(
     starts = list(accumulate(blocks, initial=0))
     words = starts[-1] * BLOCK
     room = make((2 * words + starts[-1],), (1,), torch.int32)
-    counter = make((2 * -(-count // 2),), (1,), torch.int64)  # which outlives the room
+    counter = make((2 * -(-count // 2),), (1,), torch.int64)  # separate, since it outlives the room
     bits = room.data_ptr()
     of_bits = bits, bits + 8 * words, counter.data_ptr()
     levels = list(zip(starts, blocks, grids, strict=False))
@@ -115,14 +115,14 @@ def cells_of_levels(
     if known:
         per_rank.launch(both, (*tensors, *found), (*addresses, *to), (*counting, *writing))
     elif any(capacities):
-        # The first of a launch's tensors says what it is on, and is a matrix.
+        # The first tensor of a launch names the device, and must be a matrix.
         per_rank.launch(write, (indices, *tensors[1:], *found), (*of_bits, *to), (words, *writing))
     return found, [in_shape(counter, (), (), level) for level in range(count)]
 
 
 def load_kernels(indices: Tensor, filters: Filters, fixed: bool) -> None:
-    """Launch what ``cells_of_levels`` does, of nothing: for a dry run, which loads kernels and runs
-    none. ``fixed`` says whether there are capacities."""
+    """Launch, with empty arguments, the kernels of ``cells_of_levels``: for a dry run, which loads
+    kernels and runs none. ``fixed`` says whether there are capacities."""
     count, write, both = kernels_by(filters)
     for kernel in (both,) if fixed else (count, write):
         per_rank.launch(kernel, (indices,), (), ())
@@ -130,17 +130,17 @@ def load_kernels(indices: Tensor, filters: Filters, fixed: bool) -> None:
 
 @remembered(64)
 def kernels_by(filters: Filters) -> tuple[Chain, WriteLevels, Chain]:
-    """The kernels of levels that filters lead to, of :func:`kernels_of`."""
+    """Return the kernels of the levels that filters lead to, as :func:`kernels_of`."""
     return kernels_of(len(filters[0].stride), boxes_of(filters))
 
 
 @remembered(16)
 def kernels_of(rank: int, boxes: tuple[Box, ...]) -> tuple[Chain, WriteLevels, Chain]:
-    """To count cells, to write them, and both.
+    """Return the kernels that count cells, that write them, and that do both.
 
-    Addresses of bits, the blocks' cells, all cells, indices, and what is written for each level;
-    integers words, those of ``Fill``, rows; of each level its first word, filter and grid; the
-    first block of each; and of each its first block, blocks, capacity and grid.
+    Addresses: bits, the cell counts of blocks, of levels, indices, and each level's output.
+    Integers: words, those of ``Fill``, rows; each level's first word, filter and grid; the first
+    block of each; and each level's first block, blocks, capacity and grid.
     """
     levels = len(boxes)
     mark, blocks, write = MarkLevels(rank, boxes), CountLevels(levels), WriteLevels(rank, levels)
@@ -157,13 +157,13 @@ def kernels_of(rank: int, boxes: tuple[Box, ...]) -> tuple[Chain, WriteLevels, C
 
 
 class MarkLevels(Mark):
-    """The bits of what a cloud reaches of each level, one behind the other: to 0.
+    """Mark the cells that a cloud reaches, level behind level, by clearing their bits.
 
-    Integers: rows; of each level its first word; of the filter the stride, the last tap and how far
-    the first one is before; and its grid.
+    Integers: rows; for each level its first word; the filter's stride, last tap and padding; and
+    its grid.
 
     Args:
-        boxes: the cells of each level that one cell reaches: as many marks of a thread.
+        boxes: the cells of each level that one cell reaches: a thread makes a mark for each.
     """
 
     def __init__(self, rank: int, boxes: tuple[Box, ...]) -> None:
@@ -191,17 +191,17 @@ class MarkLevels(Mark):
     def mark_all(
         self, bits: Any, marks: Iterator[tuple[Any, Any, Any]], is_row: Any, lane: Any
     ) -> None:
-        """Mark bits, some at once. Where the next ones are is found after that: four levels of 8
-        cells then take 58 registers, not 144.
+        """Mark bits, ``TAPS_AT_ONCE`` at a time. The next ones are computed only afterwards: four
+        levels of 8 cells then take 58 registers, not 144.
         """
         while some := list(islice(marks, TAPS_AT_ONCE)):
             self.mark(bits, [new_mark(*each, is_row, lane) for each in some])
 
     def above(self, cell: Any, of_levels: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
-        """Where a cell is in each level: words, bits in them, and whether it is there."""
+        """Yield the marks of a cell in each level: a word, a bit in it, and whether it is there."""
         there, rank = None, self.rank
         batch, *last = cell
-        further = [Int64(0)] * rank  # cells before the last one of an axis
+        further = [Int64(0)] * rank  # cells before the last one, per axis
         width = 2 + 4 * rank
         for level, box in enumerate(self.boxes):
             first, *rest = of_levels[level * width : (level + 1) * width]
@@ -219,10 +219,10 @@ class MarkLevels(Mark):
 
 
 def new_mark(word: Any, bit: Any, there: Any, is_row: Any, lane: Any) -> tuple[Any, Any, Any]:
-    """A word, the bit to mark there, and whether to: not where the lane before has the same.
+    """Return a word, the bit to mark there, and whether to: not if the lane before has the same.
 
-    Rows of a warp are neighbours, most often, and lie in one cell of a coarse level: all of them
-    would find it unmarked at once, and wait for each other.
+    Rows of a warp are mostly neighbours, and lie in one cell of a coarse level: without this, all
+    of them would find it unmarked at once, and their atomics would serialize.
     """
     there = there & is_row
     own = select(there, (Int32(word) << 6) | Int32(bit), Int32(-1))
@@ -233,16 +233,16 @@ def new_mark(word: Any, bit: Any, there: Any, is_row: Any, lane: Any) -> tuple[A
 def reached(
     axis: AxisCells, last: Any, further: Any, stride: Any, end: Any, before: Any, extent: Any
 ) -> tuple[Any, Any, Any]:
-    """The interval of an axis that one of the level before leads to: its last cell, how many are
-    before that, and a number that is negative if it is empty, None if it never is.
+    """Map an interval of an axis to the next level. Return its last cell, the number of cells
+    before that, and a number that is negative if the interval is empty; None if it never is.
 
-    An interval of several cells is cut to the grid; a single cell may be outside.
+    An interval of several cells is cut to the grid; a single cell may lie outside.
     """
     start = last + before
     last = start // stride
     if axis == (1, True):
         return last, further, None
-    # The taps of cell ``last - j`` reach it, if j strides are not more than this.
+    # Cell ``last - j`` has a tap that reaches the interval if j strides do not exceed this.
     reach = end + further - (start - last * stride)
     if axis.most == 1:
         return last, Int64(0), reach
@@ -255,8 +255,8 @@ def reached(
 
 
 def cells_of(last: Any, further: Any, box: Box, grid: Any) -> list[tuple[Any, Any]]:
-    """The keys of a box of cells, the last of which is given, and whether each is there; None of
-    the last."""
+    """Return the keys of a box of cells, from its ``last`` one back, and whether each is there;
+    None for the last."""
     strides = [Int64(1)]
     for extent in reversed(grid[2:]):
         strides.insert(0, strides[0] * extent)
@@ -272,7 +272,7 @@ def cells_of(last: Any, further: Any, box: Box, grid: Any) -> list[tuple[Any, An
 
 
 class CountLevels(CountBits):
-    """Count how many cells every block has, and all those of a level, in counters side by side.
+    """Count the cells of every block, and of each level, in adjacent counters.
 
     Integers: words; the first block of each level.
     """
@@ -301,9 +301,9 @@ class CountLevels(CountBits):
 
 
 class WriteLevels(WriteCells):
-    """The cells of each level, in order, as many as there is room for; padding behind them.
+    """Write the cells of each level, in order, up to its capacity, and padding behind them.
 
-    Integers: words; of each level its first block, its blocks, the room and the grid.
+    Integers: words; for each level its first block, blocks, capacity and grid.
     """
 
     def __init__(self, rank: int, levels: int) -> None:

@@ -1,9 +1,8 @@
-"""Kernel maps of all levels of a network by one call: tables of cells, and what is found in them.
+"""Kernel maps of all levels of a network by one call: the tables of cells, and the maps in them.
 
-As many maps as a network asks for, one after the other, take the latency of each: two launches and
-three grid syncs, however few the rows of a deep level are. Here those of all levels are jobs of two
-launches. Each map has the rows, in the order, that ``HashTable.search_sorted`` and ``sort_index``
-find.
+Built one after the other, the maps of a network each take two launches and four grid syncs, however
+few rows a deep level has. Here the maps of all levels are jobs of two launches. Each map has the
+rows, and their order, that ``HashTable.search_sorted`` and ``sort_index`` return.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from .row_order import Sizes
 from .sort_keys import Keys
 from .tap_blocks import NEAREST, box_of, geometry, kind_of
 
-WINDOW = 11  # the binary logarithm of the most rows of a window, of ``MOST_ROWS`` at most
-BESIDE = 1024  # bytes of shared memory that the system takes of each CTA
-PIECE = 128  # bytes: a CTA has as many of these as its shared memory needs
-MOST_LEVELS = 8  # whose numbers, and those of three maps for each, are arguments of a kernel
-# Of a level: more keep a GPU busy by themselves, in CTAs that have an SM alone. All maps of five
-# levels took 161, 295 and 587 us together on an H200, of 90, 184 and 497 thousand rows, and 382,
-# 412 and 527 one after the other.
+WINDOW = 11  # binary logarithm of the most rows of a window, with ``MOST_ROWS`` rows at most
+BESIDE = 1024  # bytes of shared memory that the system reserves per CTA
+PIECE = 128  # granularity of shared memory, in bytes
+MOST_LEVELS = 8  # a kernel takes their numbers, and those of three maps for each, as arguments
+# Rows of a level. Larger maps keep a GPU busy by themselves, in CTAs that have an SM alone. All
+# maps of five levels of 90, 184 and 497 thousand rows took 161, 295 and 587 us together on an H200,
+# and 382, 412 and 527 us one after the other.
 MOST_ROWS = 1 << 18
 
 
 class Wanted(NamedTuple):
-    """A map to find.
+    """A map to build.
 
     Attributes:
         taps: of the filter.
-        centres, table: levels: rows of one, which read cells of the other; if ``inverse``, the
-            inverse of such a map, of rows of ``centres`` that feed cells of ``table``.
+        centres, table: levels: rows of the first read cells of the second. If ``inverse``, this is
+            the inverse of such a map: rows of ``centres`` feed cells of ``table``.
     """
 
     taps: Taps
@@ -60,15 +59,15 @@ class Wanted(NamedTuple):
 
 
 def suits(tables: Sequence[HashTable], wanted: Sequence[Wanted]) -> bool:
-    """Return whether one call should find all maps: of grids of one kind, with rows in every level,
-    but not too many, and of filters that kernels are compiled for.
+    """Return whether one call should build all maps: every level has rows, at most ``MOST_ROWS``;
+    the grids have keys of one kind; and kernels can be compiled for the filters.
     """
     plan = plan_of([table.grid for table in tables], wanted)
     return plan is not None and plan.suits(tables)
 
 
 def divides(taps: Taps) -> bool:
-    """Return whether taps are the cells of a box as large as their stride, and few enough.
+    """Return whether taps fill a box as large as their stride, and are few enough.
 
     >>> from layoutconv.sparse.maps.taps import Taps
     >>> divides(Taps.strided(2, 2, 2)), divides(Taps.strided(2, 3, 2, 1))
@@ -80,8 +79,8 @@ def divides(taps: Taps) -> bool:
 
 @remembered(64)
 def inverts(taps: Taps) -> bool:
-    """Return whether kernels find the inverse of a strided map by itself: of a box of few taps,
-    each of whose inputs feeds outputs that lie as near to each other as a block's cells.
+    """Return whether kernels can build the inverse of a strided map from cells alone: it needs a
+    box of few taps, and each input must feed outputs that span no more than a block per axis.
 
     >>> from layoutconv.sparse.maps.taps import Taps
     >>> inverts(Taps.strided(3, 3, 2, 1)), inverts(Taps.strided(3, 3, 2, 2, dilation=2))
@@ -95,7 +94,7 @@ def inverts(taps: Taps) -> bool:
 
 
 def finds(taps: Taps) -> bool:
-    """Return whether kernels find a map of such taps among others: of a box of few that are near.
+    """Return whether ``sorted_maps`` can build a map of such taps: a grid of few near taps.
 
     >>> from layoutconv.sparse.maps.taps import Taps
     >>> finds(Taps.centred(3, 3)), finds(Taps.centred(3, 5))
@@ -106,7 +105,7 @@ def finds(taps: Taps) -> bool:
 
 @remembered(64)
 def _known(taps: Taps) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
-    """The known taps, their least offsets, and their spans; None if no kernel knows them."""
+    """Return the known taps, their least offsets and spans; None if no kernel is made for them."""
     low, span, near = geometry(taps.offsets, len(taps.stride))
     few = near and len(taps.offsets) <= MOST_KNOWN and span[-1] < WORD_BITS
     box = box_of(taps.offsets) if few else None
@@ -116,9 +115,9 @@ def _known(taps: Taps) -> tuple[Any, tuple[int, ...], tuple[int, ...]] | None:
 def sorted_maps(
     tables: Sequence[HashTable], wanted: Sequence[Wanted]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Fill all tables, and return of each map its index, sorted by taps, and the order of its rows.
+    """Fill all tables, and return for each map its index, sorted by taps, and the row order.
 
-    Of what :func:`suits`. Launches go to torch's current stream, and nothing waits for them.
+    Call it if :func:`suits`. Launches go to torch's current stream, and nothing waits for them.
     """
     plan = plan_of([table.grid for table in tables], wanted)
     assert plan is not None
@@ -126,8 +125,8 @@ def sorted_maps(
 
 
 def plan_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> LevelPlan | None:
-    """The plan of these maps, of levels in grids ``(batch_size, ...)``; None if no kernel knows all
-    of them.
+    """Return the plan of these maps, for levels in grids ``(batch_size, ...)``; None if a map has
+    taps that no kernel is made for.
     """
     known = all(inverts(each.taps) if each.inverse else finds(each.taps) for each in wanted)
     few = len(grids) <= MOST_LEVELS and 0 < len(wanted) <= 3 * MOST_LEVELS
@@ -137,7 +136,7 @@ def plan_of(grids: Sequence[tuple[int, ...]], wanted: Sequence[Wanted]) -> Level
 
 
 class LevelPlan:
-    """The launches that find the maps of levels, for whatever numbers of rows.
+    """The launches that build the maps of levels, for any numbers of rows.
 
     Attributes:
         chain: the launches.
@@ -155,12 +154,12 @@ class LevelPlan:
         self._starts = {*accumulate((len(group.levels) for group in groups), initial=0)}
 
     def suits(self, tables: Sequence[HashTable]) -> bool:
-        """Return whether there are rows in every level, and not too many."""
+        """Return whether every level has rows, and none has more than ``MOST_ROWS``."""
         rows = [table.rows for table in tables if 0 not in table.grid]
         return len(rows) == len(tables) and 0 < min(rows) <= max(rows) <= MOST_ROWS
 
     def run(self, tables: Sequence[HashTable]) -> list[tuple[Tensor, Tensor]]:
-        """Launch: what :func:`sorted_maps` returns."""
+        """Launch, and return the result of :func:`sorted_maps`."""
         cells, sizes = tables[0].indices, self._sizes
         device, make, bins = cells.get_device(), maker(cells.device), 1 << sizes.place
         of_levels = [table.rows for table in tables]
@@ -172,10 +171,10 @@ class LevelPlan:
             for count, (_, _, window) in zip(rows, self._maps, strict=True)
         ]
 
-        # What is filled: tables, which keep it, then a word and totals of each map.
+        # Filled memory: the tables, which keep it, then a word and totals for each map.
         tabled = list(accumulate([4 * table.vectors for table in tables], initial=WORD))
         filled = tabled[-1] + (WORD + bins) * len(rows)
-        # As aligned as they have to be: counts, runs, which are Int64, keys, and slots of rows.
+        # Workspace, in an order that aligns each: counts, runs (Int64), keys, and the rows' slots.
         runs_at = bins * sum([sort.chunks for sort in sorting])
         keys_at = runs_at + 2 * every
         slots_at = keys_at + every
@@ -220,14 +219,14 @@ class LevelPlan:
 def load_kernels(
     wanted: Sequence[Wanted], grids: Sequence[tuple[int, ...]], *cells: Tensor
 ) -> None:
-    """Launch what finds maps of such cells, in a dry run, which loads kernels and runs none."""
+    """Launch the kernels of such maps in a dry run, which loads kernels and runs none."""
     tables = [HashTable(own, grid[1:], grid[0]) for own, grid in zip(cells, grids, strict=True)]
     if suits(tables, wanted):
         sorted_maps(tables, wanted)
 
 
 def sizes_of_sorts() -> Sizes:
-    """The sizes of all sorts of a call."""
+    """Return the sizes of all sorts of a call."""
     of_one = map_stages.SIZES
     return replace(
         of_one, window=min(WINDOW, of_one.window), chunk=min(WINDOW, of_one.chunk),
@@ -237,8 +236,8 @@ def sizes_of_sorts() -> Sizes:
 
 @remembered(64)
 def _by_kind(wanted: tuple[Wanted, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Maps in groups of a kind, as (taps, whether inverses, their levels); and which these are,
-    in turn."""
+    """Group maps by taps and ``inverse``. Return the groups, and the positions of their maps in
+    ``wanted``, in turn."""
     groups: dict[Any, list[int]] = {}
     for i, each in enumerate(wanted):
         groups.setdefault((each.taps, each.inverse), []).append(i)
@@ -259,14 +258,14 @@ class _Group(NamedTuple):
 def _chain(
     rank: int, of_grids: tuple[bool, bool], levels: int, groups: tuple[_Group, ...], sizes: Sizes
 ) -> tuple[Chain, int]:
-    """The launches of such maps, and the bytes of shared memory that a CTA takes."""
+    """Return the launches of such maps, and the bytes of shared memory of a CTA."""
     kinds = tuple(_kind(rank, of_grids, group, sizes) for group in groups)
     chain = all_levels(rank, of_grids[0], levels, kinds, sizes)
     return chain, size_of(chain.parts[1][0].shared())
 
 
 def ctas_of_sm(needs: int, shared: int) -> int:
-    """Return how many CTAs of such shared memory an SM of so much has at once.
+    """Return how many CTAs fit on an SM at once, by the shared memory of both.
 
     >>> [ctas_of_sm(48_000, kb << 10) for kb in (228, 164, 100, 48)]  # sm_90, sm_80, sm_86, sm_75
     [4, 3, 2, 1]
@@ -276,7 +275,7 @@ def ctas_of_sm(needs: int, shared: int) -> int:
 
 
 def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:
-    """The parts of a kernel that find maps of a group."""
+    """Return the parts of a kernel that build the maps of a group."""
     taps, inverse, levels = group
     (wide, small), order = of_grids, taps.order
     if inverse and divides(taps):
@@ -295,7 +294,7 @@ def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -
 
 
 def _inverse(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:
-    """The parts of a kernel that find inverses of a box filter of any size."""
+    """Return the parts of a kernel that build inverses of a box filter of any size."""
     (wide, small), order, offsets = of_grids, group.taps.order, group.taps.offsets
     found = box_filter(group.taps)
     assert found is not None
@@ -309,7 +308,7 @@ def _inverse(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes
 
 @remembered(64)
 def shared_bytes(device: int) -> int:
-    """The shared memory of an SM."""
+    """Return the shared memory of an SM, in bytes."""
     if device < 0:
         return SHARED_BYTES
     properties = torch.cuda.get_device_properties(device)

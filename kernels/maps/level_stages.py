@@ -1,7 +1,7 @@
 """The stages of the maps of all levels of a network: two launches, a fill and a cooperative one.
 
-Levels are tables to fill, one each. Maps are *found* in these: around a level's own cells, at a
-stride from the next coarser level, or, their inverses, from the cells that cells feed.
+Each level has a table to fill. Maps search these tables: around a level's own cells, at a stride
+from the next coarser level, or, for inverse maps, from the cells that feed others.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from .job_stages import Jobs, Turn
 from .per_rank import Chain
 from .row_order import Count, Sizes, Windows
 
-# Of a launch: 8 warps hide less latency than 32, but an SM has four such CTAs, whose barriers are
-# their own. Windows of 704 rows, as of a lidar sweep, give 32 warps less than a row a thread.
+# Per CTA: 8 warps hide less latency than 32, but an SM runs four such CTAs, with separate barriers.
+# Windows of 704 rows, as in a lidar sweep, give 32 warps less than a row per thread.
 THREADS = 256
-MOST_PER_SM = 4  # which share all registers
+MOST_PER_SM = 4  # CTAs, which share all registers
 
 Positions = tuple[int, ...]
 
 
 class Kind(NamedTuple):
-    """Maps of one kind: parts that find sort keys, and sorted rows; the same for all levels.
+    """Maps of one kind: parts that compute sort keys and sorted rows, the same for all levels.
 
     Attributes:
-        keys, then: parts, as of ``Count`` and ``Windows``: ``Keys`` and ``Search`` of known taps,
+        keys, then: parts, as for ``Count`` and ``Windows``: ``Keys`` and ``Search`` of known taps,
             or those of inverses.
-        geometry: of known taps how many they are, and their stride, least offsets and spans.
-        levels: of each map the levels of its centres and of its table.
+        geometry: for known taps their count, stride, least offsets and spans; else empty.
+        levels: for each map the levels of its centres and of its table.
     """
 
     keys: Any
@@ -72,12 +72,12 @@ class _Map(NamedTuple):
     of_windows: Positions
 
 
-LEVEL_INTEGERS = 4  # and one for each mode of the grid: of a level
+LEVEL_INTEGERS = 4  # of a level, and one more for each mode of the grid
 MAP_ADDRESSES, MAP_INTEGERS = 6, 7
 
 
 class _Positions:
-    """Positions in order: addresses of levels and of maps, and the integers of both."""
+    """Allocator of positions, in order: addresses of levels and of maps, and integers of both."""
 
     def __init__(self) -> None:
         self.addresses = self.integers = 0
@@ -99,12 +99,12 @@ class _Positions:
 
 
 def all_levels(rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], sizes: Sizes) -> Chain:
-    """Fill the tables of levels, and find maps in them, sorted.
+    """Return the launches that fill the tables of levels and build sorted maps from them.
 
-    Addresses: of each level cells, slots, values, the rows' slots; of each map its order, index,
-    word, runs, counts, keys; the word of the grid sync. Integers: of each level rows, bits, the
-    grid and ``ENDS`` of its rows; of each map rows of a chunk, chunks, rows of a window, ``ENDS``
-    of its chunks and of its windows; CTAs, and those of ``Fill``.
+    Addresses: for each level cells, slots, values, the rows' slots; for each map its order, index,
+    word, runs, counts, keys; the word of the grid sync. Integers: for each level rows, bits, the
+    grid and ``ENDS`` of its rows; for each map rows per chunk, chunks, rows per window, ``ENDS`` of
+    its chunks and of its windows; CTAs, and those of ``Fill``.
     """
     given = _Positions()
     tables = [given.level(rank) for _ in range(levels)]
@@ -127,7 +127,7 @@ def all_levels(rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], size
 
 
 def _to_fill(rank: int, wide: bool, tables: list[_Level]) -> tuple[Turn, Turn, Turn]:
-    """Return the turns that put rows into tables."""
+    """Return the turns that insert rows into tables."""
     return (
         Turn(Insert(rank, wide), tuple(
             ((t.cells, t.slots, t.slot_of, t.values), (t.rows, t.bits, *t.grid, *t.ends))
@@ -146,10 +146,10 @@ _Sought = list[tuple[_Level, _Level, _Map]]  # centres, table, map
 
 
 def _counts(kind: Kind, maps: _Sought, sizes: Sizes) -> Turn:
-    """Return the turn that finds sort keys, and sorts chunks by them."""
+    """Return the turn that computes sort keys, and sorts chunks by them."""
     jobs = []
     for own, table, to in maps:
-        # Known taps have no table of them: some address of its type.
+        # Known taps need no table; any address of its type will do.
         visits = (to.keys,) if kind.geometry else ()
         keys = own.cells, table.slots, *visits, to.keys
         numbers = own.rows, to.chunk, to.chunks, own.rows, table.bits, *table.grid
@@ -158,7 +158,7 @@ def _counts(kind: Kind, maps: _Sought, sizes: Sizes) -> Turn:
 
 
 def _windows(kind: Kind, maps: _Sought, sizes: Sizes) -> Turn:
-    """Return the turn that sorts windows, and finds their rows."""
+    """Return the turn that sorts windows, and searches for their rows."""
     jobs = []
     for own, table, to in maps:
         natural = (to.order,) if kind.geometry else ()

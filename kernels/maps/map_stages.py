@@ -1,7 +1,7 @@
 """The stages of a kernel map, and the workspace of sorting.
 
 A chain is two launches, a fill and a cooperative launch. It fills a hash table, searches one for
-rows in the order of their taps, or sorts an index buffer.
+rows in the order of their tap masks, or sorts an index buffer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .row_order import Count, Gather, Sizes, Windows
 from .sort_keys import Keys, KeysOfIndex
 from .tap_blocks import Neighbours
 
-FEWEST_OF_CHUNK = 256  # rows: every chunk counts 4096 places, and below this the fewer the faster
+FEWEST_OF_CHUNK = 256  # rows: a chunk counts 4096 places, so below this, fewer chunks are faster
 SIZES = Sizes()
 
 
 @remembered(128)
 def filled(rank: int, threads: int, wide: bool) -> Chain:
-    """Put rows into a hash table.
+    """Return the chain that inserts rows into a hash table.
 
     Addresses: slots, values, cells, the rows' slots, the word of the grid sync. Integers: rows,
     bits, the grid, CTAs, and those of ``Fill``.
@@ -35,7 +35,7 @@ def filled(rank: int, threads: int, wide: bool) -> Chain:
 def _to_fill(
     rank: int, wide: bool, addresses: tuple[int, ...], integers: tuple[int, ...]
 ) -> Places:
-    """Return the parts that put rows into a table, a stage each."""
+    """Return the parts that insert rows into a table, a stage each."""
     slots, values, cells, slot_of = addresses
     return (
         (Insert(rank, wide), (cells, slots, slot_of, values), integers),
@@ -49,11 +49,11 @@ def _after_fill(
 ) -> Chain:
     """Return the chain of a fill and the cooperative launch of ``stages``.
 
-    ``filled`` are the positions of three addresses: two of a table, if there is one to fill, and
-    the word of the grid sync, with ``totals`` numbers behind it.
+    ``filled`` has the positions of three addresses: two of a table, if there is one to fill, and
+    that of the grid sync's word, with ``totals`` numbers behind it.
     """
     rank, word = stages[0][0][0].rank, filled[-1]
-    # The blocks of a thread's centre, 8 of 12 bytes, or 16 in four dimensions, fill shared memory.
+    # A thread keeps its centre's blocks in shared memory: 8 of 12 bytes, or 16 in four dimensions.
     cooperative = CooperativeKernel(stages, threads // 2 if rank == 4 else threads, word)
     last = cooperative.integers()
     return Chain(
@@ -66,7 +66,7 @@ def _after_fill(
 
 @remembered(128)
 def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
-    """Search a hash table for the taps of rows, in the order of their tap masks.
+    """Return the chain that searches a hash table, with rows in the order of their tap masks.
 
     A table that is ``empty`` is filled first. Addresses: slots, values, centres, natural, visits,
     order, index, runs, counts, keys; for a table to fill, its cells and the rows' slots; the word
@@ -89,7 +89,7 @@ def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> 
 
 @remembered(128)
 def sorted_index(sizes: Sizes) -> Chain:
-    """Sort the rows of an index buffer by their tap masks.
+    """Return the chain that sorts the rows of an index buffer by their tap masks.
 
     Addresses: the index, visits, the sorted index, order, runs, counts, keys, the word of the grid
     sync. Integers: rows, taps, rows of a chunk, chunks, rows of a window, CTAs, and those of
@@ -105,8 +105,8 @@ def _sort(
     sizes: Sizes, keys: Any, then: Any, addresses: tuple[int, ...], integers: tuple[int, ...],
     *, waits: bool,
 ) -> Places:  # fmt: skip
-    """Return two stages: ``keys`` finds sort keys and counts them; rows are sorted, and ``then`` is
-    done with each.
+    """Return two stages: the first computes sort keys with ``keys`` and counts them; the second
+    sorts the rows, and runs ``then`` on each.
     """
     find, of_keys, numbers = keys
     do, of_then, numbers_of_then = then
@@ -125,16 +125,17 @@ class RoomToSort:
     """The workspace of sorting: one piece of memory that begins with the word of the grid sync.
 
     Args:
-        rows: how many are sorted.
-        window: rows of a window.
-        ctas: how many CTAs there are.
+        rows: how many to sort.
+        window: rows per window.
+        ctas: CTAs of the launch.
         sizes: of the sort; by default those of one map.
 
     Attributes:
-        chunks: rows of a chunk, and how many chunks there are: one for each CTA, two, or more.
-        size: of it, in Int32.
-        integers: rows of a chunk, chunks, rows of a window.
-        vectors: of 16 bytes: the word with the totals behind it.
+        chunk, chunks: rows per chunk, and the number of chunks: a multiple of the CTAs, if rows
+            are many.
+        size: of the workspace, in Int32.
+        integers: rows per chunk, chunks, rows per window.
+        vectors: how many 16-byte vectors the word and the totals behind it take.
     """
 
     def __init__(self, rows: int, window: int, ctas: int, sizes: Sizes | None = None) -> None:
@@ -142,7 +143,7 @@ class RoomToSort:
         most, bins = 1 << sizes.chunk, 1 << sizes.place
         turns = -(-rows // (ctas * most))
         chunk = (-(-rows // (ctas * turns)) + 31) & ~31
-        # Not ``min`` and ``max``, which take as long as all of the rest.
+        # Not ``min`` and ``max``, which take as long as all the rest.
         if chunk < FEWEST_OF_CHUNK:
             chunk = FEWEST_OF_CHUNK
         if chunk > most:

@@ -1,8 +1,8 @@
 """Occupancy bitmap: a bit per cell of the grid, which yields reached cells in order, each once.
 
-Kernels mark cells, count them per block, and write each block from the sum of the counts before it
-on: four kernels in one call, or in two calls where the host needs the number of cells. Sorting keys
-takes more than ten launches of torch, and more work on the GPU.
+Kernels mark cells, count them per block, and write each block from its offset on: four kernels in
+one call, or in two calls if the host needs the number of cells. Sorting keys with torch takes more
+than ten launches, and more work on the GPU.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .per_rank import Chain, PerRank
 from .scan import sum_upto
 from .tap_meeting import Meet, MetTaps
 
-BLOCK = 256  # words of 64 cells, each of which a thread has: those of a CTA
-# Measured on an H200: 2^26 cells take 26 us, 2^28 98 us, whatever is reached, as every block reads
-# how many cells all blocks before it have; keys 48 to 150 us, by how many there are.
-MOST_CELLS = 1 << 28  # of 32 MB
-FEW_CELLS = 1 << 26  # are bits for any cloud: of 8 MB
-CELLS_OF_ONE = 2048  # of a grid, for each cell that may be reached, which costs a key and its sort
-# What a thread asks for, or divides, before it waits for one: neighbouring rows meet other taps, so
-# that a warp reads words for almost every tap; and a number that is divided takes as long.
+BLOCK = 256  # words of 64 cells per CTA, one per thread
+# Measured on an H200: 2^26 cells take 26 us, 2^28 98 us, however many are reached, as every block
+# reads the counts of all blocks before it; keys take 48 to 150 us, by their number.
+MOST_CELLS = 1 << 28  # a bitmap of 32 MB
+FEW_CELLS = 1 << 26  # below this, any cloud uses a bitmap, of 8 MB at most
+CELLS_OF_ONE = 2048  # cells of a grid per cell that may be reached, which costs a key and a sort
+# What a thread has in flight: neighbouring rows meet different taps, so a warp reads words for
+# almost every tap; and the divisions of cell coordinates have as much latency.
 TAPS_AT_ONCE, CELLS_AT_ONCE = 8, 4
 
 
 def suits(cells: int, reached: int) -> bool:
-    """Return whether bits are the way for a grid of so many cells, of which that many may be
-    reached.
+    """Return whether to use a bitmap for a grid of ``cells``, of which at most ``reached``
+    may be reached.
     """
     return cells <= min(MOST_CELLS, max(FEW_CELLS, CELLS_OF_ONE * reached))
 
@@ -49,11 +49,11 @@ def suits(cells: int, reached: int) -> bool:
 def cells_of_bits(
     indices: Tensor, taps: MetTaps, grid: tuple[int, ...], capacity: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return what ``reached`` returns, where there is a cell, a tap and a cell of the grid."""
+    """Return the result of ``reached``; there is at least one row, one tap and one cell."""
     rank, blocks = len(grid) - 1, -(-prod(grid) // (64 * BLOCK))
     words, make = blocks * BLOCK, maker(indices.device)
     room = make((2 * words + blocks,), (1,), torch.int32)
-    counter = make((2,), (1,), torch.int64)  # which outlives the room
+    counter = make((2,), (1,), torch.int64)  # separate, since it outlives the room
     bits = room.data_ptr()
     of_bits = bits, bits + 8 * words, counter.data_ptr()
     tensors = indices, room, counter, taps.table
@@ -61,7 +61,7 @@ def cells_of_bits(
     integers = words, words // 2 + 1, 0, indices.shape[0], taps.count, *taps.steps, *grid
     count, write, both = kernels_of(rank)
     total = in_shape(counter, (), ())
-    if not capacity:  # of no rows there is no address either
+    if not capacity:  # a capacity of 0 leaves no address to write to
         per_rank.launch(count, tensors, addresses, integers)
     rows = int(total) if capacity is None else capacity
     found = make((rows, 1 + rank), (1 + rank, 1), torch.int32)
@@ -78,10 +78,10 @@ def cells_of_bits(
 
 @remembered(8)
 def kernels_of(rank: int) -> tuple[Chain, WriteCells, Chain]:
-    """To count cells, to write them, and both.
+    """Return the kernels that count cells, that write them, and that do both.
 
-    Addresses of bits, the blocks' cells, all cells, indices, the table, and what is written;
-    integers words, those of ``Fill``, rows, taps, factors, divisors, the grid, and a capacity.
+    Addresses: bits, the cell counts of blocks, of all, indices, the table, and the output.
+    Integers: words, those of ``Fill``, rows, taps, factors, divisors, the grid, and a capacity.
     """
     last = 5 + 3 * rank
     count = (
@@ -95,7 +95,7 @@ def kernels_of(rank: int) -> tuple[Chain, WriteCells, Chain]:
 
 
 class Mark(Meet):
-    """The bits of what a cloud reaches, which say that a cell is not there: to 0."""
+    """Mark the cells that a cloud reaches, by clearing their bits: a set bit is an absent cell."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4)
@@ -116,7 +116,7 @@ class Mark(Meet):
                 self.mark(bits, self.met(table, (starts, rests, grid), first, taps))
 
     def met(self, table: Any, cell: Any, first: Any, taps: Any) -> list[tuple[Any, Any, Any]]:
-        """Where a cell meets some taps: words, bits, and whether it does."""
+        """Return where a cell meets some taps: words, bits, and whether it does."""
         starts, rests, grid = cell
         found = []
         for number in range(TAPS_AT_ONCE):
@@ -129,8 +129,8 @@ class Mark(Meet):
         return found
 
     def mark(self, bits: Any, some: list[tuple[Any, Any, Any]]) -> None:
-        """Mark bits, all of which are read before any is waited for: of those that a neighbour
-        marked, most often, nothing else is done.
+        """Mark bits. All words are read before any is waited for, and bits that a neighbour has
+        marked already, which most are, take no atomic.
         """
         words = [at(bits, word) for word, *_ in some]
         for (word, bit, there), held in zip(some, words, strict=True):
@@ -143,14 +143,14 @@ class Mark(Meet):
 
 
 class OfWords(PerRank):
-    """A thread a word of 64 cells, a CTA a block of them."""
+    """Base of kernels with one thread per word of 64 cells, and one CTA per block of words."""
 
     threads = per_cta = BLOCK
 
     def sums(self, tid: Any, value: Any) -> tuple[Any, Any]:
-        """Scan a number that each thread has: the sum up to its own, and that of all.
+        """Scan a number per thread: return the inclusive sum up to this thread, and the total.
 
-        Each time in shared memory of its own.
+        Each call uses shared memory of its own.
         """
         warps, warp = self.threads // WARP, tid >> 5
         smem = cutlass.memory.SmemAllocator()
@@ -171,7 +171,7 @@ class OfWords(PerRank):
 
 
 class CountBits(OfWords):
-    """Count how many cells every block has, and all of them: of a counter that is -1 before."""
+    """Count the cells of every block, and all of them, in a counter that starts at -1."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int64", 16), ("int32", 4), ("int64", 16)
@@ -187,7 +187,7 @@ class CountBits(OfWords):
 
     @cute.jit
     def block(self, bits: Any, sums: Any, count: Any, cta: Any) -> None:
-        """Count a block, which is number ``cta`` of its grid."""
+        """Count the cells of block ``cta`` of its grid."""
         tid, _, _ = cute.arch.thread_idx()
         word = ~at(bits, Int64(cta) * BLOCK + tid)
         _, total = self.sums(tid, Int32(cute.arch.popc(Uint64(word))))
@@ -199,7 +199,7 @@ class CountBits(OfWords):
 
 
 class WriteCells(OfWords):
-    """The cells of a grid's bits, in order, as many as there is room for; padding behind them.
+    """Write the cells of a bitmap, in order, up to ``room``, and padding behind them.
 
     The integers are words, the room and the grid, which has fewer than 2^31 cells.
     """
@@ -219,9 +219,7 @@ class WriteCells(OfWords):
 
     @cute.jit
     def block(self, pointers: AnyList, cta: Any, blocks: Any, room: Any, grid: AnyList) -> None:
-        """Write the cells of a block, which is number ``cta`` of its grid, and its share of
-        padding.
-        """
+        """Write the cells of block ``cta`` of its grid, and its share of the padding."""
         bits, sums, count, cells = pointers
         grid = [Int32(extent) for extent in grid]
         tid, _, _ = cute.arch.thread_idx()
@@ -239,7 +237,7 @@ class WriteCells(OfWords):
 
     @cute.jit
     def before(self, sums: Any, cta: Any, tid: Any) -> Any:
-        """The cells of earlier blocks, those that a thread counts."""
+        """Count the cells of a thread's share of the earlier blocks."""
         found = Int32(0)
         for block in range(tid, cta, self.threads):
             found = found + at(sums, block)
@@ -249,7 +247,7 @@ class WriteCells(OfWords):
     def write(
         self, cells: Any, place: Any, room: Any, word: Any, first: Any, own: Any, grid: Any
     ) -> None:
-        """The cells of a word, whose first is the cell of that number; past the last, of none."""
+        """Write the cells of a word, whose first cell has the key ``first``, from ``place`` on."""
         last = cutlass.min(place + own, room)
         for start in range(place, last, CELLS_AT_ONCE):
             keys, word = self.lowest(word, first)
@@ -259,7 +257,7 @@ class WriteCells(OfWords):
                     write_cell(cells, Int64(start + number), some[number])
 
     def lowest(self, word: Any, first: Any) -> tuple[list[Any], Any]:
-        """The keys of a word's lowest bits, and the word without them."""
+        """Return the keys of a word's lowest bits, and the word without them."""
         keys = []
         for _ in range(CELLS_AT_ONCE):
             lowest = word & -word
@@ -269,6 +267,6 @@ class WriteCells(OfWords):
 
     @cute.jit
     def pad(self, cells: Any, first: Any, end: Any) -> None:
-        """Rows without a cell: the batch is -1."""
+        """Write padding rows, whose batch is -1."""
         for row in range(first, end, self.threads):
             write_cell(cells, row, [Int32(-1), *[Int32(0)] * self.rank])

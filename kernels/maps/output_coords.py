@@ -1,7 +1,7 @@
 """Output coordinates: the cells that a strided or transposed convolution reaches from its inputs.
 
-On a grid that is not too large they are found in an occupancy bitmap; else their keys go into a
-hash set and are sorted.
+Unless the grid is too large, an occupancy bitmap finds them; else their keys go into a hash set and
+are sorted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .occupancy_bitmap import cells_of_bits, suits
 from .per_rank import PerRank, check_cells, check_grid, check_per_axis, check_table
 from .tap_meeting import Meet, MetTaps
 
-NO_KEY = 2**63 - 1  # sorts behind every key
-ROUND = 32  # taps between two counts: bits of a mask
+NO_KEY = 2**63 - 1  # sorts after every key
+ROUND = 32  # taps between two counts: the bits of a mask
 
 
 def reached(
@@ -42,24 +42,24 @@ def reached(
     transposed: bool = False,
     as_bits: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The distinct cells of a grid that some cell of a cloud reaches, on the cloud's GPU.
+    """Return the distinct cells of a grid that the cells of a cloud reach, on the cloud's GPU.
 
     Args:
-        indices: int32 (rows, 1 + rank), ``(batch, z, y, x)``, of 1 to 4 spatial axes. Rows of a
-            batch below 0 or not below ``batch_size`` reach nothing.
+        indices: int32 (rows, 1 + rank), ``(batch, z, y, x)``, of 1 to 4 spatial axes. Rows whose
+            batch is negative, or not below ``batch_size``, reach nothing.
         stride: one positive integer per axis.
-        offsets: of the V taps, one int32 per axis each.
-        spatial_shape, batch_size: the grid of the cells that are reached.
-        capacity: how many rows to return. Without it as many as there are cells, which waits for
-            the GPU once; with it nothing waits.
-        transposed: cells ``x * stride + offset`` of the grid; otherwise those y whose
+        offsets: one int32 per axis for each of the V taps.
+        spatial_shape, batch_size: the grid of the reached cells.
+        capacity: how many rows to return. By default as many as there are cells, for which the
+            host waits once; with a capacity nothing waits.
+        transposed: reach the cells ``x * stride + offset`` of the grid; otherwise every y for which
             ``y * stride + offset`` is some x.
-        as_bits: whether cells are marked in an occupancy bitmap, which is sorted already; by
-            default where it is no larger than a set of their keys.
+        as_bits: whether to mark cells in an occupancy bitmap, which is in order already; by
+            default by the size of the grid and the number of cells that may be reached.
 
     Returns the cells, int32 (cells, 1 + rank), in lexicographic order, and how many there are,
-    int64 (). With a capacity, those past the last have the batch -1 and zeros, and of more cells
-    than that the first are returned.
+    int64 (). With a capacity, rows past the last cell have batch -1 and zeros, and if there are
+    more cells than that, the first ones are returned.
 
     Raises ``ArgumentError`` for another type or shape of ``indices``, and for a grid of 2^63 cells
     or more.
@@ -81,7 +81,7 @@ def reached(
         return cells_of_bits(indices, taps, grid, capacity)
     bits = bits_for(most)
     device = indices.device
-    # The set's slots, and how many keys it has, less one, as everything is filled with -1.
+    # The set's slots, then its number of keys less one: everything starts at -1.
     memory = torch.full(((1 << bits) + 1,), EMPTY, dtype=torch.int64, device=device)
     if capacity is None:
         keys = torch.empty(most, dtype=torch.int64, device=device)
@@ -95,7 +95,7 @@ def reached(
     count = memory[-1] + 1
     if capacity is None:
         keys = keys[: int(count) if most else 0]
-    # Everything is sorted, not the first ``capacity``: how many there are, the GPU alone knows.
+    # Sort everything, not the first ``capacity``: only the GPU knows how many keys there are.
     keys = torch.sort(keys)[0][:capacity]
     cells = indices.new_empty((len(keys), 1 + rank))
     if most and len(keys):
@@ -115,7 +115,7 @@ def _taps(
 
 
 class Reach(Meet):
-    """Keys of what a cloud reaches into a set, and those that are new into a list, in any order."""
+    """Insert the keys of reached cells into a set, and append new ones to a list, in any order."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4 * vector_of(self.rank)), ("int64", 8), ("int32", 4), ("int64", 8)
@@ -130,7 +130,7 @@ class Reach(Meet):
         rank = self.rank
         times, over, grid = per_axis(rest, rank, 2)
         row, tid = self.row_of_thread()
-        # No thread leaves: warps count together.
+        # No thread leaves: the lanes of a warp count together.
         present = row < rows
         cell = read_cell(cells, select(present, row, rows - 1), rank)
         starts, rests = self.divided(cell, times, over)
@@ -152,7 +152,7 @@ class Reach(Meet):
 
 
 class Unpack(PerRank):
-    """The cells of keys; padding for ``NO_KEY``."""
+    """Write the cells of keys; padding for ``NO_KEY``."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int64", 8), ("int32", 4 * vector_of(self.rank))
@@ -173,9 +173,9 @@ class Unpack(PerRank):
 
 
 def reserve(counter: Any, count: Any, lane: Any) -> Any:
-    """The first of ``count`` places of every lane of a warp, by one atomic addition.
+    """Return the first of ``count`` places for every lane of a warp, with one atomic addition.
 
-    The counter holds how many places are taken, less one.
+    The counter holds the number of places taken, less one.
     """
     upto = Int32(count)
     for bit in range(5):

@@ -1,9 +1,9 @@
-"""The pairs of a kernel map, tap after tap: counted by one launch, written by another.
+"""The pairs of a kernel map, tap by tap: one launch counts them, another writes them.
 
-Nobody waits in either: a CTA that writes the pairs of some rows of a tap counts those of the rows
-before them itself. There are no more CTAs than a GPU runs at once, so that each reads a tap's
-column twice at most, most of it from a cache; another launch, or a barrier of all CTAs, takes more.
-No operation is atomic: results are the same bits every time.
+Neither needs a grid sync: a CTA that writes the pairs of some rows of a tap counts those of the
+rows before them itself. There are no more CTAs than a GPU runs at once, so each reads a tap's
+column twice at most, mostly from a cache; another launch, or a grid sync, takes longer. Nothing is
+atomic, so results are bitwise reproducible.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .cooperative import WARP, least, sm_count
 from .per_rank import PerRank
 from .scan import sum_upto
 
-FLIGHT = 8  # entries of a thread that are read at once
-CTAS = 2  # of a multiprocessor, about, that write pairs
-VECTOR = 4  # int32 of 16 bytes: rows of pairs start where vectors do
+FLIGHT = 8  # entries that a thread has in flight
+CTAS = 2  # that write pairs, per SM, about
+VECTOR = 4  # int32 in 16 bytes: rows of pairs start at vectors
 
 
 def counts(index: Tensor, found: Tensor | None = None) -> Tensor:
-    """Count the pairs of each tap, int64 (taps,), of an index, int32 (rows, taps), on a GPU; where
-    it is ``found``, if that is given.
+    """Count the pairs of each tap, int64 (taps,), of an index, int32 (rows, taps), on a GPU; into
+    ``found``, if it is given.
     """
     rows, taps = index.shape
     if found is None:
@@ -47,19 +47,19 @@ def counts(index: Tensor, found: Tensor | None = None) -> Tensor:
 def pairs(
     index: Tensor, of_taps: Tensor, chunk: int, run: int, chunks: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The pairs of an index, int32 (rows, taps), on a GPU, in chunks that are of one tap each.
+    """Return the pairs of an index, int32 (rows, taps), on a GPU, in chunks of one tap each.
 
     Args:
-        of_taps: how many each tap has, as :func:`counts` finds.
-        run: pairs that follow each other, a power of two that divides ``chunk``.
-        chunks: how many there are; or more, for pairs that nobody counted on the host.
+        of_taps: the number of pairs of each tap, as :func:`counts` returns it.
+        run: how many consecutive pairs stay together: a power of two that divides ``chunk``.
+        chunks: how many there are; or more, if the host does not know the counts.
 
-    Returns the rows of the outputs and those of the inputs, int32 (chunks, chunk), in the order
-    that ``Pairs`` describes, which are -1 behind a tap's last pair and behind the last chunk, and
-    how many chunks each tap has, int64 (taps,).
+    Returns the rows of the outputs and of the inputs, int32 (chunks, chunk), in the order that
+    ``Pairs`` describes, with -1 behind a tap's last pair and behind the last chunk; and the number
+    of chunks of each tap, int64 (taps,).
     """
     rows, taps = index.shape
-    # The memory of both is one piece: asking for some costs the host 1 us.
+    # One allocation for both: each costs the host 1 us.
     across = -(-chunks * chunk // VECTOR) * VECTOR
     make = maker(index.device)
     both = make((2 * across,), (1,), index.dtype)
@@ -82,7 +82,7 @@ def pairs(
 
 
 class OfColumns(PerRank):
-    """CTAs that read the entries of one tap each, whatever the strides of the index.
+    """Base of kernels whose CTAs each read entries of one tap, for any strides of the index.
 
     The first integers are rows, taps, and the strides of both.
     """
@@ -108,10 +108,10 @@ class OfColumns(PerRank):
     def read(
         self, column: Any, stride: Any, first: Any, end: Any, step: int, there_is: Any
     ) -> list[Any]:
-        """Entries of rows from ``first`` on, ``step`` apart; -1 of rows that are not below ``end``.
+        """Return the entries of rows from ``first`` on, ``step`` apart; -1 for rows past ``end``.
 
-        In place of these, that of a row which ``there_is`` is read: all reads are under way before
-        somebody looks at one.
+        For those, the row ``there_is``, which exists, is read instead: so no read is conditional,
+        and all are in flight before one is used.
         """
         found = []
         for u in range(FLIGHT):
@@ -123,7 +123,7 @@ class OfColumns(PerRank):
 
     @cute.jit
     def entries(self, column: Any, stride: Any, first: Any, end: Any, step: Constexpr) -> Any:
-        """Return how many rows, ``step`` apart, have an entry."""
+        """Count the rows, ``step`` apart, that have an entry."""
         found = Int32(0)
         for some in range(first, end, step * FLIGHT):
             for entry in self.read(column, stride, some, end, step, some):
@@ -131,7 +131,7 @@ class OfColumns(PerRank):
         return found
 
     def sums(self, tid: Any, values: list[Any]) -> list[tuple[Any, Any]]:
-        """Scan each thread's numbers: the sum of all, and that of the warps before its own."""
+        """Scan each thread's numbers: return the total, and the sum of the warps before its own."""
         warps, lane = self.threads // WARP, tid & 31
         smem = cutlass.memory.SmemAllocator()
         shape = cute.make_layout((warps, len(values)))
@@ -155,7 +155,7 @@ class OfColumns(PerRank):
 
 
 class CountPairs(OfColumns):
-    """Count how many rows have each tap: a CTA a tap."""
+    """Count the rows that have each tap, with a CTA per tap."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4), ("int64", 8)
@@ -180,10 +180,10 @@ class CountPairs(OfColumns):
 
 
 class WritePairs(OfColumns):
-    """Pairs into the chunks of their taps: a CTA some rows of a tap, a warp some of these.
+    """Write pairs to the chunks of their taps: a CTA has some rows of a tap, a warp some of these.
 
-    The integers that follow are a chunk, all pairs that there is room for, the rows of a CTA, how
-    many CTAs a tap has, and the logarithm of a run.
+    The integers that follow are a chunk, the capacity in pairs, the rows of a CTA, the CTAs of a
+    tap, and the binary logarithm of a run.
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -226,7 +226,7 @@ class WritePairs(OfColumns):
             self.clear(outputs, inputs, before + own + tid, length * chunk, places)
         if (part == 0) & (tid == 0):
             put(lengths, tap, length)
-        # Nobody has the chunks behind those of the last tap; that there are, the GPU alone knows.
+        # Clear the chunks behind those of the last tap; only the GPU knows how many these are.
         used = chunks * chunk
         of_cta = (room - used) // (taps * parts) + 1
         start = used + of_cta * cta
@@ -236,7 +236,7 @@ class WritePairs(OfColumns):
 
     @cute.jit
     def chunks(self, of_taps: Any, tid: Any, tap: Any, taps: Any, chunk: Any) -> Any:
-        """Scan taps, as many as a thread has: the chunks of those before a tap, and of all."""
+        """Scan a thread's share of the taps: count the chunks of taps before ``tap``, and all."""
         before, every = Int64(0), Int64(0)
         for other in range(tid, Int32(taps), self.threads):
             length = (at(of_taps, other) - 1) // chunk + 1
@@ -249,7 +249,7 @@ class WritePairs(OfColumns):
         self, column: Any, stride: Any, first: Any, last: Any, lane: Any, number: Any, places: Any,
         pairs: AnyTuple,
     ) -> None:  # fmt: skip
-        """The rows of a warp that have an entry, from a ``number`` of the tap's pairs on."""
+        """Write the rows of a warp that have an entry, as the tap's pairs from ``number`` on."""
         outputs, inputs = pairs
         below = (Int32(1) << lane) - 1
         for some in range(first, last, WARP * FLIGHT):
@@ -258,7 +258,7 @@ class WritePairs(OfColumns):
                 there = entries[u] >= 0
                 of_warp = cute.arch.vote_ballot_sync(there)
                 to, inside = places(number + Uint32(cute.arch.popc(of_warp & below)))
-                # Of an index that its counts are not of, no memory of others is written.
+                # If the counts are of another index, stay within the tap's own chunks.
                 if there & inside:
                     put(outputs, to, Int32(some) + u * WARP + lane)
                     put(inputs, to, entries[u])
@@ -266,7 +266,7 @@ class WritePairs(OfColumns):
 
     @cute.jit
     def clear(self, outputs: Any, inputs: Any, first: Any, end: Any, places: Any) -> None:
-        """-1 into some places: a thread's are as many apart as there are threads."""
+        """Write -1 to some places; a thread's are ``threads`` apart."""
         for number in range(first, end, self.threads):
             to, inside = places(number)
             if inside:
@@ -275,26 +275,26 @@ class WritePairs(OfColumns):
 
 
 class Turns:
-    """Places of a tap's pairs, whose runs are dealt out to its chunks in turns.
+    """Places of a tap's pairs: its runs go to its chunks round-robin.
 
     Args:
-        before: chunks of the taps before; there are ``length`` of its own, of ``chunk`` pairs each,
-            and ``most`` of all that there is room for.
-        log_run: the logarithm of the pairs of a run.
+        before: chunks of the taps before; this tap has ``length`` chunks, of ``chunk`` pairs each,
+            and there is room for ``most`` in all.
+        log_run: the binary logarithm of the pairs of a run.
     """
 
     def __init__(self, before: Any, length: Any, chunk: Any, log_run: Any, most: Any) -> None:
         self.start, self.chunk, self.log_run = before * chunk, Uint32(chunk), Uint32(log_run)
         self.chunks = Uint32(select(length > 0, length, Int64(1)))
         self.there = Uint32(select(before < most, least(length, most - before), Int64(0)))
-        self.end = Uint32(length * chunk)  # behind the numbers of all its places
+        self.end = Uint32(length * chunk)  # behind its last place
         self.inverse = Uint32(0xFFFFFFFF) // self.chunks
 
     def __call__(self, number: Any) -> tuple[Any, Any]:
-        """The place of a pair by its ``number`` in the tap, and whether there is room for it."""
+        """Return the place of the tap's pair ``number``, and whether there is room for it."""
         number = Uint32(number)
         run = number >> self.log_run
-        # run // chunks, or one less: a division for every pair takes twice the registers.
+        # run // chunks, or one less: dividing for every pair takes twice the registers.
         turn = Uint32((Uint64(run) * Uint64(self.inverse)) >> Uint64(32))
         of_turn = run - turn * self.chunks
         past = of_turn >= self.chunks

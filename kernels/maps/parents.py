@@ -1,8 +1,8 @@
-"""Parents: the cells of a coarser level that the cells of a finer one lie in, as taps of a filter.
+"""Parents: the coarser cell that a cell lies in, and the tap of the filter at which it lies there.
 
 A convolution whose filter is as large as its stride divides the grid into boxes: a cell x lies in
-that of y = x // stride, at the tap of what remains. So the inverse of its kernel map, which a
-decoder reads, needs no map to begin with: a row looks up one cell.
+the box of y = x // stride, at the tap of the remainder. So the inverse of its kernel map, which a
+decoder reads, is found without the forward map: a row looks up one cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .row_order import Sizes
 
 
 class Parents(InverseRows):
-    """The common part of kernels that look for the parent of a cell, at strides that they know."""
+    """Base of kernels that look up the parent of a cell, for strides known at compile time."""
 
     def __init__(self, rank: int, steps: tuple[int, ...], wide: bool = False) -> None:
         super().__init__(rank, near=False, wide=wide)
@@ -31,7 +31,7 @@ class Parents(InverseRows):
         return *super().key, self.steps
 
     def parent(self, cell: Cell) -> tuple[Cell, Any]:
-        """The parent of a cell, and at which of its taps the cell is, the last axis fastest."""
+        """Return the parent of a cell, and the number of the cell's tap, the last axis fastest."""
         found, tap = [cell[0]], Int32(0)
         for c, step in zip(cell[1:], self.steps, strict=True):
             quotient = c // step
@@ -41,7 +41,7 @@ class Parents(InverseRows):
 
 
 class KeysOfParents(KeysOfInverse, Parents):
-    """The sort key of every cell, of the one tap at which it is if its parent is there.
+    """The sort key of every cell, from its one tap if its parent exists.
 
     Args:
         visits, weights: the order of the taps, as of ``TapOrder``.
@@ -66,7 +66,7 @@ class KeysOfParents(KeysOfInverse, Parents):
 
 
 class RowsOfParents(RowsOfInverse, Parents):
-    """The index of the inverse: at the tap of a cell the row of its parent, at all others -1."""
+    """The index of the inverse: the parent's row at the tap of a cell, -1 at all others."""
 
     def answers(
         self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList

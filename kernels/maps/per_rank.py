@@ -1,6 +1,6 @@
-"""Kernels of clouds: a thread a row, compiled for a number of spatial axes and for nothing else.
+"""Kernels of clouds: one thread per row, compiled for a number of spatial axes.
 
-How many rows and taps there are, the extents of the grid and where taps point are arguments.
+The numbers of rows and taps, the extents of the grid and the offsets of taps are arguments.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ..compile import beside
 from ..compile.store import architecture, load
 from .device_tables import Table, keep_for_graph
 
-# Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 SMs.
+# Per CTA. Small, as the deep layers of a network have a few thousand rows for 132 SMs.
 THREADS = 128
 
-Functions = dict[int, Callable[..., None]]  # of a kernel, once it is loaded, by device
+Functions = dict[int, Callable[..., None]]  # of a kernel, once loaded, by device
 
 
 class _Travels:
-    """A kernel as it travels to a process that compiles it: without what is loaded."""
+    """A kernel that is pickled for a process that compiles it, without its loaded functions."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "functions": {}}
 
 
 class PerRank(_Travels):
-    """A kernel of a rank; the base of others, which say what their arguments are."""
+    """A kernel for a rank; subclasses declare their arguments."""
 
     threads = THREADS  # of a CTA
     per_cta = THREADS  # rows of a CTA
@@ -52,11 +52,11 @@ class PerRank(_Travels):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Everything that determines the kernel but its architecture."""
+        """Everything that determines the kernel, except its architecture."""
         return type(self).__name__, self.rank
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        """The types at its addresses, and what these are aligned to, in bytes."""
+        """Return the types at its addresses, each with its alignment in bytes."""
         raise NotImplementedError
 
     def integers(self) -> int:
@@ -68,7 +68,7 @@ class PerRank(_Travels):
         self.start(pointers(self.tensors(), addresses), integers, stream)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
-        """Launch, in host code."""
+        """Launch it; this is host code."""
         self.kernel(pointers, integers).launch(
             grid=[Int32((integers[0] + self.per_cta - 1) // self.per_cta), 1, 1],
             block=[self.threads, 1, 1],
@@ -79,20 +79,20 @@ class PerRank(_Travels):
         raise NotImplementedError
 
     def row_of_thread(self) -> tuple[Any, Any]:
-        """The row of a thread, and its number in the CTA; in a kernel."""
+        """Return a thread's row, and its number in the CTA; this is device code."""
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         return Int64(cta) * self.per_cta + tid, tid
 
 
 class Chain(_Travels):
-    """Kernels that one call launches, each after the one before: what Python costs, it costs once.
+    """Kernels that one call launches in order, to pay the host overhead of Python only once.
 
     Args:
-        parts: kernels, with the numbers of their addresses, and of their integers, among the
+        parts: kernels, with the positions of their addresses, and of their integers, among the
             chain's.
 
-    None of the kernels may have nothing to do: a grid has a CTA.
+    Each kernel needs work: a grid has at least one CTA.
     """
 
     def __init__(self, parts: Places) -> None:
@@ -117,12 +117,12 @@ class Chain(_Travels):
             kernel.start([pointers[place] for place in of_tensors], own, stream)
 
 
-# Kernels, or parts of one, with the numbers of their addresses and of their integers.
+# Kernels, or parts of one, with the positions of their addresses and of their integers.
 Places = tuple[tuple[Any, tuple[int, ...], tuple[int, ...]], ...]
 
 
 def types_of(parts: Places) -> tuple[tuple[str, int], ...]:
-    """The types at addresses, each as the part that asks most of it."""
+    """Return the types at addresses, each with the largest alignment that a part asks for."""
     found: dict[int, tuple[str, int]] = {}
     for part, places, _ in parts:
         for place, (dtype, aligned) in zip(places, part.tensors(), strict=True):
@@ -131,11 +131,11 @@ def types_of(parts: Places) -> tuple[tuple[str, int], ...]:
 
 
 def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(of, addresses, integers)``.
+    """Compile a kernel: return a TVM-FFI function ``f(of, addresses, integers)``.
 
-    ``of``, any int32 tensor of two modes, says which GPU, and with it which stream; memory is told
-    of by addresses: a tensor argument has eight times the host overhead. With a folder
-    ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    ``of``, any int32 tensor of two modes, selects the GPU and its stream. Memory is passed as
+    addresses: a tensor argument has eight times the host overhead. With a folder ``dump``, the
+    function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     shape, stride = ((cute.sym_int64(), cute.sym_int64()) for _ in range(2))
     return compiled(
@@ -149,7 +149,7 @@ def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
 
 
 def pointers(tensors: tuple[tuple[str, int], ...], addresses: Any) -> list[Any]:
-    """Return what is at addresses, in host code."""
+    """Return typed pointers to the addresses; this is host code."""
     return [
         cute.make_ptr(TYPES[dtype], address, cute.AddressSpace.gmem, assumed_align=aligned)
         for (dtype, aligned), address in zip(tensors, addresses, strict=True)
@@ -157,13 +157,13 @@ def pointers(tensors: tuple[tuple[str, int], ...], addresses: Any) -> list[Any]:
 
 
 def load_per_rank(kernel: PerRank | Chain, arch: str) -> Callable[..., None]:
-    """A kernel as ``build`` makes it: from memory, from disk, or compiled now. No GPU is needed."""
+    """Load a kernel that ``build`` makes: from memory, disk, or a compilation. Needs no GPU."""
     return load((*kernel.key, arch), partial(build, kernel, arch))
 
 
 def are_at_hand(kernels: Sequence[PerRank | Chain], device: int) -> bool:
-    """Return whether kernels can be launched on a GPU, and none has to be compiled for it; those
-    that have to be are, meanwhile, in other processes.
+    """Return whether kernels can be launched on a GPU without compiling one first; those that must
+    be compiled are, meanwhile, in other processes.
     """
     absent = [kernel for kernel in kernels if device not in kernel.functions]
     if not absent:
@@ -183,7 +183,7 @@ def launch(
 
     Args:
         tensors: all whose memory it reads or writes. The first is int32, of two modes.
-        addresses: where in them; pieces of a tensor that have addresses do not overlap.
+        addresses: positions in them; pieces of one tensor do not overlap.
     """
     device = tensors[0].get_device()
     if _several_gpus() and torch.cuda.current_device() != device:
@@ -201,13 +201,13 @@ def launch(
 
 
 def launch_nothing(kernel: PerRank | Chain, cells: Tensor) -> None:
-    """Launch a kernel in a dry run, which loads it and runs none, on the GPU of some cells."""
+    """Launch a kernel on the GPU of ``cells`` in a dry run, which loads it and runs none."""
     launch(kernel, (cells,), (), ())
 
 
 @remembered(1)
 def _several_gpus() -> bool:
-    """Return whether another one than a tensor's may be the current one."""
+    """Return whether the current device may differ from a tensor's."""
     return torch.cuda.device_count() > 1
 
 
@@ -220,7 +220,7 @@ def _arch(device: int) -> str:
 
 
 def check_grid(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
-    """``(batch_size, *spatial_shape)``, if its cells have keys."""
+    """Return ``(batch_size, *spatial_shape)``, after checking that its cells have int64 keys."""
     return _check_grid(tuple(spatial_shape), batch_size)
 
 
@@ -238,7 +238,7 @@ def _check_grid(spatial_shape: tuple[int, ...], batch_size: int) -> tuple[int, .
 
 
 def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None = None) -> Tensor:
-    """int32 (rows, 1 + rank) as kernels read it: contiguous, and 16-byte aligned."""
+    """Return int32 (rows, 1 + rank) as kernels read it: contiguous, and 16-byte aligned."""
     if not isinstance(cells, torch.Tensor) or cells.dtype is not torch.int32:
         got = getattr(cells, "dtype", type(cells))
         raise ArgumentTypeError(name, "a torch tensor of int32", got)
@@ -254,7 +254,7 @@ def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None
 
 
 def check_per_axis(name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
-    """One positive int32 per axis."""
+    """Return one positive int32 per axis."""
     found = _integers(name, values)
     if len(found) != rank or not all(0 < v < 2**31 for v in found):
         raise ArgumentError(name, f"{rank} integers from 1 to 2**31 - 1", values)
@@ -262,7 +262,7 @@ def check_per_axis(name: str, values: Sequence[int], rank: int) -> tuple[int, ..
 
 
 def check_table(name: str, rows: Sequence[Sequence[int]], rank: int) -> Table:
-    """One int32 per axis in every row."""
+    """Return rows of one int32 per axis."""
     return _check_range(name, tuple(_integers(name, row) for row in rows), rank)
 
 

@@ -12,17 +12,17 @@ from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
 from .tap_blocks import Neighbours
 
-# Taps of a thread that are looked up at once; lines of those that the kernel is compiled for, which
-# has no use for what it would keep to find the others.
+# Taps that a thread looks up at once; and lines of known taps, for which a kernel is compiled and
+# needs fewer registers.
 FLIGHT = 4
 LINES = 3
 
 
 class Search(Neighbours):
-    """The rows of the taps of centres, a thread a centre, rows of the index side by side.
+    """Search for the rows of centres' taps, with one thread per centre and per row of the index.
 
-    A warp writes 128 bytes in a row at every tap. With an order, thread i looks for the neighbours
-    of the centre ``order[i]``: what threads of a warp find is then the same taps.
+    At every tap a warp writes 128 contiguous bytes. With an order, thread i searches around the
+    centre ``order[i]``, so the threads of a warp mostly find the same taps.
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -34,7 +34,7 @@ class Search(Neighbours):
         return 5 + 4 * self.rank
 
     def shared(self, threads: int) -> Arrays:
-        """The cells of each block of every thread, and its first place, if these are kept."""
+        """Return arrays for each thread's blocks: cells and first places, if taps are near."""
         shape = threads, 1 << self.rank
         return [(Int64, shape), (Int32, shape)] if self.near else []
 
@@ -42,7 +42,7 @@ class Search(Neighbours):
     def row(
         self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
     ) -> None:
-        i = row  # of the index; that of the centre is another, if there is an order
+        i = row  # row of the index; the centre's is ``order[i]``, if there is an order
         slots, values, centres, table, order, index = pointers
         rows, bits, taps, ordered, *rest = integers
         rank = self.rank
@@ -82,7 +82,7 @@ class Search(Neighbours):
     def known_rows(
         self, words: Any, places: Any, tid: Any, start: Any, values: Any, column: Any, rows: Any
     ) -> None:
-        """All reads of some lines of taps are under way before the first of them is written."""
+        """Have all reads of ``LINES`` lines of taps in flight before writing the first result."""
         lines = self.places_of(list(dict.fromkeys(tap[:-1] for tap in self.known or ())), start)
         for first in range(0, len(lines), LINES):
             answers = []
@@ -94,11 +94,11 @@ class Search(Neighbours):
                 column = column + rows
 
     def line(self, values: Any, pair: Any, bit: Any, start: Cell) -> list[Any]:
-        """The rows of the known taps of a line along the last axis, in a pair of blocks, of which
-        ``bit`` is the number of the first cell.
+        """Return the rows of the known taps of a line along the last axis, which starts in a block
+        and may go on in the next: ``pair``. ``bit`` is that of the line's first cell in a block.
 
-        The place of a cell's row is one behind that of the cell before it, if this is there, and in
-        the second block that of its line's first.
+        The place of a cell's row is one behind that of the cell before, if that is present; in the
+        second block it starts again from the first cell of its line.
         """
         edge = 1 << EDGES[self.rank][-1]
         kind = Uint32 if edge < 32 else Uint64
@@ -120,7 +120,7 @@ class Search(Neighbours):
         return found
 
     def part(self, kind: Any, word: Any, bit: Any) -> tuple[Any, Any]:
-        """That part of a block's cells which has a bit, and how many are in those before."""
+        """Return the 32 bits of a block's cells that contain ``bit``, and the cells before them."""
         if kind.width == 64:
             return Uint64(word), Int32(0)
         low, high = Uint32(word), Uint32(Uint64(word) >> 32)
@@ -128,7 +128,7 @@ class Search(Neighbours):
 
     @cute.jit
     def row_at(self, values: Any, place: Any, there: Any) -> Any:
-        """Return what is at a place, if anything is there. The read does not wait for others."""
+        """Return the value at a place, -1 unless ``there``. The read does not wait for others."""
         value = Int32(-1)
         if there:
             value = at(values, Int64(place))
@@ -146,7 +146,7 @@ class Search(Neighbours):
 
 
 def answer(values: Any, word: Any, bit: Any, place: Any) -> Any:
-    """The row of a cell. The read does not wait for others, and reads the first row if none."""
+    """Return a cell's row, or -1. An absent cell reads the first row, so no read is conditional."""
     word = upto(word, bit)
     there = word < 0
     value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))

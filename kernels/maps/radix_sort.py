@@ -1,8 +1,8 @@
-"""Sorting in a CTA: a radix sort that is stable, of numbers in shared memory.
+"""Stable radix sort of numbers in shared memory, by one CTA.
 
-Warps have the numbers in their order, 32 at a time. Of each digit a vote for each bit tells which
-of the 32 share a value of it; a warp counts how many of its own have each value, and the sums of
-these counts, of lower values and of warps before, are where numbers go.
+Each warp has a contiguous part of the numbers, and takes 32 at a time. For each bit of a digit, a
+ballot narrows down which of the 32 share a value; the warp counts its numbers of each value. An
+exclusive scan of these counts, over values and then warps, gives the positions of the numbers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..common.walk import select
 from .cooperative import WARP, Arrays
 from .scan import sums_before
 
-FEWEST_BITS = 5  # of a digit: a count for each thread at least
+FEWEST_BITS = 5  # of a digit: at least one count per thread
 MOST_BITS = 7
 
 
 def digits_of(bits: int) -> tuple[int, int]:
-    """Return how many digits that many bits are sorted by, and the bits of each.
+    """Return how many digits sort that many bits, and the bits of each.
 
     >>> digits_of(12), digits_of(19), digits_of(3)
     ((2, 6), (3, 7), (1, 5))
@@ -30,9 +30,9 @@ def digits_of(bits: int) -> tuple[int, int]:
 
 
 def arrays_for(log: int, bits: int, threads: int) -> Arrays:
-    """Shared memory that ``sort`` needs for ``2^log`` numbers: these before and after a digit,
-    the place of each among those of its warp that have its value; counts of values, and sums."""
-    # Of a value those of all warps, and of a warp those of all values, are in 32 banks.
+    """Return the shared memory that ``sort`` needs for ``2^log`` numbers: two buffers of numbers,
+    the rank of each among those of its warp with its value; counts of values; and sums."""
+    # Odd: neither the counts of a value over warps, nor of a warp over values, conflict in banks.
     stride = (1 << digits_of(bits)[1]) + 1
     warps, items = threads // WARP, 1 << log
     return [(Int32, (items, 2)), (Int32, (items,)), (Int32, (stride, warps)), (Int32, (warps,))]
@@ -43,10 +43,10 @@ def sort(
     worker: Constexpr, count: Any, low: Constexpr, bits: Constexpr,
     arrays: AnyList,
 ) -> None:  # fmt: skip
-    """``count`` numbers, Int32 of at least 0, by their bits from ``low`` on: those of the first
-    half of the first array, which are then in its half ``digits_of(bits)[0] % 2``.
+    """Sort ``count`` numbers, Int32 of at least 0, by ``bits`` bits from ``low`` on. They are in
+    half 0 of the first array before, and in half ``digits_of(bits)[0] % 2`` after.
 
-    Who comes waits for a barrier first; who leaves has.
+    The caller needs a barrier before; there is one at the end.
     """
     items, places, counts, sums = arrays
     tid, threads = worker.tid, worker.threads
@@ -62,7 +62,7 @@ def sort(
         cute.arch.sync_warp()
         for turn in cutlass.range(rounds, unroll=1):
             i = first + turn * WARP
-            # What is past the last is the greatest, and stays there.
+            # Past the last, use the greatest number, which stays at the end.
             item = select(i < count, items[select(i < count, i, 0), half], Int32((1 << 31) - 1))
             value = (item >> shift) & (values - 1)
             same = lanes_with(value, width)
@@ -96,7 +96,7 @@ def sort(
 
 
 def lanes_with(value: Any, bits: int) -> Any:
-    """The lanes of a warp, a bit each, that have a value of so many bits, by those who have it."""
+    """Return the lanes of the warp whose value of so many bits is this lane's, as a mask."""
     same = Int32(-1)
     for bit in range(bits):
         there = (value >> bit) & 1 != 0

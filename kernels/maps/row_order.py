@@ -1,10 +1,10 @@
-"""Rows in the order of their keys, which ``tap_keys`` makes of the taps they have, in kernels.
+"""Rows in the order of their keys, which ``sort_keys`` computes from the taps they have.
 
-Rows are sorted by 12 bits in one stable counting sort, then windows of them, 4096 rows at most, by
-the rest of their keys, in two stages. In the first one a CTA sorts a chunk of rows by its 12 bits,
-and says where each place starts in it; in the second one it takes the rows of a window out of all
-the chunks, and sorts them. A radix sort of keys of 32 bits has four passes of 8 us or more each,
-for any cloud below a million rows (H200).
+Rows are sorted by the upper 12 bits in one stable counting sort, then windows of at most 4096 rows
+by the rest of their keys, in two stages. In the first stage a CTA sorts a chunk of rows by the 12
+bits, and records where each bin starts in it; in the second it collects the rows of a window from
+all chunks, and sorts them. A radix sort of 32-bit keys has four passes of 8 us or more each, for
+any cloud below a million rows (H200).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .cooperative import (
 from .radix_sort import arrays_for, digits_of, sort
 from .scan import sums_before
 
-COUNT_BITS = 16  # of how many rows of a chunk have a place
-FLIGHT = 4  # rows of a thread that are read at once
+COUNT_BITS = 16  # for the number of a chunk's rows in a bin
+FLIGHT = 4  # rows that a thread has in flight
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Binary logarithms: of the values of a place, of a whole key, of the most rows of a window,
-    and of a chunk, which a CTA counts at once. And the threads of a CTA, a power of two, not more
-    than any of the others.
+    """Binary logarithms: of the number of places (bins), of the range of keys, of the most rows of
+    a window, and of a chunk, which a CTA counts at once; and the threads of a CTA, a power of two,
+    at most any of these numbers.
     """
 
     place: int = 12
@@ -51,12 +51,12 @@ class Sizes:
 
     @property
     def low(self) -> int:
-        """The bits of a key behind its place."""
+        """The bits of a key below its place."""
         return self.key - self.place
 
 
 class OfRows(StagePart):
-    """A part that knows rows by number alone, so that it is the same for any rank."""
+    """A part that uses row numbers only, so that one kernel serves any rank."""
 
     def __init__(self, rank: int, sizes: Sizes) -> None:
         super().__init__(rank)
@@ -68,13 +68,13 @@ class OfRows(StagePart):
 
 
 class Count(OfRows):
-    """The rows of each chunk in the order of their places, and how many rows each place has.
+    """Sort the rows of each chunk by place, the upper bits of the key, and count rows per place.
 
-    A run has a key in its upper 32 bits and a row in its lower ones; ``counts``, of each chunk and
-    place, where in the run the place starts, and in its lower 16 bits how many rows it has. Behind
-    a barrier's word, and like it ``BEFORE`` at first, is how many rows of all chunks a place has.
-    Keys come from ``keys``, whose addresses, the last where it writes them, and integers follow
-    those of the rest: a CTA finds those of a chunk, and has them.
+    An entry of ``runs`` has a key in its upper 32 bits and a row in its lower ones. ``counts`` has,
+    per chunk and place, where the place starts in the chunk, and in the lower 16 bits its number of
+    rows. Totals per place over all chunks lie behind the grid sync's word, and start, like it, at
+    ``BEFORE``. ``keys`` computes the keys of a chunk in the CTA that then sorts it; its addresses,
+    of which the last is its output, and its integers follow the others.
     """
 
     def __init__(self, keys: Any, sizes: Sizes) -> None:
@@ -133,7 +133,7 @@ class Count(OfRows):
         cute.arch.sync_threads()
         sort(worker, count, log, self.sizes.place, for_sort)
         items = for_sort[0][None, digits_of(self.sizes.place)[0] % 2]
-        # Of a run of one place: past its last row less its first.
+        # Rows of a place: one past its last position, less its first.
         for i in range(tid, count, threads):
             place = items[i] >> log
             following = items[select(i + 1 < count, i + 1, i)] >> log
@@ -165,14 +165,14 @@ class Count(OfRows):
 
 
 class Windows(OfRows):
-    """Windows of rows in the order of their places, each sorted by what follows these; and what
-    ``then`` does with the rows of each, which is searched or gathered while the CTA has it.
+    """Sort windows of rows, which are in the order of their places, by the rest of their keys; then
+    run ``then`` on the rows of each, to search or gather, in the same CTA.
 
-    A window has rows of a first place, of a last one, and all of those between: of every chunk one
-    piece of its run. The CTA takes these, one behind the other. Rows that are the same to the sort
-    are of one place, and come in the order of their numbers.
+    A window has rows of a first place, of a last one, and all between: one contiguous piece of
+    every chunk. The CTA copies these one behind the other. Rows with equal keys have one place, and
+    come in the order of their numbers.
 
-    If it ``waits``, ``then`` is what the stage before is needed for, and nothing else is.
+    If it ``waits``, only ``then`` needs the results of the stage before.
     """
 
     def __init__(self, then: Any, sizes: Sizes, waits: bool) -> None:
@@ -225,8 +225,8 @@ class Windows(OfRows):
 
     @cute.jit
     def places(self, worker: Constexpr, start: Any, end: Any, word: Any, arrays: AnyList) -> Any:
-        """The first place of a window, with how many of its rows are in windows before; the last
-        one, with how many of its rows are in this window or before."""
+        """Return the first place of a window, with the number of its rows in earlier windows; and
+        the last place, with the number of its rows up to the end of this window."""
         *_, sums, found = arrays
         tid, threads = worker.tid, worker.threads
         each = (1 << self.sizes.place) // threads
@@ -252,14 +252,14 @@ class Windows(OfRows):
         self, worker: Constexpr, places: AnyTuple, of_chunks: AnyTuple,
         pointers: AnyList, arrays: AnyList,
     ) -> None:  # fmt: skip
-        """The window's rows and, as far as they differ, the rest of their keys."""
+        """Collect the window's rows and the lower bits of their keys, as far as these differ."""
         first, skipped, last, taken = places
         chunk, chunks = of_chunks
         runs, counts, *_ = pointers
         items, *_, rows, firsts, sources, sums, _ = arrays
         tid, threads = worker.tid, worker.threads
         bins, low = 1 << self.sizes.place, self.sizes.low
-        shift = 32 - Int32(cute.arch.clz(last - first))  # so that the places of the window fit in
+        shift = 32 - Int32(cute.arch.clz(last - first))  # so that the places of the window fit
         of_first, of_last, between, filled = Int32(0), Int32(0), Int32(0), Int32(0)
         for turn in range((chunks + threads - 1) // threads):
             number = Int64(turn * threads + tid)
@@ -308,7 +308,7 @@ class Windows(OfRows):
 
 @cute.jit
 def last_upto(firsts: Any, i: Any, count: Constexpr) -> Any:
-    """The last of numbers in shared memory, a power of two, that is at most ``i``: its place."""
+    """Return the position of the last number that is at most ``i``, among a power of two."""
     found = Int32(0)
     for step in range_constexpr((count - 1).bit_length()):
         further = found + (count >> (step + 1))
@@ -317,7 +317,7 @@ def last_upto(firsts: Any, i: Any, count: Constexpr) -> Any:
 
 
 class OfIndex(OfRows, EachRow):
-    """A part that reads an index, int32 (taps, rows), and another tensor, and writes a third."""
+    """Base of parts that read an index, int32 (taps, rows), and a tensor, and write a third."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4), ("int32", 4), ("int32", 4)
@@ -327,7 +327,7 @@ class OfIndex(OfRows, EachRow):
 
 
 class Gather(OfIndex):
-    """The rows of an index, int32 (taps, rows), in an order."""
+    """Gather the rows of an index, int32 (taps, rows), in an order."""
 
     @cute.jit
     def row(

@@ -21,11 +21,11 @@ def sum_upto(count: Any, lane: Any) -> Any:
 
 @cute.jit
 def sums_before(own: AnyList, sums: Any, tid: Any, threads: Constexpr) -> Any:
-    """Exclusive scan of a CTA, of several numbers at once: their sums over the threads before this
-    one, and then their totals.
+    """Exclusive scan of a CTA, of several numbers at once: return their sums over the threads
+    before this one, and then their totals.
 
-    ``sums``, in shared memory, has an Int32 per warp for each number. A later write to it needs a
-    barrier before.
+    ``sums``, in shared memory, has an Int32 per warp for each number. Before a later write to it,
+    the CTA needs a barrier.
     """
     lane, warp, warps = tid & 31, tid >> 5, threads // WARP
     through = [sum_upto(number, lane) for number in own]

@@ -1,7 +1,7 @@
 """Sort keys of rows, from the taps they have; ``layoutconv.sparse.maps.row_orders`` defines them.
 
-A key is how many of all rows come before one, if taps were as likely as the farther ones suggest:
-an arithmetic code of the row's mask, in the order of a Gray code, in integers alone.
+A key is the number of all rows that would come before this one if taps were as likely as the
+weights say: an arithmetic code of the row's tap mask, in Gray-code order, in integers alone.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .tap_blocks import Known, Neighbours, cells_from
 
 
 def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
-    """The state of a key before its first bit."""
+    """Return the state of a key before its first bit."""
     return Int32(0), Int32((1 << sizes.key) - 1), Boolean(False), Int32(1)
 
 
 def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
-    """The state of a key after another bit, from the most significant one on.
+    """Return the state of a key after its next bit, from the most significant one on.
 
-    ``weight / 2^16`` times one more than the taps so far is how likely the tap is: below 1, so that
-    the product's upper half, of 32 bits, is what has it.
+    The probability of a tap is ``weight / 2^16`` times one more than the row's taps so far: below
+    1, so that the upper half of a 64-bit product has its share.
     """
     before, width, parity, count = state
     likely = Uint32(count) * (Uint32(weight) << 16)
@@ -38,7 +38,7 @@ def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
 
 
 def key_of_taps(taps: list[Any], weights: Any, sizes: Sizes) -> Any:
-    """The key of a row that has some of the taps, the most significant first."""
+    """Return the key of a row from whether it has each tap, the most significant first."""
     state, there = nothing_taken(sizes), Boolean(False)
     for tap, weight in zip(taps, weights, strict=True):
         there = there | tap
@@ -48,11 +48,11 @@ def key_of_taps(taps: list[Any], weights: Any, sizes: Sizes) -> Any:
 
 
 class Keys(Neighbours):
-    """The key of every centre.
+    """The sort key of every centre.
 
-    The table has a row for a tap, the most significant first: packed, its weight, its offset. The
-    weight of taps but the last of those that share a bit is 0. If these are ``known``, with the
-    taps' positions, the kernel has no use for the table.
+    The table has a row per tap, the most significant first: packed offset, weight, offset. Of taps
+    that share a bit, all but the last have weight 0. If weights and positions of the taps are
+    ``known``, the kernel needs no table.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Keys(Neighbours):
         return 4 + 4 * self.rank
 
     def shared(self, threads: int) -> Arrays:
-        """The cells of each block of every thread, in halves, if these are kept."""
+        """Return an array for the cells of each thread's blocks, in halves, if they are kept."""
         return [(Int32, (threads, 2 << self.rank))] if self.near and not self.fits else []
 
     @cute.jit
@@ -126,7 +126,7 @@ class Keys(Neighbours):
             words[tid, 2 * corner + 1] = Int32(cells >> 32)
 
     def known_taps(self, words: Any, tid: Any, start: Any) -> list[Any]:
-        """Return whether each of the known taps is there."""
+        """Return whether the centre has each of the known taps."""
         found = []
         for corner, bit in self.places_of(self.known, start):
             word = words[tid, 2 * corner + (bit >> 5)]
@@ -135,13 +135,13 @@ class Keys(Neighbours):
 
     @cute.jit
     def has(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:
-        """Return whether a cell is there."""
+        """Return whether a cell exists."""
         _, cells, bit = self.block(slots, cell, grid, bits)
         return Int32(cells >> Int64(bit)) & 1 != 0
 
 
 class KeysOfIndex(OfIndex):
-    """The same of an index, int32 (taps, rows); the table has a tap and its weight in a row."""
+    """The sort keys of an index, int32 (taps, rows); a row of the table is a tap and its weight."""
 
     @cute.jit
     def row(

@@ -1,7 +1,7 @@
-"""Taps around the cell of a centre: which blocks they are in, and where in these.
+"""Taps around a centre's cell: which blocks they are in, and at which bits.
 
-The 27 cells around one are in 3.4 blocks of 4 x 4 x 4, 8 at most. Kernels that are compiled for a
-filter's taps know all of their places but for where the first one is in its block.
+The 27 cells around one are in 3.4 blocks of 4 x 4 x 4 on average, 8 at most. For a kernel that is
+compiled for a filter's taps, only the position of the first cell in its block is unknown.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from .block_table import EDGES, bit_of, block_of, blocks_of, has_wide_keys, key_
 from .cooperative import EachRow
 from .hash_table import NOWHERE
 
-# Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
+# Blocks that a thread looks up at once, by rank: as many as fit into 64 registers.
 CORNERS = {1: 2, 2: 4, 3: 2, 4: 2}
-# In a grid of such extents, what is so near to a cell, and leaves 32 bits, has left the grid.
+# In a grid of extents up to SMALL, a coordinate at most NEAREST away that overflows is outside.
 SMALL, NEAREST = 2**30, 64
-LOWEST = -(2**31)  # the sign of an Int32
+LOWEST = -(2**31)  # the sign bit of an Int32
 
-# Where taps are that a kernel is compiled for, seen from the first cell.
+# Positions of the taps that a kernel is compiled for, from the first cell.
 Known = tuple[tuple[int, ...], ...] | None
 
 
 def upper(number: Any) -> Any:
-    """The upper 32 bits of a number, which have its sign."""
+    """Return the upper 32 bits of a number, which have its sign."""
     return number if number.width == 32 else Int32(number >> 32)
 
 
 class Neighbours(OfSlots, EachRow):
-    """The common part of kernels that look for the cells of taps around centres, a thread each.
+    """Base of kernels that look up the cells of taps around centres; one thread per centre.
 
-    If ``near``, all taps of a centre are in two blocks per axis: these are found first, their cells
-    kept in shared memory, and then a tap is a shift. Otherwise every tap finds its own block. Near
-    taps may be ``known``: what an axis adds to a shift is then found once for all of them. If they
-    are ``unit``, a centre's first cell is ``NEAREST`` cells away from it at most, and it is outside
-    the grid, of ``SMALL`` extents, if its coordinates leave 32 bits: these are all that is needed.
+    If ``near``, all taps of a centre are in two blocks per axis: the kernel first looks these up,
+    keeps their cells in shared memory, and then a tap is a shift. Otherwise every tap looks up its
+    own block. Near taps may be ``known`` at compile time: what an axis adds to a shift is then
+    computed once for all of them. If they are ``unit``, the centre's first cell is at most
+    ``NEAREST`` cells away, and in a grid of ``SMALL`` extents a coordinate that overflows 32 bits
+    is outside the grid: so 32-bit coordinates suffice.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class Neighbours(OfSlots, EachRow):
         return *super().key, self.near, self.known, self.unit
 
     def coordinate(self, number: Any) -> Any:
-        """A number as coordinates of first cells are."""
+        """Convert a number to the type of first-cell coordinates."""
         return Int32(number) if self.unit else number
 
     def start_of(self, cell: Cell, stride: Any, low: Any) -> Cell:
-        """The first cell of the taps of a centre."""
+        """Return the first cell of the taps of a centre."""
         if self.unit:
             moved = [Int32(c) + Int32(o) for c, o in zip(cell[1:], low, strict=True)]
             return [Int32(cell[0]), *moved]
@@ -69,17 +70,17 @@ class Neighbours(OfSlots, EachRow):
         return [cell[0], *moved]
 
     def packed(self, start: Cell) -> Any:
-        """Where a cell is in its block: 8 bits an axis, to which a tap's offset is added."""
+        """Pack a cell's position in its block, 8 bits an axis; a tap's packed offset adds to it."""
         found = Int32(0)
         for c, b in zip(start[1:], EDGES[self.rank], strict=True):
             found = (found << 8) | (Int32(c) & ((1 << b) - 1))
         return found
 
     def corner_and_bit(self, where: Any) -> tuple[Any, Any]:
-        """Split a packed cell: which of the blocks, and the number in it."""
+        """Split a packed cell: return the number of its block, and its bit there."""
         corner, bit, low = Int32(0), Int32(0), 0
         for axis in reversed(range(self.rank)):
-            # A shift and a mask for each, to where the bits belong.
+            # One shift and one mask move each field to where its bits belong.
             b, field = EDGES[self.rank][axis], 8 * (self.rank - 1 - axis)
             side = self.rank - 1 - axis
             corner = corner | ((where >> (field + b - side)) & (1 << side))
@@ -88,8 +89,8 @@ class Neighbours(OfSlots, EachRow):
         return corner, bit
 
     def places_of(self, taps: Any, start: Cell) -> list[tuple[Any, Any]]:
-        """Places of known taps, or of their first coordinates, if the others were 0 and so the
-        cell's: which of the blocks, and the number in it.
+        """Return the block number and the bit of each known tap. Taps may omit later axes: the
+        bit is then the first on these.
         """
         parts: list[dict[int, tuple[Any, Any]]] = []
         low, axes = sum(EDGES[self.rank]), len(taps[0])
@@ -111,14 +112,14 @@ class Neighbours(OfSlots, EachRow):
 
     @property
     def fits(self) -> bool:
-        """Return whether the known taps are all in a block that would begin at the first cell."""
+        """Return whether all known taps fit in a block that would begin at the first cell."""
         edges = EDGES[self.rank]
         return bool(self.known) and all(
             c < 1 << b for tap in self.known or () for c, b in zip(tap, edges, strict=True)
         )
 
     def bits_of_known(self) -> list[int]:
-        """The numbers of the known taps in such a block."""
+        """Return the bits of the known taps in such a block."""
         found = []
         for tap in self.known or ():
             bit = 0
@@ -130,14 +131,13 @@ class Neighbours(OfSlots, EachRow):
     def corners(
         self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """The first place and the cells of every block that taps reach, 0 of those that are not
-        there."""
+        """Yield the first place and the cells of every block that taps reach, 0 for absent ones."""
         edges, blocks = EDGES[self.rank], blocks_of(grid)
         first = block_of(start)
         key, strides = key_of_block(start, grid, self.kind), [self.kind(1)]
         for extent in reversed(blocks[2:]):
             strides.insert(0, strides[0] * self.kind(extent))
-        # Signs: below 0 where there is no block, or where taps do not reach the further one.
+        # Signs: negative where there is no block, or where taps do not reach the further one.
         signs = []
         for axis, b in enumerate(edges):
             here, extent = first[1 + axis], self.coordinate(blocks[1 + axis])
@@ -159,8 +159,7 @@ class Neighbours(OfSlots, EachRow):
 
     @cute.jit
     def block(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:
-        """The first place of a cell's block, its cells, 0 if it is not there, and the cell's
-        number."""
+        """Return a cell's block: its first place, its cells (0 if absent); and the cell's bit."""
         key = select(inside(cell, grid), key_of_block(cell, grid, self.kind), self.kind(NOWHERE))
         ((first, word),) = look_up(slots, [key], bits)
         return first, word, bit_of(cell)
@@ -168,7 +167,7 @@ class Neighbours(OfSlots, EachRow):
 
 @remembered(1024)
 def kind_of(grid: tuple[int, ...]) -> tuple[bool, bool]:
-    """Describe a grid: whether its keys are wide, and whether its extents are ``SMALL``.
+    """Return whether a grid's keys are wide, and whether its extents are ``SMALL``.
 
     >>> kind_of((2, 41, 1600, 1408)), kind_of((1, 2**31 - 1)), kind_of((9, 8192, 8192, 2048))
     ((False, True), (False, False), (True, True))
@@ -177,10 +176,10 @@ def kind_of(grid: tuple[int, ...]) -> tuple[bool, bool]:
 
 
 def cells_from(start: Cell, words: list[Any]) -> Any:
-    """The cells of a block that would begin at any cell, from those of the blocks that it is in.
+    """Return the cells of a block that would begin at any cell, from the blocks that it overlaps.
 
-    Of two that are side by side on an axis every field, the cells that differ on this axis and on
-    later ones, takes its lower cells from the first block, and the rest from the second one.
+    For each axis, pairs of adjacent blocks merge: in every field, the cells that differ on this
+    axis and later ones, the lower cells come from the first block, the rest from the second.
     """
     axes, low = zip(start[1:], EDGES[len(start) - 1], strict=True), 0
     halves = [(Uint32(word), Uint32(Uint64(word) >> 32)) for word in words]
@@ -193,7 +192,7 @@ def cells_from(start: Cell, words: list[Any]) -> Any:
             return (first >> Uint64(by)) | ((second << 1) << Uint64(63 - by))
         field = (1 << width) - 1
         ours = (Uint32(field) >> by) * Uint32((2**32 - 1) // field)
-        back = (width - by) & 31  # by 0 or by 32, nothing is taken
+        back = (width - by) & 31  # 32 only for ``by`` 0, which takes nothing
         halves = [
             (((a >> by) & ours) | ((d << back) & ~ours), ((z >> by) & ours) | ((e << back) & ~ours))
             for (a, z), (d, e) in pairs
@@ -205,7 +204,7 @@ def cells_from(start: Cell, words: list[Any]) -> Any:
 def geometry(
     taps: tuple[tuple[int, ...], ...], rank: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
-    """The least offset of taps per axis, how far the others are from it, and whether all are near.
+    """Return the least offset of taps per axis, the span from it, and whether all taps are near.
 
     >>> geometry(((-1,), (0,), (1,)), 1), geometry(((-1, 0), (8, 0)), 2)
     (((-1,), (2,), True), ((-1, 0), (9, 0), False))
@@ -218,7 +217,7 @@ def geometry(
 
 
 def box_of(taps: tuple[tuple[int, ...], ...]) -> Known:
-    """Taps seen from the least of them, if they are all of a grid, the last axis fastest.
+    """Return taps relative to the least one, if they fill a grid, the last axis fastest; else None.
 
     >>> box_of(((-1, 2), (-1, 4), (1, 2), (1, 4))), box_of(((0, 0), (1, 1)))
     (((0, 0), (0, 2), (2, 0), (2, 2)), None)
@@ -230,7 +229,7 @@ def box_of(taps: tuple[tuple[int, ...], ...]) -> Known:
 
 
 def packed_offset(tap: tuple[int, ...], low: tuple[int, ...]) -> int:
-    """A tap as :meth:`Neighbours.packed`, seen from the first cell."""
+    """Pack a tap's offset from the first cell, as :meth:`Neighbours.packed` packs cells."""
     found = 0
     for c, least in zip(tap, low, strict=True):
         found = found << 8 | c - least

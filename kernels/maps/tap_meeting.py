@@ -1,8 +1,8 @@
-"""Where the cells of a cloud meet the taps of a strided or a transposed convolution.
+"""Meeting of a cloud's cells with the taps of a strided or a transposed convolution.
 
-A cell x and a tap t of offset o meet at y: forwards where x = y * stride + o, transposed at
+A cell x and a tap t of offset o meet at y: forwards if x = y * stride + o, transposed at
 y = x * stride + o. Both are ``floor(x * m / d) + shift[t]``, with (m, d) = (1, stride) or
-(stride, 1), where the remainder of the division is that of the tap: no tap is divided for.
+(stride, 1), if the remainder of the division is the tap's: one division serves all taps.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .per_rank import PerRank
 
 
 class MetTaps:
-    """The arguments of kernels about taps, of a device; made once for each set of them and stride.
+    """The tap arguments of kernels on a device, made once per set of taps and stride.
 
     Attributes:
-        table: int32 (count, 2 * rank), what :func:`shifts_and_rests` finds; its ``address``.
-        at_once: how many of them one cell meets at most.
+        table: int32 (count, 2 * rank), from :func:`shifts_and_rests`; ``address`` is its own.
+        at_once: how many of the taps one cell meets at most.
         steps: the factors of cells, and their divisors.
     """
 
@@ -34,9 +34,9 @@ class MetTaps:
 
 
 def shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> tuple[Table, int]:
-    """Return what taps add to a quotient, and the remainder that they need, per axis; none twice.
+    """Return each tap's shift of the quotient and required remainder, per axis, without duplicates.
 
-    With how many of them one cell meets at most, which is how many have the same remainders.
+    Also return how many of them one cell meets at most: the most that share their remainders.
 
     >>> shifts_and_rests(((-1,), (0,), (1,)), (2,), False)  # y is x // 2 + 1, x // 2 and x // 2
     (((1, 1), (0, 0), (0, 1)), 2)
@@ -53,10 +53,10 @@ def shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> tu
 
 
 class Meet(PerRank):
-    """The common part of kernels that look where cells meet taps, a thread a cell."""
+    """Base of kernels that compute where cells meet taps; one thread per cell."""
 
     def divided(self, cell: Any, times: Any, over: Any) -> tuple[Any, Any]:
-        """The quotients of a cell, behind its batch, and their remainders."""
+        """Return the quotients of a cell, behind its batch, and their remainders."""
         starts, rests = [cell[0]], []
         for axis in range(self.rank):
             product = cell[1 + axis] * times[axis]
@@ -66,7 +66,7 @@ class Meet(PerRank):
         return starts, rests
 
     def meet(self, table: Any, starts: Any, rests: Any, grid: Any, tap: Any) -> Any:
-        """Where a cell meets a tap, and whether it does, in the grid."""
+        """Return where a cell meets a tap, and whether it does so in the grid."""
         to = [starts[0]]
         differ: Any = 0
         for axis in range(self.rank):
