@@ -1,6 +1,6 @@
-"""Activations after norms, and the gradients in front of them, element by element in float32.
+"""Activations after norms, and their gradients, element by element in float32.
 
-A backward pass has what an activation was given, which it computes again. NaN stays NaN.
+A backward pass recomputes the activation's input. NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOG2_E_BELOW_0 = -1.0 / log(2.0)
 
 
 def activated(kind: str, y: Any, slope: Any = None) -> Any:
-    """The activation of a name; "" is none. ``slope`` is that of "leaky_relu"."""
+    """Apply the activation named ``kind``; "" is none. ``slope`` is that of "leaky_relu"."""
     if kind == "relu":
         return select(y < 0.0, Float32(0.0), y)
     if kind == "relu6":
@@ -33,7 +33,7 @@ def activated(kind: str, y: Any, slope: Any = None) -> Any:
 
 
 def passed(kind: str, grad: Any, y: Any, slope: Any = None) -> Any:
-    """The gradient in front of the activation of ``y``; of a ReLU, its result does as well."""
+    """Return the gradient of an activation's input, ``y``; for a ReLU ``y`` may be its output."""
     nothing = Float32(0.0)
     if kind == "relu":
         return select(y <= 0.0, nothing, grad)
@@ -51,5 +51,5 @@ def passed(kind: str, grad: Any, y: Any, slope: Any = None) -> Any:
 
 
 def _sigmoid(y: Any) -> Any:
-    # To an ulp, in one instruction: the exact reciprocal is eight and a branch, of every element.
+    # To an ulp, in one instruction: the exact reciprocal takes eight, and a branch, per element.
     return _rcp(1.0 + _math.exp2(y * _LOG2_E_BELOW_0, fastmath=True))

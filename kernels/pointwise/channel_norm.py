@@ -1,9 +1,9 @@
 """Norms of each voxel over its channels, channels last: ``y = x / |x| * w + b``.
 
-The RMS norm of channels-first images, as decoders of video have it, is that with a weight times the
-root of the number of channels. A row is a voxel, and ``2 ** log_lanes`` lanes of a warp have one;
-each holds ``turns`` vectors of it in registers, and shuffles add up what they square. A row is read
-once and written once, and rounded once; sums are in fp32.
+The channels-first RMS norm of video decoders is this norm with the weight times the root of the
+number of channels. A row is a voxel, and ``2 ** log_lanes`` lanes of a warp share it: each holds
+``turns`` vectors of the row in registers, and shuffles add up the squares. A row is read once,
+written once and rounded once; sums are in fp32.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _math: Any = cute.math
 
 
 class ChannelNorm(PerRank):
-    """A norm over channels.
+    """Norm over channels.
 
-    Tensors: rows (rows, C), weight and bias (C,), and the result. Integers: how many rows and
-    columns there are, CTAs, and the bits of what the weight is multiplied by and of the least
-    length that divides.
+    Tensors: rows (rows, C), weight and bias (C,), and the result. Integers: rows, columns, CTAs,
+    and the float32 bits of the factor of the weight and of the least length to divide by.
     """
 
     threads = THREADS
@@ -74,7 +73,7 @@ class ChannelNorm(PerRank):
         share, least = as_float(integers[3]), as_float(integers[4])
         each = THREADS >> shape.log_lanes
         step = ctas * each
-        # As many turns for all threads of a CTA: lanes of a warp meet in shuffles.
+        # All threads of a CTA take as many turns, since lanes of a warp meet in shuffles.
         turns = Int32((rows - Int64(block) * each + step * AT_ONCE - 1) // (step * AT_ONCE))
         first = Int64(block) * each + (tid >> shape.log_lanes)
         for turn in range(turns):
@@ -82,11 +81,11 @@ class ChannelNorm(PerRank):
             self.rows_of(x, out, start, step, rows, columns, starts, (scale, offset, share, least))
 
     def pointer(self, base: Any, row: Any, columns: Any, start: Any) -> Any:
-        """A vector of a row. Nothing else says that it is one access."""
+        """Return a pointer to a vector of a row, with the alignment that makes it one access."""
         return base + cute.assume(row * columns + start, divby=self.vector)
 
     def columns_of(self, base: Any, row: Any, columns: Any, start: Any) -> list[Any]:
-        """A vector of a row in float32, the first one in place of those past the last."""
+        """Read a vector of a row in float32; past the last column, read the first instead."""
         place = self.pointer(base, row, columns, select(start < columns, start, Int32(0)))
         found = read(place, base.dtype, self.vector)
         return [Float32(found[j]) for j in range(self.vector)]
@@ -95,7 +94,7 @@ class ChannelNorm(PerRank):
         self, x: Any, out: Any, first: Any, step: Any, rows: Any, columns: Any, starts: Any,
         held: Any,
     ) -> None:  # fmt: skip
-        """The results of a turn, all of whose rows are read before one is summed."""
+        """Write the results of a turn; all its rows are read before one is summed."""
         scale, offset, share, least = held
         places = []
         for u in range(AT_ONCE):
@@ -115,7 +114,7 @@ class ChannelNorm(PerRank):
                 self.write(place, inside & (start < columns), result)
 
     def length(self, of_row: Any, starts: Any, columns: Any, least: Any) -> Any:
-        """The length of a row, or the least one."""
+        """Return the length of a row, but at least ``least``."""
         total = Float32(0.0)
         for vector, start in zip(of_row, starts, strict=True):
             own = Float32(0.0)

@@ -1,7 +1,7 @@
 """Sums of the columns of a matrix, such as a bias's gradient: ``out[c] = sum_r x[r, c]``.
 
-Two kernels, like those of a norm of rows: CTAs leave the sums of their part of the rows, and those
-of the second kernel merge them, in the order of the parts. No operation is atomic, so that results
+Two kernels, like those of a norm of rows: the CTAs of the first write the sums of their part of the
+rows, and those of the second merge them, in the order of the parts. Nothing is atomic, so results
 are the same in every run. Sums are in fp32, and rounded once.
 """
 
@@ -20,7 +20,7 @@ from .row_parts import OF_ALL, OfRows, Place
 
 
 class PartSums(OfRows):
-    """The sums of the rows of a part. Tensors: the matrix, and sums (parts, C) in fp32."""
+    """Sum the rows of a part. Tensors: the matrix, and sums (parts, C) in fp32."""
 
     reads = (*OF_ALL, "dtype")
 
@@ -37,7 +37,7 @@ class PartSums(OfRows):
         self.leave_sums([held], found, place, columns)
 
     def take(self, x: Any, place: Place, turn: Any, columns: Any, held: Any) -> None:
-        """Add the rows of a turn, all of which are read before one is added."""
+        """Add the rows of a turn; all are read before one is added."""
         rows = self.rows(place, turn, None)
         values = [self.read(x, place, row, columns) for row, *_ in rows]
         for value, (_, inside, _) in zip(values, rows, strict=True):
@@ -46,8 +46,8 @@ class PartSums(OfRows):
 
 
 class MergeColumns(OfParts):
-    """The sums of all parts, rounded. Tensors: theirs (parts, C), and the result (C,), whose dtype
-    is that of the shape's parameters.
+    """Add up the sums of all parts, and round. Tensors: the sums (parts, C), and the result (C,),
+    of the dtype of the shape's parameters.
     """
 
     count, single, reads = 1, True, (*OF_ALL, "parameters")
@@ -66,8 +66,8 @@ class MergeColumns(OfParts):
 
 
 def column_sums(shape: NormShape) -> Chain:
-    """The launches: tensors the matrix, the parts' sums and the result, and the integers of a
-    ``Schedule``.
+    """Return the launches. Tensors: the matrix, the parts' sums and the result. Integers: those of
+    a ``Schedule``.
     """
     of_schedule = tuple(range(5))
     parts, merge = PartSums(shape), MergeColumns(shape)

@@ -1,10 +1,10 @@
 """Depthwise convolution as batched dot products, ``D[l] = sum_k A[l, k] * B[l, k]``.
 
-No tensor core takes part: a product is used once, so memory is what there is to save. A thread has
-a vector of channels and a tile of cells (or of taps), and reads what its elements share once, see
-``depthwise_schedule``. Sums over taps whose windows overlap are ``depthwise_window``'s; other short
-ones are unrolled, with the filter in shared memory, channels side by side. Long ones, over voxels,
-are loops that lanes, warps and CTAs share as they do in ``reduce``, without atomics.
+There are no tensor cores: each product is used once, so the kernel is bound by memory. A thread has
+a vector of channels and a tile of cells (or of taps), and loads shared elements once, see
+``depthwise_schedule``. ``depthwise_window`` does sums over taps whose windows overlap. Other short
+sums are unrolled, with the filter in shared memory, channels contiguous. Long sums, over voxels,
+are loops that lanes, warps and CTAs share as in ``reduce``, without atomics.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ THREADS = WARPS * LANES
 def build(
     shape: DotShape | WindowShape | FilterGradientShape, arch: str, dump: str | None = None
 ) -> Any:
-    """The compiled kernel, a TVM-FFI function of flat tensors.
+    """Compile a kernel: return a TVM-FFI function of flat tensors.
 
-    ``f(a, b, out, integers, numbers, vectors, sources)``: the last three are what an epilogue
-    reads, tuples, or None for nothing. With a folder ``dump``, the function has ``__ptx__`` (str)
+    ``f(a, b, out, integers, numbers, vectors, sources)``: the last three are the operands of an
+    epilogue, tuples, or None for none. With a folder ``dump``, the function has ``__ptx__`` (str)
     and ``__cubin__`` (bytes).
     """
     types = shape.dtype, shape.dtype, shape.out_dtype
@@ -62,7 +62,7 @@ def build(
 
 
 class Dot(DepthwiseEntry):
-    """The kernel of a shape."""
+    """The kernel of a ``DotShape``."""
 
     def __init__(self, shape: DotShape) -> None:
         self.shape = shape
@@ -136,17 +136,17 @@ class Dot(DepthwiseEntry):
         acc = cute.make_rmem_tensor((shape.vector, shape.tile), self.accumulator)
         acc.fill(0.0)
         valid = self.valid_cells(walk, indices)
-        # A thread with nothing to do reads what there is.
+        # A thread without work reads existing elements.
         self.taps(walk, a, b, staged, select(there, lane, Int32(0)), at_row, valid, acc)
         self.write(walk, target, at_row, there, valid, acc, Reads.of(*reads))
 
     def place_in_filter(self, i: Any) -> tuple[Any, Any]:
-        """Term and channel of a linear index; terms run fastest, as in a filter's memory."""
+        """Return term and channel of a linear index; terms run fastest, as in a filter's memory."""
         element, term = divmod(i, Extent(self.terms))
         return term, element
 
     def filter_at(self, walk: Walk, b: Any, element: Any, term: Any) -> Any:
-        """One element of B."""
+        """Read one element of B."""
         indices: Values = []
         for extent in self.shape.sums[:-1]:
             term, index = divmod(term, Extent(extent))
@@ -169,7 +169,7 @@ class Dot(DepthwiseEntry):
         valid: list[Any],
         acc: Any,
     ) -> None:
-        """All products of a thread, one row of taps after the other."""
+        """Compute all products of a thread, one row of taps after the other."""
         depth, rest = self.shape.depth, self.shape.sums[1:]
         for number, reverse in enumerate(product(*(range(e) for e in reversed(rest)))):
             indices = [0, *reversed(reverse)] if walk.named.inner else []
@@ -185,7 +185,7 @@ class Dot(DepthwiseEntry):
             self.multiply(left, right, [None] * depth, acc)
 
     def staged_vector(self, staged: Any, lane: Any, term: int) -> list[Any]:
-        """A thread's vector of the filter at a tap."""
+        """Read a thread's vector of the filter at a tap."""
         vector = self.shape.vector
         layout = CHANNELS * vector * term
         pointer = staged.iterator + cute.assume(lane * vector + layout, divby=vector)
@@ -235,7 +235,7 @@ class Dot(DepthwiseEntry):
     def voxels(
         self, walk: Walk, a: Any, b: Any, at_row: Values, i: Any, valid: list[Any], acc: Any
     ) -> None:
-        """The products of one tile of the sum."""
+        """Compute the products of one tile of the sum."""
         depth = self.shape.depth
         indices = walk.indices(walk.named.inner, i)
         indices[0] = indices[0] * depth
@@ -250,7 +250,7 @@ class Dot(DepthwiseEntry):
     # -- both ------------------------------------------------------------------------------------
 
     def row(self, walk: Walk, linear: Any, other: Any) -> tuple[Values, Values]:
-        """The indices of a row's loops, the first of a tile's, and all forms there."""
+        """Return the indices of a row's loops, at the start of its tile, and all forms there."""
         if other is None:
             indices = walk.indices(walk.named.outer, linear)
         else:
@@ -260,9 +260,7 @@ class Dot(DepthwiseEntry):
         return indices, walk.outer_at(indices)
 
     def valid_cells(self, walk: Walk, indices: Values) -> list[Any]:
-        """Return, of the elements of a tile, whether they are in their loop; None where they always
-        are.
-        """
+        """Return for each element of a tile whether it is in its loop; None if it always is."""
         first = indices[self.shape.tiled]
         if not self.shape.ragged[0]:
             return [None] * self.shape.tile
@@ -280,7 +278,7 @@ class Dot(DepthwiseEntry):
         valid: list[Any],
         there: list[Any],
     ) -> dict[Any, list[Any]]:
-        """Return what a tile wants of an operand, by place: vectors of the accumulator's type."""
+        """Load a tile's elements of an operand, by place: vectors of the accumulator's type."""
         shape, loaded = self.shape, {}
         for place, sharers in shape.sharers[number].items():
             t, u = sharers[0]
@@ -308,7 +306,7 @@ class Dot(DepthwiseEntry):
         return result
 
     def any_of(self, valid: list[Any], there: list[Any], sharers: list[tuple[int, int]]) -> Any:
-        """Return whether any of the elements that share a place is one; None if one always is."""
+        """Return whether any element that shares a place is needed; None if one always is."""
         found: Any = None
         for t, u in sharers:
             conditions = [c for c in (valid[t], there[u]) if c is not None]
@@ -334,7 +332,7 @@ class Dot(DepthwiseEntry):
         self, walk: Walk, target: Any, at_row: Values, there: Any, valid: list[Any], acc: Any,
         reads: Reads,
     ) -> None:  # fmt: skip
-        """Write what of a thread's tile is ``there``, in D and in the loop."""
+        """Write the elements of a thread's tile that are ``there``, in D and in the loop."""
         valid = [there if condition is None else there & condition for condition in valid]
         steps = walk.further[8], walk.further[9]
         self.store(walk, target, reads, self.shape.tiled, at_row, valid, acc, steps)

@@ -1,4 +1,4 @@
-"""The host code that depthwise kernels share: what is launched gets flat memory and a nest."""
+"""Host code that depthwise kernels share: a launch takes flat memory and the nest's integers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..common.walk import bind
 
 
 class DepthwiseEntry:
-    """The base of kernels of a shape, which say how they are launched.
+    """Base of the kernels of a shape, which define ``start``.
 
     Their arguments are flat tensors, the integers of the shape's nest, and the numbers, vectors and
     sources that an epilogue reads: tuples, or None.
@@ -30,5 +30,5 @@ class DepthwiseEntry:
         self.start(pointers, args, (numbers, vectors, sources), stream)
 
     def start(self, pointers: AnyTuple, args: Arguments, reads: AnyTuple, stream: Any) -> None:
-        """Launch, in host code: ``pointers`` are those of A, B and D."""
+        """Launch; this is host code. ``pointers`` are those of A, B and D."""
         raise NotImplementedError

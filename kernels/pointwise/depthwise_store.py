@@ -1,8 +1,8 @@
 """Stores of a thread of a depthwise kernel: steps of an epilogue, conversion, stores.
 
-A thread has vectors of channels, each at another place of D. The numbers that there are for each
-column, which is a channel, are read once for all of them, but where the vectors are of several
-filters of the same channels: those are other columns.
+A thread has vectors of channels, each at another place of D. A column is a channel, and per-column
+operands are read once for all vectors, unless these belong to several filters of the same channels,
+which are different columns.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ COLUMN = 3  # the operand of a nest whose offset is the column of D
 
 @dataclass(frozen=True)
 class Reads:
-    """The memory that an epilogue reads besides D's columns: numbers, and pointers to tensors.
+    """The operands of an epilogue: numbers, and pointers to tensors.
 
-    ``vectors`` have a number for each column, or one for the row that there is; ``sources`` lie as
-    D does.
+    ``vectors`` have a number per column, or one for the only row; ``sources`` have D's layout.
     """
 
     numbers: tuple[Any, ...]
@@ -37,13 +36,13 @@ class Reads:
 
     @classmethod
     def of(cls, numbers: Any, vectors: Any, sources: Any) -> Reads:
-        """No empty tuple crosses the boundary of a kernel: it is None there."""
+        """Convert a kernel's arguments, where an empty tuple must be None."""
         return cls(numbers or (), vectors or (), sources or ())
 
 
 def epilogue_arguments(structure: str, vector: int) -> tuple[Any, Any, Any]:
-    """The numbers, vectors and sources of an epilogue, to compile with; ``vector`` elements of the
-    sources are aligned.
+    """Return placeholders of an epilogue's numbers, vectors and sources, to compile with; sources
+    are aligned to ``vector`` elements.
     """
     steps = Steps(structure)
 
@@ -62,7 +61,7 @@ def epilogue_arguments(structure: str, vector: int) -> tuple[Any, Any, Any]:
 class Store:
     """Steps, conversion and stores of a thread's ``tile`` vectors along a loop.
 
-    ``stored`` says that vectors lie together in D.
+    ``stored`` means that a vector is contiguous in D.
     """
 
     def __init__(
@@ -77,8 +76,8 @@ class Store:
         self, walk: Any, target: Any, reads: Any, tiled: Any, at_row: Any, valid: Any, acc: Any,
         steps: Any,
     ) -> None:  # fmt: skip
-        """Write vector ``t`` of ``acc`` where ``valid[t]`` and D has it; ``at_row`` are all forms
-        at the first. ``steps`` are those of D and of columns between the elements of a vector.
+        """Write vector ``t`` of ``acc`` if ``valid[t]`` and it is in D's bounds. ``at_row`` has all
+        forms at the first vector; ``steps`` are those of D and of columns from element to element.
         """
         shared = self._shared(walk, tiled)
         of_columns = self._of_columns(walk, reads, at_row, steps[1]) if const_expr(shared) else None
@@ -89,7 +88,7 @@ class Store:
                 self._one(walk, target, reads, values, of_columns, acc, t, steps)
 
     def _shared(self, walk: Walk, tiled: int) -> bool:
-        """Return whether vectors along a loop have the same columns: its step among them is 0."""
+        """Return whether vectors along a loop share their columns: the loop's column step is 0."""
         return not self.steps or walk.named.memories[COLUMN].outer[tiled] == 0
 
     def _one(
@@ -122,7 +121,7 @@ class Store:
             to[0] = result[j]
 
     def _of_columns(self, walk: Walk, reads: Reads, at_row: Values, step: Any) -> Places:
-        """Return what steps read of a thread's columns, and of the one row."""
+        """Return the per-column and per-row operands of a thread's columns."""
         steps = self.steps
         first = Int64(at_row[walk.memory[COLUMN]]) if steps else None
         held = []
@@ -147,7 +146,7 @@ class Store:
         return values.load()
 
     def _of_d(self, walk: Walk, reads: Reads, values: Values, step: Any) -> Callable[[int], Any]:
-        """Return what tensors like D have at a place of D."""
+        """Return a function that reads the sources at a place of D."""
 
         def source(number: int) -> Any:
             base, vector = reads.sources[number], self.vector

@@ -3,10 +3,10 @@
 A thread keeps the sums of a row of taps for a vector of channels:
 
     for run of outputs along W: masks of its places
-        for row of outputs, of those of its slice: load the run of A and the places of B -> multiply
-    add up the slices of a CTA in shared memory, in their order; store to D, or to a piece
+        for row of outputs in its slice: load the run of A and the places of B -> multiply
+    add up the slices of a CTA in shared memory, in order; store to D, or to a piece
 
-No atomics: results are the same in every run.
+Nothing is atomic: results are the same in every run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .depthwise_store import Reads, Store
 
 
 class FilterGradientKernel(DepthwiseEntry):
-    """The kernel of a shape."""
+    """The kernel of a ``FilterGradientShape``."""
 
     def __init__(self, shape: FilterGradientShape) -> None:
         self.shape = shape
@@ -53,7 +53,7 @@ class FilterGradientKernel(DepthwiseEntry):
         )
 
     def rows(self, walk: Walk, kind: Any) -> Any:
-        """Return how many rows of outputs there are."""
+        """Return the number of rows of outputs."""
         rows = kind(1)
         for name in walk.named.inner[1:]:
             rows = rows * kind(walk.args.values[name])
@@ -122,7 +122,7 @@ class FilterGradientKernel(DepthwiseEntry):
     def walk_run(
         self, walk: Any, a: Any, b: Any, at_row: Any, valid: Any, run: Any, rows: Any, acc: Any
     ) -> None:
-        """The products of a run of outputs, in all rows of a thread."""
+        """Add the products of a run of outputs, in all rows of a thread."""
         first = run * self.shape.run
         start = walk.moved(at_row, [first, *[0] * (len(walk.named.inner) - 1)])
         there = [first + q < Int32(walk.further[9]) for q in range(self.shape.run)]
@@ -133,13 +133,13 @@ class FilterGradientKernel(DepthwiseEntry):
             self.products(walk, (a, b), start, row, there, (of_a, of_b), acc)
 
     def masks_of_a(self, there: list[Any]) -> list[Any]:
-        """Bits of the outputs of a run that exist."""
+        """Return the mask of the outputs of a run that exist."""
         return masks(there if self.shape.ragged[1] else [Boolean(True)] * len(there))
 
     def masks_of_b(
         self, walk: Walk, start: Values, valid: list[Any], there: list[Any]
     ) -> list[Any]:
-        """Bits of the places that are inside the bounds that they move along, and are wanted."""
+        """Return the mask of places that are needed and inside the bounds that they move along."""
         shape, found = self.shape, []
         of_taps, of_outputs = shape.ragged
         for _, wanted in shape.places:
@@ -157,7 +157,7 @@ class FilterGradientKernel(DepthwiseEntry):
         self, walk: Walk, pointers: tuple[Any, Any], start: Values, row: Any, there: list[Any],
         words: tuple[list[Any], list[Any]], acc: Any,
     ) -> None:  # fmt: skip
-        """All products of a run in a row; ``words`` are the masks of A and of B."""
+        """Add all products of a run in a row; ``words`` are the masks of A and of B."""
         shape, vector = self.shape, self.shape.vector
         of_a, of_b = words
         values = walk.moved(start, [0, *walk.indices(walk.named.inner[1:], row)])

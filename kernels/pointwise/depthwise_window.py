@@ -1,14 +1,14 @@
 """Depthwise sums over taps as a sliding window in registers, see ``window_schedule``.
 
-A thread computes ``tile`` outputs along W of a vector of channels. For a row of taps it loads the
-places of A that these outputs want, each once and under a bit of a mask, and the row of the filter
-from shared memory, where it lies as the accumulator's type:
+A thread computes ``tile`` outputs along W for a vector of channels. For a row of taps it loads the
+places of A that these outputs need, each once and under a bit of a mask, and the row of the filter
+from shared memory, where it has the accumulator's type:
 
     copy the filter of the CTA's channels to shared memory, barrier
     for turn: for row of taps: load places -> load the row -> convert and multiply; epilogue, store
 
-Nothing is shared between threads but the filter, so that one barrier is enough. Neighbouring rows
-of outputs are threads of one CTA, which find the rows of A that they share in L1.
+Threads share nothing but the filter, so one barrier is enough. Neighbouring rows of outputs belong
+to threads of one CTA, which find the rows of A that they share in L1.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .depthwise_store import Reads, Store
 
 
 class Window(DepthwiseEntry):
-    """The kernel of a shape."""
+    """The kernel of a ``WindowShape``."""
 
     def __init__(self, shape: WindowShape) -> None:
         self.shape = shape
         self.dtype, self.accumulator = TYPES[shape.dtype], TYPES[shape.accumulator]
         self.terms = prod(shape.sums)
-        self.aligned = min(shape.vector, 128 // self.accumulator.width)  # the filter in elements
+        self.aligned = min(shape.vector, 128 // self.accumulator.width)  # of the filter
         self.store = Store(
             shape.epilogue, shape.out_dtype, shape.accumulator, shape.vector, shape.stored
         )
@@ -94,7 +94,7 @@ class Window(DepthwiseEntry):
 
     @cute.jit
     def stage(self, walk: Any, b: Any, staged: Any, first: Any, channels: Any, tid: Any) -> None:
-        """Copy the filter of some vectors of channels; a thread stays at a tap where it can."""
+        """Copy the filter of some vectors of channels; where it can, a thread stays at one tap."""
         vector = const_expr(self.shape.vector)
         beside = const_expr(min(self.terms, CTA))
         groups = const_expr(CTA // beside)
@@ -106,17 +106,17 @@ class Window(DepthwiseEntry):
                 self.copy(walk, staged, start, element, term)
 
     def tap_of(self, walk: Walk, b: Any, term: Any, element: Any) -> Any:
-        """Where the filter has a tap of a channel."""
+        """Return a pointer to a tap of the filter for a channel."""
         values = walk.moved(walk.outer_at([Int32(0) for _ in walk.named.outer]), self.taps_at(term))
         return walk.pointer(b, values, 1, None) + Int64(element) * walk.further[5]
 
     def copy(self, walk: Walk, staged: Any, start: Any, element: Any, term: Any) -> None:
-        """One channel of a tap to shared memory."""
+        """Copy one channel of a tap to shared memory."""
         pointer = start + Int64(element) * walk.further[5]
         staged[element, term] = self.accumulator(read(pointer, self.dtype, 1)[0])
 
     def taps_at(self, term: Any) -> Values:
-        """The indices of the sum's loops at a linear index."""
+        """Return the indices of the sum's loops for a linear index."""
         indices: Values = []
         for extent in self.shape.sums[:-1]:
             term, index = divmod(term, Extent(extent))
@@ -127,7 +127,7 @@ class Window(DepthwiseEntry):
     def block(
         self, walk: Any, a: Any, weights: Any, target: Any, reads: Any, channel: Any, other: Any
     ) -> None:
-        """The outputs of a thread."""
+        """Compute and store the outputs of a thread."""
         shape = self.shape
         indices = [channel, *walk.indices(walk.named.outer[1:], other)]
         first = indices[shape.tiled] * shape.tile
@@ -149,7 +149,7 @@ class Window(DepthwiseEntry):
         self.store(walk, target, reads, shape.tiled, at_row, valid, acc, (step, column))
 
     def masks(self, walk: Walk, at_row: Values, valid: list[Any]) -> list[Any]:
-        """Bits of the places that are inside the bounds that they move along, and are wanted."""
+        """Return the mask of places that are needed and inside the bounds that they move along."""
         moving = self.shape.moving
         found = []
         for _, wanted in self.shape.places:
@@ -162,7 +162,7 @@ class Window(DepthwiseEntry):
         return masks(found)
 
     def filter_at(self, weights: Any, u: int) -> list[Any]:
-        """A thread's channels of a tap of the row."""
+        """Read a thread's channels of a tap of the row."""
         values = read(weights + u * self.shape.pitch, self.accumulator, self.shape.vector)
         return [values[j] for j in range(self.shape.vector)]
 
@@ -170,7 +170,7 @@ class Window(DepthwiseEntry):
         self, walk: Walk, a: Any, weights: Any, at_row: Values, words: list[Any], taps: Values,
         number: Any, acc: Any,
     ) -> None:  # fmt: skip
-        """All products of a row of taps, in chunks of it."""
+        """Add all products of a row of taps, in chunks of the row."""
         shape, vector = self.shape, self.shape.vector
         values = walk.moved(at_row, [0, *taps])
         still = [i for i in range(len(values)) if i not in shape.moving]

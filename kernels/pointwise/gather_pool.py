@@ -1,10 +1,10 @@
 """Rows read through an index and reduced: ``out[r, c] = op_j a[index[r, j], c] * b[...]``.
 
-What reads rows of features and is no matrix product: pooling over a kernel map, the gradients of
-pooling, depthwise convolutions of point clouds and their gradients, and reductions over the rows of
-an image. Memory is all there is to save: a thread has a vector of channels of one row of the
-result, threads side by side have the vectors of a row, and several loads are in flight while the
-rows to read next are looked up. There are no atomics: results are the same in every run.
+For operations that read rows of features and are no matrix product: pooling over a kernel map, the
+gradients of pooling, depthwise convolutions of point clouds and their gradients, and reductions
+over the rows of an image. They are bound by memory: a thread has a vector of channels of one row of
+the result, adjacent threads have the vectors of a row, and several loads are in flight while the
+next row numbers are looked up. Nothing is atomic: results are the same in every run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..common.walk import TYPES, read, select
 from ..compile.store import load
 
 THREADS = 256  # of a CTA
-FLIGHT = 4  # rows that a thread reads before it waits for one
+FLIGHT = 4  # rows that a thread has in flight
 BYTES = 16  # of a vector of A
 
 
@@ -30,22 +30,22 @@ class GatherShape:
     """The structure that a kernel is compiled for.
 
     Args:
-        dtype: of A and B, a name such as "float16"; sums are in fp32, of float64 in fp64.
+        dtype: of A and B, a name such as "float16"; sums are in fp32, for float64 in fp64.
         out_dtype: of the result.
         op: "sum", "max" or "min".
-        source: where a row's rows of A are: in a "table", int32 (rows, taps), -1 for none; in a
-            "list", int32, of which row r has those from ``bounds[r, 0]`` to ``bounds[r, 1]``;
-            "runs" are such lists, of the rows 0, 1, 2, ... themselves.
-        factor: what B is: "" for none; "taps", a row for each tap; "rows", read through a table of
+        source: which rows of A a row reads: those of a "table", int32 (rows, taps), -1 for none;
+            those of a "list", int32, from ``bounds[r, 0]`` to ``bounds[r, 1]`` for row r; "runs"
+            are such lists of the rows 0, 1, 2, ... themselves.
+        factor: the kind of B: "" for none; "taps", a row per tap; "rows", read through a table of
             its own.
-        mean: what a sum is divided by: "" nothing, "there" how many rows were read, "constant" a
-            number.
-        winners: the type of the numbers of the taps that win, of a maximum or a minimum, which
-            are then written; of lists, of the rows.
-        chosen: the type of such numbers that say which tap a row of A was taken from: it is read
-            at that tap alone.
+        mean: the divisor of a sum: "" for none, "there" for the number of rows read, "constant"
+            for a given number.
+        winners: the type of the winning taps of a maximum or minimum, which are then written; for
+            lists, of the winning rows.
+        chosen: the type of such tap numbers, which say from which tap a row of A was taken: it is
+            read at that tap alone.
         vector: channels of a thread.
-        shared: whether the channels of a vector have one channel of A, of B, in common.
+        shared: whether the channels of a vector share one channel of A, of B.
     """
 
     dtype: str
@@ -61,24 +61,24 @@ class GatherShape:
 
 
 def load_gather(shape: GatherShape, arch: str) -> Callable[..., None]:
-    """The kernel of a shape: from memory, from disk, or compiled now; no GPU is needed.
+    """Load the kernel of a shape: from memory, from disk, or compiled now; no GPU is needed.
 
-    It is called as ``build`` says, and launches on torch's current stream.
+    Call it as ``build`` says; it launches on torch's current stream.
     """
     return load(("gather", shape, arch), partial(build, shape, arch), writes=(6, 7))
 
 
 def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function.
+    """Compile a kernel: return a TVM-FFI function.
 
-    ``f(a, index, bounds, b, index_b, chosen, out, winners, integers)``; what a kernel does not have
-    is None. ``a``, ``b``, ``chosen``, ``out`` and ``winners`` are (rows, channels) of any row
-    stride, channels side by side, aligned to a vector (at most 16 bytes); ``index``, ``index_b``
-    and ``bounds``, int64, are of any strides, an index of one mode for lists. All have at least one
+    ``f(a, index, bounds, b, index_b, chosen, out, winners, integers)``; unused arguments are None.
+    ``a``, ``b``, ``chosen``, ``out`` and ``winners`` are (rows, channels) of any row stride, with
+    contiguous channels, aligned to a vector (at most 16 bytes); ``index``, ``index_b`` and
+    ``bounds``, int64, have any strides, and an index of lists has one mode. All have at least one
     element.
-    ``integers`` are how many vectors of a row a CTA has, ``min(channels // vector, THREADS)``; into
-    how many rows of the result a list is cut; the divisor of a constant mean; and how many channels
-    of the result a channel of A, and one of B, is read for. With a folder ``dump``, the function
+    ``integers`` are the vectors of a row that a CTA has, ``min(channels // vector, THREADS)``; the
+    number of rows of the result into which a list is cut; the divisor of a constant mean; and how
+    many channels of the result share a channel of A, and of B. With a folder ``dump``, the function
     has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     of_a, of_b = (1 if shared else shape.vector for shared in shape.shared)
@@ -100,7 +100,7 @@ def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
 
 
 class Reads(NamedTuple):
-    """A row of a thread: the operands, where its rows of them are, and the end of its taps."""
+    """The reads of a thread's row: operands, their indices, and the end of the row's taps."""
 
     operands: Any
     indices: Any
@@ -111,7 +111,7 @@ class Reads(NamedTuple):
 
 
 class GatherReduce:
-    """The kernel of a shape."""
+    """The kernel of a ``GatherShape``."""
 
     def __init__(self, shape: GatherShape) -> None:
         self.shape = shape
@@ -171,7 +171,7 @@ class GatherReduce:
             self.row(operands, indices, results, row, channel, begin, end, integers)
 
     def run(self, index: Any, bounds: Any, row: Any, parts: Any) -> tuple[Any, Any]:
-        """From where to where a row's taps, or its part of a list, go."""
+        """Return the first and the end of a row's taps, or of its part of a list."""
         if self.shape.source == "table":
             return Int32(0), Int32(index.shape[1])
         segment = Int32(Uint32(row) // Uint32(parts))
@@ -179,7 +179,7 @@ class GatherReduce:
         at, step = (Int64(stride) for stride in bounds.stride)
         pointer = bounds.iterator + segment * at
         first, last = (read(pointer + i * step, Int64, 1)[0] for i in (0, 1))
-        share = (last - first + parts - 1) // Int64(parts)  # so that the last parts may be empty
+        share = (last - first + parts - 1) // Int64(parts)  # last parts may be empty
         begin, end = (cutlass.min(first + (part + i) * share, last) for i in (0, 1))
         return Int32(begin), Int32(end)
 
@@ -210,7 +210,7 @@ class GatherReduce:
         self.store(results, row, channel, acc, winner)
 
     def step(self, reads: Reads, first: Any, at: Any, acc: Any, winner: Any) -> Any:
-        """``FLIGHT`` more taps; how many of them there are. ``at`` moves on to the next."""
+        """Reduce ``FLIGHT`` more taps, and count them; ``at`` moves on to the next taps."""
         operands, indices, row, channel, end, integers = reads
         taken = [(at[u, 0], at[u, 1]) for u in range(FLIGHT)]
         taps = [first + u for u in range(FLIGHT)]
@@ -218,7 +218,7 @@ class GatherReduce:
             self.read_tap(operands, rows, channel, tap, integers)
             for rows, tap in zip(taken, taps, strict=True)
         ]
-        self.look_up(indices, row, first + FLIGHT, end, at)  # while the rows are on their way
+        self.look_up(indices, row, first + FLIGHT, end, at)  # while the rows are in flight
         count = Int32(0)
         for rows, tap, values in zip(taken, taps, vectors, strict=True):
             there = self.is_there(rows)
@@ -228,7 +228,7 @@ class GatherReduce:
         return count
 
     def look_up(self, indices: Any, row: Any, first: Any, end: Any, at: Any) -> None:
-        """Which rows the next taps read, -1 for none, and past the last tap."""
+        """Look up the rows that the next taps read; -1 for none, and past the last tap."""
         for u in range(FLIGHT):
             j = first + u
             for i, index in enumerate(indices):
@@ -250,7 +250,7 @@ class GatherReduce:
     def read_tap(
         self, operands: Any, taken: tuple[Any, Any], channel: Any, tap: Any, integers: Any
     ) -> list[Any]:
-        """A vector of products of one tap; where there is none, of what memory begins with."""
+        """Return a vector of products of one tap; if there is none, of the first rows in memory."""
         shape, there = self.shape, self.is_there(taken)
         a, b, chosen = operands
         values = self.vector(a, 0, select(there, taken[0], Int32(0)), channel, integers)
@@ -269,7 +269,7 @@ class GatherReduce:
         return values
 
     def vector(self, tensor: Any, operand: int, at: Any, channel: Any, integers: Any) -> list[Any]:
-        """A thread's channels of a row of A or B, in the accumulator's type."""
+        """Read a thread's channels of a row of A or B, in the accumulator's type."""
         count = self.shape.vector
         if self.shape.shared[operand]:
             own = Int32(Uint32(channel) // Uint32(integers[3 + operand]))
@@ -283,14 +283,14 @@ class GatherReduce:
         return tensor.iterator + (cute.assume(offset, divby=vector) if vector > 1 else offset)
 
     def combine(self, acc: Any, winner: Any, there: Any, number: Any, values: list[Any]) -> None:
-        """One more tap. NaN wins; of equals, the first."""
+        """Reduce one more tap. NaN wins; among equals, the first wins."""
         for i, value in enumerate(values):
             if self.shape.op == "sum":
                 acc[i] = select(there, acc[i] + value, acc[i])
                 continue
             better = value > acc[i] if self.shape.op == "max" else value < acc[i]
             if self.shape.winners:
-                # The first, whatever it is: -inf is no better than what a maximum bounds with.
+                # The first always wins: -inf does not exceed the initial value of a maximum.
                 better = better | ((value != value) & (acc[i] == acc[i])) | (winner[i] < 0)
                 winner[i] = select(there & Boolean(better), Int32(number), winner[i])
             else:
@@ -298,7 +298,7 @@ class GatherReduce:
             acc[i] = select(there & Boolean(better), value, acc[i])
 
     def finish(self, acc: Any, count: Any, divisor: Any) -> None:
-        """Sums become means; what nothing was read for is 0."""
+        """Turn sums into means; the result is 0 if nothing was read."""
         for i in range(self.shape.vector):
             value = acc[i]
             if self.shape.mean:
@@ -322,7 +322,7 @@ class GatherReduce:
 
 
 def _matrix(dtype: str, vector: int) -> Any:
-    """(rows, channels), of which rows start at multiples of a vector."""
+    """Return a placeholder of (rows, channels) whose rows start at multiples of a vector."""
     element = TYPES[dtype]
     align = min(BYTES, vector * element.width // 8)
     shape, stride = (cute.sym_int(), cute.sym_int()), (cute.sym_int64(), 1)

@@ -1,10 +1,10 @@
 """Group norms of images, channels last, and the activation after them: three kernels forward, four
 backward. An instance norm has groups of one channel.
 
-A row is a voxel of an image (P, C), of which there are N side by side; a group is ``width``
-neighbouring channels. Statistics are over the rows and channels of a group of an image. CTAs leave
-what they find of their part of the rows, as those of ``row_norm.py`` do, and a CTA of each group
-merges it before the next pass: no operation is atomic, and results are the same in every run.
+A row is a voxel of an image (P, C), and N images lie one behind the other; a group is ``width``
+adjacent channels. Statistics are over the rows and channels of a group of an image. CTAs write the
+results of their part of the rows, like those of ``row_norm.py``, and one CTA per group merges them
+before the next pass: nothing is atomic, and results are the same in every run.
 
 ::
 
@@ -16,8 +16,8 @@ merges it before the next pass: no operation is atomic, and results are the same
     GroupGradient    dx = inverse * (w * g - mean(w * g) - x^ * mean(w * g * x^))
     MergeColumns     parts of all images -> db, dw
 
-What an activation passes on is computed from x again: nothing but x and the statistics is kept.
-Sums are in fp32, and results rounded once.
+The backward pass recomputes the activation's input from x: only x and the statistics are kept.
+Sums are in fp32, and results are rounded once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _math: Any = cute.math
 
 
 class OfGroups(OfRows):
-    """A kernel of parts that applies what is known of groups.
+    """Base of kernels of parts that use the statistics of groups.
 
     Integers: those of images, the width of a group, and the bits of a slope.
     """
@@ -56,18 +56,18 @@ class OfGroups(OfRows):
     more = 2
 
     def of_results(self) -> tuple[str, int]:
-        """A tensor of results, or of their gradients, as an address has it."""
+        """Return the type and alignment of results, or of their gradients."""
         dtype = self.shape.stored or self.shape.dtype
         return dtype, min(16, self.vector * TYPES[dtype].width // 8)
 
     def groups_of(self, place: Place, integers: Any) -> list[Any]:
-        """The number of the group of each of a thread's channels, through all images."""
+        """Return the group number, through all images, of each of a thread's channels."""
         columns, width = Int32(integers[1]), Int32(integers[6])
         start = place.image * (columns // width)
         return [start + (Int32(place.column) + j) // width for j in range(self.vector)]
 
     def affine(self, weight: Any, bias: Any, place: Place) -> tuple[list[Any], list[Any]]:
-        """Weight and bias of a thread's channels."""
+        """Read weight and bias of a thread's channels."""
         if not self.shape.parameters:
             return [Float32(1.0)] * self.vector, [Float32(0.0)] * self.vector
         scale, offset = (
@@ -78,7 +78,7 @@ class OfGroups(OfRows):
 
 
 class NormaliseGroups(OfGroups):
-    """Images after the norm and the activation.
+    """Apply the norm and the activation to images.
 
     Tensors: images, the statistics of groups (N G, 2), weight, bias, and the result.
     """
@@ -99,7 +99,7 @@ class NormaliseGroups(OfGroups):
             self.rows_of(x, out, place, turn, columns, (mean, scale, offset, slope))
 
     def rows_of(self, x: Any, out: Any, place: Place, turn: Any, columns: Any, held: Any) -> None:
-        """The results of a turn."""
+        """Write the results of a turn."""
         (mean, scale, offset, slope), kind = held, self.shape.activation
         rows = self.rows(place, turn, None)
         values = [self.read(x, place, row, columns) for row, *_ in rows]
@@ -112,7 +112,7 @@ class NormaliseGroups(OfGroups):
 
 
 class GroupSums(OfGroups):
-    """Sums of the gradient and of it times what was normalised, of the rows of a part.
+    """Sum the gradient, and its product with the normalised value, over the rows of a part.
 
     Tensors: images, the gradient of the result, the statistics of groups, weight, bias, and the
     sums (parts, 2, C).
@@ -137,7 +137,7 @@ class GroupSums(OfGroups):
         self.leave_sums(held, found, place, columns)
 
     def known(self, statistics: Any, weight: Any, bias: Any, place: Place, integers: Any) -> Any:
-        """Mean, inverse deviation, weight and bias of a thread's channels, and the slope."""
+        """Read mean, inverse deviation, weight and bias of a thread's channels, and the slope."""
         groups = self.groups_of(place, integers)
         mean, inverse = ([at(statistics, 2 * g + k) for g in groups] for k in range(2))
         return mean, inverse, *self.affine(weight, bias, place), as_float(integers[7])
@@ -145,7 +145,7 @@ class GroupSums(OfGroups):
     def gradients(
         self, x: Any, grad: Any, place: Any, turn: Any, columns: Any, known: Any
     ) -> list[tuple[Any, Any, Any, Any]]:
-        """The gradient in front of the activation, what was normalised, and the row."""
+        """Return the gradients of activation inputs, normalised values, and rows of a turn."""
         mean, inverse, scale, offset, slope = known
         rows = self.rows(place, turn, None)
         values, grads = (
@@ -163,7 +163,7 @@ class GroupSums(OfGroups):
 
 
 class GroupGradient(GroupSums):
-    """The gradient of images.
+    """Compute the gradient of images.
 
     Tensors: images, the gradient of the result, the statistics of groups, weight, bias, the means
     of groups (N G, 2), and the gradient.
@@ -186,7 +186,7 @@ class GroupGradient(GroupSums):
         self, x: Any, grad: Any, dx: Any, place: Place, turn: Any, columns: Any, known: Any,
         means: Any,
     ) -> None:  # fmt: skip
-        """The gradients of a turn."""
+        """Write the gradients of a turn."""
         (_, inverse, scale, *_), (level, slant) = known, means
         for own, normal, row, inside in self.gradients(x, grad, place, turn, columns, known):
             result = [
@@ -197,7 +197,7 @@ class GroupGradient(GroupSums):
 
 
 class OfEachGroup(OfRows):
-    """A kernel with a CTA to a group of an image, which merges what parts left of its channels.
+    """Base of kernels with one CTA per group of an image, which merges the parts of its channels.
 
     Integers: those of images, and the width of a group.
     """
@@ -214,7 +214,7 @@ class OfEachGroup(OfRows):
         )
 
     def place(self, integers: Any) -> Any:
-        """A thread, its group through all images, the first of its channels, its first part."""
+        """Return the thread, its group through all images, and its first channel and part."""
         tid, _, _ = cute.arch.thread_idx()
         group, _, _ = cute.arch.block_idx()
         of_image = Int32(integers[1]) // Int32(integers[6])
@@ -222,18 +222,18 @@ class OfEachGroup(OfRows):
         return tid, group, channel, group // of_image * Int32(integers[4])
 
     def turns_of(self, tid: Any, integers: Any) -> Any:
-        """The number of pairs of a part and a channel that a thread has."""
+        """Return the number of (part, channel) pairs that a thread has."""
         return (Int32(integers[4]) * Int32(integers[6]) - tid + THREADS - 1) // THREADS
 
     def pair(self, turn: Any, place: Any, integers: Any) -> tuple[Any, Any]:
-        """The part and the channel of a turn."""
+        """Return the part and the channel of a turn."""
         tid, _, channel, part = place
         number, width = turn * THREADS + tid, Int32(integers[6])
         return Int64(part + number // width), channel + number % width
 
 
 class MergeGroups(OfEachGroup):
-    """The mean and the inverse deviation of each group.
+    """Merge the mean and the inverse deviation of each group.
 
     Tensors: moments of parts (parts, 2 C + 1), and the statistics (N G, 2). The last integer is the
     bits of eps.
@@ -261,7 +261,7 @@ class MergeGroups(OfEachGroup):
 
     @cute.jit
     def merged(self, moments: Any, place: Constexpr, integers: Any) -> Any:
-        """The moments of the pairs of a thread."""
+        """Merge the moments of a thread's pairs."""
         merged = Float32(0.0), Float32(0.0), Float32(0.0)
         columns = integers[1]
         for turn in range(self.turns_of(place[0], integers)):
@@ -276,7 +276,7 @@ class MergeGroups(OfEachGroup):
 
 
 class MergeGroupSums(OfEachGroup):
-    """The means that the gradient of a group's rows takes off.
+    """Merge the means that the gradient of a group subtracts.
 
     Tensors: sums of parts (parts, 2, C), weight, and the means (N G, 2).
     """
@@ -302,7 +302,7 @@ class MergeGroupSums(OfEachGroup):
 
     @cute.jit
     def merged(self, found: Any, weight: Any, place: Constexpr, integers: Any) -> Any:
-        """The sums of the pairs of a thread, each times the weight of its channel."""
+        """Add up the sums of a thread's pairs, each times its channel's weight."""
         grads, products = Float32(0.0), Float32(0.0)
         columns = integers[1]
         for turn in range(self.turns_of(place[0], integers)):
@@ -314,14 +314,14 @@ class MergeGroupSums(OfEachGroup):
         return grads, products
 
 
-_IMAGES = tuple(range(6))  # the integers of an image's schedule, and how many images there are
+_IMAGES = tuple(range(6))  # the integers of an image's schedule, and the number of images
 
 
 def forward(shape: NormShape) -> Chain:
-    """The launches forward.
+    """Return the launches of the forward pass.
 
     Tensors: images, moments of parts, statistics of groups, weight, bias, the result, and one that
-    nobody reads. Integers: those of ``OfGroups``, and the bits of eps.
+    no kernel reads. Integers: those of ``OfGroups``, and the bits of eps.
     """
     return Chain(
         (
@@ -333,7 +333,7 @@ def forward(shape: NormShape) -> Chain:
 
 
 def backward(shape: NormShape) -> Chain:
-    """The launches backward.
+    """Return the launches of the backward pass.
 
     Tensors: images, the gradient of the result, statistics of groups, weight, bias, sums of parts,
     means of groups, the gradient of images, and that of bias and weight, float32 (2, C). Integers:

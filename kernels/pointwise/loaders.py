@@ -1,5 +1,5 @@
-"""Kernels of dense layers beside the template, by what they are for: from memory, from a pack, from
-disk, or compiled now. Only compiling them imports the CuTe DSL.
+"""Loaders of kernels of dense layers beside the template: from memory, from a pack, from disk, or
+compiled now. Only compiling imports the CuTe DSL.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..compile.store import load
 
 @dataclass(frozen=True)
 class DotKernels:
-    """The kernels of a view with their integers, called with flat tensors of the memories.
+    """The kernels of a view and their integers, called with flat tensors of the memories.
 
-    ``workspace`` elements of ``accumulator``, a name of a type, are wanted where it is not 0.
+    If ``workspace`` is not 0, calls need that many elements of ``accumulator``, a type's name.
     """
 
     launches: tuple[tuple[Callable[..., None], tuple[int, ...]], ...]
@@ -42,12 +42,12 @@ class DotKernels:
 
 
 def load_dot(plan: DotSchedule, arch: str) -> DotKernels:
-    """The kernels that :func:`~layoutconv.planning.depthwise_schedule.schedule_dot` planned: from
-    memory, from disk, or compiled now.
+    """Load the kernels that :func:`~layoutconv.planning.depthwise_schedule.schedule_dot` planned:
+    from memory, from disk, or compiled now.
 
-    The kernels take the memory that the tensors span as flat tensors: ``x.as_strided((span,),
-    (1,))``, at least one element each. Results are the same in every run. What is outside the
-    bounds of D is not written. No GPU is needed.
+    The kernels take the memory that each tensor spans as a flat tensor: ``x.as_strided((span,),
+    (1,))``, at least one element. Results are the same in every run. Nothing outside the bounds of
+    D is written. No GPU is needed.
     """
     shape = plan.products.shape
     kernel = load(("dot", shape, arch), partial(_build_dot, shape, arch), writes=(2,))
@@ -66,17 +66,17 @@ def load_reduction(
     neutral: float,
     arch: str,
 ) -> Callable[..., None]:
-    """A kernel ``f(source, target, integers)``: from memory, from disk, or compiled now.
+    """Load a kernel ``f(source, target, integers)``: from memory, from disk, or compiled now.
 
-    ``operation`` is a name in ``OPERATIONS`` or a function of two values; ``name`` tells functions
-    apart. No GPU is needed. The launch goes to torch's current stream.
+    ``operation`` is a name in ``OPERATIONS`` or a function of two values, which ``name``
+    identifies. No GPU is needed. The launch goes to torch's current stream.
     """
     compile = partial(_build_reduction, shape, operation, neutral, arch)
     return load(("reduce", shape, name, neutral, arch), compile, writes=(1,))
 
 
 def packing_vector(width: int, itemsize: int) -> int:
-    """Elements that a thread writes at once: 16 bytes, or what divides a position.
+    """Return the elements that a thread writes at once: 16 bytes, or less to divide a position.
 
     >>> packing_vector(4, 2), packing_vector(24, 2), packing_vector(3, 2)
     (4, 8, 1)
@@ -85,23 +85,23 @@ def packing_vector(width: int, itemsize: int) -> int:
 
 
 def load_packing(itemsize: int, vector: int, arch: str) -> Callable[..., None]:
-    """The kernel for elements of a size: from memory, from disk, or compiled now, without a GPU.
+    """Load the kernel of an element size: from memory, from disk, or compiled now, without a GPU.
 
-    It is called as ``build`` says, and launches on torch's current stream.
+    Call it as ``build`` says; it launches on torch's current stream.
     """
     of = itemsize, vector, arch
     return load(("pack lines", *of), partial(_build_packing, *of), writes=(1,))
 
 
 def load_voxel_rows(arch: str) -> Callable[..., None]:
-    """The kernel that makes rows over voxels: from memory, from disk, or compiled now.
+    """Load the kernel that makes rows over voxels: from memory, from disk, or compiled now.
 
-    It is called as ``build`` says, and launches on torch's current stream. No GPU is needed.
+    Call it as ``build`` says; it launches on torch's current stream. No GPU is needed.
     """
     return load(("voxel rows", arch), partial(_build_voxel_rows, arch), writes=(1,))
 
 
-# -- compilations, which import the DSL; another process can be sent them -------------------------
+# -- compilations, which import the DSL; they can be sent to another process ----------------------
 
 
 def _build_dot(shape: Any, arch: str) -> Any:

@@ -1,5 +1,5 @@
-"""Parts of batch norms and of sums of columns: what CTAs left of their rows, merged by those of
-the next kernel.
+"""Parts of batch norms and of column sums: the next kernel merges the results that the CTAs of one
+wrote for their rows.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from ..common.dsl import Constexpr, Float32, Int32, Int64, cute
 from ..common.walk import at, select
 from .row_parts import THREADS, OfRows, Place, merge_moments, merge_sums, of_moments
 
-# Parts that a thread asks for before it waits for one, as each comes from L2: of 64 columns a
-# thread has 32, which one after the other take longer than the rows of a part.
+# Parts that a thread has in flight, as each comes from L2: with 64 columns a thread has 32 parts,
+# which one after the other take longer than the rows of a part.
 PARTS_AT_ONCE = 8
 
 
 class OfParts(OfRows):
-    """A kernel that begins by merging what parts left of its columns.
+    """A kernel that begins by merging the parts' results of its columns.
 
     Attributes:
-        count: the sums that a part has of each column, where it has sums.
+        count: how many sums a part has per column, if it has sums.
     """
 
     count = 2
 
     @property
     def reads_ranks(self) -> bool:
-        """Return whether parts are what ranks told."""
+        """Return whether parts are the messages of ranks."""
         return False
 
     def moments_of(
         self, moments: Any, place: Place, columns: Any, parts: Any, eps: Any
     ) -> tuple[Any, Any]:
-        """The moments of a thread's single column, and the arrays in shared memory that they were
-        merged in.
+        """Return the moments of a thread's single column, and the shared-memory arrays that merged
+        them.
         """
         of_threads = self.merged_moments(moments, place, columns, parts, eps)
         arrays = self.among_threads(of_threads, merge_moments, place)
         return tuple(array[0, place.tid] for array in arrays), arrays
 
     def sums_of(self, sums: Any, place: Place, columns: Any, parts: Any) -> tuple[Any, Any]:
-        """The same of sums (parts, count, C)."""
+        """Do the same with sums (parts, count, C)."""
         of_threads = self.merged_sums(sums, place, columns, parts)
         arrays = self.among_threads(of_threads, merge_sums, place)
         return tuple(array[0, place.tid] for array in arrays), arrays
 
     def among_threads(self, of_threads: Any, merge: Any, place: Place) -> list[Any]:
-        """Merge what threads have of the same columns, in shared memory."""
+        """Merge the threads of the same columns, in shared memory."""
         arrays = self.shared(len(of_threads))
         for array, own in zip(arrays, of_threads, strict=True):
             array[0, place.tid] = own
@@ -59,7 +59,7 @@ class OfParts(OfRows):
     def merged_moments(
         self, moments: Any, place: Constexpr, columns: Any, parts: Any, eps: Any
     ) -> Any:
-        """The moments of a column, of every so many-th part."""
+        """Merge the moments of a thread's column over its share of the parts."""
         merged = Float32(0.0), Float32(0.0), Float32(0.0)
         for turn in range(self.turns_of_parts(place, parts)):
             merged = self.with_moments(merged, moments, place, columns, (turn, parts), eps)
@@ -68,7 +68,7 @@ class OfParts(OfRows):
     def with_moments(
         self, merged: Any, moments: Any, place: Place, columns: Any, turn: Any, eps: Any
     ) -> Any:
-        """Moments, merged with those of a turn's parts."""
+        """Merge the moments of a turn's parts into ``merged``."""
         some = self.parts_of(place, *turn)
         found = []
         for part, _ in some:
@@ -88,12 +88,12 @@ class OfParts(OfRows):
         return merged
 
     def turns_of_parts(self, place: Place, parts: Any) -> Any:
-        """The turns of a thread, which reads ``PARTS_AT_ONCE`` parts in each."""
+        """Return the number of a thread's turns, of ``PARTS_AT_ONCE`` parts each."""
         first, step = place.tid >> place.log_wide, Int32(THREADS) >> place.log_wide
         return (parts - first + step * PARTS_AT_ONCE - 1) // (step * PARTS_AT_ONCE)
 
     def parts_of(self, place: Place, turn: Any, parts: Any) -> list[tuple[Any, Any]]:
-        """The parts of a turn, and whether each is there, a thread's first in its place."""
+        """Return a turn's parts, the thread's first in place of absent ones; and if each exists."""
         first, step = place.tid >> place.log_wide, Int32(THREADS) >> place.log_wide
         found = []
         for number in range(PARTS_AT_ONCE):
@@ -102,7 +102,7 @@ class OfParts(OfRows):
         return found
 
     def as_squares(self, moments: tuple[Any, ...], eps: Any) -> tuple[Any, ...]:
-        """The moments of a part; those that ranks tell have an inverse deviation for squares."""
+        """Return the moments of a part; ranks send an inverse deviation in place of squares."""
         if not self.reads_ranks:
             return moments
         n, mean, inverse = moments
@@ -112,18 +112,18 @@ class OfParts(OfRows):
 
     @cute.jit
     def merged_sums(self, sums: Any, place: Constexpr, columns: Any, parts: Any) -> Any:
-        """The sums of a column, of every so many-th part."""
+        """Add up the sums of a thread's column over its share of the parts."""
         merged = self.nothing()
         for turn in range(self.turns_of_parts(place, parts)):
             merged = self.with_sums(merged, sums, place, columns, (turn, parts))
         return merged
 
     def nothing(self) -> tuple[Any, ...]:
-        """The sums of no part."""
+        """Return zeros: the sums of no part."""
         return tuple(Float32(0.0) for _ in range(self.count))
 
     def with_sums(self, merged: Any, sums: Any, place: Place, columns: Any, turn: Any) -> Any:
-        """The sums, with those of a turn's parts."""
+        """Add the sums of a turn's parts to ``merged``."""
         some = self.parts_of(place, *turn)
         found = []
         for part, _ in some:

@@ -1,7 +1,7 @@
-"""Lines of memory copied position by position, with zeros where there is nothing.
+"""Lines of memory copied position by position, with zeros outside the line.
 
-What ``LinePacking`` says, for few channels that are read in longer vectors afterwards. A thread
-writes a vector; its elements are read one by one, side by side with those of its neighbours.
+The kernel of ``LinePacking``, for few channels that are read in longer vectors afterwards. A thread
+writes a vector; it reads the elements one by one, next to those of its neighbours.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ELEMENTS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by their size: bit
 
 
 def build(itemsize: int, vector: int, arch: str, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(source, target, numbers)``.
+    """Compile the kernel: return a TVM-FFI function ``f(source, target, numbers)``.
 
-    ``source`` and ``target`` are vectors of elements, neither of them empty, and ``target`` starts
-    at a multiple of 16 bytes. ``numbers`` are those of a ``LinePacking``. With a folder ``dump``,
-    the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    ``source`` and ``target`` are vectors of elements, neither empty, and ``target`` starts at a
+    multiple of 16 bytes. ``numbers`` are those of a ``LinePacking``. With a folder ``dump``, the
+    function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     dtype = TYPES[ELEMENTS[itemsize]]
     return compiled(
@@ -41,7 +41,7 @@ def build(itemsize: int, vector: int, arch: str, dump: str | None = None) -> Any
 
 
 class PackLines:
-    """The kernel for elements of a size, written in vectors."""
+    """The kernel for an element size, which writes vectors."""
 
     def __init__(self, dtype: Any, vector: int, early: bool) -> None:
         self.dtype, self.vector, self.early = dtype, vector, early
@@ -67,7 +67,7 @@ class PackLines:
     def kernel(
         self, source: Any, target: Any, of_line: AnyTuple, divisors: AnyTuple, vectors: Any
     ) -> None:
-        """A vector of the target for each thread."""
+        """Write a vector of the target per thread."""
         let_dependents_start(self.early)
         wait_for_others(self.early)
         length, step, start, used = of_line
@@ -90,7 +90,7 @@ class PackLines:
             for i in range_constexpr(self.vector):
                 here = place + i
                 there[i] = (here | (length - 1 - here) | (used - 1 - within - i)) >= 0
-            for i in range_constexpr(self.vector):  # predicated, at fixed distances
+            for i in range_constexpr(self.vector):  # predicated, at constant offsets
                 one = cute.make_tensor(values.iterator + i, element)
                 pred = cute.make_tensor(there.iterator + i, cute.make_layout(1))
                 cute.copy_atom_call(atom, cute.make_tensor(first + i, element), one, pred=pred)

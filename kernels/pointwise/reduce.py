@@ -1,10 +1,10 @@
 """Reductions ``target[r] = reduce_s source[r, s]``: a tree of a fixed shape, without atomics.
 
-A thread takes a vector of what is kept, or of what is reduced, whichever is contiguous, and runs
-over its share of what is reduced with several loads in flight. Lanes of a warp meet in shuffles,
-warps of a CTA in shared memory, CTAs in a workspace, which is one more reduction (``loops.split``).
-How many lanes and warps share a result is an argument, as is every extent and every step: a kernel
-is compiled for a number of loops, types, and a vector.
+A thread takes vectors along the kept or the reduced loops, whichever are contiguous, and loops over
+its share of the reduction with several loads in flight. Lanes of a warp combine through shuffles,
+warps of a CTA through shared memory, and CTAs through a workspace, which is one more reduction
+(``loops.split``). The numbers of lanes and warps that share a result are arguments, as are all
+extents and steps: a kernel is compiled for a number of loops, types, and a vector.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..common.walk import TYPES, Walk, bind, read, select
 
 
 def share_of_row(tid: Any, lanes: Any, warps: Any, threads: int) -> tuple[Any, Any, Any]:
-    """A thread's row, its part of it, and the logarithm of how many parts there are.
+    """Return a thread's row, its part of the row, and the binary logarithm of the number of parts.
 
     2^lanes lanes of 2^warps warps share a row, in a CTA of so many ``threads``.
     """
@@ -43,10 +43,10 @@ def share_of_row(tid: Any, lanes: Any, warps: Any, threads: int) -> tuple[Any, A
 class Reduction:
     """The kernel of a shape and of an operation on two values of the accumulator's type.
 
-    ``neutral`` is the value that the operation leaves others alone with; with ``mean`` the result
-    is divided by the last integer. ``early``: a programmatic dependent launch. While it waits for
-    the kernel before it, it runs once without loads and stores, which fills the instruction cache
-    (98 rows of partial sums, behind a convolution: 1.5 us instead of 2.3).
+    ``neutral`` is the operation's neutral element; with ``mean`` the result is divided by the last
+    integer. ``early``: a programmatic dependent launch. While it waits for the kernel before it, it
+    runs once without loads and stores, which fills the instruction cache (98 rows of partial sums,
+    behind a convolution: 1.5 us instead of 2.3).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Reduction:
         for turn in cutlass.range(turns, unroll=1):
             real = turn == turns - 1
             if real:
-                wait_for_others(self.early)  # before memory is read; what is above needs none
+                wait_for_others(self.early)  # before it reads memory; the above reads none
             acc.fill(self.accumulator(self.neutral))
             for i in range(select(real, rounds, 0)):
                 self.step(walk, source, at_row, (i * flight << team) + part, team, columns, acc)
@@ -108,14 +108,14 @@ class Reduction:
 
     @cute.jit
     def meet(self, acc: Any, smem: Any, tid: Any, lanes: Any, warps: Any) -> None:
-        """Return what all who share a row have, in its first thread."""
+        """Combine the values of all threads that share a row, in the first of them."""
         warp, lane = tid >> 5, tid & 31
         if const_expr(self.shape.inner):
             self.fold(acc)
         if lanes > 0:
             self.shuffle(acc, lane, lanes)
         if warps > 0:
-            cute.arch.sync_threads()  # what was read before, no one needs any more
+            cute.arch.sync_threads()  # until all have read what it held
             for j in range_constexpr(self.kept):
                 smem[lane, j, warp] = acc[j]
             cute.arch.sync_threads()
@@ -146,14 +146,14 @@ class Reduction:
                 acc[j] = select(there, value, acc[j])
 
     def fold(self, acc: Any) -> None:
-        """One value of a thread's vector: neighbours first."""
+        """Combine a thread's vector into one value: neighbours first."""
         values = [acc[j] for j in range(self.shape.vector)]
         while len(values) > 1:
             values = [self.combine(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
         acc[0] = values[0]
 
     def shuffle(self, acc: Any, lane: Any, lanes: Any) -> None:
-        """One value of the lanes that share a row, the same in all of them."""
+        """Combine the lanes that share a row; all get the same value."""
         for j in range(self.kept):
             for bit in range(5):
                 other = self.accumulator(cute.arch.shuffle_sync_bfly(acc[j], 1 << bit))
@@ -166,7 +166,7 @@ class Reduction:
         return first if inside is None else first & inside
 
     def store(self, walk: Walk, target: Any, at_row: Any, acc: Any) -> None:
-        """Finish, convert and write: a vector, or elements that lie a step apart."""
+        """Finish, convert and write a vector, or elements that are a step apart."""
         count, step = walk.further[4:]
         out_dtype = TYPES[self.shape.out_dtype]
         result = cute.make_rmem_tensor(self.kept, out_dtype)
@@ -183,12 +183,12 @@ class Reduction:
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger; NaN if either is."""
+    """Return the larger; NaN if either is NaN."""
     return select((a > b) | (a != a), a, b) if a.dtype.is_float else select(a > b, a, b)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller; NaN if either is."""
+    """Return the smaller; NaN if either is NaN."""
     return select((a < b) | (a != a), a, b) if a.dtype.is_float else select(a < b, a, b)
 
 
@@ -203,10 +203,10 @@ def build(
     arch: str,
     dump: str | None = None,
 ) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(source, target, integers)`` of flat tensors.
+    """Compile a kernel: return a TVM-FFI function ``f(source, target, integers)`` of flat tensors.
 
-    ``integers`` are those that ``schedule.schedule`` made. With a folder
-    ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    ``integers`` are those that ``schedule.schedule`` made. With a folder ``dump``, the function has
+    ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     kernel = Reduction(shape, combine, neutral, mean, starts_early(arch))
     tensors = [

@@ -1,9 +1,9 @@
-"""Batch norms of rows in training, with what follows: two kernels forward, two backward.
+"""Batch norms of rows in training, with the operations behind: two kernels forward, two backward.
 
-A row is a voxel or a point, a column a channel. Rows of a padded cloud that have no cell do not
-count, whatever is in them, and get zeros. Of both passes the first kernel leaves partial sums, and
-the second begins by merging those of its own columns: nobody waits for a last CTA, and no operation
-is atomic, so that results are the same in every run.
+A row is a voxel or a point, a column a channel. Padding rows of a cloud, which have no cell, do not
+count, whatever they hold, and their results are zeros. In both passes the first kernel writes
+partial sums, and the second begins by merging those of its own columns: nothing waits for a last
+CTA, and nothing is atomic, so results are the same in every run.
 
 ::
 
@@ -12,20 +12,20 @@ is atomic, so that results are the same in every run.
     sums         rows of a part -> sums of g and of g * x^, g being the gradient in front of act
     gradient     all parts -> dw, db; dx = w * inverse * (g - sum(g) / n - x^ * sum(g * x^) / n)
 
-Where rows are those of several ranks, a kernel between merges the parts of a rank into the message
-that it tells the others, ``MergeMoments`` and ``MergeSums``; to what follows, ranks are parts. The
-messages are those of ``torch.nn.SyncBatchNorm``, mean, inverse deviation and count, sums of g and
-of g * (x - mean), so that a rank whose call is torch's own, of no rows say, understands the others.
+If several ranks share the rows, a kernel in between merges the parts of a rank into the message to
+the others, ``MergeMoments`` and ``MergeSums``; the kernels behind treat ranks as parts. The
+messages are those of ``torch.nn.SyncBatchNorm``: mean, inverse deviation and count; sums of g and
+of g * (x - mean). So they are compatible with a rank that calls torch's own, say for no rows.
 
-The second kernel of a pass takes the rows of its parts last first: of images that are larger than
-L2, the rows that the first one read last are still there.
+The second kernel of a pass takes the rows of its parts in reverse order: of images that are larger
+than L2, the rows that the first kernel read last are still there.
 
-A thread sums what values differ from its first one by; threads, then parts, are merged as Chan,
-Golub and LeVeque do, "Updating formulae and a pairwise algorithm for computing sample variances"
-(1979): a mean that is large beside the deviation costs no digits.
+A thread sums the differences of values from its first one; threads, then parts, are merged as in
+Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+(1979): a mean much larger than the deviation costs no digits.
 
-Which rows and columns a CTA has, and how threads merge, is in ``row_parts.py``; how they merge
-parts, in ``merged_parts.py``.
+``row_parts.py`` has the rows and columns of a CTA, and the merging of threads; ``merged_parts.py``
+has the merging of parts.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _math: Any = cute.math
 
 
 class Statistics(OfRows):
-    """Count, mean and squares about it of the rows of a part, by columns.
+    """Compute count, mean and squares about it of the rows of a part, per column.
 
-    Tensors: features, which rows there are, and of each part the moments (2 C + 1,): means,
-    squares, and how many rows count.
+    Tensors: features, which rows count, and the moments (2 C + 1,) of each part: means, squares,
+    and the number of rows that count.
     """
 
     reads = (*OF_ALL, "dtype", "masked")
@@ -86,7 +86,7 @@ class Statistics(OfRows):
     def take(
         self, x: Any, there: Any, place: Place, turn: Any, columns: Any, count: Any, held: Any
     ) -> None:
-        """The rows of a turn; the first that counts says what all are taken relative to."""
+        """Add the rows of a turn; sums are relative to the thread's first row that counts."""
         shift, sums, squares = held
         rows = self.rows(place, turn, there)
         values = [self.read(x, place, row, columns) for row, *_ in rows]
@@ -101,10 +101,10 @@ class Statistics(OfRows):
 
 
 class MergeMoments(OfParts):
-    """The moments of a rank, which it sends to the others.
+    """Merge the moments of a rank, which it sends to the others.
 
-    Tensors: the moments of its parts; of all of them, the inverse deviation in place of squares.
-    Integers: the bits of eps.
+    Tensors: the moments of its parts; and those of all, with inverse deviations in place of
+    squares. Integers: the bits of eps.
     """
 
     more, single, reads = 1, True, OF_ALL
@@ -127,13 +127,13 @@ class MergeMoments(OfParts):
 
 
 class Normalise(OfParts):
-    """Features after the norm, and what follows it.
+    """Apply the norm, and the operations behind it, to features.
 
-    Tensors: features, which rows there are, moments of the parts, weight, bias, what is added, the
-    result, what the backward pass needs (2 C + 1,): mean, inverse deviation, count; where it makes
-    results again (4 C + 1,): also what they are scaled by, and what is added; both running
-    statistics, and batches so far, int64 (). Integers: the bits of eps and of the momentum, as
-    float32, and how many moments there are.
+    Tensors: features, which rows count, moments of the parts, weight, bias, the summand, the
+    result, the values for the backward pass (2 C + 1,): mean, inverse deviation, count (if the
+    backward pass recomputes results, (4 C + 1,): also scale and offset); both running statistics,
+    and the number of batches, int64 (). Integers: the bits of eps and of the momentum, as float32,
+    and the number of moments.
     """
 
     more = 3
@@ -190,13 +190,13 @@ class Normalise(OfParts):
 
     @cute.jit
     def leave_line(self, kept: Any, place: Constexpr, columns: Any, line: Any) -> None:
-        """Scale and offset of a column, of which backward passes make results again."""
+        """Write scale and offset of a column, from which the backward pass recomputes results."""
         if place.part == 0:
             put(kept, 2 * columns + 1 + place.single, line[0])
             put(kept, 3 * columns + 1 + place.single, line[1])
 
     def follow(self, running: Any, column: Any, momentum: Any, n: Any, now: Any) -> None:
-        """A running statistic, of which fewer than two rows change nothing."""
+        """Update a running statistic, unless fewer than two rows count."""
         before = Float32(at(running, column))
         moved = before + momentum * (now - before)
         put(running, column, TYPES[self.shape.running](select(n > 1.0, moved, before)))
@@ -204,7 +204,7 @@ class Normalise(OfParts):
     def rows_of(
         self, operands: Any, out: Any, place: Place, turn: Any, columns: Any, of_columns: Any
     ) -> None:
-        """The results of a turn."""
+        """Write the results of a turn."""
         (x, there, past), (scale, mean, offset) = operands, of_columns
         rows = self.rows(place, turn, there)
         values = [self.read(x, place, row, columns) for row, *_ in rows]
@@ -221,10 +221,10 @@ class Normalise(OfParts):
 
 
 class Sums(OfParts):
-    """Sums of the gradient, and of it times what was normalised, of the rows of a part.
+    """Sum the gradient, and its product with the normalised value, over the rows of a part.
 
-    Tensors: features, which rows there are, the result, its gradient, what the forward pass left,
-    and the sums (parts, 2, C).
+    Tensors: features, which rows count, the result, its gradient, the forward pass's values, and
+    the sums (parts, 2, C).
     """
 
     reads: tuple[str, ...] = (*Statistics.reads, "activation", "remakes")
@@ -253,7 +253,7 @@ class Sums(OfParts):
     def kept(
         self, kept: Any, place: Place, columns: Any, begin: Any = 0
     ) -> tuple[list[Any], list[Any]]:
-        """Mean and inverse deviation of a thread's columns; or scale and offset."""
+        """Read mean and inverse deviation of a thread's columns; or scale and offset."""
         first, second = (
             [at(kept, start + place.column + j) for j in range(self.vector)]
             for start in (begin, begin + columns)
@@ -261,8 +261,8 @@ class Sums(OfParts):
         return first, second
 
     def given(self, out: Any, value: list[Any], u: int) -> list[Any]:
-        """The result of a row of a turn, which was loaded; or what the activation was given, made
-        again of features, where ``out`` is their mean, scale and offset.
+        """Return a row's result, which was loaded; or the activation's input, recomputed from
+        features, if ``out`` is their mean, scale and offset.
         """
         if not self.shape.remakes:
             return self.widened(out[u])
@@ -272,11 +272,11 @@ class Sums(OfParts):
     def gradients(
         self, x: Any, there: Any, out: Any, grad: Any, place: Any, turn: Any, columns: Any
     ) -> Iterator[tuple[list[Any], list[Any], tuple[Any, Any, Any]]]:
-        """Features, the gradient of the norm's result, which is 0 in rows that do not count, and
-        the row as :meth:`rows` has it.
+        """Yield features, the gradient of the norm's result (0 in rows that do not count), and the
+        row as :meth:`rows` returns it.
 
         All rows of a turn are loaded before one is widened, and widened one by one: sums with a
-        SiLU take 110 registers for 176.
+        SiLU then take 110 registers, not 176.
         """
         rows, kind = self.rows(place, turn, there), self.shape.activation
         read = [x, grad] if self.shape.remakes or not kind else [x, grad, out]
@@ -292,11 +292,11 @@ class Sums(OfParts):
 
 
 class MergeSums(OfParts):
-    """The sums of a rank, which it sends to the others.
+    """Merge the sums of a rank, which it sends to the others.
 
-    Tensors: what the forward pass left, the sums of its parts, the gradients of weight and bias
-    (2, C), which are of its rows, and the sums of all of them (2, C): of ``x - mean`` in place of
-    ``x^``, which is that by the inverse deviation.
+    Tensors: the forward pass's values, the sums of its parts, the gradients of weight and bias
+    (2, C), over its rows, and the sums of all parts (2, C): with ``x - mean`` in place of ``x^``,
+    by dividing by the inverse deviation.
     """
 
     single, reads = True, OF_ALL
@@ -317,11 +317,11 @@ class MergeSums(OfParts):
 
 
 class Gradient(Sums):
-    """Gradients of features, of parameters, and of what was added.
+    """Compute the gradients of features, of parameters, and of the summand.
 
-    Tensors: features, which rows there are, the result, its gradient, what the forward pass left,
-    sums of the parts, weight, the gradients of features and of what was added, and of weight and
-    bias (2, C). The last integer is how many sums there are.
+    Tensors: features, which rows count, the result, its gradient, the forward pass's values, sums
+    of the parts, weight, and the gradients of features, of the summand, and of weight and bias
+    (2, C). The last integer is the number of sums.
     """
 
     more = 1
@@ -369,10 +369,10 @@ class Gradient(Sums):
     def rows_of(
         self, read: Any, written: Any, place: Any, turn: Any, columns: Any, held: Any
     ) -> None:
-        """The gradients of a turn."""
+        """Write the gradients of a turn."""
         mean, scale, slope, level = held
         x, there, out, grad = read
-        # All rows before the branches of the first one's write: 118 registers for 142, of a mask.
+        # Load all rows before the first write's branches: with a mask, 118 registers, not 142.
         found = list(self.gradients(x, there, out, grad, place, turn, columns))
         for value, own, (row, inside, valid) in found:
             result = []
@@ -384,11 +384,11 @@ class Gradient(Sums):
                 self.write(written[1], place, row, inside, columns, own)
 
 
-_ALL = tuple(range(5))  # the integers of a schedule; the last one is how many parts there are
+_ALL = tuple(range(5))  # the integers of a schedule; the last is the number of parts
 
 
 def forward(shape: NormShape) -> Chain:
-    """The launches forward: tensors of ``Normalise``, and its integers but the last."""
+    """Return the forward launches: tensors of ``Normalise``, and its integers but the last."""
     return Chain(
         (
             (Statistics(shape), (0, 1, 2), _ALL),
@@ -398,26 +398,26 @@ def forward(shape: NormShape) -> Chain:
 
 
 def moments(shape: NormShape) -> Chain:
-    """The launches that leave a rank's moments: tensors of ``Statistics``, and the moments."""
+    """Return the launches of a rank's moments: tensors of ``Statistics``, and merged moments."""
     return Chain(((Statistics(shape), (0, 1, 2), _ALL), (MergeMoments(shape), (2, 3), (*_ALL, 5))))
 
 
 def normalise(shape: NormShape) -> Chain:
-    """The launch of ``Normalise``, of the moments of ranks."""
+    """Return the launch of ``Normalise`` that reads the moments of ranks."""
     return Chain(((Normalise(shape), tuple(range(11)), tuple(range(8))),))
 
 
 def backward(shape: NormShape) -> Chain:
-    """The launches backward: tensors of ``Gradient``, and its integers but the last."""
+    """Return the backward launches: tensors of ``Gradient``, and its integers but the last."""
     parts = (Sums(shape), tuple(range(6)), _ALL), (Gradient(shape), tuple(range(10)), (*_ALL, 4))
     return Chain(parts)
 
 
 def sums(shape: NormShape) -> Chain:
-    """The launches that leave a rank's sums: tensors of ``Sums``, then of ``MergeSums``."""
+    """Return the launches of a rank's sums: tensors of ``Sums``, then of ``MergeSums``."""
     return Chain(((Sums(shape), tuple(range(6)), _ALL), (MergeSums(shape), (4, 5, 6, 7), _ALL)))
 
 
 def gradient(shape: NormShape) -> Chain:
-    """The launch of ``Gradient``, of the sums of all ranks."""
+    """Return the launch of ``Gradient`` that reads the sums of all ranks."""
     return Chain(((Gradient(shape), tuple(range(10)), tuple(range(6))),))

@@ -1,8 +1,8 @@
-"""The CTAs of norms and of sums of columns: each has a part of the rows and columns, and
-merges its threads' sums.
+"""The CTAs of norms and of column sums: each has a part of the rows and columns, and merges the
+sums of its threads.
 
-A thread has a vector of a row, so that neighbours read neighbours; each row of a CTA's threads has
-every so many-th row, several loads in flight.
+A thread reads a vector of a row, so adjacent threads read adjacent vectors; the rows of threads in
+a CTA stride over the rows of the part, with several loads in flight.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..maps.cooperative import least
 from ..maps.per_rank import PerRank
 
 THREADS = 1 << LOG_THREADS
-OF_ALL = "vector", "early", "images"  # fields of a shape that all but merged groups read
+OF_ALL = "vector", "early", "images"  # fields that all kernels but group merges read
 
 
 class Place(NamedTuple):
-    """A thread among those of its launch."""
+    """The position of a thread in its launch."""
 
     tid: Any
-    row: Any  # among those of its CTA that have its columns, ``step`` of them
+    row: Any  # of threads in the CTA, one of ``step`` with these columns
     step: Any
     log_step: Any
     log_across: Any
@@ -36,22 +36,22 @@ class Place(NamedTuple):
     image: Any
     first: Any  # row of the part
     end: Any
-    single: Any  # the one of the block's columns that it has where parts are merged, or 0
+    single: Any  # a thread's column of the block when parts are merged, or 0
     is_single: Any
-    log_wide: Any  # the logarithm of the columns of a block
+    log_wide: Any  # binary logarithm of the columns of a block
 
 
 class OfRows(PerRank):
-    """A kernel whose CTAs have a part of the rows and a block of columns.
+    """Base of kernels whose CTAs have a part of the rows and a block of columns.
 
-    Its first integers are those of a ``Schedule``; of images, that of one of them, and then how
-    many there are. Parts are numbered through all images.
+    Its first integers are those of a ``Schedule``; for images, that of one image, and then the
+    number of images. Parts are numbered through all images.
     """
 
     threads = THREADS
     more = 0  # integers behind these
-    single = False  # whether one part has what all have left
-    # The fields of the shape that it reads, and is told apart by; None for all.
+    single = False  # whether one part merges all parts
+    # The fields of the shape that the kernel reads, which are its key; None for all.
     reads: tuple[str, ...] | None = None
 
     def __init__(self, shape: NormShape) -> None:
@@ -79,13 +79,13 @@ class OfRows(PerRank):
         )
 
     def of_features(self) -> tuple[str, int]:
-        """A tensor of features, as an address has it."""
+        """Return the type and alignment of features."""
         return self.shape.dtype, self.vector * TYPES[self.shape.dtype].width // 8
 
     def enter(self, integers: Any) -> Place:
-        """Return the place of a thread, from where on it may touch memory.
+        """Return the position of a thread, after which it may touch memory.
 
-        Dependents start once every CTA has, so that they take no place of one.
+        Dependent kernels start once every CTA is here, so they take no CTA's place on an SM.
         """
         let_dependents_start(self.shape.early)
         place = self.place(integers)
@@ -93,7 +93,7 @@ class OfRows(PerRank):
         return place
 
     def place(self, integers: Any) -> Place:
-        """The place of a thread."""
+        """Return the position of a thread."""
         rows, columns, log_across, share, parts = integers[:5]
         tid, _, _ = cute.arch.thread_idx()
         block, part, image = cute.arch.block_idx()
@@ -126,17 +126,17 @@ class OfRows(PerRank):
         )
 
     def turns(self, place: Place) -> Any:
-        """The turns of a thread, which reads ``FLIGHT`` rows in each."""
+        """Return the number of a thread's turns, of ``FLIGHT`` rows each."""
         step = place.step * FLIGHT
         return Int32((place.end - place.first - place.row + step - 1) // step)
 
     def last_first(self, turns: Any, number: Any) -> Any:
-        """A turn of so many, counted from the last: what was read last is taken first."""
+        """Count turns from the last: the rows that were read last come first."""
         return turns - 1 - number
 
     def rows(self, place: Place, turn: Any, there: Any) -> list[tuple[Any, Any, Any]]:
-        """The rows of a turn, whether each is inside the part, its first in place of it, and
-        whether it counts.
+        """Return the rows of a turn, with the part's first in place of those outside; and whether
+        each is inside the part, and counts.
         """
         found = []
         for u in range(FLIGHT):
@@ -148,27 +148,27 @@ class OfRows(PerRank):
         return found
 
     def pointer(self, base: Any, place: Place, row: Any, columns: Any) -> Any:
-        """The columns of a thread in a row."""
+        """Return a pointer to a thread's columns of a row."""
         offset = row * columns + place.column
         return base + (cute.assume(offset, divby=self.vector) if self.vector > 1 else offset)
 
     def load(self, base: Any, place: Place, row: Any, columns: Any) -> Any:
-        """The columns of a thread in a row, as they are stored."""
+        """Read a thread's columns of a row, in the stored type."""
         return read(self.pointer(base, place, row, columns), base.dtype, self.vector)
 
     def widened(self, loaded: Any) -> list[Any]:
-        """The same in float32: those of 16 bits take twice the registers then."""
+        """Convert loaded values to float32, which takes twice the registers of 16 bits."""
         return [Float32(loaded[j]) for j in range(self.vector)]
 
     def read(self, base: Any, place: Place, row: Any, columns: Any) -> list[Any]:
-        """The columns of a thread in a row, in float32."""
+        """Read a thread's columns of a row in float32."""
         return self.widened(self.load(base, place, row, columns))
 
     @cute.jit
     def write(
         self, base: Any, place: Constexpr, row: Any, inside: Any, columns: Any, values: AnyList
     ) -> None:  # fmt: skip
-        """The columns of a thread in a row, rounded once."""
+        """Write a thread's columns of a row, rounded once."""
         if inside & place.is_column:
             result = cute.make_rmem_tensor(self.vector, base.dtype)
             for j in range_constexpr(self.vector):
@@ -177,21 +177,21 @@ class OfRows(PerRank):
             cute.autovec_copy(result, cute.make_tensor(pointer, cute.make_layout(self.vector)))
 
     def registers(self, count: int) -> list[Any]:
-        """So many vectors of zeros."""
+        """Return ``count`` vectors of zeros in registers."""
         found = [cute.make_rmem_tensor(self.vector, Float32) for _ in range(count)]
         for one in found:
             one.fill(0.0)
         return found
 
     def shared(self, count: int, vector: int = 1) -> list[Any]:
-        """So many arrays of a vector to a thread, in shared memory."""
+        """Allocate ``count`` arrays in shared memory, with a vector per thread."""
         smem = cutlass.memory.SmemAllocator()
         layout = cute.make_layout((vector, THREADS))
         return [smem.allocate_tensor(Float32, layout, byte_alignment=16) for _ in range(count)]
 
     @cute.jit
     def leave_sums(self, held: AnyList, found: Any, place: Constexpr, columns: Any) -> None:
-        """Add up what threads hold, and leave it to who merges parts: (parts, number, C)."""
+        """Add up the threads' sums, and write them for the merge of parts: (parts, number, C)."""
         arrays = self.shared(len(held), self.vector)
         for array, own in zip(arrays, held, strict=True):
             for j in range_constexpr(self.vector):
@@ -207,9 +207,9 @@ class OfRows(PerRank):
     def add_up(
         self, arrays: AnyList, merge: Constexpr, tid: Any, log_each: Any, log_all: Any
     ) -> None:
-        """Merge what threads have in shared memory, of every ``1 << log_each``-th into the first.
+        """Tree reduction of threads in shared memory: every ``1 << log_each``-th into the first.
 
-        ``merge(arrays, to, of)`` is of two threads; there are ``1 << log_all`` to merge.
+        ``merge(arrays, to, of)`` merges two threads; there are ``1 << log_all`` to merge.
         """
         for level in range(log_all):
             cute.arch.sync_threads()
@@ -220,7 +220,7 @@ class OfRows(PerRank):
 
 
 def of_moments(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Count, mean and squares about it, of two samples together."""
+    """Return count, mean and squares about it of two samples together."""
     (n, mean, squares), (more, its, those) = one, other
     both = n + more
     weight = more / select(both > 0.0, both, Float32(1.0))
@@ -229,7 +229,7 @@ def of_moments(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def merge_moments(arrays: list[Any], to: Any, of: Any) -> None:
-    """Merge the moments of a thread's columns with those of another's."""
+    """Merge the moments of another thread's columns into a thread's."""
     counts, means, squares = arrays
     one, other = counts[0, to], counts[0, of]
     for j in range(cute.size(means.shape[0])):
@@ -249,12 +249,12 @@ def merge_sums(arrays: list[Any], to: Any, of: Any) -> None:
 
 
 def aligned(dtype: str) -> tuple[str, int]:
-    """A tensor that is read element by element, as an address has it."""
+    """Return the type and alignment of a tensor that is read element by element."""
     return dtype, TYPES[dtype].width // 8
 
 
 def as_float(bits: Any) -> Any:
-    """The float32 that has these bits."""
+    """Return the float32 that has these bits."""
     held = cute.make_rmem_tensor(1, Int32)
     held[0] = Int32(bits)
     return cute.recast_tensor(held, Float32)[0]

@@ -1,8 +1,8 @@
-"""Rows over voxels: a tensor (N, D, H, W, C) transposed, with a row for each channel and tap.
+"""Rows over voxels: a tensor (N, D, H, W, C) transposed, with a row per channel and tap.
 
-What ``VoxelRows`` says. A CTA turns a square of voxels and channels in shared memory: it reads
-vectors along channels, side by side, and writes vectors along voxels. What is outside of the tensor
-is zeros.
+The kernel of ``VoxelRows``. A CTA transposes a square of voxels and channels in shared memory: it
+reads adjacent vectors along channels, and writes vectors along voxels. Outside the tensor, values
+are zeros.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..common.walk import read, select
 THREADS = 256  # of a CTA
 SIDE = 64  # voxels, and channels, of a square
 BYTES, VECTOR = 16, 4
-LANES = SIDE // VECTOR  # that read a voxel, or write a row
+LANES = SIDE // VECTOR  # that share the read of a voxel, or the write of a row
 AT_ONCE = THREADS // LANES  # voxels, and rows
 TURNS = SIDE // AT_ONCE
-PITCH = SIDE + 1  # numbers from row to row: a column is in other banks
+PITCH = SIDE + 1  # odd, so that a column's elements lie in different banks
 NUMBERS = 21  # of ``VoxelRows``
 
 
 def build(arch: str, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(source, target, numbers)``.
+    """Compile the kernel: return a TVM-FFI function ``f(source, target, numbers)``.
 
     ``source`` and ``target`` are the memory of the tensor and of its rows, float32 vectors that
-    start at multiples of 16 bytes, neither of them empty; ``numbers`` are ``VoxelRows.numbers``.
-    With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    start at multiples of 16 bytes, neither empty; ``numbers`` are ``VoxelRows.numbers``. With a
+    folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     memory = [
         make_fake_tensor(Float32, (cute.sym_int64(),), (1,), assumed_align=BYTES) for _ in range(2)
@@ -45,8 +45,8 @@ def build(arch: str, dump: str | None = None) -> Any:
 
 
 class VoxelRowsKernel:
-    """The kernel; the grid is taps of squares of positions, which read much the same voxels, and
-    squares of channels.
+    """The kernel. The grid is (taps of squares of positions, squares of channels): taps of a square
+    are adjacent, since they read much the same voxels.
     """
 
     def __init__(self, early: bool) -> None:
@@ -70,7 +70,7 @@ class VoxelRowsKernel:
 
     @cute.kernel
     def kernel(self, source: Any, target: Any, numbers: AnyTuple, divisors: AnyTuple) -> None:
-        """Read a square by voxels, write it by channels."""
+        """Read a square by voxels, and write it by channels."""
         let_dependents_start(self.early)
         wait_for_others(self.early)
         channels, length = numbers[4], numbers[-1]
@@ -112,7 +112,7 @@ class VoxelRowsKernel:
                 cute.autovec_copy(result, to)
 
     def tap(self, numbers: Any, divisors: Any, tap: Any) -> list[Any]:
-        """Where position 0 of a tap's rows starts: along D, H and W."""
+        """Return the start of a tap's rows, position 0, along D, H and W."""
         start, apart = numbers[11:14], numbers[17:20]
         tap, along_w = divmod(tap, divisors[4])
         along_d, along_h = divmod(tap, divisors[3])
@@ -120,7 +120,7 @@ class VoxelRowsKernel:
         return [first + step * digit for first, step, digit in found]
 
     def voxel(self, numbers: Any, divisors: Any, first: Any, position: Any) -> tuple[Any, Any]:
-        """The number of the voxel of a position, and whether there is one."""
+        """Return the voxel number of a position, and whether the voxel exists."""
         images, *extents = numbers[:4]
         image, w = divmod(position, divisors[2])
         image, h = divmod(image, divisors[1])
