@@ -1,9 +1,9 @@
-"""Parts of sums that belong to taps, added up: ``out[k, t, c] = sum_i parts[i, k, c]``.
+"""Segmented sums of the partial sums of taps: ``out[k, t, c] = sum_i parts[i, k, c]``.
 
-What a filter's gradient ends with: the chunks of its taps follow each other, ``lengths[t]`` of tap
-t. A CTA has one tap and a block of columns ``(k, c)``; its threads are rows of a matrix, each
-row with every so many-th chunk, and several loads of a thread are in flight. Rows meet in shared
-memory. Every sum has one order, whatever the GPU does first: results are the same in every run.
+The last step of a filter's gradient: the chunks of its taps lie one behind the other,
+``lengths[t]`` of tap t. A CTA has one tap and a block of columns ``(k, c)``; its threads are rows
+of a matrix, which stride over the chunks with several loads in flight, and meet in shared memory.
+Every sum has a fixed order: results are the same in every run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..compile.store import load
 LOG_THREADS = 8  # of a CTA
 THREADS = 1 << LOG_THREADS
 LOG_FLIGHT = 2
-FLIGHT = 1 << LOG_FLIGHT  # chunks that a thread reads before it waits for one
+FLIGHT = 1 << LOG_FLIGHT  # chunks that a thread has in flight
 BYTES = 16  # of a vector
-# Rows of threads, as a power of two: about half the chunks of a tap, as some taps have many more.
+# log2 of the rows of threads: about half the chunks of an average tap, as some taps have many more.
 FEWEST, MOST = 2, 5
 
 
@@ -35,7 +35,7 @@ class SegmentShape:
     Args:
         dtype: of the parts and of sums, "float32" or "float64".
         out_dtype: of the result.
-        vector: columns of a thread, which divide the columns that there are: ``vector_of``.
+        vector: columns of a thread, a divisor of all columns: ``vector_of``.
     """
 
     dtype: str
@@ -44,7 +44,7 @@ class SegmentShape:
 
 
 def vector_of(columns: int, itemsize: int) -> int:
-    """Columns that a thread reads at once: 16 bytes, or what divides a row of parts.
+    """Return the columns that a thread reads at once: 16 bytes, or less to divide a row of parts.
 
     >>> vector_of(64 * 64, 4), vector_of(6 * 7, 4), vector_of(64, 8), vector_of(9, 4)
     (4, 2, 2, 1)
@@ -53,15 +53,15 @@ def vector_of(columns: int, itemsize: int) -> int:
 
 
 def load_segment_sum(shape: SegmentShape, arch: str) -> Callable[..., None]:
-    """The kernel of a shape: from memory, from disk, or compiled now; no GPU is needed.
+    """Load the kernel of a shape: from memory, from disk, or compiled now; no GPU is needed.
 
-    It is called as ``build`` says, and launches on torch's current stream.
+    Call it as ``build`` says; it launches on torch's current stream.
     """
     return load(("segment sum", shape, arch), partial(build, shape, arch), writes=(2,))
 
 
 def build(shape: SegmentShape, arch: str, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(parts, lengths, out)``.
+    """Compile a kernel: return a TVM-FFI function ``f(parts, lengths, out)``.
 
     ``parts`` (chunks, K, C) are contiguous and start at a multiple of 16 bytes; ``lengths`` are
     int64 (taps,); ``out`` is the memory of (K, taps, C), a vector. None of them is empty. Chunks
@@ -81,7 +81,7 @@ def build(shape: SegmentShape, arch: str, dump: str | None = None) -> Any:
 
 
 class SegmentSum:
-    """The kernel of a shape."""
+    """The kernel of a ``SegmentShape``."""
 
     def __init__(self, shape: SegmentShape, early: bool) -> None:
         self.shape, self.early = shape, early
@@ -107,7 +107,7 @@ class SegmentSum:
     def kernel(
         self, parts: Any, lengths: Any, out: Any, columns: Any, C: Any, log_rows: Any
     ) -> None:
-        """``2^log_rows`` rows of threads; those of a row have a vector of columns each."""
+        """Add up a tap: ``2^log_rows`` rows of threads, each thread with a vector of columns."""
         let_dependents_start(self.early)
         wait_for_others(self.early)
         vector, across = self.shape.vector, Int32(LOG_THREADS) - log_rows
@@ -134,7 +134,7 @@ class SegmentSum:
         cute.autovec_copy(acc, sums[None, tid])
         cute.arch.sync_threads()
 
-        # A thread a column, so that writes lie side by side.
+        # One column per thread, so that writes are contiguous.
         own = first_column + tid
         if (tid < (Int32(vector) << across)) & (own < columns):
             total = self.dtype(0.0)
@@ -145,7 +145,7 @@ class SegmentSum:
 
     @cute.jit
     def before(self, lengths: Any, tap: Any, tid: Any, counts: Any) -> Any:
-        """Return how many chunks earlier taps have: what every thread counted, by all of them."""
+        """Return the number of chunks of earlier taps, which all threads count together."""
         found = Int32(0)
         for i in range(tid, tap, THREADS):
             found = found + Int32(at(lengths, i))
@@ -170,9 +170,9 @@ class SegmentSum:
         column: Any,
         acc: Any,
     ) -> None:
-        """``FLIGHT`` more chunks, ``rows`` apart.
+        """Add ``FLIGHT`` more chunks, ``rows`` apart.
 
-        Without a branch, so that the loads overlap: past the last chunk, the last is read again.
+        There is no branch, so that loads overlap: past the last chunk, the last is read again.
         """
         vector = self.shape.vector
         values, valid = [], []

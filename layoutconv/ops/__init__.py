@@ -1,4 +1,4 @@
-"""The operations below modules: ``execute``, and the operators that torch differentiates."""
+"""The operations below modules: ``execute``, and torch operators with gradients."""
 
 from .execute import execute
 

@@ -1,7 +1,7 @@
-"""Autocast: convolutions in the lower precision, as torch's own are.
+"""Autocast: convolutions run in the lower precision, like torch's own.
 
-Operators lower their operands by themselves. Calls that are bound to launches lower them before,
-and switch autocast off below: what is known of a call is known of tensors that autocast lets be.
+Operators lower their operands by themselves. Bound calls lower them first, and switch autocast off
+below: the call cache describes calls on tensors that autocast leaves alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ..base.torch_internals import is_any_autocast_enabled
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})  # dtypes that it changes
+LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})  # dtypes that autocast changes
 AUTOCAST = frozenset({"cpu", "cuda"})  # devices whose autocast lowers convolutions
 
 
 def lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what autocast to ``dtype`` makes of an operand."""
+    """Cast an operand as autocast to ``dtype`` does."""
     return tensor.to(dtype) if tensor.dtype in LOWERED else tensor
 
 
 def autocast_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The dtype that autocast wants both in; None where it is off, or wants nothing of them.
+    """Return the dtype to which autocast lowers both; None if it is off or leaves them alone.
 
     >>> x = torch.ones(1)
     >>> with torch.autocast("cpu", torch.bfloat16):
@@ -37,7 +37,7 @@ def autocast_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
     if not is_any_autocast_enabled():
         return None
     if not (isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor)):
-        return None  # as checks of arguments say
+        return None  # left to the checks of arguments
     kind = x.device.type
     if kind not in AUTOCAST or not torch.is_autocast_enabled(kind):
         return None
@@ -46,8 +46,8 @@ def autocast_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
 
 @contextmanager
 def without_autocast(kind: str) -> Iterator[None]:
-    """Autocast, which is on, off for a kind of devices: as ``torch.autocast(kind, enabled=False)``
-    does it, in less time.
+    """Switch autocast, which is on, off for a kind of devices: like ``torch.autocast(kind,
+    enabled=False)``, but faster.
 
     >>> with torch.autocast("cpu", torch.bfloat16), without_autocast("cpu"):
     ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
@@ -61,7 +61,7 @@ def without_autocast(kind: str) -> Iterator[None]:
 
 
 def register_autocast(*operators: Any) -> None:
-    """Let autocast lower the first two tensors of operators, as it does those of torch's own."""
+    """Let autocast lower the first two tensors of operators, as it does for torch's own."""
     for op in operators:
         for device, kind in ("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA"):
             torch.library.impl(op.name(), kind, _lowered(op, device))

@@ -1,8 +1,8 @@
 """The call cache: bound calls by signature, which is everything a call depends on except data.
 
 A signature has two parts. The key of the dictionary is cheap and coarse: the numbers of a call,
-their types, and the numbers of elements. The guard is one call of C that compares tensors with
-those of an earlier call: dtypes, devices, shapes, strides, and how torch dispatches them.
+their types, and the numbers of elements. The guard is one C call that compares tensors with those
+of an earlier call: dtypes, devices, shapes, strides, and how torch dispatches them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from .epilogue_args import EpilogueArgs
 
-is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # in a third of is_compiling's time
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # a third of is_compiling's time
 is_grad_enabled = torch.is_grad_enabled
-_FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
+_FEW = 16  # signatures per key: shapes with equal element counts, dtypes, memory orders
 _NO_ENDING: tuple[Any, ...] = (None, None, None)  # a bias, a scale, a residual
-_LATER = 2048  # bytes of the launches that are bound when an entry is used first
+_LATER = 2048  # bytes of the launches that are bound when an entry is first used
 
 Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
 
@@ -67,18 +67,18 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         *named: Tensor,
     ) -> Any:
         """Return the value kept for a call; None without one, or if torch must see the call."""
-        # What is_watched_unseen asks: a function takes as long as its answers. Of graphs, those of
-        # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
+        # Inlined is_watched_unseen: calling it takes as long as its answers. Of tracers, only
+        # torch.compile must be asked for: others are modes, or have tensors of their own.
         if is_dynamo_compiling() or functions_that_look() or operators_that_look():
             return None
         if levels._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
             return None
-        if input.is_nested or weight.is_nested:  # torch's guard ends the process
+        if input.is_nested or weight.is_nested:  # torch's guard would crash the process
             return None
         columns: Any = ()
         apart = residual
         if named or not (bias is None and scale is None and residual is None and out_dtype is None):
-            if scale is None and residual is None and out_dtype is None:  # as ``_apart`` has it
+            if scale is None and residual is None and out_dtype is None:  # the same as ``_apart``
                 columns = named
                 if bias is not None:
                     numbers, columns = (numbers, None, False, False, True, None), (bias, *named)
@@ -96,7 +96,7 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
             for alike, apart_alike, found in self.young.get(key) or self.renewed(key) or ():
                 if alike(input, weight, *columns) and (apart is None or apart_alike(apart)):  # type: ignore[misc]
                     return found
-        except (ValueError, RuntimeError, IndexError):  # no numbers, no strides, no modes
+        except (ValueError, RuntimeError, IndexError):  # unhashable numbers, no strides, no modes
             pass
         return None
 
@@ -108,15 +108,15 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         *tensors: Any,
         lowered: bool = False,
     ) -> None:
-        """Keep ``make()`` for a call, unless torch has to see the call; then it is not made.
+        """Keep ``make()`` for a call. If torch has to see the call, ``make`` is not called.
 
-        ``tensors`` are those of :meth:`find`. ``lowered``: autocast is on, and nothing else looks
-        at the call.
+        ``tensors`` are those of :meth:`find`. ``lowered``: autocast is on, and nothing else
+        intercepts the call.
         """
         input, weight, bias, scale, residual, *named = *tensors, *_NO_ENDING[len(tensors) - 2 :]
         numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
         together = input, weight, *columns, *named
-        # Apart from the input, which it may be: a guard of torch's has no tensor twice.
+        # Separate, as it may be the input: torch's guards do not accept a tensor twice.
         alone = () if residual is None else (residual,)
         if lowered or is_plain(*together, *alone):
             self._keep(make, numbers, together, alone)
@@ -130,7 +130,7 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
     ) -> None:
         try:
             key = self._key(numbers, together[0], together[1])
-        except (ValueError, IndexError):  # no numbers, no modes
+        except (ValueError, IndexError):  # unmarshallable numbers, no modes
             return
         apart_alike = guard_of(*alone, rows=self.rows) if alone else None
         entry = guard_of(*together, rows=self.rows), apart_alike, make()
@@ -147,7 +147,7 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         ending: EpilogueArgs,
         result: Tensor,
     ) -> None:
-        """Keep what ``make`` makes of a call that succeeded, where it may be made past an operator.
+        """Keep ``make()`` for a call that succeeded, if later calls may bypass the operator.
 
         ``operands`` are its input and weight.
         """
@@ -162,11 +162,11 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
     def remembers(
         self, numbers: tuple[Any, ...], operands: tuple[Tensor, Tensor], ending: EpilogueArgs
     ) -> bool:
-        """Return whether :meth:`remember` keeps a call that has a result: unless torch has to see
-        it, or its gradients. Arguments are as there.
+        """Return whether :meth:`remember` keeps a call with a result: not if torch has to see it,
+        or to differentiate it. Arguments are as there.
         """
         (input, weight), (bias, scale, residual, activation, slope, _) = operands, ending
-        assert activation is None or isinstance(activation, str)  # else a call is bound at once
+        assert activation is None or isinstance(activation, str)  # else the call is bound at once
         there = [t for t in (bias, scale, residual) if isinstance(t, torch.Tensor)]
         if not input.numel() or not all(t.is_contiguous() for t in there if t is not residual):
             return False
@@ -188,7 +188,7 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
             return False
 
     def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
-        """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
+        """Return the dictionary's key; as bytes, 1 differs from 1.0 and from True."""
         size = input.size(-1) if self.rows else input.numel()
         return dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
 
@@ -201,10 +201,10 @@ def _name(dtype: torch.dtype) -> str:
 def _apart(
     numbers: tuple[Any, ...], out_dtype: Any, bias: Any, scale: Any, residual: Any
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Numbers, with which of the others there are, and the columns that are tensors or ought to
-    be."""
+    """Extend the numbers by which other arguments are given; return them, and the columns that are
+    (or should be) tensors."""
     number, columns = None, () if bias is None else (bias,)
-    if scale is out_dtype is None:  # as the rest has it, in less time
+    if scale is out_dtype is None:  # as the general case below, but faster
         if bias is residual is None:
             return numbers, ()
         return (numbers, None, bias is None, False, residual is None, None), columns
@@ -218,6 +218,6 @@ def _apart(
     return (numbers, number, bias is None, scaled, residual is None, kind), columns
 
 
-# What the road of a call looks into before it reads an argument.
+# The caches that a call searches before it checks any argument.
 dense = CallCache("dense calls", entries=4096, nbytes=16 << 20)
 sparse = CallCache("sparse calls", entries=1024, nbytes=8 << 20, rows=True)

@@ -1,16 +1,15 @@
 """Warm dense convolutions: calls that skip torch's dispatcher and checks made before.
 
-An operator written in Python has tens of microseconds of host overhead, and as many again where
+An operator written in Python has tens of microseconds of host overhead, and as much again if
 autograd records it. The kernels of a call depend only on its *signature*: shapes, strides, dtypes,
-devices and numbers. The first call of a signature takes the operator, with every check, and what
-was derived on the way is kept as a :class:`DenseCall`. Later calls of the signature only allocate
-and launch. Nothing is kept of a call that torch has to see, as
-:func:`~layoutconv.ops.guard.is_plain` decides.
+devices and numbers. The first call of a signature takes the operator, with every check, and its
+plan is kept as a :class:`DenseCall`. Later calls of the signature only allocate and launch. A call
+that torch has to see is not kept, see :func:`~layoutconv.ops.guard.is_plain`.
 
-A kernel takes the memory of tensors as it is, where that is in the order of ``channels_last``;
-views of them in that order would cost a microsecond each.
+A kernel takes the memory of tensors as it is, if that is in the order of ``channels_last``; views
+of them in that order would cost a microsecond each.
 
-Gradients of a call are calls themselves: each of their passes is looked up in the same cache.
+The gradients of a call are calls themselves: each of their passes uses the same cache.
 """
 
 from __future__ import annotations
@@ -67,11 +66,11 @@ class FirstCall(NamedTuple):
     """The first call of a signature, which takes the operator.
 
     Attributes:
-        given: its numbers, as of :func:`find`.
+        given: its numbers, as for :func:`find`.
         operands: its input and weight.
-        ending: as the caller asked for it.
+        ending: the epilogue as the caller gave it.
         numbers: those of the operator.
-        name: that of its pass, as of ``pass_maker``.
+        name: of its pass, as for ``pass_maker``.
     """
 
     given: tuple[Any, ...]
@@ -84,8 +83,8 @@ class FirstCall(NamedTuple):
 def remember(first: FirstCall, result: Tensor) -> Tensor:
     """Keep the :class:`DenseCall` of a signature after its first call, for :func:`find`.
 
-    Returns the ``result``; where later calls are recorded as torch's own convolution, such a
-    result, so that gradients of all calls have the same bits.
+    Returns the ``result``; if later calls are recorded as torch's own convolution, it returns
+    such a result, so that the gradients of all calls have the same bits.
     """
     (input, weight), ending = first.operands, first.ending
     made: list[DenseCall] = []
@@ -94,7 +93,7 @@ def remember(first: FirstCall, result: Tensor) -> Tensor:
         made.append(DenseCall(first, result))
         return made[0]
 
-    if input.dim() == weight.dim():  # no single image
+    if input.dim() == weight.dim():  # not a single image
         dense.remember(make, first.given, first.operands, ending, result)
     if made and made[0].wanted and made[0].as_torch is not None:
         return made[0].as_torch(input, weight, ending.bias)
@@ -102,10 +101,10 @@ def remember(first: FirstCall, result: Tensor) -> Tensor:
 
 
 def by_torch(first: FirstCall, shape: tuple[int, ...]) -> Tensor | None:
-    """A first forward pass, recorded as torch's own as later ones are, and kept; or None.
+    """Run a first forward pass as torch's own, like later ones, and keep the call; else None.
 
-    No operator has saved anything then: checkpoints count what is saved, and refuse to go back
-    where a call of theirs saves less when it is repeated. ``shape`` is as of :func:`bound`.
+    No operator has saved tensors then: checkpointing counts saved tensors, and fails if a call
+    saves fewer when it is repeated. ``shape`` is as for :func:`bound`.
     """
     (input, weight), ending = first.operands, first.ending
     if (
@@ -113,7 +112,7 @@ def by_torch(first: FirstCall, shape: tuple[int, ...]) -> Tensor | None:
         or not weight.is_cpu
         or is_compiling()
         or input.dim() != weight.dim()
-        or len(shape) < 4  # one spatial mode is recorded here
+        or len(shape) < 4  # calls with one spatial mode are recorded here
         or 0 in shape
         or not input.numel()
         or not (ending.bias is None or ending.bias.is_contiguous())
@@ -141,14 +140,14 @@ def below_autocast(
     ending: EpilogueArgs,
     rest: tuple[Any, ...],
 ) -> Any:
-    """``convolve(input, weight, *ending, *rest)`` of operands that autocast lowers; None where it
+    """Run ``convolve(input, weight, *ending, *rest)`` on operands that autocast lowers. None if it
     lowers nothing, and in ``torch.compile``, which sees operators that do.
 
-    What is known of the call below autocast is kept for calls with autocast on, for :func:`find`:
-    they lower the filter in the one function that autograd records. Who finds one compares what it
-    ``lowers`` to with what autocast does then.
+    The call below autocast is kept for later calls with autocast on, for :func:`find`: they lower
+    the filter inside the one function that autograd records. A caller that finds one compares its
+    ``lowers`` with the current autocast dtype.
 
-    The first call is recorded as these are: the gradient of its filter is rounded no more often.
+    The first call is recorded like these, so that its filter's gradient is rounded no more often.
     """
     input, weight = operands
     low = None if is_compiling() else autocast_dtype(input, weight)
@@ -164,7 +163,7 @@ def below_autocast(
                 lowered = weight.to(low)
                 result = convolve(input, lowered, *ending, *rest)
                 known = find(given, out_dtype, input, lowered, bias, scale, residual)
-        if known is None and (wanted or not kept):  # such as one without a result
+        if known is None and (wanted or not kept):  # such as one without elements
             return convolve(input, weight.to(low), *ending, *rest)
     if known is None:
         return result
@@ -174,18 +173,18 @@ def below_autocast(
 
 
 def _given(tensors: Sequence[Any]) -> list[Tensor]:
-    """The tensors among operands and what an ending has."""
+    """Return the tensors among operands and arguments of an epilogue."""
     return [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
 
 
 def _may_be_kept(numbers: tuple[Any, ...], tensors: Sequence[Any], ending: EpilogueArgs) -> bool:
-    """Return whether nothing but autocast and autograd looks at a call, which may be kept."""
+    """Return whether a call may be kept: nothing but autocast and autograd intercepts it."""
     there, (input, weight, *columns, _) = _given(tensors), tensors
     return (
         not isinstance(ending.activation, Pointwise)
         and has_gradient(ending.activation, ending.slope)
         and is_constant(ending.scale)
-        and input.dim() == weight.dim()  # no single image
+        and input.dim() == weight.dim()  # not a single image
         and all(column.is_contiguous() for column in _given(columns))
         and not (is_watched_unseen() or is_tracing())
         and all(tensor.numel() and is_bare(tensor) for tensor in there)
@@ -195,11 +194,11 @@ def _may_be_kept(numbers: tuple[Any, ...], tensors: Sequence[Any], ending: Epilo
 
 
 def bound(first: FirstCall, shape: tuple[int, ...]) -> DenseCall | None:
-    """Bind a convolution with a user's function behind it, kept for :func:`find`.
+    """Bind a convolution with a user's function behind it, and keep it for :func:`find`.
 
-    ``shape`` is the result's, in torch's order. None for a call that torch has to see, of which
-    :func:`~layoutconv.ops.guard.is_plain` decides, and for a function of rows: views count them in
-    orders of their own.
+    ``shape`` is the result's, in torch's order. None for a call that torch has to see, see
+    :func:`~layoutconv.ops.guard.is_plain`, and for a function of rows, which views number in an
+    order of their own.
     """
     operands, ending = first.operands, first.ending
     (input, weight), (bias, scale, residual, function, _, out_dtype) = operands, ending
@@ -215,7 +214,7 @@ def bound(first: FirstCall, shape: tuple[int, ...]) -> DenseCall | None:
 class DenseCall(BoundCall):
     """The bound launches of one signature: tensors in torch's order to a result in that order.
 
-    ``passes`` are those of its gradients, where they are not the usual ones.
+    ``passes`` are those of its gradients, if not the usual ones.
     """
 
     passes: Runner | None = None
@@ -234,7 +233,7 @@ class DenseCall(BoundCall):
         self._formula, self.over = _DESCRIBED[name](input, weight, *numbers)
         self.launch: Any = None
         self.stride = result.stride()
-        self.found: Pass | TorchPass | None = None  # where it is no launch
+        self.found: Pass | TorchPass | None = None  # if it is not a launch
         if is_torchs_pass(input, weight, numbers):
             self.found = torch_pass(name, input, weight, numbers)
             if _is_torchs_alone(input, ending, result.dtype):
@@ -266,13 +265,13 @@ class DenseCall(BoundCall):
                 self.run = self.launch.result  # type: ignore[method-assign]
 
     def lowering(self, weight: Tensor, low: torch.dtype, *, wanted: bool) -> DenseCall:
-        """The same, where autocast lowers the filter to ``low``, and the call does so itself.
+        """Return a copy for calls in which autocast lowers the filter to ``low``; it casts itself.
 
-        ``wanted`` says whether autograd records it. The gradient of a filter in float32 is not
+        ``wanted`` says whether autograd records the call. The gradient of a float32 filter is not
         rounded to ``low`` in between.
         """
         made = copy(self)
-        made.__dict__.pop("run", None)  # a launch takes the filter as it is
+        made.__dict__.pop("run", None)  # a launch does not cast the filter
         made.lowers, made.wanted = low, wanted
         made.passes = _WIDE if weight.dtype is torch.float32 else _CALLS
         return made
@@ -280,15 +279,15 @@ class DenseCall(BoundCall):
     def gradients(
         self, found: Any, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
     ) -> Gradients:
-        """Return the gradients, of passes that are calls, too, where that may be; kernels read that
-        of the result with the strides of the result, to which it is copied once for both.
+        """Return the gradients, whose passes are cached calls where possible. Kernels read ``grad``
+        with the result's strides, to which it is copied once for both.
         """
         if self.found is None and grad.stride() != self.stride:
             grad = in_memory_order(grad).contiguous().movedim(-1, 1)
         return self._formula(self.passes or _CALLS, self.over, needed, grad, a, b)
 
     def sums(self, found: Any, a: Tensor, b: Tensor) -> Tensor:
-        """The sums alone, fp32 (fp64 of float64), which autograd records."""
+        """Return the sums alone, fp32 (fp64 for float64), recorded by autograd."""
         wide = wide_sums(a.dtype)
         if self.name == "dgrad":
             return OPERATORS.dgrad(self.over._replace(dgrad=(*self.over.dgrad, *wide)), a, b)
@@ -303,7 +302,7 @@ class DenseCall(BoundCall):
         residual: Any = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """The convolution of tensors that are not as kernels read them, by views, or by torch."""
+        """Convolve tensors that kernels cannot read as they are, through views or torch."""
         activation, slope = self.ending if function is None else (function, 0.0)
         if self.found is not None:
             args = EpilogueArgs(bias, scale, residual, activation, slope, self.out_dtype)
@@ -329,11 +328,11 @@ class DenseCall(BoundCall):
 
 
 def _by_calls(name: str, *, wide: bool = False) -> PassOf:
-    """A pass of a gradient as a cached call, found from its second time on.
+    """Return a pass of a gradient as a cached call, found from its second time on.
 
-    ``wide``: the gradient of a filter as its sums, float32: no launch rounds them, and none widens
-    them. Where gradients of it may be wanted, or torch has to see it, it is rounded as its operands
-    are.
+    ``wide``: return the gradient of a filter as its float32 sums: no launch rounds them, and none
+    widens them again. If its own gradient may be needed, or torch has to see it, it is rounded to
+    the dtype of its operands.
     """
     place, operator = Arguments._fields.index(name), getattr(OPERATORS, name)
 
@@ -367,11 +366,11 @@ _WIDE = Runner(_CALLS.fprop, _CALLS.dgrad, _by_calls("wgrad", wide=True))
 
 
 def _of_operator(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An operator's pass of real tensors as a cached call, found from its second time on.
+    """Return an operator's pass on real tensors as a cached call, found from its second time on.
 
     Graphs of ``torch.compile`` call operators. ``function`` is the pass with all its checks.
     """
-    least = 3 if name == "fprop" else 4  # of its numbers; torch leaves out defaults at the end
+    least = 3 if name == "fprop" else 4  # numbers; torch drops trailing defaults
     defaults = 1, None  # groups, executor
 
     def run(a: Tensor, b: Tensor, *given: Any) -> Tensor:
@@ -386,7 +385,7 @@ def _of_operator(name: str, function: Callable[..., Tensor]) -> Callable[..., Te
             return found
         result = function(a, b, *given)
         if wants_gradient(a, b, bias, scale, residual):
-            return result  # of which autograd knows above
+            return result  # autograd handles it above
         return remember(FirstCall(key, (a, b), ending, numbers, name), result)
 
     return run
@@ -398,7 +397,7 @@ for _name, _function in ("fprop", fprop), ("dgrad", dgrad), ("wgrad", wgrad):
 
 
 def _as_result(input: Tensor, shape: tuple[int, ...], ending: EpilogueArgs) -> Tensor:
-    """Return a result without memory, of a ``shape`` in torch's order."""
+    """Return a result without memory, with a ``shape`` in torch's order."""
     meta = torch.empty(0, dtype=input.dtype, device="meta")
     first, channels, *modes = shape
     return new_result(meta, (first, *modes, channels), ending.out_dtype)
@@ -422,9 +421,9 @@ def _as_memory(tensor: Tensor) -> Tensor:
 
 
 def _takes_memory(found: Pass, input: Tensor, result: Tensor, ends: bool) -> bool:
-    """Return whether the kernels of a pass take memory, whatever the order of its modes.
+    """Return whether the kernels of a pass take memory directly, in any order of its modes.
 
-    ``ends`` says whether anything comes after the sums, which torch applies to some depthwise ones.
+    ``ends`` says whether an epilogue follows, which torch applies for some depthwise views.
     """
     if not devices.runs_kernels(input) or {input.dtype, result.dtype} & FP8:
         return False

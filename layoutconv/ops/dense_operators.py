@@ -3,18 +3,18 @@
     conv_fprop(x, w, ..., bias, scale, residual, activation, slope, out_dtype) -> y
     conv_dgrad(y, w, spatial, ..., bias, scale, residual, activation, slope, out_dtype) -> x
     conv_wgrad(y, x, taps, ...) -> w
-    conv_transpose(y, w, beyond, ...) -> x          as conv_dgrad, of ``torch.jit.trace``
+    conv_transpose(y, w, beyond, ...) -> x          as conv_dgrad, for ``torch.jit.trace``
     conv_fprop_statistics(as conv_fprop) -> y, statistics
 
 Tensors have torch's shapes, ``x`` (N, C, D, H, W), ``w`` (K, C/groups, T, R, S), ``y`` (N, K, Z, P,
-Q), for 1 to 3 spatial modes; memory in another order than that of ``channels_last`` is copied, and
-results are in that order. A compiler's graph has no transposed views between operators then, which
-inductor cannot save for a backward pass where their sizes are symbolic. ``padding`` is (near, far)
-for every spatial mode, flat; ``executor`` "view" runs views on a CPU too. The result is
+Q), for 1 to 3 spatial modes; memory in another order than ``channels_last`` is copied, and results
+are in that order. So a compiler's graph has no transposed views between operators, which inductor
+cannot save for a backward pass if their sizes are symbolic. ``padding`` is (near, far) for every
+spatial mode, flat; ``executor`` "view" runs views on a CPU too. The result is
 ``activation(scale * sum + bias + residual)``, fused into the pass: ``bias`` and ``scale`` have a
-number for each channel of the result, ``residual`` its shape.
+number for each channel of the result, ``residual`` has its shape.
 
-Gradients of any order are by ``formulas``. ``statistics`` are fp32 (2, K), as ``execute`` makes
+``formulas`` gives gradients of any order. ``statistics`` are fp32 (2, K), as ``execute`` returns
 them, without a gradient.
 """
 
@@ -44,8 +44,8 @@ _SCHEMAS = {
     "conv_dgrad": f"(Tensor y, Tensor w, SymInt[] spatial, {_NUMBERS}, {SCHEMA}) -> Tensor",
     "conv_wgrad": f"(Tensor y, Tensor x, SymInt[] taps, {_NUMBERS}) -> Tensor",
 }
-# The tracer of torch.jit keeps lists of numbers alone, not of sizes that it traces: these would be
-# constants. So a traced transposed convolution says what it adds to (extent - 1) * stride.
+# torch.jit's tracer keeps lists of constants only: it would freeze sizes that it traces. So a
+# traced transposed convolution passes what it adds to (extent - 1) * stride.
 _SCHEMAS["conv_transpose"] = (
     _SCHEMAS["conv_dgrad"]
     .replace("conv_dgrad", "conv_transpose")
@@ -60,7 +60,7 @@ conv_dgrad = torch.ops.layoutconv.conv_dgrad.default
 conv_wgrad = torch.ops.layoutconv.conv_wgrad.default
 conv_transpose = torch.ops.layoutconv.conv_transpose.default
 
-# Those of the other operators are calls that ``dense_calls`` keeps.
+# ``dense_calls`` registers the other operators, as cached calls.
 for _device in ("cpu", "cuda"):
     torch.library.impl("layoutconv::conv_fprop_statistics", _device, dense_passes.fprop_statistics)
 
@@ -77,7 +77,7 @@ def _transposed(
 torch.library.impl("layoutconv::conv_transpose", "CompositeImplicitAutograd", _transposed)
 
 
-# -- what they would return: shapes without data ---------------------------------------------------
+# -- fake kernels: results without data -----------------------------------------------------------
 
 
 def _fake_fprop(
@@ -124,7 +124,7 @@ def _rest(
     return groups, EpilogueArgs(*ending, **named)
 
 
-# -- what FlopCounterMode counts: two for each product, with padding too, as of torch's own --------
+# -- FlopCounterMode: two per product, padding included, as for torch's own -----------------------
 
 _PRODUCTS = (conv_fprop, conv_fprop_statistics), (conv_dgrad,), (conv_wgrad,)
 _of_fprop, _of_dgrad, _of_wgrad = (
@@ -158,22 +158,22 @@ OPERATORS = Runner(
 
 
 def over(spatial: Ints, taps: Ints, numbers: tuple[Any, ...]) -> Arguments:
-    """Passes over a problem: of so many cells of the activation, and so many taps."""
+    """Return the arguments of a problem's passes, from the activation's extents and the taps."""
     return Arguments(numbers, (tuple(spatial), *numbers), (tuple(taps), *numbers))
 
 
 def of_fprop(x: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
-    """Return the formula of the operator ``conv_fprop``, and what its passes are over."""
+    """Return the gradient formula of ``conv_fprop``, and the arguments of its passes."""
     return formulas.fprop_gradients, over(x.shape[2:], w.shape[2:], numbers)
 
 
 def of_dgrad(y: Tensor, w: Tensor, spatial: Ints, *numbers: Any) -> tuple[Formula, Arguments]:
-    """Return those of ``conv_dgrad``."""
+    """Do the same for ``conv_dgrad``."""
     return formulas.dgrad_gradients, over(spatial, w.shape[2:], numbers)
 
 
 def of_wgrad(y: Tensor, x: Tensor, taps: Ints, *numbers: Any) -> tuple[Formula, Arguments]:
-    """Return those of ``conv_wgrad``."""
+    """Do the same for ``conv_wgrad``."""
     return formulas.wgrad_gradients, over(x.shape[2:], taps, numbers)
 
 

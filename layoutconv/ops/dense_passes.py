@@ -1,9 +1,8 @@
 """The passes of a dense convolution, fprop, dgrad and wgrad, as views and functions of tensors.
 
-No dispatcher and no gradient is here: ``dense_operators`` registers these functions as operators of
-torch, and ``dense_calls`` binds their views to launches. Functions take and return torch's shapes,
-(N, C, D, H, W), results in ``channels_last`` memory; views have the order of memory,
-(N, D, H, W, C).
+There is no dispatcher and no gradient here: ``dense_operators`` registers these functions as torch
+operators, and ``dense_calls`` binds their views to launches. Functions take and return torch's
+shapes, (N, C, D, H, W), results in ``channels_last`` memory; views have the order of memory,
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 Numbers = Sequence[Any]  # stride, padding, dilation and groups
-VIEW = "view"  # the executor that runs views where torch has convolutions of its own
-_EMPTY = 64  # residues whose empty sums, if something follows them, kernels write; else torch does
-_ROWS = 1 << 16  # of empty sums that are made at once
+VIEW = "view"  # the executor that runs views even where torch has a convolution
+_EMPTY = 64  # most residues whose empty sums kernels write if an epilogue follows; else torch does
+_ROWS = 1 << 16  # of empty sums made at once
 _PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:
-    """(N, C, D, H, W) as (N, D, H, W, C), of the same memory."""
+    """View (N, C, D, H, W) as (N, D, H, W, C), of the same memory."""
     return tensor.movedim(1, -1)
 
 
@@ -64,10 +63,10 @@ def _shape_in_memory(tensor: Tensor) -> tuple[int, ...]:
 
 
 def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """A new tensor (N, C, D, H, W), of memory of the ``shape`` (N, D, H, W, C).
+    """Return a new tensor (N, C, D, H, W) with memory of the ``shape`` (N, D, H, W, C).
 
-    It is no view: a result of an operator should be none. Its dtype is that of sums over ``like``,
-    or ``dtype``.
+    It is no view, since an operator should not return one. Its dtype is ``dtype``, by default that
+    of sums over ``like``.
 
     >>> made = new_result(torch.zeros(1, dtype=torch.int8), (2, 5, 3))
     >>> made.shape, made.stride(), made.dtype
@@ -83,12 +82,12 @@ class Pass(NamedTuple):
     """The views that together write a result, (N, *spatial, channels).
 
     Attributes:
-        views: run one after the other, each writes a part of the result.
+        views: run one after the other; each writes a part of the result.
         shape: of the result, in the order of memory.
-        zeroed: cells that no view writes, empty sums, are written before.
-        k_major: the shape of a filter that is copied to K-major first, where kernels read only the
-            summed index contiguous; empty where that does not pay.
-        packed: other views, of packed channels, that compute the same and are faster.
+        zeroed: whether cells that no view writes, empty sums, are written first.
+        k_major: the shape of a filter that is copied to K-major first, if kernels read only the
+            summed index contiguous; empty if that does not pay.
+        packed: other views, of packed channels, that compute the same faster.
     """
 
     views: tuple[GemmView, ...]
@@ -135,9 +134,9 @@ class Pass(NamedTuple):
 
 
 class TorchPass(NamedTuple):
-    """A pass on a CPU as a call of torch; ``compute`` as of :class:`Pass`.
+    """A pass on a CPU as a call of torch; ``compute`` is as for :class:`Pass`.
 
-    ``recorded``: the same sums as autograd records torch's own convolution, where it can.
+    ``recorded``: the same sums, which autograd records as torch's own convolution, if it can.
     """
 
     sums_of: Callable[..., Tensor]
@@ -176,10 +175,10 @@ def fprop_pass(
     line: int = 0,
     of: Multiplied | None = None,
 ) -> Pass:
-    """The forward pass of tensors of shapes (N, D, H, W, C) and (K, T, R, S, C / groups).
+    """Return the forward pass of tensors of shapes (N, D, H, W, C) and (K, T, R, S, C / groups).
 
-    ``line``: so many elements of a row are copied at once where lines may be folded. ``of``: what
-    is multiplied, where few channels may be packed.
+    ``line``: how many elements of a row are copied at once if stride folding may be used. ``of``:
+    the kind of products, if few channels may be packed.
 
     >>> fprop_pass((1, 8, 8, 4), (16, 3, 3, 4), [1, 1], [1, 1, 1, 1], [1, 1]).shape
     (1, 8, 8, 16)
@@ -215,12 +214,11 @@ def dgrad_pass(
     columns: int = 0,
     of: Multiplied | None = None,
 ) -> Pass:
-    """Dgrad of ``spatial`` cells, from the shapes of the gradient, (N, Z, P, Q, K), and of ``w``.
+    """Return dgrad to ``spatial`` cells, from the shapes of the gradient (N, Z, P, Q, K) and ``w``.
 
     ``ends`` says whether an epilogue follows: an empty sum then need not become zero, so that cells
-    that no window covers have views, if these are not too many. ``columns``: so
-    many are filled by concatenated stride phases where channels are few. ``of`` is as of
-    :func:`fprop_pass`.
+    that no window covers have views, if these are not too many. ``columns``: how many columns
+    concatenated stride phases fill if channels are few. ``of`` is as for :func:`fprop_pass`.
 
     >>> numbers = [3], [0, 0], [1], 1
     >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], numbers, ends=e).views) for e in (0, 1)]
@@ -272,7 +270,7 @@ def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
 
 
 def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtype) -> None:
-    """Write what becomes of empty sums, of products of an ``operand``, into all of a result.
+    """Write the epilogue of empty sums, of products of ``operand`` dtype, to all of a result.
 
     >>> out = torch.empty(1, 2, 3)
     >>> ending = EpilogueArgs(torch.tensor([1.0, -1, 0]), activation="relu")
@@ -307,9 +305,9 @@ def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
 def _problem(
     activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> ConvProblem:
-    """Return the problem with the least stride and dilation that have the same result.
+    """Return the problem with the least stride and dilation that give the same result.
 
-    A stride makes no difference where one window fits, a dilation where a filter has one tap.
+    A stride makes no difference if one window fits, a dilation if a filter has one tap.
     """
     taps, extents = filter[1:], activation[1:-1]
     sides = tuple(zip(padding[::2], padding[1::2], strict=True))
@@ -333,14 +331,14 @@ def is_torchs_pass(a: Tensor, b: Tensor, numbers: Sequence[Any]) -> bool:
     *modes, _, executor = numbers
     if executor == VIEW or not is_torchs(a, b):
         return False
-    short = all(number < 1 << 31 for mode in modes for number in mode)  # no max: compilers read it
+    short = all(number < 1 << 31 for mode in modes for number in mode)  # not max, for compilers
     return short and all(cells >= 0 for cells in numbers[-4])
 
 
 def torch_pass(name: str, a: Tensor, b: Tensor, numbers: Sequence[Any]) -> TorchPass:
-    """The pass "fprop", "dgrad" or "wgrad" of two tensors, in torch's order, as a call of torch.
+    """Return the pass "fprop", "dgrad" or "wgrad" of two tensors, in torch's order, as torch's own.
 
-    ``numbers`` are as of :func:`pass_maker`.
+    ``numbers`` are as for :func:`pass_maker`.
     """
     first, second = _shape_in_memory(a), _shape_in_memory(b)
     *numbers, groups, _ = numbers
@@ -366,7 +364,7 @@ def _torch_convolution(x: Any, filter: Any, *numbers: Any) -> TorchConvolution:
 def pass_of(
     name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
 ) -> Pass | TorchPass:
-    """The pass "fprop", "dgrad" or "wgrad" of two tensors; arguments as of :func:`pass_maker`."""
+    """Return the pass "fprop", "dgrad" or "wgrad"; arguments are as for :func:`pass_maker`."""
     if is_torchs_pass(a, b, numbers):
         return torch_pass(name, a, b, numbers)
     return pass_maker(name, a, b, numbers, ends=ends)()
@@ -403,7 +401,7 @@ def fprop(
     executor: str | None = None,
     *ending: Any,
 ) -> Tensor:
-    """The forward pass, (N, K, Z, P, Q); ``ending`` are the fields of ``EpilogueArgs``."""
+    """Run the forward pass, (N, K, Z, P, Q); ``ending`` has the fields of ``EpilogueArgs``."""
     found = pass_of("fprop", x, w, (stride, padding, dilation, groups, executor))
     return found.compute(x, w, EpilogueArgs(*ending))[0]
 
@@ -418,7 +416,7 @@ def fprop_statistics(
     executor: str | None = None,
     *ending: Any,
 ) -> tuple[Tensor, Any]:
-    """The forward pass and its statistics, fp32 (2, K)."""
+    """Run the forward pass; also return its statistics, fp32 (2, K)."""
     found = pass_of("fprop", x, w, (stride, padding, dilation, groups, executor))
     return found.compute(x, w, EpilogueArgs(*ending), statistics=True)
 
@@ -434,11 +432,11 @@ def dgrad(
     executor: str | None = None,
     *ending: Any,
 ) -> Tensor:
-    """The gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
+    """Run the gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
     args, numbers = EpilogueArgs(*ending), (spatial, stride, padding, dilation, groups, executor)
     if is_torchs_pass(y, w, numbers):
         return torch_pass("dgrad", y, w, numbers).compute(y, w, args)[0]
-    # Before all else: no view is made for what no memory holds.
+    # First, so that a result too large for memory makes no view.
     result = new_result(y, (y.shape[0], *spatial, w.shape[1] * groups), args.out_dtype)
     return pass_maker("dgrad", y, w, numbers, ends=args.ends)().compute(y, w, args, result)[0]
 
@@ -454,13 +452,13 @@ def wgrad(
     executor: str | None = None,
     *ending: Any,
 ) -> Tensor:
-    """The gradient of the filter, (K, C / groups, T, R, S); of ``ending``, a dtype may be given."""
+    """Run the gradient of the filter, (K, C / groups, T, R, S); ``ending`` may give a dtype."""
     found = pass_of("wgrad", y, x, (taps, stride, padding, dilation, groups, executor))
     return found.compute(y, x, EpilogueArgs(*ending))[0]
 
 
 def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:
-    """Return the epilogue with its tensors like the result in the order of memory."""
+    """Return the epilogue with its result-like tensors in the order of memory."""
     return ending.like_result(in_memory_order)
 
 
@@ -473,7 +471,7 @@ def _run(
     statistics: bool,
     k_major: bool = False,
 ) -> Tensor | None:
-    """As :func:`run`, of tensors that get the shapes of the views."""
+    """Call :func:`run` with tensors reshaped to the views."""
     stored = expected(views[0])
     ending = ending.like_result(lambda tensor: tensor.reshape(stored.d.shape))
     epilogue, out = ending.epilogue(statistics=statistics), out.view(stored.d.shape)
@@ -489,7 +487,7 @@ def run(
     *,
     k_major: bool = False,
 ) -> Tensor | None:
-    """Run the views of a pass, which together write ``out``; returns the statistics of one.
+    """Run the views of a pass, which together write ``out``; return the statistics, if any.
 
     ``k_major``: copy ``b``, a filter, to K-major first, as ``Pass.k_major`` says.
     """

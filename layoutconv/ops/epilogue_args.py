@@ -1,4 +1,4 @@
-"""The epilogue of a convolution as one value below the public functions."""
+"""The epilogue of a convolution as one value, below the public functions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SCHEMA = (
 class EpilogueArgs(NamedTuple):
     """``activation(scale * sum + bias + residual)``, in the dtype ``out_dtype``.
 
-    A warm call makes none: constructing one takes half a microsecond. An activation is a name, or a
-    user's function, which no operator of torch takes: its schema has names.
+    Warm calls construct none: that takes half a microsecond. An activation is a name, or a user's
+    function; torch operators take names only, as their schemas say.
     """
 
     bias: Tensor | None = None
@@ -34,11 +34,11 @@ class EpilogueArgs(NamedTuple):
     out_dtype: torch.dtype | None = None
 
     def of(self, bias: Tensor | None, scale: Any, residual: Tensor | None) -> EpilogueArgs:
-        """Return the same of other tensors: ``_replace``, which torch 2.8 does not compile."""
+        """Replace the tensors; torch 2.8 does not compile ``_replace``."""
         return EpilogueArgs(bias, scale, residual, self.activation, self.slope, self.out_dtype)
 
     def like_result(self, change: Callable[[Tensor], Tensor]) -> EpilogueArgs:
-        """Return the same with a change made to all tensors that are like the result."""
+        """Apply ``change`` to all tensors that have the result's shape."""
         residual, activation = self.residual, self.activation
         if isinstance(activation, Pointwise):
             activation = sources_changed(activation, change)
@@ -49,17 +49,17 @@ class EpilogueArgs(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Return whether anything follows the sums, but for the dtype."""
+        """Return whether anything but a dtype follows the sums."""
         no_tensors = self.bias is None and self.scale is None and self.residual is None
         return not (no_tensors and self.activation is None)
 
     def epilogue(self, *, statistics: bool = False) -> Epilogue | None:
-        """Return the steps, which say nothing of the dtype; None if there are none."""
+        """Return the steps, without the dtype; None if there are none."""
         return epilogue_of(*self[:5], statistics)
 
 
 def tensors_in(ending: EpilogueArgs) -> tuple[Tensor | None, Any, Tensor | None]:
-    """Bias, scale and residual: torch 2.6 compiles neither a slice nor a property of a tuple."""
+    """Return the tensors; torch 2.6 compiles neither a slice nor a property of a tuple."""
     return ending.bias, ending.scale, ending.residual
 
 
@@ -71,7 +71,7 @@ def epilogue_of(
     slope: float = 0.01,
     statistics: bool = False,
 ) -> Epilogue | None:
-    """``activation(scale * sum + bias + residual)`` as an epilogue, None where it is ``sum``."""
+    """Return ``activation(scale * sum + bias + residual)`` as an epilogue; None for ``sum``."""
     steps: list[Step] = []
     if scale is not None:
         steps.append(Scale(scale.contiguous() if isinstance(scale, torch.Tensor) else scale))
@@ -87,7 +87,7 @@ def epilogue_of(
 
 
 def sources_changed(function: Pointwise, change: Callable[[Tensor], Tensor]) -> Pointwise:
-    """Return a user's function of its tensors that are like the result, after a change."""
+    """Apply ``change`` to the tensors of a user's function that have the result's shape."""
     if not function.sources:
         return function
     return function.with_tensors(

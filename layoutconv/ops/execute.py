@@ -53,25 +53,24 @@ def execute(
         a, b: float16, bfloat16, float32, float64, int8, float8_e4m3fn or float8_e5m2, one dtype,
             with the shape and the strides of the last map of the view's ``a`` and ``b``.
         out: where D is written, with the shape and strides of the last map of ``d``, not in the
-            memory of ``a`` or ``b``; what the view does not write is left as it is. Without it, a
-            new tensor, zero where none is written.
-        epilogue: what becomes of a sum before it is stored, a :class:`~layoutconv.Epilogue`, a
-            step or several; they are in fp32 (fp64 for float64).
+            memory of ``a`` or ``b``; elements that the view does not write keep their values. By
+            default a new tensor, with zeros there.
+        epilogue: the steps between a sum and its store, an :class:`~layoutconv.Epilogue`, a step
+            or several; they are in fp32 (fp64 for float64).
         out_dtype: the dtype of D: float16, bfloat16, float32, int8, float8_e4m3fn or float8_e5m2;
-            int32 of int8 alone, float64 of float64 alone. By default that of ``out``; without it,
+            int32 for int8 only, float64 for float64 only. By default that of ``out``; without it,
             that of ``a``, int32 for int8, float16 for float8. Conversion rounds to nearest even,
             and saturates in integers and float8.
         dtype: "int4" for int4 that :func:`~layoutconv.pack_int4` has packed, two in a byte of ``a``
-            and ``b``: half as many elements where the view's k runs along memory, all else as of
+            and ``b``: half as many elements where the view's k runs along memory, all else as for
             int8. On a GPU, of compute capability 8.0 to 8.9; a CPU unpacks it first.
-        precision: how a GPU multiplies float32: "tf32", or "fp32", which is exact to fp32; None as
-            ``torch.backends.cudnn.conv.fp32_precision`` says, in torch before 2.9 ``allow_tf32``.
-            A CPU always has fp32.
-        atomic: let a GPU that splits a sum add its parts as they come: faster, but not the same
+        precision: how a GPU multiplies float32: "tf32", or "fp32", which is exact to fp32; by
+            default as ``torch.backends.cudnn.conv.fp32_precision`` says, before torch 2.9
+            ``allow_tf32``. A CPU always has fp32.
+        atomic: let a GPU that splits a sum add its parts in any order: faster, but not the same
             bits every time.
-        check: compare the entries of index buffers with the rows there are. Always done on the CPU;
-            on a GPU it waits for the device.
-
+        check: check the entries of index buffers against the number of rows. Always done on the
+            CPU; on a GPU it waits for the device.
     Returns ``out``, or ``(out, statistics)`` for an epilogue with statistics, fp32 (2, columns).
     Sums are in fp32 (fp64 for float64, int32 for int8, exact). Not differentiable by itself.
 
@@ -134,7 +133,7 @@ def _with_statistics(
     precision: str | None,
     atomic: bool,
 ) -> Tensor:
-    """Write ``out``; return the statistics, which a GPU writes whole and a CPU adds to."""
+    """Write ``out``; return the statistics, which a GPU overwrites and a CPU adds to."""
     shape = 2, columns_of(view)
     empty = not (view.m and view.n and view.l)
     if a.is_cpu or empty:
@@ -150,7 +149,7 @@ def _with_statistics(
 
 
 def _of_entries(columns: Layout, statistics: Tensor) -> Tensor:
-    """Column statistics summed by the bias entries that the columns read, in a fixed order."""
+    """Sum column statistics by the bias entry that each column reads, in a fixed order."""
     entries = torch.as_tensor(columns(torch.arange(columns.size()))).to(statistics.device)
     chosen = entries[:, None] == torch.arange(columns.cosize(), device=statistics.device)
     return (statistics.double() @ chosen.double()).float()

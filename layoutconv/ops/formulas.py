@@ -6,12 +6,12 @@ A pass is linear in both its tensors, and the gradients of each are the other tw
     dgrad(y, w) -> x        dy = fprop(dx, w)    dw = wgrad(y, dx)
     wgrad(y, x) -> w        dy = fprop(x, dw)    dx = dgrad(y, dw)
 
-A runner is what has the three: operators of torch, dense or sparse, the functions of
-``transforms``, or a call that is bound to launches. What the passes are ``over``, beside their
-tensors, is the runner's own: numbers and shapes, or a kernel map.
+A runner has the three passes: torch operators, dense or sparse, the functions of ``transforms``, or
+a bound call. The passes' other arguments, ``over``, are the runner's own: numbers and shapes, or a
+kernel map.
 
-That of an activation is taken from its value, which relu, relu6, leaky_relu (of a slope >= 0),
-sigmoid and tanh allow; through others, and with respect to ``scale``, there is none here.
+The gradient of an activation is computed from its value, which relu, relu6, leaky_relu (slope >=
+0), sigmoid and tanh allow; through others, and with respect to ``scale``, there is none here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .guard import is_plain, wants_gradient
 if TYPE_CHECKING:
     from torch import Tensor
 
-Pass = Callable[[Any, Any, Any], "Tensor"]  # of what it is over, and two tensors
+Pass = Callable[[Any, Any, Any], "Tensor"]  # of ``over`` and two tensors
 Gradients = tuple["Tensor | None", "Tensor | None"]
 Formula = Callable[[Any, Any, Sequence[bool], "Tensor", Any, Any], Gradients]
 
@@ -38,9 +38,9 @@ is_grad_enabled = torch.is_grad_enabled
 
 
 class Arguments(NamedTuple):
-    """The arguments of operators after their operands: of each pass over the same problem.
+    """The arguments of operators after their operands, for each pass over the same problem.
 
-    ``tables`` are the first of all three: the tensors of a kernel map.
+    ``tables`` come first in all three: the tensors of a kernel map.
     """
 
     fprop: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Arguments(NamedTuple):
 
 
 class Runner(NamedTuple):
-    """Three passes as functions of what they are over and of two tensors."""
+    """Three passes as functions of ``over`` and two tensors."""
 
     fprop: Pass
     dgrad: Pass
@@ -60,7 +60,7 @@ class Runner(NamedTuple):
 def fprop_gradients(
     run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
 ) -> Gradients:
-    """Gradients of activation and filter of a forward pass, as far as ``needed``."""
+    """Return the gradients of activation and filter of a forward pass, as far as ``needed``."""
     dx = run.dgrad(over, grad, w) if needed[0] else None
     return dx, run.wgrad(over, grad, x) if needed[1] else None
 
@@ -68,7 +68,7 @@ def fprop_gradients(
 def dgrad_gradients(
     run: Any, over: Any, needed: Sequence[bool], grad: Tensor, y: Any, w: Any
 ) -> Gradients:
-    """Gradients of the result and of the filter, of a transposed convolution."""
+    """Return the gradients of the result and of the filter, for a transposed convolution."""
     dy = run.fprop(over, grad, w) if needed[0] else None
     return dy, run.wgrad(over, y, grad) if needed[1] else None
 
@@ -76,13 +76,13 @@ def dgrad_gradients(
 def wgrad_gradients(
     run: Any, over: Any, needed: Sequence[bool], grad: Tensor, y: Any, x: Any
 ) -> Gradients:
-    """Gradients of the result and of the activation, of a filter's gradient."""
+    """Return the gradients of the result and of the activation, for a filter's gradient."""
     dy = run.fprop(over, x, grad) if needed[0] else None
     return dy, run.dgrad(over, y, grad) if needed[1] else None
 
 
 def around(op: Callable[..., Tensor], function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An operator that is called past the dispatcher where that makes no difference."""
+    """Return an operator that bypasses the dispatcher when that is safe."""
 
     def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
         plain = is_plain(a, b) and not wants_gradient(a, b) and not a.is_meta
@@ -92,7 +92,7 @@ def around(op: Callable[..., Tensor], function: Callable[..., Tensor]) -> Callab
 
 
 def pass_of(op: Any, function: Any, name: str) -> Pass:
-    """The pass of this name of a runner: an operator, past the dispatcher where that may be."""
+    """Return a runner's pass of this name: an operator, past the dispatcher when that is safe."""
     place = Arguments._fields.index(name)
 
     def call(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def pass_of(op: Any, function: Any, name: str) -> Pass:
 
 
 def as_inputs(found: Gradients, dtype: torch.dtype) -> Gradients:
-    """Saturate gradients of fp8 inputs: autograd's own cast makes NaN of what is beyond the type.
+    """Saturate gradients of fp8 inputs: autograd's own cast turns values out of range into NaN.
 
     >>> as_inputs((torch.tensor([500.0]).half(), None), torch.float8_e4m3fn)[0].float()
     tensor([448.])
@@ -128,7 +128,7 @@ _BACKWARD: dict[str, Any] = {
 
 
 def has_gradient(activation: str | None, slope: float) -> bool:
-    """Return whether the operators can go backward through an activation, knowing its value alone.
+    """Return whether operators can differentiate an activation from its value alone.
 
     >>> has_gradient("relu", 0.01), has_gradient("gelu", 0.01), has_gradient("leaky_relu", -1.0)
     (True, False, False)
@@ -139,9 +139,9 @@ def has_gradient(activation: str | None, slope: float) -> bool:
 
 
 def keep(ctx: Any, operands: tuple[Tensor, Tensor], ending: Any, result: Tensor, at: int) -> None:
-    """Save what backward passes need of a call.
+    """Save the tensors of a call that backward passes need.
 
-    ``ending`` are bias, scale, residual, activation and slope; its tensors are the inputs from
+    ``ending`` has bias, scale, residual, activation and slope; its tensors are the inputs from
     number ``at`` on.
     """
     (a, b), (bias, scale, residual, activation, slope) = operands, ending
@@ -164,14 +164,14 @@ def through_epilogue(
     result: Tensor | None,
     needed: Sequence[bool] | None = None,
 ) -> tuple[Tensor, tuple[Any, ...]]:
-    """The gradient of the sums, and those of ``bias``, ``scale`` and ``residual``.
+    """Return the gradient of the sums, and those of ``bias``, ``scale`` and ``residual``.
 
-    ``needed`` are fewer than ``ctx.needs_input_grad`` where it is known that others are not asked
-    for. ``scale`` and ``result`` are what :func:`keep` saved last. Whoever calls has unpacked what
-    was saved: under ``torch.utils.checkpoint`` that is possible once.
+    ``needed`` has fewer than ``ctx.needs_input_grad`` if some are known not to be asked for.
+    ``scale`` and ``result`` are the last tensors that :func:`keep` saved. The caller unpacks saved
+    tensors: under ``torch.utils.checkpoint`` that works only once.
     """
     (activation, slope), (bias_dtype, residual_dtype) = ctx.activation, ctx.others
-    # The dispatcher leaves out arguments at the end that are at their defaults.
+    # The dispatcher drops trailing arguments that are at their defaults.
     needed = (*(needed or ctx.needs_input_grad), *[False] * (ctx.ending_at + 3))
     needs_bias, needs_scale, needs_residual = needed[ctx.ending_at : ctx.ending_at + 3]
     if needs_scale or not (activation is None or has_gradient(activation, slope)):
@@ -192,23 +192,23 @@ def through_epilogue(
 
 
 def channel_sums(grad: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum of every channel, rounded once.
+    """Sum each channel, and round once.
 
     >>> channel_sums(torch.full((2, 1, 3000), 1.0, dtype=torch.float16), torch.float16)
     tensor([6000.], dtype=torch.float16)
     """
-    # Of rows of a cloud; volumes are summed as torch.compile has it, bit for bit.
+    # For rows of a cloud; volumes are summed as torch.compile does, bit for bit.
     of_rows = grad.dim() == 2 and grad.is_cuda and is_plain(grad) and not wants_gradient(grad)
     if of_rows and column_sums.takes(grad, dtype):
         return column_sums.column_sums(grad, dtype)
     others = 0, *range(2, grad.dim())
-    if grad.is_cuda and grad.dtype is dtype:  # there torch sums 16 bits in fp32
+    if grad.is_cuda and grad.dtype is dtype:  # where torch sums 16 bits in fp32
         return grad.sum(others)
     return grad.sum(others, dtype=torch.promote_types(grad.dtype, torch.float32)).to(dtype)
 
 
 def wide_sums(operand: torch.dtype) -> tuple[Any, ...]:
-    """The last arguments of an operator that stores nothing but sums, as wide as they are.
+    """Return the last arguments of an operator that stores only sums, in their own precision.
 
     >>> wide_sums(torch.float16)
     (None, None, None, None, 0.01, torch.float32)
@@ -218,7 +218,7 @@ def wide_sums(operand: torch.dtype) -> tuple[Any, ...]:
 
 
 def linear(y: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
-    """``scale * y + bias + residual`` in fp32 (fp64 of float64), as operations of torch."""
+    """Compute ``scale * y + bias + residual`` in fp32 (fp64 for float64) with torch operations."""
     exact = torch.promote_types(y.dtype, torch.float32)
     y = y.to(exact)
     if scale is not None:
@@ -228,7 +228,7 @@ def linear(y: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
 
 
 def per_channel(column: Tensor, like: Tensor) -> Tensor:
-    """A number for each channel, (C,), in a shape that broadcasts over (N, C, ...).
+    """Reshape a number per channel, (C,), to broadcast over (N, C, ...).
 
     >>> per_channel(torch.ones(3), torch.ones(2, 3, 4, 4)).shape
     torch.Size([3, 1, 1])
@@ -236,14 +236,14 @@ def per_channel(column: Tensor, like: Tensor) -> Tensor:
     return column.view(-1, *[1] * (like.dim() - 2))
 
 
-# -- as operators of torch have it ----------------------------------------------------------------
+# -- registration with torch ----------------------------------------------------------------------
 
-# Of an operator's inputs after its tensors: its formula, and what its passes are over.
+# From an operator's inputs: its formula, and the arguments of its passes.
 Described = Callable[..., tuple[Formula, Arguments]]
 
 
 def register(name: str, run: Runner, described: Described, *, ends: bool) -> None:
-    """Give an operator its formula; ``ends`` says whether arguments of an epilogue are its last."""
+    """Register an operator's formula; ``ends``: its last arguments are those of an epilogue."""
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         a, b, *numbers = inputs

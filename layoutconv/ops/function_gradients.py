@@ -1,8 +1,8 @@
-"""A user's function behind the sums of a convolution: run by torch, and its gradient.
+"""A user's function behind the sums of a convolution, run by torch, and its gradient.
 
-The forward pass has the function fused into it, and keeps nothing of what the function was given.
-Backward, the sums are computed once more, and torch differentiates the function on tensors; or the
-user's own backward function says what the gradients are, of the result alone.
+The forward pass fuses the function, and does not save the function's input. The backward pass
+computes the sums again, and torch differentiates the function on tensors; or the user's own
+backward function computes the gradients from the result alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ VALUE = "value"  # the name under which a backward function returns the gradient
 
 
 def tensors_of(function: Pointwise) -> tuple[Tensor, ...]:
-    """Its tensors by place: per column, per row, like the result."""
+    """Return its tensors by place: per column, per row, like the result."""
     return *function.per_column, *function.per_row, *function.like_d
 
 
 def with_all(function: Pointwise, tensors: Sequence[Tensor | None]) -> Pointwise:
-    """The same of other tensors, in the order of :func:`tensors_of`.
+    """Replace its tensors, in the order of :func:`tensors_of`.
 
     >>> step = Pointwise(lambda x, c, s: x * c + s, {"c": torch.ones(2)}, {}, {"s": torch.ones(2)})
     >>> [t.item() for t in tensors_of(with_all(step, [torch.tensor(3.0), torch.tensor(4.0)]))]
@@ -43,7 +43,7 @@ def with_all(function: Pointwise, tensors: Sequence[Tensor | None]) -> Pointwise
 
 
 def as_matrix(tensor: Tensor) -> Tensor:
-    """(N, C, D, H, W) as rows of channels; features, (rows, C), as they are.
+    """Reshape (N, C, D, H, W) to rows of channels; features, (rows, C), stay as they are.
 
     >>> as_matrix(torch.zeros(2, 3, 4, 5)).shape, as_matrix(torch.zeros(7, 3)).shape
     (torch.Size([40, 3]), torch.Size([7, 3]))
@@ -54,10 +54,11 @@ def as_matrix(tensor: Tensor) -> Tensor:
 def may_be_bound(
     function: Pointwise, operands: tuple[Tensor, Tensor], ending: EpilogueArgs, elements: int
 ) -> bool:
-    """Return whether a call with a function is nothing but a launch that autograd records.
+    """Return whether a call with a function is a mere launch that autograd records.
 
-    ``elements`` are those of the result. A function of rows is not: views count them in orders of
-    their own. Nor is a call with a gradient whose scale is a number, or has one.
+    ``elements`` is the number of elements of the result. False for a function of rows, which views
+    number in an order of their own, and for a call with gradients whose scale is a number, or needs
+    a gradient.
     """
     bias, scale, residual = ending.bias, ending.scale, ending.residual
     columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
@@ -74,7 +75,7 @@ def may_be_bound(
 
 
 def apply_function(function: Pointwise, value: Tensor) -> Tensor:
-    """The function of all values, fp32 or fp64, in torch's order, as operations of torch.
+    """Apply the function to all values, fp32 or fp64, in torch's order, with torch operations.
 
     A row is the number of a voxel, or of a sparse tensor's row.
 
@@ -98,20 +99,20 @@ def through_function(
     result: Tensor | None,
     needed: Sequence[bool],
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """The gradient of the value, fp32 or fp64, and those of the function's tensors.
+    """Return the gradient of the value, fp32 or fp64, and those of the function's tensors.
 
     Args:
-        grad, result: of what the function gave, as it was stored.
-        value: what the function was given, fp32 or fp64; None if it has a backward function, which
-            takes the result.
-        needed: which of its tensors want a gradient.
+        grad, result: of the function's result, as stored.
+        value: the function's input, fp32 or fp64; None if it has a backward function, which takes
+            the result.
+        needed: which of its tensors need a gradient.
     """
     if value is None:
         assert result is not None
         return _by_the_user(function, grad, result, needed)
     records = torch.is_grad_enabled()
     with torch.enable_grad():
-        # Aliases: a tensor that is there twice has a gradient in either place.
+        # Aliases, so that a tensor that is used twice gets a gradient for each use.
         value = value.view_as(value) if records and value.requires_grad else _leaf(value, True)
         tensors = [
             t.view_as(t) if records and t.requires_grad else _leaf(t, wants)
@@ -119,7 +120,7 @@ def through_function(
         ]
         made = apply_function(with_all(function, tensors), value)
         wanted = [t for t, wants in zip(tensors, needed, strict=True) if wants]
-        made = made if made.requires_grad else made + 0 * value  # of a function of coordinates
+        made = made if made.requires_grad else made + 0 * value  # if it depends on coordinates only
         of_value, *found = torch.autograd.grad(
             made, [value, *wanted], grad.to(made.dtype), create_graph=records,
             allow_unused=True, materialize_grads=True,
@@ -161,7 +162,7 @@ def _by_the_user(
 
 
 def _summed(name: str, found: Mapping[str, Any], shape: torch.Size) -> Tensor:
-    """The gradient of this name, summed to a shape."""
+    """Return the gradient of this name, summed to a shape."""
     gradient = found.get(name)
     if not isinstance(gradient, torch.Tensor):
         expected = f"a gradient of {name!r}, a tensor of shape {tuple(shape)}"
@@ -175,7 +176,7 @@ def _summed(name: str, found: Mapping[str, Any], shape: torch.Size) -> Tensor:
 
 
 def _back(matrix: Tensor, like: Tensor) -> Tensor:
-    """Rows of channels as a tensor in torch's order; vectors as they are."""
+    """Reshape rows of channels to a tensor in torch's order; vectors stay as they are."""
     if like.dim() < 2:
         return matrix.reshape(like.shape)
     first, channels, *modes = like.shape

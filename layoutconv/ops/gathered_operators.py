@@ -6,12 +6,12 @@
     sparse_depthwise_wgrad(y, x, index, inverse, pairs_out, pairs_in, lengths, filters) -> w
     sparse_global_pool(x, order, starts, batch, mode, winners) -> y, winners
 
-Tensors alone: ``x`` (inputs, C), ``y`` (outputs, C), a kernel map's ``index`` int32 (outputs, taps)
-and that of its inverse, int32 (inputs, taps); the tensors of its :class:`Pairs`. What a gradient
-needs may be None where none is wanted.
+All arguments are tensors: ``x`` (inputs, C), ``y`` (outputs, C), a kernel map's ``index`` int32
+(outputs, taps) and that of its inverse, int32 (inputs, taps), and the tensors of its
+:class:`Pairs`. Tensors that only a gradient needs may be None if none is wanted.
 
-Sums, means and depthwise convolutions are linear: gradients of any order come from these operators
-themselves. A maximum's gradient goes to the tap that won, and that is linear, too.
+Sums, means and depthwise convolutions are linear: these operators themselves give gradients of any
+order. A maximum's gradient goes to the tap that won, which is linear, too.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _ops: Any = torch.ops.layoutconv
 
 
 class Ways(NamedTuple):
-    """The tensors of a kernel map, of which gradients read some.
+    """The tensors of a kernel map, some of which only gradients read.
 
     Attributes:
-        forward, backward: ``index`` and ``inverse`` as of :func:`sparse_pool`.
-        pairs_out, pairs_in, lengths: of the map's :class:`Pairs`; None where no gradient of a
-            filter is wanted.
+        forward, backward: ``index`` and ``inverse`` as for :func:`sparse_pool`.
+        pairs_out, pairs_in, lengths: of the map's :class:`Pairs`; None if no gradient of a filter
+            is wanted.
     """
 
     forward: Tensor
@@ -64,13 +64,13 @@ class Ways(NamedTuple):
     lengths: Maybe = None
 
     def back(self) -> Ways:
-        """The way from outputs to inputs; raises ``ArgumentError`` where it is not there."""
+        """Return the way from outputs to inputs; raise ``ArgumentError`` if it is missing."""
         if self.backward is None:
             raise ArgumentError("inverse", "a tensor: the gradient is taken through it", None)
         return Ways(self.backward, self.forward, self.pairs_in, self.pairs_out, self.lengths)
 
 
-# -- what they compute ----------------------------------------------------------------------------
+# -- computations ---------------------------------------------------------------------------------
 
 
 def _pool(
@@ -161,25 +161,25 @@ for _device in ("cpu", "cuda"):
     torch.library.impl("layoutconv::sparse_global_pool", _device, _global_pool)
 
 
-# -- past the dispatcher, where that makes no difference -------------------------------------------
+# -- past the dispatcher, when that is safe --------------------------------------------------------
 
 
 def sparse_pool(
     x: Tensor, index: Tensor, inverse: Maybe, mode: str, divisor: int = 0, winners: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """``y[o, c] = op_t x[index[o, t], c]`` over the taps there are: (y, winners).
+    """Compute ``y[o, c] = op_t x[index[o, t], c]`` over the active taps; return (y, winners).
 
     Args:
         x: (inputs, C), float16, bfloat16, float32 or float64.
         index: int32 (outputs, taps), -1 for none.
-        inverse: int32 (inputs, taps), the output that a tap of an input feeds; None where no
-            gradient is wanted.
+        inverse: int32 (inputs, taps), the output that a tap of an input feeds; None if no gradient
+            is wanted.
         mode: "sum", "mean", "max" or "min".
-        divisor: of a mean, in place of the number of taps that are there.
-        winners: whether to find the taps that maxima are from, (outputs, C), as their gradient
-            wants it; else ``winners`` is (0, C).
+        divisor: of a mean, in place of the number of active taps.
+        winners: whether to find the taps that maxima are from, (outputs, C), which their gradient
+            needs; else ``winners`` is (0, C).
 
-    What no tap is there for is 0. Raises :class:`~layoutconv.errors.ArgumentError`.
+    An output without active taps is 0. Raises :class:`~layoutconv.errors.ArgumentError`.
 
     >>> index = torch.tensor([[0, 1], [-1, 2]], dtype=torch.int32)
     >>> sparse_pool(torch.tensor([[1.0], [2.0], [5.0]]), index, None, "mean")[0].tolist()
@@ -191,13 +191,14 @@ def sparse_pool(
 
 
 def sparse_depthwise(x: Tensor, w: Tensor, over: Ways, channels: int) -> Tensor:
-    """``y[o, d] = sum_t x[index[o, t], k // m] * w[t, k]``, over the filters k of channel d.
+    """Compute ``y[o, d] = sum_t x[index[o, t], k // m] * w[t, k]`` over the filters k of channel d.
 
     Args:
-        x: (inputs, C); ``w``: (taps, K) of the same dtype; ``m = K / C`` filters for a channel.
+        x: (inputs, C); ``w``: (taps, K) of the same dtype; ``m = K / C`` filters per channel.
         over: the tensors of a kernel map.
-        channels: D, of the result (outputs, D), which divides K: K filters have a result each;
-            C of them, that of K channels, which is what the gradient of ``x`` is.
+        channels: D, of the result (outputs, D), which divides K. With D = K each filter has a
+            channel of the result; with D = C the filters of K channels are added up to C, as in the
+            gradient of ``x``.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
 
@@ -212,10 +213,10 @@ def sparse_depthwise(x: Tensor, w: Tensor, over: Ways, channels: int) -> Tensor:
 
 
 def sparse_depthwise_wgrad(y: Tensor, x: Tensor, over: Ways, filters: int) -> Tensor:
-    """``w[t, k] = sum y[o, k // n] * x[i, k // m]`` over the pairs (o, i) of tap t: (taps, K).
+    """Compute ``w[t, k] = sum y[o, k // n] * x[i, k // m]`` over the pairs (o, i) of tap t.
 
-    ``y`` is (outputs, D) and ``x`` (inputs, C); of the ``filters`` K, n = K / D share a channel of
-    ``y`` and m = K / C one of ``x``. The rest is as of :func:`sparse_depthwise`.
+    Returns (taps, K). ``y`` is (outputs, D) and ``x`` (inputs, C); of the ``filters`` K, n = K / D
+    share a channel of ``y`` and m = K / C one of ``x``. The rest is as for ``sparse_depthwise``.
 
     >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[10.0]])
     >>> index = torch.tensor([[0, 1]], dtype=torch.int32)
@@ -233,16 +234,16 @@ def sparse_depthwise_wgrad(y: Tensor, x: Tensor, over: Ways, filters: int) -> Te
 def sparse_global_pool(
     x: Tensor, order: Maybe, starts: Tensor, batch: Tensor, mode: str, winners: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """``y[n, c] = op_r x[r, c]`` over the rows of each image n of a batch: (y, winners).
+    """Compute ``y[n, c] = op_r x[r, c]`` over the rows of each image n of a batch: (y, winners).
 
     Args:
         x: (rows, C).
-        order: int32 (rows,), the rows sorted by their image; None where they are.
-        starts: int64 (N + 1,): those of image n are ``order[starts[n] : starts[n + 1]]``.
+        order: int32 (rows,), the rows sorted by their image; None if they are sorted.
+        starts: int64 (N + 1,): the rows of image n are ``order[starts[n] : starts[n + 1]]``.
         batch: int32 (rows,), the image of a row, -1 for none.
-        mode, winners: as of :func:`sparse_pool`; winners are rows, int32 (N, C).
+        mode, winners: as for :func:`sparse_pool`; winners are rows, int32 (N, C).
 
-    An image without rows has 0.
+    The result of an image without rows is 0.
 
     >>> x, batch = torch.tensor([[1.0], [2.0], [5.0]]), torch.tensor([0, 0, 1])
     >>> sparse_global_pool(x, None, torch.tensor([0, 2, 3]), batch, "max")[0].tolist()
@@ -253,7 +254,7 @@ def sparse_global_pool(
     return run(x, order, starts, batch, mode, winners)
 
 
-# -- what they would return: shapes without data ---------------------------------------------------
+# -- fake kernels: results without data ------------------------------------------------------------
 
 
 def _fake_winners(x: Tensor, rows: Any, dtype: torch.dtype, winners: bool) -> Tensor:
@@ -341,7 +342,7 @@ def _keep_pool_chosen(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None
 
 
 def _pool_chosen_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Each element of ``y`` went to the row of its winner: that row's comes back."""
+    """Gather for each element of ``y`` the gradient of the row of its winner."""
     winners, index = ctx.saved_tensors
     if not len(grad):
         return grad.new_zeros(winners.shape), None, None, None
@@ -398,20 +399,20 @@ def _keep_global_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, T
 def _global_pool_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
     starts, batch, winners = ctx.saved_tensors
     if ctx.mode in ("max", "min"):
-        # One row more takes what nobody won; a row wins a channel of one batch element at most.
+        # An extra row takes elements without a winner; a row wins a channel of at most one image.
         place = torch.where(winners < 0, ctx.rows, winners).long()
         found = grad.new_zeros((ctx.rows + 1, grad.shape[1])).scatter(0, place, grad)[:-1]
     else:
         kind = grad.dtype
         if ctx.mode == "mean":
             grad = _shares(grad, starts.diff().clamp(min=1)[:, None])
-        # A row of no batch element takes no part.
+        # Rows without a batch element get 0.
         found = _to_rows(grad, batch).to(kind)
     return (found, *[None] * 5)
 
 
 def _shares(grad: Tensor, count: Any) -> Tensor:
-    """A gradient of means over their numbers of rows, which 16 bits do not hold: in fp32, or fp64.
+    """Divide a gradient of means by their numbers of rows, in fp32 or fp64: 16 bits overflow.
 
     >>> _shares(torch.ones(1, dtype=torch.float16), torch.tensor(100_000))
     tensor([1.0000e-05])
@@ -421,7 +422,7 @@ def _shares(grad: Tensor, count: Any) -> Tensor:
 
 
 def _to_rows(grad: Tensor, batch: Tensor) -> Tensor:
-    """Row ``batch[r]`` of ``grad`` for each r; 0 for a batch of -1."""
+    """Gather row ``batch[r]`` of ``grad`` for each r; 0 for a batch of -1."""
     if not len(grad):
         return grad.new_zeros((len(batch), grad.shape[1]))
     found = grad.index_select(0, batch.clamp(min=0))

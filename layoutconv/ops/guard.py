@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # exact types, without subclasses
 
 Guard = Callable[..., bool]
 
@@ -37,10 +37,10 @@ Guard = Callable[..., bool]
 def is_plain(*tensors: Any) -> bool:
     """Return whether it is safe to bypass the dispatcher: nothing but autograd sees the call.
 
-    That is so outside of ``torch.compile`` and tracers, fake tensors and other modes, transforms
-    such as ``vmap``, autocast and forward-mode differentiation; and for tensors that are no
-    subclass's, and not lazily negated. Then a Python function gives what an operator of torch that
-    is registered with it gives, and takes tens of microseconds less.
+    That is so outside ``torch.compile`` and tracers, fake tensors and other modes, transforms such
+    as ``vmap``, autocast and forward-mode differentiation; and for tensors that are of no subclass
+    and not lazily negated. A Python function then returns what the operator registered with it
+    returns, and takes tens of microseconds less.
 
     >>> x = torch.ones(2)
     >>> is_plain(x), is_plain(torch.nn.Parameter(x)), is_plain(x, 2.0)
@@ -58,7 +58,7 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def is_bare(tensor: Tensor) -> bool:
-    """Return whether a tensor is of torch's own types, not lazily negated, no batch of ``vmap``.
+    """Return whether a tensor has torch's own type, and is neither lazily negated nor batched.
 
     >>> is_bare(torch.ones(2)), is_bare(torch._neg_view(torch.ones(2)))
     (True, False)
@@ -73,8 +73,8 @@ def is_watched() -> bool:
     ...     is_watched()
     True
     """
-    # What is_watched_unseen asks comes first: backward passes ask of each layer, and a function
-    # takes as long as its answers. Other tracers than torch.compile are modes.
+    # Inlined is_watched_unseen: backward passes ask for each layer, and a call takes as long as its
+    # answers. Tracers other than torch.compile are modes.
     return bool(
         is_dynamo_compiling()
         or functions_that_look()
@@ -89,14 +89,14 @@ def is_watched() -> bool:
 def is_watched_unseen() -> bool:
     """Return whether something intercepts calls without changing the tensors' dispatch keys.
 
-    The rest of what ``is_watched`` asks for changes the dispatch keys of the thread: not so
-    functions, forward mode, and modes such as that of fake tensors.
+    The other conditions of ``is_watched`` change the thread's dispatch keys; function modes,
+    forward mode, and modes such as that of fake tensors do not.
 
     >>> with torch.device("cpu"):
     ...     is_watched_unseen()
     True
     """
-    # Of tracers, torch.compile alone has to be asked for: others are modes, or have own tensors.
+    # Of tracers, only torch.compile must be asked for: others are modes, or have own tensors.
     return bool(
         is_dynamo_compiling()
         or (functions_that_look() and not all(map(_misses_nothing, function_modes())))
@@ -106,15 +106,15 @@ def is_watched_unseen() -> bool:
 
 
 def _misses_nothing(mode: Any) -> bool:
-    """Return whether a mode that looks at functions need not see those that are part of a launch.
+    """Return whether a mode that intercepts functions need not see those inside a launch.
 
-    Such a mode of ours says so by an attribute: what it does to them, launches do.
+    Our own modes say so by an attribute: launches do themselves what the mode does to functions.
     """
     return getattr(mode, "misses_nothing", False) is True
 
 
 def wants_gradient(*tensors: Any) -> bool:
-    """Return whether autograd would record what is computed from tensors, or None.
+    """Return whether autograd would record a computation on tensors, some of which may be None.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> wants_gradient(None, x), wants_gradient(x.detach())
@@ -128,9 +128,9 @@ def wants_gradient(*tensors: Any) -> bool:
 
 
 def may_want_gradient(tensor: Tensor) -> bool:
-    """Return :func:`wants_gradient` of a tensor, or of that of which ``torch.vmap`` made batches.
+    """Return :func:`wants_gradient` of a tensor, or of the tensor that ``torch.vmap`` batched.
 
-    An operator is called with the latter, and autograd then looks for all that its gradient needs.
+    An operator is called with the latter, and autograd then checks all that its gradient needs.
 
     >>> x, asked = torch.ones(2, 3, requires_grad=True), []
     >>> _ = torch.vmap(lambda row: asked.append(may_want_gradient(row)) or row)(x)
@@ -144,7 +144,7 @@ def may_want_gradient(tensor: Tensor) -> bool:
 
 
 def is_constant(scale: Any) -> bool:
-    """Return whether nothing scales, or only a tensor without a gradient.
+    """Return whether the scale is None, or a tensor that needs no gradient.
 
     >>> is_constant(None), is_constant(torch.ones(2)), is_constant(0.5)
     (True, True, False)
@@ -153,11 +153,11 @@ def is_constant(scale: Any) -> bool:
 
 
 def refuse_transforms(**tensors: Any) -> None:
-    """Raise ``ArgumentError`` for a tensor whose derivative a transform wants from an operator.
+    """Raise ``ArgumentError`` for a tensor through which a transform differentiates an operator.
 
-    ``torch.func``'s ``grad``, ``vjp`` and ``jvp``, and forward-mode differentiation, are what
-    operators with a backward pass alone do not have: those of sparse layers. Forward mode would
-    not even say so: its derivatives would be zero.
+    Operators that have only a backward pass, those of sparse layers, support neither ``grad``,
+    ``vjp`` and ``jvp`` of ``torch.func`` nor forward-mode differentiation. Forward mode would not
+    even fail: its derivatives would be zero.
 
     >>> x = torch.ones(2)
     >>> refuse_transforms(input=x)
@@ -183,7 +183,7 @@ def refuse_transforms(**tensors: Any) -> None:
 
 
 def _derivative(tensor: Any) -> str:
-    """Return what a transform wants of a tensor, inside of what ``vmap`` makes of it."""
+    """Describe the derivative that a transform wants of a tensor, below any ``vmap``."""
     while isinstance(tensor, torch.Tensor):
         if is_gradient_tracked(tensor):
             return "one of torch.func.grad, vjp or jvp"
@@ -199,15 +199,14 @@ def _derivative(tensor: Any) -> str:
 
 
 def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
-    """A function of as many tensors: whether kernels and torch would treat them as these.
+    """Return a function of as many tensors: whether kernels and torch would treat them like these.
 
-    With ``rows``, matrices may have any number of them: clouds differ in nothing else.
+    With ``rows``, matrices may have any number of rows: clouds differ in nothing else.
 
-    They have their types, dtypes, devices, shapes and strides, want a gradient or do not,
-    and torch dispatches them alike: keys are those of lazy negation and inference mode, and, of the
-    thread, of autocast, tracers and transforms. What is no
-    tensor is not like one. ``is_watched_unseen`` asks what is not seen. Nothing keeps the tensors
-    alive.
+    It compares types, dtypes, devices, shapes, strides, whether tensors require a gradient, and
+    dispatch keys: those of lazy negation and inference mode, and the thread's, of autocast, tracers
+    and transforms. A value that is no tensor does not match. ``is_watched_unseen`` checks the rest.
+    The function keeps no tensor alive.
 
     >>> x = torch.ones(2, 3)
     >>> alike = guard_of(x)
@@ -229,9 +228,9 @@ def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
 
 
 def guards_of_torch_hold(*tensors: Any) -> bool:
-    """Return whether guards of tensors are torch's, which alone may hold under autocast.
+    """Return whether torch's own guards can be used; only they may hold under autocast.
 
-    They are false if a tensor is there twice.
+    They fail if a tensor is given twice.
 
     >>> x, y = torch.ones(2), torch.ones(2)
     >>> guards_of_torch_hold(x, y), guards_of_torch_hold(x, x)
@@ -241,14 +240,14 @@ def guards_of_torch_hold(*tensors: Any) -> bool:
 
 
 def _shape(tensor: Tensor, rows: bool) -> tuple[int | None, ...]:
-    """The extents that matter, None for one that does not."""
+    """Return the extents to compare, None for any."""
     if rows and tensor.dim() == 2:
         return None, tensor.shape[1]
     return tuple(tensor.shape)
 
 
 def _guard_in_python(*tensors: Tensor, rows: bool = False) -> Guard:
-    """:func:`guard_of` without help from torch: a microsecond for each tensor, not a tenth."""
+    """Do as :func:`guard_of` without torch's help: a microsecond per tensor, not a tenth."""
     known = [_properties(tensor, rows) for tensor in tensors]
 
     def alike(*others: Any) -> bool:

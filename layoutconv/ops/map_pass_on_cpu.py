@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PassOnCPU:
-    """A pass over a map on a CPU, which reads its index buffers out of whatever memory they say."""
+    """A pass over a map on a CPU, which reads its index buffers from the memory of ``tables``."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PassOnCPU:
         residual: Tensor | None = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """Return what :meth:`OverMap.result` is, of contiguous tensors."""
+        """Do as :meth:`OverMap.result` does, on contiguous tensors."""
         out = self.allocate()
         if self.empty:
             return out

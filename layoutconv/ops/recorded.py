@@ -1,4 +1,4 @@
-"""Bound calls as autograd records them: one ``autograd.Function`` for all of them."""
+"""Bound calls as autograd records them, all with one ``autograd.Function``."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 class BoundCall:
-    """A convolution of one signature, from tensors of it to a result.
+    """A convolution of one signature, from tensors of that signature to a result.
 
     Attributes:
         wanted: whether autograd records it.
-        only_sums: whether nothing follows the sums, which have the dtype of the operands.
-        ending: its activation, and the slope.
-        asks: whether backward passes ask which gradients are asked for. Not once that was an error,
-            18 us, as where ``torch.autograd.grad`` is asked for those of all parameters.
-        as_torch: the sums, of two tensors and a bias, as an operation of torch that autograd
-            records by itself, where that is all of the call.
-        lowers: the dtype that autocast gives the second tensor, of a call that does so itself: one
-            function is recorded, not two.
+        only_sums: whether it only computes sums, which have the dtype of the operands.
+        ending: its activation and slope.
+        asks: whether backward passes query which gradients are needed; cleared once the query was
+            an error (18 us), as when ``torch.autograd.grad`` asks for those of all parameters.
+        as_torch: the sums, from two tensors and a bias, as a torch operation that autograd records
+            by itself, if the call does nothing else.
+        lowers: the dtype to which the call itself casts the second tensor under autocast, so that
+            one function is recorded, not two.
     """
 
     wanted: bool
@@ -52,11 +52,11 @@ class BoundCall:
         residual: Any = None,
         found: Any = None,
     ) -> Tensor:
-        """The convolution; ``found`` is the kernel map of a sparse one."""
+        """Convolve; ``found`` is the kernel map of a sparse convolution."""
         if self.as_torch is not None:
             return self.as_torch(a, b, bias)
         if self.wanted:
-            # What is not there is left out: torch looks at each argument.
+            # Leave out absent arguments: torch looks at each.
             ending = () if self.only_sums else (bias, scale, residual)
             recorded: Tensor = _record(a, b, self, found, *ending)
             return recorded
@@ -74,7 +74,7 @@ class BoundCall:
         residual: Any = None,
         found: Any = None,
     ) -> Tensor:
-        """The convolution with a user's function behind it, in place of an activation."""
+        """Convolve with a user's function behind the sums, in place of an activation."""
         if not self.wanted:
             return self.forward(a, b, bias, scale, residual, function)
         tensors = tensors_of(function)
@@ -92,24 +92,24 @@ class BoundCall:
         residual: Any = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """Compute it, which records nothing."""
+        """Compute the result; nothing is recorded."""
         raise NotImplementedError
 
     def sums(self, found: Any, a: Tensor, b: Tensor) -> Tensor:
-        """The sums alone, fp32 (fp64 of float64), which autograd records."""
+        """Return the sums alone, fp32 (fp64 for float64), recorded by autograd."""
         raise NotImplementedError
 
     def gradients(
         self, found: Any, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
     ) -> Gradients:
-        """The gradients of both tensors from that of the sums, by the formula of the operator, as
+        """Return the gradients of both tensors from that of the sums, by the operator's formula, as
         far as they are ``needed``.
         """
         raise NotImplementedError
 
 
 class Recorded(torch.autograd.Function):
-    """A call as autograd records it; its gradients are by the formula of its operator."""
+    """A call as autograd records it; its operator's formula gives the gradients."""
 
     @staticmethod
     def forward(
@@ -132,7 +132,7 @@ class Recorded(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         a, b, *ending = ctx.saved_tensors
         call, found, others = ctx.call, ctx.found, ()
-        if not keeps_graph():  # a loss that somebody holds does not hold the map of its cloud
+        if not keeps_graph():  # so that a loss kept alive does not keep its cloud's map
             ctx.call = ctx.found = None
         needed = asked_for(ctx, call) if call.asks else ctx.needs_input_grad
         if not call.only_sums:
@@ -143,8 +143,8 @@ class Recorded(torch.autograd.Function):
         if call.lowers is not None and b is not None and is_grad_enabled() and ctx.given:
             b = lowered_again(ctx, call)
         if call.lowers is not None and not keeps_graph():
-            ctx.given = None  # nor the filter
-        # The engine gives gradients the dtypes of inputs, where autocast lowered these.
+            ctx.given = None  # nor its filter
+        # If autocast lowered inputs, the engine casts gradients to their dtypes.
         gradients = call.gradients(found, needed, grad, a, b)
         if ctx.dtype in FP8:
             gradients = as_inputs(gradients, ctx.dtype)
@@ -152,9 +152,9 @@ class Recorded(torch.autograd.Function):
 
 
 def lowered_again(ctx: Any, call: BoundCall) -> Tensor:
-    """The second tensor as the call lowered it, where gradients of gradients go back to it.
+    """Cast the second tensor again as the call did, for gradients of gradients to reach it.
 
-    Raises ``RuntimeError`` if somebody wrote to it since.
+    Raises ``RuntimeError`` if it was written to since.
     """
     b, version = ctx.given
     if b._version != version:
@@ -167,10 +167,10 @@ _BIAS = 4  # its place among the inputs of ``Recorded``
 
 
 def asked_for(ctx: Any, call: BoundCall) -> Sequence[bool]:
-    """Return which of the required gradients a backward pass asks for.
+    """Return which of the required gradients a backward pass needs.
 
-    torch asks a function of Python for all of them, also where ``torch.autograd.grad`` is after
-    the input's alone, as for a saliency map or a gradient penalty: half of the products then.
+    torch asks a Python function for all of them, even if ``torch.autograd.grad`` wants only the
+    input's, as for a saliency map or a gradient penalty: then this saves half of the products.
     """
     needed: Sequence[bool] = ctx.needs_input_grad
     of_bias = len(needed) > _BIAS and needed[_BIAS]
@@ -178,7 +178,7 @@ def asked_for(ctx: Any, call: BoundCall) -> Sequence[bool]:
         return needed
     nodes, found = ctx.next_functions, list(needed)
     try:
-        # Where a bias is asked for, so is what is beside it in its layer, as in training.
+        # If the bias is needed, so are the other parameters of its layer, as in training.
         if of_bias and comes_to(nodes[2][0]):
             return needed
         if of_bias:
@@ -191,15 +191,15 @@ def asked_for(ctx: Any, call: BoundCall) -> Sequence[bool]:
     return found
 
 
-# Past what ``apply`` asks of transforms, which nobody who finds a bound call is inside of: a third
-# of the time that autograd takes to record one.
+# Skip the checks for transforms in ``apply``, since bound calls are never inside one: they take a
+# third of the time that autograd needs to record a call.
 _record: Any = super(torch.autograd.Function, Recorded).apply
 
 
 class RecordedFunction(torch.autograd.Function):
     """A call with a user's function behind it, as autograd records it.
 
-    Unless the function has a backward function, what it was given is computed once more.
+    Unless the function has a backward function, its input is computed again.
     """
 
     @staticmethod
@@ -214,7 +214,7 @@ class RecordedFunction(torch.autograd.Function):
         bias, scale, residual, function, *tensors = ending
         out = call.forward(a, b, bias, scale, residual, function)
         ctx.call, ctx.found = call, found
-        ctx.function = with_all(function, [None] * len(tensors))  # which saved tensors replace
+        ctx.function = with_all(function, [None] * len(tensors))  # saved tensors replace these
         again, needed = function.backward is None, ctx.needs_input_grad
         ctx.save_for_backward(
             a if again or needed[1] else None, b if again or needed[0] else None,

@@ -1,10 +1,10 @@
 """Warm sparse convolutions: calls that skip torch's dispatcher and checks made before.
 
-As :mod:`~layoutconv.ops.dense_calls` for dense ones: the first call of a *signature* takes the
+Like :mod:`~layoutconv.ops.dense_calls` for dense ones: the first call of a *signature* takes the
 operator, with every check; later ones allocate and launch, and autograd records them as one
-function. A signature leaves out the number of rows. So what was derived for one cloud, a
-:class:`Kind`, serves all clouds; a new kernel map adds its index buffers, in a
-:class:`SparseCall` that is kept with the map.
+function. A signature leaves out the number of rows. So the plan of one cloud, a :class:`Kind`,
+serves all clouds; a new kernel map adds its index buffers, in a :class:`SparseCall` that is kept
+with the map.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from ..cpu.gather_products import GatherPlan
     from ..sparse.maps.kernel_map import KernelMap
 
-_CALLS = "calls"  # the name under which a map keeps them
-_TABLES, _TABLES_BACK = "tables", "tables back"  # and its tables, of forward and backward passes
-_LAUNCHES = "launches"  # and launches of what only launches
-_LIMIT = 1024  # calls of a map
+_CALLS = "calls"  # the name under which a map keeps its calls
+_TABLES, _TABLES_BACK = "tables", "tables back"  # and its tables, for forward and backward passes
+_LAUNCHES = "launches"  # and the launches of calls that only launch
+_LIMIT = 1024  # calls per map
 
 forget = sparse.clear
 
@@ -58,7 +58,7 @@ def find(
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
 ) -> SparseCall | None:
-    """Return the bound call of a signature over a map; None where checks have yet to be made.
+    """Return the bound call of a signature over a map; None if it has yet to be checked.
 
     ``numbers`` are its groups, its activation and the slope.
     """
@@ -76,7 +76,7 @@ def kind_of(
     out_dtype: torch.dtype | None,
     *tensors: Any,
 ) -> Kind | None:
-    """Return what is known of such calls over any map; arguments are as of :func:`find`."""
+    """Return the kind of such calls, which serves any map; arguments are as for :func:`find`."""
     kind: Kind | None = sparse.find((found.taps, found.mirrored, *numbers), out_dtype, *tensors)
     return kind
 
@@ -90,8 +90,8 @@ def keep_lowering(
 ) -> None:
     """Keep a call for which autocast, which is on, lowers the filter, for :func:`find`.
 
-    ``kind`` is what is known of the call below autocast, the features and others of ``tensors``
-    being the same. Who finds it compares what it ``lowers`` to with what autocast does then.
+    ``kind`` is that of the call below autocast, with the same features and other ``tensors``. A
+    caller that finds it compares its ``lowers`` with the current autocast dtype.
     """
     if is_bare(tensors[1]):
         numbers, make = (found.taps, found.mirrored, *numbers), partial(kind.lowering, *tensors)
@@ -101,7 +101,7 @@ def keep_lowering(
 def find_function(
     found: KernelMap, groups: int, operands: tuple[Tensor, Tensor], ending: EpilogueArgs
 ) -> SparseCall | None:
-    """Return what is known of a call with a user's function behind it, as :func:`find`."""
+    """Return the bound call with a user's function behind it, as :func:`find` does."""
     (x, weight), (bias, scale, residual, function, _, out_dtype) = operands, ending
     assert isinstance(function, Pointwise)
     numbers = found.taps, found.mirrored, groups, *function.key
@@ -125,8 +125,8 @@ def find_followed(
     columns: tuple[Tensor, ...],
     sources: tuple[Tensor, ...],
 ) -> SparseCall | None:
-    """Return what :func:`find_function` does for a function of ``key`` of these columns and these
-    tensors like the result, which nobody has made yet.
+    """Return what :func:`find_function` returns for a function with ``key``, these columns and
+    these result-like tensors, without constructing the function.
     """
     x, weight = operands
     numbers = found.taps, found.mirrored, groups, *key
@@ -141,9 +141,9 @@ def find_followed(
 
 
 def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap | KnownOverMap, int, int] | None:
-    """The launch of a kind that only launches, found for another map, over this one.
+    """Return the launch over this map of a kind that only launches, with its input and output rows.
 
-    With the rows of inputs and outputs, and kept with the map. None over a map of another
+    The kind was found for another map; the launch is kept with this one. None over a map of another
     signature.
     """
     launches: dict[Kind, Any] | None = found.views.get(_LAUNCHES)
@@ -161,7 +161,7 @@ def launch_over(kind: Kind, found: KernelMap) -> tuple[OverMap | KnownOverMap, i
 
 
 def call_over(kind: Kind, found: KernelMap) -> SparseCall | None:
-    """The call of a kind, found for another map, over this one; None over a map of another
+    """Return the call over this map of a kind found for another map; None over a map of another
     signature.
     """
     calls = found.views.get(_CALLS)
@@ -172,7 +172,7 @@ def call_over(kind: Kind, found: KernelMap) -> SparseCall | None:
 
 
 def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
-    """The call of a kind over a map; None if there is none."""
+    """Return the call of a kind over a map; None if the kind does not fit."""
     calls = found.views.get(_CALLS)
     call: SparseCall | None = None if calls is None else calls.get(kind)
     if call is None:
@@ -185,9 +185,9 @@ def _over(kind: Kind, found: KernelMap) -> SparseCall | None:
 
 
 def _tables_of(found: KernelMap, *, backward: bool = False) -> MapTables:
-    """The tables of a map for a forward pass or for the gradient of its inputs, kept with it.
+    """Return a map's tables for a forward pass or for the gradient of its inputs, kept with it.
 
-    Those of a mirrored map are the same.
+    A mirrored map has the same tables for both.
     """
     rows = found.inputs.cells.shape[0], found.outputs.cells.shape[0]
     maps = operators.both_ways(found) if backward else operators.forward_maps(found)
@@ -203,9 +203,9 @@ def bound(
     operands: tuple[Tensor, Tensor],
     ending: EpilogueArgs,
 ) -> SparseCall | None:
-    """Bind a convolution with a user's function behind it, kept for :func:`find`.
+    """Bind a convolution with a user's function behind it, and keep it for :func:`find`.
 
-    Arguments are as of :func:`remember`. None for a call that torch has to see, and for a function
+    Arguments are as for :func:`remember`. None for a call that torch has to see, and for a function
     of rows, which kernels sort.
     """
     (x, weight), (bias, scale, residual, function, _, out_dtype) = operands, ending
@@ -229,7 +229,7 @@ def remember(
     ending: EpilogueArgs,
     result: Tensor,
 ) -> None:
-    """Keep what a call came to, for :func:`find`: ``operands`` are its features and weight."""
+    """Keep a finished call for :func:`find`; ``operands`` are its features and weight."""
     make = partial(Kind, operands, ending, result.dtype, groups, found.mirrored)
     sparse.remember(make, _numbers(found, groups, ending), operands, ending, result)
 
@@ -242,12 +242,12 @@ def remembers(
 
 
 def _numbers(found: KernelMap, groups: int, ending: EpilogueArgs) -> tuple[Any, ...]:
-    """The part of a signature that is no tensor's."""
+    """Return the part of a signature that is not about tensors."""
     return found.taps, found.mirrored, groups, ending.activation, ending.slope
 
 
 class Kind:
-    """The common part of sparse convolutions of one signature. It holds no tensor."""
+    """The common part of sparse convolutions of one signature, over any map. It holds no tensor."""
 
     lowers: torch.dtype | None = None
 
@@ -270,8 +270,8 @@ class Kind:
         self.filter, self.device = tuple(weight.shape), x.device
         self.taps = self.filter[1:-1]
         self.K, self.C, self.dtype = weight.shape[0], x.shape[1], x.dtype
-        self.of_filter = x.dtype  # in which its gradient is stored
-        # Of any number of rows, though a single one may be contiguous with other strides.
+        self.of_filter = x.dtype  # the dtype of its gradient
+        # Must hold for any number of rows; a single row may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
         like = [t for t in (residual, *(function.like_d if function else ())) if t is not None]
         self.contiguous = in_order and all(t.stride() == (self.K, 1) for t in like)
@@ -297,9 +297,9 @@ class Kind:
             self.dgrad, self.wgrad = on_cpu(back, dtype=x.dtype), on_cpu(products, dtype=exact)
 
     def lowering(self, x: Tensor, weight: Tensor, *others: Any) -> Kind:
-        """The same, where autocast lowers the filter, and the call does so itself.
+        """Return a copy for calls in which autocast lowers the filter; the call casts itself.
 
-        The gradient of a filter in float32 is not rounded to less in between where kernels sum it.
+        If kernels sum the gradient of a float32 filter, it is not rounded in between.
         """
         made = object.__new__(Kind)
         made.__dict__.update(self.__dict__)
@@ -312,20 +312,18 @@ class Kind:
         return made
 
     def fits(self, found: KernelMap) -> bool:
-        """Return whether calls over a map are as this says, once their tensors are of its
-        signature.
-        """
-        if found.ways.extended is not None:  # its index is of other rows
+        """Return whether the kind serves calls over a map, whose tensors have its signature."""
+        if found.ways.extended is not None:  # its index has other rows
             return False
         inputs, outputs = found.inputs.cells.shape[0], found.outputs.cells.shape[0]
-        # One element of each group is a dot product, whose launch finishes no sums (``dot``).
+        # One element per group is a dot product, whose launch applies no epilogue (``dot``).
         finished = outputs == 1 and self.groups == self.K and not self.only_sums
         return (
             bool(inputs and outputs) and found.outputs.cells.device == self.device and not finished
         )
 
 
-# A pass over a map of tables, from the shape and the strides of its result.
+# A pass over a map's tables, from the shape and the strides of its result.
 _Bound = Callable[..., "Tensor"]
 _Pass = Callable[
     [MapTables, tuple[int, ...], tuple[int, ...]], "OverMap | KnownOverMap | PassOnCPU"
@@ -335,10 +333,10 @@ _Pass = Callable[
 class SparseCall(BoundCall):
     """The bound launches of a kind over one kernel map.
 
-    The map keeps the call, so the call holds no map: backward passes are given it.
+    The map keeps the call, so the call holds no map: backward passes get it as an argument.
     """
 
-    # ``f(x, weight, columns, sources)``, where that is nothing but a launch.
+    # ``f(x, weight, columns, sources)``, if the call only launches.
     followed: Callable[..., Tensor] | None = None
 
     def __init__(self, kind: Kind, found: KernelMap) -> None:
@@ -358,7 +356,7 @@ class SparseCall(BoundCall):
                 self.followed = fprop.followed
         self._dgrad: _Bound | None = None
         self._wgrad: _Bound | None = None
-        self._summed: Any = None  # of the chunks of the filter's gradient
+        self._summed: Any = None  # sums chunks to the filter's gradient
 
     def forward(
         self,
@@ -369,7 +367,7 @@ class SparseCall(BoundCall):
         residual: Any = None,
         function: Pointwise | None = None,
     ) -> Tensor:
-        """The convolution of tensors whose memory is not as kernels read it."""
+        """Convolve tensors whose memory kernels cannot read as it is."""
         x, weight = x.contiguous(), weight.contiguous()
         residual = None if residual is None else residual.contiguous()
         if function is not None:
@@ -377,7 +375,7 @@ class SparseCall(BoundCall):
         return self._fprop(x, weight, bias, scale, residual, function)
 
     def sums(self, found: KernelMap, x: Tensor, weight: Tensor) -> Tensor:
-        """The sums alone, fp32 (fp64 of float64), which autograd records."""
+        """Return the sums alone, fp32 (fp64 for float64), recorded by autograd."""
         passes = self._passes(found)
         passes = passes._replace(fprop=(*passes.fprop, *wide_sums(x.dtype)))
         return operators.OPERATORS.fprop(passes, x, weight)
@@ -385,10 +383,10 @@ class SparseCall(BoundCall):
     def gradients(
         self, found: KernelMap, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
     ) -> Gradients:
-        """Return the gradients: by launches alone, unless torch has to see them."""
+        """Return the gradients, with launches alone unless torch has to see them."""
         grad = grad.contiguous()
         both = a is not None and b is not None
-        alone = both and not is_grad_enabled() and is_plain(grad, a, b)  # in training
+        alone = both and not is_grad_enabled() and is_plain(grad, a, b)  # as in training
         if not (alone or _is_alone(grad, a, b)):
             return fprop_gradients(operators.OPERATORS, self._passes(found), needed, grad, a, b)
         da = db = None
@@ -426,9 +424,7 @@ class SparseCall(BoundCall):
 
 
 def _is_alone(*tensors: Tensor | None) -> bool:
-    """Return whether nobody but autograd sees what is computed of tensors, and it records nothing
-    of it.
-    """
+    """Return whether only autograd sees computations on tensors, and it records nothing."""
     there = [tensor for tensor in tensors if tensor is not None]
     return is_plain(*there) and not (is_grad_enabled() and wants_gradient(*there))
 
@@ -442,7 +438,7 @@ class GatheredCall(SparseCall):
         self.lowers = kind.lowers
         self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
         self._index = operators.forward_maps(found).forward
-        plan_of(self._index, self.in_rows)  # raises here for entries of rows that there are not
+        plan_of(self._index, self.in_rows)  # raises for entries beyond the rows
 
     def _plan(self) -> GatherPlan:
         return plan_of(self._index, self.in_rows)
@@ -464,7 +460,7 @@ class GatheredCall(SparseCall):
     def gradients(
         self, found: KernelMap, needed: Sequence[bool], grad: Tensor, a: Any, b: Any
     ) -> Gradients:
-        """Return the gradients: both at once where both are needed."""
+        """Return the gradients, both at once if both are needed."""
         grad = grad.contiguous()
         if not _is_alone(grad, a, b):
             return fprop_gradients(operators.OPERATORS, self._passes(found), needed, grad, a, b)

@@ -1,8 +1,8 @@
-"""Operators of sparse convolutions past their checks: launches, kept by signature.
+"""Cached launches of sparse operators, by signature, which skip the operators' checks.
 
-Graphs of ``torch.compile`` call operators, over kernel maps that are new with every cloud. What a
-call asks for does not depend on rows: the first of a signature has all checks, later ones read
-the addresses of their maps, and launch.
+Graphs of ``torch.compile`` call operators, with new kernel maps for every cloud. The launch of a
+call does not depend on the number of rows: the first call of a signature makes all checks, later
+ones read the addresses of their maps, and launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MAPS = 7  # tensors of a kernel map
-# Groups, transposed, mirrored and the ending: the dispatcher leaves out defaults at the end.
+# Groups, transposed, mirrored and the epilogue: the dispatcher drops trailing defaults.
 _DEFAULTS = 1, False, False, *EpilogueArgs()
 
 
@@ -44,7 +44,7 @@ class SparseLaunch:
     def run(
         self, maps: tuple[Tensor, ...], rows: int, x: Tensor, w: Tensor, ending: tuple[Any, ...]
     ) -> Tensor | None:
-        """The result; None of a map that has to be looked at, which may be wrong."""
+        """Return the result; None for a map that must be checked, since it may be wrong."""
         index, residual, count = maps[self.first], ending[2], x.size(0)
         if (
             index.dim() != 2
@@ -72,7 +72,7 @@ class PairsLaunch:
     def run(
         self, maps: tuple[Tensor, ...], taps: Sequence[int], y: Tensor, x: Tensor
     ) -> Tensor | None:
-        """The gradient; None of pairs that have to be looked at, or to be made."""
+        """Return the gradient; None for pairs that must be checked, or made."""
         *_, outputs, inputs, lengths = maps
         if (
             outputs.dim() != 2
@@ -89,13 +89,13 @@ class PairsLaunch:
 
 
 def kept_gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``sparse_wgrad`` of real tensors, as :func:`kept`."""
+    """Return ``sparse_wgrad`` of real tensors as :func:`kept` does."""
 
     def run(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
         if not devices.runs_kernels(x):
             return function(y, x, *numbers)
         maps, taps, groups = numbers[:_MAPS], numbers[_MAPS], (*numbers[_MAPS + 1 :], 1)[0]
-        key, rowless = ("operator", tuple(taps), groups), x[:0]  # of any number of rows
+        key, rowless = ("operator", tuple(taps), groups), x[:0]  # for any number of rows
         call: PairsLaunch | None = sparse.find(key, None, y, rowless)
         if call is not None:
             found = call.run(maps, taps, y, x)
@@ -111,7 +111,7 @@ def kept_gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def kept(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``sparse_conv`` of real tensors as a kept launch from the second call of a signature on.
+    """Return ``sparse_conv`` of real tensors as a kept launch from a signature's second call on.
 
     ``function`` is the pass with all its checks. Autograd records nothing below the operator.
     """

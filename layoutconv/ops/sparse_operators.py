@@ -6,10 +6,10 @@
 ``x`` (inputs, C), ``w`` (K, *taps, C / groups), ``y`` (outputs, K). ``maps`` are the seven tensors
 of a kernel map that :func:`tables` makes. ``transposed`` goes the other way, from ``y`` and ``w``
 to ``x``: the gradient of the inputs, ``rows`` of them; else ``rows`` is the number of outputs. The
-result is ``activation(scale * sum + bias + residual)``, as of the dense operators.
+result is ``activation(scale * sum + bias + residual)``, as for the dense operators.
 
-``sparse_conv`` is linear in both its tensors, and so is ``sparse_wgrad``; the gradients of each are
-the others, to any order.
+``sparse_conv`` and ``sparse_wgrad`` are linear in both their tensors; the gradients of each are the
+others, to any order.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 
-_LEAST_CHUNK = 512  # in graphs of torch.compile
-_FEWEST = 32  # pairs of a chunk, of clouds that are smaller
+_LEAST_CHUNK = 512  # for graphs of torch.compile
+_FEWEST = 32  # pairs of a chunk, for small clouds
 _MOST_ON_CPU = 16384
 
 
 class Maps(NamedTuple):
-    """The tensors of a kernel map, in the order in which operators take them; empty where not made.
+    """The tensors of a kernel map, in the order in which operators take them; empty if not made.
 
-    ``forward`` is the index (outputs, taps) of the map, its rows in ``order``; if that is empty,
-    in their own. ``backward`` and ``backward_order`` are those of the inverse map, which a mirrored
-    map does not need. The rest are the map's pairs.
+    ``forward`` is the index (outputs, taps) of the map, its rows in ``order``; if that is empty, in
+    their own order. ``backward`` and ``backward_order`` are those of the inverse map, which a
+    mirrored map does not need. The rest are the map's pairs.
     """
 
     forward: Tensor
@@ -97,10 +97,10 @@ def tables(
     gradients: bool,
     dtype: torch.dtype = torch.float16,
 ) -> Maps:
-    """The tensors of a map; with ``gradients`` those that its gradients need, too.
+    """Return the tensors of a map; with ``gradients`` also those that its gradients need.
 
-    ``channels`` are C and K, ``dtype`` is that of the features. Rows are sorted by their taps on a
-    GPU, where tiles of neighbouring rows share what they leave out.
+    ``channels`` are C and K, ``dtype`` is that of the features. On a GPU rows are sorted by their
+    taps, so that tiles of neighbouring rows skip the same taps.
     """
     compiling = torch.compiler.is_compiling()
     runs = devices.runs_kernels(found.outputs.cells) or _stands_in
@@ -115,7 +115,7 @@ def tables(
             pairs.outputs, pairs.inputs, pairs.lengths,
         )  # fmt: skip
     if compiling:
-        return maps  # in whose graphs tensors have no attributes
+        return maps  # tensors in its graphs have no attributes
     for owner in (maps.forward, maps.backward, maps.pair_outputs):
         if owner.numel():
             _keep_with(found, owner)
@@ -127,18 +127,18 @@ _for_gpus: ContextVar[bool] = ContextVar("for_gpus", default=False)
 
 
 def rows_as_on_gpus() -> AbstractContextManager[None]:
-    """Maps in this context sort their rows by taps on a CPU, too: GPUs run what is exported."""
+    """Sort the rows of maps by taps on a CPU, too, in this context: for export to GPUs."""
     return setting(_for_gpus, True)
 
 
 def forward_maps(found: KernelMap) -> Maps:
-    """The tensors that a forward pass needs."""
+    """Return the tensors that a forward pass needs."""
     kept: Maps | None = found.views.get("forward")
     if kept is not None:
         return kept
-    # Not ``found.index``: on a GPU that is made for those who need it.
+    # Not ``found.index``, which on a GPU is only made on demand.
     cells = found.outputs.cells
-    watched = torch.compiler.is_compiling() or operators_that_look()  # tensors may be no real ones
+    watched = torch.compiler.is_compiling() or operators_that_look()  # tensors may be fake
     make = None if watched else maker(cells.device)
     none = keeping(cells.new_empty, 0) if make is None else keeping(make, (0,), (1,), cells.dtype)
     index, order = _rows(found, none)
@@ -147,7 +147,7 @@ def forward_maps(found: KernelMap) -> Maps:
 
 
 def both_ways(found: KernelMap) -> Maps:
-    """Return those that the gradient of the inputs needs, too."""
+    """Return also the tensors that the gradient of the inputs needs."""
     forward = forward_maps(found)
     if found.mirrored:
         return forward
@@ -161,19 +161,19 @@ def both_ways(found: KernelMap) -> Maps:
 
 
 def pairs_for(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) -> Pairs:
-    """The pairs that the gradient of a filter of C and K ``channels`` sums over, of features of a
-    ``dtype``.
+    """Return the pairs over which the gradient of a filter of C and K ``channels`` sums, for
+    features of a ``dtype``.
     """
-    if "forward" not in found.views:  # before pairs are counted: a search sorts an index
+    if "forward" not in found.views:  # before counting pairs: a search sorts an index
         forward_maps(found)
     if torch.compiler.is_compiling() and found.outputs.cells.is_cuda and not found.ways.traced:
-        # Their chunks are of a length that depends on how many there are, which no graph knows.
+        # The length of their chunks depends on their number, which no graph knows.
         return found.pairs_made()
     return found.pairs(chunk_of(found, channels, dtype))
 
 
 def _keep_with(found: KernelMap, owner: Tensor) -> None:
-    """Let a tensor know where views over it are kept."""
+    """Attach to a tensor a weak reference to the place that keeps views over it."""
     if not hasattr(owner, "_layoutconv_kept"):
         owner._layoutconv_kept = _KeptBy(kept_of(found))  # type: ignore[attr-defined]
 
@@ -181,8 +181,8 @@ def _keep_with(found: KernelMap, owner: Tensor) -> None:
 class Kept:
     """Values that are derived from a kernel map, and kept with it.
 
-    Index tensors know it by a weak reference: the views in it hold their memory, so that a strong
-    one would be a circle, and through torch's C++ one that no garbage collector sees.
+    Index tensors refer to it weakly: its views hold their memory, so a strong reference would be a
+    cycle, through torch's C++, which no garbage collector sees.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class Kept:
 
 
 class _KeptBy:
-    """The attribute of an index tensor: a weak reference, which copies and pickles of it lose."""
+    """The attribute of an index tensor: a weak reference, which copies and pickles lose."""
 
     def __init__(self, kept: Kept | None) -> None:
         self.reference = None if kept is None else weakref.ref(kept)
@@ -200,7 +200,7 @@ class _KeptBy:
 
 
 def kept_of(found: KernelMap) -> Kept:
-    """Return what is kept with a map; a place of its own among the map's ``views``."""
+    """Return the values kept with a map; they have an entry of their own in its ``views``."""
     kept: Kept | None = found.views.get("executor")
     if kept is None:
         kept = found.views["executor"] = Kept()
@@ -209,7 +209,7 @@ def kept_of(found: KernelMap) -> Kept:
 
 def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
     on_gpu = found.outputs.cells.is_cuda or _stands_in
-    if not on_gpu and not torch.compiler.is_dynamo_compiling():  # which reads no ContextVar
+    if not on_gpu and not torch.compiler.is_dynamo_compiling():  # dynamo reads no ContextVar
         on_gpu = _for_gpus.get()
     return found.own.sorted if on_gpu else (found.index, none)
 
@@ -217,10 +217,10 @@ def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
 def chunk_of(found: KernelMap, channels: tuple[int, int], dtype: torch.dtype) -> int:
     """Return how many pairs of a tap one product of the filter's gradient sums over.
 
-    On a CPU about a quarter of the rows, a power of two: more of them leave more of the last one
+    On a CPU about a quarter of the rows, a power of two: larger chunks leave more of the last one
     empty. On a GPU as many as fill it, :func:`~layoutconv.planning.pair_chunks.chunk_for` the pairs
-    of each tap; so that another GPU sums in another order, and its parts take other memory. While
-    a CUDA graph is captured pairs are not counted: a quarter of those that there could be.
+    of each tap; so another GPU sums in another order, and its parts take other memory. Pairs are
+    not counted while a CUDA graph is captured: then a quarter of the most that are possible.
     """
     if found.ways.traced:
         return _LEAST_CHUNK
@@ -243,7 +243,7 @@ def _slots(
 
 
 def _view(owner: Tensor, key: Any, make: Callable[[], GemmView]) -> GemmView:
-    """A view over an index buffer, kept with the map that this belongs to."""
+    """Return a view over an index buffer, kept with the buffer's map."""
     attribute = getattr(owner, "_layoutconv_kept", None)
     reference = None if attribute is None else attribute.reference
     kept = None if reference is None else reference()
@@ -256,14 +256,14 @@ def _view(owner: Tensor, key: Any, make: Callable[[], GemmView]) -> GemmView:
 
 
 def _natural(index: Tensor, order: Tensor) -> Tensor:
-    """An index with its rows in their own order."""
+    """Return an index with its rows in their own order."""
     if not order.numel():
         return index
     return torch.empty_like(index.T).index_copy_(1, order.long(), index.T).T
 
 
 def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor]:
-    """The index of a map and its order, its own way or that of the gradient of its inputs."""
+    """Return the index and the order of a map, or of its inverse for the inputs' gradient."""
     if backward and not found.mirrored:
         maps = both_ways(found)
         return maps.backward, maps.backward_order
@@ -272,9 +272,9 @@ def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor
 
 
 def conv_view(found: Maps, count: int, rows: int, of: MapConv, k_major: bool = False) -> GemmView:
-    """The view of a pass from ``count`` rows to ``rows``.
+    """Return the view of a pass from ``count`` rows to ``rows``.
 
-    ``k_major`` says whether the filter is one of ``k_major_copy``.
+    ``k_major`` says whether the filter comes from ``k_major_copy``.
     """
     index, order = found.forward, found.order
     if of.transposed and not of.mirrored:
@@ -293,7 +293,7 @@ def conv_view(found: Maps, count: int, rows: int, of: MapConv, k_major: bool = F
 
 
 def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
-    """The forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C).
+    """Run the forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C).
 
     ``numbers`` are the other arguments of the operator ``sparse_conv``.
     """
@@ -312,7 +312,7 @@ def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
 
 
 def _conv_args(w: Tensor, *others: Any, **named: Any) -> tuple[Maps, EpilogueArgs, int, MapConv]:
-    """The maps, the epilogue, the rows and the pass of what ``sparse_conv`` is told after ``w``."""
+    """Return maps, epilogue, rows and pass from the arguments of ``sparse_conv`` after ``w``."""
     first = len(Maps._fields)
     rows, *numbers = others[first : first + 4]
     ending = EpilogueArgs(*others[first + 4 :], **named)
@@ -322,7 +322,7 @@ def _conv_args(w: Tensor, *others: Any, **named: Any) -> tuple[Maps, EpilogueArg
 def wgrad_view(
     found: Maps, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
 ) -> tuple[GemmView, Tensor]:
-    """The products of pairs, and how many of them each tap has."""
+    """Return the view of the products of pairs, and the number of chunks of each tap."""
     outputs, inputs, lengths = found.pair_outputs, found.pair_inputs, found.pair_chunks
     if lengths.numel():
         made = Pairs(outputs, inputs, lengths, 0)
@@ -334,7 +334,7 @@ def wgrad_view(
 def pairs_view(
     made: Pairs, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
 ) -> GemmView:
-    """The products of pairs."""
+    """Return the view of the products of pairs."""
     key = "wgrad", C, K, groups, in_rows, out_rows
 
     def make() -> GemmView:
@@ -344,7 +344,7 @@ def pairs_view(
 
 
 def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
-    """The gradient of the filter, (K, *taps, C / groups): products of pairs, summed in order.
+    """Run the gradient of the filter, (K, *taps, C / groups): products of pairs, summed in order.
 
     ``numbers`` are the other arguments of the operator ``sparse_wgrad``.
     """
@@ -360,7 +360,7 @@ def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
     return sum_chunks(parts, lengths, taps, x.dtype)
 
 
-# -- as operators of torch -------------------------------------------------------------------------
+# -- registration with torch -----------------------------------------------------------------------
 
 _MAPS = ", ".join(f"Tensor {name}" for name in Maps._fields)
 _SCHEMAS = {
@@ -400,7 +400,7 @@ def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
 torch.library.register_fake("layoutconv::sparse_wgrad", _fake_wgrad)
 
 
-# Past the dispatcher where that makes no difference.
+# Bypasses the dispatcher when that is safe.
 conv_of_tensors = around(sparse_conv, conv)
 
 # -- gradients: formulas over the same map ---------------------------------------------------------
@@ -413,7 +413,7 @@ OPERATORS = Runner(
 
 
 def over(maps: Maps, in_rows: int, out_rows: int, of_map: tuple[Ints, int, bool]) -> Arguments:
-    """Passes over a map of so many rows; ``of_map`` are its taps, groups, and if it is mirrored."""
+    """Return the arguments of passes over a map; ``of_map`` is its taps, groups, ``mirrored``."""
     taps, groups, mirrored = of_map
     return Arguments(
         (out_rows, groups, False, mirrored),

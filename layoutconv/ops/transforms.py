@@ -1,14 +1,14 @@
 """The passes of a dense convolution under ``torch.func`` and forward-mode differentiation.
 
-An operator with a backward formula is all that ``torch.autograd`` needs; ``torch.func.grad``,
-``vmap``, ``jvp`` and what is made of them ask for a :class:`torch.autograd.Function` that also has
-a rule for tangents and one for batches. The three passes have all of these in each other:
+``torch.autograd`` only needs an operator with a backward formula; ``torch.func.grad``, ``vmap``,
+``jvp`` and their compositions need a :class:`torch.autograd.Function` that also has a rule for
+tangents and one for batches. The three passes provide these for each other:
 
-- each is linear in both its tensors, so that a tangent is the sum of two of its kind, and a
+- each is linear in both its tensors, so a tangent is the sum of two passes of its kind, and a
   gradient is another pass, to any order;
 - a batch of problems is one problem of more images, more channels or more groups, not a loop.
 
-Tensors and numbers are those of the operators in ``autograd``, without the epilogue.
+Tensors and numbers are those of the operators in ``dense_operators``, without the epilogue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def is_transformed() -> bool:
-    """Return whether a transform of ``torch.func``, or forward mode, looks at what is computed.
+    """Return whether a ``torch.func`` transform, or forward mode, sees computations.
 
     >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
     (False, tensor([1.]))
@@ -36,7 +36,7 @@ def is_transformed() -> bool:
 
 
 class _Place(NamedTuple):
-    """Where a tensor has the problems of a batch: in a mode, 0 or 1, inside of each group or not.
+    """The place of a batch of problems in a tensor: mode 0 or 1, inside each group or not.
 
     >>> _Place(1).into(torch.zeros(5, 2, 6, 8), 0, groups=3).shape
     torch.Size([2, 30, 8])
@@ -46,27 +46,27 @@ class _Place(NamedTuple):
     in_groups: bool = False
 
     def into(self, tensor: Tensor, batch: int, groups: int) -> Tensor:
-        """A tensor whose mode ``batch`` becomes part of another."""
+        """Merge mode ``batch`` of a tensor into the place."""
         mode, groups = self.mode, groups if self.in_groups else 1
         rest = tensor.movedim(batch, 0)
         split = torch.unflatten(rest, mode + 1, (groups, rest.shape[mode + 1] // groups))
         return split.movedim(0, mode + 1).flatten(mode, mode + 2)
 
     def out_of(self, tensor: Tensor, size: int, groups: int) -> Tensor:
-        """The inverse of :meth:`into`: the batch, of ``size``, is the first mode."""
+        """Invert :meth:`into`: the batch, of ``size``, becomes the first mode."""
         mode, groups = self.mode, groups if self.in_groups else 1
         split = torch.unflatten(tensor, mode, (groups, size, tensor.shape[mode] // (groups * size)))
         return split.movedim(mode + 1, 0).flatten(mode + 1, mode + 2)
 
 
-_FIRST, _SECOND = _Place(0), _Place(1)  # modes of images or of filters, and of channels
+_FIRST, _SECOND = _Place(0), _Place(1)  # modes of images or filters, and of channels
 _FIRST_OF_GROUPS, _SECOND_OF_GROUPS = _Place(0, True), _Place(1, True)
 
 
 class _Folds(NamedTuple):
-    """Where problems are in a pass's tensors and in its result, by which of them are batches.
+    """The places of a batch in a pass's tensors and in its result, by which tensors are batched.
 
-    Where both are, problems are groups: outside of those that there are.
+    If both are, problems become groups, outside the existing ones.
     """
 
     of_first: tuple[_Place, _Place]
@@ -78,9 +78,9 @@ class _Pass(torch.autograd.Function):
     """A pass as a function of two tensors, the operator's numbers, and the result's dtype.
 
     Attributes:
-        operator: of torch, which computes it.
-        described: the formula of its operator.
-        folds: where batches of problems go.
+        operator: of torch, which computes the pass.
+        described: returns the formula of its operator.
+        folds: places of batches.
     """
 
     operator: Any
@@ -101,7 +101,7 @@ class _Pass(torch.autograd.Function):
 
     @classmethod
     def backward(cls, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        """Gradients, by the formula of the operator, to be transformed again."""
+        """Return gradients by the operator's formula, which can be transformed again."""
         a, b = ctx.saved_tensors
         formula, over = cls.described(a, b, *ctx.numbers)
         needed = ctx.needs_input_grad
@@ -110,7 +110,7 @@ class _Pass(torch.autograd.Function):
 
     @classmethod
     def jvp(cls, ctx: Any, da: Any, db: Any, *_: Any) -> Any:
-        """The change of the result, for changes of the tensors."""
+        """Return the tangent of the result, from the tensors' tangents."""
         a, b = ctx.saved_tensors
         found = None
         for one, other in ((da, b), (a, db)):
@@ -121,7 +121,7 @@ class _Pass(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> Any:
-        """A batch of problems, of which either tensor, or both, has its own in each."""
+        """Compute a batch of problems, in which one tensor, or both, is batched."""
         a, b, *numbers, groups, executor, out_dtype = inputs
         size, (at_a, at_b, *_) = info.batch_size, in_dims
         of_result = groups
@@ -140,7 +140,7 @@ class _Pass(torch.autograd.Function):
 
 
 class Fprop(_Pass):
-    """The forward pass, of ``x`` (N, C, ...) and ``w`` (K, C / groups, ...)."""
+    """The forward pass, from ``x`` (N, C, ...) and ``w`` (K, C / groups, ...)."""
 
     operator, described = staticmethod(conv_fprop), staticmethod(of_fprop)
     folds = _Folds(
@@ -149,14 +149,14 @@ class Fprop(_Pass):
 
 
 class Dgrad(_Pass):
-    """The gradient of ``x``, or the transposed convolution, of ``y`` (N, K, ...) and ``w``."""
+    """The gradient of ``x``, or the transposed convolution, from ``y`` (N, K, ...) and ``w``."""
 
     operator, described = staticmethod(conv_dgrad), staticmethod(of_dgrad)
     folds = _Folds((_FIRST, _FIRST), (_SECOND, _SECOND_OF_GROUPS), (_SECOND, _FIRST, _SECOND))
 
 
 class Wgrad(_Pass):
-    """The gradient of ``w``, of ``y`` (N, K, ...) and ``x`` (N, C, ...)."""
+    """The gradient of ``w``, from ``y`` (N, K, ...) and ``x`` (N, C, ...)."""
 
     operator, described = staticmethod(conv_wgrad), staticmethod(of_wgrad)
     folds = _Folds(
@@ -167,7 +167,7 @@ class Wgrad(_Pass):
 
     @classmethod
     def forward(cls, *inputs: Any) -> Any:
-        *of, _ = inputs  # its operator has one dtype of results
+        *of, _ = inputs  # its operator has a single result dtype
         return cls.operator(*of)
 
 
