@@ -1,9 +1,9 @@
-"""Sparse convolutions as GEMM views: an index buffer names the rows that neighbours lie in.
+"""Sparse convolutions as GEMM views: an index buffer names the rows of neighbours.
 
-The forward pass gathers the inputs through a kernel map; the gradient of the inputs gathers that of
-the outputs through the inverse map, or, where tap ``taps - 1 - t`` of a map is opposite to tap
-``t``, through the map itself with the taps of the filter backwards; the gradient of the filter is a
-sum over pairs of rows, tap by tap.
+The forward pass gathers the inputs through a kernel map. The gradient of the inputs gathers that of
+the outputs through the inverse map; or through the map itself with the taps of the filter
+backwards, if tap ``taps - 1 - t`` of the map is opposite to tap ``t``. The gradient of the filter
+is a sum over pairs of rows, tap by tap.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def kernel_map_view(
 
     Args:
         kernel_map: int32 (rows, taps) of any strides: the row of ``a`` that a tap of an output row
-            reads, -1 where there is none. Tap ``s + S*(r + R*t)`` of a T x R x S filter, as
+            reads, -1 for none. Tap ``s + S*(r + R*t)`` of a T x R x S filter, as
             :func:`~layoutconv.sparse.submanifold_map` numbers them.
         in_channels, out_channels: C and K.
-        kernel_size: taps as ``(T, R, S)``, up to four modes; an int is a cube; ``(taps,)`` of a set
-            of offsets.
+        kernel_size: taps as ``(T, R, S)``, up to four modes; an int is a cube; ``(taps,)`` for a
+            set of offsets.
         in_rows: how many rows ``a`` has; as many as ``kernel_map`` by default (a submanifold
             convolution).
-        scatter_index: int32 (rows,): the row of the result that an output row is written to, no row
-            twice; -1 is not written. None: the row itself.
+        scatter_index: int32 (rows,): the row of the result to which an output row is written, no
+            row twice; -1 is not written. By default the row itself.
         out_rows: how many rows the result has; with a ``scatter_index``, by default as many as
             ``kernel_map``.
         groups: each has C / groups channels of ``a`` and K / groups of the result; the third mode
@@ -99,24 +99,24 @@ def kernel_map_dgrad_view(
     in_rows: int | None = None,
     groups: int = 1,
 ) -> GemmView:
-    """The gradient of a sparse convolution's input, or the convolution transposed.
+    """The gradient of a sparse convolution's input, or the transposed convolution.
 
     Args:
         kernel_map: int32 (rows, taps): the row of the output that a tap of an input row feeds, -1
-            where there is none: the inverse of the forward pass's map.
+            for none: the inverse of the forward pass's map.
         in_channels, out_channels: C and K of the forward pass.
-        kernel_size: as of :func:`kernel_map_view`.
+        kernel_size: as for :func:`kernel_map_view`.
         mirrored: whether ``kernel_map`` is the forward pass's own, whose tap ``taps - 1 - t`` is
             the inverse of tap ``t``: the taps of the filter then run backwards.
         out_rows: how many rows the gradient of the output has; as many as ``kernel_map`` by
             default.
-        scatter_index, in_rows: the row of the result that a row is written to, and how many it has.
+        scatter_index, in_rows: the row of the result to which a row is written, and their number.
         groups: of the forward pass.
 
     The operands of ``execute(view, a, b)`` are contiguous: ``a`` (out_rows, K), the gradient of the
     output; ``b`` (K, T, R, S, C / groups), the filter; the result is (rows, C), or (in_rows, C).
 
-    Raises :class:`~layoutconv.errors.ArgumentError` as :func:`kernel_map_view`.
+    Raises :class:`~layoutconv.errors.ArgumentError` like :func:`kernel_map_view`.
 
     >>> import torch
     >>> kernel_map = torch.full((27, 5), -1, dtype=torch.int32).T
@@ -149,7 +149,7 @@ def pairs_wgrad_view(
     out_rows: int,
     groups: int = 1,
 ) -> GemmView:
-    """The gradient of a sparse convolution's filter: a product for every chunk of pairs.
+    """The gradient of a sparse convolution's filter: a product per chunk of pairs.
 
     Args:
         pairs: of the kernel map, each chunk of one tap: the third mode of the view.
@@ -159,8 +159,8 @@ def pairs_wgrad_view(
 
     The operands of ``execute(view, a, b)`` are contiguous: ``a`` (out_rows, K), the gradient of the
     output; ``b`` (in_rows, C), the input. The result is (chunks, K, C / groups), to be summed over
-    the chunks of a tap; that of a chunk without a pair may be anything. Neither operand is
-    contiguous along the sum.
+    the chunks of a tap; that of a chunk without pairs is undefined. Neither operand is contiguous
+    along the sum.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for channels below 1 or no multiple of
     ``groups``.
@@ -197,7 +197,7 @@ def pairs_wgrad_view(
 def _gathered(
     kernel_map: Tensor, taps: tuple[Any, ...], C: Any, Cg: Any, name: str, rows: int | None
 ) -> tuple[Any, ComposedLayout]:
-    """The rows of a kernel map, and ``(row, (c, s, r, t))`` of what it gathers."""
+    """Return the rows of a kernel map, and ``(row, (c, s, r, t))`` of what it gathers."""
     M, tap_row, tap_step, index = _described(kernel_map)
     count = product(taps)
     if count != kernel_map.shape[1]:
@@ -213,17 +213,17 @@ def _gathered(
 
 
 def _in_groups(groups: int, *operands: tuple[Any, Any]) -> GemmView:
-    """The view of operands of two modes, each with what a group adds to its coordinate."""
+    """Return the view of operands of two modes, each with the step of a group in its coordinate."""
     if groups == 1:
         return GemmView(*(operand for operand, _ in operands))
     return GemmView(*(with_mode(of, static(groups, "G"), step) for of, step in operands))
 
 
 def _described(kernel_map: Tensor) -> tuple[Any, Any, Any, Tensor]:
-    """Rows, the strides of rows and taps under their letters, and the flat memory of a kernel map.
+    """Return a kernel map's rows, its strides of rows and taps under their letters, and its memory.
 
-    The tap-major map that kernel maps are by default has the stride M between taps; other outer
-    strides are arguments of a compiled kernel.
+    A tap-major map, which is the default, has the stride M between taps; other outer strides are
+    arguments of a compiled kernel.
     """
     shape = tuple(getattr(kernel_map, "shape", ()))
     dtype = str(getattr(kernel_map, "dtype", type(kernel_map).__name__))
@@ -236,7 +236,7 @@ def _described(kernel_map: Tensor) -> tuple[Any, Any, Any, Tensor]:
     span = (rows - 1) * row_stride + (taps - 1) * tap_stride + 1 if rows and taps else 0
     index = kernel_map.as_strided((span,), (1,))
     M = runtime(rows, "M")
-    if rows <= 1 and tap_stride == 1:  # the memory of either order; take the usual one
+    if rows <= 1 and tap_stride == 1:  # memory of either order; take the usual one
         return M, 1, M, index
     if row_stride == 1:
         return M, 1, M if tap_stride == rows or taps == 1 else runtime(tap_stride, "ld"), index
@@ -245,7 +245,7 @@ def _described(kernel_map: Tensor) -> tuple[Any, Any, Any, Tensor]:
 
 
 def _tap_numbers(taps: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The strides of ``(S, R, T)`` in the number of a tap, the last spatial mode fastest."""
+    """Return the strides of ``(S, R, T)`` in the number of a tap, the last spatial mode fastest."""
     return tuple(stride * E(1) for stride in reversed(row_major(taps).stride))
 
 
@@ -263,7 +263,7 @@ def _output(
 
 
 def _split(name: str, channels: int, groups: int, letter: str) -> tuple[Any, Any]:
-    """All channels, and those of a group."""
+    """Return the number of all channels, and of those of a group."""
     channels, groups = _whole(name, channels), _whole("groups", groups)
     if channels < 1:
         raise ArgumentError(name, "a number of channels >= 1", channels)

@@ -1,1 +1,1 @@
-"""Kernel maps: which row of the inputs feeds which tap of which row of the outputs."""
+"""Kernel maps: which input row feeds which tap of which output row."""

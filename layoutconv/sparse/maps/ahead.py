@@ -1,7 +1,7 @@
 """Kernel maps of a network with fixed rows, made on a stream of their own, beside its layers.
 
 Maps depend on cells alone. So a run of fixed rows makes, as soon as it has cells, all maps that the
-run before asked for of them and of what they lead to. Each layer waits for its own map.
+run before derived from these cells. Each layer waits for its own map.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from .taps import Taps
 from .together import Maps, can_begin, made_together, step_of
 from .two_way import KernelMap, TwoWay
 
-Place = tuple[str, int]  # cells: "given" as the n-th of a run, or what its n-th map "made"
+Place = tuple[str, int]  # cells: "given" as the n-th of a run, or "made" by its n-th map
 Wait = Callable[[], None]
 
 
 class Side(Protocol):
-    """A stream beside the current one: of a GPU, or in a test what stands in for it."""
+    """A stream beside the current one: a GPU's, or a stand-in in tests."""
 
     def fork(self) -> AbstractContextManager[None]:
-        """Launch there, after all that the current stream has been given so far."""
+        """Launch there, after all work on the current stream so far."""
 
     def mark(self) -> Wait:
-        """Have the current stream, by a call, wait for all that this one has been given so far."""
+        """Return a function that has the current stream wait for all work on this one so far."""
 
 
 class SideStream:
-    """:class:`Side` of a GPU, within a capture too. Its kernels go first where both have some."""
+    """A GPU's :class:`Side`, also within a capture. Its kernels have priority."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device, priority=-1)
@@ -58,19 +58,19 @@ class SideStream:
 
 
 def side_of(device: torch.device) -> Side | None:
-    """Return a stream beside those of a device; None if it has none."""
+    """Return a stream beside those of a device; None if the device has no streams."""
     return SideStream(device) if device.type == "cuda" else None
 
 
 class Asked(NamedTuple):
-    """A map that a run asked for, and what it read of both of its ways.
+    """A map that a run asked for, and the parts of both its ways that it read.
 
     Attributes:
-        root: the number of the given cells that have to be there.
-        source, target: the cells that it starts from, and those that it was told to lead to.
-        key: what it is kept under.
-        make: makes it of the cells of both.
-        sorted, indexed: of each way, whether its sorted index was read, and its index.
+        root: the number of the given cells that it needs last.
+        source, target: the cells from which it starts, and the given outputs, if any.
+        key: the key under which it is kept.
+        make: makes it from the cells of both.
+        sorted, indexed: for each way, whether its sorted index was read, and its index.
     """
 
     root: int
@@ -83,7 +83,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(given: Sequence[Coordinates], made: Sequence[Made]) -> list[Asked]:
-    """Return what a run that is over asked for, in its order; not of cells that it computed."""
+    """Return the maps that a finished run asked for, in order; not those of cells it computed."""
     places: dict[int, tuple[int, Place]] = {
         id(cells._known): (number, ("given", number)) for number, cells in enumerate(given)
     }
@@ -107,12 +107,12 @@ def asked_of(given: Sequence[Coordinates], made: Sequence[Made]) -> list[Asked]:
 class Ahead:
     """The maps of one run, made on another stream: each :meth:`start` makes those of its cells.
 
-    What that stream allocated stays until this is gone, which is after :meth:`join`: memory that
-    it gave back would be its own again while the current stream still reads it. Other memory it
-    reads no longer than the cells last.
+    Memory that this stream allocated stays until this object is gone, which is after :meth:`join`:
+    freed earlier, the stream could reuse it while the current stream still reads it. The stream
+    reads other memory no longer than the cells exist.
 
     Args:
-        asked: what the run before asked for.
+        asked: the maps that the run before asked for.
         side: the stream.
     """
 
@@ -124,7 +124,7 @@ class Ahead:
         self._end: Wait | None = None
 
     def start(self, cells: Coordinates) -> None:
-        """Make the maps for which the run had to be given these cells."""
+        """Make the maps that had to wait for these cells."""
         number, self._given = self._given, self._given + 1
         self._cells["given", number] = cells
         wanted = [(n, asked) for n, asked in enumerate(self._asked) if asked.root == number]
@@ -132,14 +132,14 @@ class Ahead:
             try:
                 with self._side.fork():
                     coming = self._make(wanted)
-            finally:  # who fails has launched something, too
+            finally:  # a failed call has launched something, too
                 self._end = self._side.mark()
             for ways, waits in coming:
                 ways.coming = waits
 
     def _make(self, wanted: list[tuple[int, Asked]]) -> list[tuple[TwoWay, dict[int, Wait]]]:
-        """Make maps: forwards first, as layers need them, then inverses, the deepest first. Return
-        what to wait for before either way of them is read."""
+        """Make maps: forward ones first, as layers need them, then inverses, the deepest first.
+        Return what to wait for before reading either way of each."""
         maps: list[tuple[Asked, KernelMap, dict[int, Wait]]] = []
         self._make_together(wanted)
         for number, asked in wanted:
@@ -162,8 +162,8 @@ class Ahead:
         return [(found.ways, waits) for _, found, waits in maps]
 
     def _make_together(self, wanted: list[tuple[int, Asked]]) -> None:
-        """Make those maps of levels by one launch that a kernel finds; the others are made after
-        that."""
+        """Make the maps of levels that kernels can make together, with one launch; the others are
+        made afterwards."""
         root: Place = "given", wanted[0][1].root
         if not can_begin(self._cells[root]):
             return
@@ -194,7 +194,7 @@ class Ahead:
 
 
 def _read(asked: Asked, found: KernelMap) -> None:
-    """Make what was read of a way of a map."""
+    """Make the parts of a map's way that were read."""
     if asked.sorted[found.way]:
         found.own.sorted  # noqa: B018
     if asked.indexed[found.way]:
@@ -203,7 +203,7 @@ def _read(asked: Asked, found: KernelMap) -> None:
 
 @contextmanager
 def joined(ahead: Ahead | None) -> Iterator[None]:
-    """Have the stream joined in the end, also where that is an error: a capture says which."""
+    """Join the stream in the end, also after an error, which the capture then reports."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""MinkowskiEngine's rule for the cells of a strided layer."""
+"""MinkowskiEngine's rule for the output cells of a strided layer."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .taps import MAX_TAPS, per_axis
 
 
 def downsample(coordinates: Coordinates, stride: Ints = 2) -> Coordinates:
-    """The cells ``floor(x / stride)`` of all cells x, each once.
+    """Return the cells ``floor(x / stride)`` of all cells x, each once.
 
-    That is what MinkowskiEngine computes at a stride, whatever the filter is, and a filter as large
-    as its stride reaches. Pass them as ``outputs`` to a convolution, pooling or map whose filter is
-    larger: its own rule, all cells that read some input, makes more of them.
+    MinkowskiEngine computes these at a stride, whatever the filter is; a filter as large as its
+    stride reaches the same. Pass them as ``outputs`` to a convolution, pooling or map with a larger
+    filter, whose default, all cells that read some input, has more cells.
 
     Args:
         coordinates: with bounds or without.
         stride: an int >= 1, or one per spatial mode.
 
     Returns cells in lexicographic order, in a grid of ``ceil(extent / stride)``; the same call
-    returns the same cells, whose ``origin`` is the map of the filter of ``stride`` taps. Of more
-    taps than a map may have, as of 32 x 32 x 32, the modes are divided one after another.
+    returns the same cells, whose ``origin`` is the map of the filter of ``stride`` taps. If that
+    has more taps than a map may have, as 32 x 32 x 32, the modes are divided one after another.
 
     >>> import torch
     >>> cells = Coordinates.unbounded(torch.tensor([[0, -3], [0, -4], [0, 5]]).int())

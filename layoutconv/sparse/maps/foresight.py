@@ -1,11 +1,11 @@
 """Kernel maps that an eager network is about to ask for, made together at its first layer.
 
-The clouds that go through a network lead to the same maps, call by call. So what layers ask of a
-cloud is noted. Once two clouds in a row came to the same, all maps of the next one are made as its
-first layer asks for the first: by few launches, and with two waits of the host in place of one for
-each level. Who asks for something else gets it as ever, and clouds are looked at again.
+All clouds that go through a network ask for the same maps, call by call. So the requests of a
+cloud's layers are recorded. Once two clouds in a row have made the same requests, the first request
+of the next cloud makes all its maps: with few launches, and two device-to-host syncs instead of one
+per level. A layer that asks for another map gets it as usual, and clouds are recorded again.
 
-Kernels that do so are compiled in another process, and until then maps are made one by one.
+Another process compiles the kernels for this; until then maps are made one by one.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 Make = Callable[["Coordinates", Maps], "list[Coordinates] | None"]
 
 
-HISTORY_BYTES = 100_000  # of eight plans: taps and addresses, and no tensors
+HISTORY_BYTES = 100_000  # of eight plans: taps and addresses, no tensors
 
 
 class Ask(NamedTuple):
-    """A map that a layer asked for: of the cells of a level, by its taps, and its use since."""
+    """A map that a layer asked for: its level and taps, and its use since then."""
 
     level: int
     taps: Taps
-    leads: bool  # to the next level; else it is a submanifold one
+    leads: bool  # to the next level; else it is a submanifold map
     use: Use
 
 
 class Lead(NamedTuple):
     """The map from a level to the next: its taps, whether it and its inverse are read, and the
-    ways that are counted, a bit each.
+    ways whose pairs are counted, a bit each.
     """
 
     taps: Taps
@@ -67,15 +67,15 @@ class Foreseen(NamedTuple):
     """Maps of a cloud in any grid.
 
     Attributes:
-        own: submanifold ones, with the level of each, and the ways that are counted.
-        leads: those from each level to the next.
+        own: submanifold maps: the level, the taps and the counted ways of each.
+        leads: the map from each level to the next.
     """
 
     own: frozenset[tuple[int, Taps, int]]
     leads: tuple[Lead, ...]
 
     def counted_by(self, others: Foreseen) -> Foreseen | None:
-        """The same, counted where others are, too; None unless both are of the same maps."""
+        """Return the same maps, counted where others are, too; None if the others differ."""
         mine, theirs = ({own[:2]: own[2] for own in found.own} for found in (self, others))
         if mine.keys() != theirs.keys() or len(self.leads) != len(others.leads):
             return None
@@ -89,7 +89,7 @@ class Foreseen(NamedTuple):
         return Foreseen(frozenset(own), tuple(leads)) if same else None
 
     def grids(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The grids of all levels but the first, of a cloud in a grid of a shape."""
+        """Return the grids of all levels but the first, from the shape of the first."""
         found = []
         for lead in self.leads:
             shape = grid_after(lead.taps, shape)
@@ -97,7 +97,7 @@ class Foreseen(NamedTuple):
         return found
 
     def maps(self, shape: tuple[int, ...]) -> Maps:
-        """The maps of a cloud in a grid of a shape."""
+        """Return the maps of a cloud in a grid of a shape."""
         along = zip(self.leads, self.grids(shape), strict=True)
         steps = [Step(lead.taps, grid, None) for lead, grid in along]
         down = {level for level, lead in enumerate(self.leads) if lead.read}
@@ -109,10 +109,10 @@ class Foreseen(NamedTuple):
 
 
 class Run:
-    """The maps that layers asked for of one cloud, in their order; it outlives them.
+    """The maps that layers asked for over one cloud, in order; it outlives them.
 
     Attributes:
-        repeated: whether some cells are, so that its maps cannot be made together.
+        repeated: whether some cells are repeated, so that maps cannot be made together.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Run:
         self._levels = 1
 
     def note(self, level: int, found: KernelMap, key: Hashable) -> None:
-        """Note a map that was made of the cells of a level, and the level that it leads to."""
+        """Note a map that was made of the cells of a level, and the level to which it leads."""
         self.repeated = self.repeated or found.ways.extended is not None
         taps, step = taps_of(key), step_of(key)
         if taps is None:
@@ -137,7 +137,7 @@ class Run:
         self.asked.append(Ask(level, taps, step is not None, use))
 
     def note_ahead(self, levels: Sequence[Coordinates], maps: Maps) -> None:
-        """Note maps of all levels, which nobody asked for yet."""
+        """Note maps of all levels, which no layer has asked for yet."""
         for level, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
             ways, _, made = levels[level]._known.made[key]
             self.asked.append(Ask(level, step.taps, True, watched(ways)))
@@ -150,7 +150,7 @@ class Run:
                 self.asked.append(Ask(level, taps, False, watched(found[0])))
 
     def wanted(self) -> Foreseen:
-        """The maps that somebody read, of levels that somebody came to."""
+        """Return the maps that were read, over levels that were reached."""
         leads: list[Lead] = []
         for ask in self.asked:
             if ask.leads and ask.use.asked and ask.level == len(leads):
@@ -166,13 +166,13 @@ def _in_order(own: tuple[int, Taps, int]) -> tuple[object, ...]:
 
 
 def taps_of(key: Hashable) -> Taps | None:
-    """The taps of a submanifold map, or of a step, that is kept under a key; None of other maps."""
+    """Return the taps of the submanifold map or step kept under a key; None for other maps."""
     step = step_of(key)
     return step.taps if step is not None else key if isinstance(key, Taps) else None
 
 
 def grid_after(taps: Taps, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The grid that a strided filter leads to, padded alike on both sides.
+    """Return the grid to which a strided filter leads, with the same padding on both sides.
 
     >>> grid_after(Taps.strided(2, 3, 2, 1), (41, 8))
     (21, 4)
@@ -185,20 +185,20 @@ def grid_after(taps: Taps, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _History:
-    """The last run of clouds of a kind, and what the one before that came to.
+    """The last run of clouds of a kind, and the maps of the run before.
 
-    Networks that read the same maps, of which some are trained and some are not, as a student and
-    its teacher, are one to it.
+    Networks that read the same maps share a history, even if only some are trained, as a student
+    and its teacher.
     """
 
     def __init__(self) -> None:
         self._last: Run | None = None
         self._before: Foreseen | None = None
-        self._maps: tuple[Foreseen, tuple[int, ...], Maps] | None = None  # of the last grid
+        self._maps: tuple[Foreseen, tuple[int, ...], Maps] | None = None  # for the last grid
 
     def next(self, run: Run, shape: tuple[int, ...]) -> Maps | None:
-        """The maps that two runs in a row came to before this one, if they were the same; counted
-        where both counted them.
+        """Return the maps of the two runs before this one, if they are the same; counted where both
+        counted them.
         """
         last, before = self._last, self._before
         came_to = None if last is None or last.repeated else last.wanted()
@@ -216,11 +216,11 @@ class _History:
 
 
 class Foresight:
-    """Memory of the maps that clouds came to, by the map that was asked for first.
+    """Memory of the maps that clouds asked for, by their first map.
 
     Args:
         begins: returns whether maps of these cells may be made together.
-        at_hand: returns whether the kernels that make them are there.
+        at_hand: returns whether the kernels that make them are loaded or can be.
         make: makes them.
     """
 
@@ -237,8 +237,8 @@ class Foresight:
         self._dry: list[tuple[Run, Coordinates]] | None = None
 
     def first(self, cells: Coordinates, key: Hashable) -> KernelMap | None:
-        """The map that is asked for first of a cloud that no map led to, with all that are foreseen
-        after it; None if none are.
+        """Return the first map asked for over a cloud that no map produced, after making all maps
+        foreseen with it; None if none are.
         """
         if is_compiling() or not self._begins(cells) or (taps := taps_of(key)) is None:
             return None
@@ -264,7 +264,7 @@ class Foresight:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Have a dry run note, at its end, the kernels that make its maps together."""
+        """At the end of a dry run, note the kernels that make its maps together."""
         noted = self._dry = list[tuple[Run, "Coordinates"]]()
         try:
             yield

@@ -25,7 +25,7 @@ from .two_way import KernelMap
 __all__ = ["KernelMap", "strided_map", "submanifold_map", "transposed_map"]
 
 
-_new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
+_new: Any = tuple.__new__  # faster than a NamedTuple's own, which is Python
 
 
 def submanifold_map(
@@ -42,8 +42,8 @@ def submanifold_map(
             :func:`tap_offsets` orders them. An even filter reaches one cell further down than up.
         offsets: instead of those, a cell ``(dz, dy, dx)`` for each tap, none twice.
 
-    Of taps that lie opposite to each other, one is looked up. The same call with the same
-    ``coordinates`` returns the same map.
+    Of two opposite taps only one is looked up. The same call with the same ``coordinates`` returns
+    the same map.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a coordinate outside the grid, for a cell
     that two rows share (both are named), and for a grid of 2**63 cells or more.
@@ -68,10 +68,10 @@ def _made(
     make: Callable[[Coordinates, Coordinates | None], KernelMap],
     outputs: Coordinates | None = None,
 ) -> KernelMap:
-    """The map that ``make`` makes of these cells, kept under ``key``."""
+    """Return the map that ``make`` makes of these cells, kept under ``key``."""
     plan, known = row_plan.fixed(), coordinates._known
     if plan is not None:
-        plan.join()  # nobody foresaw this map
+        plan.join()  # this map was not foreseen
     elif outputs is None and not (known.made or known.run or coordinates._source):
         cells, foreseen = known.cells, None
         if cells.is_cuda or dry_hooks.covers(cells):
@@ -89,7 +89,7 @@ def _made(
 
 
 def _around(taps: Taps, coordinates: Coordinates, _: Coordinates | None) -> KernelMap:
-    """The map of ``taps`` around cells, which are looked at if nobody has."""
+    """Return the map of ``taps`` around cells, which are checked if they have not been."""
     if is_compiling():
         return _traced(coordinates, coordinates, taps, mirrored=taps.is_mirrored())
     cells = coordinates.cells
@@ -98,7 +98,7 @@ def _around(taps: Taps, coordinates: Coordinates, _: Coordinates | None) -> Kern
         return repeated_maps.around(coordinates, taps)
     found = KernelMap.of_search(coordinates, coordinates, taps, mirrored=taps.mirrored)
     if waits:
-        found.start()  # the GPU goes on while the host waits for what the cells are like
+        found.start()  # the GPU works while the host waits for the check
         if coordinates.check().repeats is not None:
             return repeated_maps.around(coordinates, taps)
     return found
@@ -107,7 +107,7 @@ def _around(taps: Taps, coordinates: Coordinates, _: Coordinates | None) -> Kern
 def _traced(
     inputs: Coordinates, outputs: Coordinates, taps: Taps, *, mirrored: bool = False
 ) -> KernelMap:
-    """The map that a tracer knows the shape of, by an operator."""
+    """Return a map whose shape a tracer knows, by an operator."""
     index = map_operators.neighbours(inputs, outputs.cells, taps, mirrored)
     return KernelMap.of_index(inputs, outputs, taps.extents, index, mirrored=mirrored)
 
@@ -126,28 +126,28 @@ def strided_map(
 ) -> KernelMap:
     """The map of a convolution whose outputs are all cells that read some input.
 
-    Output cell ``y`` reads input cell ``y * stride + t * dilation - padding`` for every tap ``t``;
-    the outputs' grid is a dense convolution's. Its cells are in lexicographic order ``(batch, z, y,
-    x)``.
+    Output cell ``y`` reads input cell ``y * stride + t * dilation - padding`` for every tap ``t``.
+    The outputs' grid is that of a dense convolution; its cells are in lexicographic order ``(batch,
+    z, y, x)``.
 
     Args:
         coordinates: the inputs' cells.
-        kernel_size, stride, padding, dilation: as of :class:`~layoutconv.conv.ConvProblem`, for 1
+        kernel_size, stride, padding, dilation: as for :class:`~layoutconv.conv.ConvProblem`, for 1
             to 4 spatial modes.
         offsets: instead of ``kernel_size``, ``padding`` and ``dilation``: a cell for each tap,
             added to ``y * stride``.
         spatial_shape: the extents of the outputs' grid, in place of the dense convolution's; with
             ``offsets``, ``ceil(extent / stride)`` by default. Cells without bounds, see
-            :meth:`Coordinates.unbounded`, need none: all that is reached is there.
-        outputs: the cells that are computed, in place of all that read something.
+            :meth:`Coordinates.unbounded`, need none: all reached cells are kept.
+        outputs: the cells to compute, in place of all that read something.
         capacity: how many rows the outputs get, whatever their number: rows without a cell have
-            the batch -1. The host then does not wait for the device. More cells than that are an
-            error on a CPU; on a GPU the first are kept, and ``outputs.overflowed`` says so to who
-            asks. Not with ``outputs``, which have their own.
+            the batch -1. The host then does not wait for the device. If there are more cells, a
+            CPU raises an error; a GPU keeps the first ones, and sets ``outputs.overflowed``. Not
+            with ``outputs``, which have their own.
 
     The same call with the same ``coordinates`` returns the same map.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` as :func:`submanifold_map`, and for a filter
+    Raises :class:`~layoutconv.errors.ArgumentError` like :func:`submanifold_map`, and for a filter
     that does not fit into the padded grid.
 
     >>> import torch
@@ -164,7 +164,7 @@ def strided_map(
     if offsets is outputs is spatial_shape is coordinates.corner is None:
         try:
             taps, grid = strided_in(shape, kernel_size, stride, padding, dilation)
-        except TypeError:  # lists cannot be kept under
+        except TypeError:  # lists have no hash
             sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding}
             taps, grid = strided_in(shape, *frozen(**sizes, dilation=dilation))
     else:
@@ -188,7 +188,7 @@ def transposed_map(
     outputs: Coordinates | None = None,
     capacity: int | None = None,
 ) -> KernelMap:
-    """The map of a transposed convolution: of the gradient of a convolution's inputs.
+    """The map of a transposed convolution, which is the gradient of a convolution's inputs.
 
     Input cell ``x`` feeds output cell ``x * stride + t * dilation - padding`` for every tap ``t``.
     Without ``outputs`` it is generative: its outputs are all cells that some input feeds, in
@@ -196,12 +196,12 @@ def transposed_map(
 
     Args:
         coordinates: the inputs' cells, the coarser grid.
-        kernel_size, stride, padding, output_padding, dilation: as of
+        kernel_size, stride, padding, output_padding, dilation: as for
             ``torch.nn.ConvTranspose3d``, for 1 to 4 spatial modes.
-        offsets, spatial_shape, outputs, capacity: as of :func:`strided_map`; with ``offsets``, the
-            outputs' grid is ``stride`` times the inputs' by default.
+        offsets, spatial_shape, outputs, capacity: as for :func:`strided_map`; with ``offsets``,
+            the outputs' grid is ``stride`` times the inputs' by default.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` as :func:`strided_map`.
+    Raises :class:`~layoutconv.errors.ArgumentError` like :func:`strided_map`.
 
     >>> import torch
     >>> cells = torch.tensor([[0, 0], [0, 2]], dtype=torch.int32)
@@ -239,8 +239,8 @@ def _map_between(
     *,
     transposed: bool,
 ) -> KernelMap:
-    """The map from ``coordinates`` to ``outputs``, or to what they reach of a grid of
-    ``spatial_shape``."""
+    """Return the map from ``coordinates`` to ``outputs``, or to the cells that they reach in a grid
+    of ``spatial_shape``."""
     if outputs is not None:
         _check_given(coordinates, outputs, spatial_shape, capacity)
     corner = None
@@ -274,7 +274,7 @@ def _without_bounds(
     *,
     transposed: bool,
 ) -> tuple[Taps, tuple[int, ...], Sequence[int] | None]:
-    """The taps between cells that are counted from corners, and the box of the outputs."""
+    """Return the taps between cells relative to corners, and the box of the outputs."""
     inputs, corner = coordinates.corner, None if outputs is None else outputs.corner
     assert inputs is not None
     if corner is None:
@@ -338,7 +338,7 @@ def _check_given(
     spatial_shape: Sequence[int] | None,
     capacity: int | None,
 ) -> None:
-    """Check that ``outputs`` can be those of a map from ``coordinates``, and say what they are."""
+    """Check that ``outputs`` can be those of a map from ``coordinates``."""
     if not isinstance(outputs, Coordinates):
         raise ArgumentTypeError("outputs", "Coordinates", type(outputs).__name__)
     for name in ("rank", "batch_size", "device"):
@@ -360,7 +360,7 @@ def _check_given(
 def strided_in(
     shape: tuple[int, ...], kernel_size: Ints, stride: Ints, padding: Padding, dilation: Ints
 ) -> tuple[Taps, Sequence[int] | None]:
-    """The taps of a convolution on a grid of a shape, and the shape of its outputs' grid."""
+    """Return the taps of a convolution on a grid of a shape, and the shape of its outputs' grid."""
     rank = len(shape)
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation)
     steps, pairs = per_axis("dilation", dilation, rank), padding_pairs(padding, rank)
@@ -381,7 +381,7 @@ def _transposed_in(
     output_padding: Ints,
     dilation: Ints,
 ) -> tuple[Taps, Sequence[int] | None]:
-    """The same of a transposed convolution."""
+    """Do the same for a transposed convolution."""
     rank = len(shape)
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation)
     more = per_axis("output_padding", output_padding, rank, least=0)

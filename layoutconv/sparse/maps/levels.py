@@ -29,31 +29,31 @@ def build_maps(
 ) -> list[Coordinates]:
     """Make the kernel maps of all levels of a U-Net together, before its layers ask for them.
 
-    Every level has submanifold convolutions; strided ones lead from each to the next, and inverse
-    ones back. On a GPU a network that asks layer by layer takes two to six launches for each map.
-    Here all cells take four, and all maps two. Of strided filters that lead from one cell to more
-    than 64 of all levels, as 3 x 3 x 3 taps at stride 1 do, the cells of further levels are found
-    one level after the other. The host waits twice, or with ``capacities`` and cells that were
-    looked at not at all. Maps of a cloud with more than 262,144 rows keep a GPU busy by themselves,
-    and are made one by one, as layers ask. Cells that are repeated, or have no bounds, are taken
-    level by level, and so is everything on a CPU.
+    Every level has submanifold convolutions; strided ones lead from each level to the next, and
+    inverse ones back. On a GPU a network that asks layer by layer takes two to six launches per
+    map; here all cells take four, and all maps two. If the strided filters lead from one cell to
+    more than 64 cells over all levels, as 3 x 3 x 3 taps at stride 1 do, the cells of further
+    levels are found level by level. The host waits twice; with ``capacities`` and checked cells it
+    does not wait. Maps of a cloud with more than 262,144 rows keep a GPU busy by themselves, and
+    are made one by one, as layers ask. Repeated cells, cells without bounds, and all cells on a CPU
+    are taken level by level.
 
     Args:
         coordinates: the cells of the finest level.
-        levels: how many there are, with the finest.
-        kernel_size: of the submanifold convolutions, as of :func:`submanifold_map`.
+        levels: the number of levels, with the finest.
+        kernel_size: of the submanifold convolutions, as for :func:`submanifold_map`.
         stride, strided_size, padding: of the strided ones, whose filter is as large as its stride
-            by default, as of :func:`strided_map`.
+            by default, as for :func:`strided_map`.
         inverse: whether inverse convolutions follow, or gradients of the strided ones.
-        capacities: of every level but the finest, as of :func:`strided_map`. Of a level whose cells
-            do not fit, coarser ones may have cells that lie above none of those that did.
+        capacities: of every level but the finest, as for :func:`strided_map`. If a level's cells
+            do not fit, coarser levels may have cells above those that were dropped.
 
     Returns the cells of all levels. Their maps are those that :func:`submanifold_map` and
     :func:`strided_map` return, with the same rows in the same order, and stay with the cells. A
-    layer of another kind makes its own, as always.
+    layer that needs another map makes it as usual.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` as these functions do, and for another number
-    of ``capacities`` than levels need.
+    Raises :class:`~layoutconv.errors.ArgumentError` like these functions, and if the number of
+    ``capacities`` is not ``levels - 1``.
 
     >>> import torch
     >>> cells = torch.tensor([[0, 0, 5], [0, 3, 4], [0, 7, 7]], dtype=torch.int32)
@@ -107,14 +107,14 @@ def build_maps(
 
 
 def _begins_here(coordinates: Coordinates) -> bool:
-    """Return whether maps of such cells are made together by who asks; not where rows are fixed,
-    and another stream makes maps ahead of all layers.
+    """Return whether the caller makes maps of such cells together; not with fixed rows, whose maps
+    another stream makes ahead of all layers.
     """
     return not is_compiling() and row_plan.fixed() is None and can_begin(coordinates)
 
 
 def _is_kept(coordinates: Coordinates, own: Taps, steps: Sequence[Step]) -> bool:
-    """Return whether one of the first maps is there already."""
+    """Return whether one of the first maps exists already."""
     if coordinates.kept(own) is not None:
         return True
     return bool(steps) and coordinates.kept(key_of(steps[0])) is not None

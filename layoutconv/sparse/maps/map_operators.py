@@ -1,8 +1,8 @@
 """Kernel maps as operators, which ``torch.compile`` and ``torch.export`` take into graphs whole.
 
-How many cells there are is known when a graph runs; to a tracer it is a symbol. ``grid`` is the
-number of images and the extents, ``taps`` the strides and then the offset of every tap; ``checked``
-cells are known to be cells of the grid, others are looked at when the graph runs.
+The number of cells is known when a graph runs; to a tracer it is a symbol. ``grid`` is the number
+of images and the extents, ``taps`` the strides and then the offset of every tap. ``checked`` cells
+are known to be cells of the grid; others are checked when the graph runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _reached_cells(
 @torch.library.register_fake("layoutconv::reached_cells")
 def _fake_reached_cells(cells: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     outputs, capacity, _ = rest[-3:]
-    # Batch norms of torch ask whether there is a row: a graph ends in an error if a level has none.
+    # torch's batch norms ask whether there is a row: a graph fails if a level has none.
     rows: Any = torch.library.get_ctx().new_dynamic_size(min=1) if capacity is None else capacity
     return cells.new_empty((rows, 1 + len(outputs))), cells.new_empty((), dtype=torch.int64)
 
@@ -91,7 +91,7 @@ def reached_cells(
     *,
     transposed: bool,
 ) -> Coordinates:
-    """:func:`~layoutconv.sparse.maps.reached.reached` as an operator."""
+    """Call :func:`~layoutconv.sparse.maps.reached.reached` as an operator."""
     numbers = _numbers(taps), spatial_shape, capacity, transposed
     cells, total = torch.ops.layoutconv.reached_cells(*_known(inputs), *numbers)
     padded = capacity is not None
@@ -102,7 +102,7 @@ def reached_cells(
 
 
 def neighbours(inputs: Coordinates, centres: Tensor, taps: Taps, mirrored: bool = False) -> Tensor:
-    """int32 (centres, taps): the rows of ``inputs`` that taps of ``centres`` read, as an operator.
+    """Return the rows of ``inputs`` that taps of ``centres`` read, int32 (centres, taps).
 
     >>> cells = Coordinates(torch.tensor([[0, 1], [0, 2]], dtype=torch.int32), (4,), 1)
     >>> neighbours(cells, cells.cells, Taps.centred(1, 3))

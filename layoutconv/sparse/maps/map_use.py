@@ -1,4 +1,4 @@
-"""The use of a kernel map: which parts of it somebody asked for."""
+"""The use of a kernel map: which parts of it were asked for."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Use:
     """The use of a map since it was made. It outlives the map.
 
     Attributes:
-        asked: whether somebody asked for the map.
-        read: whether it, and its inverse, were read as they are sorted by their taps.
-        counted: the ways whose pairs somebody had counted, a bit each.
+        asked: whether the map was asked for.
+        read: whether the sorted indices of it and of its inverse were read.
+        counted: the ways whose pairs were counted, a bit each.
     """
 
     asked = False
@@ -23,7 +23,7 @@ class Use:
     counted = 0
 
     def note(self, way: int, is_sorted: bool) -> None:
-        """Note that somebody asks for a way, which is sorted then, or is not."""
+        """Note a request for a way, which is sorted then, or is not."""
         self.asked = True
         if is_sorted:
             there, back = self.read
@@ -31,7 +31,7 @@ class Use:
 
 
 def watched(ways: TwoWay) -> Use:
-    """Return what notes the use of a map, which nobody asked for so far, from now on."""
+    """Return the record of a map's use from now on; nobody has asked for the map so far."""
     use = ways.use = Use()
     own = ways.ways[0]
     if own is not None and not own.read[0]:

@@ -1,7 +1,7 @@
 """The pairs of a kernel map as an operator, which ``torch.compile`` takes into its graphs whole.
 
-How many there are depends on data, and a graph has shapes that do not: so there are as many chunks
-as there could be, those past the last pair empty.
+The number of pairs depends on data, but the shapes of a graph must not: so there are as many chunks
+as possible pairs need, and those past the last pair are empty.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ torch.library.define(
 
 @torch.library.impl("layoutconv::map_pairs", ("cpu", "cuda"))
 def _map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    pairs = pairs_of(index, chunk, Counts(counts_of(index).there))  # as if nobody read the numbers
-    return pairs.outputs, pairs.inputs.clone(), pairs.lengths  # of an operator, memory of its own
+    pairs = pairs_of(index, chunk, Counts(counts_of(index).there))  # unread by the host
+    return pairs.outputs, pairs.inputs.clone(), pairs.lengths  # operators need memory of their own
 
 
 @torch.library.register_fake("layoutconv::map_pairs")
@@ -33,7 +33,7 @@ def _fake_map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, inputs and lengths, as :class:`~layoutconv.sparse.maps.tap_pairs.Pairs` has them.
+    """Return outputs, inputs and lengths as in :class:`~layoutconv.sparse.maps.tap_pairs.Pairs`.
 
     >>> index = torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)
     >>> outputs, inputs, lengths = map_pairs(index, 2)
@@ -45,7 +45,7 @@ def map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def compiled_or_not(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
-    """:func:`~layoutconv.sparse.maps.tap_pairs.pairs_of`, or in ``torch.compile`` the operator."""
+    """Call :func:`~layoutconv.sparse.maps.tap_pairs.pairs_of`, or its operator when compiling."""
     if torch.compiler.is_compiling():
         return Pairs(*map_pairs(index, chunk), chunk)
     return pairs_of(index, chunk, counts)

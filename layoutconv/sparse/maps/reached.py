@@ -27,10 +27,10 @@ def reached(
     *,
     transposed: bool,
 ) -> Coordinates:
-    """The cells ``y`` of a grid of ``spatial_shape`` that some of ``coordinates``, x, reach.
+    """Return the cells ``y`` of a grid of ``spatial_shape`` that some x of ``coordinates`` reach.
 
-    Those with ``x = y * stride + offset`` for some tap, or, if ``transposed``, ``y = x * stride +
-    offset``; in lexicographic order. With a ``capacity`` there are that many rows, see
+    These have ``x = y * stride + offset`` for some tap; or, if ``transposed``, ``y = x * stride +
+    offset``. They are in lexicographic order. With a ``capacity`` there are that many rows, see
     :func:`~layoutconv.sparse.strided_map`.
 
     >>> import torch
@@ -42,7 +42,7 @@ def reached(
     """
     batch_size = coordinates.batch_size
     if batch_size * prod(spatial_shape) > MAX_KEY:
-        key_strides(spatial_shape, batch_size)  # raises for a grid that is too great
+        key_strides(spatial_shape, batch_size)  # raises if the grid is too large
     given = coordinates.cells, taps.stride, taps.offsets, spatial_shape, batch_size, capacity
     if dry_hooks.covers(coordinates.cells):
         dry_hooks.note(_on_gpu(), *given, transposed=transposed)
@@ -60,7 +60,7 @@ def reached(
     if capacity is not None and len(keys) > capacity:
         if row_plan.fixed() is None:
             raise overflow(len(keys), capacity)
-        keys = keys[:capacity]  # as on a GPU: who fixed the rows asks for the total afterwards
+        keys = keys[:capacity]  # as on a GPU; whoever fixed the rows checks the total later
     cells = unpack(keys, spatial_shape)
     if capacity is not None:
         kept = len(cells)
@@ -71,7 +71,7 @@ def reached(
 
 @cache
 def _on_gpu() -> Callable[..., tuple[Tensor, Tensor]]:
-    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    """Import kernels only for a GPU, and only once: an import statement takes 1 us per call."""
     from ...kernels.maps import output_coords
 
     return output_coords.reached
@@ -92,11 +92,11 @@ def _found(
 
 
 class _Reach:
-    """From the keys of a grid to those of another one, an axis after the other.
+    """From the keys of a grid to those of another, axis by axis.
 
-    Cells that become one on an axis go on as one to the next: of 3x3x3 taps, 9 candidates of a row
-    are looked at, not 27. Axes that shrink come first, so that no grid on the way has more cells
-    than the first and the last.
+    Cells that coincide on an axis go on to the next as one: 3x3x3 taps take 9 candidates per row,
+    not 27. Axes that shrink come first, so that no intermediate grid has more cells than the first
+    and the last.
     """
 
     def __init__(
@@ -111,17 +111,17 @@ class _Reach:
         self.axes = sorted(range(len(inputs)), key=lambda axis: outputs[axis] > inputs[axis])
 
     def __call__(self, keys: Tensor, offsets: Offsets) -> Tensor:
-        """Distinct keys, in order."""
+        """Return the distinct keys, in order."""
         return self._from_axis(0, keys, [tuple(o[axis] for axis in self.axes) for o in offsets])
 
     def _from_axis(self, done: int, keys: Tensor, offsets: Offsets) -> Tensor:
-        """Through the axes from ``self.axes[done]`` on, whose offsets these are."""
+        """Go through the axes from ``self.axes[done]`` on, which have these offsets."""
         if done == len(self.axes) or not len(keys):
             return keys
         then: dict[int, list[tuple[int, ...]]] = {}
         for first, *others in offsets:
             then.setdefault(first, []).append(tuple(others))
-        # What goes on alike goes on together: all offsets, if the taps are those of a box.
+        # Offsets with the same rest go on together: all of them, if the taps fill a box.
         alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
         for first, rest in then.items():
             alike.setdefault(tuple(sorted(rest)), []).append(first)
@@ -132,20 +132,20 @@ class _Reach:
         return parts[0] if len(parts) == 1 else _distinct(parts)
 
     def _along(self, done: int, keys: Tensor, offsets: Sequence[int]) -> Tensor:
-        """Return what keys reach along ``self.axes[done]``: distinct keys of a grid of other
+        """Return what keys reach along ``self.axes[done]``: distinct keys of a grid with its new
         extent.
         """
         axis = self.axes[done]
         stride, before, after = self.stride[axis], self.inputs[axis], self.outputs[axis]
         stays = stride == 1 and before == after and tuple(offsets) == (0,)
-        if stays and done + 1 < len(self.axes):  # the last axis leaves them in order
+        if stays and done + 1 < len(self.axes):  # the last axis must sort them
             return keys
         within = prod(
             (self.outputs if inner in self.axes[:done] else self.inputs)[inner]
             for inner in range(axis + 1, len(self.axes))
         )
         outer = keys // within
-        base = keys - outer * within  # of the axes inside of this one
+        base = keys - outer * within  # of the axes inside this one
         images = outer // before
         at = outer - images * before
         base += images * (within * after)
@@ -165,5 +165,5 @@ class _Reach:
 
 
 def _distinct(keys: Sequence[Tensor]) -> Tensor:
-    """In order; in less than half of the time of ``torch.unique``."""
+    """Return distinct keys in order, in less than half the time of ``torch.unique``."""
     return torch.unique_consecutive(torch.sort(torch.cat(list(keys))).values)

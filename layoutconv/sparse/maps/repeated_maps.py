@@ -1,7 +1,7 @@
-"""Kernel maps of cells that are there more than once, over extended rows.
+"""Kernel maps of repeated cells, over extended rows.
 
-Each is made of the map of the distinct cells, whose numbers are exchanged for those of extended
-rows. ``Coordinates.repeats`` says what a layer computes over them.
+Each is made from the map of the distinct cells, by replacing their row numbers with those of
+extended rows. ``Coordinates.repeats`` says what a layer computes over these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def around(coordinates: Coordinates, taps: Taps) -> KernelMap:
-    """The map of a submanifold convolution around cells some of which are repeated.
+    """Return the map of a submanifold convolution around cells, some of which are repeated.
 
     >>> from layoutconv.sparse import Coordinates
     >>> from .taps import Taps
@@ -54,7 +54,7 @@ def around(coordinates: Coordinates, taps: Taps) -> KernelMap:
 
 
 def between(distinct: KernelMap, inputs: Coordinates, outputs: Coordinates) -> KernelMap:
-    """The map between cells some of which are repeated, of that between the ``distinct`` ones."""
+    """Return the map between cells, some repeated, from the map between the ``distinct`` ones."""
     index = distinct.index.T
     if inputs.repeats is not None:
         index = _at(inputs.repeats.extended, index)
@@ -70,13 +70,13 @@ def _nothing(like: Tensor, rows: int) -> Tensor:
 
 
 def _at(rows: Tensor, index: Tensor) -> Tensor:
-    """``rows`` at ``index``, int32; -1 where that is -1."""
+    """Return ``rows`` at ``index``, int32; -1 where the index is -1."""
     return torch.cat([rows.int(), index.new_full((1,), -1)])[index.long()]
 
 
 def evened(kernel_map: KernelMap) -> KernelMap:
-    """A map of some cells to themselves in which all rows of a cell read the same: all rows of the
-    cells that its taps point to. A pooling wants that; of a submanifold map it is not so.
+    """Return a map of cells to themselves in which all rows of a cell read the same: all rows of
+    the cells that its taps point to. Pooling needs that; a submanifold map does not have it.
 
     >>> from layoutconv.sparse import Coordinates, submanifold_map
     >>> cells = torch.tensor([[0, 1], [0, 2], [0, 1]], dtype=torch.int32)

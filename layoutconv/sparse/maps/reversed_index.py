@@ -1,4 +1,4 @@
-"""The index of the inverse of a kernel map, from its own."""
+"""The index of a kernel map's inverse, from the map's own index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
-    """int32 (rows, taps): the row of ``index`` whose entry at a tap is this row, -1 if none is.
+    """Return int32 (rows, taps): the row of ``index`` whose entry at a tap is this row, or -1.
 
     With an ``order``, int32 (outputs,), ``index[i]`` is that of row ``order[i]``.
 
@@ -32,8 +32,8 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
         made: Tensor = _on_gpu()(index, rows, order)
         return made
     count, taps = index.shape
-    # One past the end there is room for what no row feeds. Tap by tap, so that caches hold a tap: a
-    # third of the time (89k rows, 27 taps).
+    # An extra place takes absent entries. Tap by tap, so that a tap fits in caches: a third of the
+    # time (89k rows, 27 taps).
     found = torch.full((taps * rows + 1,), -1, dtype=torch.int32, device=index.device)
     own = order
     if own is None:
@@ -47,13 +47,13 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
 
 @cache
 def _on_gpu() -> Callable[..., Tensor]:
-    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    """Import kernels only for a GPU, and only once: an import statement takes 1 us per call."""
     from ...kernels.maps import inverse
 
     return inverse.reversed_index
 
 
-# -- the same as an operator, for graphs of torch.compile and torch.export -------------------------
+# -- as an operator, for graphs of torch.compile and torch.export ----------------------------------
 
 torch.library.define(
     "layoutconv::reversed_index",

@@ -1,4 +1,4 @@
-"""Orders of rows: by the taps they have, and along a Morton curve."""
+"""Orders of rows: by their taps, and along a Morton curve."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ...errors import ArgumentError, ArgumentTypeError
 from ..coords import morton
 from ..coords.graphs import refuse_in_graphs
 
-WORD = 32  # bits of a word of a tap mask
-PLACE_BITS = 12  # of where a row is among all, about
+WORD = 32  # bits per word of a tap mask
+PLACE_BITS = 12  # of a row's rough place among all rows
 GRAY_BITS = 50  # of the Gray code of its taps
-KEY_BITS = 31  # of the whole number: with a row's number in its window less, 31 bits once more
+KEY_BITS = 31  # of the whole key: its lower 19 and a row's number in its window take 31 bits again
 
 
 class RowWindows(NamedTuple):
     """Windows of rows, each of which is sorted by more than 12 bits."""
 
-    number: int = 132  # one for each CTA of an H200, ...
-    fewest: int = 256  # ... but of so many rows at least,
-    bits: int = 12  # and of two to that at most
+    number: int = 132  # one per CTA of an H200, ...
+    fewest: int = 256  # ... but at least this many rows, ...
+    bits: int = 12  # ... and at most two to this
 
 
 WINDOWS = RowWindows()
 
 
 def tap_masks(index: Tensor) -> Tensor:
-    """The taps that each row of a kernel map has, a bit each: int32 (rows, ceil(taps / 32)).
+    """Return the taps that each row of a kernel map has, a bit each: int32 (rows, ceil(taps / 32)).
 
     Bit ``t % 32`` of word ``t // 32`` is tap ``t``. ``index`` is the ``index`` of a kernel map,
     int32 (rows, taps); anything else is an :class:`~layoutconv.errors.ArgumentError`.
@@ -52,9 +52,9 @@ def tap_masks(index: Tensor) -> Tensor:
 
 
 def tile_taps(index: Tensor, rows: int) -> Tensor:
-    """The active taps of each tile of ``rows`` consecutive rows: bool (tiles, taps).
+    """Return the active taps of each tile of ``rows`` consecutive rows: bool (tiles, taps).
 
-    These are what a kernel multiplies; it finds them itself. ``index`` is as of :func:`tap_masks`.
+    A kernel multiplies only these; it finds them itself. ``index`` is as for :func:`tap_masks`.
 
     >>> import torch
     >>> tile_taps(torch.tensor([[4, -1], [-1, -1], [-1, 0]], dtype=torch.int32), 2).tolist()
@@ -70,23 +70,22 @@ def tile_taps(index: Tensor, rows: int) -> Tensor:
 
 
 def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """A kernel map with its rows sorted by the taps they have, and the order, int32 (rows,).
+    """Sort the rows of a kernel map by their taps; return it, and the order, int32 (rows,).
 
-    ``taps`` are the extents of the filter. Masks are in the order of a Gray code, so that rows at a
-    border of the order differ in few taps, and its most significant bits are the taps that are
-    farthest from the centre: they are the rarest, and rows that have one then share tiles. Of more
-    than 50 taps, several share a bit.
+    ``taps`` are the extents of the filter. Tap masks are in Gray-code order, so that adjacent rows
+    differ in few taps. The most significant bits are the taps farthest from the centre: they are
+    the rarest, and rows that share one then share tiles. With more than 50 taps, several taps share
+    a bit.
 
-    A row's key is a *place*, a number of 31 bits: how many of all rows come before it in that
-    order, if each tap were there with a probability that is one more than the farther taps that
-    are, of five more than there could be. A GPU sorts short keys faster. So rows are sorted by the
-    12 most significant bits, and then windows of them, each 256 to 4096 rows in a row, by what
-    follows, 19 bits from the first in which the rows' 12 bits differ. Rows that are the same to
-    both stay in their order. In tiles of 128 rows that leaves 1.88, 1.53 and 1.21 products for one
-    that exists (lidar_kitti, indoor, shape512, windows of 704, 1408 and 3776 rows; of 4096 rows
-    1.86, 1.51 and 1.21; all rows by the Gray code 1.85, 1.50 and 1.19; by its 12 most significant
-    bits 2.86, 1.70 and 1.36; masks sorted as numbers 2.21, 1.65 and 1.24; unsorted 4.80, 2.43 and
-    2.03).
+    A row's key is a *place*, a 31-bit number: how many of all rows would come before it in that
+    order, if each tap were active with a probability of (a + 1) / (n + 5), where n is the number of
+    farther taps and a of these are active. A GPU sorts short keys faster. So rows are sorted by the
+    12 most significant bits, and then windows of 256 to 4096 consecutive rows by the rest: 19 bits
+    from the first in which the rows' 12 bits differ. Rows with equal keys keep their order. With
+    tiles of 128 rows this takes 1.88, 1.53 and 1.21 products per existing pair (lidar_kitti,
+    indoor, shape512, windows of 704, 1408 and 3776 rows; with 4096 rows 1.86, 1.51 and 1.21; all
+    rows by the Gray code 1.85, 1.50 and 1.19; by its 12 most significant bits 2.86, 1.70 and 1.36;
+    masks sorted as numbers 2.21, 1.65 and 1.24; unsorted 4.80, 2.43 and 2.03).
 
     >>> import torch
     >>> index = torch.tensor([[4, 3, -1], [-1, 0, -1], [1, -1, 5], [2, 5, -1]], dtype=torch.int32)
@@ -104,7 +103,7 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def sorted_in_torch(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
-    """Sort as :func:`by_taps`, by torch on any device."""
+    """Sort like :func:`by_taps`, with torch on any device."""
     rows, count = index.shape
     keys = order.keys(index)
     found = torch.sort(keys >> (KEY_BITS - PLACE_BITS), stable=True).indices
@@ -116,14 +115,14 @@ def sorted_in_torch(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
 
 @cache
 def _on_gpu() -> Callable[..., tuple[Tensor, Tensor]]:
-    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    """Import kernels only for a GPU, and only once: an import statement takes 1 us per call."""
     from ...kernels.maps.build_map import sort_index
 
     return sort_index
 
 
 def _in_windows(keys: Tensor, rows: int) -> Tensor:
-    """Keys that are in the order of their places, as what they are sorted by in their windows."""
+    """Return the keys by which rows, in the order of their places, are sorted in their windows."""
     low = KEY_BITS - PLACE_BITS
     window = torch.arange(len(keys), device=keys.device) // rows
     last = ((window + 1) * rows - 1).clamp_(max=len(keys) - 1)
@@ -135,10 +134,10 @@ def _in_windows(keys: Tensor, rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TapOrder:
-    """Taps in the order in which a row's key is made, from the most significant on.
+    """Taps in the order in which a row's key takes them, the most significant first.
 
-    A tap has a weight: 2^16 over five more than the bits before its own; 0 if it shares its bit
-    with the next one.
+    A tap has a weight: 2^16 over five more than the number of bits before its own; 0 if it shares
+    its bit with the next tap.
     """
 
     visits: tuple[int, ...]
@@ -149,13 +148,13 @@ class TapOrder:
 
     @cached_property
     def _hash(self) -> int:
-        """Return what kernels are told of an order is looked up at every call."""
+        """Hash once: kernels look up their arguments for an order at every call."""
         return hash(self.visits)
 
     def window(self, rows: int) -> int:
-        """Return how many rows a window has, of that many.
+        """Return the rows per window for a number of rows.
 
-        Whole warps, and no GPU changes the order: they come from the number of rows alone.
+        Windows have whole warps, and depend on the number of rows alone: all GPUs sort alike.
 
         >>> [tap_order((3,)).window(rows) for rows in (0, 60_000, 100_000, 1_000_000)]
         [256, 480, 768, 4096]
@@ -167,8 +166,8 @@ class TapOrder:
         return of_each if of_each < 1 << bits else 1 << bits
 
     def keys(self, index: Tensor) -> Tensor:
-        """The place of every row, int64 (rows,), below 2^31."""
-        # The rows before one's are a part of all, ``width`` those of the bits so far.
+        """Return the place of every row, int64 (rows,), below 2^31."""
+        # An arithmetic code: ``before`` rows precede, ``width`` rows share the bits so far.
         before = torch.zeros(len(index), dtype=torch.int64, device=index.device)
         width = torch.full_like(before, (1 << KEY_BITS) - 1)
         count = torch.zeros_like(before)
@@ -178,10 +177,10 @@ class TapOrder:
             there = there | (index[:, tap] >= 0)
             if not weight:
                 continue
-            share = width * ((count + 1) * weight) >> 16  # of those that have the tap
+            share = width * ((count + 1) * weight) >> 16  # of the rows that have the tap
             share = torch.where(there, share, width - share)
-            digit = digit ^ there  # that of a Gray code is the parity of all bits so far
-            before += (width - share) * digit  # those of the digit 0 come first
+            digit = digit ^ there  # a Gray code's digit is the parity of all bits so far
+            before += (width - share) * digit  # rows with the digit 0 come first
             width = share
             count += there
             there = torch.zeros_like(there)
@@ -190,7 +189,7 @@ class TapOrder:
 
 @remembered(64)
 def tap_order(taps: tuple[int, ...]) -> TapOrder:
-    """The farther a tap is from the centre, the more significant; at most 50 bits.
+    """Return the order of taps: farther from the centre is more significant; at most 50 bits.
 
     >>> tap_order((3,))
     TapOrder(visits=(2, 0, 1), weights=(13107, 10922, 9362))
@@ -208,7 +207,7 @@ def tap_order(taps: tuple[int, ...]) -> TapOrder:
 
 
 def morton_order(cells: Tensor) -> Tensor:
-    """Rows in the order of a Morton curve through their cells, images apart: int64 (rows,).
+    """Return rows in the order of a Morton curve through their cells, by image: int64 (rows,).
 
     Bits of the coordinates are interleaved, z's above y's above x's, as many as 63 bits hold (21
     of each in 3-D): rows that are near in space are near in memory. ``cells`` are the ``coords`` of
@@ -225,7 +224,7 @@ def morton_order(cells: Tensor) -> Tensor:
     rank = _check_table("cells", expected, cells)[1] - 1
     if not 1 <= rank <= 4:
         raise ArgumentError("cells", f"{expected} of 1 to 4 modes", tuple(cells.shape))
-    # In a grid of any extent; its images, which may be negative, are sorted apart.
+    # Grids of any extent; images, which may be negative, are sorted apart.
     bits = min(morton.KEY_BITS // rank, 31)
     keys = morton.Curve(((1 << bits) - 1,) * rank, 1).along(cells[:, 1:])
     order = torch.sort(keys, stable=True).indices
@@ -234,7 +233,7 @@ def morton_order(cells: Tensor) -> Tensor:
 
 
 def _check_table(name: str, expected: str, table: Tensor) -> tuple[int, int]:
-    """Rows and columns of a matrix of integers; ``ArgumentError`` for what is none."""
+    """Return rows and columns of an integer matrix; ``ArgumentError`` for anything else."""
     if not isinstance(table, torch.Tensor):
         got = type(table).__name__
         raise ArgumentTypeError(name, f"a torch tensor {expected}", got)
@@ -246,7 +245,7 @@ def _check_table(name: str, expected: str, table: Tensor) -> tuple[int, int]:
 
 
 def _set_bit(words: Tensor, rows: Tensor, bit: int) -> None:
-    """Set a bit of the words of those rows that there are."""
+    """Set a bit in the words of the rows that have an entry."""
     sign = bit == WORD - 1 and words.element_size() == 4
     value = -(1 << bit) if sign else 1 << bit
     words |= (rows >= 0).to(words.dtype) * value

@@ -1,4 +1,4 @@
-"""The pairs of rows that taps multiply, tap by tap: what a filter's gradient sums over."""
+"""The pairs of rows that taps multiply, tap by tap: a filter's gradient sums over them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ..coords.row_plan import is_fixed_somewhere
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of an output's row and an input's, in chunks that belong to one tap each.
+    """Pairs of an output row and an input row, in chunks that belong to one tap each.
 
     Args:
-        outputs, inputs: int32 (chunks, chunk), the rows of each pair; -1 where a chunk has no more
-            pairs.
-        lengths: int64 (taps,), how many chunks a tap has. Their sum may be below the number of
-            chunks: those past it have no pair, as many in a CUDA graph, which counts none.
-        chunk: pairs of a chunk.
+        outputs, inputs: int32 (chunks, chunk), the rows of each pair; -1 behind a chunk's last
+            pair.
+        lengths: int64 (taps,), the number of chunks of each tap. Their sum may be below the number
+            of chunks: the chunks behind have no pairs, as in a CUDA graph, which does not count.
+        chunk: pairs per chunk.
 
-    Taps follow each other in order. The pairs of a tap, in the order of the outputs' rows, are
-    dealt out to its chunks in turns, a run of them at a time (:func:`run_of`): CTAs that sum over
-    chunks at the same time then read the same rows of the cloud, from L2, whatever their taps.
+    Taps follow each other in order. The pairs of a tap, in the order of the output rows, go to its
+    chunks round-robin, a run of them at a time (:func:`run_of`): CTAs that sum over chunks at the
+    same time then read the same rows of the cloud, from L2, whatever their taps.
     """
 
     outputs: Tensor
@@ -45,7 +45,7 @@ MOST_IN_A_RUN = 64  # pairs: a k-tile of 16 bits, two of tf32
 
 
 def run_of(chunk: int) -> int:
-    """Return how many pairs of a tap follow each other in a chunk: a power of two that divides it.
+    """Return how many consecutive pairs of a tap stay in a chunk: a power of two that divides it.
 
     >>> run_of(512), run_of(2560), run_of(48), run_of(25)
     (64, 64, 16, 1)
@@ -54,13 +54,13 @@ def run_of(chunk: int) -> int:
 
 
 class Counts:
-    """The number of pairs of each tap: where the kernel map is, and on the host.
+    """The number of pairs of each tap: on the device of the kernel map, and on the host.
 
     Args:
         there: int64 (taps,), on the map's device.
         here: the same numbers; None while a CUDA graph is captured, which reads nothing.
-        coming: in their place, memory of the host that they are being copied to, and the event
-            after that. Who asks for ``here`` waits until they have come.
+        coming: instead of ``here``, host memory to which they are being copied, and the event
+            after the copy. Reading ``here`` waits for it.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Counts:
 
     @property
     def here(self) -> tuple[int, ...] | None:
-        """The numbers on the host, if anybody read them."""
-        # While a graph is captured nobody may wait, not even for what came before.
+        """The numbers on the host, if they were read."""
+        # A capture must not wait, not even for earlier work.
         if self._coming is not None and not is_captured(self.there):
             copy, event = self._coming
             event.synchronize()
@@ -84,7 +84,7 @@ class Counts:
 
 
 def counts_of(index: Tensor) -> Counts:
-    """Count the pairs that each tap of a kernel map, int32 (outputs, taps), has; nothing waits yet.
+    """Count the pairs of each tap of a kernel map, int32 (outputs, taps); nothing waits yet.
 
     >>> import torch
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
@@ -94,7 +94,7 @@ def counts_of(index: Tensor) -> Counts:
 
 
 def counts_of_each(indices: Sequence[Tensor]) -> list[Counts]:
-    """The same of several maps on one device: their numbers come to the host by one copy.
+    """Do the same for several maps on one device, with one copy to the host.
 
     >>> import torch
     >>> one, other = torch.tensor([[0, -1]]).int(), torch.tensor([[0], [1]]).int()
@@ -115,7 +115,7 @@ def counts_of_each(indices: Sequence[Tensor]) -> list[Counts]:
         _on_gpu().counts(index, found)
     if is_captured(first):
         return list(map(Counts, there))
-    copy = every.to("cpu", non_blocking=True)  # to memory that is pinned
+    copy = every.to("cpu", non_blocking=True)  # to pinned memory
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(first.device))
     here = [in_shape(copy, *part) for part in parts]
@@ -131,26 +131,25 @@ def _counted_in_torch(index: Tensor, *, dry: bool) -> Counts:
 
 @cache
 def _on_gpu() -> Any:
-    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    """Import kernels only for a GPU, and only once: an import statement takes 1 us per call."""
     from ...kernels.maps import pairs
 
     return pairs
 
 
 def is_captured(index: Tensor) -> bool:
-    """Return whether what is done with a tensor becomes part of a CUDA graph, or belongs to the
-    warm-up call before its capture, which loads the graph's kernels."""
+    """Return whether operations on a tensor are captured in a CUDA graph, or belong to the warm-up
+    call before its capture, which loads the graph's kernels."""
     if not index.is_cuda:
         return False
     return is_fixed_somewhere() or torch.cuda.is_current_stream_capturing()
 
 
 def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
-    """The pairs of a kernel map, int32 (outputs, taps), in chunks of ``chunk``, at least 1.
+    """Return the pairs of a kernel map, int32 (outputs, taps), in chunks of ``chunk``, at least 1.
 
-    ``counts`` are those of the index, where they are known; else they are read from the device.
-    While a CUDA graph is captured, and they are not known, there are as many chunks as there could
-    be.
+    ``counts`` are those of the index, if they are known; else they are read from the device. While
+    a CUDA graph is captured, and they are unknown, there are as many chunks as there could be.
 
     >>> import torch
     >>> found = pairs_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32), 2)
@@ -176,7 +175,7 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
 
 
 def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> tuple[Tensor, Tensor]:
-    """The rows of pairs, by torch, of all taps."""
+    """Return the rows of all taps' pairs, with torch."""
     found = torch.full((2, size), -1, dtype=torch.int32, device=index.device)
     start, run = 0, run_of(chunk)
     for tap, length in enumerate(lengths.tolist()):

@@ -1,4 +1,4 @@
-"""The taps of sparse convolutions: which cell each reads, seen from an output's."""
+"""The taps of sparse convolutions: the offset of the cell that each reads from an output's."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .row_orders import TapOrder, tap_order
 _PLAIN = {int}
 
 MAX_TAPS = 4096
-MAX_OFFSET = 2**31 - 1  # of cells that are int32
+MAX_OFFSET = 2**31 - 1  # of int32 cells
 
 
 def tap_offsets(kernel_size: Ints, dilation: Ints = 1, rank: int = 3) -> list[tuple[int, ...]]:
-    """Offsets ``(dz, dy, dx)`` of the taps of a centred filter, in the order of the taps: x
+    """Return offsets ``(dz, dy, dx)`` of the taps of a centred filter, in the order of the taps: x
     fastest.
 
     Tap ``s + S*(r + R*t)`` of a T x R x S filter has the offset ``((t - T//2) * dilation_z, (r -
@@ -51,15 +51,15 @@ def _offsets(
 
 
 def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ...]:
-    """``value`` for every spatial mode; raises ``ArgumentError`` for fewer or smaller numbers."""
+    """Return ``value`` per spatial mode; ``ArgumentError`` for too few or too small numbers."""
     if type(value) is tuple:
         values = value
     else:
         values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
-    # Not one by one where all are plain: layers of a network ask at every call.
+    # One test if all are plain ints: layers of a network ask at every call.
     if {*map(type, values)} != _PLAIN:
         numbers = all(isinstance(v, Integral) and not isinstance(v, bool) for v in values)
-        values = tuple(map(index, values)) if numbers else ()  # NumPy's are hashed by value, too
+        values = tuple(map(index, values)) if numbers else ()  # NumPy's hash by value, too
     if len(values) != rank or min(values) < least:
         raise ArgumentError(name, f"an integer >= {least}, or {rank} of them", repr(value))
     if max(values) > MAX_OFFSET:
@@ -68,10 +68,10 @@ def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ..
 
 
 def frozen(**arguments: Any) -> tuple[Any, ...]:
-    """Arguments with lists as tuples, pairs in them too: what results can be kept under.
+    """Convert lists to tuples, also pairs in them, so that arguments can be keys of results.
 
-    A text and a sparse tensor are parts of themselves, and stay as they are. Raises
-    :class:`~layoutconv.errors.ArgumentError` for what has no hash even so.
+    A string and a sparse tensor stay as they are, though they can be iterated. Raises
+    :class:`~layoutconv.errors.ArgumentError` for values that still have no hash.
 
     >>> frozen(stride=[2, 1], padding=[[0, 1], 2])
     ((2, 1), ((0, 1), 2))
@@ -98,9 +98,9 @@ class Taps:
     """Taps of a filter: output cell ``y`` reads input cell ``y * stride + offset``.
 
     Args:
-        extents: of the filter's modes, ``(T, R, S)``; ``(taps,)`` of a set of offsets.
+        extents: of the filter's modes, ``(T, R, S)``; ``(taps,)`` for a set of offsets.
         offsets: a cell ``(dz, dy, dx)`` for each tap, the last mode of the filter fastest.
-        stride: cells of the input that outputs lie apart, for every spatial mode.
+        stride: the distance of outputs in input cells, for every spatial mode.
     """
 
     extents: tuple[int, ...]
@@ -115,7 +115,7 @@ class Taps:
         dilation: Ints = 1,
         offsets: Sequence[Sequence[int]] | None = None,
     ) -> Taps:
-        """Taps of a submanifold convolution; ``offsets`` stand in for a size and a dilation.
+        """Return the taps of a submanifold convolution; ``offsets`` replace size and dilation.
 
         >>> Taps.centred(2, offsets=[(0, 0), (1, 0)])
         Taps(extents=(2,), offsets=((0, 0), (1, 0)), stride=(1, 1))
@@ -125,7 +125,7 @@ class Taps:
             return cls._of_set(rank, offsets, (1,) * rank)
         try:
             return _centred(rank, kernel_size, dilation)
-        except TypeError:  # lists cannot be kept under
+        except TypeError:  # lists have no hash
             return _centred(rank, *frozen(kernel_size=kernel_size, dilation=dilation))
 
     @classmethod
@@ -138,7 +138,7 @@ class Taps:
         dilation: Ints = 1,
         offsets: Sequence[Sequence[int]] | None = None,
     ) -> Taps:
-        """Taps of a convolution, ``padding`` cells before the first: at ``t * dilation - padding``.
+        """Return the taps of a convolution: tap ``t`` at ``t * dilation - padding``.
 
         >>> Taps.strided(1, kernel_size=3, stride=2, padding=1)
         Taps(extents=(3,), offsets=((-1,), (0,), (1,)), stride=(2,))
@@ -178,26 +178,26 @@ class Taps:
 
     @cached_property
     def _hash(self) -> int:
-        """Taps are looked up at every call; hundreds of numbers are hashed once."""
+        """Taps are looked up at every call: hash their hundreds of numbers once."""
         return hash((self.extents, self.offsets, self.stride))
 
     @cached_property
     def order(self) -> TapOrder:
-        """In which rows of a map are sorted."""
+        """The order by which rows of a map are sorted."""
         return tap_order(self.extents)
 
     @cached_property
     def mirrored(self) -> bool:
-        """Return whether each tap is opposite to the one as far from the other end."""
+        """Return whether each tap ``t`` is opposite to tap ``taps - 1 - t``."""
         return self.is_mirrored()
 
     def is_mirrored(self) -> bool:
-        """Return the same, found out anew: ``torch.compile`` follows no cached property."""
+        """Return :attr:`mirrored`, computed again: ``torch.compile`` follows no cached property."""
         opposite = tuple(tuple(-c for c in offset) for offset in reversed(self.offsets))
         return opposite == self.offsets and set(self.stride) <= {1}
 
     def moved(self, inputs: Sequence[int], outputs: Sequence[int], *, transposed: bool) -> Taps:
-        """The taps between cells that are counted from corners of theirs.
+        """Return the taps between cells whose coordinates are relative to corners.
 
         >>> Taps.strided(1, 2, stride=2).moved((-16,), (-8,), transposed=False).offsets
         ((0,), (1,))
@@ -212,7 +212,7 @@ class Taps:
 def reached_box(
     taps: Taps, corner: Sequence[int], spatial_shape: Sequence[int], *, transposed: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The corner and the extents of the box of all cells that cells of a box can reach.
+    """Return the corner and the extents of the box of all cells that the cells of a box can reach.
 
     >>> reached_box(Taps.strided(1, 3, 2, 1), (-16,), (17,), transposed=False)
     ((-8,), (9,))

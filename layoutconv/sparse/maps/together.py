@@ -1,4 +1,4 @@
-"""Cells and kernel maps of several levels of a network, made by few launches."""
+"""Cells and kernel maps of several levels of a network, made with few launches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     Sorted = tuple[Tensor, Tensor]
 
 
-MOST_GRIDS = 16  # batch sizes, and grids, that maps keep the launches of
+MOST_GRIDS = 16  # batch sizes, and grids, whose launches ``Maps`` keeps
 
 
 class Reached(NamedTuple):
-    """The name of a map to all cells that are reached, but for a capacity, which comes behind it:
-    what it is kept under, and what levels with fixed rows are known by.
+    """The name of a map to all reached cells, without its capacity. Maps are kept under the name
+    and the capacity; levels with fixed rows are known by the name.
     """
 
     kind: str  # "strided", "transposed"
@@ -41,12 +41,12 @@ class Reached(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A level, as a strided convolution makes it of the level before.
+    """A level, as a strided convolution makes it from the level before.
 
     Attributes:
         taps: of the convolution.
         grid: the extents of the level.
-        capacity: its rows; None for as many as it has.
+        capacity: its number of rows; None for as many as it has cells.
     """
 
     taps: Taps
@@ -56,20 +56,20 @@ class Step(NamedTuple):
 
 @cache
 def _of_gpu() -> Any:
-    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    """Import kernels only for a GPU, and only once: an import statement takes 1 us per call."""
     from ...kernels.maps import level_cells, level_maps, per_rank
 
     return SimpleNamespace(level_cells=level_cells, level_maps=level_maps, per_rank=per_rank)
 
 
 def runs_together(cells: Tensor) -> bool:
-    """Return whether cells are where kernels make maps, or would in a call that is run dry."""
+    """Return whether kernels make maps of these cells, or would in a call that is run dry."""
     return cells.is_cuda or dry_hooks.covers(cells)
 
 
 def can_begin(coordinates: Coordinates) -> bool:
-    """Return whether maps of such cells can be made together, unless :meth:`Coordinates.check`
-    finds some that are repeated: not of cells that have no bounds.
+    """Return whether maps of such cells can be made together: not without bounds. Later
+    :meth:`Coordinates.check` may find repeated cells, which rule it out.
     """
     known = runs_together(coordinates.cells) and coordinates.corner is None
     return known and coordinates.rows > 0 and coordinates.repeats is None
@@ -84,7 +84,7 @@ def key_of(step: Step) -> tuple[Any, ...]:
 
 
 def step_of(key: Any) -> Step | None:
-    """The step whose map is kept under a key; None of another one's."""
+    """Return the step whose map is kept under a key; None for other maps."""
     if not isinstance(key, tuple) or len(key) != len(Reached._fields) + 1:
         return None
     *name, capacity = key
@@ -97,11 +97,11 @@ class Maps:
     """The maps of levels that are made together.
 
     Attributes:
-        own: submanifold ones, by level.
-        steps: from each level to the next; there is one for every level but the first.
-        down, back: of which levels these and their inverses are sorted.
-        counted: of each step, then of each of ``own``, the ways whose pairs are counted, a bit
-            each; of none where it is empty.
+        own: submanifold maps, by level.
+        steps: from each level to the next, one per level but the first.
+        down, back: the levels whose steps, and whose steps' inverses, are sorted.
+        counted: for each step, then for each of ``own``, the ways whose pairs are counted, a bit
+            each; empty for none.
     """
 
     own: list[tuple[int, Taps]]
@@ -114,7 +114,7 @@ class Maps:
     by_kind: dict[Any, LevelPlan | None] = field(default_factory=dict)  # by the kinds of all grids
 
     def through(self, grids: Sequence[tuple[int, ...]]) -> Maps:
-        """The same maps of levels in other grids; what no grid changes is not found out again."""
+        """Return the same maps over other grids; values that do not depend on grids are shared."""
         steps = [s._replace(grid=grid) for s, grid in zip(self.steps, grids, strict=True)]
         same = self.down, self.back, self.counted
         found = Maps(self.own, steps, *same, by_kind=self.by_kind)
@@ -124,18 +124,18 @@ class Maps:
 
     @cached_property
     def keys(self) -> list[tuple[Any, ...]]:
-        """The keys that the maps of the steps are kept under."""
+        """The keys under which the maps of the steps are kept."""
         return [key_of(step) for step in self.steps]
 
     @cached_property
     def around(self) -> list[tuple[int, Taps]]:
-        """The part of ``own`` that kernels find among others; the rest is made when asked for."""
+        """The part of ``own`` that kernels make together; the rest is made on demand."""
         return [(level, taps) for level, taps in self.own if _of_gpu().level_maps.finds(taps)]
 
     @cached_property
     def counting(self) -> list[tuple[int, int]]:
-        """The ways that are counted: the number of a map, of a step or behind these of one of
-        ``around``, and 0 or 1.
+        """The ways that are counted: the number of a map (steps first, then ``around``), and 0 or 1
+        for the way.
         """
         steps = len(self.steps)
         of_own = zip(self.own, self.counted[steps:], strict=False)
@@ -145,19 +145,19 @@ class Maps:
 
     @cached_property
     def forward(self) -> list[int]:
-        """The levels from which maps lead that are sorted, and that kernels find among others."""
+        """The levels whose steps are sorted, and made together by kernels."""
         finds = _of_gpu().level_maps.finds
         return [n for n, step in enumerate(self.steps) if n in self.down and finds(step.taps)]
 
     @cached_property
     def inverted(self) -> list[int]:
-        """The levels from which inverses lead that kernels find."""
+        """The levels whose steps' inverses kernels make together."""
         inverts = _of_gpu().level_maps.inverts
         return [n for n, step in enumerate(self.steps) if n in self.back and inverts(step.taps)]
 
     @cached_property
     def wanted(self) -> list[Wanted]:
-        """All of them, as a kernel finds them: submanifold ones, strided ones, and inverses."""
+        """All of them, as kernels take them: submanifold maps, strided maps, and inverses."""
         Wanted = _of_gpu().level_maps.Wanted
         return [
             *(Wanted(taps, level, level) for level, taps in self.around),
@@ -167,7 +167,7 @@ class Maps:
 
     @cached_property
     def filters(self) -> tuple[BoxFilter, ...]:
-        """The filters to the first levels, whose cells may be found together: boxes, all with a
+        """The filters of the first steps, whose cells may be found together: boxes, all with a
         capacity or all without, that reach few cells from one.
         """
         from ...kernels.maps import level_cells
@@ -185,14 +185,14 @@ class Maps:
 
 
 def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | None:
-    """Return the cells of all levels, which keep the maps; of cells that kernels make maps of.
+    """Return the cells of all levels, which keep the maps; for cells of which kernels make maps.
 
-    None where some cells are repeated, whose maps are of other rows: then none is kept.
+    None if some cells are repeated, whose maps have other rows: then no map is kept.
     """
     levels, plan = _levels(coordinates, maps), _plan_of(coordinates, maps)
     tables: list[Any] = [level.table for level in levels]
     found = plan.run(tables) if plan is not None and plan.suits(tables) else []
-    if coordinates.check().repeats is not None:  # while the GPU is at work
+    if coordinates.check().repeats is not None:  # while the GPU works
         return None
     own, down = len(maps.around), len(maps.forward)
     there = dict(zip(maps.forward, found[own:], strict=False))
@@ -201,7 +201,7 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
     for n, (step, key) in enumerate(zip(maps.steps, maps.keys, strict=True)):
         finer, coarser = levels[n : n + 2]
         kept = KernelMap.of_sorted(finer, coarser, step.taps, there.get(n), back.get(n))
-        # Those of another thread, if it was first.
+        # Returns another thread's map, if that came first.
         kept = finer.keep(key, kept)
         levels[n + 1] = kept.outputs
         made.append(kept.ways)
@@ -215,7 +215,7 @@ def made_together(coordinates: Coordinates, maps: Maps) -> list[Coordinates] | N
 
 
 def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
-    """The launches that find these maps; None if several maps are not for a kernel."""
+    """Return the launches that make these maps; None if kernels cannot make them together."""
     batch, shape = key = coordinates.batch_size, coordinates.spatial_shape
     try:
         return maps.plans[key]
@@ -231,9 +231,9 @@ def _plan_of(coordinates: Coordinates, maps: Maps) -> LevelPlan | None:
 
 
 def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
-    """Return whether kernels that make all of these maps are there; not of a cloud of whose maps
-    one keeps a GPU busy, nor in a capture, as the host waits for numbers of cells. Those that have
-    to be compiled are, meanwhile, in another process.
+    """Return whether all kernels that make these maps are ready; not if the cloud's maps keep a
+    GPU busy one by one, nor in a capture, since the host waits for numbers of cells. Meanwhile
+    another process compiles those that must be.
     """
     device = coordinates.cells.get_device()
     few = coordinates.rows <= _of_gpu().level_maps.MOST_ROWS
@@ -244,7 +244,7 @@ def are_at_hand(coordinates: Coordinates, maps: Maps) -> bool:
 
 
 def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
-    """The kernels that make these maps in an eager call; none if several maps are not for them."""
+    """Return the kernels that make these maps in an eager call; none if they cannot together."""
     plan = _plan_of(coordinates, maps) if len(maps.wanted) > 1 else None
     if plan is None:
         return []
@@ -254,7 +254,7 @@ def _kernels_of(coordinates: Coordinates, maps: Maps) -> list[Chain | PerRank]:
 
 
 def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
-    """Have a dry run note the kernels that make these maps together, if any do."""
+    """In a dry run, note the kernels that make these maps together, if any do."""
     from ...kernels.maps import per_rank
 
     for kernel in _kernels_of(coordinates, maps):
@@ -262,7 +262,7 @@ def load_kernels(coordinates: Coordinates, maps: Maps) -> None:
 
 
 def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
-    """Have a dry run note the kernels, where torch made the maps."""
+    """In a dry run, in which torch made the maps, note the kernels."""
     from ...kernels.maps import level_cells, level_maps
 
     first, steps = levels[0], maps.steps
@@ -276,14 +276,14 @@ def note_kernels(levels: Sequence[Coordinates], maps: Maps) -> None:
 
 
 def _grids_of(maps: Maps, batch_size: int) -> list[tuple[int, ...]]:
-    """The grids of the levels whose cells may be found together, ``(batch_size, ...)``."""
+    """Return the grids of the levels whose cells may be found together, ``(batch_size, ...)``."""
     steps = maps.steps[: len(maps.filters)]
     return put_few(maps.grids, batch_size, [(batch_size, *step.grid) for step in steps], MOST_GRIDS)
 
 
 def _at_once(coordinates: Coordinates, maps: Maps) -> tuple[BoxFilter, ...]:
-    """Return the filters to the levels, the first ones, whose cells are made together: those of
-    ``maps.filters``, if grids are few enough bits for so many rows.
+    """Return the filters of the first levels, whose cells are made together: ``maps.filters``, if
+    the grids' occupancy bitmaps are small enough for so many rows.
     """
     filters = maps.filters
     grids = maps.grids.get(coordinates.batch_size) or _grids_of(maps, coordinates.batch_size)
@@ -291,7 +291,7 @@ def _at_once(coordinates: Coordinates, maps: Maps) -> tuple[BoxFilter, ...]:
 
 
 def _levels(coordinates: Coordinates, maps: Maps) -> list[Coordinates]:
-    """The cells of all levels: at once, as far as their filters and grids let them."""
+    """Return the cells of all levels: made at once as far as filters and grids allow."""
     batch, found, filters = coordinates.batch_size, [coordinates], _at_once(coordinates, maps)
     first, others = maps.steps[: len(filters)], maps.steps[len(filters) :]
     if first:

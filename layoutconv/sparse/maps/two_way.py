@@ -1,4 +1,4 @@
-"""A kernel map: which row of the inputs feeds which tap of which row of the outputs, and back."""
+"""A kernel map: which input row feeds which tap of which output row, and its inverse."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class KernelMap:
 
     Args:
         inputs, outputs: the cells of both.
-        taps: extents of the filter's modes, ``(T, R, S)``; ``(taps,)`` of a set of offsets.
-        index: int32 (outputs, taps): a row of the inputs, -1 where there is none; no row twice at
-            one tap. Its strides are ``(1, outputs)``: what consecutive rows read at one tap lies
-            side by side in memory.
+        taps: extents of the filter's modes, ``(T, R, S)``; ``(taps,)`` for a set of offsets.
+        index: int32 (outputs, taps): a row of the inputs, -1 for none; no row twice at one tap. It
+            is stored tap-major, strides ``(1, outputs)``: the entries of consecutive rows at one
+            tap are contiguous.
         mirrored: whether inputs and outputs are the same cells, and tap ``taps - 1 - t`` reads in
             the direction opposite to tap ``t``: then the map's ``inverse`` is the map itself, read
             with its taps backwards.
 
     Attributes:
-        own: the index with what is derived from it, without the cells.
-        views: what executors keep with it, by names of theirs. It must not hold the map or its
-            cells, or none of them would ever be freed.
+        own: the index and values derived from it, without the cells.
+        views: values that executors keep with it, by their own names. It must not hold the map or
+            its cells, or none of them would ever be freed.
 
-    Where cells of its inputs or outputs are there more than once, rows of ``index`` and the numbers
-    in it are those of ``extended``, a map whose rows are these, and after them the sum of the rows
-    of each such cell.
+    If cells of its inputs or outputs are repeated, rows of ``index`` and the numbers in it are
+    those of ``extended``: a map with these rows, and after them the sum of the rows of each such
+    cell.
 
-    It is made by :func:`submanifold_map`, :func:`strided_map` and :func:`transposed_map`, and by a
-    user from an ``index`` of his own. What is derived from it, is derived once and kept.
+    :func:`submanifold_map`, :func:`strided_map` and :func:`transposed_map` make maps, and users
+    from an ``index`` of their own. Derived values are computed once and kept.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for an index of another dtype, shape or device.
 
@@ -95,7 +95,7 @@ class KernelMap:
         *,
         mirrored: bool,
     ) -> KernelMap:
-        """The map of an index that is known to fit: a tracer compares no symbols."""
+        """Return the map of an index that is known to fit: a tracer cannot compare symbols."""
         found, ways = object.__new__(cls), TwoWay(taps, mirrored, _OneWay(taps, index))
         ways.traced = True
         found._join(inputs, outputs, ways, 0)
@@ -105,10 +105,10 @@ class KernelMap:
     def of_search(
         cls, inputs: Coordinates, outputs: Coordinates, taps: Taps, *, mirrored: bool = False
     ) -> KernelMap:
-        """The map whose index a search among ``inputs`` finds, once somebody asks for it.
+        """Return the map whose index is searched among ``inputs`` on demand.
 
-        On a GPU, where a forward pass needs it sorted alone, and a search that sorts is faster
-        than one that is sorted afterwards; on a CPU at once.
+        On a GPU a forward pass only needs the sorted index, and a search that sorts is faster than
+        sorting afterwards. On a CPU the search is immediate.
         """
         own = _Sought(inputs.table, outputs.cells, taps, mirrored)
         if not (outputs.cells.is_cuda or dry_hooks.covers(outputs.cells)):
@@ -128,8 +128,8 @@ class KernelMap:
         *,
         mirrored: bool = False,
     ) -> KernelMap:
-        """The map whose :attr:`sorted` index is known, and that of its inverse, as far as they are
-        given; the index itself is looked for once somebody asks for it."""
+        """Return the map whose :attr:`sorted` index is known, and its inverse's, as far as given;
+        the index itself is searched on demand."""
         made, own = object.__new__(cls), _Sought(inputs.table, outputs.cells, taps, mirrored)
         own._sorted = found
         ways = TwoWay(taps.extents, mirrored, own)
@@ -147,9 +147,9 @@ class KernelMap:
         index: Tensor,
         mirrored: bool,
     ) -> KernelMap:
-        """The map between cells some of which are repeated, of its ``index`` of extended rows."""
+        """Return the map between cells, some repeated, from its ``index`` of extended rows."""
         sides = inputs.repeats, outputs.repeats
-        # What is kept with the inputs must not hold outputs that know where they come from.
+        # Values kept with the inputs must not hold outputs that know their origin.
         read, made = (
             cells.at(cells.cells) if side is None else side.stand_in
             for cells, side in zip((inputs, outputs), sides, strict=True)
@@ -168,7 +168,7 @@ class KernelMap:
         self.own = ways.ways[way] or ways.way(way, outputs.rows)
         if ways.use is not None:
             ways.use.note(way, self.own._sorted is not None)
-        # What is kept for extended rows is for them alone.
+        # Values kept for extended rows are for these alone.
         self.views = self.own.views if ways.extended is None else {}
         if not is_dynamo_compiling():  # whose graphs make none for the next call, before torch 2.8
             ways.handles[way] = weakref.ref(self)
@@ -178,14 +178,14 @@ class KernelMap:
         return f"KernelMap({rows}, taps={self.taps}{', mirrored' if self.mirrored else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is pickled: the index and the cells. What was derived is derived again."""
-        index = self.index.detach()  # without the attributes that executors gave it
+        """Pickle the index and the cells; derived values are derived again."""
+        index = self.index.detach()  # without attributes that executors set
         made = KernelMap if self.extended is None else _of_extended
         return made, (self.inputs, self.outputs, self.taps, index, self.mirrored)
 
     @property
     def index(self) -> Tensor:
-        """int32 (outputs, taps): a row of the inputs, -1 where there is none."""
+        """int32 (outputs, taps): a row of the inputs, -1 for none."""
         return self.own.index
 
     @property
@@ -198,10 +198,10 @@ class KernelMap:
 
     @property
     def sorted(self) -> tuple[Tensor, Tensor]:
-        """``index`` with rows that have the same taps side by side, and which rows those are.
+        """``index`` with rows of equal taps next to each other, and the order of its rows.
 
         (index int32 (outputs, taps), order int32 (outputs,)): ``index[i]`` is that of row
-        ``order[i]``. Tiles of neighbouring rows then leave out the taps that none of them has.
+        ``order[i]``. Tiles of neighbouring rows then skip the taps that none of their rows has.
         """
         return self.own.sorted
 
@@ -218,7 +218,7 @@ class KernelMap:
         return sides[::-1] if self.way else sides
 
     def start(self) -> None:
-        """Make what a forward pass needs on a GPU; nothing waits for it."""
+        """Launch what a forward pass needs on a GPU; nothing waits for it."""
         self.own.sorted  # noqa: B018
 
     def pairs(self, chunk: int) -> Pairs:
@@ -226,19 +226,19 @@ class KernelMap:
         return self.own.pairs(chunk)
 
     def pairs_made(self) -> Pairs:
-        """Return those that somebody has asked for, in chunks of whatever length.
+        """Return pairs that were made before, in chunks of any length.
 
-        Raises ``RuntimeError`` if nobody has: for what ``torch.compile`` traces on a GPU.
+        Raises ``RuntimeError`` if there are none; for code that ``torch.compile`` traces on a GPU.
         """
         return self.own.pairs_made()
 
     @property
     def counts(self) -> Counts | None:
-        """Return how many pairs each tap has; None, uncounted, while a CUDA graph is captured."""
+        """The number of pairs of each tap; None, uncounted, while a CUDA graph is captured."""
         return self.own.counts
 
     def start_counting(self) -> None:
-        """Have pairs counted by the time somebody asks for them; nothing waits for it."""
+        """Start to count pairs, so that they are known when needed; nothing waits for it."""
         cells, use = self.outputs.cells, self.ways.use
         if use is not None:
             use.counted |= 1 << self.way
@@ -247,8 +247,8 @@ class KernelMap:
 
 
 def count_each(ways: Sequence[_OneWay | None]) -> None:
-    """Have the pairs of those ways counted that are sorted already, by one copy to the host; not of
-    those that are counted, as another thread's.
+    """Count the pairs of those ways that are sorted already, with one copy to the host; not of
+    ways that are counted, as by another thread.
     """
     found = [
         (way, way._sorted[0])
@@ -268,11 +268,11 @@ def _of_extended(inputs: Coordinates, outputs: Coordinates, *others: Any) -> Ker
 class TwoWay:
     """The index of a kernel map and of its inverse, without the cells: what Coordinates keep."""
 
-    traced = False  # whether a tracer made it, to whom numbers of rows are symbols
+    traced = False  # whether a tracer made it, which has symbols for numbers of rows
     extended: KernelMap | None = None
-    # What another stream makes of it: of each way, what to call before it is read.
+    # If another stream makes it: for each way, what to call before it is read.
     coming: dict[int, Callable[[], None]] | None = None
-    use: Use | None = None  # if somebody wants to know
+    use: Use | None = None  # if its use is recorded
     sides: tuple[Repeats | None, Repeats | None] = (None, None)  # of inputs and outputs of way 0
 
     def __init__(self, taps: tuple[int, ...], mirrored: bool, there: _OneWay) -> None:
@@ -281,7 +281,7 @@ class TwoWay:
         self.handles: list[weakref.ref[KernelMap] | None] = [None, None]
 
     def over(self, inputs: Coordinates, outputs: Coordinates, way: int) -> KernelMap:
-        """The map of one way between these cells; the one that there is, if there is one."""
+        """Return the map of one way between these cells; the existing one, if there is one."""
         handle = self.handles[way]
         found = None if handle is None else handle()
         if found is None:
@@ -290,13 +290,13 @@ class TwoWay:
         return found
 
     def arrive(self, way: int) -> None:
-        """Have the current stream wait for a way that another one makes."""
+        """Have the current stream wait for a way that another stream makes."""
         wait = None if self.coming is None else self.coming.pop(way, None)
         if wait is not None:
             wait()
 
     def way(self, way: int, rows: int) -> _OneWay:
-        """One of them, with ``rows`` rows."""
+        """Return one of the ways, with ``rows`` rows."""
         found = self.ways[way]
         if found is None:
             back = self.ways[1 - way]
@@ -313,7 +313,7 @@ class TwoWay:
 
 
 class _Extended(TwoWay):
-    """The same where some cells are repeated: an index of extended rows, and what they are."""
+    """The same with repeated cells: an index of extended rows, and the repeats of both sides."""
 
     def __init__(self, extended: KernelMap, sides: tuple[Repeats | None, Repeats | None]) -> None:
         super().__init__(extended.taps, extended.mirrored, extended.own)
@@ -326,12 +326,12 @@ class _Extended(TwoWay):
 
 
 class _OneWay:
-    """An index, and what is derived from it."""
+    """An index, and values derived from it."""
 
-    _made: Tensor | None = None  # an index that is there, whether or not it is read
+    _made: Tensor | None = None  # an index that exists, whether or not it is read
     _sorted: tuple[Tensor, Tensor] | None = None
     _counts: Counts | None = None
-    note_sorted: Callable[[], None] | None = None  # of who wants to know that it is
+    note_sorted: Callable[[], None] | None = None  # called when it is
 
     def __init__(
         self, taps: tuple[int, ...], index: Tensor | None = None, made: Tensor | None = None
@@ -373,7 +373,7 @@ class _OneWay:
         return by_taps(index, self.taps)
 
     def reversed(self, rows: int) -> Tensor:
-        """The index of the inverse; of what there is, so that a GPU searches once."""
+        """Return the inverse's index, from an index that exists, so that a GPU searches once."""
         if is_compiling():
             found: Tensor = torch.ops.layoutconv.reversed_index(self.index, rows)
             return found
@@ -385,7 +385,7 @@ class _OneWay:
     @property
     def counts(self) -> Counts | None:
         if self._counts is None:
-            # Of rows in any order: an index that nobody needs is not looked for.
+            # Any order of rows will do: do not search for an index that nobody needs.
             index = self.index if self._sorted is None else self._sorted[0]
             if not is_captured(index):
                 self._counts = keeping(counts_of, index)
@@ -408,9 +408,9 @@ class _OneWay:
 
 
 class _Sought(_OneWay):
-    """An index that nobody has made yet: what is looked for where. It holds no Coordinates.
+    """An index that is searched on demand: it holds the search's arguments, and no Coordinates.
 
-    If ``mirrored``, around the table's own cells.
+    If ``mirrored``, it searches around the table's own cells.
     """
 
     def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
@@ -425,11 +425,11 @@ class _Sought(_OneWay):
         return table.search(centres, taps.stride, taps.offsets)
 
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
-        """By a table that finds it without the index, if there is none yet."""
+        """Search with a table that sorts, without the index; unless the index exists already."""
         table, centres, taps, _ = self._asked
         if self._index is not None:
             return super()._find_sorted()
-        refuse_in_graphs(centres)  # first: torch.compile cannot trace what follows
+        refuse_in_graphs(centres)  # first, as torch.compile cannot trace the rest
         if dry_hooks.covers(centres) and isinstance(table, DryTable):
             index = table.search_to_sort(centres, taps.stride, taps.offsets, taps)
             return sorted_in_torch(index, taps.order)
@@ -441,7 +441,7 @@ class _Sought(_OneWay):
 
 
 class _Back(_OneWay):
-    """The way back of an index, whose sorted index is known."""
+    """The inverse of an index, whose sorted index is known."""
 
     def __init__(self, there: _OneWay, rows: int, found: tuple[Tensor, Tensor]) -> None:
         super().__init__(there.taps)
@@ -451,7 +451,7 @@ class _Back(_OneWay):
         return self._there.reversed(self._rows)
 
 
-# -- sorted rows by an operator, for graphs of torch.compile and torch.export ----------------------
+# -- sorting as an operator, for graphs of torch.compile and torch.export --------------------------
 
 torch.library.define(
     "layoutconv::by_taps",
