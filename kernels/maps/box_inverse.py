@@ -93,7 +93,7 @@ class KeysOfBoxInverse(KeysOfInverse, BoxInverse):
     """The sort key of every input, from the taps at which it feeds an output that exists.
 
     Args:
-        taps: the most significant first, with ``weights``, as of ``TapOrder``.
+        taps: the most significant first, with ``weights``, as in ``TapOrder``.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ from .per_rank import PerRank, Places, types_of
 
 WARP = 32
 SHARED_BYTES = 99 * 1024  # of a CTA, on every GPU that kernels are built for
-ALL_SHARED = 100  # percent of what an SM can have as shared memory
+ALL_SHARED = 100  # percent of an SM's largest shared memory
 WORD = 4  # Int32 that the word of a grid sync takes: it is filled with the memory around it
 BEFORE = -1  # its value before the launch
 

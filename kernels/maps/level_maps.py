@@ -298,7 +298,7 @@ def _inverse(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes
     (wide, small), order, offsets = of_grids, group.taps.order, group.taps.offsets
     found = box_filter(group.taps)
     assert found is not None
-    near = all(0 <= c <= NEAREST for c in found.before)  # so that what leaves 32 bits is below 0
+    near = all(0 <= c <= NEAREST for c in found.before)  # so that an overflow is negative
     unit = small and not wide and near
     taps = tuple(tuple(map(sum, zip(o, found.before, strict=True))) for o in offsets)
     in_turn = tuple(taps[tap] for tap in order.visits)

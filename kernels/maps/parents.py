@@ -44,7 +44,7 @@ class KeysOfParents(KeysOfInverse, Parents):
     """The sort key of every cell, from its one tap if its parent exists.
 
     Args:
-        visits, weights: the order of the taps, as of ``TapOrder``.
+        visits, weights: the order of the taps, as in ``TapOrder``.
     """
 
     def __init__(

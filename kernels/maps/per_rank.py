@@ -216,7 +216,7 @@ def _arch(device: int) -> str:
     return architecture(torch.cuda.get_device_capability(device))
 
 
-# -- what callers pass ----------------------------------------------------------------------------
+# -- checks of arguments --------------------------------------------------------------------------
 
 
 def check_grid(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def sort(
 
 
 def lanes_with(value: Any, bits: int) -> Any:
-    """Return the lanes of the warp whose value of so many bits is this lane's, as a mask."""
+    """Return the mask of the warp's lanes that have this lane's value, of ``bits`` bits."""
     same = Int32(-1)
     for bit in range(bits):
         there = (value >> bit) & 1 != 0

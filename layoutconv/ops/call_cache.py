@@ -29,7 +29,7 @@ _FEW = 16  # signatures per key: shapes with equal element counts, dtypes, memor
 _NO_ENDING: tuple[Any, ...] = (None, None, None)  # a bias, a scale, a residual
 _LATER = 2048  # bytes of the launches that are bound when an entry is first used
 
-Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
+Entry = tuple[Guard, "Guard | None", Any]  # without a residual; for it; value
 
 
 class CallCache(BoundedCache[Hashable, Sequence[Entry]]):

@@ -1,4 +1,4 @@
-"""Arithmetic of sparse tensors, element by element, over the cells that either of two has."""
+"""Element-wise arithmetic of sparse tensors, over the union of their cells."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Function = Callable[[Any, Any], Any]
 
 
 def with_features(function: Function, features: Tensor, other: Any) -> Tensor | None:
-    """``function`` of features (rows, C) and a number, or a tensor that broadcasts to them; None
-    for anything else.
+    """Apply ``function`` to features (rows, C) and a number, or a tensor that broadcasts to them;
+    return None for anything else.
 
     >>> import torch
     >>> with_features(operator.mul, torch.ones(2, 2), torch.tensor([3.0, 4.0]))
@@ -49,11 +49,11 @@ def with_features(function: Function, features: Tensor, other: Any) -> Tensor | 
 
 
 def of_both(function: Function, x: SparseTensor, other: SparseTensor) -> tuple[Tensor, Coordinates]:
-    """``function`` of the features of two sparse tensors, and the cells of the result: those that
-    either has, where what is not stored counts as zero.
+    """Apply ``function`` to the features of two sparse tensors; return the result and its cells:
+    the union of both, where absent features count as zero.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for other channels, another grid, and a
-    quotient of tensors of different cells.
+    quotient of tensors with different cells.
     """
     if x.features.shape[1] != other.features.shape[1]:
         expected = f"a tensor of {x.features.shape[1]} channels"
@@ -72,7 +72,7 @@ def of_both(function: Function, x: SparseTensor, other: SparseTensor) -> tuple[T
 
 
 def check_one_grid(a: Coordinates, b: Coordinates) -> None:
-    """Raise ``ArgumentError`` unless cells are of one grid, or have no bounds, on one device."""
+    """Raise ``ArgumentError`` unless both are of one grid, or without bounds, on one device."""
     ours, theirs = (_grid(cells) for cells in (a, b))
     if ours != theirs:
         raise ArgumentError("other", f"a tensor on the same grid, {ours}", theirs)
@@ -86,8 +86,8 @@ def _grid(cells: Coordinates) -> str:
 
 
 def union(clouds: list[Coordinates]) -> tuple[Coordinates, list[Tensor]]:
-    """The cells that some of several have, in lexicographic order, and the row in them of each row
-    of each, int64; none is padded, and all are of one grid, or have no bounds.
+    """Return the union of several clouds' cells, in lexicographic order, and for each cloud the row
+    there of each of its rows, int64. None is padded; all are of one grid, or have no bounds.
 
     >>> import torch
     >>> a, b = torch.tensor([[0, 4], [0, 1]]).int(), torch.tensor([[0, -2], [0, 4]]).int()

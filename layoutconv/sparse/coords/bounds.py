@@ -1,4 +1,4 @@
-"""Coordinates without bounds: the box that they lie in, and cells counted from its corner."""
+"""Coordinates without bounds: their bounding box, and cells relative to its corner."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Corners are multiples of it: four layers of stride 2 then move the taps of every cloud alike, and
-# what a GPU keeps for taps serves all clouds.
+# the taps that a GPU caches serve all clouds.
 STEP = 16
 
-RUN_ON = ("cpu", "cuda")  # kinds of devices that layers run on
+RUN_ON = ("cpu", "cuda")  # device types that layers run on
 
 
 def box_of(
     coords: Tensor, batch_size: int | None, padded: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """The corner of a box around coordinates, its extents, and the number of images.
+    """Return the corner of a box around coordinates, its extents, and the number of images.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for coordinates that are no int32 (rows, 1 +
+    Raises :class:`~layoutconv.errors.ArgumentError` for coordinates that are not int32 (rows, 1 +
     rank), and for a box of 2**31 cells or more along an axis.
 
     >>> box_of(torch.tensor([[0, -3, 5], [1, 8, 20]], dtype=torch.int32), None, False)
@@ -55,7 +55,7 @@ def box_of(
 
 
 def moved(coords: Tensor, by: Sequence[int], padded: bool) -> Tensor:
-    """Coordinates (rows, 1 + rank) with something added to each axis; rows of no image are zero."""
+    """Add an offset per axis to coordinates (rows, 1 + rank); rows without an image become zero."""
     found = (coords.long() + coords.new_tensor([0, *by], dtype=torch.int64)).int()
     if padded:
         found[:, 1:].masked_fill_(coords[:, :1] < 0, 0)
@@ -63,7 +63,7 @@ def moved(coords: Tensor, by: Sequence[int], padded: bool) -> Tensor:
 
 
 def check_corner(corner: Sequence[int], spatial_shape: Sequence[int]) -> tuple[int, ...]:
-    """A corner as a tuple, an integer for each axis."""
+    """Return a corner as a tuple, with an integer per axis."""
     try:
         found = tuple(map(index, corner))
     except TypeError:
@@ -75,7 +75,8 @@ def check_corner(corner: Sequence[int], spatial_shape: Sequence[int]) -> tuple[i
 
 
 def checked_box(corner: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
-    """The corner of what a layer makes of coordinates without bounds; refused beyond 32 bits.
+    """Return the corner of a layer's result on coordinates without bounds; refuse more than 32
+    bits.
 
     >>> checked_box((0, 2**31 - 3), (4, 3))
     (0, 2147483645)
@@ -94,7 +95,7 @@ def checked_box(corner: Sequence[int], extents: Sequence[int]) -> tuple[int, ...
 def joint(
     boxes: Sequence[tuple[Sequence[int], Sequence[int]]],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The corner and the extents of the least box around boxes, each a corner and extents.
+    """Return the corner and extents of the smallest box around boxes, each a corner and extents.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for one of 2**31 cells or more along an axis.
 

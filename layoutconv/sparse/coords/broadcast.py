@@ -1,4 +1,4 @@
-"""One row per image at all voxels of the image."""
+"""Broadcast: one row per image to all voxels of the image."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def broadcast(values: Tensor, x: SparseTensor) -> SparseTensor:
-    """One row of values per image, copied to each cell of that image in ``x``.
+    """Copy one row of values per image to each cell of that image in ``x``.
 
     Args:
-        values: (N, C), a row for each image, as :func:`layoutconv.nn.sparse_global_pool` gives.
-        x: whose cells; its features are of no concern.
+        values: (N, C), a row for each image, as :func:`layoutconv.nn.sparse_global_pool` returns.
+        x: its cells are used, not its features.
 
-    Returns a tensor that shares the coordinates of ``x``, so that ``x + broadcast(v, x)`` and ``x *
-    broadcast(v, x)`` are what they look like. Rows without a cell get zeros. Differentiable: the
-    gradient of a value is a sum in the order of the rows, the same bits every time.
+    Returns a tensor that shares the coordinates of ``x``, for ``x + broadcast(v, x)`` and ``x *
+    broadcast(v, x)``. Rows without a cell get zeros. Differentiable: the gradient of a value is a
+    sum in the order of the rows, the same bits every time.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another number of images.
 

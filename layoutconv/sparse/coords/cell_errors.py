@@ -1,4 +1,4 @@
-"""Errors of cells that name rows, or how many there are."""
+"""Errors about cells: they name rows, or say how many there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def outside(name: str, cells: Tensor, limits: Sequence[int], row: int) -> ArgumentError:
-    """The error of an argument whose ``row`` has a number that is not in [0, limit)."""
+    """Return the error of an argument whose ``row`` has a number outside [0, limit)."""
     cell = cells[row].tolist()
     axis = next(a for a, limit in enumerate(limits) if not 0 <= cell[a] < limit)
     count = int(((cells[:, axis] >= limits[axis]) | (cells[:, axis] < 0)).sum())
@@ -22,19 +22,20 @@ def outside(name: str, cells: Tensor, limits: Sequence[int], row: int) -> Argume
 
 
 def repeated(name: str, cell: list[int], one: int, other: int) -> ArgumentError:
-    """The error of an argument that has one cell in two rows."""
+    """Return the error of an argument that has one cell in two rows."""
     ways = "lc.sparse.merge_repeated joins them, lc.sparse.Coordinates(repeated=True) keeps them"
     return ArgumentError(name, "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
 
 
 def overflow(total: int, capacity: int) -> ArgumentError:
-    """The error of a capacity that is too small."""
+    """Return the error of a capacity that is too small."""
     expected = f"{total} rows or more: that many cells are reached"
     return ArgumentError("capacity", expected, capacity)
 
 
 def traced(name: str) -> ArgumentTypeError:
-    """The error of what ``torch.jit.trace`` records: it would keep the maps of one cloud."""
+    """Return the error of calls that ``torch.jit.trace`` records: it would keep one cloud's
+    maps."""
     expected = (
         "no call in torch.jit.trace, which would keep the kernel maps of its example for all "
         "clouds: torch.export.export and lc.pack take sparse networks"

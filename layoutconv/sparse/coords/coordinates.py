@@ -1,4 +1,4 @@
-"""The cells of a batch of grids that are there, and what has been found out about them."""
+"""The occupied cells of a batch of grids, and facts about them."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ if TYPE_CHECKING:
 
 
 class Coordinates:
-    """Cells of a batch of grids, one to a row: tensors that share them share their kernel maps.
+    """Cells of a batch of grids, one per row: tensors that share them share their kernel maps.
 
     Args:
         cells: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, in any order, no
-            cell twice. Not to be written to afterwards.
+            cell twice. Do not write to them afterwards.
         spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them.
-        batch_size: number N of grids; one of them may have no cells.
-        padded: whether rows whose batch is -1 are there to fill memory up: they are no cells, no
-            row reads them, and they read nothing. That is how a cloud of any size has the shape
-            that a CUDA graph was captured with.
-        valid: what :meth:`check` looks for is known not to be there.
-        repeated: whether a cell may be there more than once. All of its rows are kept, and layers
-            compute what spconv's do on a CPU, see :attr:`repeats`.
-        corner: where cell (0, 0, 0) lies, of coordinates without bounds: see :meth:`unbounded`.
+        batch_size: number N of grids, which may be empty.
+        padded: whether rows with batch -1 fill memory up: they are no cells, no row reads them,
+            and they read nothing. So a cloud of any size can have the shape with which a CUDA graph
+            was captured.
+        valid: whether the cells are known to pass :meth:`check`.
+        repeated: whether a cell may be repeated. All of its rows are kept, and layers compute the
+            same as spconv's on a CPU, see :attr:`repeats`.
+        corner: the position of cell (0, 0, 0), for coordinates without bounds: see
+            :meth:`unbounded`.
 
-    Making one looks at dtypes and shapes only and never waits for a GPU. The values are looked at
+    The constructor checks dtypes and shapes only and never waits for a GPU. The values are checked
     once, when the first kernel map is made (:meth:`check`).
 
     Two of them are equal if they are one object.
 
-    Memory: maps are kept as long as the cells they start from, together with the cells that they
-    lead to; cells that a map leads to keep the cells that it starts from. All that one forward pass
-    makes is thus freed together, when the last of its tensors is: nothing waits for the garbage
-    collector, which does not know how much memory a GPU has left.
+    Memory: cells keep their maps, and the cells to which these lead; the latter keep the cells from
+    which their map starts. So everything that one forward pass makes is freed together, with the
+    last of its tensors: nothing waits for the garbage collector, which does not know how much
+    memory a GPU has left.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
 
@@ -62,7 +63,7 @@ class Coordinates:
     Coordinates(2 rows, spatial_shape=(4, 2, 3), batch_size=2)
     """
 
-    argument = "coords"  # what errors call the cells: the argument of the call that took them
+    argument = "coords"  # the cells' name in errors: the argument of the call that took them
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Coordinates:
         if _are_many(check_coords_type(cells, shape)):
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
         fixed = None if padded else row_plan.fixed()
-        if fixed is not None:  # what is wrong with the cells is found out after the call
+        if fixed is not None:  # cells are checked after the call
             padded, valid, repeated = True, True, False
         known = KnownCells(cells, shape, int(batch_size), padded, valid, repeated)
         if corner is not None:
@@ -107,15 +108,15 @@ class Coordinates:
         padded: bool = False,
         repeated: bool = False,
     ) -> Coordinates:
-        """Coordinates that may be any integers, negative ones too, in a grid without bounds.
+        """Make coordinates from any integers, also negative ones, in a grid without bounds.
 
         Args:
             coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)``.
             batch_size: by default one more than the last image that has a row.
-            padded, repeated: as of :class:`Coordinates`.
+            padded, repeated: as for :class:`Coordinates`.
 
-        ``cells`` are counted from ``corner``, and ``spatial_shape`` is as large as they are
-        (waits for the device). What maps make of them has no bounds either.
+        ``cells`` are relative to ``corner``, and ``spatial_shape`` is as large as they need (waits
+        for the device). Cells that maps make from them have no bounds either.
 
         >>> import torch
         >>> found = Coordinates.unbounded(torch.tensor([[0, -3, 5], [1, 8, -20]]).int())
@@ -130,7 +131,7 @@ class Coordinates:
 
     @property
     def coords(self) -> Tensor:
-        """int32 (rows, 1 + rank): ``cells``; without bounds, those that lie ``corner`` further."""
+        """int32 (rows, 1 + rank): ``cells``; without bounds, ``cells`` plus ``corner``."""
         known = self._known
         if self.corner is not None and known.coords is None:
             with to_be_kept():
@@ -149,7 +150,7 @@ class Coordinates:
 
     @property
     def rows(self) -> int:
-        """Return ``len(self)``, which may be a symbol where that may not."""
+        """``len(self)``, which may be a symbol where ``len`` may not."""
         return self.cells.shape[0]
 
     @property
@@ -173,27 +174,25 @@ class Coordinates:
 
     @property
     def valid(self) -> bool:
-        """Return whether these are known to be cells of the grid, none of them twice."""
+        """Return whether these are known to be cells of the grid, none repeated."""
         return self._known.valid and self._known.repeats is None
 
     @property
     def looked_at(self) -> bool:
-        """Return whether :meth:`check` has looked at these, or would know already what it would
-        see.
-        """
+        """Return whether :meth:`check` has run, or its result is known already."""
         return self._known.valid
 
     @property
     def repeated(self) -> bool:
-        """Return whether a cell may be there more than once."""
+        """Return whether cells may be repeated."""
         return self._known.repeated
 
     @property
     def repeats(self) -> Repeats | None:
-        """The cells that are there more than once, of those that :meth:`check` has looked at.
+        """The repeated cells, once :meth:`check` has run.
 
-        Convolutions and poolings that make cells read all rows of a cell; what goes back to such
-        cells writes the same to all of its rows. Submanifold convolutions do what spconv does on a
+        Convolutions and poolings that make cells read all rows of a cell; the way back to such
+        cells writes the same to all of their rows. Submanifold convolutions do as spconv does on a
         CPU. Call a cell *before* another if its ``(z, y, x)`` comes first in lexicographic order.
 
         - Through the tap at its own cell, a row reads itself.
@@ -212,9 +211,9 @@ class Coordinates:
 
     @property
     def total(self) -> Tensor | None:
-        """Return, of cells made with a capacity, how many there were, int64 () on the device.
+        """The number of cells before a capacity cut them, int64 () on the device; None without one.
 
-        More than rows: the capacity was too small, and the last are missing.
+        If it exceeds the rows, the capacity was too small, and the last cells are missing.
         """
         return self._known.total
 
@@ -224,11 +223,10 @@ class Coordinates:
 
     @property
     def overflowed(self) -> bool:
-        """Return whether a capacity was too small for these cells, or for those that they were made
-        from.
+        """Return whether a capacity was too small for these cells, or for those they stem from.
 
-        Reading it waits for the device. On a CPU such a capacity is an error at once; on a GPU
-        nobody knows of it, until this is read, or the cells are ``unpadded``, which refuses then.
+        Reading it waits for the device. On a CPU such a capacity raises an error at once; on a GPU
+        it goes unnoticed until this is read, or until ``unpadded`` refuses the cells.
         """
         total = self._known.total
         if total is not None and int(total) > len(self):
@@ -236,7 +234,7 @@ class Coordinates:
         return self._source is not None and self._source[0].overflowed
 
     def refuse_overflow(self) -> None:
-        """Raise ``ArgumentError`` that says how large a capacity would do, if one was too small."""
+        """Raise ``ArgumentError`` with a sufficient capacity, if one was too small."""
         cells: Coordinates | None = self
         while cells is not None:
             total = cells._known.total
@@ -246,7 +244,7 @@ class Coordinates:
 
     @property
     def by_image(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows sorted by their image, where each image starts in them, and the image of every row.
+        """Rows sorted by image, the start of each image in them, and the image of every row.
 
         int32 (rows,), int64 (N + 1,) and int32 (rows,); made once.
 
@@ -269,7 +267,7 @@ class Coordinates:
 
     @property
     def origin(self) -> KernelMap | None:
-        """The map that made these cells, its outputs; None if no map did."""
+        """The map that made these cells, as its outputs; None if no map did."""
         if self._source is None:
             return None
         self._refuse_written()
@@ -277,7 +275,7 @@ class Coordinates:
         return ways.over(inputs, self, way)
 
     def kept(self, key: Hashable, outputs: Coordinates | None = None) -> KernelMap | None:
-        """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
+        """Return the map from these cells kept under ``key``; to ``outputs``, if given."""
         if self._known.written():
             self._refuse_written()
         if outputs is not None:
@@ -296,7 +294,7 @@ class Coordinates:
         return ways.over(self, Coordinates._led_to(made, (self, ways, way)), way)
 
     def keep(self, key: Hashable, kernel_map: KernelMap, *, given: bool = False) -> KernelMap:
-        """``kernel_map``, kept under ``key``, or the one that is kept there already.
+        """Keep ``kernel_map`` under ``key``; return it, or the map that is kept there already.
 
         Its outputs are these cells, or cells that it made, whose ``origin`` it becomes; or, if
         ``given``, any others, which it does not keep alive.
@@ -322,17 +320,17 @@ class Coordinates:
         return kernel_map
 
     def _refuse_written(self) -> None:
-        """Raise ``ArgumentError`` if somebody wrote to the cells since they were looked at."""
+        """Raise ``ArgumentError`` if the cells were written to since they were checked."""
         if self._known.written():
             expected = "cells that nobody writes to; those of a clone() are others"
             got = "some that were written to since a map was made"
             raise ArgumentError(self.argument, expected, got)
 
     def check(self) -> Coordinates:
-        """These, if every cell is inside the grid and none is there twice (waits for the device).
+        """Return these cells; raise if one is outside the grid or repeated (waits for the device).
 
-        Looked at once; while a CUDA graph is captured not at all. Of cells that may be
-        ``repeated``, those that are there more than once are found out.
+        Cells are checked once, and not at all while a CUDA graph is captured. If cells may be
+        ``repeated``, this finds those that are.
 
         Raises :class:`~layoutconv.errors.ArgumentError` that names a row, or two.
 
@@ -346,7 +344,7 @@ class Coordinates:
         if known.written():
             self._refuse_written()
         if known.valid or is_compiling() or not len(self):
-            return self  # to a tracer there are no values: operators look at them
+            return self  # a tracer has no values: operators check them
         if self.cells.device.type not in RUN_ON:
             raise self._elsewhere()
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -369,7 +367,7 @@ class Coordinates:
         return self
 
     def check_distinct(self) -> Coordinates:
-        """These, if :meth:`check` finds nothing, and no cell is there twice, allowed or not."""
+        """Return these cells after :meth:`check`; refuse repeated cells, even if allowed."""
         if self.check().repeats is not None:
             self._refuse_repeated(int(self.table.status[0]) - 1)
         return self
@@ -386,7 +384,7 @@ class Coordinates:
         raise repeated(self.argument, self.coords[row].tolist(), first, row)
 
     def to(self, device: Any) -> Coordinates:
-        """The same cells on another device, where their maps are made anew."""
+        """Return the same cells on another device, where their maps are made anew."""
         cells = self.cells.to(device)
         if cells is self.cells:
             return self
@@ -395,9 +393,9 @@ class Coordinates:
     def at(
         self, cells: Tensor, batch_size: int | None = None, *, padded: bool | None = None
     ) -> Coordinates:
-        """Coordinates of some or all of these cells, and of padding, in this grid.
+        """Return coordinates of some or all of these cells, and of padding, in this grid.
 
-        ``cells`` are not looked at again if these were, and none is there twice.
+        ``cells`` are not checked again if these were, and none is repeated.
         """
         return Coordinates(
             cells,
@@ -410,22 +408,20 @@ class Coordinates:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: the cells. What was found out is not, where they come from
-        included.
-        """
+        """Pickle the cells and their grid, without facts, maps and origin."""
         grid = {"spatial_shape": self.spatial_shape, "batch_size": self.batch_size}
         flags = {"padded": self.padded, "repeated": self.repeated, "valid": self.valid}
         return {"cells": self.cells, "corner": self.corner, **grid, **flags}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state | {"valid": False})  # type: ignore[misc]  # a file is not believed
+        self.__init__(**state | {"valid": False})  # type: ignore[misc]  # files are not trusted
 
     def __deepcopy__(self, memo: Any) -> Coordinates:
-        return self  # nothing of it changes but what is found out
+        return self  # only facts about it change
 
     @classmethod
     def of_keys(cls, keys: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Coordinates:
-        """Cells in the order of their keys, each different, in a grid without a halo."""
+        """Return cells in the order of their keys, all different, in a grid without a halo."""
         cells = unpack(keys, tuple(spatial_shape))
         return cls(cells, spatial_shape, batch_size, valid=True)
 
@@ -433,14 +429,14 @@ class Coordinates:
     def of_map(
         cls, cells: Tensor, spatial_shape: tuple[int, ...], batch_size: int, *, padded: bool
     ) -> Coordinates:
-        """Cells that a kernel map makes, all of its grid, none twice: nothing is checked."""
+        """Return cells that a kernel map made, all in its grid, none repeated: without checks."""
         found = object.__new__(cls)
         found._stand_for(KnownCells(cells, spatial_shape, batch_size, padded, True, False), None)
         return found
 
     @classmethod
     def _led_to(cls, known: KnownCells, source: _Source) -> Coordinates:
-        """Cells which the map of ``source`` made."""
+        """Return the cells that the map of ``source`` made."""
         found = None if known.handle is None else known.handle()
         if found is None:
             found = object.__new__(cls)
@@ -450,15 +446,15 @@ class Coordinates:
         return found
 
     def placed(self, corner: Sequence[int] | None) -> Coordinates:
-        """These cells, which nobody else has yet, counted from a corner; refused beyond int32."""
+        """Place these cells, which are not shared yet, at a corner; refuse more than int32."""
         if corner is not None:
             self.corner = self._known.corner = checked_box(corner, self.spatial_shape)
         return self
 
     def keys(self) -> Tensor:
-        """The number of each cell in its grid, images outermost: int64 (rows,)."""
+        """Return the number of each cell in its grid, images outermost: int64 (rows,)."""
         return pack(self.cells, key_strides(self.spatial_shape, self.batch_size))
 
 
 def _are_many(rows: int) -> bool:
-    return not is_compiling() and rows >= 2**31  # a symbol is not compared
+    return not is_compiling() and rows >= 2**31  # symbols cannot be compared

@@ -1,4 +1,4 @@
-"""Guards for what ``torch.compile`` traces: code that runs once, on tensors that have no memory."""
+"""Guards for code that ``torch.compile`` traces: it runs once, on tensors without memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ REFUSED = (
 
 
 is_compiling = torch.compiler.is_compiling  # whether ``torch.compile`` is tracing
-# Whether it reads this code in place of running it, in a third of the time: where what is asked of
-# tensors is not more than their attributes, as exporters without it may ask, too.
+# Whether dynamo interprets this code, in a third of the time: for code that only reads attributes
+# of tensors, which exporters without dynamo may trace, too.
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 def refuse_in_graphs(tensor: Tensor) -> None:
-    """Before a kernel of ours reads a tensor of a kernel map: on a GPU, not while that is traced.
+    """Refuse to trace a kernel of ours that reads a kernel map's tensor on a GPU.
 
-    Raises ``RuntimeError``: an error of a class of ours would itself have to be traced.
+    Raises ``RuntimeError``: an error class of ours would have to be traced itself.
 
     >>> import torch
     >>> refuse_in_graphs(torch.ones(2))

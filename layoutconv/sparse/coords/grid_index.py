@@ -1,4 +1,4 @@
-"""The index buffer of a grid: which row is stored at each of its cells."""
+"""The index buffer of a grid: the row stored at each cell."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ def dense_index(
     coordinates: Coordinates,
     box: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Tensor:
-    """The index buffer of a grid: the row that is stored at each of its cells.
+    """Return the index buffer of a grid: the row stored at each of its cells.
 
     Args:
         coordinates: the cells that have a row.
-        box: the part of the grid that is wanted, its first cell and the cell past its last, each
-            ``(z, y, x)``. It may reach outside the grid, where no cell has a row. Without it, the
-            whole grid.
+        box: a part of the grid: its first cell and the cell past its last, each ``(z, y, x)``. It
+            may reach outside the grid, where no cell has a row. By default the whole grid.
 
     Returns:
         int32 (N, D, H, W) of the box, contiguous; -1 where there is no row.

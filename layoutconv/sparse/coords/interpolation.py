@@ -1,4 +1,4 @@
-"""Between voxels and points: the features of the cells around a point, and back."""
+"""From voxels to points: the features of the cells around a point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy import ndarray
     from torch import Tensor
 
-# The words of torch for linear interpolation over so many modes.
+# torch's names of linear interpolation, by the number of modes.
 _LINEAR = {"linear": None, "bilinear": 2, "trilinear": 3}
 
 
@@ -31,30 +31,30 @@ def devoxelize(
     voxel_size: float | Sequence[float] | None = None,
     origin: Sequence[float] | None = None,
 ) -> Tensor:
-    """The features of voxels at points, (points, C): the counterpart of :func:`voxelize`.
+    """Interpolate the features of voxels at points, (points, C): the counterpart of
+    :func:`voxelize`.
 
     Args:
-        voxels: what :func:`voxelize` returned, or its ``replace`` with other features; or any
+        voxels: the result of :func:`voxelize`, or its ``replace`` with other features; or any
             tensor of 1 to 4 spatial modes, with ``voxel_size`` and ``origin``.
         points: floating (points, modes or more), ``x, y, z`` first, on the device of ``voxels``; a
-            list of clouds for a batch, one to an image, whose rows follow each other in the result.
-            None: the points that were voxelized, for ``nearest``, with nothing to look up.
-        mode: ``nearest``: the voxel that a point lies in, zeros where there is none.
+            list of clouds for a batch, one per image, whose rows follow each other in the result.
+            None: the points that were voxelized, for ``nearest``, which needs no look-up then.
+        mode: ``nearest``: the voxel that contains a point; zeros if there is none.
             ``linear``: the mean of the voxels whose centres are the eight around a point, two per
-            mode, with the weights of linear interpolation. Of those that there are: their weights
-            are divided by their sum, and where it is zero, so is the result. ``bilinear`` and
-            ``trilinear`` are that of 2 and 3 modes.
+            mode, with the weights of linear interpolation. The weights of existing voxels are
+            divided by their sum; if it is zero, so is the result. ``bilinear`` and ``trilinear``
+            are ``linear`` for 2 and 3 modes.
         voxel_size, origin: the edge of a cell, or the edges ``(x, y, z)``, and the corner of
             ``coords`` 0 as ``(x, y, z)``, of a tensor that does not know them. After a convolution
             of stride 2 the cells are twice as large, and begin where its padding says.
 
-    Returns features in the dtype of ``voxels``; sums are taken in float32 at least. It has a
-    gradient in the features, added up in the order of the points, so that it has the same bits
-    every time; and in ``x, y, z`` for ``linear``.
+    Returns features in the dtype of ``voxels``, summed in float32 at least. Differentiable in the
+    features, with gradients added in the order of the points, so that they have the same bits every
+    time; and in ``x, y, z`` for ``linear``.
 
-    Raises ``ArgumentError``: points that are not finite or on another device, a number of clouds
-    that is not ``batch_size``, no ``voxel_size`` and ``origin`` where they are needed, or some
-    where they are not.
+    Raises ``ArgumentError`` for points that are not finite or on another device, a number of clouds
+    that is not ``batch_size``, and ``voxel_size`` or ``origin`` that are missing or superfluous.
 
     >>> import torch
     >>> from layoutconv.sparse import voxelize
@@ -87,7 +87,7 @@ def devoxelize(
 def points_of(
     voxels: SparseTensor, points: Tensor | ndarray | Sequence[Tensor | ndarray], rank: int
 ) -> tuple[Tensor, Tensor]:
-    """The points of as many clouds as there are images, and the image of each.
+    """Join as many clouds as there are images; return the points, and the image of each.
 
     Raises ``ArgumentError`` for another number of clouds, or another device.
     """
@@ -106,7 +106,7 @@ def lattice_of(
     voxel_size: float | Sequence[float] | None,
     origin: Sequence[float] | None,
 ) -> Lattice:
-    """Where the cells of a tensor lie: as voxels know it, or a caller says."""
+    """Return the lattice of a tensor's cells: that of voxels, or the caller's."""
     given = ("voxel_size", voxel_size), ("origin", origin)
     if isinstance(voxels, Voxels):
         for name, value in given:
@@ -133,8 +133,8 @@ def _rows(
     there: Tensor,
     offsets: Sequence[Sequence[int]],
 ) -> Tensor:
-    """int64 (taps, points): rows of the cells (points, modes), x first, at some offsets; -1 for
-    none.
+    """Return the rows of the cells (points, modes), x first, at some offsets: int64 (taps, points);
+    -1 for none.
 
     ``offsets`` are of z, y, x; points that are not ``there`` have none.
     """
@@ -147,14 +147,14 @@ def _rows(
 def around(
     coordinates: Coordinates, positions: Tensor, batch: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """The cells whose centres are around points, two per mode: int64 (2**modes, points), -1 where
-    there is none; and the weight that linear interpolation gives to each, 0 where there is none.
+    """Return the cells whose centres surround points, two per mode: int64 (2**modes, points), -1
+    for none; and their weights in linear interpolation, 0 for none.
 
     ``positions`` (points, modes), x first, are in cells; weights have a gradient in them.
     """
     offsets = list(product((-1, 0), repeat=coordinates.rank))
-    # The corner of cells that is nearest to a point: a cell's centre is half a cell from it, and
-    # it is the lower corner of the cell of the last offset.
+    # The cell corner nearest to a point: the surrounding centres are half a cell from it, and it is
+    # the lower corner of the cell of the last offset.
     corners = positions.detach().add(0.5).floor_()
     extents = corners.new_tensor(coordinates.spatial_shape[::-1])
     there = ((corners >= 0) & (corners <= extents)).all(1)

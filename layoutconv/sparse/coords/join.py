@@ -1,4 +1,4 @@
-"""One sparse tensor from several: side by side in channels or in the batch, and repeated cells."""
+"""One sparse tensor from several: joined along channels or the batch, or with repeated cells."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def cat(tensors: Sequence[SparseTensor]) -> SparseTensor:
-    """The channels of tensors that share their coordinates, one after another; differentiable.
+    """Concatenate the channels of tensors that share their coordinates; differentiable.
 
-    It shares the coordinates too, and is of the type of the first.
+    The result shares the coordinates too, and has the type of the first.
 
-    Raises ``ArgumentError`` for none, and for tensors with coordinates of their own.
+    Raises ``ArgumentError`` for no tensors, and for tensors with coordinates of their own.
 
     >>> import torch
     >>> coords = torch.tensor([[0, 1], [0, 3]], dtype=torch.int32)
@@ -46,17 +46,17 @@ def cat(tensors: Sequence[SparseTensor]) -> SparseTensor:
 
 
 def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
-    """Tensors as the images of one batch: the inverse of slicing it; differentiable.
+    """Join tensors as the images of one batch: the inverse of slicing it; differentiable.
 
     A tensor of several images contributes all of them. Rows are in the order of the tensors, cells
     keep their places, and the grid is as large as the largest along each axis; without bounds, if
-    none has any. Suits a DataLoader as its ``collate_fn``.
+    none has any. Use it as the ``collate_fn`` of a DataLoader.
 
     :class:`Voxels` of one voxel size keep their points: their cells are counted from a common
-    origin, and the result is what ``voxelize`` makes of the list of clouds.
+    origin, and the result is that of ``voxelize`` on the list of clouds.
 
-    Raises ``ArgumentError`` for none, and for tensors that differ in the number of spatial modes or
-    channels, dtype or device, or in having bounds.
+    Raises ``ArgumentError`` for no tensors, and for tensors that differ in the number of spatial
+    modes or channels, dtype or device, or in having bounds.
 
     >>> import torch
     >>> coords = torch.tensor([[0, 1], [0, 3]], dtype=torch.int32)
@@ -121,18 +121,18 @@ def merge_repeated(
     batch_size: int,
     reduce: Reduce = "sum",
 ) -> SparseTensor:
-    """A sparse tensor of rows in which a cell may be repeated: each cell once, its rows reduced.
+    """Make a sparse tensor of rows with repeated cells: each cell once, its rows reduced.
 
     Args:
-        features: floating (rows, C); of any dtype for ``first``.
-        coords, spatial_shape, batch_size: as of :class:`SparseTensor`, cells repeated or not.
+        features: floating (rows, C); any dtype for ``first``.
+        coords, spatial_shape, batch_size: as for :class:`SparseTensor`, cells repeated or not.
         reduce: ``sum``, ``mean``, ``max``, ``min``, or ``first`` (the row that comes first).
 
-    Returns rows in lexicographic order of their cells. Sums are taken in float64 in the order of
-    the rows, so that a second run gives the same bits. It has a gradient in ``features``. It waits
-    for the device.
+    Returns rows in lexicographic order of their cells. Sums are in float64 in the order of the
+    rows, so a second run gives the same bits. Differentiable in ``features``. It waits for the
+    device.
 
-    Raises ``ArgumentError``, for a coordinate outside the grid too.
+    Raises ``ArgumentError``, also for a coordinate outside the grid.
 
     >>> import torch
     >>> coords = torch.tensor([[0, 3], [0, 1], [0, 3]], dtype=torch.int32)
@@ -159,7 +159,7 @@ def merge_repeated(
 
 
 def _common_box(clouds: Sequence[Coordinates]) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """The corner, if they have no bounds, and the extents of a grid that has all cells."""
+    """Return the corner (None with bounds) and the extents of a grid that has all cells."""
     if clouds[0].corner is not None:
         return joint([(c.corner or (), c.spatial_shape) for c in clouds])
     shapes = [cells.spatial_shape for cells in clouds]
@@ -169,7 +169,7 @@ def _common_box(clouds: Sequence[Coordinates]) -> tuple[tuple[int, ...] | None, 
 def _first(tensors: Sequence[SparseTensor]) -> SparseTensor:
     listed = hasattr(tensors, "__len__") and hasattr(tensors, "__getitem__")
     of_numbers = isinstance(tensors, torch.Tensor) or getattr(tensors, "ndim", 1) == 0
-    if not listed or of_numbers:  # a generator is read more than once
+    if not listed or of_numbers:  # a generator is read only once
         raise ArgumentTypeError("tensors", "a sequence of sparse tensors", type(tensors).__name__)
     if not len(tensors):
         raise ArgumentError("tensors", "one sparse tensor or more", tensors)

@@ -1,9 +1,8 @@
 """Cells as 64-bit keys whose order is the lexicographic order of their coordinates.
 
-A key is the offset of ``(batch, z, y, x)`` in a row-major grid, so it is a layout with integer
-strides. A grid that is given a *halo* is wider than the cells that can be occupied: a neighbour's
-key is then the cell's own key plus a constant, and a neighbour outside the grid has a key that no
-cell has.
+A key is the offset of ``(batch, z, y, x)`` in a row-major grid: a layout with integer strides. A
+grid with a *halo* is wider than the cells that can be occupied: a neighbour's key is then the
+cell's own key plus a constant, and a neighbour outside the grid has a key that no cell has.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MAX_KEY = 2**63 - 1
 
 
 def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
-    """``spatial_shape`` as a tuple, if it and ``batch_size`` suit int32 coordinates."""
+    """Return ``spatial_shape`` as a tuple; it and ``batch_size`` must suit int32 coordinates."""
     try:
         shape = tuple(map(index, spatial_shape))
     except TypeError:
@@ -45,7 +44,7 @@ def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[
 
 
 def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> int:
-    """Its rows; raises ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
+    """Return the number of rows; ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
     columns = 1 + len(spatial_shape)
     if not isinstance(coords, torch.Tensor) or coords.dtype is not torch.int32:
         got = coords.dtype if isinstance(coords, torch.Tensor) else type(coords).__name__
@@ -60,8 +59,8 @@ def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> int:
 def key_strides(
     spatial_shape: Sequence[int], batch_size: int, halo: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """Strides of the key of ``(batch, z, y, x)``, row-major over a grid widened by ``halo`` cells
-    per spatial axis.
+    """Return the strides of the key of ``(batch, z, y, x)``, row-major over a grid widened by
+    ``halo`` cells per spatial axis.
 
     One halo serves both sides: the cells past the end of a row are the cells before the start of
     the next.
@@ -96,7 +95,8 @@ def _widened(spatial_shape: Sequence[int], halo: Sequence[int] | None) -> list[i
 
 
 def pack(coords: Tensor, strides: Sequence[int]) -> Tensor:
-    """Keys, int64 (rows,), of ``coords`` (rows, 1 + rank): the inner product with ``strides``."""
+    """Return the keys, int64 (rows,), of ``coords`` (rows, 1 + rank): inner products with
+    strides."""
     keys = coords[:, -1].long() * strides[-1]
     for axis, stride in enumerate(strides[:-1]):
         keys += coords[:, axis].long() * stride
@@ -104,7 +104,8 @@ def pack(coords: Tensor, strides: Sequence[int]) -> Tensor:
 
 
 def unpack(keys: Tensor, shape: Sequence[int]) -> Tensor:
-    """The coordinates, int32 (rows, 1 + rank), of keys in a grid of ``shape`` without a halo.
+    """Return the coordinates, int32 (rows, 1 + rank), of keys in a grid of ``shape`` without a
+    halo.
 
     >>> import torch
     >>> unpack(torch.tensor([0, 61, 119]), (4, 3, 5)).tolist()

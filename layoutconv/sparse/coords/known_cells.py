@@ -1,4 +1,4 @@
-"""Facts that have been found out about cells, which outlive the Coordinates of them."""
+"""Facts about cells, which outlive their Coordinates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def version_of(cells: Tensor) -> int:
-    """Return how often a tensor was written to; of one of inference mode nobody counts."""
+    """Return how often a tensor was written to; inference tensors have no counter."""
     if is_dynamo_compiling():
-        return 0  # nobody writes to what is traced
+        return 0  # traced tensors are not written to
     return -1 if cells.is_inference() else cells._version
 
 
 class KnownCells:
-    """Facts that have been found out about cells.
+    """Facts about cells.
 
-    It knows what maps from these cells lead to, never what leads to them, so there is no circle. It
-    outlives the Coordinates of cells that a map made, which are made anew when they are asked for.
+    It refers to the cells to which maps lead from these, never to those that lead here, so there is
+    no cycle. It outlives the Coordinates of cells that a map made, which are recreated on demand.
     """
 
     handle: weakref.ref[Coordinates] | None = None
@@ -38,10 +38,10 @@ class KnownCells:
     by_image: tuple[Tensor, Tensor, Tensor] | None = None
     repeats: Repeats | None = None
     corner: tuple[int, ...] | None = None
-    coords: Tensor | None = None  # counted from zero, where the cells are not
-    run: tuple[Run, int] | None = None  # what layers ask of a cloud, and which level these are
-    version: int | None = None  # of the cells, when they were first looked at
-    # Maps to cells that were given, as long as there are those; None before the first.
+    coords: Tensor | None = None  # relative to zero, if the cells are not
+    run: tuple[Run, int] | None = None  # a cloud's requests for maps, and the level of these cells
+    version: int | None = None  # of the cells, when first checked
+    # Maps to given cells, while these exist; None before the first.
     given: weakref.WeakKeyDictionary[KnownCells, dict[Hashable, tuple[TwoWay, int]]] | None = None
 
     def __init__(
@@ -56,15 +56,15 @@ class KnownCells:
         self.cells, self.spatial_shape = cells, spatial_shape
         self.batch_size, self.padded, self.valid = batch_size, padded, valid
         self.repeated = repeated
-        # By what they were asked for with: the map, and the cells that it made.
+        # By the key of a request: the map, and the cells that it made.
         self.made: dict[Hashable, tuple[TwoWay, int, KnownCells | None]] = {}
 
     def written(self) -> bool:
-        """Return whether somebody wrote to the cells since this was first asked."""
+        """Return whether the cells were written to since the first call."""
         if is_dynamo_compiling():
             return False
         cells = self.cells
-        now = -1 if cells.is_inference() else cells._version  # as ``version_of`` has it
+        now = -1 if cells.is_inference() else cells._version  # the same as ``version_of``
         if self.version is None:
             self.version = now
         return now != self.version

@@ -1,4 +1,4 @@
-"""Where the cells of a grid lie in the space of the points."""
+"""The position of a grid's cells in the space of points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Edges = tuple[float, ...]
 
-# A range is rarely a whole number of voxels in binary (70.4 / 0.1): a remainder below this is
+# In binary a range is rarely a whole number of voxels (70.4 / 0.1): a smaller remainder is
 # rounding, not a cell.
 _PARTIAL_CELL = 1e-4
 
@@ -27,8 +27,8 @@ class Lattice:
     """A regular grid of cells in space of 1 to 4 modes; all tuples but ``shape`` are ``(x, y, z)``,
     in the unit of the points.
 
-    A point p lies in cell ``floor((p - anchor) / voxel_size) - first``, computed in float64. Points
-    outside the half-open box ``range`` lie in none, if there is a range.
+    A point p lies in cell ``floor((p - anchor) / voxel_size) - first``, computed in float64. If
+    there is a half-open box ``range``, points outside lie in no cell.
 
     >>> Lattice.of_range((0, 0, 0, 1, 2, 1), (0.5, 0.5, 0.25)).shape
     (4, 4, 2)
@@ -48,7 +48,7 @@ class Lattice:
 
     @classmethod
     def of_range(cls, range: Sequence[float], size: Edges) -> Lattice:
-        """The cells that are counted from the lower corner of a box, as many as cover it."""
+        """Return the cells counted from the lower corner of a box, as many as cover it."""
         low, high = _bounds(range, len(size))
         extents = [
             max(1, math.ceil((b - a) / edge - _PARTIAL_CELL))
@@ -60,9 +60,9 @@ class Lattice:
     def of_points(
         cls, xyz: Tensor, size: Edges, below: tuple[float, ...] = (0.0,), margin: int = 0
     ) -> Lattice:
-        """The cells through the zero of the frame that cover some points (points, modes).
+        """Return the cells, aligned to the zero of the frame, that cover points (points, modes).
 
-        Those that cover, of each point, what lies ``below`` it, in cells, on every axis; and a
+        They cover, for each point, the positions ``below`` it, in cells, on every axis; and a
         ``margin`` of cells on all sides.
         """
         zero = (0.0,) * len(size)
@@ -76,7 +76,7 @@ class Lattice:
 
     @classmethod
     def around(cls, lattices: Sequence[Lattice]) -> Lattice | None:
-        """The least lattice with the cells of all lattices; None if their cells differ.
+        """Return the smallest lattice with the cells of all lattices; None if their cells differ.
 
         >>> a = Lattice((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (2, 0, 0), (1, 1, 4))
         >>> b = Lattice((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (0, 1, 0), (1, 1, 1))
@@ -91,9 +91,9 @@ class Lattice:
         return cls(size, lattices[0].anchor, first, _checked(extents, size), lattices[0].range)
 
     def cells(self, xyz: Tensor) -> tuple[Tensor, Tensor]:
-        """Cells, int64 (points, modes) as x, y, z, of points, and which are in the grid.
+        """Return the cells of points, int64 (points, modes) as x, y, z, and which are in the grid.
 
-        What is not in the grid has some cell.
+        A point outside the grid gets some cell of it.
         """
         cells = _steps(xyz.detach(), self.anchor, self.voxel_size).floor_()
         cells -= cells.new_tensor(self.first)
@@ -108,19 +108,20 @@ class Lattice:
         return torch.minimum(cells, last).clamp_(min=0).long(), inside
 
     def positions(self, xyz: Tensor) -> Tensor:
-        """float64 (points, modes): ``(p - origin) / voxel_size``, x, y, z, with a gradient."""
+        """Return ``(p - origin) / voxel_size``, float64 (points, modes), x, y, z;
+        differentiable."""
         steps = _steps(xyz, self.anchor, self.voxel_size)
         return steps - steps.new_tensor(self.first)
 
     def centres(self, cells: Tensor) -> Tensor:
-        """The centres, float64 (rows, modes), of cells (rows, modes), x, y, z."""
+        """Return the centres, float64 (rows, modes), of cells (rows, modes), x, y, z."""
         halves = cells.double() + 0.5
         return halves * halves.new_tensor(self.voxel_size) + halves.new_tensor(self.origin)
 
 
 def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
-    """The edges ``(x, y, z)`` that a number, or one per mode, stand for; or ``ArgumentError``."""
-    # Arrays and tensors, too; those of no mode are numbers.
+    """Return the edges ``(x, y, z)`` of a number, or one per mode; or raise ``ArgumentError``."""
+    # Arrays and tensors, too; those without modes are numbers.
     several = isinstance(voxel_size, Iterable) and getattr(voxel_size, "ndim", 1) > 0
     given: Any = voxel_size if several and not isinstance(voxel_size, str) else (voxel_size,) * rank
     edges = tuple(given)
@@ -128,7 +129,7 @@ def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
     expected += f", or {('one', 'two', 'three', 'four')[rank - 1]} in a sequence"
     try:
         positive = all(math.isfinite(edge) and edge > 0 for edge in edges)
-    except OverflowError:  # an integer past all floats
+    except OverflowError:  # an integer beyond all floats
         positive = False
     except (TypeError, ValueError):  # ValueError: an edge is a tensor of several numbers
         raise ArgumentTypeError("voxel_size", expected, shown(voxel_size)) from None
@@ -138,15 +139,15 @@ def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
 
 
 def check_rank(rank: int) -> int:
-    """``rank``, if it is a number of spatial modes, or ``ArgumentError``."""
+    """Return ``rank`` if it is a number of spatial modes; else raise ``ArgumentError``."""
     if isinstance(rank, bool) or getattr(rank, "ndim", 0) > 0 or rank not in (1, 2, 3, 4):
         raise ArgumentError("rank", "1 to 4 spatial modes", shown(rank))
     return int(rank)
 
 
 def _steps(xyz: Tensor, anchor: Edges, size: Edges) -> Tensor:
-    # Tensors, not numbers: torch multiplies by the reciprocal of a number on a GPU, which rounds
-    # elsewhere.
+    # Divide by tensors, not numbers: on a GPU torch multiplies by a number's reciprocal, which
+    # rounds differently.
     xyz = xyz.double()
     return (xyz - xyz.new_tensor(anchor)) / xyz.new_tensor(size)
 
@@ -169,7 +170,7 @@ def _bounds(range: Sequence[float], rank: int) -> tuple[Edges, Edges]:
 
 
 def _checked(extents: Sequence[int], size: Edges) -> tuple[int, ...]:
-    """(D, H, W) of extents along x, y, z."""
+    """Return (D, H, W) from extents along x, y, z."""
     if max(extents) >= 2**31:
         raise ArgumentError(
             "voxel_size",

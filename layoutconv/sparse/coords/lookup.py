@@ -1,4 +1,4 @@
-"""Which row has a coordinate."""
+"""Rows by coordinates."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def lookup(
     offsets: Sequence[Sequence[int]] | None = None,
     stride: Sequence[int] | int = 1,
 ) -> Tensor:
-    """The rows of ``coordinates`` that have some coordinates: int64 (rows,), -1 for none.
+    """Return the rows of ``coordinates`` that have some coordinates: int64 (rows,), -1 for none.
 
     Args:
         coordinates: with bounds or without, no cell twice.
         coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)``, any integers, repeated or not.
-        offsets: instead of the coordinates themselves, cells ``(dz, dy, dx)`` that are added to
-            each: the result is (rows, offsets).
-        stride: a number, or one per mode, that coordinates are multiplied by first.
+        offsets: instead of the coordinates themselves, cells ``(dz, dy, dx)`` to add to each: the
+            result is (rows, offsets).
+        stride: a number, or one per mode, by which coordinates are multiplied first.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for strides and offsets that are no
-    integers, and :class:`~layoutconv.errors.ArgumentError` for more or fewer than there are modes,
-    and for such as 32 bits do not hold. It waits for the device.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for strides and offsets that are not
+    integers, and :class:`~layoutconv.errors.ArgumentError` for a number of them that is not that of
+    the modes, and for integers beyond 32 bits. It waits for the device.
 
     >>> import torch
     >>> cells = Coordinates.unbounded(torch.tensor([[0, -3], [0, 5]]).int())
@@ -64,7 +64,7 @@ def lookup(
 
 
 def _integers(name: str, values: Any, rank: int, count: str) -> tuple[int, ...]:
-    """A number of 32 bits for each mode, or the error of an argument."""
+    """Return a 32-bit integer for each mode, or raise the argument's error."""
     expected = f"{count} integers"
     try:
         found = tuple([index(value) for value in values])

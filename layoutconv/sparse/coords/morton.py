@@ -1,7 +1,7 @@
-"""A Morton curve through a batch of grids: cells as 64-bit keys that are near where cells are near.
+"""A Morton curve through a batch of grids: nearby cells have nearby 64-bit keys.
 
-Ranges of such keys are how a cloud is cut into parts, over ranks or over time. What a filter reads
-of other parts, the *halo* of one, is derived here from its taps.
+A cloud is cut into parts, over ranks or over time, at ranges of such keys. The *halo* of a part,
+the cells of other parts that a filter reads, is derived here from the filter's taps.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 KEY_BITS = 63
 _BYTE = 8
-KEYS_AT_ONCE = 1 << 22  # of rows and taps: 32 MB
+KEYS_AT_ONCE = 1 << 22  # keys of rows and taps: 32 MB
 
 
 class Curve:
     """The curve through the cells ``(batch, z, y, x)`` of grids of ``spatial_shape``.
 
     A key has the image's bits on top. Below, the bits of the coordinates are interleaved, z's above
-    y's above x's, of each mode as many as its extent has: the order is that of
+    y's above x's, each mode with as many as its extent needs: the order is that of
     :func:`morton_order`, and a flat grid of many cells has short keys, too.
 
     Args:
@@ -52,7 +52,7 @@ class Curve:
             expected = f"extents and images whose bits fit into a key's {KEY_BITS}"
             got = f"{self.shape} with batch_size {batch_size}"
             raise ArgumentError("spatial_shape", expected, got)
-        # Where in a key each bit of a coordinate is, the lowest first.
+        # The position in a key of each bit of a coordinate, the lowest first.
         self.places: list[list[int]] = [[] for _ in bits]
         place = 0
         for level in range(max(bits)):
@@ -63,19 +63,19 @@ class Curve:
         self._kept: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def keys(self, cells: Tensor) -> Tensor:
-        """int64 (rows,): the keys of cells (rows, 1 + rank), bits past those of the grid left
-        out."""
+        """Return the keys of cells (rows, 1 + rank), int64 (rows,); bits beyond the grid's are
+        dropped."""
         return self.along(cells[:, 1:]) | cells[:, 0].long() << self.width
 
     def along(self, places: Tensor) -> Tensor:
-        """int64 (rows,): the keys of places (rows, rank) in one image."""
+        """Return the keys of places (rows, rank) in one image, int64 (rows,)."""
         keys = self._part(0, places[:, 0])
         for axis in range(1, len(self.shape)):
             keys |= self._part(axis, places[:, axis])
         return keys
 
     def cells(self, keys: Tensor) -> Tensor:
-        """int32 (rows, 1 + rank): the cells of keys, int64 (rows,)."""
+        """Return the cells, int32 (rows, 1 + rank), of keys, int64 (rows,)."""
         columns = [(keys >> self.width).int()]
         for table in self._tables(keys.device)[1]:
             column = torch.zeros_like(columns[0])
@@ -93,15 +93,15 @@ class Curve:
         *,
         keys_at_once: int = KEYS_AT_ONCE,
     ) -> Tensor:
-        """Which cells with a key before ``first`` or behind ``last`` a filter reads: keys, int64,
-        in order.
+        """Return the cells before key ``first`` or behind ``last`` that a filter reads: keys,
+        int64, in order.
 
         Args:
-            cells: int32 (rows, 1 + rank), around which it reads.
-            offsets: a cell for each of its taps, seen from theirs.
-            keys_at_once: of rows and taps, which bounds the memory that this takes.
+            cells: int32 (rows, 1 + rank), around which the filter reads.
+            offsets: the offset of each tap.
+            keys_at_once: the most keys of rows and taps at a time, which bounds memory.
 
-        Of cells of the grid: whether they are occupied is for others to say.
+        These are cells of the grid; the caller finds out whether they are occupied.
 
         >>> import torch
         >>> curve = Curve((4, 4), batch_size=1)
@@ -110,8 +110,8 @@ class Curve:
         >>> curve.cells(found).tolist()
         [[0, 0, 1], [0, 1, 1]]
         """
-        # Keys rise with every coordinate, so those of all taps lie between the keys of two corners.
-        # Few rows of a range are at its ends: only these are looked at, tap by tap.
+        # Keys grow with every coordinate, so those of all taps lie between the keys of two corners.
+        # Few rows of a range are near its ends: only these are examined, tap by tap.
         corners = []
         for extreme in (min, max):
             reach = [
@@ -119,7 +119,7 @@ class Curve:
             ]
             corner = cells[:, 0].long() << self.width
             for axis, step in enumerate(reach):
-                # int32 cells and taps within 2^31 of them: the sum is exact in int64 alone
+                # cells and taps are int32: their sum needs int64
                 wide = (cells[:, 1 + axis].long() + step).clamp_(0, self.shape[axis] - 1)
                 corner |= self._part(axis, wide)
             corners.append(corner)
@@ -131,7 +131,8 @@ class Curve:
         return torch.unique(torch.cat(found))
 
     def _keys_around(self, cells: Tensor, offsets: Sequence[Sequence[int]]) -> Tensor:
-        """int64 (taps, rows): the keys of the cells that a filter reads, negative outside."""
+        """Return the keys of the cells that a filter reads, int64 (taps, rows); negative
+        outside."""
         keys = (cells[:, 0].long() << self.width).expand(len(offsets), len(cells))
         for axis, extent in enumerate(self.shape):
             steps = sorted({int(offset[axis]) for offset in offsets})
@@ -140,12 +141,12 @@ class Curve:
             parts = self._part(axis, wide.flatten()).view_as(wide).masked_fill_(outside, -1)
             place = {step: at for at, step in enumerate(steps)}
             which = [place[int(offset[axis])] for offset in offsets]
-            # -1 has all bits: negative for good, if outside the grid
+            # -1 sets all bits, so the key stays negative
             keys = keys | parts.index_select(0, torch.tensor(which, device=keys.device))
         return keys
 
     def _part(self, axis: int, column: Tensor) -> Tensor:
-        """The bits of a coordinate, where they are in a key: int64."""
+        """Return the bits of a coordinate at their positions in a key: int64."""
         spread = torch.zeros(len(column), dtype=torch.int64, device=column.device)
         for byte in range(-(-len(self.places[axis]) // _BYTE)):
             table = self._tables(column.device)[0][axis, byte]
@@ -153,8 +154,8 @@ class Curve:
         return spread
 
     def _tables(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Tables of what each byte of a coordinate adds to a key, int64 (rank, 4, 256), and each
-        byte of a key to a coordinate, int32 (rank, 8, 256): look-ups in place of a shift per bit.
+        """Return look-up tables, in place of a shift per bit: of each byte of a coordinate for a
+        key, int64 (rank, 4, 256), and of each byte of a key for a coordinate, int32 (rank, 8, 256).
         """
         if device not in self._kept:
             there = torch.zeros(len(self.shape), 4, _BYTE, dtype=torch.int64)
@@ -169,6 +170,6 @@ class Curve:
 
 
 def _of_bytes(weights: Tensor) -> Tensor:
-    """(..., 256): for each byte, what its bits add, of weights (..., 8)."""
+    """Return the sum of the bits' weights for each byte, (..., 256), from weights (..., 8)."""
     bits = torch.arange(256)[:, None] >> torch.arange(_BYTE) & 1
     return (weights[..., None, :] * bits).sum(-1, dtype=weights.dtype)

@@ -1,4 +1,4 @@
-"""Points near points, found through the table of the cells that they lie in."""
+"""Points near points, found through a table of the cells that they lie in."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     Clouds = Tensor | ndarray | Sequence[Tensor | ndarray]
 
-# A cell is a little wider than the radius: points that are so near lie in cells side by side, also
-# where a division rounds.
+# A cell is slightly wider than the radius, so that neighbours lie in adjacent cells even if a
+# division rounds.
 _WIDER = 1 + 2.0**-20
-_AT_ONCE = 1 << 22  # pairs that are looked at together, 100 MB
+_AT_ONCE = 1 << 22  # candidate pairs, 100 MB
 
 
 class Neighbours(NamedTuple):
-    """Points near each query, those of a query from the nearest to the farthest.
+    """Points near each query, from the nearest to the farthest.
 
     Attributes:
         starts: int64 (queries + 1,): where the neighbours of each query start.
@@ -51,24 +51,24 @@ def radius_search(
     *,
     rank: int = 3,
 ) -> Neighbours:
-    """The points that are no farther from each query than a radius.
+    """Find the points within a radius of each query.
 
     Args:
         points: floating (points, F), columns ``x, y, z`` first; or a list of clouds.
         radius: positive, in the unit of the points.
-        queries: likewise, on the same device and of the same dtype, as many clouds as ``points``
-            has: those of a cloud look among its points. By default the points themselves, which
-            are neighbours of their own.
-        limit: how many a query has at most, the nearest.
-        rank: how many columns are places, 1 to 4.
+        queries: likewise, on the same device and of the same dtype, as many clouds as ``points``:
+            queries of a cloud search its points. By default the points themselves, each of which
+            is its own neighbour.
+        limit: the most neighbours of a query, the nearest ones.
+        rank: how many columns are coordinates, 1 to 4.
 
-    Rows are those of all clouds after one another. Distances are computed in float64 from the
-    differences, and have no gradient; of two points as far away the first comes first. Cells as
-    wide as the radius are looked up in the hash table of kernel maps on a GPU, in sorted keys on a
-    CPU (waits for the device).
+    Rows are numbered through all clouds. Distances are computed in float64 from the differences,
+    and have no gradient; of two equally far points the first comes first. Cells as wide as the
+    radius are looked up in the hash table of kernel maps on a GPU, in sorted keys on a CPU (waits
+    for the device).
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for what is none of those, and for a radius so
-    small that its cells are no 64-bit keys.
+    Raises :class:`~layoutconv.errors.ArgumentError` for other arguments, and for a radius so small
+    that its cells have no 64-bit keys.
 
     >>> cloud = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
     >>> found = radius_search(cloud, 5.0, rank=2)
@@ -89,20 +89,20 @@ def radius_search(
 def knn_search(
     points: Clouds, k: int, queries: Clouds | None = None, *, rank: int = 3
 ) -> tuple[Tensor, Tensor]:
-    """The ``k`` points that are nearest to each query.
+    """Find the ``k`` points nearest to each query.
 
     Args:
-        points, queries, rank: as of :func:`radius_search`.
+        points, queries, rank: as for :func:`radius_search`.
         k: a number >= 1.
 
     Returns rows, int64 (queries, k), -1 where a cloud has fewer points, and distances (queries, k)
-    in the dtype of the points, there infinite; from the nearest to the farthest, of two points as
-    far away the first.
+    in the dtype of the points, infinite there; from the nearest to the farthest, of two equally far
+    points the first.
 
-    It searches with a radius, and doubles it for the queries that have fewer than ``k`` points
-    within.
+    It searches within a radius, and doubles the radius for queries that have fewer than ``k``
+    points within it.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` as :func:`radius_search`.
+    Raises :class:`~layoutconv.errors.ArgumentError` like :func:`radius_search`.
 
     >>> cloud = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
     >>> rows, distances = knn_search(cloud, 2, rank=2)
@@ -132,7 +132,7 @@ def knn_search(
 
 
 class _Sides:
-    """Points and queries, each with the cloud that it is of."""
+    """Points and queries, and the cloud of each."""
 
     def __init__(self, points: Clouds, queries: Clouds | None, rank: int) -> None:
         self.rank = check_rank(rank)
@@ -151,8 +151,8 @@ class _Sides:
         return cloud.detach()[:, : self.rank], batch, count
 
     def radii(self, k: int) -> tuple[float, float]:
-        """A radius that has about ``k`` points within, were they spread evenly; and one that has
-        all points of every query."""
+        """Return a radius within which about ``k`` points would lie if they were evenly spread, and
+        one that contains all points of every query."""
         both = torch.cat([self.points, self.queries]).double()
         size = both.amax(0) - both.amin(0)
         widest = float(size.square().sum().sqrt()) * (1 + 1e-9)
@@ -163,14 +163,14 @@ class _Sides:
             return max(widest, 1.0), widest
         volume = 1.0
         for extent in wide:
-            volume *= extent ** (1 / len(wide))  # its root: the product may be out of range
+            volume *= extent ** (1 / len(wide))  # the root first: the product may overflow
         start = volume * (k * self.clouds / len(own)) ** (1 / len(wide))
-        least = max(spread) * 2.0 ** (-60 // self.rank)  # whose cells are 64-bit keys
+        least = max(spread) * 2.0 ** (-60 // self.rank)  # whose cells have 64-bit keys
         return min(max(start, least), max(widest, least)), widest
 
 
 def _within(sides: _Sides, radius: float, rows: Tensor, limit: int | None) -> Neighbours:
-    """The neighbours of the queries of some ``rows``."""
+    """Return the neighbours of the queries in ``rows``."""
     cells = _Cells(sides, radius)
     starts, found = cells.candidates(rows)
     parts = []
@@ -181,7 +181,7 @@ def _within(sides: _Sides, radius: float, rows: Tensor, limit: int | None) -> Ne
         near = (square.sqrt() <= radius).nonzero()[:, 0]
         query, point, square = query[near], point[near], square[near]
         order = torch.sort(point, stable=True).indices
-        for keys in (square, query):  # the last decides
+        for keys in (square, query):  # the last key decides
             order = order[torch.sort(keys[order], stable=True).indices]
         query, point, square = query[order], point[order], square[order]
         if limit is not None:
@@ -197,7 +197,7 @@ def _within(sides: _Sides, radius: float, rows: Tensor, limit: int | None) -> Ne
 
 
 def _pieces(starts: Tensor) -> Iterator[tuple[int, int]]:
-    """Queries from one to another, of which each piece has a bounded number of candidates."""
+    """Yield ranges of queries, each with a bounded number of candidates."""
     count = len(starts) - 1
     total = int(starts[-1])
     low = 0
@@ -214,7 +214,7 @@ def _pieces(starts: Tensor) -> Iterator[tuple[int, int]]:
 
 
 class _Cells:
-    """The cells of points, as wide as a radius, with a free one around them on all sides."""
+    """The cells of points, as wide as a radius, with a free cell around them on all sides."""
 
     def __init__(self, sides: _Sides, radius: float) -> None:
         self.sides = sides
@@ -228,28 +228,29 @@ class _Cells:
         self.occupied = Coordinates.of_keys(firsts, self.lattice.shape, sides.clouds)
 
     def candidates(self, rows: Tensor) -> tuple[Tensor, _Candidates]:
-        """Where those of each query start, int64 (rows + 1,), and who lists them."""
+        """Return where each query's candidates start, int64 (rows + 1,), and a function to list
+        them."""
         sides, rank = self.sides, self.sides.rank
         cells, inside = self.lattice.cells(sides.queries[rows])
         image = torch.where(inside, sides.of_queries[rows], -1)
         centres = torch.cat([image[:, None], cells.flip(1)], 1).int()
         offsets = list(product((-1, 0, 1), repeat=rank))
         found = self.occupied.table.search(centres, (1,) * rank, offsets).long()
-        counts = torch.nn.functional.pad(self.runs.counts, (0, 1))  # the last is that of none
+        counts = torch.nn.functional.pad(self.runs.counts, (0, 1))  # the last is for no cell
         lengths = counts[found]
         starts = torch.nn.functional.pad(lengths.sum(1).cumsum(0), (1, 0))
         return starts, _Candidates(self.runs, found, lengths)
 
 
 class _Candidates(NamedTuple):
-    """The points of the cells around queries: runs (queries, cells) of so many points each."""
+    """The points of the cells around queries: runs (queries, cells) of ``lengths`` points each."""
 
     runs: Runs
     found: Tensor
     lengths: Tensor
 
     def __call__(self, low: int, high: int) -> tuple[Tensor, Tensor]:
-        """Queries, int64 (pairs,), and the points that may be near to them."""
+        """Return queries, int64 (pairs,), and the points that may be near them."""
         device = self.found.device
         lengths = self.lengths[low:high].flatten()
         run = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths)

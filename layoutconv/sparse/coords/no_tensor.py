@@ -1,4 +1,4 @@
-"""Errors of torch's functions for a sparse tensor, which they cannot compute with."""
+"""Errors of torch functions on a sparse tensor, which they do not support."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class NoTensor:
-    """Base of classes that have features and are no ``torch.Tensor``.
+    """Base of classes that have features but are not ``torch.Tensor``.
 
-    A class says which container gives its features to modules of torch, and how a function of torch
-    is applied to them.
+    A class names the container that passes its features to torch modules, and says how to apply a
+    torch function to them.
 
     >>> import torch, layoutconv as lc
     >>> x = lc.SparseTensor.from_dense(torch.ones(1, 2, 1))
@@ -26,7 +26,7 @@ torch its features; of functions it is x.replace(function(x.features))
     _own: ClassVar[str] = "x.features"
 
     def __getattr__(self, name: str) -> Any:
-        """Say of what only torch's tensors have where to find it; asked of nothing else."""
+        """Raise an error; for attributes of torch tensors it says where to find them."""
         if hasattr(torch.Tensor, name) and not name.startswith("__"):
             raise AttributeError(
                 f"a {type(self).__name__} is no torch.Tensor and has no {name!r}: "
@@ -35,7 +35,7 @@ torch its features; of functions it is x.replace(function(x.features))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Say what can be an array: NumPy would look for sequences, or make one of objects."""
+        """Refuse conversion, and say what can be an array: NumPy would make an array of objects."""
         raise TypeError(
             f"NumPy takes arrays, and no {type(self).__name__}: "
             f"{self._own}.detach().cpu().numpy() is an array of its features"
@@ -45,7 +45,7 @@ torch its features; of functions it is x.replace(function(x.features))
     def __torch_function__(
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Say what functions and modules of torch take instead."""
+        """Refuse torch functions and modules, and say what they take instead."""
         raise TypeError(
             f"torch's {getattr(function, '__name__', function)} takes tensors, and no "
             f"{cls.__name__}: {cls._container} gives modules of torch its features; of functions "

@@ -1,4 +1,4 @@
-"""Readers of point files, to rows of floating-point numbers that start x, y, z."""
+"""Readers of point files, which return rows of floating-point numbers that start x, y, z."""
 
 from __future__ import annotations
 
@@ -37,35 +37,35 @@ def read_points(
     """Read the points of a file: (points, columns), x, y, z first.
 
     Args:
-        path: a file whose suffix says what it is:
+        path: a file whose suffix names its format:
 
             - ``.bin``, rows of little-endian float32 and nothing else;
             - ``.npy``, an array (points, columns) of numbers;
             - ``.ply``, ascii or binary of either byte order, whose vertices have properties x, y,
               z and others, which follow in the order of the file;
             - ``.pcd``, ascii, binary or compressed, likewise; packed colours become red, green and
-              blue, and points whose x, y, z are NaN, which were not seen, are left out;
+              blue, and unseen points, whose x, y, z are NaN, are left out;
             - ``.las`` and ``.laz``, x, y, z as the header scales and shifts them, then intensity
-              and what else there is, in the order of the file. ``.laz`` wants
+              and the other columns in the order of the file. ``.laz`` needs
               ``pip install "layoutconv[points]"``.
 
             Colours are numbers as in the file, from 0 to 255, or to 65535 in ``.las``.
-        columns: how many columns. A ``.bin`` file does not say: it has 4 unless told otherwise,
-            with a warning where its size fits 5 or 6, too. Of other files the first so many are
-            kept, all of them by default.
-        dtype: ``float32`` or ``float64`` numbers. Coordinates of maps, millions of metres in
-            ``.las``, do not fit the first, and are an error: subtract an origin from the second.
+        columns: how many columns. A ``.bin`` file does not say: by default it has 4, with a warning
+            if its size also fits 5 or 6. From other files the first so many are kept, by default
+            all.
+        dtype: ``float32`` or ``float64`` numbers. Map coordinates, millions of metres in ``.las``,
+            do not fit float32, and are an error: subtract an origin from float64.
 
-    A file is read strictly. Every number of a header has to fit the file's size, a line of text has
-    the numbers that the header announces, and nothing but padding follows the data. Nothing is
-    skipped, guessed or unpickled. Memory is bounded by the file's size, whatever it says: the rows,
-    of 4 or 8 bytes for each number of the file, and some 50 MB. LZF in a ``.pcd`` adds 88 times its
-    bytes at most; a ``.laz`` may hold 1,024 points for each byte of a chunk.
+    Reading is strict. Every number of a header must fit the file's size, a line of text must have
+    the numbers that the header announces, and only padding may follow the data. Nothing is
+    skipped, guessed or unpickled. The file's size bounds memory, whatever the header says: the
+    rows, of 4 or 8 bytes for each number of the file, and some 50 MB. LZF in a ``.pcd`` adds at
+    most 88 times its bytes; a ``.laz`` may hold 1,024 points for each byte of a chunk.
 
-    Raises :class:`~layoutconv.errors.PointFileError` with the path: what is missing, empty, no
-    regular file, truncated, damaged or of another kind; a package to read it that is missing; fewer
+    Raises :class:`~layoutconv.errors.PointFileError` with the path for files that are missing,
+    empty, not regular, truncated, damaged or of another kind; a missing package to read them; fewer
     columns than asked for, no points, no memory for them, values that are not finite (and how
-    many), coordinates that would be rounded by more than the steps of a ``.las``. Raises
+    many), and coordinates that would be rounded by more than the steps of a ``.las``. Raises
     :class:`~layoutconv.errors.ArgumentError` for arguments.
 
     >>> import pathlib, tempfile
@@ -108,7 +108,7 @@ def read_points(
 
 
 def _check(source: Source, points: np.ndarray) -> None:
-    """Raise unless there are points, of finite numbers."""
+    """Raise unless there are points, with finite numbers."""
     import numpy as np
 
     if not len(points):
@@ -142,7 +142,7 @@ def _kind(dtype: Any) -> np.dtype:
         kind = None if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
         kind = None
-    # A dtype equals None, for which NumPy takes float64.
+    # A dtype equals None, which NumPy takes for float64.
     if kind is None or kind not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ArgumentError("dtype", "float32 or float64", dtype)
     return kind

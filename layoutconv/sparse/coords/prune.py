@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def prune(x: SparseTensor, mask: Tensor) -> SparseTensor:
-    """The rows of ``x`` where ``mask`` is True, in their order.
+    """Return the rows of ``x`` where ``mask`` is True, in their order.
 
     Args:
         x: features (rows, C).
         mask: bool (rows,), on the device of ``x``.
 
-    Returns a tensor on coordinates of its own, in the same grid; gradients flow to the features of
-    the rows that stay. How many those are is read from the device.
+    Returns a tensor with its own coordinates, in the same grid; gradients flow to the features of
+    the rows that stay. Their number is read from the device.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 

@@ -1,9 +1,9 @@
-"""Cells that several rows have, where that is allowed: the sums of their rows, as rows more.
+"""Repeated cells, where allowed: the sums of their rows become additional rows.
 
-A convolution over such cells is one over *extended* rows: the N rows, and after them a row for
-each of the G cells that are there more than once. As an input, that row is the sum of the cell's
-rows; as an output, it is added to each of them. So no row feeds two rows at one tap, nor do two
-feed one, and what computes over a kernel map need not know of any of this.
+A convolution over such cells is one over *extended* rows: the N rows, and after them a row for each
+of the G repeated cells. As an input, that row is the sum of the cell's rows; as an output, it is
+added to each of them. So at one tap no row feeds two rows, and no two rows feed one: code that runs
+over kernel maps need not know of repeated cells.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """The cells of some :class:`Coordinates` of N rows that are there more than once, G of them.
+    """The repeated cells of some :class:`Coordinates` of N rows, G of them.
 
     Attributes:
         distinct: the cells, each once, in the order of their first rows.
         first: int64 (cells,), the first row of each of ``distinct``.
         extended: int64 (cells,), the extended row of each of ``distinct``: the row that has the
             cell, or that of its sum, N and up.
-        rows: int64 (M,), the rows whose cells are there more than once, cell after cell, the rows
-            of each in their order.
-        group: int64 (M,), the number of the cell of each of ``rows``, rising from 0 to G - 1.
+        rows: int64 (M,), the rows of repeated cells, cell after cell, each cell's in their order.
+        group: int64 (M,), the number of the cell of each of ``rows``, ascending from 0 to G - 1.
         lengths: int64 (G,), how many of ``rows`` each of these cells has.
         stand_in: coordinates of N + G rows, the cells of all extended rows.
     """
@@ -47,29 +46,29 @@ class Repeats:
 
     @property
     def count(self) -> int:
-        """G."""
+        """The number G of repeated cells."""
         return len(self.lengths)
 
     @property
     def last(self) -> Tensor:
-        """int64 (N,): the last row that has the cell of each row."""
+        """The last row with the cell of each row, int64 (N,)."""
         count = len(self.stand_in) - self.count
         last = torch.arange(count, device=self.rows.device)
         last[self.rows] = self.rows[self.lengths.cumsum(0) - 1][self.group]
         return last
 
     def with_sums(self, features: Tensor) -> Tensor:
-        """(N + G, C): features (N, C), and after them the sum of each repeated cell's rows.
+        """Append the sum of each repeated cell's rows to features (N, C): (N + G, C).
 
-        Sums are taken in float64 in the order of the rows. It has gradients of any order.
+        Sums are in float64, in the order of the rows. It has gradients of any order.
         """
         chosen = features.index_select(0, self.rows)
         return torch.cat([features, add_rows(chosen, self.group, self.count, self.lengths)])
 
     def with_maxima(self, features: Tensor) -> Tensor:
-        """(N + G, C): features (N, C), and after them the maximum of each repeated cell's rows.
+        """Append the maximum of each repeated cell's rows to features (N, C): (N + G, C).
 
-        The gradient goes to the first row that has it. NaN is the maximum of whatever it is in.
+        The gradient goes to the first row that has it. A NaN is always the maximum.
         """
         group = self.group[:, None].expand(-1, features.shape[1])
         chosen = features.detach().index_select(0, self.rows)
@@ -82,7 +81,7 @@ class Repeats:
         return torch.cat([features, features.gather(0, winners)])
 
     def onto_rows(self, extended: Tensor) -> Tensor:
-        """(N, C) of (N + G, C): what each repeated cell has is added to its rows.
+        """Add the row of each repeated cell to the cell's rows: (N, C) from (N + G, C).
 
         The transpose of :meth:`with_sums`.
         """
@@ -92,8 +91,8 @@ class Repeats:
 
 
 def repeats_of(coordinates: Coordinates, first_rows: Tensor) -> Repeats:
-    """The repeated cells of some rows; ``first_rows``, int (N,), is the first row that has the
-    cell of each, -1 of padding.
+    """Return the repeated cells; ``first_rows``, int (N,), is the first row that has the cell of
+    each row, -1 for padding.
 
     >>> from layoutconv.sparse import Coordinates
     >>> cells = torch.tensor([[0, 7], [0, 5], [0, 7]], dtype=torch.int32)
@@ -109,7 +108,7 @@ def repeats_of(coordinates: Coordinates, first_rows: Tensor) -> Repeats:
     first = (first_rows == numbers).nonzero()[:, 0]
     cell_of_first = torch.zeros_like(numbers)
     cell_of_first[first] = numbers[: len(first)]
-    cell_of = cell_of_first[first_rows[there]]  # of the rows that are there
+    cell_of = cell_of_first[first_rows[there]]  # of the rows that have a cell
 
     times = torch.bincount(cell_of, minlength=len(first))
     lengths = times[times > 1]

@@ -1,8 +1,9 @@
-"""Rows of the levels of a network: found out by an eager call, fixed for one that is captured.
+"""Rows of the levels of a network: counted in an eager call, fixed for a captured one.
 
-A *level* is the cells that one kernel map makes. While a :class:`RowCount` is in effect, it notes
-how many rows each has. While :class:`FixedRows` are, each has as many rows as they say, whatever
-the cloud; cells that the network is given are padded, and nothing waits for the device.
+A *level* is the cells that one kernel map makes. While a :class:`RowCount` is in effect, it records
+the number of rows of each level. While :class:`FixedRows` are in effect, each level has a fixed
+number of rows, whatever the cloud; cells given to the network are padded, and nothing waits for the
+device.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Made(NamedTuple):
-    """A kernel map that a call made, as it was asked for: from ``inputs``, to ``outputs`` if they
-    were given, by ``make(inputs, outputs)``, and kept under ``key``."""
+    """A kernel map that a call made, and its request: from ``inputs``, to ``outputs`` if given, by
+    ``make(inputs, outputs)``, kept under ``key``."""
 
     inputs: Coordinates
     outputs: Coordinates | None
@@ -50,22 +51,22 @@ _anywhere: list[Any] = []  # rows that are fixed in some thread
 
 
 def current() -> RowCount | FixedRows | None:
-    """Return what is in effect in this thread."""
+    """Return the plan in effect in this thread."""
     return None if is_dynamo_compiling() else _of_thread.plan
 
 
 def fixed() -> FixedRows | None:
-    """Return the rows that are fixed in this thread, if they are.
+    """Return the rows that are fixed in this thread, if any.
 
     >>> fixed() is None
     True
     """
-    found = None if is_dynamo_compiling() else _of_thread.plan  # as ``current`` has it
+    found = None if is_dynamo_compiling() else _of_thread.plan  # the same as ``current``
     return found if isinstance(found, FixedRows) else None
 
 
 def is_fixed_somewhere() -> bool:
-    """Return whether rows are fixed in any thread: gradients are computed in threads of their own.
+    """Return whether rows are fixed in any thread: autograd computes gradients in other threads.
 
     >>> is_fixed_somewhere()
     False
@@ -74,12 +75,12 @@ def is_fixed_somewhere() -> bool:
 
 
 def poisoned(features: Tensor, cells: Coordinates) -> Tensor:
-    """Features with poison in rows without a cell, if the rows that are fixed here ask for it."""
+    """Fill the features of rows without a cell with poison, if the rows fixed here have one."""
     found = fixed()
     if found is None or found.poison is None or not features.is_floating_point():
         return features
     absent = cells.cells[:, :1] < 0
-    if features.itemsize == 1:  # torch fills no fp8, of which these bits are a NaN
+    if features.itemsize == 1:  # torch cannot fill fp8; these bits are a NaN
         return features.view(torch.uint8).masked_fill(absent, 0x7F).view(features.dtype)
     return features.masked_fill(absent, found.poison)
 
@@ -87,7 +88,7 @@ def poisoned(features: Tensor, cells: Coordinates) -> Tensor:
 class _Plan:
     @contextmanager
     def in_effect(self) -> Iterator[None]:
-        """Have it in effect in this thread."""
+        """Put the plan into effect in this thread."""
         before, _of_thread.plan = _of_thread.plan, self  # type: ignore[assignment]
         try:
             yield
@@ -96,12 +97,12 @@ class _Plan:
 
 
 class RowCount(_Plan):
-    """The rows of every level of an eager call.
+    """The number of rows of every level of an eager call.
 
     Attributes:
-        given: the Coordinates that the call made of tensors of cells, none of them padded.
-        levels: those that kernel maps made, in the order in which they were asked for.
-        keys: what each map was asked for with.
+        given: the Coordinates that the call made from tensors of cells, none padded.
+        levels: the cells that kernel maps made, in the order of requests.
+        keys: the key of each map.
 
     >>> import layoutconv as lc
     >>> x, count = lc.SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1)), RowCount()
@@ -118,31 +119,32 @@ class RowCount(_Plan):
         self._seen: dict[tuple[int, Hashable], Any] = {}
 
     def start(self, cells: Coordinates) -> None:
-        """Note cells that a call makes Coordinates of."""
+        """Record cells from which a call makes Coordinates."""
         self.given.append(cells)
 
     def capacity(self, inputs: Coordinates, key: Hashable) -> int | None:
-        """Let a level have the rows that it has."""
+        """Let a level keep its own number of rows."""
         return None
 
     def lead(self, inputs: Coordinates, key: Hashable, outputs: Coordinates) -> None:
-        """Note cells that a map makes."""
+        """Record cells that a map makes."""
         mark = (id(inputs._known), key)
         if mark not in self._seen:
-            self._seen[mark] = inputs, outputs  # whose marks stay theirs
+            self._seen[mark] = inputs, outputs  # kept alive, so that marks stay unique
             self.levels.append(outputs)
             self.keys.append(key)
 
 
 class FixedRows(_Plan):
-    """So many rows for every level, in the order in which :class:`RowCount` had them.
+    """A fixed number of rows for every level, in the order of :class:`RowCount`.
 
     Args:
-        keys: what each level's map is asked for with.
+        keys: the key of each level's map.
         capacities: the rows of each.
-        sizes: the rows that cells may have which the call makes Coordinates of: they are padded.
-        poison: what features of rows without a cell become, so that whoever reads them is found
-            out; a NaN of fp8.
+        sizes: the allowed numbers of rows of cells from which the call makes Coordinates; these
+            are padded.
+        poison: the value of features in rows without a cell, which exposes code that reads them; a
+            NaN for fp8.
         beside: makes maps on another stream, as soon as there are cells.
 
     Attributes:
@@ -165,7 +167,7 @@ class FixedRows(_Plan):
         self._seen: dict[tuple[int, Hashable], Any] = {}
 
     def start(self, cells: Coordinates) -> None:
-        """Note cells that the call makes Coordinates of; rows of the image -1 are padding."""
+        """Record cells from which the call makes Coordinates; rows of image -1 are padding."""
         if len(cells) not in self._sizes:
             expected = f"those of the arguments, {', '.join(map(str, self._sizes))}"
             raise RuntimeError(f"{cells} in a call of fixed rows: expected rows of {expected}")
@@ -174,12 +176,12 @@ class FixedRows(_Plan):
             self._beside.start(cells)
 
     def join(self) -> None:
-        """Have the current stream wait for all maps that another one makes."""
+        """Have the current stream wait for all maps that another stream makes."""
         if self._beside is not None:
             self._beside.join()
 
     def capacity(self, inputs: Coordinates, key: Hashable) -> int:
-        """The rows of the level that a map makes."""
+        """Return the rows of the level that a map makes."""
         mark = (id(inputs._known), key)
         if mark not in self._seen:
             number = len(self._seen)
@@ -192,14 +194,14 @@ class FixedRows(_Plan):
         return found
 
     def lead(self, inputs: Coordinates, key: Hashable, outputs: Coordinates) -> None:
-        """Note cells that a map makes."""
+        """Record cells that a map makes."""
         if all(outputs.cells is not level.cells for level in self.levels):
             self.levels.append(outputs)
 
     def verdict(self) -> Tensor:
-        """int64 (levels + 3 * clouds,), on the device: the number of cells of every level, of which
-        there may be more than rows; of every cloud the ``status`` of its table, and the number of
-        rows without a cell."""
+        """Return int64 (levels + 3 * clouds,), on the device: the number of cells of every level,
+        which may exceed its rows; and for every cloud the ``status`` of its table, and the number
+        of rows without a cell."""
         numbers = [level.total.reshape(1) for level in self.levels if level.total is not None]
         for cells in self.clouds():
             absent = (cells.cells[:, 0] < 0).sum().reshape(1)
@@ -207,8 +209,8 @@ class FixedRows(_Plan):
         return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.int64)
 
     def there(self, rows: int) -> Tensor | None:
-        """bool (rows,): which rows have a cell, of the cloud or level that has so many rows; None
-        if none has. There may be no two of as many."""
+        """Return which rows have a cell, bool (rows,), in the cloud or level with this number of
+        rows; None if there is none. No two may have the same number."""
         for cells in (*self.given, *self.levels):
             if len(cells) == rows:
                 return cells.cells[:, 0] >= 0
@@ -216,7 +218,7 @@ class FixedRows(_Plan):
 
     @contextmanager
     def in_effect(self) -> Iterator[None]:
-        """Have it in effect in this thread, and known to those that compute gradients."""
+        """Put it into effect in this thread, and let threads that compute gradients see it."""
         _anywhere.append(self)
         try:
             with super().in_effect():
@@ -225,5 +227,5 @@ class FixedRows(_Plan):
             _anywhere.remove(self)
 
     def clouds(self) -> list[Coordinates]:
-        """Return the cells that were given, those in the same memory once."""
+        """Return the given cells, those in the same memory once."""
         return list({id(cells.cells): cells for cells in self.given}.values())

@@ -1,8 +1,7 @@
-"""Files of sparse tensors that ``torch.load`` reads with ``weights_only=True``.
+"""Classes that ``torch.load`` accepts with ``weights_only=True``.
 
-torch makes objects of classes that it knows to be harmless, and of no others. These are: their
-state is tensors and numbers, of which features and cells are checked as those of a caller are.
-Nothing of a kernel map is saved.
+torch only makes objects of classes that are registered as safe. These are: their state is tensors
+and numbers, and features and cells are checked like a caller's. Kernel maps are not saved.
 """
 
 from __future__ import annotations
@@ -18,5 +17,5 @@ CLASSES = (SparseTensor, Coordinates, Voxels, Lattice)
 
 
 def register() -> None:
-    """Tell torch of the classes, for the life of the process."""
+    """Register the classes with torch, for the life of the process."""
     torch.serialization.add_safe_globals([*CLASSES])

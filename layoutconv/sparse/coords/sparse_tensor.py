@@ -1,4 +1,4 @@
-"""A tensor that is stored only where it is not zero: cells, and the features they have."""
+"""A tensor that stores only non-zero cells: their coordinates and features."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _combining(function: Callable[[Any, Any], Any]) -> Callable[[SparseTensor, Any], SparseTensor]:
-    """Return a method of a sparse tensor: the function of its features and of another operand."""
+    """Return a method of a sparse tensor: ``function`` of its features and another operand."""
 
     def combined(self: SparseTensor, other: Any) -> SparseTensor:
         return self._combined(function, other)
@@ -31,36 +31,36 @@ def _combining(function: Callable[[Any, Any], Any]) -> Callable[[SparseTensor, A
 
 
 class SparseTensor(NoTensor):
-    """Features at integer coordinates of a batch of grids. It cannot be changed.
+    """Features at integer coordinates of a batch of grids. It is immutable.
 
     Args:
         features: (rows, C), any dtype.
         coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, on the device of
             ``features``, no cell twice (:func:`merge_repeated` takes those); or
-            :class:`Coordinates`, which are then shared with all that is known of them. Of those a
-            cell may be there more than once, if they were made with ``repeated=True``.
+            :class:`Coordinates`, which are then shared, with their kernel maps. These may have a
+            cell more than once, if they were made with ``repeated=True``.
         spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them; not with
             ``Coordinates``, which have them. Without it coordinates have no bounds and may be
-            negative, as those of :meth:`Coordinates.unbounded` (waits for the device).
-        batch_size: number N of grids; one of them may have no rows; not with ``Coordinates``.
+            negative, as for :meth:`Coordinates.unbounded` (waits for the device).
+        batch_size: number N of grids, which may be empty; not with ``Coordinates``.
 
-    Building one in a grid with bounds looks at dtypes and shapes only, so it never waits for a GPU;
-    :meth:`check` looks at the values.
+    The constructor with bounds checks dtypes and shapes only, so it never waits for a GPU;
+    :meth:`check` checks the values.
 
-    ``x + y``, ``x - y`` and ``x * y`` are of tensors on one grid, or without bounds. If they share
-    their coordinates, so does the result. Otherwise it has the cells that either has, in
-    lexicographic order, and what is not stored counts as zero. ``x / y`` takes tensors of the same
-    cells. ``-x``, ``x ** 2``, and ``x + 1``, ``x - 1``, ``x * 2``, ``x / 2``, from either side, are
-    of the features that are stored; in place of a number there may be a torch tensor that
-    broadcasts against them, on the right. All are differentiable.
+    ``x + y``, ``x - y`` and ``x * y`` take tensors on one grid, or without bounds. If they share
+    their coordinates, so does the result. Otherwise it has the union of their cells, in
+    lexicographic order, and absent features count as zero. ``x / y`` takes tensors with the same
+    cells. ``-x``, ``x ** 2``, and ``x + 1``, ``x - 1``, ``x * 2``, ``x / 2``, from either side, act
+    on the stored features; in place of a number, on the right, there may be a torch tensor that
+    broadcasts against them. All are differentiable.
 
     ``len(x)`` is the number of rows. ``x[2]`` is a batch of one image, ``x[1:3]`` of several: their
-    rows in the order they have, images numbered from 0. Iterating gives the images.
+    rows in the given order, images numbered from 0. Iterating yields the images.
 
     Pickling and ``torch.save`` keep features and cells, not kernel maps; ``copy.deepcopy`` copies
     the features, and shares the coordinates. Tensors that are saved together and share coordinates
-    share them afterwards. ``torch.load`` reads them with ``weights_only=True``, its default, once
-    ``layoutconv.sparse`` is imported; what a file says is checked as what a caller says.
+    share them after loading. ``torch.load`` reads them with ``weights_only=True``, its default,
+    once ``layoutconv.sparse`` is imported; the contents of a file are checked like arguments.
 
     Raises ``ArgumentError``.
 
@@ -79,9 +79,9 @@ class SparseTensor(NoTensor):
     coordinates: Coordinates
 
     _container, _applied = "lc.nn.Sequential", "x.replace(function(x.features))"
-    _beside: ClassVar[tuple[str, ...]] = ()  # what a subclass has, whatever the features are
+    _beside: ClassVar[tuple[str, ...]] = ()  # fields of a subclass that do not depend on features
 
-    __array_ufunc__ = None  # numpy.float32(2) * x asks __rmul__, and makes no array of it
+    __array_ufunc__ = None  # numpy.float32(2) * x then calls __rmul__, and makes no array of it
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class SparseTensor(NoTensor):
             raise ArgumentError(
                 "features", f"a tensor on the device of coords, {coords.device}", features.device
             )
-        # each by name, as torch.compile follows it
+        # each by name, so that torch.compile can follow
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "coordinates", coords)
 
@@ -145,7 +145,7 @@ class SparseTensor(NoTensor):
 
     @property
     def device(self) -> torch.device:
-        """Where features and coordinates are."""
+        """The device of features and coordinates."""
         return self.features.device
 
     @property
@@ -167,26 +167,28 @@ class SparseTensor(NoTensor):
         return f"{type(self).__name__}({rows} rows, {channels} channels, {self.dtype}, {about})"
 
     def check(self) -> Self:
-        """This tensor, if no cell is outside the grid or there twice (waits for the device)."""
+        """Return this tensor; raise if a cell is outside the grid or repeated (waits for the
+        device)."""
         self.coordinates.check()
         return self
 
     def replace(self, features: Tensor) -> Self:
-        """The same cells with other features, (rows, any C); the coordinates are shared."""
+        """Return the same cells with other features, (rows, any C); coordinates are shared."""
         return self._with(features, self.coordinates)
 
     def _with(self, features: Tensor, coordinates: Coordinates) -> Self:
         made = object.__new__(type(self))
-        for name in self._beside:  # torch 2.11 does not compile what is done with __dict__
+        for name in self._beside:  # torch 2.11 does not compile operations on __dict__
             object.__setattr__(made, name, getattr(self, name))
         SparseTensor.__init__(made, features, coordinates)
         return made
 
     def to(self, *args: Any, **options: Any) -> Self:
-        """The tensor on a device, or with features of a dtype, or both: as ``torch.Tensor.to``.
+        """Return the tensor on a device, or with a dtype of features, or both: as
+        ``torch.Tensor.to``.
 
-        A dtype alone leaves the coordinates shared. On another device they are new ones, for each
-        call: move a tensor before others are made from it, and they share.
+        A dtype alone leaves the coordinates shared. On another device each call makes new ones: to
+        share them, move a tensor before others are made from it.
         """
         features = self.features.to(*args, **options)
         if features is self.features:
@@ -194,31 +196,31 @@ class SparseTensor(NoTensor):
         return self._with(features, self.coordinates.to(features.device))
 
     def cpu(self) -> Self:
-        """The tensor on the CPU."""
+        """Return the tensor on the CPU."""
         return self.to("cpu")
 
     def cuda(self, device: int | torch.device | None = None) -> Self:
-        """The tensor on a GPU, the current one by default."""
+        """Return the tensor on a GPU, the current one by default."""
         return self.to("cuda" if device is None else device)
 
     def float(self) -> Self:
-        """The tensor with features of float32."""
+        """Return the tensor with float32 features."""
         return self.to(torch.float32)
 
     def half(self) -> Self:
-        """The tensor with features of float16."""
+        """Return the tensor with float16 features."""
         return self.to(torch.float16)
 
     def bfloat16(self) -> Self:
-        """The tensor with features of bfloat16."""
+        """Return the tensor with bfloat16 features."""
         return self.to(torch.bfloat16)
 
     def double(self) -> Self:
-        """The tensor with features of float64."""
+        """Return the tensor with float64 features."""
         return self.to(torch.float64)
 
     def detach(self) -> Self:
-        """The tensor with features that no gradient flows back from."""
+        """Return the tensor with features detached from the autograd graph."""
         return self.replace(self.features.detach())
 
     def _combined(self, function: Any, other: Any) -> SparseTensor:
@@ -255,7 +257,7 @@ class SparseTensor(NoTensor):
             chosen = self._image(images)
         self.coordinates.refuse_overflow()
         cells = self.check().coordinates.cells
-        number = cells.new_full((self.batch_size + 1,), -1)  # the last is that of the image -1
+        number = cells.new_full((self.batch_size + 1,), -1)  # the last is for image -1
         wanted = torch.tensor(list(chosen), dtype=torch.int64, device=cells.device)
         number[wanted] = torch.arange(len(chosen), dtype=cells.dtype, device=cells.device)
         numbers = number[cells[:, 0].long()]
@@ -283,10 +285,11 @@ class SparseTensor(NoTensor):
         return self.coordinates.overflowed
 
     def padded(self, capacity: int) -> SparseTensor:
-        """The tensor with rows up to ``capacity``, so that clouds of any size have one shape.
+        """Return the tensor with rows up to ``capacity``, so that clouds of any size have one
+        shape.
 
-        The rows that are added belong to the image -1 and have features of zero: no row reads them,
-        and they read nothing. The coordinates are new ones.
+        The added rows belong to image -1 and have zero features: no row reads them, and they read
+        nothing. The coordinates are new.
 
         >>> import torch
         >>> coords = torch.tensor([[0, 1], [0, 3]], dtype=torch.int32)
@@ -310,7 +313,7 @@ class SparseTensor(NoTensor):
         return SparseTensor(torch.cat([self.features, nothing]), coordinates)
 
     def unpadded(self) -> SparseTensor:
-        """The rows that have a cell, in the order that they have (waits for the device).
+        """Return the rows that have a cell, in their order (waits for the device).
 
         Raises ``ArgumentError`` if cells are missing, since a capacity was too small for them.
         """
@@ -323,12 +326,11 @@ class SparseTensor(NoTensor):
         return SparseTensor(self.features[rows], coordinates)
 
     def dense(self) -> Tensor:
-        """The stored grid, (N, D, H, W, C), with zeros where there is no row; differentiable.
+        """Return the stored grid, (N, D, H, W, C), zero where there is no row; differentiable.
 
-        Of a cell that is there more than once, where that is allowed, it has the last row.
+        If repeated cells are allowed, it has the last row of each.
 
-        Raises ``ArgumentError`` for a coordinate outside the grid, and for a cell that is there
-        twice.
+        Raises ``ArgumentError`` for a coordinate outside the grid, and for a repeated cell.
         """
         if self.coordinates.padded and row_plan.fixed() is not None:
             return self._dense_of_fixed_rows()
@@ -342,7 +344,7 @@ class SparseTensor(NoTensor):
         return grid.view(*modes, x.features.shape[1])
 
     def _dense_of_fixed_rows(self) -> Tensor:
-        """The stored grid, of which a place past the end takes rows without a cell."""
+        """Return the stored grid; a place past its end takes rows without a cell."""
         modes = self.batch_size, *self.spatial_shape
         count = math.prod(modes)
         keys = self.coordinates.keys().where(self.coordinates.cells[:, 0] >= 0, count)
@@ -350,7 +352,7 @@ class SparseTensor(NoTensor):
 
     @classmethod
     def from_dense(cls, grid: Tensor) -> SparseTensor:
-        """The cells of ``grid`` (N, D, H, W, C) that have a channel other than zero, in
+        """Return the cells of ``grid`` (N, D, H, W, C) that have a non-zero channel, in
         lexicographic order; differentiable.
 
         >>> import torch

@@ -1,4 +1,4 @@
-"""From points to the voxels whose centres are around them, with the weights of interpolation."""
+"""From points to the voxels whose centres surround them, with interpolation weights."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def splat(
 ) -> SparseTensor:
     """Distribute each point of a cloud over the voxels whose centres surround it.
 
-    A point gives its columns to two voxels per mode, 8 in space, with the weights of linear
-    interpolation: the transpose of :func:`devoxelize` in mode ``linear``, but for weights that are
-    not divided by their sum there, where all voxels are there.
+    A point adds its columns to two voxels per mode, 8 in space, with the weights of linear
+    interpolation. If all voxels exist, this is the transpose of :func:`devoxelize` in mode
+    ``linear``; weights here are not divided by their sum.
 
     Args:
-        points, voxel_size, range, rank: as of :func:`voxelize`. What a point gives to cells outside
-            of ``range`` is lost, and points outside give nothing.
-        reduce: ``sum``, or ``mean``: divided by the sum of the weights that a voxel got.
-        onto: a tensor to whose cells points are given, in place of all cells around them; what
-            others would get is lost. Its ``voxel_size`` and ``origin`` are given too, if it is no
+        points, voxel_size, range, rank: as for :func:`voxelize`. Shares for cells outside
+            ``range`` are lost, and points outside it are ignored.
+        reduce: ``sum``, or ``mean``: divided by the sum of a voxel's weights.
+        onto: a tensor whose cells receive the points, in place of all cells around them; shares
+            for other cells are lost. Pass its ``voxel_size`` and ``origin`` too, unless it is
             :class:`Voxels`; its ``rank`` is known.
-        origin: as of :func:`devoxelize`, of ``onto``.
+        origin: as for :func:`devoxelize`, for ``onto``.
 
-    Returns :class:`Voxels` as :func:`voxelize` does, of all cells of a positive weight; or ``onto``
-    with these features. Sums are in float64 and in one order, the same bits every time.
-    Differentiable in the columns of the points, ``x, y, z`` in weights included.
+    Returns :class:`Voxels` as :func:`voxelize` does, of all cells with a positive weight; or
+    ``onto`` with these features. Sums are in float64 and in one order, the same bits every time.
+    Differentiable in the columns of the points, including ``x, y, z`` in weights.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` as those two.
+    Raises :class:`~layoutconv.errors.ArgumentError` like those two.
 
     >>> import torch
     >>> cloud = torch.tensor([[0.75, 8.0], [2.5, 1.0]])
@@ -101,7 +101,7 @@ def _generated(
     for offset in product((-1, 0), repeat=rank):
         cells = corners + corners.new_tensor(offset)
         there = inside & ((cells >= 0) & (cells < limits)).all(1)
-        for axis, step in enumerate(offset):  # a weight of zero makes no cell
+        for axis, step in enumerate(offset):  # a weight of zero adds no cell
             there &= (upper[:, axis] if step == 0 else 1 - upper[:, axis]) > 0
         rows = there.nonzero()[:, 0]
         keys.append(pack(torch.cat([batch[rows, None], cells[rows]], 1), strides))

@@ -1,4 +1,4 @@
-"""A street that the project makes itself: one sweep of a spinning lidar at a crossroads."""
+"""A synthetic street: one sweep of a spinning lidar at a crossroads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_SENSOR_HEIGHT = 2.85  # on the roof of a van: it looks over parked cars
-_REACH = 48.0  # metres: what comes back from further away is too faint
+_SENSOR_HEIGHT = 2.85  # on the roof of a van, so that it sees over parked cars
+_REACH = 48.0  # metres: echoes from farther away are too faint
 _KERB = 0.12
 _MAIN, _SIDE = 4.2, 3.4  # half-widths of the two carriageways
 _CROSSING = 11.0  # x of the side street's middle
@@ -21,16 +21,16 @@ _PAVEMENT = 2.6
 
 
 def street(seed: int = 0, beams: int = 80, azimuths: int = 720) -> NDArray[np.float32]:
-    """Points of a synthetic street as a lidar on a van would see them, float32 (points, 4).
+    """Return points of a synthetic street as a lidar on a van would see them, float32 (points, 4).
 
     Args:
-        seed: decides houses, cars, trees, people and noise; the same seed gives the same points.
+        seed: determines houses, cars, trees, people and noise; the same seed gives the same points.
         beams: rays above each other, from 9 degrees up to 40 degrees down.
-        azimuths: directions of one turn.
+        azimuths: directions per turn.
 
     Returns:
         Columns x (along the street), y, z (up) in metres from the lidar, 2.85 m above the road, and
-        intensity in [0, 1]. Nine rays of ten come back.
+        intensity in [0, 1]. Nine of ten rays return.
 
     >>> points = street(seed=3, beams=16, azimuths=256)
     >>> points.shape[1], bool((street(seed=3, beams=16, azimuths=256) == points).all())
@@ -42,10 +42,10 @@ def street(seed: int = 0, beams: int = 80, azimuths: int = 720) -> NDArray[np.fl
 def street_and_cars(
     seed: int = 0, beams: int = 80, azimuths: int = 720
 ) -> tuple[NDArray[np.float32], Floats]:
-    """:func:`street`, and where its cars stand: (cars, 5), whether a ray met them or not.
+    """Return :func:`street`, and the boxes of its cars: (cars, 5), whether or not a ray hit them.
 
-    Their columns are x and y of the middle, length, width in metres, and yaw, the angle from x to
-    the front in radians.
+    The columns are x and y of the middle, length, width in metres, and yaw, the angle from x to the
+    front in radians.
 
     >>> points, cars = street_and_cars(seed=3, beams=16, azimuths=256)
     >>> cars.shape[1], bool((cars[:, 2] > 2 * cars[:, 3]).all())
@@ -67,11 +67,11 @@ def street_and_cars(
 
 
 class _Sweep:
-    """Rays that leave the lidar, and for each the nearest thing that it has met so far."""
+    """Rays from the lidar, and for each the nearest surface hit so far."""
 
     def __init__(self, rng: np.random.Generator, beams: int, azimuths: int) -> None:
         self.rng = rng
-        # Four of five beams meet level ground, at radii that grow by a constant factor.
+        # Four of five beams hit level ground, at radii that grow by a constant factor.
         rings = np.geomspace(3.4, 1.1 * _REACH, beams - beams // 5)
         up = np.radians(np.linspace(-1.5, 9.0, beams // 5))
         elevation = np.concatenate([-np.arctan(_SENSOR_HEIGHT / rings), up])
@@ -93,13 +93,13 @@ class _Sweep:
         self.intensity[rays[nearer]] = intensity[nearer]
 
     def towards(self, x: float, y: float, radius: float) -> NDArray[np.intp]:
-        """The rays that pass over or through a circle on the ground."""
+        """Return the rays that pass over or through a circle on the ground."""
         ahead = self.heading @ (x, y)
         aside = np.abs(self.heading @ (-y, x))
         return np.flatnonzero((aside < radius) & (ahead > -radius))
 
     def ground(self) -> None:
-        """The carriageways, and the pavements and gardens a kerb higher."""
+        """Add the carriageways, and the pavements and gardens a kerb higher."""
         with np.errstate(divide="ignore"):
             down = 1 / np.maximum(-self.direction[:, 2], 1e-9)
         every = np.arange(len(down))
@@ -109,7 +109,7 @@ class _Sweep:
             road = (np.abs(y) < _MAIN) | (np.abs(x - _CROSSING) < _SIDE)
             albedo = _road_albedo(x, y) if on_road else _verge_albedo(x, y)
             hit = (road == on_road) & (distance < _REACH)
-            # A surface seen at a grazing angle sends less back.
+            # A surface at a grazing angle reflects less.
             intensity = albedo * np.minimum(1, 0.35 - 2.2 * self.direction[:, 2])
             rough = np.where(albedo == _GRASS, 0.03, 0.008) * self.rng.standard_normal(len(x))
             self.meet(every, np.where(hit, distance + rough * down.clip(max=8), np.inf), intensity)
@@ -124,7 +124,7 @@ class _Sweep:
         albedo: float,
         yaw: float = 0.0,
     ) -> None:
-        """An upright box: the slabs between its three pairs of faces, cut with each other."""
+        """Add an upright box: the intersection of three slabs."""
         rays = self.towards(x, y, float(np.hypot(*half)))
         c, s = np.cos(yaw), np.sin(yaw)
         turn = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
@@ -142,7 +142,7 @@ class _Sweep:
     def cylinder(
         self, x: float, y: float, radius: float, low: float, high: float, albedo: float
     ) -> None:
-        """An upright cylinder: a pole, a trunk, a person."""
+        """Add an upright cylinder: a pole, a trunk, a person."""
         rays = self.towards(x, y, radius)
         level = np.hypot(*self.direction[rays, :2].T)
         ahead = self.heading[rays] @ (x, y)
@@ -154,7 +154,7 @@ class _Sweep:
         self.meet(rays, np.where(hit, distance, np.inf), albedo * (0.3 + 0.7 * depth / radius))
 
     def crown(self, x: float, y: float, z: float, radius: float) -> None:
-        """Foliage in a sphere: a ray flies free for a random while, and may come out behind."""
+        """Add foliage in a sphere: a ray flies a random distance in it, and may leave it again."""
         rays = self.towards(x, y, radius)
         centre = np.array([x, y, z - _SENSOR_HEIGHT])
         middle = self.direction[rays] @ centre
@@ -165,7 +165,7 @@ class _Sweep:
         self.meet(rays, distance, self.rng.uniform(0.1, 0.4, len(rays)))
 
     def points(self) -> NDArray[np.float32]:
-        """Return what came back: less of what is far or dark, a few centimetres off."""
+        """Return the echoes: fewer from far surfaces, with centimetres of noise."""
         lost = self.rng.random(len(self.distance)) > 0.985 - 0.25 * (self.distance / _REACH) ** 2
         kept = (self.distance < _REACH) & ~lost
         distance = self.distance[kept] + self.rng.normal(0, 0.012, np.count_nonzero(kept))
@@ -178,7 +178,7 @@ _ASPHALT, _PAINT, _STONE, _GRASS = 0.16, 0.95, 0.42, 0.28
 
 
 def _road_albedo(x: Floats, y: Floats) -> Floats:
-    """Asphalt, and the paint on it: middle and edge lines, a zebra on each arm of the crossing."""
+    """Return asphalt and its paint: middle and edge lines, a zebra on each arm of the crossing."""
     offset = np.abs(x - _CROSSING)
     outside = offset > _SIDE + 4.5
     middle = (np.abs(y) < 0.12) & (x % 6.0 < 3.0) & outside
@@ -189,13 +189,13 @@ def _road_albedo(x: Floats, y: Floats) -> Floats:
 
 
 def _verge_albedo(x: Floats, y: Floats) -> Floats:
-    """Slabs of stone beside the carriageways, grass behind them."""
+    """Return stone slabs beside the carriageways, and grass behind them."""
     paved = (np.abs(y) < _MAIN + _PAVEMENT) | (np.abs(x - _CROSSING) < _SIDE + _PAVEMENT)
     return np.where(paved, _STONE, _GRASS)
 
 
 def _plots(rng: np.random.Generator, first: float, last: float) -> list[tuple[float, float]]:
-    """Cut a row of houses into (middle, half-width), with a gap for a side path between two."""
+    """Divide a row of houses into (middle, half-width), with gaps for side paths."""
     plots, start = [], first
     while start < last - 5:
         half = min(rng.uniform(3.5, 7.5), (last - start) / 2)
@@ -205,7 +205,7 @@ def _plots(rng: np.random.Generator, first: float, last: float) -> list[tuple[fl
 
 
 def _houses(sweep: _Sweep, rng: np.random.Generator, sign: float) -> None:
-    """One side of the main street, and the two rows of the side street behind it."""
+    """Add one side of the main street, and the two rows of the side street behind it."""
     clear = _SIDE + _PAVEMENT + 1.2
     for first, last in ((-70.0, _CROSSING - clear), (_CROSSING + clear, 70.0)):
         for x, half in _plots(rng, first, last):
@@ -223,7 +223,7 @@ def _houses(sweep: _Sweep, rng: np.random.Generator, sign: float) -> None:
 
 
 def _car(sweep: _Sweep, rng: np.random.Generator, x: float, y: float, yaw: float) -> None:
-    """A body, a cabin set back on it, and four wheels."""
+    """Add a body, a cabin set back on it, and four wheels."""
     paint, long = rng.uniform(0.2, 0.8), rng.uniform(1.95, 2.35)
     c, s = np.cos(yaw), np.sin(yaw)
     sweep.cars.append((x, y, 2 * long, 2 * 0.88, yaw))

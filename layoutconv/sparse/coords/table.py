@@ -1,4 +1,4 @@
-"""Which row has a cell: sorted keys on a CPU, a hash table on a GPU."""
+"""Rows by cells: sorted keys on a CPU, a hash table on a GPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 Offsets = Sequence[Sequence[int]]
 
-# A search costs as much as 15 steps from a key to the next (90k rows, one core).
+# A search costs as much as 15 steps from one key to the next (90k rows, one core).
 _WALK = 8
 
 
 class Table(Protocol):
-    """Rows by the cells they have.
+    """Rows by their cells.
 
-    A row whose batch is negative has no cell. Of rows that share a cell, the first has it.
+    A row with a negative batch has no cell. If rows share a cell, the first has it.
     """
 
     @property
@@ -33,19 +33,19 @@ class Table(Protocol):
         outside the grid, or 0."""
 
     def verdict(self) -> tuple[int, int, bool]:
-        """Both, and whether a row's batch is negative, of some rows; waits for the device."""
+        """Return both, and whether a row has a negative batch; waits for the device."""
 
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
-        """int32 (len(centres), taps), strides (1, len(centres)): the row of the cell at
-        ``centre * stride + offset``, -1 where no row has it. A centre of a negative batch has no
+        """Return int32 (len(centres), taps), strides (1, len(centres)): the row of the cell at
+        ``centre * stride + offset``, -1 for none. A centre with a negative batch has no
         neighbours."""
 
     def search_own(self, offsets: Offsets) -> Tensor:
-        """``search`` around the table's own cells; ``offsets`` are their own mirror image."""
+        """Search around the table's own cells; ``offsets`` are their own mirror image."""
 
 
 def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
-    """The table of cells, int32 (rows, 1 + rank), where they are."""
+    """Return the table of cells, int32 (rows, 1 + rank), on their device."""
     if dry_hooks.covers(cells):
         return DryTable(cells, spatial_shape, batch_size)
     if cells.is_cuda:
@@ -55,17 +55,17 @@ def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Ta
 
 @cache
 def _on_gpu() -> Callable[[Tensor, Sequence[int], int], Table]:
-    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    """Import kernels only for a GPU, and only once: an import statement takes 1 us per call."""
     from ...kernels.maps.build_map import HashTable
 
     return HashTable
 
 
 class SortedTable:
-    """Keys of cells in order, searched by halving, with torch on any device.
+    """Sorted keys of cells, with binary search, in torch on any device.
 
-    Neighbours along the last axis are neighbours among the sorted keys as well: a filter's taps
-    that follow each other there are searched once, and walked.
+    Neighbours along the last axis are also neighbours among the sorted keys: of a filter's taps
+    that follow each other there, one is searched, and the others are reached by walking.
 
     >>> import torch
     >>> cells = torch.tensor([[0, 5], [0, 3], [0, 4]], dtype=torch.int32)
@@ -87,7 +87,7 @@ class SortedTable:
         again = torch.zeros_like(keys, dtype=torch.bool)
         again[1:] = keys[1:] == keys[:-1]
         self.status = torch.stack([_first(rows[again]), _first(outside)])
-        self.rows = rows[~again]  # of the cells that there are, in the order of their keys
+        self.rows = rows[~again]  # of existing cells, in the order of their keys
 
     def verdict(self) -> tuple[int, int, bool]:
         return *self.status.tolist(), bool((self.cells[:, 0] < 0).any())
@@ -97,7 +97,7 @@ class SortedTable:
         asking = ((centres[:, 0] >= 0) & (centres[:, 0] < self.batch_size)).nonzero()[:, 0]
         steps = centres.new_tensor((1, *stride), dtype=torch.int64)
         at = centres.index_select(0, asking).long() * steps
-        # Asking in sorted order walks through the keys front to back, which caches like.
+        # Search in sorted order, which walks through the keys front to back, as caches like it.
         order = _in_order(pack(at, key_strides(self.shape, self.batch_size)))[1]
         asking, at = asking.index_select(0, order), at.index_select(0, order)
         own = torch.cat([self.rows.int(), index.new_full((1,), -1)])  # a place may be past the end
@@ -121,8 +121,8 @@ class SortedTable:
         return index
 
     def _neighbours(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """For each tap, in any order: where among ``rows`` the neighbours of ``at``, integers
-        (cells, 1 + rank), would be, if they are there; and whether they are."""
+        """Yield for each tap, in any order: the places among ``rows`` that the neighbours of
+        ``at``, integers (cells, 1 + rank), would have, and whether they exist."""
         if not len(at) or not len(self.rows) or not offsets:
             return
         halo = self._halo(at, offsets)
@@ -134,7 +134,7 @@ class SortedTable:
     def _walked(
         self, at: Tensor, offsets: Offsets, strides: Sequence[int]
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """In a grid with a halo, where a tap adds a constant to a key."""
+        """Search in a grid with a halo, where a tap adds a constant to a key."""
         keys, centres = self._keys(strides), pack(at, strides)
         steps = [sum(c * d for c, d in zip(o, strides[1:], strict=True)) for o in offsets]
         for run in _runs(steps):
@@ -144,15 +144,14 @@ class SortedTable:
             there = keys.index_select(0, place) == wanted
             for tap in run:
                 for _ in range(steps[tap] - step):
-                    place += there  # past the key that was wanted, if it is there
+                    place += there  # past the wanted key, if it exists
                     wanted += 1
                     there = keys.index_select(0, place) == wanted
                 step = steps[tap]
                 yield tap, place, there
 
     def _one_by_one(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Where a halo would not fit into 64 bits: every neighbour's place in the grid is
-        checked."""
+        """Search where a halo would not fit into 64 bits: check the position of every neighbour."""
         strides = key_strides(self.shape, self.batch_size)
         keys = self._keys(strides)
         limits = at.new_tensor((self.batch_size, *self.shape))
@@ -164,21 +163,21 @@ class SortedTable:
             yield tap, place, inside & (keys.index_select(0, place) == wanted)
 
     def _halo(self, at: Tensor, offsets: Offsets) -> list[int]:
-        """Cells beyond the grid that are asked for, on the side where there are more of them."""
+        """Return how far neighbours lie beyond the grid, on the side where it is farther."""
         first, last = (bound.tolist()[1:] for bound in (at.amin(0), at.amax(0)))
         steps = list(zip(*offsets, strict=True))
         modes = zip(self.shape, first, last, steps, strict=True)
         return [max(0, -(a + min(s)), b + max(s) - (e - 1)) for e, a, b, s in modes]
 
     def _keys(self, strides: Sequence[int]) -> Tensor:
-        """Keys of the cells that there are, which a halo does not change; and one that no
+        """Return the keys of existing cells, whose order a halo does not change, and one that no
         cell has."""
         keys = pack(self.cells.index_select(0, self.rows), strides)
         return torch.cat([keys, keys.new_full((1,), MAX_KEY)])
 
 
 def _in_order(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Sorted keys and their order, stable; most that comes from another map is sorted already."""
+    """Return sorted keys and their stable order; cells of another map are mostly sorted already."""
     if (keys[1:] >= keys[:-1]).all():
         return keys, torch.arange(len(keys), device=keys.device)
     found = torch.sort(keys, stable=True)
@@ -186,7 +185,7 @@ def _in_order(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _runs(steps: Sequence[int]) -> list[list[int]]:
-    """Taps by what they add to a key, in runs that are walked from the first to the last."""
+    """Return taps, sorted by their steps of a key, in runs that are walked front to back."""
     taps = sorted(range(len(steps)), key=steps.__getitem__)
     runs = [taps[:1]]
     for before, tap in pairwise(taps):
@@ -197,9 +196,9 @@ def _runs(steps: Sequence[int]) -> list[list[int]]:
 
 
 class DryTable(SortedTable):
-    """Sorted keys, on any device, which have the table of a GPU asked for its kernels, too.
+    """Sorted keys, on any device, which also request a GPU table's kernels in a dry run.
 
-    It may outlive the dry run, with the cells: then it is sorted keys.
+    It may outlive the dry run, with the cells: then it is just sorted keys.
     """
 
     def __init__(self, cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
@@ -221,7 +220,7 @@ class DryTable(SortedTable):
     def search_to_sort(
         self, centres: Tensor, stride: Sequence[int], offsets: Offsets, taps: object
     ) -> Tensor:
-        """Return what ``search`` does, where a GPU searches and sorts at once."""
+        """Do as ``search`` does, where a GPU would search and sort at once."""
         dry_hooks.note(self._beside.search_sorted, centres, taps)
         return super().search(centres, stride, offsets)
 
@@ -232,5 +231,5 @@ def _nothing(centres: Tensor, offsets: Offsets) -> Tensor:
 
 
 def _first(rows: Tensor) -> Tensor:
-    """1 + the least of some rows, 0 if there are none."""
+    """Return 1 + the least of some rows, 0 if there are none."""
     return (rows.min() + 1 if rows.numel() else rows.new_zeros(())).int()

@@ -26,14 +26,13 @@ class Voxels(SparseTensor):
 
     Attributes:
         point_to_voxel: int64 (points,), the row of each point, -1 for a point outside the range.
-        lattice: where the cells lie; from it come
+        lattice: the position of the cells, from which come
         voxel_size: edges ``(x, y, z)`` of a cell, in the unit of the points, and
         origin: the corner ``(x, y, z)`` of cell ``(z, y, x) = (0, 0, 0)``.
         dropped: number of points outside the range.
 
-    ``replace(features)`` keeps all of them, so what a network computed for the cells goes back to
-    the points by :func:`devoxelize`. Tensors on other cells, as slices are, are
-    :class:`SparseTensor`.
+    ``replace(features)`` keeps all of them, so :func:`devoxelize` takes the results of a network
+    back to the points. Tensors on other cells, such as slices, are :class:`SparseTensor`.
     """
 
     point_to_voxel: Tensor
@@ -66,11 +65,11 @@ class Voxels(SparseTensor):
         return self.lattice.origin
 
     def centres(self) -> Tensor:
-        """The centres of the cells, float64 (rows, 3) as x, y, z in the unit of the points."""
+        """Return the centres of the cells, float64 (rows, 3), x, y, z in the unit of the points."""
         return self.lattice.centres(self.coordinates.cells[:, 1:].flip(1))
 
     def to(self, *args: Any, **options: Any) -> Self:
-        """As of :class:`SparseTensor`; ``point_to_voxel`` goes to the device too."""
+        """As :meth:`SparseTensor.to`; ``point_to_voxel`` moves to the device, too."""
         made = super().to(*args, **options)
         if made is not self:
             object.__setattr__(made, "point_to_voxel", self.point_to_voxel.to(made.device))
@@ -85,35 +84,34 @@ def voxelize(
     *,
     rank: int = 3,
 ) -> Voxels:
-    """The occupied cells of a regular grid, each with the reduction of its points.
+    """Reduce the points of each occupied cell of a regular grid.
 
     Args:
         points: floating (points, F), columns ``x, y, z`` and F - 3 others; or a list of such
-            clouds, a batch. A NumPy array will do. All columns become features: the features of a
-            row are the reduced columns of its points, the x, y, z of the points themselves
-            included, in their unit and frame.
+            clouds, a batch; tensors or NumPy arrays. All columns become features: a row's features
+            are the reduced columns of its points, including their x, y, z, in their unit and
+            frame.
         voxel_size: the edge of a cell, or the edges ``(x, y, z)``, in the unit of the points.
         range: ``(x0, y0, z0, x1, y1, z1)``: cells are counted from its lower corner, and points
-            outside the half-open box are dropped. Without it the cells are those of the grid
-            through the zero of the frame, and the grid is as large as the cloud.
+            outside the half-open box are dropped. Without it the grid is aligned to the zero of
+            the frame, and as large as the cloud.
         reduce: ``mean``, ``sum``, ``max``, ``min``, or ``first`` (the point that comes first in
             ``points``).
-        rank: how many columns are places, 1 to 4: of 2 the cells are pillars ``(y, x)``, of 4 the
-            columns are ``x, y, z, t`` and the cells ``(t, z, y, x)``. ``voxel_size`` and ``range``
-            have as many edges and twice as many bounds.
+        rank: how many columns are coordinates, 1 to 4: with 2 the cells are pillars ``(y, x)``,
+            with 4 the columns are ``x, y, z, t`` and the cells ``(t, z, y, x)``. ``voxel_size`` and
+            ``range`` have as many edges and twice as many bounds.
 
     Returns:
         :class:`Voxels`: features (rows, F) in the dtype of the points; coords int32 (rows, 4) as
-        ``(batch, z, y, x)``, rows in lexicographic order of them. No points, or none in the range:
-        no rows.
+        ``(batch, z, y, x)``, rows in lexicographic order. No rows if no points are in the range.
 
-    A point lies in cell ``floor((p - corner) / voxel_size)``, computed in float64, and sums are
-    taken in float64 in the order of the points, so the rows do not depend on the device and a
-    second run gives the same bits. It is differentiable in the columns of the points, which cell
-    they lie in taken for given.
+    A point lies in cell ``floor((p - corner) / voxel_size)``, computed in float64, and sums are in
+    float64 in the order of the points, so rows do not depend on the device and a second run gives
+    the same bits. Differentiable in the columns of the points, with the cells held constant.
 
-    Raises ``ArgumentError``: wrong rank or dtype, a voxel size that is not finite and positive,
-    points that are not finite, an empty range, a grid past 2**31 cells on an axis or 2**63 in all.
+    Raises ``ArgumentError`` for a wrong rank or dtype, a voxel size that is not finite and
+    positive, points that are not finite, an empty range, and a grid of 2**31 cells or more on an
+    axis or 2**63 in all.
 
     >>> import torch
     >>> cloud = torch.tensor([[0.1, 0.1, 0.0, 8.0], [0.3, 0.1, 0.0, 4.0], [0.9, 0.1, 0.6, 5.0]])
@@ -130,7 +128,7 @@ def voxelize(
     kept = inside.nonzero()[:, 0]
     coords = torch.cat([batch[:, None], cells.flip(1)], dim=1)
     runs = runs_of(pack(coords[kept], key_strides(lattice.shape, count)))
-    runs = runs._replace(order=kept[runs.order])  # rows of all points, no longer of those kept
+    runs = runs._replace(order=kept[runs.order])  # rows of all points, not of the kept ones
 
     point_to_voxel = torch.full_like(batch, -1)
     point_to_voxel[runs.order] = runs.place
@@ -147,7 +145,7 @@ def voxelize(
 def joined(
     points: Tensor | ndarray | Sequence[Tensor | ndarray], rank: int = 3
 ) -> tuple[Tensor, Tensor, int]:
-    """The points of a cloud or several (points, F), their cloud int64 (points,), and how many."""
+    """Join clouds: return points (points, F), their clouds int64 (points,), and how many clouds."""
     clouds = list(points) if isinstance(points, (list, tuple)) else [points]
     for cloud in clouds:
         array = hasattr(cloud, "__array__") and not isinstance(cloud, NoTensor)
@@ -168,7 +166,7 @@ def joined(
 def _tensor(cloud: Any) -> Tensor:
     try:
         return torch.as_tensor(cloud)
-    except (TypeError, ValueError):  # an array of texts, or of a type that torch has not
+    except (TypeError, ValueError):  # an array of strings, or of a type that torch lacks
         kind = getattr(cloud, "dtype", type(cloud).__name__)
         raise ArgumentTypeError("points", "an array of a floating-point type", kind) from None
 
@@ -193,7 +191,7 @@ def _cloud(points: Tensor, rank: int) -> Tensor:
 
 
 def _batch_column(clouds: Sequence[Tensor]) -> Tensor:
-    """int64 (points,): the number of the cloud that a point of their concatenation came from."""
+    """Return the cloud number of each point of a concatenation: int64 (points,)."""
     device = clouds[0].device
     lengths = torch.tensor([len(cloud) for cloud in clouds], device=device)
     return torch.repeat_interleave(torch.arange(len(clouds), device=device), lengths)

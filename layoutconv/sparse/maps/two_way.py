@@ -170,7 +170,7 @@ class KernelMap:
             ways.use.note(way, self.own._sorted is not None)
         # Values kept for extended rows are for these alone.
         self.views = self.own.views if ways.extended is None else {}
-        if not is_dynamo_compiling():  # whose graphs make none for the next call, before torch 2.8
+        if not is_dynamo_compiling():  # its graphs make none for the next call, before torch 2.8
             ways.handles[way] = weakref.ref(self)
 
     def __repr__(self) -> str:
@@ -266,7 +266,7 @@ def _of_extended(inputs: Coordinates, outputs: Coordinates, *others: Any) -> Ker
 
 
 class TwoWay:
-    """The index of a kernel map and of its inverse, without the cells: what Coordinates keep."""
+    """The index of a kernel map and of its inverse, without the cells; Coordinates keep it."""
 
     traced = False  # whether a tracer made it, which has symbols for numbers of rows
     extended: KernelMap | None = None
@@ -342,7 +342,7 @@ class _OneWay:
 
     @property
     def read(self) -> tuple[bool, bool]:
-        """The parts that somebody read: the sorted index, the index."""
+        """Return whether the sorted index, and the index, were read."""
         return self._sorted is not None, self._index is not None
 
     @property

@@ -1,4 +1,4 @@
-"""A cloud that no GPU holds at once, cut into ranges of a Morton curve, a kernel map for each."""
+"""A cloud too large for a GPU, cut into ranges of a Morton curve, with a kernel map for each."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .staging import Arriving, staging
 
 
 class Chunk(NamedTuple):
-    """Some rows of a cloud, and the rows around them that a filter reads.
+    """Some rows of a cloud, and the halo: the rows around them that a filter reads.
 
     The map's outputs are the cells of ``rows``; its inputs are these, then those of ``halo``.
     """
 
-    rows: range  # of places: see Chunks
+    rows: range  # of places, see Chunks
     halo: Tensor  # int64, on the host: other places
     kernel_map: KernelMap
 
@@ -37,8 +37,8 @@ class Chunk(NamedTuple):
 class Chunks:
     """A cloud of any number of voxels, in chunks: ranges of a Morton curve.
 
-    Rows have *places*: chunk after chunk along the curve, and in a chunk as they were given. So
-    memory is gone through nearly front to back, and a cloud of one chunk stays as it is.
+    Rows have *places*: chunk after chunk along the curve, and in a chunk in the given order. So
+    memory is read nearly front to back, and a cloud of one chunk stays as it is.
 
     Args:
         coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, in any order, no
@@ -46,20 +46,20 @@ class Chunks:
             front to back, and not kept.
         spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them.
         batch_size: number N of grids.
-        max_rows: how many rows a chunk has at most, beside its halo. Of a layer of 32 channels in
-            fp16, 27 taps, a row takes about 0.7 kB on the device.
+        max_rows: the most rows of a chunk, besides its halo. For a layer of 32 channels in fp16
+            with 27 taps, a row takes about 0.7 kB on the device.
         device: where keys are sorted and kernel maps made.
 
     Attributes:
-        order: int32 (rows,), int64 from 2^31 rows on, on the host: which row of ``coords`` has each
-            place. None if each place is its row: of one chunk, or where cells were in the order of
-            the curve, which :func:`morton_order` gives. Then nothing is gathered or scattered.
+        order: int32 (rows,), int64 from 2^31 rows on, on the host: the row of ``coords`` at each
+            place. None if each place is its row: with one chunk, or if the cells were in the order
+            of the curve, which :func:`morton_order` gives. Then nothing is gathered or scattered.
 
-    Cells of one chunk stay on the device, and are not sorted. Those of more take 16 bytes a row on
-    the host, and twice that while they are sorted: on the device, twelve chunks' worth at once;
-    several such runs are merged on the host, where 10^8 rows take some seconds.
+    Cells of one chunk stay on the device, and are not sorted. Those of several take 16 bytes a row
+    on the host, and twice that while they are sorted: on the device, twelve chunks at once; several
+    such runs are merged on the host, where 10^8 rows take some seconds.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a cell outside the grid, and for one that
+    Raises :class:`~layoutconv.errors.ArgumentError` for a cell outside the grid, and for a cell
     two rows have.
 
     >>> import torch
@@ -89,10 +89,10 @@ class Chunks:
         check_coords_type(cells, self.curve.shape)
         self.max_rows, self.device = max_rows, torch.device(device)
         self._rows = len(cells)
-        # Even chunks: what was made of one goes out while as many rows come in.
+        # Even chunks: results of one go out while as many rows come in.
         count = max(1, -(-self._rows // max_rows))
         self._length = max(1, -(-self._rows // count))
-        # Of one chunk its cells, on the device.
+        # If there is one chunk, its cells, on the device.
         self._cells: Tensor | SortedCells
         if len(cells) <= max_rows:
             self._cells, self.order = self._checked(cells), None
@@ -121,22 +121,22 @@ class Chunks:
         dilation: Ints = 1,
         offsets: Sequence[Sequence[int]] | None = None,
     ) -> Iterator[Chunk]:
-        """The chunks with their maps of a submanifold convolution, one after the other.
+        """Yield the chunks with their maps of a submanifold convolution, one after the other.
 
-        Arguments as of :func:`submanifold_map`. What a chunk's cells read of others is derived from
-        the taps, and looked up among all keys: by taps that leave the chunk's range alone.
+        Arguments are as for :func:`submanifold_map`. The halo of a chunk is derived from the taps,
+        and looked up among all keys: only for taps that leave the chunk's range.
         """
-        # Keys are under way before features are, which are more.
+        # Copy keys before features, which are larger.
         coming = deque([self._start(0)])
         return self._maps((kernel_size, dilation, offsets), coming)
 
     def ranges(self) -> Iterator[range]:
-        """The places of each chunk."""
+        """Yield the places of each chunk."""
         for first in range(0, len(self), self._length):
             yield range(first, min(first + self._length, len(self)))
 
     def rows_of(self, places: Tensor | range) -> Tensor | slice:
-        """Which rows of the cloud, as it was given, have some places."""
+        """Return the rows of the given cloud at some places."""
         if isinstance(places, range):
             part = slice(places.start, places.stop)
             return part if self.order is None else self.order[part]
@@ -145,11 +145,11 @@ class Chunks:
     def _maps(self, filter: tuple[Any, ...], coming: deque[list[Arriving]]) -> Iterator[Chunk]:
         for rows in self.ranges():
             coming.append(self._start(rows.stop))
-            # Nothing of a chunk is held here while the next one is made.
+            # Hold nothing of a chunk while the next one is made.
             yield self._chunk(rows, coming.popleft(), filter)
 
     def _start(self, first: int) -> list[Arriving]:
-        """Begin to bring the keys of a chunk, and where in it they belong, if this is not known."""
+        """Begin to copy the keys of a chunk, and their places in it, if these are not known."""
         part = slice(first, min(first + self._length, len(self)))
         if not isinstance(self._cells, SortedCells) or part.start == part.stop:
             return []
@@ -182,7 +182,7 @@ class Chunks:
         return Chunk(rows, halo, KernelMap.of_search(inputs, outputs, taps))
 
     def _checked(self, cells: Tensor) -> Tensor:
-        """All cells, on the device; what is wrong with them is an error."""
+        """Check all cells, and return them on the device."""
         with to_be_kept():
             there = staging(self.device).bring(cells, slice(0, len(cells))).here()
             try:

@@ -1,4 +1,4 @@
-"""Arrays in the host's memory: those that a user gives, and new ones."""
+"""Arrays in host memory: a user's, and new ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ...errors import ArgumentError, ArgumentTypeError
 
-_LINE = 64  # bytes of a cache line: a row of 32 halves then is one
+_LINE = 64  # bytes of a cache line, which holds a row of 32 halves
 
 
 def on_host(name: str, array: Any) -> Tensor:
-    """A tensor on the CPU, over the memory of what is given: that, a NumPy array or a memmap."""
+    """Return a CPU tensor over the memory of a tensor, a NumPy array or a memmap."""
 
     if isinstance(array, np.ndarray):
         with warnings.catch_warnings():
@@ -30,10 +30,9 @@ def on_host(name: str, array: Any) -> Tensor:
 
 
 def new_on_host(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """New memory, in huge pages if Linux has them for whoever asks, as NumPy does and torch not.
+    """Allocate memory, in huge pages if Linux grants them on request, as NumPy does and torch not.
 
-    Whoever first writes to a page waits for it: 256 MB take 40 ms so, and 140 in pages of 4 kB.
-
+    The first write to a page waits for it: 256 MB take 40 ms this way, and 140 in pages of 4 kB.
     >>> import torch
     >>> new_on_host((2, 3), torch.float16).zero_()
     tensor([[0., 0., 0.],

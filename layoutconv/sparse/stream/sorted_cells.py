@@ -1,4 +1,4 @@
-"""Cells on the host, of any number, sorted on a device along a curve, and cut into chunks."""
+"""Cells on the host, of any number, sorted along a curve on a device, and cut into chunks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ..coords.morton import Curve
 from .host import new_on_host
 from .staging import Staging, finish
 
-_SORTED_AT_ONCE = 12  # rows of keys that are sorted in the memory of a row of a chunk, about
+_SORTED_AT_ONCE = 12  # chunks whose keys are sorted in about the memory of one chunk's rows
 
 
 class SortedCells(NamedTuple):
-    """Where the rows of a cloud are: a chunk is a range of the curve, as long as the others but for
-    the last, with its rows in the order in which they were given.
+    """The places of a cloud's rows. A chunk is a range of the curve, all of one length but the
+    last, with its rows in the given order.
 
-    All are on the host. ``keys``, int64 (rows,), are those of the cells along the curve. ``order``
-    is which row has each place: chunk after chunk, rising in each of them. ``place``, int32
-    (rows,), is where in its chunk the cell of each key is. Without the two, each place is its row.
+    All tensors are on the host. ``keys``, int64 (rows,), are those of the cells along the curve.
+    ``order`` is the row at each place: chunk after chunk, ascending within each. ``place``, int32
+    (rows,), is the position in its chunk of each key's cell. Without these two, each place is its
+    row.
     """
 
     keys: Tensor
@@ -36,12 +37,12 @@ class SortedCells(NamedTuple):
 def sorted_cells(
     cells: Tensor, curve: Curve, length: int, move: Staging, at_once: int = _SORTED_AT_ONCE
 ) -> SortedCells:
-    """Cells, int32 (rows, 1 + rank), in chunks of ``length`` rows; what is wrong with them is an
-    error. The keys of ``at_once`` chunks are sorted together."""
+    """Sort cells, int32 (rows, 1 + rank), into chunks of ``length`` rows, and check them. The keys
+    of ``at_once`` chunks are sorted together."""
     rows, most = len(cells), at_once * length
     runs = [slice(first, min(first + most, rows)) for first in range(0, rows, most)]
     chunks = [slice(first, min(first + length, rows)) for first in range(0, rows, length)]
-    # Memory that nobody writes to is none yet: cells may be in order.
+    # Pages that are never written take no memory: cells may be in order.
     keys = new_on_host((rows,), torch.int64)
     order = new_on_host((rows,), torch.int32 if rows < 2**31 else torch.int64)
     place = new_on_host((rows,), torch.int32)
@@ -67,7 +68,7 @@ def sorted_cells(
     if len(runs) > 1:
         for run in rising:
             torch.arange(run.start, run.stop, out=order[run])
-        # NumPy's stable sort finds the runs that there are, and merges them.
+        # NumPy's stable sort finds existing runs, and merges them.
         merged = torch.from_numpy(np.argsort(keys.numpy(), kind="stable"))
         keys, order = keys.index_select(0, merged), order.index_select(0, merged)
         _refuse_repeated(keys, order, cells)
@@ -77,7 +78,8 @@ def sorted_cells(
 
 
 def check_inside(cells: Tensor, curve: Curve, first: int = 0) -> None:
-    """Raise ``ArgumentError`` if one of some cells, from row ``first`` on, is not of the grids."""
+    """Raise ``ArgumentError`` if a cell lies outside the grids; ``first`` is the first one's
+    row."""
     limits = cells.new_tensor((curve.batch_size, *curve.shape))
     if not len(cells) or (cells.amin(0) >= 0).logical_and(cells.amax(0) < limits).all():
         return
@@ -87,7 +89,7 @@ def check_inside(cells: Tensor, curve: Curve, first: int = 0) -> None:
 
 
 def _keys(cells: Tensor, run: slice, curve: Curve, length: int, move: Staging) -> Tensor:
-    """The keys of a run of cells, on the device, where not all of these need be at once."""
+    """Compute the keys of a run of cells on the device, which need not hold all cells at once."""
     keys = torch.empty(run.stop - run.start, dtype=torch.int64, device=move.device)
     parts = [
         slice(first, min(first + length, run.stop)) for first in range(run.start, run.stop, length)
@@ -105,10 +107,10 @@ def _keys(cells: Tensor, run: slice, curve: Curve, length: int, move: Staging) -
 def _as_given(
     which: Tensor, chunk: slice, order: Tensor, place: Tensor, move: Staging
 ) -> list[Future[None]]:
-    """Write a chunk's part of ``order`` and ``place``, of which row is where along the curve.
+    """Write a chunk's part of ``order`` and ``place``; ``which`` is its rows along the curve.
 
-    Rows that rise are gathered and scattered in half the time that those of a curve take, or less:
-    what is near along a curve are many runs of rows.
+    Ascending rows are gathered and scattered in at most half the time of rows along a curve, which
+    are many short runs.
     """
     given, along = which.sort()
     numbers = torch.arange(len(which), dtype=torch.int32, device=which.device)
@@ -117,7 +119,7 @@ def _as_given(
 
 
 def _refuse_repeated(keys: Tensor, which: Tensor, cells: Tensor) -> None:
-    """Raise ``ArgumentError`` if a key, of those in order, is there twice."""
+    """Raise ``ArgumentError`` if a key, in sorted order, is there twice."""
     again = keys[1:] == keys[:-1]
     if again.any():
         twice = int(again.nonzero()[0])

@@ -1,8 +1,8 @@
-"""Rows between the host's memory and a device: by threads, through pinned memory in pieces.
+"""Copies of rows between host and device: by threads, through pieces of pinned memory.
 
-A GPU copies memory that is not pinned at a fraction of what its bus can, and waits for it. So
-threads move rows through pinned pieces that are kept from call to call: some pieces are under way
-while others are filled or emptied, of one chunk of a cloud as of many.
+A GPU copies unpinned memory at a fraction of its bus's speed, and synchronously. So threads move
+rows through pinned pieces that are kept from call to call: some pieces are in flight while others
+are filled or emptied, for one chunk of a cloud as for many.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ...base.outlive import to_be_kept
 
 Rows = Tensor | slice  # int32 or int64 (rows,) on the host, or a range of them
 
-# What streaming was tuned by. Threads: a bus is full long before 64 cores are. Bytes of a piece: as
-# few as are worth a task, 30 us of the interpreter that all threads share; as many as a cache
-# holds.
+# Tuned for streaming. Threads: far fewer than 64 cores fill a bus. Bytes of a piece: at least worth
+# a task, which takes 30 us of the interpreter that all threads share; at most what fits in a
+# cache.
 WORKERS = 12
 PIECE_BYTES = 1 << 22, 1 << 23
-PIECES_OF_WORKER = 2  # one under way while the other one is filled
+PIECES_OF_WORKER = 2  # one in flight while the other is filled
 
 
 def staging(device: Any, threads: int | None = None) -> Staging:
-    """That of a device, kept with its threads and its memory, 256 MB pinned at most by default.
+    """Return a device's staging, which keeps its threads and memory, 256 MB pinned by default.
 
-    It has at most as many as ``threads``, by default those of torch.
+    It has at most ``threads`` threads, by default torch's number.
     """
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
@@ -47,7 +47,7 @@ def staging(device: Any, threads: int | None = None) -> Staging:
 
 @remembered(16)
 def _kept(device: Any, workers: int, process: int) -> Staging:
-    # Of this process: a fork has none of the threads.
+    # One per process: a fork has none of the threads.
     return Staging(device, workers)
 
 
@@ -55,13 +55,13 @@ class Staging:
     """Threads and pinned memory that carry rows to a device and back.
 
     Args:
-        device: a GPU; or a CPU, whose rows are copied at once.
+        device: a GPU; or a CPU, where rows are copied directly.
         workers: number of threads.
-        staged: whether rows go through pieces. By default on a GPU alone.
-        piece_bytes: of a piece, the least that several are cut for, and the most.
+        staged: whether rows go through pieces. By default only for a GPU.
+        piece_bytes: the least bytes for which a copy is split into pieces, and the most of a piece.
 
-    Any number of threads may call it. What is taken from a GPU is what its current stream will have
-    made; what is brought there, the current stream waits for.
+    Any number of threads may call it. It copies from a GPU after all work on the current stream,
+    and the current stream waits for what it copies to the GPU.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Staging:
         self.staged = on_gpu if staged is None else staged
         self.threads = ThreadPoolExecutor(workers, "layoutconv-staging")
         self.pieces = Pieces(PIECES_OF_WORKER * workers, pinned=on_gpu)
-        # Each way by itself: a bus has two, and neither waits for what is computed meanwhile.
+        # A stream per direction: a bus has two, and neither copy waits for computations meanwhile.
         self._inward: Any = torch.cuda.Stream(self.device) if on_gpu else None
         self._outward: Any = torch.cuda.Stream(self.device) if on_gpu else None
 
     def bring(self, array: Tensor, part: Rows) -> Arriving:
-        """Begin to bring rows (rows, ...) of an array on the host to the device."""
+        """Begin to copy rows (rows, ...) of an array on the host to the device."""
         shape = _count(part), *array.shape[1:]
-        with to_be_kept():  # a thread, which knows nothing of the caller's mode, writes to it
+        with to_be_kept():  # a thread, which knows no mode of the caller, writes to it
             with _on(self._inward):
                 there = torch.empty(shape, dtype=array.dtype, device=self.device)
                 if isinstance(part, slice) and self._is_ready(array):
@@ -99,7 +99,7 @@ class Staging:
             return Arriving(there, self._each(calls), self._inward)
 
     def to_host(self, made: Tensor, array: Tensor, part: Rows) -> list[Future[None]]:
-        """Write rows of the device to rows of an array on the host: tasks, to :func:`finish`."""
+        """Write device rows to rows of an array on the host; return tasks for :func:`finish`."""
         made, target = made.contiguous(), as_rows(array)
         if self._outward is not None:
             self._outward.wait_stream(torch.cuda.current_stream(self.device))
@@ -110,18 +110,18 @@ class Staging:
         return self._each(calls)
 
     def _each(self, calls: Sequence[Callable[[], None]]) -> list[Future[None]]:
-        """Threads do it; if there is one thing to do, the caller, who would wait for a thread."""
+        """Run calls in threads; a single call in the caller, which would only wait for a thread."""
         if len(calls) == 1:
             calls[0]()
             return []
         return [self.threads.submit(call) for call in calls]
 
     def _is_ready(self, array: Tensor) -> bool:
-        """Return whether a GPU reads the user's memory itself."""
+        """Return whether a GPU can read the user's memory directly."""
         return self._inward is not None and array.is_contiguous() and array.is_pinned()
 
     def _cut(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Even pieces of rows and their memory, uint8: one or more for each worker, if they are
+        """Yield even pieces of rows and their memory, uint8: one or more per worker, if they are
         worth a task."""
         row = rows.element_size() * math.prod(rows.shape[1:])
         if not row or not len(rows):
@@ -157,13 +157,13 @@ class Staging:
 
 
 class Arriving:
-    """Rows on their way to a device."""
+    """Rows in flight to a device."""
 
     def __init__(self, there: Tensor, tasks: list[Future[None]], stream: Any) -> None:
         self.there, self.tasks, self.stream = there, tasks, stream
 
     def here(self) -> Tensor:
-        """The rows: the device's current stream waits for those that are still under way."""
+        """Return the rows: the device's current stream waits for those still in flight."""
         finish(self.tasks)
         if self.stream is not None:
             current = torch.cuda.current_stream(self.there.device)
@@ -173,7 +173,7 @@ class Arriving:
 
 
 class Pieces:
-    """At most so many pieces of memory, pinned or not; made when they are first wanted."""
+    """A pool of at most ``most`` pieces of memory, pinned or not, made on demand."""
 
     def __init__(self, most: int, *, pinned: bool) -> None:
         self.most, self.pinned = most, pinned
@@ -183,7 +183,7 @@ class Pieces:
 
     @contextmanager
     def borrowed(self, size: int) -> Iterator[tuple[Piece, Tensor]]:
-        """A piece, and so many bytes of it; waits for what last went through it."""
+        """Lend a piece, and ``size`` bytes of it, once its last copy is done."""
         piece = self._take()
         try:
             piece.arrive()
@@ -193,7 +193,7 @@ class Pieces:
 
     def _take(self) -> Piece:
         try:
-            return self._free.get_nowait()  # the one that left first
+            return self._free.get_nowait()  # the least recently used
         except Empty:
             with self._lock:
                 if len(self.made) < self.most:
@@ -203,7 +203,7 @@ class Pieces:
 
 
 class Piece:
-    """Some memory, and whether a GPU is still at it."""
+    """A piece of memory, and an event after a GPU's last use of it."""
 
     def __init__(self, pinned: bool) -> None:
         self.pinned = pinned
@@ -211,36 +211,36 @@ class Piece:
         self._event: Any = torch.cuda.Event() if pinned else None
 
     def room(self, size: int) -> Tensor:
-        """Memory of this piece: uint8 (size,)."""
+        """Return memory of this piece: uint8 (size,)."""
         if self.memory.numel() < size:
             whole = 1 << (size - 1).bit_length()
             self.memory = torch.empty(whole, dtype=torch.uint8, pin_memory=self.pinned)
         return self.memory[:size]
 
     def leave(self) -> None:
-        """The current stream is at it."""
+        """Record a use by the current stream."""
         if self._event is not None:
             self._event.record()
 
     def arrive(self) -> None:
-        """Wait for whoever was at it; at once if nobody was."""
+        """Wait for the last recorded use."""
         if self._event is not None:
             self._event.synchronize()
 
 
 def finish(tasks: list[Future[None]]) -> None:
-    """Wait for all tasks, also where one fails; then raise what it raised."""
+    """Wait for all tasks, even if one fails; then raise its error."""
     wait(tasks)
     for task in tasks:
         task.result()
 
 
 def as_rows(tensor: Tensor) -> np.ndarray:
-    """The memory of a tensor on the host as NumPy's, an element for each row if rows are compact.
+    """View a host tensor as a NumPy array, with one element per row if rows are compact.
 
-    Such elements are copied as they are, of any dtype: 64 bytes to a place in 7 ns, where torch's
-    ``index_copy_`` of 32 halves takes 27. And NumPy starts no team of OpenMP threads in each of
-    ours, as torch does, in 50 ms.
+    Such elements are copied as raw bytes, for any dtype: 64 bytes take 7 ns, where torch's
+    ``index_copy_`` of 32 halves takes 27. And NumPy starts no OpenMP threads in each of our
+    threads, as torch does, in 50 ms.
     """
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     array = tensor.view(integers[tensor.element_size()]).numpy()
@@ -250,7 +250,7 @@ def as_rows(tensor: Tensor) -> np.ndarray:
 
 
 def _rows_in(memory: Tensor, like: np.ndarray) -> np.ndarray:
-    """Memory on the host, uint8, as rows like those of an array of :func:`as_rows`."""
+    """View host memory, uint8, as rows like those of an array from :func:`as_rows`."""
     return memory.numpy().view(like.dtype).reshape(-1, *like.shape[1:])
 
 
@@ -258,7 +258,7 @@ def _gather(source: np.ndarray, rows: np.ndarray | slice, out: np.ndarray) -> No
     if isinstance(rows, slice) or not source.flags.c_contiguous:
         out[...] = source[rows]
     else:
-        # Of what is not contiguous `take` copies all; with "raise", which no row causes, `out`.
+        # `take` copies a source that is not contiguous, and, with mode "raise", `out`.
         source.take(rows, axis=0, out=out, mode="clip")
 
 
@@ -274,7 +274,7 @@ def _some(part: Rows, piece: slice) -> np.ndarray | slice:
 
 @contextmanager
 def _on(stream: Any) -> Iterator[None]:
-    """Return what a GPU is told inside, it is told on a stream; nothing without one."""
+    """Run GPU work inside on a stream; do nothing without one."""
     if stream is None:
         yield
         return

@@ -1,9 +1,9 @@
 """nuScenes-lidarseg: key frames of a lidar on a car, a class for every point.
 
 H. Caesar et al., "nuScenes: A multimodal dataset for autonomous driving", 2020. Tables are JSON in
-a folder named by the version. Sweeps are ``.pcd.bin``, float32 x, y, z, intensity, ring; labels are
-a uint8 for each point, the ``index`` of a record of ``category.json``. The task has 16 classes:
-some of the 32 categories are joined, and some are left out.
+a folder named after the version. Sweeps are ``.pcd.bin``, float32 x, y, z, intensity, ring; labels
+are a uint8 per point, the ``index`` of a record of ``category.json``. The task has 16 classes: it
+joins some of the 32 categories, and leaves some out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .scans import (
     read_numbers,
 )
 
-# The scenes of the small version; the others' are the user's to name.
+# The scenes of the small version; users name those of others.
 SPLITS = {
     "mini_train": (
         "scene-0061", "scene-0553", "scene-0655", "scene-0757", "scene-0796", "scene-1077",
@@ -62,12 +62,12 @@ class NuScenes(LabelledClouds):
     """The labelled key frames of a folder of nuScenes, with its ``lidarseg`` part.
 
     Args:
-        root: the folder that has ``samples``, ``lidarseg`` and that of the version.
+        root: the folder that has ``samples``, ``lidarseg`` and the version's folder.
         split: "mini_train" or "mini_val" of the small version; "all" of the version, or of the
             ``scenes``.
-        version: the folder of tables; by default the one that there is.
-        scenes: names such as ``scene-0103``, those of the split "all" to keep: a published list of
-            training or validation scenes.
+        version: the folder of tables; by default the only one.
+        scenes: names such as ``scene-0103``, the scenes of the split "all" to keep: a published
+            list of training or validation scenes.
 
     Points are float32 (points, 5): x, y, z in metres, intensity, ring. Labels of categories that
     the task leaves out are ignored.
@@ -127,7 +127,7 @@ def _tables(root: Path, version: str | None) -> Path:
 
 
 def _learned(path: Path) -> dict[int, int]:
-    """The class of each index of a category."""
+    """Return the class of each category index."""
     records = read_json(path, name=str, index=int)
     names: dict[int, str] = {}
     for one in records:
@@ -138,7 +138,7 @@ def _learned(path: Path) -> dict[int, int]:
 
 
 def _files(tables: Path, scenes: tuple[str, ...] | None) -> dict[str, tuple[str, str]]:
-    """The file of points and that of labels by the name of a frame, scene by scene in time."""
+    """Return the files of points and labels by the name of a frame, scene by scene in time."""
     labels = {
         one["sample_data_token"]: one["filename"]
         for one in read_json(tables / "lidarseg.json", sample_data_token=str, filename=str)

@@ -1,4 +1,4 @@
-"""Which publisher's folder is it?"""
+"""Recognise the publisher of a folder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .semantic_kitti import SemanticKitti
 
 
 def labelled_clouds(root: str | os.PathLike[str], split: str = "train") -> LabelledClouds:
-    """The labelled clouds of a folder of SemanticKITTI, nuScenes-lidarseg or ScanNet.
+    """Return the labelled clouds of a folder of SemanticKITTI, nuScenes-lidarseg or ScanNet.
 
     Args:
         root: a folder that has ``sequences`` (:class:`SemanticKitti`), ``lidarseg``
             (:class:`NuScenes`), or ``scans`` (:class:`ScanNet`).
         split: of that publisher; "train" and "val" of nuScenes are those of its small version.
 
-    Raises :class:`~layoutconv.errors.PointFileError` for a folder that is none of these.
+    Raises :class:`~layoutconv.errors.PointFileError` for any other folder.
 
     >>> labelled_clouds("/")
     Traceback (most recent call last):

@@ -1,9 +1,9 @@
 """ScanNet: rooms as meshes, a class for every vertex.
 
 A. Dai et al., "ScanNet: Richly-annotated 3D Reconstructions of Indoor Scenes", 2017. A scene's
-vertices and colours are ``scans/NAME/NAME_vh_clean_2.ply``, the labels of the same vertices the
-property ``label`` of ``NAME_vh_clean_2.labels.ply``: numbers of the 40 classes of NYU. The
-benchmark has 20 of them. Splits are lists of names, ``scannetv2_train.txt`` and ``_val.txt``.
+vertices and colours are ``scans/NAME/NAME_vh_clean_2.ply``, and their labels are the property
+``label`` of ``NAME_vh_clean_2.labels.ply``: numbers of the 40 classes of NYU. The benchmark has 20
+of them. Splits are lists of names, ``scannetv2_train.txt`` and ``_val.txt``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class ScanNet(LabelledClouds):
     """The scenes of a folder of ScanNet.
 
     Args:
-        root: the folder that has ``scans``, or for the split "test" ``scans_test``.
+        root: the folder that has ``scans``, or ``scans_test`` for the split "test".
         split: "train", "val" or "test". The names are those of ``scannetv2_SPLIT.txt`` in the
-            folder; without that file, all scenes that are there.
+            folder; without that file, all scenes in the folder.
 
     Points are float32 (vertices, 6): x, y, z in metres, red, green, blue from 0 to 255. Scenes of
     the split "test" have no labels.
@@ -85,7 +85,7 @@ def _scans(root: Path, split: str) -> Path:
 
 
 def _labels(path: Path) -> np.ndarray:
-    """The property ``label`` of the vertices of a mesh, int64."""
+    """Return the property ``label`` of the vertices of a mesh, int64."""
     with opened(str(path)) as source:
         properties: list[str] = []
         for element in read_header(source).elements:

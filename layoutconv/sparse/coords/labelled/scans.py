@@ -15,7 +15,7 @@ from ..point_files.source import opened
 if TYPE_CHECKING:
     import numpy as np
 
-IGNORED = -100  # what torch's cross_entropy leaves out unless it is told otherwise
+IGNORED = -100  # the default ignore_index of torch's cross_entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +25,8 @@ class LabelledCloud:
     Attributes:
         name: of the scan in its folder, such as ``08/000042``.
         points: float32 (points, columns), x, y, z first.
-        labels: int64 (points,), places in ``classes`` of the folder, ``IGNORED`` = -100 for what is
-            none of them; None where nothing is labelled, as in a test split.
+        labels: int64 (points,), indices in ``classes`` of the folder, ``IGNORED`` = -100 for
+            points of no class; None if nothing is labelled, as in a test split.
     """
 
     name: str
@@ -35,7 +35,7 @@ class LabelledCloud:
 
 
 class LabelledClouds:
-    """A sequence of labelled clouds, read when they are asked for: a dataset for a ``DataLoader``.
+    """A sequence of labelled clouds, read on demand: a dataset for a ``DataLoader``.
 
     Attributes:
         root: the folder.
@@ -68,7 +68,7 @@ class LabelledClouds:
 
 
 def folder(root: Any) -> Path:
-    """A folder that is there, or a ``PointFileError``."""
+    """Return the path of an existing folder; else raise ``PointFileError``."""
     try:
         path = Path(os.fsdecode(root))
     except TypeError:
@@ -79,13 +79,13 @@ def folder(root: Any) -> Path:
 
 
 def check_split(split: str, known: Sequence[str]) -> str:
-    """A split that there is, or an ``ArgumentError``."""
+    """Return a known split; else raise ``ArgumentError``."""
     check_choice("split", split, known)
     return split
 
 
 def read_numbers(path: Path, dtype: str, count: int, beside: Path) -> np.ndarray:
-    """Integers, one for each of the ``count`` points of a file, and nothing else.
+    """Read integers, one for each of the ``count`` points of another file, and nothing else.
 
     Raises :class:`~layoutconv.errors.PointFileError` for another size.
     """
@@ -105,7 +105,7 @@ def read_numbers(path: Path, dtype: str, count: int, beside: Path) -> np.ndarray
 
 
 def classes_of(path: Path, labels: np.ndarray, learned: Mapping[int, int]) -> np.ndarray:
-    """The class of each label, int64; ``learned`` maps every label that there may be.
+    """Return the class of each label, int64; ``learned`` maps every possible label.
 
     Raises :class:`~layoutconv.errors.PointFileError` for another label.
     """
@@ -121,9 +121,9 @@ def classes_of(path: Path, labels: np.ndarray, learned: Mapping[int, int]) -> np
 
 
 def read_json(path: Path, **kinds: type) -> list[dict[str, Any]]:
-    """A table: a list of records, each of which has values of these types by name.
+    """Read a table: a list of records, each of which has fields of these types.
 
-    Raises :class:`~layoutconv.errors.PointFileError` for what is none.
+    Raises :class:`~layoutconv.errors.PointFileError` for anything else.
     """
     with opened(str(path)) as source:
         content = source.read(0, source.size, "the table")

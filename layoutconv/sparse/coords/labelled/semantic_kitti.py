@@ -2,9 +2,9 @@
 
 J. Behley et al., "SemanticKITTI: A Dataset for Semantic Scene Understanding of LiDAR Sequences",
 2019. Sweeps are ``sequences/NN/velodyne/*.bin``, float32 x, y, z, remission; labels are
-``sequences/NN/labels/*.label``, a little-endian uint32 for each point, whose low 16 bits are the
-class and whose high 16 bits the instance. The single-scan task has 19 classes: what moves counts as
-what stands still, and some labels are left out.
+``sequences/NN/labels/*.label``, a little-endian uint32 per point, whose low 16 bits are the class
+and whose high 16 bits are the instance. The single-scan task has 19 classes: moving objects count
+as static ones, and some labels are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPLITS = {
     "val": ("08",),
     "test": tuple(f"{number}" for number in range(11, 22)),
 }
-# The labels of each class, moving things after those that stand.
+# The labels of each class, moving objects after static ones.
 _LABELS: dict[str, tuple[int, ...]] = {
     "car": (10, 252),
     "bicycle": (11,),
@@ -63,7 +63,7 @@ class SemanticKitti(LabelledClouds):
     Args:
         root: the folder that has ``sequences``.
         split: "train" (sequences 00 to 07, 09 and 10), "val" (08) or "test" (11 to 21, without
-            labels); of these the sequences that are there.
+            labels); sequences that are missing are left out.
 
     Points are float32 (points, 4): x, y, z in metres, remission.
 

@@ -1,4 +1,4 @@
-"""``.bin``: rows of little-endian float32 and nothing else, as KITTI and nuScenes keep sweeps."""
+"""``.bin``: rows of little-endian float32 and nothing else, the format of KITTI and nuScenes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OTHERS = (5, 6)  # with a ring or a time, with colours
 def read_bin(source: Source, wanted: Wanted) -> np.ndarray:
     """Return the rows of a ``.bin`` file.
 
-    A file does not say how many columns it has. Without a number it has 4; that its size fits what
-    others write, too, is a warning.
+    A file does not say how many columns it has. The default is 4, with a warning if the file's size
+    also fits other common numbers.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
     """

@@ -1,4 +1,4 @@
-"""``Columns``: the rows that come out of a reader, x, y, z first, filled piece by piece."""
+"""``Columns``: the rows that a reader returns, x, y, z first, filled piece by piece."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ MOST_COLUMNS = 1 << 12  # of a point: a name is kept for each
 
 
 class Wanted(NamedTuple):
-    """The result that the caller asks for."""
+    """The result for which the caller asks."""
 
     columns: int | None  # how many; None: all
     dtype: np.dtype  # float32 or float64
 
 
 class Columns:
-    """Rows (points, columns) of what is wanted of a file.
+    """Rows (points, columns) of the wanted columns of a file.
 
     Args:
         names: of the file's columns, in its order; among them ``x``, ``y`` and ``z`` once each.
         points: how many rows.
 
     Attributes:
-        order: which columns of the file are kept, by their places in ``names``.
+        order: the file's columns that are kept, as indices in ``names``.
         rows: the result, to be filled.
     """
 
@@ -46,7 +46,7 @@ class Columns:
     def fill(
         self, pieces: Iterable[tuple[slice, Any]], column: Callable[[Any, int], np.ndarray]
     ) -> np.ndarray:
-        """Write all pieces, of which ``column(piece, place)`` is one column; return the rows."""
+        """Write all pieces, where ``column(piece, place)`` returns one column; return the rows."""
         for rows, piece in pieces:
             for to, place in enumerate(self.order):
                 self.rows[rows, to] = doubles(column(piece, place))
@@ -54,19 +54,19 @@ class Columns:
 
 
 def doubles(found: np.ndarray) -> np.ndarray:
-    """Return numbers of 64 bits as float64: float32 rows are then float64 rows, rounded."""
+    """Convert 64-bit numbers to float64, so that float32 rows are always rounded float64 rows."""
     return found.astype("f8") if found.dtype.itemsize == 8 else found
 
 
 def check_columns(source: Source, found: int, wanted: Wanted) -> None:
-    """Raise unless a file with so many columns has x, y, z and as many as are wanted."""
+    """Raise unless a file has x, y, z and as many columns as are wanted."""
     least = max(3, wanted.columns or 0)
     if found < least:
         raise source.error(f"{least} columns expected, but the file has {found}")
 
 
 def allocated(source: Source, points: int, columns: int, wanted: Wanted) -> np.ndarray:
-    """An array for the result, or an error that says how large it would be."""
+    """Allocate an array for the result, or raise an error that says how large it would be."""
     import numpy as np
 
     if not points:
@@ -82,10 +82,10 @@ def allocated(source: Source, points: int, columns: int, wanted: Wanted) -> np.n
 
 
 def _memory() -> int:
-    """Bytes of the machine's memory, or more than any has."""
+    """Return the bytes of the machine's memory, or more than any machine has."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # of systems that do not say
+    except (AttributeError, OSError, ValueError):  # on systems that do not say
         return 1 << 46
 
 

@@ -1,4 +1,4 @@
-"""``.las`` and ``.laz``: the LASer formats of surveys, as they are and compressed."""
+"""``.las`` and ``.laz``: the LASer formats of surveys, uncompressed and compressed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def read_las(source: Source, wanted: Wanted) -> np.ndarray:
-    """Return the rows of a ``.las`` or ``.laz`` file, whatever its name says.
+    """Return the rows of a ``.las`` or ``.laz`` file, whatever its suffix.
 
-    Raises :class:`~layoutconv.errors.PointFileError`, for coordinates, too, that would be rounded
-    by more than the steps that the file has.
+    Raises :class:`~layoutconv.errors.PointFileError`, also for coordinates that would be rounded by
+    more than the file's steps.
     """
     header = read_header(source)
     points = LasPoints(source, header)
@@ -52,7 +52,7 @@ def _plain(source: Source, header: Header, points: LasPoints) -> Iterator[tuple[
 
 
 class _Rounding:
-    """The distance of coordinates from those that the result has."""
+    """The distance between coordinates and their rounded values in the result."""
 
     def __init__(self, source: Source, header: Header, wanted: Wanted) -> None:
         self.source, self.header, self.dtype = source, header, wanted.dtype

@@ -1,7 +1,7 @@
 """The header of a ``.las`` or ``.laz`` file, and the variable length records behind it.
 
-ASPRS, "LAS Specification", 1.0 to 1.4 R15. Files of 1.5, whose header is that of 1.4 with more
-behind it, are read, too.
+ASPRS, "LAS Specification", 1.0 to 1.4 R15. Files of 1.5, whose header is that of 1.4 with an
+extension, are read, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .source import Source
 
-# Bytes of a header, and the point formats there are, by the minor version.
+# Bytes of a header, and the existing point formats, by the minor version.
 _SIZES = (227, 227, 227, 235, 375, 393)
 _FORMATS = (range(2), range(2), range(4), range(6), range(11), range(6, 11))
 # Signature, ..., version, ..., sizes, numbers of points, ..., scales, offsets, ...
@@ -38,12 +38,12 @@ class Header:
     """The part of a header that reading the points needs."""
 
     point_format: int
-    point_size: int  # bytes, those that the format does not have, too
+    point_size: int  # bytes, including those beyond the format
     points: int
     scales: tuple[float, float, float]
     offsets: tuple[float, float, float]
-    start: int  # where points begin
-    stop: int  # where what follows them begins: the file's end, if nothing does
+    start: int  # of the points
+    stop: int  # start of the data behind them, or the file's end
     compressed: bool
     records: list[Record]
 
@@ -89,7 +89,7 @@ def read_header(source: Source) -> Header:
 
 
 def _count_and_stop(source: Source, head: bytes, minor: int, legacy: int) -> tuple[int, int]:
-    """Return how many points there are, and where what follows them begins."""
+    """Return the number of points, and where the data behind them begin."""
     if minor < 3:
         return legacy, source.size
     stop, points = source.size, legacy
@@ -106,7 +106,7 @@ def _count_and_stop(source: Source, head: bytes, minor: int, legacy: int) -> tup
 
 
 def _records(source: Source, count: int, start: int, stop: int) -> Iterator[Record]:
-    """The records between the header and the points."""
+    """Yield the records between the header and the points."""
     if count * _RECORD.size > stop - start:
         raise source.error(
             f"{count} records of {_RECORD.size} bytes or more expected in the {stop - start} bytes "
@@ -122,7 +122,7 @@ def _records(source: Source, count: int, start: int, stop: int) -> Iterator[Reco
 
 
 def _walk_extended(source: Source, start: int, count: int) -> None:
-    """Raise unless the records behind the points, which are not needed, are all there."""
+    """Raise unless all records behind the points, which are not needed, exist."""
     what = f"{count} records behind the points"
     source.check_room(start, count * _EXTENDED.size, what)
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""``LasPoints``: which numbers the points of a LAS file have, and how they are taken apart."""
+"""``LasPoints``: the numbers of a LAS file's points, and how to extract them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .source import Source
 if TYPE_CHECKING:
     import numpy as np
 
-# What formats are made of: the columns of each number, in order. A number that is several columns
-# has the bits of each behind its name.
+# The columns of each number of a format, in order. A number that holds several columns has the bits
+# of each after its name.
 _XYZ = [("x", "i4"), ("y", "i4"), ("z", "i4"), ("intensity", "u2")]
 _OLD = [
     *_XYZ,
@@ -50,7 +50,7 @@ _HAS_SCALE, _HAS_OFFSET = 8, 16
 
 
 class _Column(NamedTuple):
-    """One number of a point, as it is read and as it is meant."""
+    """One number of a point: how it is stored, and how it is scaled."""
 
     name: str
     field: int  # of the record
@@ -64,9 +64,9 @@ class LasPoints:
     """The columns of the points of a file, x, y, z first, as the header scales and shifts them.
 
     Attributes:
-        dtype: a point's record.
+        dtype: of a point's record.
         names: of its columns.
-        base: how many bytes of a record its format has; the others are extra.
+        base: how many bytes of a record belong to its format; the others are extra.
     """
 
     def __init__(self, source: Source, header: Header) -> None:
@@ -94,7 +94,7 @@ class LasPoints:
         self.dtype = np.dtype([(f"f{at}", "<" + kind) for at, kind in enumerate(kinds)])
 
     def column(self, records: np.ndarray, place: int) -> np.ndarray:
-        """Return a column of some records: float64 if it is scaled, else as it is in the file."""
+        """Return a column of some records: float64 if it is scaled, else in the file's type."""
         import numpy as np
 
         column = self._columns[place]
@@ -106,7 +106,7 @@ class LasPoints:
         return found
 
     def _add_extra(self, source: Source, header: Header, kinds: list[str]) -> None:
-        """Add the columns of bytes behind those of the format: by their record, or each a byte."""
+        """Add the columns of bytes beyond the format: as their record says, or one per byte."""
         left = header.point_size - self.base
         found = [
             record.data
@@ -134,9 +134,9 @@ class LasPoints:
         self, source: Source, kinds: list[str], kind: int, options: int, name: bytes, doubles: list
     ) -> int:
         """Add the columns of one description; return how many bytes it takes."""
-        if not kind:  # bytes that nothing is known about, in place of options their number
+        if not kind:  # undocumented bytes, with their number in place of options
             several, number, options = options, "u1", 0
-        elif kind <= 3 * len(_EXTRA_KINDS):  # of two and three numbers in old files
+        elif kind <= 3 * len(_EXTRA_KINDS):  # two or three numbers, in old files
             several, at = divmod(kind - 1, len(_EXTRA_KINDS))
             several, number = several + 1, _EXTRA_KINDS[at]
         else:

@@ -1,9 +1,9 @@
 """Chunks of a ``.laz`` file: found and measured here, decompressed by the package lazrs.
 
-M. Isenburg, "LASzip: lossless compression of LiDAR data", 2013. The points begin with the place of
-a table behind them, which has the size of every chunk. The package takes such numbers at their
-word: it would allocate what they say, and end the process. So it is given chunks that have been
-measured, some at a time, and memory for as many points as they may hold.
+M. Isenburg, "LASzip: lossless compression of LiDAR data", 2013. The points begin with the position
+of a table behind them, which has the size of every chunk. The package trusts such numbers: it would
+allocate what they say, and could end the process. So it only gets measured chunks, some at a time,
+and memory for as many points as they may hold.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _HEAD = struct.Struct("<HHBBHIIqqH")
 _ITEM = struct.Struct("<HHH")
 _SIZE_AT = 12  # bytes before the number of points of a chunk
 _BY_POINT, _BY_LAYER = 2, 3  # how a chunk is compressed
-_VARIABLE = 2**32 - 1  # as the size of chunks: each has its own
-# Points that a byte can stand for: 660 of a million that are the same.
+_VARIABLE = 2**32 - 1  # as chunk size: each chunk has its own
+# Points per byte: 660 for a million equal points.
 _MOST_POINTS = 1 << 10
 
 
 def decompressed(
     source: Source, header: Header, points: LasPoints
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield the records of a compressed file in pieces: which they are, and an array.
+    """Yield the records of a compressed file in pieces: their range, and an array.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
     """
@@ -59,15 +59,15 @@ def decompressed(
 def _by_point(
     source: Source, header: Header, lazrs: Any, record: bytes, data: bytes, count: int
 ) -> bytearray:
-    """The points of a chunk that is compressed point by point.
+    """Return the points of a chunk that is compressed point by point.
 
-    Broken bytes decompress to some points, too, but hardly ever end where the chunk does. So a
-    chunk of one known point, which is not compressed, is put behind it, and has to come out.
+    Damaged bytes also decompress to points, but hardly ever end where the chunk does. So a chunk of
+    one known point, which is stored uncompressed, is appended, and must come out unchanged.
     """
     mark = bytes(at * 37 % 251 for at in range(header.point_size))
     behind = mark + bytes(16)
-    # A file of its own: the place of its table, the two chunks, and a table that names none, with
-    # bytes that old versions of the package read ahead.
+    # A file of its own: the position of its table, both chunks, and an empty table, with bytes that
+    # old versions of the package read ahead.
     whole = struct.pack("<q", 8 + len(data) + len(behind)) + data + behind + bytes(24)
     sized = record[:_SIZE_AT] + struct.pack("<I", count) + record[_SIZE_AT + 4 :]
     table = bytearray((count + 1) * header.point_size)
@@ -92,7 +92,7 @@ def _lazrs(source: Source) -> Any:
 
 
 def _description(source: Source, header: Header, points: LasPoints) -> tuple[bytes, bool, int]:
-    """The record on the compression, "is it by layers?", and how many points chunks have."""
+    """Return the compression record, whether it is by layers, and the points per chunk."""
     found = [
         record.data for record in header.records if (record.user, record.number) == (_USER, _NUMBER)
     ]
@@ -117,7 +117,7 @@ def _description(source: Source, header: Header, points: LasPoints) -> tuple[byt
 
 
 def _items(point_format: int, extra: int) -> list[tuple[int, int]]:
-    """The numbers of what is compressed of a point, and how many bytes each takes."""
+    """Return the item types of a compressed point, and the bytes of each."""
     if point_format > 5:
         colours = {7: [(11, 6)], 8: [(12, 8)], 10: [(12, 8)]}.get(point_format, [])
         wave = [(13, 29)] if point_format > 8 else []
@@ -133,12 +133,12 @@ def _items(point_format: int, extra: int) -> list[tuple[int, int]]:
 def _chunks(
     source: Source, header: Header, lazrs: Any, record: bytes, size: int
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Where chunks begin, and how many points and how many bytes each of them has."""
+    """Return where chunks begin, and the number of points and bytes of each."""
     begin, table, count = _table(source, header, size)
     data = source.read(table, min(source.size - table, 64 + 16 * count), "the chunk table")
     found = _guarded(source, lazrs.read_chunk_table_only, io.BytesIO(data), lazrs.LazVlr(record))
     chunks = [(int(points), int(length)) for points, length in found]
-    if size != _VARIABLE:  # the table has no numbers of points: all chunks are full but the last
+    if size != _VARIABLE:  # the table has no numbers of points: all chunks but the last are full
         whole, over = divmod(header.points, size)
         counts = [size] * whole + [over] * bool(over)
         chunks = [(points, length) for points, (_, length) in zip(counts, chunks, strict=True)]
@@ -148,7 +148,7 @@ def _chunks(
             f"chunks of {header.points} points in {table - begin} bytes expected, got {total} in "
             f"{room}"
         )
-    if chunks and not chunks[-1][0]:  # some writers end with a chunk of no points
+    if chunks and not chunks[-1][0]:  # some writers append an empty chunk
         chunks.pop()
     for points, length in chunks:
         if not points or not max(header.point_size, points / _MOST_POINTS) <= length <= room:
@@ -157,10 +157,10 @@ def _chunks(
 
 
 def _table(source: Source, header: Header, size: int) -> tuple[int, int, int]:
-    """Where chunks begin, where they end and the table of them begins, and how many they are."""
+    """Return where chunks begin, where they end and their table begins, and their number."""
     begin = header.start + 8
     place = source.read(header.start, 8, "the place of the chunk table")
-    if place == bytes([255] * 8):  # whoever wrote it could not go back: it is at the end
+    if place == bytes([255] * 8):  # the writer could not seek back: it is at the end
         place = source.read(source.size - 8, 8, "the place of the chunk table")
     (table,) = struct.unpack("<q", place)
     if not begin <= table <= source.size - 8:
@@ -168,7 +168,7 @@ def _table(source: Source, header: Header, size: int) -> tuple[int, int, int]:
             f"a chunk table between bytes {begin} and {source.size} expected, got {table}"
         )
     version, count = struct.unpack("<II", source.read(table, 8, "the chunk table"))
-    # Each chunk has a point that is not compressed, but for the empty one that some have last.
+    # Each chunk has an uncompressed point, except an empty last chunk of some writers.
     most = (table - begin) // header.point_size + 1
     fitting = count <= most if size == _VARIABLE else count == -(-header.points // size) <= most
     if version or not fitting:
@@ -180,7 +180,7 @@ def _table(source: Source, header: Header, size: int) -> tuple[int, int, int]:
 
 
 def _batches(chunks: Sequence[tuple[int, int]], size: int) -> Iterator[list[tuple[int, int]]]:
-    """Chunks, some at a time, for some 16 MiB of points of ``size`` bytes."""
+    """Yield batches of chunks, with some 16 MiB of points of ``size`` bytes."""
     part: list[tuple[int, int]] = []
     taken = 0
     for points, length in chunks:
@@ -196,9 +196,9 @@ def _batches(chunks: Sequence[tuple[int, int]], size: int) -> Iterator[list[tupl
 def _check_layers(
     source: Source, header: Header, points: LasPoints, data: bytes, chunks: list[tuple[int, int]]
 ) -> None:
-    """Raise unless chunks of layers are as long as the sizes in front of these say.
+    """Raise unless the sizes stored in chunks of layers add up to the chunks' lengths.
 
-    A chunk is its first point, how many points it has, the sizes of its layers, and these.
+    A chunk has its first point, its number of points, the sizes of its layers, and the layers.
     """
     layers = 9 + (header.point_format in (7, 8, 10)) + (header.point_format in (8, 10))
     layers += (header.point_format > 8) + header.point_size - points.base
@@ -219,7 +219,7 @@ def _check_layers(
 
 
 def _guarded(source: Source, function: Any, *arguments: Any) -> Any:
-    """Call the package; what it raises, panics with it, is an error about the file."""
+    """Call the package; its exceptions and panics become errors about the file."""
     try:
         return function(*arguments)
     except (KeyboardInterrupt, SystemExit, MemoryError):

@@ -1,16 +1,17 @@
-"""LZF, the compression of ``.pcd`` files: bytes as they are, and copies of bytes before."""
+"""LZF, the compression of ``.pcd`` files: literal bytes, and copies of earlier ones."""
 
 from __future__ import annotations
 
-MOST = 88  # bytes that a byte of compressed data can stand for: 264 in three
+MOST = 88  # bytes per byte of compressed data: 264 for three
 
 
 def decompress(data: bytes, size: int) -> bytes | None:
-    """Return ``size`` bytes; None if the data are no whole stream of so many.
+    """Return ``size`` bytes; None if the data are not a complete stream of that size.
 
-    A control byte below 32 has so many bytes less one behind it. Others hold a length less two in
-    three bits, 7 meaning that more of it is in the next byte, and, with one byte more, how far
-    before the end of what there is the copy begins, less one. A copy may run into itself.
+    A control byte below 32 is followed by that many literal bytes plus one. Others hold a length
+    less two in three bits, where 7 means that the next byte adds to it, and, with one byte more,
+    the distance of the copy's start from the end of the output, less one. A copy may overlap its
+    own output.
 
     >>> decompress(b"\\x02abc" + b"\\x60\\x02" + b"\\x00!", 9)
     b'abcabcab!'

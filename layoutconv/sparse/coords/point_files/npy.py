@@ -1,7 +1,7 @@
 """``.npy``: an array (points, columns) of numbers, as ``numpy.save`` writes it.
 
-NumPy Enhancement Proposal 1 describes the format. Of its headers one form is read, that of arrays
-of plain numbers; nothing is evaluated, and nothing unpickled.
+NumPy Enhancement Proposal 1 describes the format. Only headers of arrays of plain numbers are read;
+nothing is evaluated or unpickled.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_npy(source: Source, wanted: Wanted) -> np.ndarray:
 
 
 def _header(source: Source) -> tuple[np.dtype, tuple[int, ...], bool, int]:
-    """The type, the shape, "is it in Fortran's order?", and where the numbers begin."""
+    """Return the type, the shape, whether it is in Fortran order, and where the numbers begin."""
     import numpy as np
 
     head = source.head(_LONGEST)

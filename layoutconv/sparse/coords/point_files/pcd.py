@@ -1,8 +1,8 @@
 """``.pcd``: the format of the Point Cloud Library, ascii, binary or compressed.
 
-https://pointclouds.org/documentation/tutorials/pcd_file_format.html describes it, but for the
-compressed form: two uint32, the sizes of the data compressed and not, then LZF of all numbers of
-the first field, all of the second, and so on.
+https://pointclouds.org/documentation/tutorials/pcd_file_format.html describes it, except for the
+compressed form: two uint32, the sizes of the compressed and the uncompressed data, then LZF of all
+numbers of the first field, all of the second, and so on.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def read_pcd(source: Source, wanted: Wanted) -> np.ndarray:
-    """Return the rows of a ``.pcd`` file, but for points that were not seen: x, y, z are NaN.
+    """Return the rows of a ``.pcd`` file, without unseen points, whose x, y, z are NaN.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
     """
     import numpy as np
 
     header = read_header(source)
-    # A column of the result: of which field, and which of its numbers or which colour.
+    # For each column of the result: its field, and its number or colour there.
     places, names = [], []
     for at, field in enumerate(header.fields):
         if field.is_padding:
@@ -105,7 +105,7 @@ def _ascii(source: Source, header: Header) -> Pieces:
             fields, begin = {}, 0
             for at, field in enumerate(header.fields):
                 found = table[:, begin : begin + field.count]
-                # float32 is rounded as in a binary file, and colours are taken apart by bits.
+                # Round float32 as in a binary file, and keep the bits of packed colours.
                 exact = field.is_colour or field.kind == "f4"
                 fields[f"f{at}"] = found.astype(field.kind) if exact else found
                 begin += field.count

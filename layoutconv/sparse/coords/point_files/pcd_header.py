@@ -1,4 +1,4 @@
-"""The header of a ``.pcd`` file: its fields, how many points it has, how they are kept."""
+"""The header of a ``.pcd`` file: its fields, its number of points, and its data format."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from .columns import MOST_COLUMNS
 from .source import Source
 from .text import is_row, shown
 
-_LONGEST = 1 << 18  # bytes of a header, comments with it
+_LONGEST = 1 << 18  # bytes of a header with comments
 _SIZES = {"I": "1248", "U": "1248", "F": "48"}
 _KEYS = (
     "VERSION", "FIELDS", "SIZE", "TYPE", "COUNT", "WIDTH", "HEIGHT", "VIEWPOINT", "POINTS", "DATA",
 )  # fmt: skip
 _VERSIONS = (".5", "0.5", ".6", "0.6", ".7", "0.7")
 _DATA = ("ascii", "binary", "binary_compressed")
-_PADDING = "_"  # the name of fields that mean nothing
+_PADDING = "_"  # the name of fields without meaning
 
 
 @dataclass(frozen=True)
 class Field:
-    """One or several numbers of a point."""
+    """One or several numbers per point."""
 
     name: str
-    kind: str  # as NumPy writes it: ``f4``, ``u1``, ...
+    kind: str  # NumPy's: ``f4``, ``u1``, ...
     count: int
 
     @property
     def is_colour(self) -> bool:
-        """Are these red, green and blue, packed into four bytes?"""
+        """Return whether these are red, green and blue, packed into four bytes."""
         return self.name in ("rgb", "rgba") and self.kind[1] == "4" and self.count == 1
 
     @property
@@ -38,7 +38,7 @@ class Field:
 
     @property
     def size(self) -> int:
-        """Bytes of a point in a binary file."""
+        """Bytes per point in a binary file."""
         return int(self.kind[1]) * self.count
 
 
@@ -53,7 +53,7 @@ class Header:
 
 
 def read_header(source: Source) -> Header:
-    """Read the header. Its lines may be in any order, ``DATA`` is the last.
+    """Read the header. Its lines may be in any order; ``DATA`` is the last.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
     """
@@ -72,7 +72,7 @@ def read_header(source: Source) -> Header:
 
 
 def _entries(source: Source) -> tuple[dict[str, list[str]], int]:
-    """The words behind each key, and where the line ``DATA`` ends."""
+    """Return the words after each key, and where the line ``DATA`` ends."""
     head = source.head(_LONGEST)
     entries: dict[str, list[str]] = {}
     at = 0

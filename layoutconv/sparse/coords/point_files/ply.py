@@ -1,7 +1,7 @@
 """``.ply``: the vertices of a file in the Stanford polygon format, ascii or binary.
 
-G. Turk, "The PLY Polygon File Format", 1994. All elements are walked through, those behind the
-vertices too: the numbers of a header that fit the file are those that it was written with.
+G. Turk, "The PLY Polygon File Format", 1994. The reader walks through all elements, also those
+behind the vertices: if a header's numbers fit the whole file, they are the right ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_ply(source: Source, wanted: Wanted) -> np.ndarray:
 
 
 class _Ascii:
-    """The data of an ascii file, in which each of an element is a line."""
+    """The data of an ascii file, with one line per item of an element."""
 
     def __init__(self, source: Source, start: int) -> None:
         self.source, self.start = source, start
@@ -68,14 +68,14 @@ class _Ascii:
                 numbers(self.source, part, kinds, what)
 
     def _check_lists(self, element: Element, line: bytes) -> None:
-        """Raise unless a line has the numbers of an element with lists, and no more."""
+        """Raise unless a line has exactly the numbers of an element with lists."""
         words = line.split()
         kinds: list[str] = []
         for found in element.properties.values():
             count = 1
             if found.counted:
                 word = words[len(kinds)] if len(kinds) < len(words) else b""
-                # More than there are is an error below.
+                # Too large a count is an error below.
                 count = int(word) if word.isdigit() and len(word) < 10 else len(words)
                 kinds.append(found.counted)
             kinds += [found.kind] * min(count, len(words))
@@ -122,14 +122,14 @@ class _Binary:
 
 
 def _least(element: Element) -> int:
-    """Return how many bytes one of an element takes in a binary file, with empty lists."""
+    """Return the fewest bytes of an item of an element in a binary file, with empty lists."""
     return sum(int((found.counted or found.kind)[1]) for found in element.properties.values())
 
 
 def _after_lists(source: Source, at: int, element: Element, order: str) -> int:
-    """Where an element with lists, which begins at byte ``at``, ends."""
+    """Return where an element with lists, which begins at byte ``at``, ends."""
     what, byte_order = f"element {element.name!a}", "little" if order == "<" else "big"
-    # Bytes before a length, those of the length, its sign, and bytes of what it counts.
+    # For each list: bytes before its length, bytes and sign of the length, bytes per entry.
     steps, before = [], 0
     for found in element.properties.values():
         size = int(found.kind[1])

@@ -9,7 +9,7 @@ from .columns import MOST_COLUMNS
 from .source import Source
 from .text import shown
 
-_LONGEST = 1 << 20  # bytes of a header, comments with it
+_LONGEST = 1 << 20  # bytes of a header with comments
 _ORDERS = {"ascii": "=", "binary_little_endian": "<", "binary_big_endian": ">"}
 _KINDS = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1",
@@ -23,13 +23,13 @@ _KINDS = {
 class Property:
     """A number of an element, or a list of numbers."""
 
-    kind: str  # as NumPy writes it, without the byte order: of what a list holds, if it is one
+    kind: str  # NumPy's, without the byte order; for a list, that of its entries
     counted: str | None = None  # the kind of a list's length; None: a single number
 
 
 @dataclass
 class Element:
-    """Things of one sort, one after the other, each with the same properties."""
+    """Items of one kind, one after the other, with the same properties."""
 
     name: str
     count: int
@@ -44,13 +44,13 @@ class Element:
 class Header:
     """A whole header."""
 
-    order: str  # of bytes, as NumPy writes it; "=": the file is ascii
+    order: str  # of bytes, NumPy's; "=": the file is ascii
     elements: list[Element]
     end: int  # where the data begin
 
 
 def read_header(source: Source) -> Header:
-    """Read the header, every line of which has to be one that the format knows.
+    """Read the header; every line must be known to the format.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
     """

@@ -1,4 +1,4 @@
-"""``Source``: a regular file that is open, and parts of it, each whole or an error."""
+"""``Source``: an open regular file, whose parts are read exactly or with an error."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ....errors import PointFileError
 if TYPE_CHECKING:
     import numpy as np
 
-PIECE = 1 << 24  # bytes that are read at once, or one record if that is longer
-_PADDING = 1 << 16  # bytes behind the data that are looked through for zeros: a page at most
+PIECE = 1 << 24  # bytes read at once, or one record if that is longer
+_PADDING = 1 << 16  # bytes behind the data that may be zeros: a page at most
 _GZIP = b"\x1f\x8b\x08"
 
 
@@ -32,11 +32,11 @@ class Source:
         self._file = file
 
     def error(self, message: str) -> PointFileError:
-        """An error with the path in front, to be raised."""
+        """Return an error to raise, with the path in front."""
         return PointFileError(f"{self.path}: {message}")
 
     def read(self, start: int, count: int, what: str) -> bytes:
-        """Return exactly ``count`` bytes from ``start`` on; ``what`` they are is for the error.
+        """Return exactly ``count`` bytes from ``start`` on; ``what`` names them in errors.
 
         Nothing is allocated for bytes that the file does not have.
         """
@@ -48,13 +48,13 @@ class Source:
         return data
 
     def head(self, most: int) -> bytes:
-        """Return the first bytes, ``most`` or all there are."""
+        """Return the first bytes, at most ``most``."""
         return self.read(0, min(most, self.size), "the header")
 
     def records(
         self, dtype: np.dtype, count: int, start: int, what: str
     ) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield ``count`` records from ``start`` on, in pieces: which of them, and an array."""
+        """Yield ``count`` records from ``start`` on, in pieces: their range, and an array."""
         import numpy as np
 
         self.check_room(start, count * dtype.itemsize, what)
@@ -73,9 +73,9 @@ class Source:
             )
 
     def check_end(self, end: int, what: str, limit: int | None = None) -> None:
-        """Raise unless nothing but a little padding lies between ``end`` of data and ``limit``.
+        """Raise unless only a little padding lies between the ``end`` of data and ``limit``.
 
-        A count that is too small would leave data unread, without a word.
+        Otherwise a count that is too small would silently leave data unread.
         """
         limit = self.size if limit is None else limit
         rest = self.read(end, min(limit - end, _PADDING + 1), "what follows the data")
@@ -88,11 +88,11 @@ class Source:
 
 @contextmanager
 def opened(path: str) -> Iterator[Source]:
-    """Open a point file for as long as it is read.
+    """Open a point file while it is read.
 
-    What is no regular file, and would block or never end, is refused unread.
+    Files that are not regular, which could block or never end, are refused unread.
 
-    Raises :class:`~layoutconv.errors.PointFileError` for that and for what the system refuses.
+    Raises :class:`~layoutconv.errors.PointFileError` for these, and for errors of the system.
     """
     # Without O_NONBLOCK, opening a FIFO waits for someone to write to it.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)

@@ -1,4 +1,4 @@
-"""Lines of numbers: as many on each line as a table has columns, and nothing that is no number."""
+"""Lines of numbers: one per column of a table, and nothing that is not a number."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .source import Source
 if TYPE_CHECKING:
     import numpy as np
 
-_PIECE = 1 << 20  # bytes of text that are taken apart at once
-_LONGEST = 1 << 17  # bytes of a line: 4,096 numbers and room to spare
-# No two ways to match a run of digits: a long one that fails must not be tried again and again.
+_PIECE = 1 << 20  # bytes of text parsed at once
+_LONGEST = 1 << 17  # bytes of a line: 4,096 numbers with room to spare
+# A run of digits matches in one way only, so that a long one that fails is not retried repeatedly.
 _INTEGER = rb"[+-]?\d+(?:\.0*)?"  # some write 255.0 for a colour
 _FLOAT = rb"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|(?i:nan|inf|infinity))"
 _DIGITS = b"0123456789+-"
@@ -28,11 +28,11 @@ class Lines:
     def __init__(self, source: Source, start: int) -> None:
         self.source = source
         self._at = start
-        self._begun = b""  # of a line whose end is not read yet
+        self._begun = b""  # start of a line whose end is not read yet
         self._lines: list[bytes] = []
 
     def take(self, count: int, what: str) -> Iterator[tuple[slice, list[bytes]]]:
-        """Yield ``count`` lines in pieces: which of them, and the lines without their ends."""
+        """Yield ``count`` lines in pieces: their range, and the lines without line ends."""
         done = 0
         while done < count:
             if not self._lines and not self._more():
@@ -45,7 +45,7 @@ class Lines:
             done += len(part)
 
     def check_end(self, what: str) -> None:
-        """Raise if a line that is not blank follows those that were taken."""
+        """Raise if a line that is not blank follows the lines taken."""
         while self._lines or self._more():
             for line in self._lines:
                 if line.strip():
@@ -68,10 +68,10 @@ class Lines:
 
 
 def numbers(source: Source, lines: list[bytes], kinds: Sequence[str], what: str) -> np.ndarray:
-    """Return float64 (lines, columns), of columns of these kinds: NumPy's ``f4``, ``u1``, ....
+    """Return float64 (lines, columns), for columns of these kinds: NumPy's ``f4``, ``u1``, ....
 
     Raises :class:`~layoutconv.errors.PointFileError` for a line with another number of numbers, for
-    a word that is none, and for an integer that its type does not hold.
+    a word that is not a number, and for an integer out of the range of its type.
     """
     import numpy as np
 
@@ -100,10 +100,10 @@ def numbers(source: Source, lines: list[bytes], kinds: Sequence[str], what: str)
 
 
 def _is_plain(text: bytes, lines: list[bytes], integers: list[int], columns: int) -> bool:
-    """Is NumPy's parser strict enough for these lines? It is three times as fast as a pattern.
+    """Return whether NumPy's parser, three times as fast as a pattern, is strict enough for lines.
 
-    It knows what a floating-point number is, and that each line has as many as others. It does not
-    say that lines are blank, and takes words, and 1e2 and 1.0000000000000000001 for integers.
+    It checks floating-point numbers, and that all lines have equally many. It accepts blank lines
+    and words, and takes 1e2 and 1.0000000000000000001 for integers.
     """
     if text.translate(None, _PLAIN) or not all(map(bytes.strip, lines)):
         return False
@@ -116,7 +116,7 @@ def _is_plain(text: bytes, lines: list[bytes], integers: list[int], columns: int
 
 
 def is_row(line: bytes, letters: str) -> bool:
-    """Is a line made of floating-point numbers, ``f``, and integers, ``i``, in this order?
+    """Return whether a line has floating-point numbers, ``f``, and integers, ``i``, in this order.
 
     >>> is_row(b"0.5 -1e3 nan 7", "fffi"), is_row(b"0.5 1_0", "ff"), is_row(b"1.5", "i")
     (True, False, False)
@@ -125,7 +125,7 @@ def is_row(line: bytes, letters: str) -> bool:
 
 
 def fits(word: bytes, kind: str) -> bool:
-    """Does a type hold a number that :func:`is_row` has found?
+    """Return whether a type can hold a number that :func:`is_row` found.
 
     >>> fits(b"255.0", "u1"), fits(b"-1", "u1"), fits(b"-128", "i1"), fits(b"1e9", "f4")
     (True, False, True, True)
@@ -143,7 +143,7 @@ def check_text(source: Source, start: int, rows: int, columns: int, what: str) -
 
 
 def shown(line: bytes) -> str:
-    """A line of a file as it is put into a message."""
+    """Return a line of a file as messages show it."""
     text = line.decode("latin-1")
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
