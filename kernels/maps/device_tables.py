@@ -1,4 +1,4 @@
-"""Tables of taps on GPUs: an LRU cache; tables that a CUDA graph reads stay for good.
+"""Tables of taps on GPUs: an LRU cache; tables that a CUDA graph reads all stay.
 
 A graph replays launches with the addresses that were captured, and nothing reports when a graph is
 gone. So a table that a captured launch reads stays until kernels are unloaded, after which no graph

@@ -131,8 +131,8 @@ class RoomToSort:
         sizes: of the sort; by default those of one map.
 
     Attributes:
-        chunk, chunks: rows per chunk, and the number of chunks: a multiple of the CTAs, if rows
-            are many.
+        chunk, chunks: rows per chunk, and the number of chunks: about one, two or more per CTA,
+            and fewer if rows are few.
         size: of the workspace, in Int32.
         integers: rows per chunk, chunks, rows per window.
         vectors: how many 16-byte vectors the word and the totals behind it take.

@@ -12,8 +12,8 @@ from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
 from .tap_blocks import Neighbours
 
-# Taps that a thread looks up at once; and lines of known taps, for which a kernel is compiled and
-# needs fewer registers.
+# Taps that a thread looks up at once; and lines of known taps, whose kernel keeps nothing to locate
+# them.
 FLIGHT = 4
 LINES = 3
 

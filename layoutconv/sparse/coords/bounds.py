@@ -75,8 +75,7 @@ def check_corner(corner: Sequence[int], spatial_shape: Sequence[int]) -> tuple[i
 
 
 def checked_box(corner: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
-    """Return the corner of a layer's result on coordinates without bounds; refuse more than 32
-    bits.
+    """Return the corner of a layer's result on unbounded coordinates; refuse over 32 bits.
 
     >>> checked_box((0, 2**31 - 3), (4, 3))
     (0, 2147483645)

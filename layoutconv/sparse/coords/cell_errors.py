@@ -34,8 +34,7 @@ def overflow(total: int, capacity: int) -> ArgumentError:
 
 
 def traced(name: str) -> ArgumentTypeError:
-    """Return the error of calls that ``torch.jit.trace`` records: it would keep one cloud's
-    maps."""
+    """Return the error of calls in ``torch.jit.trace``, which would keep one cloud's maps."""
     expected = (
         "no call in torch.jit.trace, which would keep the kernel maps of its example for all "
         "clouds: torch.export.export and lc.pack take sparse networks"

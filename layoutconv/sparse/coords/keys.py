@@ -95,8 +95,7 @@ def _widened(spatial_shape: Sequence[int], halo: Sequence[int] | None) -> list[i
 
 
 def pack(coords: Tensor, strides: Sequence[int]) -> Tensor:
-    """Return the keys, int64 (rows,), of ``coords`` (rows, 1 + rank): inner products with
-    strides."""
+    """Return keys, int64 (rows,), of ``coords`` (rows, 1 + rank): products with strides."""
     keys = coords[:, -1].long() * strides[-1]
     for axis, stride in enumerate(strides[:-1]):
         keys += coords[:, axis].long() * stride
@@ -104,8 +103,7 @@ def pack(coords: Tensor, strides: Sequence[int]) -> Tensor:
 
 
 def unpack(keys: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the coordinates, int32 (rows, 1 + rank), of keys in a grid of ``shape`` without a
-    halo.
+    """Return the cells, int32 (rows, 1 + rank), of keys in a grid of ``shape`` without a halo.
 
     >>> import torch
     >>> unpack(torch.tensor([0, 61, 119]), (4, 3, 5)).tolist()

@@ -131,8 +131,7 @@ class Curve:
         return torch.unique(torch.cat(found))
 
     def _keys_around(self, cells: Tensor, offsets: Sequence[Sequence[int]]) -> Tensor:
-        """Return the keys of the cells that a filter reads, int64 (taps, rows); negative
-        outside."""
+        """Return the keys of cells that a filter reads, int64 (taps, rows); negative outside."""
         keys = (cells[:, 0].long() << self.width).expand(len(offsets), len(cells))
         for axis, extent in enumerate(self.shape):
             steps = sorted({int(offset[axis]) for offset in offsets})

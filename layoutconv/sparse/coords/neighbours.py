@@ -228,8 +228,7 @@ class _Cells:
         self.occupied = Coordinates.of_keys(firsts, self.lattice.shape, sides.clouds)
 
     def candidates(self, rows: Tensor) -> tuple[Tensor, _Candidates]:
-        """Return where each query's candidates start, int64 (rows + 1,), and a function to list
-        them."""
+        """Return where each query's candidates start, int64 (rows + 1,), and their lister."""
         sides, rank = self.sides, self.sides.rank
         cells, inside = self.lattice.cells(sides.queries[rows])
         image = torch.where(inside, sides.of_queries[rows], -1)

@@ -37,8 +37,8 @@ class SparseTensor(NoTensor):
         features: (rows, C), any dtype.
         coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, on the device of
             ``features``, no cell twice (:func:`merge_repeated` takes those); or
-            :class:`Coordinates`, which are then shared, with their kernel maps. These may have a
-            cell more than once, if they were made with ``repeated=True``.
+            :class:`Coordinates`, which are then shared, with their maps and checks. These may have
+            a cell more than once, if they were made with ``repeated=True``.
         spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them; not with
             ``Coordinates``, which have them. Without it coordinates have no bounds and may be
             negative, as for :meth:`Coordinates.unbounded` (waits for the device).
@@ -167,8 +167,7 @@ class SparseTensor(NoTensor):
         return f"{type(self).__name__}({rows} rows, {channels} channels, {self.dtype}, {about})"
 
     def check(self) -> Self:
-        """Return this tensor; raise if a cell is outside the grid or repeated (waits for the
-        device)."""
+        """Return this tensor; raise if a cell is outside or repeated (waits for the device)."""
         self.coordinates.check()
         return self
 
@@ -285,8 +284,7 @@ class SparseTensor(NoTensor):
         return self.coordinates.overflowed
 
     def padded(self, capacity: int) -> SparseTensor:
-        """Return the tensor with rows up to ``capacity``, so that clouds of any size have one
-        shape.
+        """Return the tensor with ``capacity`` rows, so that clouds of any size have one shape.
 
         The added rows belong to image -1 and have zero features: no row reads them, and they read
         nothing. The coordinates are new.

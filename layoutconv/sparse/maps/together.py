@@ -68,8 +68,8 @@ def runs_together(cells: Tensor) -> bool:
 
 
 def can_begin(coordinates: Coordinates) -> bool:
-    """Return whether maps of such cells can be made together: not without bounds. Later
-    :meth:`Coordinates.check` may find repeated cells, which rule it out.
+    """Return whether maps of such cells can be made together: not without bounds, nor if
+    cells are known to be repeated, which :meth:`Coordinates.check` may still find.
     """
     known = runs_together(coordinates.cells) and coordinates.corner is None
     return known and coordinates.rows > 0 and coordinates.repeats is None

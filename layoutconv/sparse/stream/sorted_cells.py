@@ -78,8 +78,7 @@ def sorted_cells(
 
 
 def check_inside(cells: Tensor, curve: Curve, first: int = 0) -> None:
-    """Raise ``ArgumentError`` if a cell lies outside the grids; ``first`` is the first one's
-    row."""
+    """Raise ``ArgumentError`` if a cell is outside the grids; the first has row ``first``."""
     limits = cells.new_tensor((curve.batch_size, *curve.shape))
     if not len(cells) or (cells.amin(0) >= 0).logical_and(cells.amax(0) < limits).all():
         return

@@ -58,7 +58,7 @@ class Staging:
         device: a GPU; or a CPU, where rows are copied directly.
         workers: number of threads.
         staged: whether rows go through pieces. By default only for a GPU.
-        piece_bytes: the least bytes for which a copy is split into pieces, and the most of a piece.
+        piece_bytes: bytes of a piece: the least when a copy has several, and the most.
 
     Any number of threads may call it. It copies from a GPU after all work on the current stream,
     and the current stream waits for what it copies to the GPU.
