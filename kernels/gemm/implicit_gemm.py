@@ -2,8 +2,8 @@
 
 Dense convolution and its gradients, gather/scatter and kernel maps differ only in the layouts of
 their operands (``Operand``). Each runs the same prologue, one of two mainloops (sm_80, sm_90) and
-one epilogue. ``l`` is the group. A CTA (thread block) computes one tile of D; a persistent one loops
-over several.
+one epilogue. ``l`` is the group. A CTA (thread block) computes one tile of D; a persistent CTA
+loops over several.
 """
 
 from __future__ import annotations
