@@ -1,8 +1,8 @@
 """Kernel maps of all levels of a network by one call: the tables of cells, and the maps in them.
 
-Built one after the other, the maps of a network each take two launches and four grid syncs, however
-few rows a deep level has. Here the maps of all levels are jobs of two launches. Each map has the
-rows, and their order, that ``HashTable.search_sorted`` and ``sort_index`` return.
+Built one after the other, the maps of a network each take two launches and three grid syncs,
+however few rows a deep level has. Here the maps of all levels are jobs of two launches. Each map
+has the rows, and their order, that ``HashTable.search_sorted`` and ``sort_index`` return.
 """
 
 from __future__ import annotations
