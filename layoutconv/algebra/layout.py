@@ -118,6 +118,8 @@ class Layout(LayoutLike):
 
     def raw(self, c: IntTuple) -> Any:
         """The sum of strides at a coordinate, before it is made an offset or a coordinate."""
+        if type(c) is int:
+            return split_and_sum(c, self._leaves)
         if has_array(c):
             c = checked_arrays(c)
             if has_array(c):

@@ -50,6 +50,8 @@ def finished(total: Any) -> Any:
     >>> finished(2 * E(1)), finished(F2(5))
     (ArithmeticTuple((0, 2)), 5)
     """
+    if type(total) is int:
+        return total
     if isinstance(total, ScaledBasis):
         total = total.as_tuple()
     if isinstance(total, tuple):
