@@ -1,6 +1,6 @@
 """Convolutions for networks: torch's modules and functions, argument for argument.
 
-The top floor: may import every room of the package.
+The top layer: it may import every other package of layoutconv.
 """
 
 from . import functional

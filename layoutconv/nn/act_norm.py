@@ -1,7 +1,7 @@
-"""Batch norms that have a dropout and an activation of their own, as timm's ``BatchNormAct2d``.
+"""Batch norms with a dropout and an activation of their own, like timm's ``BatchNormAct2d``.
 
-Such a module is a subclass of torch's with attributes ``drop`` and ``act``. What its forward pass
-does is found out by calling a copy of it, in float64, so that no library is imported here.
+Such a module subclasses a torch batch norm and has attributes ``drop`` and ``act``. To learn what
+its forward pass computes, a copy of it is called in float64: no library is imported here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .dense_batch_norm import by_kernels
 from .fused_batch_norm import are_identities, may_be_fused
 from .trained_norm import are_bare
 
-# Attributes that are read at every call. Others may change what a forward pass does.
+# Attributes that every call reads. Setting others may change what the forward pass does.
 READ = frozenset({
     "weight", "bias", "running_mean", "running_var", "num_batches_tracked", "eps", "momentum",
     "drop", "act",
@@ -28,7 +28,7 @@ _RANKS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNor
 
 
 def fused(norm: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
-    """The result of such a norm by kernels; None where it has to run as it is written.
+    """Return the norm's result by kernels; None if the module's own forward pass has to run.
 
     >>> norm = torch.nn.BatchNorm2d(1)
     >>> norm.drop, norm.act = torch.nn.Identity(), torch.nn.ReLU()
@@ -44,7 +44,7 @@ def fused(norm: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | N
 
 
 def _activation_of(norm: Any) -> str | None:
-    """The name of the activation after a norm that drops nothing; None of another."""
+    """Return the name of the activation after a norm without dropout; None for other modules."""
     parts = norm._modules
     if parts.keys() != _PARTS or type(parts["drop"]) is not torch.nn.Identity:
         return None
@@ -52,8 +52,8 @@ def _activation_of(norm: Any) -> str | None:
 
 
 def has_activation(norm: Any) -> bool:
-    """Return whether a module is a subclass of torch's ``BatchNorm2d`` that computes it and then an
-    activation, its child ``act``.
+    """Return whether a module is a subclass of torch's ``BatchNorm2d`` that computes the norm and
+    then an activation, its child ``act``.
 
     >>> class Both(torch.nn.BatchNorm2d):
     ...     def __init__(self, C):
@@ -70,7 +70,7 @@ def has_activation(norm: Any) -> bool:
 
 
 def is_alone(norm: Any) -> bool:
-    """Return whether a module is such a subclass whose dropout and activation are identities.
+    """Return whether a module is such a subclass with identities as dropout and activation.
 
     >>> class Alone(torch.nn.BatchNorm2d):
     ...     def __init__(self, C):
@@ -89,11 +89,11 @@ def is_alone(norm: Any) -> bool:
 
 
 def is_norm_and(norm: Any, last: torch.nn.Module, *, training: bool) -> bool:
-    """Return whether a copy of a batch norm of torch's, or of a subclass, computes in float64 what
-    ``last`` makes of torch's own, and leaves the same statistics; in training, too, whether it
-    keeps the dtype of bfloat16 images.
+    """Compare a copy of a batch norm, torch's or a subclass, with torch's own followed by ``last``.
 
-    Results of the second call are large: limits beyond 6 are seen, too.
+    Returns whether both compute the same in float64 and leave the same statistics; in training,
+    also whether the copy keeps the dtype of bfloat16 images. The second call has large results, so
+    that it shows limits beyond 6, too.
 
     >>> is_norm_and(torch.nn.BatchNorm1d(3), torch.nn.Identity(), training=False)
     True

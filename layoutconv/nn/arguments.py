@@ -1,4 +1,4 @@
-"""Arguments of torch's convolutions, checked in the words of their arguments."""
+"""Checks of the arguments of torch's convolutions; errors use torch's argument names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..tensors.tensor_checks import PAIRS
 from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
 
-# Tuples: torch 2.6 compiles no set of dtypes.
+# Tuples, as torch 2.6 cannot compile sets of dtypes.
 _FLOATS = torch.float16, torch.bfloat16, torch.float32
 _OWN = torch.float64, torch.complex64, torch.complex128
 _NARROW = torch.int8, torch.float8_e4m3fn, torch.float8_e5m2
@@ -30,12 +30,12 @@ def near_and_far(
     dilation: Sequence[int],
     taps: Sequence[int],
 ) -> tuple[tuple[int, int], ...]:
-    """(near, far) of every spatial mode; of 'same', the odd cell is at the far side, as torch's.
+    """Return (near, far) of each spatial mode; an odd 'same' pads more at the far side, like torch.
 
     >>> near_and_far("same", (1, 1), (1, 1), (3, 4))
     ((1, 1), (1, 2))
     """
-    if not isinstance(padding, str):  # an array, compared with a name, is many answers
+    if not isinstance(padding, str):  # an array compared with a name gives an array
         return padding_pairs(padding, len(taps))
     if padding == "valid":
         return ((0, 0),) * len(taps)
@@ -57,9 +57,9 @@ def check_tensors(
     transposed: bool,
     part: bool = False,
 ) -> None:
-    """Shapes, dtypes and devices; the shape of a residual is for :func:`check_like_output`.
+    """Check shapes, dtypes and devices; :func:`check_like_output` checks the residual's shape.
 
-    A ``part`` of an input may have no cells.
+    If ``part``, the input may have empty spatial modes.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
     """
@@ -77,7 +77,7 @@ def check_tensors(
         if tensor is not None and (tensor.is_nested or tensor.layout != torch.strided):
             got = "a nested tensor" if tensor.is_nested else str(tensor.layout)
             raise ArgumentTypeError(name, "a tensor of torch.strided layout", got)
-    if not rank + 1 <= input.dim() <= rank + 2:  # also for a rank that a compiler holds by name
+    if not rank + 1 <= input.dim() <= rank + 2:  # also for a rank that is a symbol of a compiler
         expected = f"(N, C) or (C,) and {rank} spatial modes"
         raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
     if weight.dim() != rank + 2:
@@ -85,7 +85,7 @@ def check_tensors(
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
     of_input = input.shape[-rank - 1 :][: 1 if part else None]
     for name, extents in (("input", of_input), ("weight", weight.shape)):
-        if 0 in extents:  # none of no images
+        if 0 in extents:  # the batch may be empty
             shape = f"shape {tuple(named[name].shape)}"
             raise ArgumentError(name, "every extent but the batch's >= 1", shape)
     K = _check_channels(input.shape[-rank - 1], weight, groups, transposed)
@@ -97,9 +97,9 @@ def check_tensors(
 
 
 def check_groups(groups: Any) -> int:
-    """A number of groups, which may be 0: what it divides is for :func:`check_tensors`.
+    """Return the number of groups, which may be 0: :func:`check_tensors` checks divisibility.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for what is no integer.
+    Raises :class:`~layoutconv.errors.ArgumentError` if it is no integer.
 
     >>> check_groups(2)
     2
@@ -114,7 +114,7 @@ def check_groups(groups: Any) -> int:
 
 
 def _check_channels(channels: int, weight: Tensor, groups: int, transposed: bool) -> int:
-    """Return how many channels come out."""
+    """Return the number of output channels."""
     first, second = weight.shape[:2]
     if groups < 1 or channels % groups or first % groups:
         of_filter = "" if transposed else f" and the {first} of the output"
@@ -161,8 +161,9 @@ def _check_dtypes(named: dict[str, Any]) -> None:
 
 
 def check_activation(activation: str | None, slope: float, input: Tensor) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` unless it is a known name, or None, and
-    ``slope`` a number."""
+    """Raises :class:`~layoutconv.errors.ArgumentError` for an unknown activation, or a ``slope``
+    that is no number.
+    """
     check_number("slope", slope)
     if activation is None:
         return
@@ -172,7 +173,7 @@ def check_activation(activation: str | None, slope: float, input: Tensor) -> Non
 
 
 def check_out_dtype(out_dtype: torch.dtype | None, input: Tensor) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` unless sums over ``input`` are stored so."""
+    """Raises :class:`~layoutconv.errors.ArgumentError` if ``out_dtype`` cannot store sums."""
     if out_dtype is None:
         return
     if isinstance(out_dtype, torch.dtype) and (input.dtype, out_dtype) in PAIRS:
@@ -203,7 +204,7 @@ def check_fits(
 
 
 def checked_executor(executor: Any) -> str | None:
-    """Return who convolves on a CPU, None for torch.
+    """Return the checked ``executor`` for CPUs; None stands for torch.
 
     >>> checked_executor("views")
     Traceback (most recent call last):
@@ -215,9 +216,9 @@ def checked_executor(executor: Any) -> str | None:
 
 
 def check_size(shape: Sequence[int], name: str, *numbers: Any) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` for a result that no memory can hold.
+    """Raises :class:`~layoutconv.errors.ArgumentError` for an output too large for any memory.
 
-    It can be so large if some of the ``numbers`` are; ``name`` is the argument that they make.
+    Only huge ``numbers`` can make it so large; ``name`` is the argument that they come from.
 
     >>> check_size((1, 1, 2**62), "padding", [2**61])
     Traceback (most recent call last):
@@ -260,7 +261,7 @@ def check_function(function: Pointwise, input: Tensor, K: int) -> None:
 
 
 def check_function_places(function: Pointwise, rows: int, shape: Sequence[int]) -> None:
-    """Compare the tensors of a user's function per row and like the output, of ``shape``, with it.
+    """Compare a user function's tensors per row and like the output with the output's ``shape``.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names ``activation`` and the tensor.
     """
@@ -277,7 +278,7 @@ def _check_shape(name: str, tensor: Tensor, shape: Sequence[int], said: str) -> 
 
 
 def check_like_output(ending: EpilogueArgs, input: Tensor, K: int, spatial: Sequence[int]) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` for another shape than the output's."""
+    """Raises :class:`~layoutconv.errors.ArgumentError` for a shape other than the output's."""
     residual, function = ending.residual, ending.activation
     if residual is None and not isinstance(function, Pointwise):
         return

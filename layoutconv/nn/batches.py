@@ -1,4 +1,4 @@
-"""One image as a batch of one, and back: torch's convolutions take both."""
+"""Conversion between one image and a batch of one: torch's convolutions take both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ops.epilogue_args import EpilogueArgs
 
 
 def batch(tensor: Tensor, rank: int) -> Tensor:
-    """(N, C, D, H, W) of a batch, or of the one image that there is.
+    """Return a batch (N, C, D, H, W) as it is, and a single image as a batch of one.
 
     >>> import torch
     >>> batch(torch.zeros(3, 8, 8), 2).shape
@@ -20,10 +20,10 @@ def batch(tensor: Tensor, rank: int) -> Tensor:
 
 
 def of_batch(ending: EpilogueArgs, rank: int) -> EpilogueArgs:
-    """With the residual of a batch, and what else is like the result."""
+    """Give the residual, and whatever else is shaped like the result, a batch mode."""
     return ending.like_result(partial(batch, rank=rank))
 
 
 def like(y: Tensor, input: Tensor, rank: int) -> Tensor:
-    """A batch, or its one image, as the input is."""
+    """Return a result with a batch mode only if the input has one."""
     return y if input.dim() == rank + 2 else y.squeeze(0)

@@ -1,4 +1,4 @@
-"""Calibration: what the convolutions of a network read and make on the batches that it is shown."""
+"""Calibration: observe inputs and results of a network's convolutions on sample batches."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Seen:
     """Observations of a layer during calibration.
 
     Attributes:
-        input_amax, output_amax: the greatest magnitudes of its inputs and results.
-        calls: how often it was called.
+        input_amax, output_amax: the largest magnitudes of its inputs and results.
+        calls: the number of its calls.
         numbers: how many numbers it read.
-        read_wide: whether its results were read by anything but layers that may be quantised.
-        readers: names of the layers that read them.
+        read_wide: whether anything but a quantisable layer read its results.
+        readers: names of the layers that read its results.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Seen:
 
 
 class _Watched(LazyTensor):
-    """The result of a layer in calibration, which says who reads its features."""
+    """The result of a layer in calibration, which records who reads its features."""
 
     values: Tensor
     seen: Seen
@@ -49,15 +49,15 @@ class _Watched(LazyTensor):
 
 
 def call_of(module: torch.nn.Module, batch: Any) -> Any:
-    """Return what a network makes of a batch: a tuple of arguments, or one."""
+    """Call a network on a batch, which is one argument or a tuple of them."""
     return module(*batch) if isinstance(batch, tuple) else module(batch)
 
 
 class Calibration:
-    """A network in calibration: ``layers`` are those that may be quantised, by name.
+    """A network in calibration; ``layers`` are those that may be quantised, by name.
 
-    ``ends`` are the names of the layers with weights that were called first and last, ``others``
-    among them: linear layers, say.
+    ``ends`` are the names of the layers with weights that were called first and last; ``others``
+    (linear layers, say) count too.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class Calibration:
         self.seen = {name: Seen() for name in layers}
         self._first: str | None = None
         self._last: str | None = None
-        self._made: dict[int, tuple[str, Any]] = {}  # dense results of a batch, by their ids
+        self._made: dict[int, tuple[str, Any]] = {}  # dense results of a batch, by id
         self._fed: dict[str, set[str | None]] = {name: set() for name in layers}
-        self._passes: dict[int, int] = {}  # calls of sequences, by their ids
+        self._passes: dict[int, int] = {}  # calls of each sequence, by id
 
     @property
     def ends(self) -> tuple[str | None, str | None]:
-        """The first and the last layer of the network."""
+        """The names of the first and the last layer called."""
         return self._first, self._last
 
     @torch.no_grad()
     def run(self, batches: Iterable[Any]) -> Any:
-        """Show the network all batches; returns the first of which a layer read numbers.
+        """Run the network on all batches; returns the first one from which a layer read numbers.
 
-        Raises :class:`~layoutconv.errors.ArgumentError` for no batch, and for a layer that reads
-        or makes what is not finite.
+        Raises :class:`~layoutconv.errors.ArgumentError` if there is no batch, and if a layer reads
+        or returns a value that is not finite.
         """
         first: Any = None
         count = empty = 0
@@ -139,7 +139,7 @@ class Calibration:
         return (input, *more), named
 
     def _opened(self, name: str, value: Any) -> Any:
-        """A value without the watch that is kept on it."""
+        """Unwrap a watched value, and record its reader."""
         if not isinstance(value, _Watched):
             return value
         value.seen.readers.add(name)
@@ -151,13 +151,14 @@ class Calibration:
         seen.output_amax = max(seen.output_amax, amax)
         if isinstance(result, SparseTensor):
             return _Watched(result, seen)
-        self._made[id(result)] = name, result  # which lives as long as its id is looked for
+        self._made[id(result)] = name, result  # keeps the result alive while its id is in use
         return result
 
     def follows(self, before: str, after: str, sequence: torch.nn.Module) -> bool:
-        """Return whether all that a layer read was what another made, dense tensors as they are,
-        and the sequence that they are in called both: what a network makes of the modules of a
-        sequence one by one it can read itself.
+        """Return whether ``after`` read only the unchanged results of ``before``, and the sequence
+        that holds both called them.
+
+        A network that called them one by one could read the result in between.
         """
         called = self._passes.get(id(sequence), 0) == self.seen[before].calls
         return called and self._fed[after] == {before}
@@ -175,7 +176,7 @@ def _amax(name: str, verb: str, features: Tensor) -> float:
 
 
 def sqnr(want: Tensor, got: Tensor) -> float:
-    """Return how many dB the squares of numbers are above those of their errors.
+    """Return the ratio of signal to quantisation noise (SQNR) in dB.
 
     >>> round(sqnr(torch.tensor([10.0, 0.0]), torch.tensor([10.0, 1.0])), 3)
     20.0

@@ -1,7 +1,7 @@
-"""The convolutions, norms and activations that a module's own forward pass calls in a row.
+"""Convolutions, norms and activations that a module's own forward pass calls one after another.
 
-A pass is recorded in evaluation mode, as :mod:`.recorded_pass` has it. Whoever calls a child of a
-module from elsewhere is not seen.
+:mod:`.recorded_pass` records the pass in evaluation mode. Calls of a module's children from
+elsewhere are not seen.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ _ACTIVATIONS = {**ACTIVATIONS, torch.nn.Hardswish: "hardswish"}
 
 
 class Called(NamedTuple):
-    """Names of modules that a pass calls one after the other, each once, and nothing else reads
-    what is in between.
+    """Names of modules that a pass calls one after another, each once, with no other reader.
 
-    ``after`` are those of what follows the convolution, without identities: a norm, an activation,
-    or one and then the other.
+    ``after`` names what follows the convolution, without identities: a norm, an activation, or one
+    and then the other.
     """
 
     conv: str
@@ -37,9 +36,10 @@ class Called(NamedTuple):
 
 
 def called_in_a_row(module: Any, is_conv: Any) -> list[Called]:
-    """The convolutions that a module's forward pass calls, and what it calls on their results.
+    """Find the convolutions that a forward pass calls, and what it calls on their results.
 
-    ``is_conv`` says which modules are. Empty where ``torch.fx`` does not say.
+    ``is_conv`` says which modules are convolutions. Returns [] if ``torch.fx`` cannot record the
+    pass.
 
     >>> class Block(torch.nn.Module):
     ...     def __init__(self):
@@ -69,13 +69,13 @@ def _calls_of(graph: Graph) -> list[Node]:
 
 
 def _is_single(node: Node, calls: list[Node]) -> bool:
-    """Return whether a call is the only one of its module, on one tensor."""
+    """Return whether a call is the only one of its module, and takes one tensor."""
     times = Counter(other.target for other in calls)
     return times[node.target] == 1 and len(node.args) == 1 and not node.kwargs
 
 
 def _after(module: Any, node: Node, calls: list[Node]) -> list[str]:
-    """The modules that are called on a result, one after the other: up to two."""
+    """Return the modules called on a result, one after another: at most two."""
     names: list[str] = []
     while len(node.users) == 1 and len(names) < 2:
         (user,) = node.users
@@ -88,7 +88,7 @@ def _after(module: Any, node: Node, calls: list[Node]) -> list[str]:
 
 
 def activation_of(module: Any) -> tuple[str, float] | None:
-    """The name and the slope of an activation module; None of another.
+    """Return the name and slope of an activation module; None for another module.
 
     >>> activation_of(torch.nn.LeakyReLU(0.2)), activation_of(torch.nn.Identity())
     (('leaky_relu', 0.2), None)
@@ -102,11 +102,12 @@ def activation_of(module: Any) -> tuple[str, float] | None:
 
 
 def after_norm(norm: Any) -> Any:
-    """The module that follows a batch norm: an identity, or the activation that a subclass calls
-    itself, as timm's ``BatchNormAct2d``; None of what is no batch norm with running statistics.
+    """Return the module that follows a batch norm: an identity, or the activation that a subclass
+    like timm's ``BatchNormAct2d`` calls itself; None for anything but a batch norm with running
+    statistics.
 
-    A subclass has no children but that one and identities. A copy of it is called in float64, in
-    evaluation mode: it is a norm only if it computes what its child makes of one.
+    A subclass may have that child and identities only. A copy of it is called in float64, in
+    evaluation mode: it counts as a norm only if it computes torch's norm followed by the child.
 
     >>> class NormAct(torch.nn.BatchNorm2d):
     ...     def __init__(self, C):

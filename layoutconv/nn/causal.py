@@ -1,9 +1,9 @@
-"""Convolutions of video that read no later frame, whole or a few frames at a time.
+"""Causal convolutions of video, on whole clips or a few frames at a time.
 
-A frame of the result reads frames up to its own: all padding along D is before the first one. Of a
-video that comes in pieces a layer has to know the last frames of the piece before. Here these and
-the new frames are one piece of memory, the cache's: a new frame is written there once, behind the
-last, and nothing is joined. What writes the frames, a norm or an activation, may write them there.
+A frame of the result reads no later frame: all padding along D is before the first one. For a video
+that arrives in pieces a layer needs the last frames of the previous piece. The cache keeps these
+and the new frames in one buffer: each new frame is written once, behind the last, and nothing is
+concatenated. The norm or activation that produces the frames may write them there directly.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from . import functional
 from .modules import Conv3d, weight_and_bias
 from .own_padding import after_frames
 
-FRAMES = 16  # that a cache has room for, before those that it keeps are moved to its beginning
+FRAMES = 16  # that a cache has room for before it moves the kept frames to its start
 
 
 class FrameCache:
     """The frames of a stream that the next call of one :class:`CausalConv3d` reads again.
 
-    They begin as frames of zeros, which is what stands before the first one. A stream has a cache
-    for each layer; :meth:`clear` begins another one.
+    It starts with frames of zeros, the padding before the first frame. Each layer of a stream has a
+    cache of its own; :meth:`clear` starts another stream.
 
     Args:
-        frames: so many frames are written behind each other before those that are kept move to the
-            beginning of the memory. A call with more frames makes more memory.
+        frames: how many frames are appended before the kept ones move back to the start of the
+            memory. A call with more frames allocates more memory.
 
     >>> layer, cache = CausalConv3d(4, 8, 3, padding=1), FrameCache()
     >>> video = torch.randn(1, 4, 5, 6, 6)
@@ -51,28 +51,28 @@ class FrameCache:
     def clear(self) -> None:
         """Forget all frames, and their memory."""
         self._memory: Tensor | None = None  # (N, D, H, W, C)
-        self._first = self._end = 0  # of the frames in memory that are kept
-        self._passed = 0  # frames to come that nothing reads, of a stride beyond the window
-        self._layer: ref[CausalConv3d] | None = None  # whose frames these are, from its first call
+        self._first = self._end = 0  # range of the frames in memory that are kept
+        self._passed = 0  # coming frames that nothing reads, as the stride exceeds the window
+        self._layer: ref[CausalConv3d] | None = None  # the owner, from its first call
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: the frames. Its next call says which layer it is for."""
+        """Return the state of a copy: the frames. The layer of its next call becomes its owner."""
         return {**self.__dict__, "_layer": None}
 
     @property
     def kept(self) -> int:
-        """The number of frames that are kept, zeros before the first one included."""
+        """The number of kept frames, zeros before the first one included."""
         return self._end - self._first
 
     def room(self, like: Tensor, frames: int | None = None) -> Tensor:
-        """Memory for the next frames, (N, C, frames, H, W), whose shape and dtype are ``like``'s.
+        """Return memory for the next frames, (N, C, frames, H, W): ``like`` gives shape and dtype.
 
-        Frames that were written there are the layer's next ``input``: they are not copied. Only
-        behind a call, as that is what begins a stream. Of several clips, N > 1, frames of a clip
-        are side by side, and a convolution copies the window.
+        Frames written there are not copied if they are the layer's next ``input``. The layer's
+        first call starts the stream, so call this after it. With several clips, N > 1, the window's
+        frames are not packed in memory, and a convolution copies them.
 
         Raises :class:`~layoutconv.errors.ArgumentError` before the first call, and for frames of
-        another kind.
+        another shape, dtype or device.
 
         >>> layer, cache = CausalConv3d(4, 8, (2, 1, 1)), FrameCache()
         >>> frames = torch.randn(1, 4, 2, 3, 3)
@@ -87,10 +87,10 @@ class FrameCache:
         return self._room(like, like.shape[2] if frames is None else frames)
 
     def extended(self, input: Tensor, layer: CausalConv3d) -> Tensor:
-        """The kept frames and those of ``input`` behind them, (N, C, kept + D, H, W).
+        """Append the frames of ``input`` to the kept ones: (N, C, kept + D, H, W).
 
-        As many frames of zeros as ``layer`` reaches back are kept where there is none yet. Raises
-        :class:`~layoutconv.errors.ArgumentError` for a layer that is not the cache's.
+        An empty cache starts with ``layer.reach`` frames of zeros. Raises
+        :class:`~layoutconv.errors.ArgumentError` if the cache belongs to another layer.
         """
         if self._layer is None:
             self._layer = ref(layer)
@@ -109,7 +109,7 @@ class FrameCache:
         return _in_torchs_order(self._memory[:, self._first : self._end])
 
     def keep_from(self, frame: int) -> None:
-        """Keep the frames from one on, that many behind the first of :meth:`extended`."""
+        """Drop the first ``frame`` frames of :meth:`extended`, and keep the rest."""
         self._passed += max(0, frame - self.kept)
         self._first = min(self._end, self._first + frame)
 
@@ -120,7 +120,7 @@ class FrameCache:
         self._end = reach
 
     def _room(self, like: Tensor, frames: int) -> Tensor:
-        """Memory behind the last frame; before, what is kept is moved where there is not enough."""
+        """Return memory behind the last frame; if it is too small, move the kept frames first."""
         memory = self._memory
         assert memory is not None
         N, length, H, W, C = memory.shape
@@ -141,21 +141,25 @@ class FrameCache:
 
 
 class CausalConv3d(Conv3d):
-    """A convolution over (D, H, W), D the frames, none of which reads a later one.
+    """A causal convolution over (D, H, W): with frames along D, no result reads a later frame.
 
-    As :class:`Conv3d`, with its weights, and fused ``activation``; but along D there are
-    ``dilation * (T - 1)`` frames of padding before the first frame, and none behind the last.
+    It is a :class:`Conv3d` with the same weights and fused ``activation``, but pads D with
+    ``dilation * (T - 1)`` frames before the first frame, and none behind the last.
 
     Args:
-        padding: of H and W: an int, or one for each.
+        padding: of H and W: one int, or one for each.
 
-    ``layer(input)`` takes (N, C, D, H, W) and is differentiable. ``layer(input, cache)`` with a
-    :class:`FrameCache` takes the next frames of a stream, any number, and returns the frames of the
-    result that they complete: of all calls together what ``layer`` makes of the whole, to the last
-    bit where the kernel is the same. It is for ``torch.no_grad()``: the cache's memory is written
-    again. ``layer(input, frames)`` with a tensor of the frames before, (N, C, any, H, W), of which
-    the last ones are read, keeps nothing, and is differentiable: a network that has lists of such
-    frames goes on as it is. ``residual``, of the result's shape, is added before the activation.
+    ``layer(input)`` takes (N, C, D, H, W) and is differentiable.
+
+    ``layer(input, cache)`` with a :class:`FrameCache` takes the next frames of a stream, any
+    number, and returns the frames of the result that they complete. All calls together return what
+    ``layer`` returns for the whole video, bit for bit if the kernel is the same. Use
+    ``torch.no_grad()``, as the cache overwrites its memory.
+
+    ``layer(input, frames)`` with a tensor of the frames before, (N, C, any, H, W), reads the last
+    ones, keeps nothing, and is differentiable: networks with lists of such frames need no change.
+
+    ``residual``, of the result's shape, is added before the activation.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 
@@ -201,7 +205,7 @@ class CausalConv3d(Conv3d):
         *,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """The frames of the result that are complete with those of ``input``."""
+        """Return the frames of the result that ``input`` completes."""
         weight, bias = weight_and_bias(self)
         padding: Any = self.padding
         before, *sides = padding
@@ -234,7 +238,7 @@ class CausalConv3d(Conv3d):
         return cache.extended(input, self)
 
     def _frames(self, frames: Tensor, input: Any) -> Tensor:
-        """Frames that may stand before those of ``input``."""
+        """Check that ``frames`` may stand before those of ``input``."""
         _check_video(input)
         N, C, _, H, W = input.shape
         like = (frames.dtype, frames.device) == (input.dtype, input.device)
@@ -245,7 +249,7 @@ class CausalConv3d(Conv3d):
         return frames
 
     def _none_of(self, input: Tensor, sides: Any) -> Tensor:
-        """A result of no frame."""
+        """Return a result without frames."""
         modes = zip(
             input.shape[3:],
             self.kernel_size[1:],

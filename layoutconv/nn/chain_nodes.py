@@ -1,4 +1,4 @@
-"""Nodes of ``torch.fx`` that chains are made of: a sum, an activation, and who reads a result."""
+"""``torch.fx`` nodes of chains: sums, activations, and the reader of a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .fused_norm import is_relu6
 from .trained_norm import are_bare
 
 _ADDS = {operator.add, torch.add}
-# Modules of activations that follow norms and sums, and functions that compute them.
+# Activation modules that follow norms and sums, and the functions that compute them.
 MODULES: dict[type, str] = {
     torch.nn.ReLU: "relu",
     torch.nn.ReLU6: "relu6",
@@ -34,9 +34,9 @@ NO_LAST = "no activation that fuses follows it, nor a sum"
 
 
 def only_user(node: Node) -> Node:
-    """The node that takes the result of another, once.
+    """Return the only node that reads another's result, once.
 
-    Raises :class:`UnknownPass` where there are several, or none that a chain has.
+    Raises :class:`UnknownPass` if several do, or one that no chain can contain.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -54,7 +54,7 @@ def only_user(node: Node) -> Node:
 
 
 def is_identity(module: Any, node: Node) -> bool:
-    """Return whether a node calls a ``torch.nn.Identity`` of a module."""
+    """Return whether a node calls a ``torch.nn.Identity`` of the module."""
     return node.op == "call_module" and type(module.get_submodule(node.target)) is torch.nn.Identity
 
 
@@ -68,13 +68,13 @@ def is_sum(node: Node) -> bool:
 
 
 def is_in_place(add: Node | None) -> bool:
-    """Return whether a sum, if there is one, is written into its first value."""
+    """Return whether a sum (None if there is none) is written into its first operand."""
     return add is not None and (add.target is operator.iadd or add.target == "add_")
 
 
 def name_of_activation(module: Any) -> str | None:
-    """The name of an activation of :data:`MODULES`; None of another module, and of a ``ReLU6`` with
-    other limits.
+    """Return the name of an activation in :data:`MODULES`; None for another module, and for a
+    ``ReLU6`` with other limits.
 
     >>> name_of_activation(torch.nn.SiLU()), name_of_activation(torch.nn.Hardtanh(0.0, 6.0))
     ('silu', None)
@@ -84,8 +84,8 @@ def name_of_activation(module: Any) -> str | None:
 
 
 def activation_at(module: Any, node: Node) -> str | None:
-    """The name of the activation that a node is: a function, a method, or a call of a module's
-    child; None of another node.
+    """Return the name of the activation that a node computes, by a function, a method or a child of
+    ``module``; None for another node.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")

@@ -1,8 +1,8 @@
-"""Complex convolutions as real ones: channels are pairs of a real and an imaginary part.
+"""Complex convolutions as real ones: a channel becomes a real and an imaginary channel.
 
-A tensor of C complex channels *is* one of 2C real channels, read with another layout. The filter
-becomes real with a 2x2 block for each number, ``[[re, -im], [im, re]]``, so that one real
-convolution of twice the channels has the four products of a complex one.
+A tensor of C complex channels *is* a tensor of 2C real channels, read with another layout. In the
+real filter each number becomes a 2x2 block, ``[[re, -im], [im, re]]``, so that one real convolution
+with twice the channels computes the four products of a complex one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..ops.autocast import AUTOCAST
 
 
 def real_channels(tensor: Tensor) -> Tensor:
-    """(..., C) complex as (..., 2C) real, of the same memory where it can be.
+    """View (..., C) complex as (..., 2C) real, without a copy where possible.
 
     >>> real_channels(torch.tensor([1 + 2j, 3 + 4j]))
     tensor([1., 2., 3., 4.])
@@ -26,7 +26,7 @@ def real_channels(tensor: Tensor) -> Tensor:
 
 
 def complex_channels(tensor: Tensor) -> Tensor:
-    """(..., 2C) real as (..., C) complex: the inverse of :func:`real_channels`.
+    """View (..., 2C) real as (..., C) complex: the inverse of :func:`real_channels`.
 
     >>> complex_channels(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     tensor([1.+2.j, 3.+4.j])
@@ -35,9 +35,9 @@ def complex_channels(tensor: Tensor) -> Tensor:
 
 
 def real_filter(weight: Tensor, *, transposed: bool = False) -> Tensor:
-    """(K, *taps, C) complex as the real filter (2K, *taps, 2C).
+    """Turn (K, *taps, C) complex into the real filter (2K, *taps, 2C).
 
-    A transposed convolution sums over K: its blocks are the other way round.
+    A transposed convolution sums over K: its blocks are transposed.
 
     >>> real_filter(torch.tensor([[1 + 2j]]))
     tensor([[ 1., -2.],
@@ -50,10 +50,10 @@ def real_filter(weight: Tensor, *, transposed: bool = False) -> Tensor:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """A context in which no operator on a tensor's device lowers what it is given.
+    """Return a context in which autocast lowers no operator on the tensor's device.
 
-    It is torch's own, which older versions of ``torch.compile`` follow as well: complex tensors
-    take this road there too, other than those of :func:`layoutconv.ops.autocast.without_autocast`.
+    It is torch's own, which older versions of ``torch.compile`` can trace, too: complex tensors
+    take this path in compiled code, unlike :func:`layoutconv.ops.autocast.without_autocast`.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16), without_autocast(torch.ones(1)):
     ...     print((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)

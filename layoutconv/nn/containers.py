@@ -1,4 +1,4 @@
-"""Modules of torch on the features of sparse tensors, and the pruning of cells."""
+"""Containers that apply torch's modules to features of sparse tensors, and cell pruning."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Files of torch's modules that read rows of features as lines of a grid, or as words of one
-# sentence: some raise what says little, others compute something else. And what to take instead.
+# torch's modules that would read feature rows as lines of a grid or as words of one sentence: some
+# raise unhelpful errors, others compute something else. The values say what to use instead.
 _OF_GRIDS = {
     f"torch.nn.modules.{name}": instead
     for name, instead in {
@@ -43,18 +43,18 @@ _INSTEAD: dict[type, str] = {
 
 
 class Sequential(torch.nn.Sequential):
-    """``torch.nn.Sequential`` whose plain modules see the features of a sparse tensor.
+    """``torch.nn.Sequential`` that passes the features of a sparse tensor to plain modules.
 
-    Plain is a module whose ``forward`` is torch's own: ``BatchNorm1d``, ``SyncBatchNorm``,
-    ``LayerNorm``, ``ReLU``, ``Linear``, ``Dropout`` and so on, also of a subclass that leaves
-    ``forward`` alone; and a ``torch.nn.Sequential`` of those. They stay what they are, so
+    A module is plain if its ``forward`` is torch's own: ``BatchNorm1d``, ``SyncBatchNorm``,
+    ``LayerNorm``, ``ReLU``, ``Linear``, ``Dropout`` and so on, subclasses that inherit ``forward``
+    included; and a ``torch.nn.Sequential`` of those. Plain modules stay as they are, so
     ``convert_sync_batchnorm``, ``DistributedDataParallel`` and optimizers find them. Every other
-    module gets the sparse tensor itself; one of a user that wants features goes into
-    :class:`Features`. Modules of torch over grids, ``Conv3d``, ``MaxPool1d`` and so on, take no
-    sparse tensor: :class:`~layoutconv.errors.ArgumentTypeError`, which says what does.
+    module gets the sparse tensor itself; wrap your own in :class:`Features` if it wants features.
+    torch's modules over grids, ``Conv3d``, ``MaxPool1d`` and so on, take no sparse tensor: they
+    raise :class:`~layoutconv.errors.ArgumentTypeError`, which names the replacement.
 
-    Of a padded tensor, the statistics of a batch norm are those of the rows that have a cell. An
-    ``InstanceNorm1d`` to ``3d`` and a ``GroupNorm`` take theirs over the rows of each image.
+    A batch norm over a padded tensor takes its statistics over the rows that have a cell.
+    ``InstanceNorm1d`` to ``3d`` and ``GroupNorm`` take theirs over the rows of each image.
 
     >>> net = Sequential(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
     >>> x = SparseTensor.from_dense(torch.tensor([[[0.0], [3.0], [1.0]]]))
@@ -68,7 +68,7 @@ class Sequential(torch.nn.Sequential):
 
 
 class Features(torch.nn.Module):
-    """A module on the features (rows, C) of a sparse tensor.
+    """A module applied to the features (rows, C) of a sparse tensor.
 
     >>> net = Features(torch.nn.Softmax(dim=1))
     >>> net(SparseTensor.from_dense(torch.tensor([[[1.0, 1.0]]]))).features
@@ -100,9 +100,9 @@ class Prune(torch.nn.Module):
 
 
 def in_turn(modules: list[Any], input: Any) -> Any:
-    """Return what modules make of an input, one after the other.
+    """Apply modules to an input, one after another.
 
-    For inference on a GPU a sparse convolution, a batch norm and an activation are one launch.
+    In inference on a GPU a sparse convolution, a batch norm and an activation are one launch.
 
     >>> x = SparseTensor.from_dense(torch.tensor([[[-5.0]]]))
     >>> in_turn([torch.nn.ReLU(), torch.nn.Softmax(1)], x).features
@@ -129,14 +129,14 @@ def in_turn(modules: list[Any], input: Any) -> Any:
 
 
 def apply(module: Any, input: Any) -> Any:
-    """Return what a module of a :class:`Sequential` makes of its input.
+    """Apply one module of a :class:`Sequential` to its input.
 
     >>> x = SparseTensor.from_dense(torch.tensor([[[-5.0]]]))
     >>> apply(torch.nn.ReLU(), x).features, apply(torch.nn.ReLU(), x.features)
     (tensor([[0.]]), tensor([[0.]]))
     """
     if type(module) is torch.nn.Identity and not is_hooked(module):
-        return input  # where something was folded away
+        return input  # takes the place of a folded module
     if not (isinstance(input, SparseTensor) and is_plain(module)):
         return module(input)
     if isinstance(module, torch.nn.SyncBatchNorm) and may_fuse(input.features, rows=0):
@@ -152,7 +152,7 @@ def apply(module: Any, input: Any) -> Any:
 
 
 def _each(modules: Any, input: SparseTensor, features: Tensor) -> Tensor:
-    """Features after all modules of a ``torch.nn.Sequential``, one after another."""
+    """Return features after all modules of a ``torch.nn.Sequential``, one after another."""
     x = input.replace(features)
     for module in modules:
         x = apply(module, x)
@@ -160,9 +160,9 @@ def _each(modules: Any, input: SparseTensor, features: Tensor) -> Tensor:
 
 
 def is_plain(module: Any) -> bool:
-    """Return whether a module wants features.
+    """Return whether a module takes features.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for one of torch that wants a grid.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a torch module that takes a grid.
 
     >>> is_plain(torch.nn.ReLU()), is_plain(torch.nn.Sequential(torch.nn.ReLU(), Prune()))
     (True, False)
@@ -183,10 +183,10 @@ def is_plain(module: Any) -> bool:
 
 
 def takes_no_rows(module: Any, C: int) -> bool:
-    """Return whether a module is known to take features of no rows, (0, C), as it takes others.
+    """Return whether a module is known to accept features without rows, (0, C).
 
-    That is so of torch's modules of features, and of batch norms of ours, of as many channels. It
-    is not of those whose ``forward`` was replaced, scripted or recorded.
+    This holds for torch's modules on features, and for batch norms of this package, with C
+    channels. It does not hold if ``forward`` was replaced, scripted or recorded.
 
     >>> takes_no_rows(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)), 4)
     True
@@ -207,7 +207,7 @@ def _takes_none(module: Any) -> bool:
     return _instead_of(module) is None and _is_of_torch(forward)
 
 
-# What modules of torch say of the channels that they take, and the value that says nothing.
+# Attributes that tell a torch module's input channels, and the value that tells nothing.
 _CHANNELS = {
     "in_features": 0, "num_features": 0, "num_channels": 0, "normalized_shape": (),
     "num_parameters": 1,
@@ -216,7 +216,7 @@ _RESHAPING = torch.nn.GLU, torch.nn.Unflatten
 
 
 def _channels_of(module: torch.nn.Module) -> int | None:
-    """The channels of a module of torch, or of the first of a ``Sequential`` that tells."""
+    """Return the channels of a torch module, or of the first of a ``Sequential`` that has some."""
     for part in module.modules():
         if isinstance(part, _RESHAPING):
             return None
@@ -229,14 +229,14 @@ def _channels_of(module: torch.nn.Module) -> int | None:
 
 
 def _instead_of(module: Any) -> str | None:
-    """Return what to take instead of a module of torch that wants a grid; None of another one."""
+    """Return the replacement of a torch module that takes a grid; None for other modules."""
     return _OF_GRIDS.get(type(module).forward.__module__) or _INSTEAD.get(type(module))
 
 
 def _is_of_torch(forward: Any) -> bool:
-    """Return whether a ``forward`` is torch's, or ours in its place."""
+    """Return whether a ``forward`` is torch's, or this package's replacement."""
     return (
-        (forward.__module__ or "").startswith("torch.nn.modules.")  # none of torch.fx's
+        (forward.__module__ or "").startswith("torch.nn.modules.")  # torch.fx's are not
         or forward in FORWARDS
         or forward is BatchNorm1d.forward
     )

@@ -1,4 +1,4 @@
-"""Swap the convolutions of a model that exists, and swap them back."""
+"""Replace the convolutions and norms of an existing model, and undo it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _OURS: dict[type, type] = {
     getattr(torch.nn, name): getattr(modules, name)
     for name in (f"{kind}{rank}d" for kind in ("Conv", "ConvTranspose") for rank in (1, 2, 3))
 }
-# A module with such an attribute of its own would fuse it, or call it.
+# A module with an attribute of these names would fuse or call it.
 _OWN_NAMES = "activation", "slope", "_function", "_activate"
-_SLOTS = "__dict__", "__weakref__"  # what every class makes for itself
+_SLOTS = "__dict__", "__weakref__"  # attributes that every class defines itself
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Convolutions of a model that were swapped, and those that were not.
+    """The convolutions of a model that were swapped, and those that were not.
 
     Attributes:
         swapped: names of modules, as ``named_modules`` has them: "" is the model itself.
@@ -77,39 +77,39 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     """Replace torch's convolutions of a model by this package's; returns the model.
 
     Modules of torch's ``Conv*d`` and ``ConvTranspose*d`` become those of :mod:`layoutconv.nn`,
-    ``module`` included, and so do modules of subclasses that leave the forward pass as it is, or
-    whose own calls that of ``super()``: they stay instances of the subclass. They stay the same
-    objects with the same parameters, so an optimizer, a hook or a shared weight goes on working;
-    weights move to ``channels_last`` memory, where momenta of a fused optimizer do not follow
-    (``docs/trouble.md``). :func:`revert` undoes it.
+    ``module`` included. So do modules of subclasses whose forward pass is inherited or calls that
+    of ``super()``: they stay instances of the subclass. All stay the same objects with the same
+    parameters, so optimizers, hooks and shared weights keep working. Weights move to
+    ``channels_last`` memory; momenta of a fused optimizer do not follow (``docs/trouble.md``).
+    :func:`revert` undoes it.
 
     Modules of torch's ``GroupNorm`` and ``InstanceNorm*d`` become those of :mod:`layoutconv.nn`,
     too, which do not copy ``channels_last`` images: torch's would, before and after each norm.
-    Batch norms stay; :func:`fuse_batch_norms` is for those, in training. So
-    do modules of any class that normalise over channels, as RMS norms of video autoencoders, which
-    are one kernel then where no gradient is wanted. To find out, a copy of a module whose forward
-    pass names ``normalize`` is called on the CPU.
+    Batch norms stay; use :func:`fuse_batch_norms` to train with them. Modules of any class that
+    normalise over channels, like RMS norms of video autoencoders, keep their class, but run as one
+    kernel if no gradient is wanted. To recognise them, a copy of each module whose forward pass
+    names ``normalize`` is called on the CPU.
 
-    A forward pass that only pads its input with zeros, or puts the frames of a cache before it, as
-    causal convolutions of video autoencoders do, is recognised by what it does: the convolution
-    then pads as it reads, and of an input and a cache one copy is made.
+    A forward pass that only pads its input with zeros, or puts the frames of a cache before it,
+    like causal convolutions of video autoencoders, is recognised by its results: the convolution
+    then pads as it reads, and an input and a cache are copied once.
 
-    A forward pass that calls ``torch.nn.functional.conv2d`` or its like, in place of ``super()``'s,
-    runs as it is written, and those calls are computed here. Such a module is no instance of one of
-    :mod:`layoutconv.nn`: nothing is folded into it. To find out, a copy of it without numbers is
-    called once, on the meta device.
+    A forward pass that calls ``torch.nn.functional.conv2d`` or a similar function, not that of
+    ``super()``, runs unchanged, but this package computes those calls. Such a module is no instance
+    of a class of :mod:`layoutconv.nn`, and nothing is folded into it. To recognise it, a copy
+    without data is called once, on the meta device.
 
     Args:
         module: the model, or a convolution.
         inplace: convert ``module`` itself; else a deep copy, with parameters of its own.
         return_report: return a pair of the model and a :class:`ConversionReport`.
 
-    A convolution is left as it is, and the report says why, if it overrides the forward pass and
-    calls neither that of ``super()`` nor a function of torch's, is lazy (convert a model after its
-    first call), or has an attribute that means a fused activation here. A parametrized one, as by
-    weight norm, is converted, before its parametrization or after.
+    The report names each convolution that is left as it is, and the reason: it overrides the
+    forward pass and calls neither that of ``super()`` nor a function of torch's; it is lazy
+    (convert a model after its first call); or it has an attribute that means a fused activation
+    here. A parametrized one, by weight norm say, is converted, before its parametrization or after.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` if ``module`` is no module.
 
     >>> class Named(torch.nn.Conv2d):
     ...     pass
@@ -146,12 +146,12 @@ def revert(module: Module, *, inplace: bool = True, return_report: bool = False)
     """Undo :func:`convert` and :func:`fuse_batch_norms`: torch computes the convolutions and norms
     of a model again; returns the model.
 
-    Modules have the classes, and weights the order of memory, that they had. Their values are those
-    of now, after any training. Modules that were not converted stay as they are, and so do those
-    that an activation was folded into, which torch's have not.
+    Modules get back their classes, and weights the memory order that they had. Weights keep their
+    current values, after any training. Modules that were not converted stay as they are, and so do
+    those with a folded activation, which torch's modules lack.
 
-    ``inplace`` and ``return_report`` are as in :func:`convert`, and so are the errors. A copied, or
-    pickled and loaded, model can be reverted, too.
+    ``inplace``, ``return_report`` and the errors are those of :func:`convert`. Copies of a model,
+    and models that were pickled and loaded, can be reverted, too.
 
     >>> net = convert(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)))
     >>> type(revert(net)[0]) is torch.nn.Conv2d
@@ -163,7 +163,7 @@ def revert(module: Module, *, inplace: bool = True, return_report: bool = False)
 def _swap(
     module: Any, inplace: bool, return_report: bool, why_not: Any, swap: Any, swap_norm: Any
 ) -> Any:
-    """Swap the convolutions of a model that nothing speaks against, and its norms."""
+    """Swap the norms of a model, and the convolutions that have no reason against it."""
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
     module = module if inplace else deepcopy(module)
@@ -186,7 +186,7 @@ def _swap(
 
 
 class _Record(NamedTuple):
-    """A module as it was: its class, and the shape and strides of its weight."""
+    """The state of a module before its conversion: class, and the weight's shape and strides."""
 
     kind: type
     shape: tuple[int, ...]
@@ -194,18 +194,18 @@ class _Record(NamedTuple):
 
 
 def _base_of(kind: type) -> Any:
-    """The class of torch that has a counterpart here, None if there is none."""
+    """Return the torch class in the MRO that has a counterpart here; None if there is none."""
     return next((base for base in kind.__mro__ if base in _OURS), None)
 
 
 def _kind_of(layer: Any) -> Any:
-    """The class of a module, below that which ``torch.nn.utils.parametrize`` has made of it."""
+    """Return the class of a module, without the one that ``torch.nn.utils.parametrize`` adds."""
     kind = type(layer)
     return kind.__bases__[0] if is_parametrized(layer) else kind
 
 
 def _set_kind(layer: Any, kind: Any) -> None:
-    """Give a module another class, with the properties that parametrizations put into its own."""
+    """Set a module's class, and keep the properties that parametrizations added to the old one."""
     made = type(layer)
     if is_parametrized(layer):
         own = {name: made.__dict__[name] for name in made.__dict__ if name not in _SLOTS}
@@ -214,7 +214,7 @@ def _set_kind(layer: Any, kind: Any) -> None:
 
 
 def _why_not(layer: Any) -> str | None:
-    """The reason not to convert a convolution."""
+    """Return the reason not to convert a convolution; None if there is none."""
     kind = _kind_of(layer)
     base, name = _base_of(kind), kind.__name__
     if isinstance(layer, Redirected) or _is_ours(layer):
@@ -240,18 +240,20 @@ def _why_not(layer: Any) -> str | None:
 
 
 def _weight_like(layer: Any) -> Any:
-    """The weight of a module, or one without numbers where parametrizations compute it: those may
-    change as they do, as the vectors of spectral norm in training, or draw random numbers.
+    """Return the weight of a module, or a meta tensor like it if parametrizations compute it.
+
+    Computing it may change state, like the vectors of spectral norm in training, or draw random
+    numbers.
     """
     if is_parametrized(layer, "weight"):
-        with suppress(Exception), torch.no_grad():  # any that another's code raises
+        with suppress(Exception), torch.no_grad():  # whatever another's code raises
             return on_meta(layer).weight
     return layer.weight
 
 
 def _to_ours(layer: Any) -> None:
     kind: Any = _kind_of(layer)
-    like = torch.empty_like(_weight_like(layer), device="meta")  # of as many cells, without gaps
+    like = torch.empty_like(_weight_like(layer), device="meta")  # dense strides of the same shape
     layer.__dict__[_RECORD] = _Record(kind, tuple(like.shape), like.stride())
     if overriding(kind, _base_of(kind)) is not None:
         _set_kind(layer, _redirected(kind))
@@ -266,8 +268,10 @@ def _to_ours(layer: Any) -> None:
 
 
 def _norm_to_ours(layer: Any) -> bool:
-    """Swap a group or an instance norm, unless it is of a subclass, or has a forward pass or names
-    of its own, and a module that normalises over channels; whether it was swapped.
+    """Swap a group or instance norm, or a module that normalises over channels.
+
+    Returns whether it was swapped: a norm is left if it is of a subclass, or has a forward pass of
+    its own or an attribute in ``_OWN_NAMES``.
     """
     theirs: Any = type(layer)
     kind = NORMS.get(theirs)
@@ -289,7 +293,7 @@ def _is_ours(layer: Any) -> bool:
 
 @remembered(1024)
 def _computed_here(kind: Any) -> Any:
-    """A subclass of a subclass of torch's convolutions, with the forward pass of ours."""
+    """Make a subclass of a subclass of torch's convolutions, with this package's forward pass."""
 
     def forward(self: Any, *args: Any, **named: Any) -> Any:
         found: OwnPadding | None = self.__dict__.get(OWN_PADDING)
@@ -305,13 +309,13 @@ def _computed_here(kind: Any) -> Any:
 
 @remembered(1024)
 def _redirected(kind: Any) -> Any:
-    """A subclass whose forward pass runs as it is written, with our functions for torch's."""
+    """Make a subclass that runs its forward pass with this package's functions for torch's."""
     return subclass(kind, (Redirected, kind), _new_redirected, {})
 
 
 @remembered(1024)
 def _normed_here(kind: Any) -> Any:
-    """A subclass of a module that normalises over channels, by a kernel where one does."""
+    """Make a subclass of a module that normalises over channels, which runs a kernel if it can."""
 
     @wraps(kind.forward)  # tracers look at the names of arguments
     def forward(self: Any, *args: Any, **named: Any) -> Any:
@@ -327,19 +331,19 @@ def _has_own_forward(kind: Any) -> bool:
 
 
 def _new(kind: type, *arguments: Any) -> Any:
-    """A converted module of a subclass, without its state."""
+    """Create a converted module of a subclass, without its state."""
     made = _computed_here(kind)
     return made.__new__(made, *arguments)
 
 
 def _new_normed(kind: type, *arguments: Any) -> Any:
-    """The same, of one that normalises over channels."""
+    """Create a converted module that normalises over channels, without its state."""
     made = _normed_here(kind)
     return made.__new__(made, *arguments)
 
 
 def _new_redirected(kind: type, *arguments: Any) -> Any:
-    """The same, of one whose forward pass calls torch's functions."""
+    """Create a converted module whose forward pass calls torch's functions, without its state."""
     made = _redirected(kind)
     return made.__new__(made, *arguments)
 
@@ -348,7 +352,7 @@ def _new_redirected(kind: type, *arguments: Any) -> Any:
 
 
 def _why_not_back(layer: Any) -> str | None:
-    """The reason not to revert a convolution."""
+    """Return the reason not to revert a convolution; None if there is none."""
     if _RECORD not in layer.__dict__:
         return "it was not converted"
     if _is_ours(layer) and layer.activation is not None:
@@ -357,7 +361,7 @@ def _why_not_back(layer: Any) -> str | None:
 
 
 def _norm_to_theirs(layer: Any) -> bool:
-    """Swap a norm back that was converted; whether it was. Fused norms are not any more."""
+    """Undo fusion, and the conversion of a norm; returns whether the norm had been converted."""
     restore_class(layer)
     if _RECORD not in layer.__dict__ or isinstance(layer, _ConvNd):
         return False

@@ -1,11 +1,11 @@
-"""Dense convolutions on a CPU in graphs of ``torch.compile``: torch's own, with what follows them.
+"""Dense convolutions on a CPU in graphs of ``torch.compile``: torch's own operations.
 
 An operator of this package is opaque to a compiler. On a CPU it calls torch's convolution anyway,
-so that a graph may as well have that, and the operations behind it, which inductor fuses. Exported
-programs keep the operators: they are to serve GPUs, packs and ONNX, too.
+so graphs contain that and the epilogue's operations instead, and inductor fuses them. Exported
+programs keep the operators, as they are to serve GPUs, packs and ONNX, too.
 
-As the operator does, a graph multiplies 16 bits in fp32, and rounds once; but bfloat16 as it is
-where oneDNN does both, and nothing else rounds.
+Like the operator, a graph multiplies 16-bit types in fp32, and rounds once. bfloat16 stays as it is
+if oneDNN does both for it, and nothing else rounds.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ..view.epilogue import Pointwise
 _SUMS_BFLOAT16 = sums_bfloat16()
 _STORED = None, torch.float16, torch.bfloat16, torch.float32, torch.float64
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-# A torch that does not tell keeps operators in every graph.
+# A torch version without ``is_exporting`` keeps operators in every graph.
 is_exporting = getattr(torch.compiler, "is_exporting", is_dynamo_compiling)
 
 
 class _Modes(NamedTuple):
-    """The numbers of torch's convolution.
+    """The arguments of torch's convolution.
 
     Attributes:
-        spatial: extents of the input, or of what comes out of a transposed convolution.
-        before, behind: cells that the input is padded by first.
-        more: cells at the far sides of a transposed convolution; None of another.
+        spatial: extents of the input, or of the result of a transposed convolution.
+        before, behind: padding that is added to the input first.
+        more: output padding of a transposed convolution; None for a convolution.
     """
 
     taps: Sequence[int]
@@ -61,10 +61,11 @@ class _Modes(NamedTuple):
 def sums_in_graph(
     name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> tuple[Tensor, EpilogueArgs] | None:
-    """The pass "fprop" or "dgrad" as torch's own convolution, and what has still to follow it.
+    """Compute the pass "fprop" or "dgrad" as torch's convolution; also return the rest of the
+    epilogue.
 
-    Arguments are those of the operators. None outside of ``torch.compile``, and where torch does
-    not compute the pass, or not as it is.
+    Arguments are those of the operators. Returns None outside of ``torch.compile``, and if torch
+    does not compute this pass, or computes it wrongly.
     """
     if not is_dynamo_compiling() or is_exporting() or not (_has_cells(a) and _has_cells(b)):
         return None
@@ -90,20 +91,20 @@ def sums_in_graph(
 
 
 def _has_cells(tensor: Tensor) -> bool:
-    """Return whether a compiler may ask for the number of elements, and there are some.
+    """Return whether a compiler may test the number of elements, and it is not zero.
 
-    The rows of ``nonzero`` are a number that it may not ask for.
+    It may not test the number of rows of ``nonzero``, for one.
     """
-    from torch.fx.experimental import symbolic_shapes  # half a second, which a compiler has spent
+    from torch.fx.experimental import symbolic_shapes  # takes 0.5 s, which a compiler has spent
 
-    ask = getattr(symbolic_shapes, "guard_or_false", None)  # not in each torch
+    ask = getattr(symbolic_shapes, "guard_or_false", None)  # missing in some versions of torch
     return ask is not None and bool(ask(tensor.numel() > 0))
 
 
 def _may_record(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
-    """Return whether gradients, where any is wanted, are of sizes that are no symbols.
+    """Return whether no gradient is wanted, or no size of it is a symbol.
 
-    Inductor (torch 2.13) compiles ``convolution_backward`` again for each size in space.
+    Inductor (torch 2.13) compiles ``convolution_backward`` again for each spatial size.
     """
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
@@ -111,7 +112,7 @@ def _may_record(a: Tensor, b: Tensor, bias: Tensor | None) -> bool:
 
 
 def _fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...]) -> _Modes | None:
-    """The numbers of a forward pass; None where torch is not right with them."""
+    """Return the arguments of a forward pass; None if torch computes it wrongly."""
     stride, padding, dilation, groups, _ = numbers
     taps, near, far = w.shape[2:], padding[::2], padding[1::2]
     both = [min(sides) for sides in zip(near, far, strict=True)]
@@ -128,7 +129,7 @@ def _fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...]) -> _Modes | None:
 
 
 def _dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...]) -> _Modes | None:
-    """The same of a transposed convolution."""
+    """Return the arguments of a transposed convolution; None if torch computes it wrongly."""
     spatial, stride, padding, dilation, groups, _ = numbers
     taps, near = w.shape[2:], padding[::2]
     apart, none = _apart(taps, dilation), [0 for _ in taps]
@@ -144,17 +145,17 @@ def _dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...]) -> _Modes | None:
 
 
 def _apart(taps: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """Dilations; of a mode of one tap, 1."""
+    """Return the dilations, with 1 for a mode of one tap."""
     return [1 if tap == 1 else d for tap, d in zip(taps, dilation, strict=True)]
 
 
 def _is_right_of_bfloat16(modes: _Modes) -> bool:
-    """Return whether oneDNN multiplies bfloat16, and rightly in all passes.
+    """Return whether oneDNN multiplies bfloat16, and computes all passes right.
 
-    Each tap has to meet a cell that is no padding, whatever the windows: else it leaves the
-    filter's gradient unwritten, of three modes wherever the filter reaches over both sides. Found
-    by guards around 6,000 problems with torch 2.13 and AVX-512. With AMX it makes wrong sums of a
-    filter (1, 3, 2) with strides of 4 and a dilation of 2: none is dilated here.
+    Each tap has to meet a cell that is no padding, whatever the windows: otherwise oneDNN leaves
+    the filter's gradient unwritten, with three modes wherever the filter spans both sides of the
+    padding. Found by guards around 6,000 problems, with torch 2.13 and AVX-512. With AMX it sums
+    wrongly for a filter (1, 3, 2) with strides of 4 and a dilation of 2: so none may be dilated.
     """
     if not _SUMS_BFLOAT16 or max(modes.dilation) > 1:
         return False
@@ -164,9 +165,9 @@ def _is_right_of_bfloat16(modes: _Modes) -> bool:
 
 
 def _rounds_once(ending: EpilogueArgs) -> bool:
-    """Return whether rounded sums of bfloat16 are the result, or come to it by no other rounding.
+    """Return whether rounding the sums to bfloat16 is the only rounding.
 
-    ReLU commutes with it. A bias of torch's own is of the dtype of the operands.
+    ReLU commutes with it. A bias that torch adds has the dtype of the operands.
     """
     bias, scale, residual, activation, _, out_dtype = ending
     if bias is not None and bias.dtype != torch.bfloat16:

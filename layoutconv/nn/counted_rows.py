@@ -1,7 +1,7 @@
-"""Functions of torch over the rows of a padded cloud: batch norms and losses of those with a cell.
+"""torch's batch norms and losses over the rows of a padded cloud that have a cell.
 
-A graph has as many rows as its bucket. What looks at one row at a time need not know; a mean over
-rows does.
+A graph has as many rows as its bucket. Functions of one row at a time need not know which are
+padding; a mean over rows does.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _rows_there: ContextVar[Callable[[int], Tensor | None] | None] = ContextVar(
 
 
 def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
-    """The mean or the sum of ``values`` (rows, ...) over the rows of a sparse tensor that have a
-    cell; with "none" all rows, of which those without a cell are zeros.
+    """Return the mean or the sum of ``values`` (rows, ...) over the rows of a sparse tensor that
+    have a cell; with "none" return all rows, zeros where a row has no cell.
 
-    As the reductions of torch's losses: of all elements. A loss of :func:`graphed_step` that no
-    function of torch has reduces so, as in a graph ``input`` has more rows than cells. Of a tensor
-    that is not padded it is ``values.mean()`` or ``values.sum()``.
+    It reduces over all elements, like torch's losses. Use it in :func:`graphed_step` for a loss
+    that torch has no function for: in a graph ``input`` has more rows than cells. For a tensor
+    without padding it is ``values.mean()`` or ``values.sum()``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for another number of rows, and for another
-    reduction.
+    Raises :class:`~layoutconv.errors.ArgumentError` if ``values`` has another number of rows, and
+    for an unknown reduction.
 
     >>> from ..sparse import SparseTensor
     >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]]]))
@@ -58,14 +58,13 @@ def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
 
 
 class CountedRows(TorchFunctionMode):
-    """Have torch's batch norm and losses leave out rows without a cell.
+    """A mode in which torch's batch norms and losses leave out rows without a cell.
 
-    Norms in training that are one pass with what follows them, where torch's function is not
-    called, ask :func:`rows_there`.
+    Fused norms in training, which do not call torch's function, ask :func:`rows_there`.
 
     Args:
-        there: of a number of rows, which of them have a cell, bool (rows,); None if that is the
-            number of no cloud's. It is asked once for each cloud.
+        there: returns, for a number of rows, which of them have a cell, bool (rows,); None if no
+            cloud has that many. It is called once for each cloud.
 
     >>> there = torch.tensor([True, True, False])
     >>> x, labels = torch.tensor([[1.0, 0], [0, 1], [9, 9]]), torch.tensor([0, 1, 0])
@@ -74,7 +73,7 @@ class CountedRows(TorchFunctionMode):
     (tensor(1.), tensor(0.3133))
     """
 
-    misses_nothing = True  # of what norms do by themselves
+    misses_nothing = True  # norms that bypass it ask by themselves
 
     def __init__(self, there: Callable[[int], Tensor | None]) -> None:
         super().__init__()
@@ -112,8 +111,8 @@ class CountedRows(TorchFunctionMode):
 
 
 def rows_there(rows: int) -> Tensor | None:
-    """Which of so many rows have a cell, bool (rows,), inside of a :class:`CountedRows`; None of
-    rows that all count.
+    """Return which of so many rows have a cell, bool (rows,), inside a :class:`CountedRows`; None
+    if all rows count.
 
     >>> with CountedRows(lambda rows: torch.ones(rows, dtype=torch.bool)):
     ...     rows_there(2)
@@ -126,14 +125,14 @@ def rows_there(rows: int) -> Tensor | None:
 
 
 class WithoutDropout(TorchFunctionMode):
-    """Have torch's dropout return its input: of other numbers of rows it draws other numbers.
+    """A mode in which torch's dropout returns its input: padded rows would change its random draws.
 
     >>> with WithoutDropout():
     ...     torch.nn.Dropout(0.9)(torch.ones(2))
     tensor([1., 1.])
     """
 
-    misses_nothing = True  # of launches, none of which drops anything
+    misses_nothing = True  # no launch drops anything
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -145,7 +144,7 @@ class WithoutDropout(TorchFunctionMode):
 
 
 def gradients_of_cells(features: Tensor, there: Tensor | None) -> Tensor:
-    """Features (rows, ...), which pass no gradient on to rows that are not ``there``, bool (rows,).
+    """Return features (rows, ...) that pass gradients only to rows in ``there``, bool (rows,).
 
     >>> x = torch.ones(2, 1, requires_grad=True)
     >>> gradients_of_cells(x, torch.tensor([True, False])).sum().backward()
@@ -162,11 +161,11 @@ def _beside(there: Tensor, values: Tensor) -> Tensor:
 
 
 def _only(values: Tensor, there: Tensor) -> Tensor:
-    """Values with zeros in other rows; nothing there is passed on, nor comes back as a gradient."""
+    """Set other rows to zero, in the values and in their gradient."""
     return values.where(_beside(there, values), 0)
 
 
-# -- functions of torch, with torch's arguments ----------------------------------------------------
+# -- torch's functions, with torch's arguments -----------------------------------------------------
 
 
 def _norm(
@@ -188,7 +187,7 @@ def _of_classes(
     size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
     reduction: str = "mean", **more: Any,
 ) -> Tensor:  # fmt: skip
-    """Losses that leave out a class, which rows without a cell are made to be of."""
+    """Compute a loss that can ignore a class: rows without a cell get the ignored class."""
     if target.is_floating_point():  # probabilities
         probabilities = _only(target, there)
         values = function(_only(input, there), probabilities, weight, reduction="none", **more)

@@ -1,9 +1,9 @@
-"""Batch norms of dense images in training, with the sum and the activation after them, by kernels.
+"""Kernels for batch norms of dense images in training, with the sum and activation after them.
 
 Images in ``channels_last`` memory are rows (N * H * W, C), which kernels of :mod:`.row_norm`
 normalise in two launches each way. torch reads and writes an image again for the sum, and once more
-for the activation, and keeps what that was given; kernels compute it again. Everything else, other
-memory, a CPU, evaluation, ``torch.compile`` and transforms, is torch's own norm.
+for the activation, and keeps the activation's input; the kernels recompute it. torch's own norm
+serves all other cases: other memory, a CPU, evaluation, ``torch.compile`` and transforms.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ _MEMORY = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def by_kernels(input: Tensor, module: Any, past: Any, activation: str | None) -> Tensor | None:
-    """``activation(norm(input) + past)`` of images (N, C, ...) or rows (N, C), of which ``past``
-    and the activation, one of ``row_norm.ACTIVATIONS``, may be None; None, and nothing has been
-    done, where kernels do not compute it. After a sum only a ReLU is theirs, any other torch's.
+    """Compute ``activation(norm(input) + past)`` of images (N, C, ...) or rows (N, C) by kernels.
 
-    ``module`` is a batch norm of torch. An input that it refuses raises its ``ValueError``.
+    ``past`` and ``activation``, one of ``row_norm.ACTIVATIONS``, may be None. Returns None, and has
+    done nothing, if kernels cannot compute it. After a sum the kernels compute only a ReLU; torch
+    computes other activations.
+
+    ``module`` is a batch norm of torch. If it refuses the input, its ``ValueError`` is raised.
 
     >>> by_kernels(torch.ones(2, 3), torch.nn.BatchNorm1d(3), None, "silu") is None
     True
@@ -47,7 +49,7 @@ def by_kernels(input: Tensor, module: Any, past: Any, activation: str | None) ->
     C = input.shape[1]
     rows = input.numel() // C if C else 0
     if rows < 2 or module.num_features != C or not is_in_rows(input):
-        return None  # or an error, whose words are torch's
+        return None  # or an error, which torch raises
     if past is not None and (past.shape != input.shape or not is_in_rows(past)):
         return None
     own = activation if past is None or activation == "relu" else None
@@ -68,7 +70,7 @@ def by_kernels(input: Tensor, module: Any, past: Any, activation: str | None) ->
 
 
 def is_in_rows(x: Tensor) -> bool:
-    """Return whether the memory of images (N, C, ...), or rows (N, C), is packed rows (..., C).
+    """Return whether images (N, C, ...), or rows (N, C), are packed rows (..., C) in memory.
 
     >>> x = torch.ones(2, 3, 4, 4)
     >>> is_in_rows(x), is_in_rows(x.to(memory_format=torch.channels_last))
@@ -81,14 +83,14 @@ def is_in_rows(x: Tensor) -> bool:
 
 
 def _as_rows(x: Tensor, rows: int, C: int) -> Tensor:
-    """Images as rows (rows, C), of the same memory where that is packed rows."""
+    """View images as rows (rows, C); copy them if their memory is not packed rows."""
     if is_in_rows(x):
         return in_shape(x, (rows, C), (C, 1))
     return x.movedim(1, -1).reshape(rows, C)
 
 
 class _OnKernels(torch.autograd.Function):
-    """The norm by kernels, its gradients too; second derivatives by operations of torch."""
+    """The norm and its gradients by kernels; second derivatives by operations of torch."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -97,7 +99,7 @@ class _OnKernels(torch.autograd.Function):
         x, norm = call
         planned = row_norm.planned(x, norm, alone=False)
         out, kept = row_norm.normalised(x, norm, planned, (tuple(input.shape), input.stride()))
-        # Of images, not of their rows: autograd sees whether these are written to.
+        # Save images, not rows: then autograd notices in-place writes to them.
         read = norm.activation is not None and not planned.kernels.shape.remakes
         ctx.save_for_backward(input, weight, bias, kept, out if read else None)
         ctx.eps, ctx.last, ctx.added = norm.eps, norm.activation, past is not None
@@ -107,8 +109,8 @@ class _OnKernels(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         input, weight, bias, kept, out = ctx.saved_tensors
-        if torch.is_grad_enabled() or not are_read(grad):  # as one of a batch of gradients
-            # Where there is a result, a ReLU's gradient is known; else the function has it.
+        if torch.is_grad_enabled() or not are_read(grad):  # one of a batch of gradients, say
+            # A ReLU's gradient follows from a saved result; otherwise the function computes it.
             own, last = (grad, ctx.last) if out is None else (grad.where(~(out <= 0), 0), None)
             leaves = input, weight, bias
             found = gradients_in_torch(
@@ -132,14 +134,14 @@ class _OnKernels(torch.autograd.Function):
         return dx, dw, db, dpast, None
 
 
-# Past what ``apply`` asks of transforms, which :func:`by_kernels` has asked.
+# Skips the questions of ``apply`` about transforms, which :func:`by_kernels` has asked.
 _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
 def in_torch(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, activation: str | None = None
 ) -> Tensor:
-    """The norm and an activation by operations of torch, which any gradient goes through.
+    """Compute the norm and an activation by operations of torch, with gradients of any order.
 
     >>> in_torch(torch.tensor([[1.0], [3.0]]), None, None, 3.0).T
     tensor([[-0.5000,  0.5000]])
@@ -151,7 +153,7 @@ def in_torch(
 
 
 class _BatchNorm(Activated):
-    """The forward pass of batch norms."""
+    """The constructor and forward pass of batch norms."""
 
     def __init__(
         self,
@@ -168,12 +170,12 @@ class _BatchNorm(Activated):
         slope: float = 0.01,
     ) -> None:
         numbers = num_features, eps, momentum, affine, track_running_stats
-        more = {} if bias else {"bias": False}  # which torch has since 2.13
+        more = {} if bias else {"bias": False}  # supported since torch 2.13
         super().__init__(*numbers, device, dtype, **more)  # type: ignore[call-arg]
         self._activate(activation, slope)
 
     def forward(self: Any, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        if isinstance(input, torch.fx.Proxy):  # whose modes torch would count
+        if isinstance(input, torch.fx.Proxy):  # torch would count its modes
             y = functional.batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias,
                 self.training or self.running_mean is None, self.momentum or 0.0, self.eps,
@@ -188,8 +190,7 @@ class _BatchNorm(Activated):
 
 
 class BatchNorm1d(_BatchNorm, torch.nn.BatchNorm1d):
-    """torch's batch norm of rows (N, C) or images (N, C, L); the rest is as of
-    :class:`BatchNorm3d`.
+    """torch's batch norm of rows (N, C) or images (N, C, L); see :class:`BatchNorm3d` for the rest.
 
     >>> BatchNorm1d(1, eps=3.0, affine=False)(torch.tensor([[1.0], [3.0]])).T
     tensor([[-0.5000,  0.5000]])
@@ -197,7 +198,7 @@ class BatchNorm1d(_BatchNorm, torch.nn.BatchNorm1d):
 
 
 class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
-    """torch's batch norm of images (N, C, H, W); the rest is as of :class:`BatchNorm3d`.
+    """torch's batch norm of images (N, C, H, W); see :class:`BatchNorm3d` for the rest.
 
     >>> norm = BatchNorm2d(1, eps=3.0, affine=False, activation="relu")
     >>> norm(torch.tensor([[[[1.0, 3.0]]]]))
@@ -207,19 +208,20 @@ class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
 
 class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
     """torch's batch norm of images (N, C, D, H, W) (Ioffe and Szegedy, "Batch Normalization",
-    2015), a sum and an activation after it: ``activation(norm(input) + residual)``.
+    2015), with a sum and an activation: ``activation(norm(input) + residual)``.
 
     Args:
-        bias: whether there is one where it is ``affine``; without, torch 2.13 or later is needed.
+        bias: whether an ``affine`` norm has a bias; False needs torch 2.13 or later.
         activation, slope: as of :class:`~layoutconv.nn.Conv3d`.
 
-    ``forward(input, residual=None)`` takes a tensor of the shape of ``input``, or one that torch
-    adds to the norm. The other arguments, the state, the errors and the results are torch's:
-    without a sum, in the dtype of ``input``, under autocast too. In training, kernels compute it of
-    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, with the sum and a ReLU, or
-    with "relu6", "silu" or "hardswish" where nothing is added, and round once. torch computes other
-    activations, and the norm where ``momentum`` is None. Each rank of several has its own
-    statistics, and ``convert_sync_batchnorm`` of torch would leave out the activation.
+    ``forward(input, residual=None)`` takes a residual of the shape of ``input``, or one that torch
+    can add to the norm. The other arguments, the state, the errors and the results are torch's:
+    without a sum, in the dtype of ``input``, under autocast too.
+
+    In training, kernels compute it for ``channels_last`` images of float16, bfloat16 or float32 on
+    a GPU, with the sum and a ReLU, or with "relu6", "silu" or "hardswish" if nothing is added, and
+    round once. torch computes other activations, and the norm if ``momentum`` is None. Each rank
+    has its own statistics; torch's ``convert_sync_batchnorm`` would drop the activation.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.
 

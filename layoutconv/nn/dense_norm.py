@@ -1,9 +1,9 @@
 """Group and instance norms of dense images in ``channels_last`` memory, by kernels on a GPU.
 
-torch computes these norms of channels-first memory: between two convolutions that are
-``channels_last`` it copies images back and forth, and reads them several times besides. Kernels
-read them as they are, twice forward, and apply an activation as they write. Everything else, other
-memory, a CPU, running statistics, ``torch.compile`` and transforms, is torch's own norm.
+torch computes these norms on channels-first memory: between two ``channels_last`` convolutions it
+copies images back and forth, and reads them several times besides. Kernels read them in place,
+twice forward, and apply an activation as they write. torch's own norm serves all other cases: other
+memory, a CPU, running statistics, ``torch.compile`` and transforms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .modules import Activated
 
 
 def by_kernels(input: Tensor, norm: Norm) -> Tensor | None:
-    """The norm of images (N, C, ...) and its activation; None where kernels do not compute it."""
+    """Normalise images (N, C, ...), then activate; None if kernels cannot compute it."""
     if not are_read(input, norm.weight, norm.bias):
         return None
     last = norm.activation
@@ -40,7 +40,7 @@ def by_kernels(input: Tensor, norm: Norm) -> Tensor | None:
 
 
 def may_launch(input: Any) -> bool:
-    """Return whether an input may be for kernels, before anything else of it is read."""
+    """Return whether kernels may serve an input: a cheap check before all others."""
     return (
         type(input) in PLAIN
         and not torch.compiler.is_compiling()
@@ -50,17 +50,17 @@ def may_launch(input: Any) -> bool:
 
 
 def are_read(*tensors: Tensor | None) -> bool:
-    """Return whether kernels may read tensors, or None: nothing but autograd sees the call."""
+    """Return whether kernels may read tensors (or None): only autograd sees the call."""
     if is_watched_unseen() or is_tracing() or transform_on_top() is not None:
         return False
-    for tensor in tensors:  # one that a transform left is tracked
+    for tensor in tensors:  # a transform that has ended may have left a tracked tensor
         if tensor is not None and not (is_bare(tensor) and not is_gradient_tracked(tensor)):
             return False
     return True
 
 
 def on_kernels(input: Tensor, norm: Norm) -> Tensor:
-    """The norm of images that ``group_norm.takes``, recorded where a gradient is wanted."""
+    """Normalise images that ``group_norm.takes``, and record it if a gradient is wanted."""
     if not wants_gradient(input, norm.weight, norm.bias):
         return group_norm.normalised(input, norm)[0]
     found: Tensor = _record(input, norm.weight, norm.bias, norm)
@@ -68,7 +68,7 @@ def on_kernels(input: Tensor, norm: Norm) -> Tensor:
 
 
 def in_torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) -> Tensor:
-    """The same by operations of torch, which any gradient goes through.
+    """Compute the norm and its activation by operations of torch, with gradients of any order.
 
     >>> norm = Norm(2, None, None, 0.0, "relu", 0.0, torch.float32)
     >>> in_torch(torch.tensor([[[1.0, 3.0], [2.0, 6.0]]]), None, None, norm)
@@ -83,7 +83,7 @@ def in_torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: Norm) 
 
 
 class _OnKernels(torch.autograd.Function):
-    """The norm by kernels, its gradients too; second derivatives by operations of torch."""
+    """The norm and its gradients by kernels; second derivatives by operations of torch."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -98,7 +98,7 @@ class _OnKernels(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         input, weight, bias, statistics = ctx.saved_tensors
         norm = ctx.norm
-        if torch.is_grad_enabled() or not are_read(grad):  # as one of a batch of gradients
+        if torch.is_grad_enabled() or not are_read(grad):  # one of a batch of gradients, say
             leaves = input, weight, bias
             return *gradients_in_torch(lambda x, w, b: in_torch(x, w, b, norm), leaves, grad), None
         norm = norm.of(weight, bias)
@@ -111,8 +111,9 @@ class _OnKernels(torch.autograd.Function):
 def gradients_in_torch(
     function: Callable[..., Tensor], leaves: tuple[Any, ...], grad: Tensor
 ) -> list[Tensor | None]:
-    """The gradients of a function of leaves by operations of torch, recorded where gradients of
-    them may be wanted; a leaf may be None.
+    """Return the gradients of a function of leaves by operations of torch; a leaf may be None.
+
+    They are recorded if gradients of them may be wanted.
 
     >>> gradients_in_torch(lambda x, _: x * x, (torch.ones(1, requires_grad=True), None),
     ...     torch.ones(1))
@@ -120,7 +121,7 @@ def gradients_in_torch(
     """
     again = torch.is_grad_enabled()
     wanted = [t for t in leaves if t is not None and t.requires_grad]
-    if not wanted:  # as where features of a frozen network are added to
+    if not wanted:  # as for what is added to features of a frozen network
         return [None] * len(leaves)
 
     def of_wanted(*values: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ def gradients_in_torch(
     found: Any
     if again:
         found = torch.autograd.grad(of_wanted(*wanted), wanted, grad, create_graph=True)
-    elif transform_on_top() is not None:  # which lets nothing require a gradient
+    elif transform_on_top() is not None:  # under which nothing can require a gradient
         found = torch.func.vjp(of_wanted, *wanted)[1](grad)
     else:
         values = [t.detach().requires_grad_() for t in wanted]
@@ -141,15 +142,17 @@ def gradients_in_torch(
     return [next(found) if t is not None and t.requires_grad else None for t in leaves]
 
 
-# Past what ``apply`` asks of transforms, which :func:`by_kernels` has asked.
+# Skips the questions of ``apply`` about transforms, which :func:`by_kernels` has asked.
 _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
 def _safe(input: Any, *parameters: Any) -> Any:
-    """An image that torch's group norm takes. Of ``channels_last`` images it has no forward mode
-    and no ``vmap``, and on a CPU its backward pass ends the process (torch 2.13) if the gradient of
-    the image is not asked for, and that of a parameter is. What ``torch.autograd.grad`` is asked
-    for, nobody knows here."""
+    """Return an image that torch's group norm can take.
+
+    For ``channels_last`` images torch has no forward mode and no ``vmap``. On a CPU its backward
+    pass crashes the process (torch 2.13) if the gradient of a parameter is asked for, but not the
+    image's; nobody knows here what ``torch.autograd.grad`` will be asked for.
+    """
     if type(input) not in PLAIN:
         return input
     if not is_transformed() and (
@@ -159,20 +162,22 @@ def _safe(input: Any, *parameters: Any) -> Any:
         or _is_kept()
     ):
         return input
-    return input.reshape(-1).view(input.shape)  # of one channel, too, which is contiguous as it is
+    return input.reshape(-1).view(input.shape)  # contiguous() skips one channel
 
 
 def _is_kept() -> bool:
-    """Return whether what runs is recorded for later, as torch has it; a graph of
-    ``torch.compile`` has gradients, of which some of its backends ask torch's kernels."""
+    """Return whether the call is recorded for later, as torch has it. Graphs of ``torch.compile``
+    have gradients, for which some of its backends call torch's kernels.
+    """
     if torch.compiler.is_compiling():
         return not is_dynamo_compiling() or bool(is_exporting())
     return is_tracing()
 
 
 def _is_one_image(input: Any) -> bool:
-    """Return whether torch's gradients of an instance norm may be wrong: on a CPU, of one image
-    with two or three modes of cells, if that of the result is ``channels_last`` (torch 2.13)."""
+    """Return whether torch's gradients of an instance norm may be wrong: on a CPU, for one image
+    with two or three spatial modes, if the result's gradient is ``channels_last`` (torch 2.13).
+    """
     return (
         type(input) in PLAIN
         and input.device.type == "cpu"
@@ -184,14 +189,14 @@ def _is_one_image(input: Any) -> bool:
 
 
 class GroupNorm(Activated, torch.nn.GroupNorm):
-    """torch's group norm (Wu and He, "Group Normalization", 2018), and an activation after it.
+    """torch's group norm (Wu and He, "Group Normalization", 2018), with an activation after it.
 
     Args:
-        bias: whether there is one where it is ``affine``; without, torch 2.13 or later is needed.
+        bias: whether an ``affine`` norm has a bias; False needs torch 2.13 or later.
         activation, slope: as of :class:`~layoutconv.nn.Conv3d`.
 
     The other arguments, the state, the errors and the results are those of ``torch.nn.GroupNorm``:
-    images (N, C, ...) in, the same out, float32 under autocast. Kernels compute it of
+    it maps images (N, C, ...) to the same shape, float32 under autocast. Kernels compute it for
     ``channels_last`` images of float16, bfloat16 or float32 on a GPU, and round once, at the end.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.
@@ -217,7 +222,7 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
         activation: str | None = None,
         slope: float = 0.01,
     ) -> None:
-        more = {} if bias else {"bias": False}  # which torch has since 2.13
+        more = {} if bias else {"bias": False}  # supported since torch 2.13
         super().__init__(num_groups, num_channels, eps, affine, device, dtype, **more)
         self._activate(activation, slope)
 
@@ -226,9 +231,9 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
             lowered = torch.is_autocast_enabled("cuda") and input.dtype in LOWERED
             norm = Norm(
                 self.num_groups, self.weight, self.bias, self.eps, self.activation, self.slope,
-                torch.float32 if lowered else input.dtype,  # as torch's has it
+                torch.float32 if lowered else input.dtype,  # like torch's
             )  # fmt: skip
-            # Of one value to a group, torch says what is wrong.
+            # With one value per group, torch raises the error.
             fits = input.shape[1] == self.num_channels and input.numel() > self.num_groups
             found = by_kernels(input, norm) if fits else None
             if found is not None:
@@ -237,7 +242,7 @@ class GroupNorm(Activated, torch.nn.GroupNorm):
 
 
 class _InstanceNorm(Activated):
-    """The forward pass of instance norms: group norms of a channel to a group."""
+    """The forward pass of instance norms: group norms with one channel per group."""
 
     def __init__(
         self,
@@ -259,14 +264,14 @@ class _InstanceNorm(Activated):
         self._activate(activation, slope)
 
     def forward(self: Any, input: Tensor) -> Tensor:
-        if isinstance(input, torch.fx.Proxy):  # whose modes torch would count
+        if isinstance(input, torch.fx.Proxy):  # torch would count its modes
             return self._activated(self._apply_instance_norm(input))
         if (
             may_launch(input)
             and self.running_mean is None
             and input.dim() == self._get_no_batch_dim() + 1
             and input.shape[1] == self.num_features
-            # Of one voxel, torch says what is wrong.
+            # With one voxel, torch raises the error.
             and input.numel() > len(input) * self.num_features
         ):
             found = by_kernels(input, Norm(
@@ -284,7 +289,7 @@ class _InstanceNorm(Activated):
 
 
 class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):
-    """torch's instance norm of images (N, C, L); the rest is as of :class:`InstanceNorm3d`.
+    """torch's instance norm of images (N, C, L); see :class:`InstanceNorm3d` for the rest.
 
     >>> InstanceNorm1d(2, eps=0.0)(torch.tensor([[[1.0, 3.0], [2.0, 6.0]]]))
     tensor([[[-1.,  1.],
@@ -293,7 +298,7 @@ class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):
 
 
 class InstanceNorm2d(_InstanceNorm, torch.nn.InstanceNorm2d):
-    """torch's instance norm of images (N, C, H, W); the rest is as of :class:`InstanceNorm3d`.
+    """torch's instance norm of images (N, C, H, W); see :class:`InstanceNorm3d` for the rest.
 
     >>> InstanceNorm2d(1, eps=0.0, activation="relu")(torch.tensor([[[[1.0, 3.0]]]]))
     tensor([[[[0., 1.]]]])
@@ -302,14 +307,14 @@ class InstanceNorm2d(_InstanceNorm, torch.nn.InstanceNorm2d):
 
 class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
     """torch's instance norm of images (N, C, D, H, W) (Ulyanov et al., "Instance Normalization",
-    2016), and an activation after it.
+    2016), with an activation after it.
 
     Args:
         bias, activation, slope: as of :class:`GroupNorm`.
 
-    The other arguments, the state, the errors and the results are torch's. Kernels compute it of
-    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, and round once; with running
-    statistics, torch does.
+    The other arguments, the state, the errors and the results are torch's. Kernels compute it for
+    ``channels_last`` images of float16, bfloat16 or float32 on a GPU, and round once; torch
+    computes it with running statistics.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for ``activation`` or ``slope``.
 
@@ -321,7 +326,7 @@ class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
     """
 
 
-# Of torch's norms, the classes here.
+# This package's class for each of torch's norms.
 NORMS: dict[type, type] = {
     getattr(torch.nn, kind.__name__): kind
     for kind in (GroupNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d)

@@ -1,4 +1,4 @@
-"""Dense convolutions with a sum, and a ReLU if there is one, in one launch, in evaluation."""
+"""Dense convolutions in evaluation that add a tensor, and apply a ReLU, in the same launch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OURS = Conv1d, Conv2d, Conv3d
 
 
 def is_open(module: Any) -> bool:
-    """Return whether a module is a convolution of ours that ends in its sums and a bias.
+    """Return whether a module is a convolution of this package that adds no more than a bias.
 
     >>> is_open(Conv2d(4, 4, 3)), is_open(Conv2d(4, 4, 3, activation="relu"))
     (True, False)
@@ -38,8 +38,8 @@ def is_open(module: Any) -> bool:
 
 
 def split(module: Any) -> tuple[list[Any], Any]:
-    """The last module of a ``torch.nn.Sequential`` that does something, and of that, after those
-    before it; else a module itself, after none.
+    """Return the last working module of a ``torch.nn.Sequential``, nested ones included, and the
+    modules before it; for another module, none and itself.
 
     >>> relu, conv = torch.nn.ReLU(), Conv2d(4, 4, 3)
     >>> split(torch.nn.Sequential(relu, torch.nn.Sequential(conv, torch.nn.Identity())))
@@ -56,7 +56,7 @@ def split(module: Any) -> tuple[list[Any], Any]:
 
 
 def up_to_conv(module: Any, input: Any) -> tuple[Any, Any]:
-    """The last module of a container, as of :func:`split`, and what those before it make of an
+    """Run a container up to its last module, as :func:`split` finds it; return that module and its
     input.
 
     >>> net = torch.nn.Sequential(torch.nn.ReLU(), Conv2d(1, 1, 1))
@@ -81,11 +81,11 @@ def summed(
     in_place: bool = False,
     first: bool = False,
 ) -> Tensor:
-    """``last(between(conv(input)) + past)``, of modules and tensors.
+    """Compute ``last(between(conv(input)) + past)``, of modules and tensors.
 
-    ``between`` were identities when this was written; ``last`` is a ``torch.nn.ReLU``, "relu" for a
-    function, or None. ``in_place`` says that the sum is ``+=``, ``first`` that it begins with
-    ``past``.
+    ``between`` were identities when the forward pass was rewritten; ``last`` is a
+    ``torch.nn.ReLU``, "relu" for a function, or None. ``in_place`` says that the sum is ``+=``,
+    ``first`` that ``past`` is its first operand.
 
     >>> conv, x = Conv2d(2, 2, 1), torch.randn(1, 2, 4, 4)
     >>> y = torch.relu(conv(x) + x)
@@ -105,8 +105,8 @@ def summed(
 
 
 def followed(y: Any, last: Any, past: Any, in_place: bool, first: bool = False) -> Tensor:
-    """``last(y + past)`` as a forward pass has it: ``past`` may be None, ``last`` None, a module or
-    the name of a function. The ``first`` of a sum decides on the order of memory.
+    """Compute ``last(y + past)`` like a forward pass; ``past`` may be None, ``last`` None, a module
+    or the name of a function. The ``first`` operand of a sum decides on the memory order.
 
     >>> followed(torch.tensor([-1.0, 1.0]), "relu", torch.ones(2), False)
     tensor([0., 2.])
@@ -122,7 +122,7 @@ def followed(y: Any, last: Any, past: Any, in_place: bool, first: bool = False) 
 
 
 def _is_one_launch(conv: Any, input: Any, last: Any, past: Any, between: Sequence[Any]) -> bool:
-    """Return whether all are what they were when the call was written, of tensors that fit."""
+    """Return whether all modules are as they were at the rewriting, and the tensors fit."""
     return (
         type(input) in PLAIN
         and type(past) in PLAIN
@@ -137,7 +137,7 @@ def _is_one_launch(conv: Any, input: Any, last: Any, past: Any, between: Sequenc
 
 
 def _shape_of(conv: Any, input: Tensor) -> tuple[int, ...] | None:
-    """The shape of a result; None where that is not known here."""
+    """Return the shape of a result; None if it is not known here."""
     if input.dim() != len(conv.kernel_size) + 2:
         return None
     if conv.padding == "same":

@@ -1,9 +1,9 @@
-"""Numbers of 8 bits: scales, codes, and the fake quantisation that training sees.
+"""8-bit numbers: scales, codes, and fake quantisation for training.
 
-Quantisation is symmetric: a number ``x`` is the code ``q`` of 8 bits with ``x ~ scale * q``, and
-zero is zero. ``scale = amax / 127`` of int8 and ``amax / 448`` of float8_e4m3fn, so that the
-largest magnitude is the largest code. ``q`` is ``x / scale`` in fp32, rounded to nearest even; what
-lies beyond the range saturates.
+Quantisation is symmetric: a number ``x`` has an 8-bit code ``q`` with ``x ~ scale * q``, and zero
+is zero. ``scale = amax / 127`` for int8 and ``amax / 448`` for float8_e4m3fn, so the largest
+magnitude gets the largest code. ``q`` is ``x / scale`` in fp32, rounded to nearest even; values
+beyond the range saturate.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 from ..errors import ArgumentTypeError
 from ..tensors.epilogue_in_torch import convert
 
-# The largest code of each type: of int8, that which has a negative.
+# The largest code of each type; for int8, the largest whose negative is a code, too.
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 _LEAST = torch.finfo(torch.float32).tiny
 
 
 def check_narrow_dtype(dtype: Any) -> None:
-    """Raise :class:`~layoutconv.errors.ArgumentTypeError` for a type that nothing is quantised to.
+    """Raise :class:`~layoutconv.errors.ArgumentTypeError` unless numbers quantise to ``dtype``.
 
     >>> check_narrow_dtype(torch.float16)
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ def check_narrow_dtype(dtype: Any) -> None:
 
 
 def scale_of(amax: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the scale of a greatest magnitude, fp32 of the same shape; of nothing but zeros, 1.
+    """Return the scale for a largest magnitude, fp32 of the same shape; 1 if all numbers are zeros.
 
     >>> scale_of(torch.tensor([254.0, 0.0]), torch.int8)
     tensor([2., 1.])
@@ -53,7 +53,7 @@ def to_codes(x: Tensor, scale: Any, dtype: torch.dtype) -> Tensor:
 
 
 def of_codes(codes: Tensor, scale: Any, dtype: torch.dtype) -> Tensor:
-    """Return the numbers that codes stand for.
+    """Return the numbers that codes represent.
 
     >>> of_codes(torch.tensor([2, -1], dtype=torch.int8), 0.5, torch.float16)
     tensor([ 1.0000, -0.5000], dtype=torch.float16)
@@ -62,9 +62,9 @@ def of_codes(codes: Tensor, scale: Any, dtype: torch.dtype) -> Tensor:
 
 
 def fake_quantized(x: Tensor, scale: Any, dtype: torch.dtype) -> Tensor:
-    """Return what codes of ``x`` stand for, of its own type; gradients go straight through.
+    """Quantise ``x`` and convert back to its dtype; gradients pass straight through.
 
-    Outside of the range, where codes saturate, the gradient is zero.
+    Outside the range, where codes saturate, the gradient is zero.
 
     >>> x = torch.tensor([0.3, 100.0], requires_grad=True)
     >>> y = fake_quantized(x, 0.5, torch.int8)

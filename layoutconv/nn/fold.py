@@ -26,26 +26,28 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 def fold_batch_norms(module: Module) -> Module:
-    """Fold batch norms and activations into the convolutions before them, in place; returns
-    the model.
+    """Fold batch norms and activations into the convolutions before them; returns the model.
 
-    A convolution of :mod:`layoutconv.nn`, dense or sparse, followed by a batch norm, an activation,
-    or one and then the other, takes them up into its weight, its bias and its fused activation:
-    in every ``Sequential``, torch's or ours, and where the forward pass of a module calls them one
-    after the other, as those of ResNets do. ``torch.fx`` records such passes; what it cannot
-    record stays. ``torch.nn.Identity`` takes the places of what is folded, so that names and
-    numbers of the other modules stay. What such a pass adds to the result of a dense convolution,
-    or of a ``Sequential`` that ends in one, and a ReLU after that, become part of its launch: the
-    module gets a subclass of its class, until an attribute of it is set. The result is equal but
-    for rounding, for inference alone: what is folded cannot be trained apart any more.
+    A convolution of :mod:`layoutconv.nn`, dense or sparse, absorbs the batch norm, the activation,
+    or one and then the other, that follow it into its weight, its bias and its fused activation.
+    This happens in every ``Sequential``, torch's or this package's, and where a module's forward
+    pass calls them one after another, like those of ResNets. ``torch.fx`` records such passes; what
+    it cannot record stays. ``torch.nn.Identity`` replaces each folded module, so that names and
+    numbers of the others stay.
 
-    In a :class:`~layoutconv.nn.Residual` whose body ends in a sparse convolution, that takes up the
-    sum and the activation too, and a ``torch.nn.Linear`` beside it its batch norm.
+    If such a pass adds a tensor to the result of a dense convolution, or of a ``Sequential`` that
+    ends in one, the sum and a ReLU after it become part of the launch: the module gets a subclass
+    of its class, until an attribute of it is set. The result is equal but for rounding, and for
+    inference alone: folded modules can no longer be trained separately.
 
-    Left as they are: a convolution that is used, or has a parameter that is used, at two places, or
-    a forward pass of its own; modules with hooks or parametrizations; a batch norm without running
-    statistics; modules that the forward pass of another than their parent calls, or that one reads
-    parameters of, as far as ``torch.fx`` can run it. Calls from outside of the model are not seen.
+    In a :class:`~layoutconv.nn.Residual` whose body ends in a sparse convolution, that convolution
+    also absorbs the sum and the activation, and a ``torch.nn.Linear`` in the shortcut its batch
+    norm.
+
+    Left as they are: a convolution that is used at two places, or shares a parameter, or has a
+    forward pass of its own; modules with hooks or parametrizations; a batch norm without running
+    statistics; modules that a forward pass other than their parent's calls, or that one reads
+    parameters of, as far as ``torch.fx`` can run it. Calls from outside the model are not seen.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a module in training mode.
 
@@ -61,13 +63,14 @@ def fold_batch_norms(module: Module) -> Module:
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
     for name, part in module.named_modules():
-        # Copying makes some modules of einops anew, in training: without state they have no mode.
+        # Copying rebuilds some modules of einops, in training mode: without state, the mode is
+        # irrelevant.
         if part.training and (part._modules or part._parameters or part._buffers):
             expected = "a module in evaluation mode: call eval() first"
             raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
     seen = reached(module)
     once = used_once(module) - seen
-    for part in reversed(list(module.modules())):  # what is within comes first
+    for part in reversed(list(module.modules())):  # inner modules first
         if "forward" in part.__dict__:
             continue
         if is_sequence(part):
@@ -83,7 +86,7 @@ def fold_batch_norms(module: Module) -> Module:
 
 
 def _end_in_sums(part: Any) -> None:
-    """Let convolutions add what their module adds to their results, and a ReLU then follow."""
+    """Let convolutions add what their module adds to their results, and apply a ReLU after that."""
     if is_sequence(part) or not any(map(_takes_norms, part.modules())):
         return
     restore_class(part)
@@ -94,14 +97,14 @@ def _end_in_sums(part: Any) -> None:
 
 
 def _fuse(block: Residual, once: set[int], seen: set[int]) -> None:
-    """Let the last convolution of a block add what is past it, and the activation follow."""
+    """Let the last convolution of a block add the shortcut, and apply the activation."""
     body, past, ending = block.body, block.past, block.activation
     if block.is_fused or not is_sequence(body) or is_hooked(body):
         return
     last = next(reversed(working(body)), None)
     if not isinstance(last, SparseConvolution) or id(last) not in once or is_hooked(last):
         return
-    if is_sequence(past):  # of features, a row to a cell: no other mode has channels
+    if is_sequence(past):  # of features, one row per cell: no other mode has channels
         _fold(past, once, seen, lambda module: isinstance(module, torch.nn.Linear))
     activation = None if is_hooked(ending) else activation_of(ending)
     if last.activation is not None or (
@@ -122,8 +125,8 @@ def _takes_norms(module: Any) -> bool:
 def _fold(
     sequence: torch.nn.Module, once: set[int], seen: set[int], takes: Any = _takes_norms
 ) -> None:
-    """Fold neighbours of a sequence, but for those that are ``seen`` from elsewhere."""
-    found: Any = None  # the convolution that what follows can be taken up by
+    """Fold neighbours in a sequence, except modules that are ``seen`` from elsewhere."""
+    found: Any = None  # the convolution that can absorb the next module
     for name, part in list(sequence._modules.items()):
         inner: Any = part.module if type(part) is Features and not is_hooked(part) else part
         if type(inner) is torch.nn.Identity:
@@ -138,7 +141,7 @@ def _fold(
 
 
 def _last(module: Any, once: set[int]) -> Any:
-    """The module whose result is that of a sequence, and of one within; another module itself."""
+    """Return the last working module of a sequence, nested ones included; another module itself."""
     while is_sequence(module) and id(module) in once and not is_hooked(module):
         parts = list(working(module))
         if not parts:
@@ -148,7 +151,7 @@ def _last(module: Any, once: set[int]) -> Any:
 
 
 def _fold_called(module: torch.nn.Module, once: set[int]) -> None:
-    """Fold what a module's own forward pass calls in a row."""
+    """Fold what a module's own forward pass calls one after another."""
     for called in called_in_a_row(module, _takes_norms):
         conv: Any = module.get_submodule(called.conv)
         conv = conv if _can_fold(conv, once) else None
@@ -161,8 +164,9 @@ def _fold_called(module: torch.nn.Module, once: set[int]) -> None:
 
 
 def _taken_up(conv: Any, inner: Any, parent: torch.nn.Module, name: str) -> Any:
-    """The convolution, after it has taken up the norm or the activation after it, a child of
-    ``parent``; None where nothing more can be taken up.
+    """Let a convolution absorb the norm or the activation after it, a child of ``parent``.
+
+    Returns the convolution; None if it can absorb nothing more.
     """
     if getattr(conv, "activation", None) is not None or is_hooked(inner):
         return None
@@ -182,7 +186,7 @@ def _taken_up(conv: Any, inner: Any, parent: torch.nn.Module, name: str) -> Any:
 
 
 def take_up(conv: Any, norm: Any) -> None:
-    """``gamma * (conv(x) - mean) / sqrt(variance + eps) + beta`` is a convolution, too.
+    """Fold ``gamma * (conv(x) - mean) / sqrt(variance + eps) + beta`` into the convolution.
 
     >>> conv, norm = torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2).eval()
     >>> norm.running_mean += 3
@@ -225,7 +229,7 @@ def _can_fold(conv: Any, once: set[int]) -> bool:
 
 
 def _ends_in_its_sums(conv: Any) -> bool:
-    """Return whether nothing follows the convolution in a forward pass of a subclass."""
+    """Return whether no forward pass of a subclass adds anything after the convolution."""
     if OWN_PADDING in conv.__dict__:
         return True
     dense = next((kind for kind in type(conv).__mro__ if kind in _DENSE), None)
@@ -236,7 +240,7 @@ def _ends_in_its_sums(conv: Any) -> bool:
 
 
 def used_once(module: torch.nn.Module) -> set[int]:
-    """The ids of modules and parameters that have one place in a model."""
+    """Return the ids of modules and parameters that have one place in a model."""
     times: dict[int, int] = {}
     for part in module.modules():
         for owned in (*part._modules.values(), *part._parameters.values()):

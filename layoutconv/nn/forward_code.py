@@ -1,4 +1,4 @@
-"""Forward passes as source code, which classes are made of and pickles keep."""
+"""Forward passes as source code: classes are made from it, and pickles keep it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ..base.caches import remembered
 
 
 class UnknownPass(BaseException):
-    """Nobody can say what the forward pass of a module does; and the reason."""
+    """The forward pass of a module cannot be analysed; the message says why."""
 
 
 class Code(NamedTuple):
-    """A forward pass: a function ``forward(self, ...)``, and the objects that it names.
+    """A forward pass: the source of ``forward(self, ...)``, and the objects that it names.
 
     Attributes:
-        names: of each its name there, its module and its name in that, "" for the module itself.
+        names: for each object its name in the source, its module and its name there ("": the
+            module).
     """
 
     source: str
@@ -30,7 +31,7 @@ class Code(NamedTuple):
 
 @remembered(256)
 def compiled(code: Code) -> Callable[..., Any]:
-    """The function of a forward pass.
+    """Compile a forward pass into a function.
 
     >>> code = Code("def forward(self, x): return sqrt(x)", (("sqrt", "math", "sqrt"),))
     >>> compiled(code)(None, 4)
@@ -43,7 +44,7 @@ def compiled(code: Code) -> Callable[..., Any]:
 
 
 def found(module: str, name: str) -> Any:
-    """The object of a name in a module.
+    """Return the object of a name in a module.
 
     >>> found("operator", ""), found("torch", "nn.ReLU")  # doctest: +ELLIPSIS
     (<module 'operator' ...>, <class 'torch.nn.modules.activation.ReLU'>)
@@ -53,9 +54,9 @@ def found(module: str, name: str) -> Any:
 
 
 def code_of(graph: Graph) -> Code:
-    """The code of a graph.
+    """Return the code of a graph.
 
-    Raises :class:`UnknownPass` where it names what cannot be imported.
+    Raises :class:`UnknownPass` if it uses an object that cannot be imported.
 
     >>> graph = Graph()
     >>> _ = graph.output(graph.call_function(operator.neg, (graph.placeholder("x"),)))
@@ -84,6 +85,6 @@ def code_of(graph: Graph) -> Code:
 
 
 def _words(source: str) -> set[str]:
-    """The names in a source."""
+    """Return the names in a source."""
     words = "".join(c if c.isalnum() or c == "_" else " " for c in source)
     return set(words.split())

@@ -1,11 +1,11 @@
-"""Convolutions as functions of torch tensors, with the shapes and the arguments of torch's.
+"""Convolutions as functions of torch tensors, with the shapes and arguments of torch's functions.
 
-Memory is NDHWC (NHWC, NWC): a tensor in ``channels_last`` order is taken as it is, and results are
-in that order. A tensor in another order, channels first or with gaps, is copied once: a pass over
-its memory, reading and writing, before the convolution.
+Memory is NDHWC (NHWC, NWC): tensors in ``channels_last`` order are read in place, and results are
+in that order. A tensor in another order, channels first or with gaps, is copied once before the
+convolution: one pass that reads and writes its memory.
 
-Beyond torch's, every function has what may follow the sums, fused into them: ``activation(scale *
-sum + bias + residual)``.
+Beyond torch's arguments, each function takes an epilogue and fuses it: ``activation(scale * sum +
+bias + residual)``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def conv1d(
     return_statistics: bool = False,
     executor: str | None = None,
 ) -> Any:
-    """Convolution over one spatial mode: ``input`` (N, C, W), ``weight`` (K, C, S). As `conv3d`.
+    """Convolve over one spatial mode: ``input`` (N, C, W), ``weight`` (K, C, S); see `conv3d`.
 
     >>> x = torch.tensor([[[1.0, 2, 3, 4]]])
     >>> conv1d(x, torch.tensor([[[1.0, 10, 100]]]), padding=((2, 0),))
@@ -100,7 +100,7 @@ def conv2d(
     return_statistics: bool = False,
     executor: str | None = None,
 ) -> Any:
-    """Convolution over two spatial modes: ``input`` (N, C, H, W), ``weight`` (K, C, R, S).
+    """Convolve over two spatial modes: ``input`` (N, C, H, W), ``weight`` (K, C, R, S).
 
     The arguments are those of :func:`conv3d`.
 
@@ -133,7 +133,7 @@ def conv3d(
     return_statistics: bool = False,
     executor: str | None = None,
 ) -> Any:
-    """Convolution over three spatial modes; like torch's, it is a cross-correlation.
+    """Convolve over three spatial modes; like torch's, this is a cross-correlation.
 
     Args:
         input: (N, C, D, H, W), or (C, D, H, W); N may be 0. float16, bfloat16, float32, float64,
@@ -145,37 +145,39 @@ def conv3d(
         stride, dilation: an int >= 1, or one per spatial mode.
         padding: cells of zeros: an int >= 0, an int or a pair ``(near, far)`` per spatial mode,
             'valid' for none, or, for a stride of 1, 'same' for an output of the input's size.
-        groups: how many groups of channels convolve by themselves; it divides C and K. Where it is
-            C, the convolution is depthwise.
+        groups: the number of groups of channels that convolve separately; it divides C and K. If it
+            is C, the convolution is depthwise.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
             "sigmoid", "tanh", "hardswish" or "relu6"; or a :class:`~layoutconv.Pointwise`, a
             function of your own: columns are channels, (K,), sources have the shape of the output,
             and a row is the number of a voxel in (N, Z, P, Q), last mode fastest.
-        scale: (K,) or a number, what the sums are multiplied by first.
+        scale: (K,) or a number, multiplies the sums first.
         residual: (N, K, Z, P, Q), added before the activation.
         out_dtype: the dtype of the output: float16, bfloat16, float32, int8, float8_e4m3fn or
             float8_e5m2, converted with saturation. By default that of ``input``, int32 for int8,
             float16 for float8.
-        return_statistics: also return the sum and the sum of squares of every channel of the output
-            as it is stored, fp32 (2, K), as a batch norm wants them. They have no gradient: what
-            is computed from them is constant to ``backward``.
-        executor: "view" runs the views on a CPU too, where torch's own convolution is called
-            otherwise, with the same rounding and ending. A GPU runs views always. Under
-            ``torch.compile`` torch's own is in the graph, unless it would be wrong.
+        return_statistics: also return the sum and the sum of squares of every channel of the stored
+            output, fp32 (2, K), as a batch norm needs them. They have no gradient: ``backward``
+            treats what is computed from them as constant.
+        executor: "view" runs the views on a CPU too, which otherwise calls torch's own convolution,
+            with the same rounding and epilogue. A GPU always runs views. Under ``torch.compile``
+            the graph contains torch's own, unless that would be wrong.
 
-    ``bias``, ``scale`` and ``residual`` are float16, bfloat16 or float32; of a float64 ``input``
-    float64 as well, and a ``residual`` int8 of an int8 one. All steps are in fp32 (fp64 for
-    float64), and rounded once.
+    ``bias``, ``scale`` and ``residual`` are float16, bfloat16 or float32; for a float64 ``input``
+    also float64, and for an int8 one ``residual`` may be int8. All steps are in fp32 (fp64 for
+    float64), and the result is rounded once.
 
-    Returns (N, K, Z, P, Q) in ``channels_last_3d`` memory, or that and the statistics.
-    Differentiable any number of times; lowered under autocast as torch's convolutions are, where
-    the gradient of a float32 filter is not rounded in between; sums in fp32 (fp64 for float64,
-    exact int32 for int8). Where a gradient is wanted, and that of the
-    activation is not a function of its value (gelu, silu, hardswish), or ``scale`` has one, the
-    epilogue is computed by torch: the same numbers, but for one rounding more. A function
-    of your own is fused with a gradient, too: backward, the sums are computed once more, unless it
-    has a backward function. torch runs it behind the sums, which are then stored in fp32, where it
-    asks for rows, under ``torch.compile`` and transforms, and where ``scale`` has a gradient.
+    Returns (N, K, Z, P, Q) in ``channels_last_3d`` memory, or that and the statistics. Sums are in
+    fp32 (fp64 for float64, exact int32 for int8). Differentiable any number of times. Autocast
+    lowers it like torch's convolutions, but does not round the gradient of a float32 filter in
+    between.
+
+    With a gradient, torch computes the epilogue if ``scale`` needs a gradient, or if the
+    activation's gradient is not a function of its value (gelu, silu, hardswish): the same numbers,
+    but for one more rounding. A function of your own is fused with a gradient, too: backward
+    computes the sums once more, unless the function has a backward function. torch runs it on the
+    sums, which are then stored in fp32, if it asks for rows, under ``torch.compile`` and
+    transforms, and if ``scale`` has a gradient.
 
     Complex numbers are convolved as a real convolution of twice the channels; they take ``bias``,
     ``residual`` and a real ``scale``.
@@ -213,7 +215,7 @@ def conv_transpose1d(
     out_dtype: torch.dtype | None = None,
     executor: str | None = None,
 ) -> Tensor:
-    """Transposed convolution: ``input`` (N, K, W), ``weight`` (K, C, S). As `conv_transpose3d`.
+    """Transpose-convolve: ``input`` (N, K, W), ``weight`` (K, C, S); see `conv_transpose3d`.
 
     >>> x = torch.tensor([[[1.0, 2]]])
     >>> conv_transpose1d(x, torch.tensor([[[1.0, 10, 100]]]), stride=2)
@@ -242,7 +244,7 @@ def conv_transpose2d(
     out_dtype: torch.dtype | None = None,
     executor: str | None = None,
 ) -> Tensor:
-    """Transposed convolution: ``input`` (N, K, H, W), ``weight`` (K, C, R, S).
+    """Transpose-convolve: ``input`` (N, K, H, W), ``weight`` (K, C, R, S).
 
     The arguments are those of :func:`conv_transpose3d`.
 
@@ -274,18 +276,18 @@ def conv_transpose3d(
     out_dtype: torch.dtype | None = None,
     executor: str | None = None,
 ) -> Tensor:
-    """Transposed convolution over three spatial modes: the gradient of :func:`conv3d`, as torch's.
+    """Transpose-convolve over three spatial modes: the gradient of :func:`conv3d`, like torch's.
 
     Args:
         input: (N, K, D, H, W), or (K, D, H, W).
         weight: (K, C / groups, T, R, S).
         bias: (C,).
-        padding: cells that are cut off what comes out: an int >= 0, or an int or a pair ``(near,
-            far)`` per spatial mode.
-        output_padding: cells that are added at the far side, an int or one per spatial mode; below
-            the stride or the dilation, or no more than ``far``.
+        padding: cells cut off the result: an int >= 0, or an int or a pair ``(near, far)`` per
+            spatial mode.
+        output_padding: cells added at the far side, an int or one per spatial mode; below the
+            stride or the dilation, or at most ``far``.
         stride, groups, dilation, activation, slope, scale, residual, out_dtype: as in
-            :func:`conv3d`, whose dtypes and memory these are; ``scale`` is (C,) or a number.
+            :func:`conv3d`, with its dtypes and memory; ``scale`` is (C,) or a number.
 
     Returns (N, C, ...) with ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 +
     output_padding`` cells in a spatial mode.
@@ -456,12 +458,12 @@ def _run(
     numbers: tuple[Any, ...],
     ending: EpilogueArgs,
 ) -> Tensor:
-    """The convolution of a batch or of one image, complex ones as real ones."""
+    """Convolve a batch or one image, complex numbers as real ones."""
     x, w, ending = batch(input, rank), weight, of_batch(ending, rank)
     if not input.is_complex():
         return like(convolve(x, w, numbers, ending), input, rank)
     scale, bias, residual = ending.scale, ending.bias, ending.residual
-    # The scale is wide before it is two: its gradient is rounded once, after both are added.
+    # Widen the scale before repeating it: then its gradient is rounded once, after both are added.
     real = ending.of(
         bias=None if bias is None else real_channels(bias),
         scale=None if scale is None else scale.to(x.real.dtype).repeat_interleave(2),
@@ -476,7 +478,7 @@ def _run(
 def _with_statistics(
     rank: int, input: Tensor, weight: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> tuple[Tensor, Tensor]:
-    """The same, and the sums and sums of squares of its channels."""
+    """Convolve, and return the sums and sums of squares of the result's channels, too."""
     if input.is_complex():
         raise ArgumentError("return_statistics", "False for complex numbers", True)
     x, ending = batch(input, rank), of_batch(ending, rank)

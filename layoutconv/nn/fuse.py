@@ -1,4 +1,4 @@
-"""Fuse the epilogue into a convolution, wherever the result can be differentiated."""
+"""Fuse the epilogue into a convolution if the result can still be differentiated."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .convolved_in_graph import sums_in_graph
 
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
-    """The forward pass, and its ending."""
+    """Run the forward pass and its epilogue."""
     found = _torchs_own("fprop", x, w, numbers, ending)
     return fused_or_not(conv_fprop, x, w, numbers, ending) if found is None else found
 
 
 def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
-    """The transposed convolution, and its ending."""
+    """Run the transposed convolution and its epilogue."""
     found = _torchs_own("dgrad", y, w, numbers, ending)
     if found is not None:
         return found
-    if torch.jit.is_tracing():  # what it records is to serve other sizes
+    if torch.jit.is_tracing():  # the trace is to serve other sizes
         spatial, stride, *rest = numbers
         modes = zip(spatial, y.shape[2:], stride, strict=True)
         beyond = [int(cells) - (int(extent) - 1) * step for cells, extent, step in modes]
@@ -43,7 +43,7 @@ def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) 
 def fprop_statistics(
     x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> tuple[Tensor, Tensor]:
-    """The forward pass, and the sums and sums of squares of its channels, fp32 (2, K)."""
+    """Run the forward pass; also return sums and sums of squares of its channels, fp32 (2, K)."""
     if isinstance(ending.activation, Pointwise) and _is_bound(x, w, ending):
         return dense_passes.fprop_statistics(x, w, *numbers, *ending)
     if _is_fused(x, w, ending) and not is_transformed():
@@ -61,7 +61,7 @@ def _is_bound(x: Tensor, w: Tensor, ending: EpilogueArgs) -> bool:
 
 
 def _is_fused(a: Tensor, b: Tensor, ending: EpilogueArgs) -> bool:
-    """Return whether no gradient is wanted, or one that the operators have."""
+    """Return whether no gradient is wanted, or the operators compute it."""
     if isinstance(ending.activation, Pointwise):
         return False
     if not torch.is_grad_enabled():
@@ -76,7 +76,7 @@ def _is_fused(a: Tensor, b: Tensor, ending: EpilogueArgs) -> bool:
 def fused_or_not(
     op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> Tensor:
-    """One operator, or one and the rest of the ending as operations of torch."""
+    """Run one operator with the whole epilogue, or with a part of it and the rest in torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
     _refuse_transforms(a, b, ending)
     if _is_fused(a, b, ending):
@@ -93,10 +93,10 @@ def fused_or_not(
 
 
 def before_torch(stored: torch.dtype, out_dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return the dtype that an operator stores for torch to finish, None for ``stored``, its own.
+    """Return the dtype that an operator stores for torch to finish; None for its own, ``stored``.
 
-    It has every number of ``stored`` and of ``out_dtype``: on the way to float32, sums of bfloat16
-    are not cut to 8 bits.
+    It holds every number of ``stored`` and of ``out_dtype``: on the way to float32, sums of
+    bfloat16 are not cut to 8 bits.
 
     >>> before_torch(torch.bfloat16, torch.float16), before_torch(torch.float32, torch.int8)
     (torch.float32, None)
@@ -118,7 +118,7 @@ def _refuse_transforms(a: Tensor, b: Tensor, ending: EpilogueArgs) -> None:
 def _torchs_own(
     name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> Tensor | None:
-    """A pass that transforms differentiate, or that a graph has as torch's own; None of others."""
+    """Run a pass under a transform, or as torch's own in a graph; None in all other cases."""
     if is_transformed():
         return _apart(name, a, b, numbers, ending)
     found = sums_in_graph(name, a, b, numbers, ending)
@@ -129,9 +129,9 @@ def _torchs_own(
 def _apart(
     name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> Tensor:
-    """A pass that transforms differentiate and batch, and the ending as operations of torch.
+    """Run a pass that transforms can differentiate and batch, with the epilogue in torch.
 
-    Sums are stored in fp32 where something follows them, so that they are rounded once.
+    If an epilogue follows, sums are stored in fp32, so that they are rounded once.
     """
     function, device = {"fprop": Fprop, "dgrad": Dgrad}[name], a.device.type
     if device in AUTOCAST and torch.is_autocast_enabled(device):
@@ -147,7 +147,7 @@ def _apart(
 
 
 def after(y: Tensor, ending: EpilogueArgs) -> Tensor:
-    """Return what follows sums, as operations of torch."""
+    """Apply an epilogue to sums by operations of torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
     kind, value = y.dtype, y
     if not (bias is None and scale is None and residual is None):

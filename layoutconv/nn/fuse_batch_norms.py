@@ -1,6 +1,4 @@
-"""Let batch norms of a dense network, the sums and the activations after them be one pass in
-training.
-"""
+"""Fuse batch norms of a dense network with the sums and activations after them, in training."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ Module = TypeVar("Module", bound=torch.nn.Module)
 
 @dataclass(frozen=True)
 class FusionReport:
-    """Batch norms of a model that were fused with what follows them, and those that were not.
+    """The batch norms of a model that were fused with what follows them, and those that were not.
 
     Attributes:
         fused: names of norms, as ``named_modules`` has them.
@@ -73,40 +71,39 @@ def fuse_batch_norms(
 
 
 def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
-    """Let kernels compute ``activation(norm(x))``, ``norm(x) + shortcut`` and
-    ``relu(norm(x) + shortcut)`` of a model in training, in one pass each way; returns the model.
+    """Let kernels compute ``activation(norm(x))``, ``norm(x) + shortcut`` and ``relu(norm(x) +
+    shortcut)`` of a model in training, in one pass each way; returns the model.
+
     Activations are ReLU, ReLU6, SiLU and Hardswish; after a sum, kernels compute a ReLU, and torch
-    the others. The gradient of a shortcut that no ReLU follows is that of the sum, and takes no
-    pass.
+    the others. Without a ReLU, the gradient of a shortcut is that of the sum, and takes no pass.
 
     Batch norms are found in each ``torch.nn.Sequential``, and in the forward pass of each module
-    that calls them, which ``torch.fx`` records. A module that has one gets a subclass of its class.
-    In training its forward pass is that of before, with one call in place of each norm and what
-    follows it; in place of modules that are a norm and an activation by themselves, as
-    timm's ``BatchNormAct2d``, kernels run, and with an identity in place of the activation such a
-    module counts as a norm. Everything else stays: modules, their names, parameters,
-    buffers, hooks, and the forward pass in evaluation, of other arguments than tensors, under
-    ``torch.compile`` and while something traces it. Kernels compute images of float16, bfloat16 or
-    float32 in ``channels_last`` memory on a GPU, and round once; of others torch's norm, sum and
-    activation run one after the other.
+    that calls them, which ``torch.fx`` records. A module with such norms gets a subclass of its
+    class. Its forward pass in training stays as it was, but one call replaces each norm and what
+    follows it. Kernels also run modules that are a norm and an activation by themselves, like
+    timm's ``BatchNormAct2d``; one with an identity as activation counts as a norm.
 
-    A module that is replaced later, or gets hooks, runs as it is written. One whose attributes are
-    set later has its own class again, as what it does may depend on them: fuse it again.
-    :func:`revert` gives all of them theirs. For inference :func:`fold_batch_norms` leaves no norm,
-    and takes fused models, too.
+    Everything else stays: modules, their names, parameters, buffers, hooks, and the forward pass in
+    evaluation, with other arguments than tensors, under ``torch.compile`` and while it is traced.
+    Kernels compute images of float16, bfloat16 or float32 in ``channels_last`` memory on a GPU, and
+    round once; for others torch's norm, sum and activation run one after another.
+
+    A module that is replaced later, or gets hooks, runs unfused. Setting an attribute of a fused
+    module restores its class, as its behaviour may depend on it: fuse it again. :func:`revert`
+    restores all classes. For inference :func:`fold_batch_norms` removes the norms, fused ones too.
 
     Args:
         inplace: fuse ``module`` itself; else a deep copy, with parameters of its own.
         return_report: return a pair of the model and a :class:`FusionReport`.
 
     Left as they are: norms of other subclasses, or over ranks; norms that neither such an
-    activation nor a sum follows, at once or after an ``Identity``, as a stochastic depth is none;
-    modules that ``torch.fx`` cannot record, as those whose path depends on numbers, with optional
-    arguments, or that change modes of autograd, and modules that read attributes of their parts;
-    ``BatchNorm1d`` in a ``Sequential``, where sparse tensors may come by. What is written later to
-    a list or an object that an attribute holds is not seen: fuse such a module again.
+    activation nor a sum follows, at once or after an ``Identity`` (a stochastic depth is none);
+    modules that ``torch.fx`` cannot record, like those whose path depends on values, with optional
+    arguments, or that change modes of autograd; modules that read attributes of their parts;
+    ``BatchNorm1d`` in a ``Sequential``, which may get sparse tensors. A later change inside a list
+    or an object that an attribute holds is not noticed: fuse such a module again.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` if ``module`` is no module.
 
     >>> class Block(torch.nn.Module):
     ...     def __init__(self):
@@ -153,7 +150,7 @@ def fuse_batch_norms(module: Module, *, inplace: bool = True, return_report: boo
 
 
 def _taken_for_norms(parts: Iterable[Any]) -> list[Any]:
-    """Have chains take norms whose activation is an identity for torch's; which ones these are."""
+    """Let chains treat norms with an identity as activation like torch's; returns these norms."""
     alone = [part for part in parts if act_norm.is_alone(part) and not why_not_changed(part)]
     for part in alone:
         kind: Any = type(part)
@@ -162,7 +159,7 @@ def _taken_for_norms(parts: Iterable[Any]) -> list[Any]:
 
 
 def _why_not(norm: Any) -> str | None:
-    """The reason not to fuse a norm, whatever follows it."""
+    """Return the reason not to fuse a norm, whatever follows it."""
     kind = type(norm)
     if kind not in NORMS:
         return f"{kind.__name__} is no BatchNorm1d to 3d of torch"
@@ -172,7 +169,7 @@ def _why_not(norm: Any) -> str | None:
 
 
 def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
-    """Fuse the norms that a module calls; each with the reason where it is left."""
+    """Fuse the norms that a module calls; yield each, with the reason if it is left."""
     if is_container(part):
         yield from _fuse_sequence(part)
         return
@@ -202,7 +199,7 @@ def _fuse(part: Any) -> Iterator[tuple[Any, str | None]]:
 
 
 def _called(part: Any) -> Iterator[Any]:
-    """The modules that a forward pass calls, most likely: children, and those in lists of them."""
+    """Yield the modules that a forward pass probably calls: children, and children of lists."""
     for child in part.children():
         if isinstance(child, torch.nn.ModuleList | torch.nn.ModuleDict):
             yield from _called(child)
@@ -211,7 +208,7 @@ def _called(part: Any) -> Iterator[Any]:
 
 
 def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
-    """Fuse the norms that an activation follows in a container."""
+    """Fuse the norms in a container that an activation follows."""
     kind: Any = type(part)
     reason, modules, found = why_not_changed(part), list(part._modules.values()), False
     for norm, last in pairwise(modules):
@@ -230,14 +227,15 @@ def _fuse_sequence(part: Any) -> Iterator[tuple[Any, str | None]]:
 
 @remembered(1024)
 def _in_sequence(kind: Any) -> Any:
-    """A subclass of a ``torch.nn.Sequential`` with the forward pass that fuses."""
+    """Make a subclass of a ``torch.nn.Sequential`` with the forward pass that fuses."""
     return subclass(kind, (kind,), _new_sequence, {"forward": sequence, **methods_of(kind)})
 
 
 @remembered(1024)
 def _with_parts(kind: Any) -> Any:
-    """A subclass of a batch norm with an activation of its own, which kernels compute, or with
-    none, which chains take for torch's norm.
+    """Make a subclass of a batch norm with an activation of its own.
+
+    Kernels compute the activation; if it is an identity, chains treat the norm like torch's.
     """
 
     @wraps(kind.forward)
@@ -251,12 +249,12 @@ def _with_parts(kind: Any) -> Any:
 
 
 def _new_sequence(kind: type, *arguments: Any) -> Any:
-    """A fused container, without its state."""
+    """Create a fused container, without its state."""
     made = _in_sequence(kind)
     return made.__new__(made, *arguments)
 
 
 def _new_norm(kind: type, *arguments: Any) -> Any:
-    """A fused norm with an activation, without its state."""
+    """Create a fused norm with an activation, without its state."""
     made = _with_parts(kind)
     return made.__new__(made, *arguments)

@@ -1,7 +1,7 @@
-"""Batch norms of dense networks with the sum and the activation after them, while they train.
+"""Batch norms of dense networks with the sum and the activation after them, in training.
 
-As of :mod:`.trained_norm` nothing is changed in a module. What has hooks, is in evaluation or of a
-kind that is not known here, and what no kernel computes, runs as the network has it.
+As in :mod:`.trained_norm` no module is changed. Modules that have hooks, are in evaluation or of an
+unknown kind, and calls that no kernel computes, run as the network has them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .trained_norm import are_bare
 _OURS = frozenset({BatchNorm1d, BatchNorm2d, BatchNorm3d})
 _THEIRS = frozenset({torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d})
 NORMS = _THEIRS | _OURS
-# The attribute of classes that are made of a batch norm whose parts follow it, as timm's.
+# The attribute of classes made from batch norms with parts of their own, like timm's.
 WITH_PARTS = "_norm_with_parts"
 
 
 def is_norm(module: Any) -> bool:
-    """Return whether a module is a batch norm of torch, or of ours without an activation, or one
-    of somebody else that was found to be torch's before identities.
+    """Return whether a module is a batch norm of torch, or of this package without an activation,
+    or another's that was found to be torch's norm followed by identities.
 
     >>> is_norm(torch.nn.BatchNorm2d(4)), is_norm(BatchNorm2d(4, activation="relu"))
     (True, False)
@@ -40,7 +40,7 @@ def is_norm(module: Any) -> bool:
 
 
 def are_identities(modules: Iterable[Any]) -> bool:
-    """Return whether modules do nothing, and have no hooks that do.
+    """Return whether all modules are identities without hooks.
 
     >>> are_identities([torch.nn.Identity()]), are_identities([torch.nn.ReLU()])
     (True, False)
@@ -57,11 +57,11 @@ def normed(
     in_place: bool = False,
     first: bool = False,
 ) -> Tensor:
-    """``last(between(norm(input)) + past)``, of modules and tensors.
+    """Compute ``last(between(norm(input)) + past)``, of modules and tensors.
 
-    ``past`` and ``between``, a ``torch.nn.Identity`` when this was written, may be None; ``last``
-    is an activation, the name of a function, or None. ``in_place`` says that the sum is ``+=``,
-    which has the dtype of the norm, ``first`` that the sum begins with ``past``.
+    ``past`` and ``between``, a ``torch.nn.Identity`` when the forward pass was rewritten, may be
+    None; ``last`` is an activation, the name of a function, or None. ``in_place`` says that the sum
+    is ``+=``, which has the dtype of the norm; ``first`` that ``past`` is its first operand.
 
     >>> norm, x = torch.nn.BatchNorm1d(1, eps=3.0, affine=False), torch.tensor([[1.0], [3.0]])
     >>> normed(norm, x, torch.nn.ReLU(), x).T
@@ -86,8 +86,9 @@ def normed(
 
 
 def up_to_norm(module: Any, input: Any) -> tuple[Any, Any]:
-    """The last module of a ``torch.nn.Sequential``, and what the others make of an input; another
-    module, and the input.
+    """Run a ``torch.nn.Sequential`` up to its last module; return that and its input.
+
+    Another module is returned with the input as it is.
 
     >>> norm = torch.nn.BatchNorm1d(1)
     >>> found, x = up_to_norm(torch.nn.Sequential(torch.nn.ReLU(), norm), torch.tensor([[-1.0]]))
@@ -101,13 +102,12 @@ def up_to_norm(module: Any, input: Any) -> tuple[Any, Any]:
 
 
 def is_container(module: Any) -> bool:
-    """Return whether the forward pass of a module is that of a ``torch.nn.Sequential``, of some."""
+    """Return whether a module is a ``torch.nn.Sequential`` by its forward pass, and not empty."""
     return type(module).forward in CONTAINERS and bool(module._modules)
 
 
 def in_turn(modules: list[Any], input: Any) -> Any:
-    """The result of modules, one after the other, of which norms and activations are
-    :func:`normed`.
+    """Run modules one after another; those that are norms and activations are :func:`normed`.
 
     >>> in_turn([torch.nn.ReLU(), torch.nn.Flatten(0)], torch.tensor([[-1.0]]))
     tensor([0.])
@@ -123,9 +123,7 @@ def in_turn(modules: list[Any], input: Any) -> Any:
 
 
 def sequence(self: Any, input: Any) -> Any:
-    """The forward pass of a ``torch.nn.Sequential`` in which norms and activations are
-    :func:`normed`.
-    """
+    """Run a ``torch.nn.Sequential``; its norms and activations are :func:`normed`."""
     modules = list(self._modules.values())
     if may_be_fused(self, (input,)):
         return in_turn(modules, input)
@@ -135,7 +133,7 @@ def sequence(self: Any, input: Any) -> Any:
 
 
 def may_be_fused(module: Any, inputs: tuple[Any, ...], *, training: bool = True) -> bool:
-    """Return whether a module trains, or does not, on tensors that nobody traces.
+    """Return whether a module is in this mode, and gets plain tensors that nothing traces.
 
     >>> may_be_fused(torch.nn.ReLU(), (torch.ones(1),)), may_be_fused(torch.nn.ReLU().eval(), ())
     (True, False)

@@ -1,4 +1,4 @@
-"""Sparse convolutions of :mod:`layoutconv.nn`, with what follows them in a container."""
+"""Sparse convolutions of :mod:`layoutconv.nn`, fused with what follows them in a container."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _back(conv: Any, x: SparseTensor) -> KernelMap | None:
     return found.inverse if found is not None and x.coordinates is found.outputs else None
 
 
-# The map of a call, by the forward pass; ``outputs`` and ``capacity`` of those that make cells.
+# The kernel map of a call, by forward pass; ``outputs`` and ``capacity`` if it makes cells.
 MAPS: dict[Any, Callable[..., KernelMap | None]] = {
     SubmOf.forward: _around,
     ConvOf.forward: _strided,
@@ -43,18 +43,19 @@ MAPS: dict[Any, Callable[..., KernelMap | None]] = {
 def with_following(
     conv: SparseConvolution, x: Any, norm: Any, last: Any, past: Any = None
 ) -> SparseTensor | None:
-    """``last(norm(conv(x)) + past)`` as one launch, of which each may be None; of a norm in
-    training as one function that autograd records.
+    """Compute ``last(norm(conv(x)) + past)`` as one launch, or, if the norm trains, as one function
+    that autograd records. ``norm``, ``last`` and ``past`` may each be None.
 
-    Returns None, and has done nothing, where it cannot be one: the caller then runs module after
-    module, which gives the same but for rounding. Features of ``x`` :func:`.fused_norm.may_fuse`.
+    Returns None, and has done nothing, if it cannot be one: the caller then runs module after
+    module, with the same result but for rounding. The features of ``x`` have passed
+    :func:`.fused_norm.may_fuse`.
     """
     map_of = MAPS.get(type(conv).forward)
     if map_of is None or conv.activation is not None or not is_bare(conv):
         return None
     fits = isinstance(x, SparseTensor) and (past is None or isinstance(past, SparseTensor))
     if not fits or x.coordinates.rank != conv.rank or x.features.shape[1] != conv.in_channels:
-        return None  # an error, whose words are the module's
+        return None  # or an error, which the module raises
     found = map_of(conv, x)
     if found is None or (past is not None and past.coordinates is not found.outputs):
         return None

@@ -1,14 +1,14 @@
-"""Batch norms and activations as epilogues of the convolution before them, while a network runs.
+"""Batch norms and activations as epilogues of the convolution before them, at run time.
 
-For inference, and without a change to any module: a norm in evaluation mode is a function of each
-channel, ``(x - mean) / sqrt(variance + eps) * weight + bias``, and kernels read these four from the
-norm's own memory at every launch. Nothing is folded beforehand, so nothing can be out of date,
-however parameters are written to, by ``load_state_dict``, an optimizer, ``p.data.copy_`` or a
-kernel; a CUDA graph that replays a launch sees them as well. Which kernel runs depends on their
-dtypes, shapes and devices, which the call cache asks of each call.
+For inference, without a change to any module: a norm in evaluation mode is a function of each
+channel, ``(x - mean) / sqrt(variance + eps) * weight + bias``, and kernels read these four tensors
+from the norm's own memory at every launch. Nothing is folded beforehand, so nothing can be stale,
+whatever writes to parameters: ``load_state_dict``, an optimizer, ``p.data.copy_`` or a kernel; a
+CUDA graph that replays a launch sees the writes as well. The dtypes, shapes and devices select the
+kernel; the call cache compares them in each call.
 
-A norm or an activation with hooks, one in training mode, whatever wants a gradient, and calls that
-somebody watches run as torch has them. :func:`unfused` has all of them do so.
+Norms or activations with hooks, norms in training mode, calls that want a gradient, and calls that
+something watches run as torch has them. :func:`unfused` makes all of them do so.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ..sparse import KernelMap
 
-# spconv's names add theirs.
+# ``compat.spconv`` adds its own.
 NORMS: set[type] = {torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm}
 _FUNCTIONS = {
     "relu": lambda x, _: where(x < 0.0, 0.0, x),
@@ -60,18 +60,18 @@ ACTIVATIONS: dict[type, str] = {
     torch.nn.Sigmoid: "sigmoid",
     torch.nn.Tanh: "tanh",
 }
-_NAMES = "mean", "variance", "weight", "bias"  # of what kernels read of a norm
+_NAMES = "mean", "variance", "weight", "bias"  # of the tensors that kernels read from a norm
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 _FLOATS = _HALVES | {torch.float32}
 _fuses: ContextVar[bool | None] = ContextVar("fuses", default=None)  # None: where it is faster
 
 
 def unfused() -> AbstractContextManager[None]:
-    """Run norms and activations after convolutions one by one, as torch does, in this context.
+    """Run norms and activations after convolutions one by one, like torch, in this context.
 
-    ``lc.nn.Sequential``, ``lc.nn.Residual`` and spconv's containers make them part of the
-    convolution's launch on a GPU, for inference. Results differ by rounding: what is fused is
-    rounded once, at the end.
+    ``lc.nn.Sequential``, ``lc.nn.Residual`` and spconv's containers fuse them into the
+    convolution's launch on a GPU, for inference. Results differ by rounding: a fused launch rounds
+    once, at the end.
 
     >>> import layoutconv as lc
     >>> x = lc.SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1))
@@ -85,7 +85,7 @@ def unfused() -> AbstractContextManager[None]:
 
 
 def fused() -> AbstractContextManager[None]:
-    """Fuse them on a CPU, too, in this context: results are rounded where a GPU rounds them.
+    """Fuse norms and activations on a CPU, too, in this context: results round as on a GPU.
 
     >>> import layoutconv as lc
     >>> x = lc.SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1))
@@ -99,12 +99,12 @@ def fused() -> AbstractContextManager[None]:
 
 
 def may_fuse(x: Any, rows: int = 1) -> bool:
-    """Return whether what follows convolutions of features ``x`` may be part of their launches.
+    """Return whether launches of convolutions of features ``x`` may include what follows.
 
-    Asked once for a sequence of modules: nobody watches calls of torch or of modules, and there are
-    at least so many rows on a device that runs kernels.
+    A sequence of modules asks once: nothing watches calls of torch or of modules, and there are at
+    least ``rows`` rows, on a device that runs kernels.
     """
-    if torch.compiler.is_dynamo_compiling():  # which follows nothing of what is below
+    if torch.compiler.is_dynamo_compiling():  # dynamo cannot trace what is below
         return False
     asked = _fuses.get()
     return bool(
@@ -120,12 +120,12 @@ def may_fuse(x: Any, rows: int = 1) -> bool:
 
 
 def runs_kernels(x: Tensor) -> bool:
-    """Return whether a convolution of ``x`` is a launch; on a CPU a norm of torch's is faster."""
+    """Return whether a convolution of ``x`` is a launch; on a CPU torch's norm is faster."""
     return x.is_cuda
 
 
 def is_bare(module: Any) -> bool:
-    """Return whether calling a module is nothing but its class's ``forward``.
+    """Return whether calling a module runs only its class's ``forward``.
 
     >>> norm = torch.nn.BatchNorm1d(4)
     >>> handle = norm.register_forward_hook(print)
@@ -137,7 +137,7 @@ def is_bare(module: Any) -> bool:
 
 
 def is_relu6(module: Any) -> bool:
-    """Return whether a ``torch.nn.ReLU6`` has the limits that it was made with.
+    """Return whether a ``torch.nn.ReLU6`` still has its original limits.
 
     >>> module = torch.nn.ReLU6()
     >>> module.max_val = 3.0
@@ -148,8 +148,7 @@ def is_relu6(module: Any) -> bool:
 
 
 def following(modules: Sequence[Any], start: int) -> tuple[Any, Any, int]:
-    """Return the norm and the activation from ``start`` on, None for what is not there, and how
-    many modules these are.
+    """Return the norm and the activation from ``start`` on, each None if missing, and their number.
 
     >>> following([torch.nn.BatchNorm1d(4), torch.nn.Identity(), torch.nn.ReLU()], 0)[1:]
     (None, 1)
@@ -164,11 +163,11 @@ def following(modules: Sequence[Any], start: int) -> tuple[Any, Any, int]:
 
 
 class _AfterSums(Pointwise):
-    """The function after sums, in other memory from call to call: a key without the tensors'
+    """The function after sums, whose tensors change from call to call: its key leaves out their
     dtypes, which the call cache compares.
     """
 
-    # Attributes of each: what a warm call asks for is not computed again.
+    # Attributes of instances: a warm call does not compute them again.
     key = per_column = per_row = like_d = ()  # type: ignore[assignment]
 
     def with_tensors(
@@ -185,7 +184,7 @@ class _AfterSums(Pointwise):
 
 @remembered(256)
 def _after(affine: bool, added: bool, activation: str | None, eps: float, slope: float) -> Any:
-    """The function of a norm, of a tensor that is ``added`` after it, and of an activation."""
+    """Return the function of a norm, a tensor ``added`` after it, and an activation."""
 
     def function(x: Any, mean: Any, variance: Any, eps: Any, slope: Any, **given: Any) -> Any:
         factor = rsqrt(variance + eps)
@@ -207,12 +206,12 @@ def _after(affine: bool, added: bool, activation: str | None, eps: float, slope:
 def normalised(
     conv: Any, x: Tensor, found: KernelMap, norm: Any, last: Any = None, past: Tensor | None = None
 ) -> Tensor | None:
-    """Features (rows, K) after a convolution and what follows it, as one launch.
+    """Compute features (rows, K) after a convolution and what follows it, as one launch.
 
-    ``last(norm(conv(x)) + past)``, of which ``norm``, ``past`` and ``last``, an activation, may be
-    None each. Returns None, and has done nothing, where it cannot be one: the caller then runs
-    module after module. ``x`` is one that :func:`may_fuse`; of ``conv`` its weight, its bias and
-    its groups are asked.
+    The result is ``last(norm(conv(x)) + past)``; ``norm``, ``past`` and ``last``, an activation,
+    may each be None. Returns None, and has done nothing, if it cannot be one launch: the caller
+    then runs module after module. ``x`` has passed :func:`may_fuse`; only the weight, the bias and
+    the groups of ``conv`` are read.
     """
     weight, bias = weight_and_bias(conv)
     activation, slope = None, 0.01
@@ -242,7 +241,7 @@ def normalised(
     call = sparse_calls.find_followed(
         found, conv.groups, kind.key, operands, bias, columns, sources
     )
-    if call is not None and call.followed is not None:  # as one that was looked at below
+    if call is not None and call.followed is not None:  # this call passed the checks below before
         if call.kind.only_launches:
             keep_warm(conv, WarmLayer(LayerCall(call.kind, (norm, last), given, past), slope))
         return call.followed(x, weight, given[2:], sources)
@@ -268,7 +267,7 @@ def normalised(
 
 
 def _columns(norm: Any) -> tuple[Tensor, ...] | None:
-    """Return what a kernel reads of a norm; None for one that torch has to run."""
+    """Return the tensors that a kernel reads from a norm; None for a norm that torch has to run."""
     own = norm.__dict__
     if own["training"] or own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
         return None
@@ -288,13 +287,15 @@ def _may_follow(
     groups: int,
     columns: Sequence[Tensor] = (),
 ) -> bool:
-    """Return whether kernels compute what torch would: ``tensors`` are x, weight, bias and what is
-    added, ``columns`` those of a norm."""
+    """Return whether kernels compute what torch would.
+
+    ``tensors`` are x, weight, bias and the added tensor; ``columns`` are the norm's.
+    """
     x, weight, _, past = tensors
     K, dtype = weight.shape[0], _result(x, weight)
     if type(x) not in PLAIN or dtype is None or (groups > 1 and groups == x.shape[1]):
         return False
-    if past is not None:  # of another dtype or shape, a sum would be, too
+    if past is not None:  # otherwise torch's sum has another dtype or shape
         same = past.dtype is dtype and past.shape == (len(found.outputs), K)
         if type(past) not in PLAIN or not same or past.device != x.device:
             return False
@@ -308,7 +309,7 @@ def _may_follow(
 
 
 def _result(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The dtype that a convolution of features gives, one that kernels have; else None."""
+    """Return the dtype of a convolution's result, if kernels have it; else None."""
     dtype = x.dtype
     if is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
         lowered = {dtype, weight.dtype} <= _FLOATS

@@ -1,4 +1,4 @@
-"""Checks of a kernel map given by the caller, and of the arguments that exclude one."""
+"""Checks of a kernel map from the caller, and of the arguments that exclude one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..sparse import Coordinates, KernelMap, SparseTensor
 
 
 def check_map(kernel_map: Any, **beside: tuple[Any, Any]) -> KernelMap:
-    """``kernel_map``, if it is one and all arguments beside it are at their defaults.
+    """Return ``kernel_map`` if it is one, and all arguments beside it have their defaults.
 
-    ``beside`` has, by their names, what was given and the default: a map does not know the sizes
-    that it was made of, so that others would be ignored.
+    ``beside`` has the given value and the default of each argument, by name: a map does not know
+    the sizes that it was made with, so other values would be ignored.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
     """
@@ -26,7 +26,7 @@ def check_map(kernel_map: Any, **beside: tuple[Any, Any]) -> KernelMap:
 
 
 def _is_all(given: Any, usual: Any) -> bool:
-    """Return whether an argument for all spatial modes, or one for each, is a default for all."""
+    """Return whether an argument, one for all spatial modes or one for each, is the default."""
     if isinstance(given, Sequence) and not isinstance(given, str):
         return all(_is_all(one, usual) for one in given)
     return given is usual or (isinstance(given, int) and given == usual)
@@ -35,8 +35,8 @@ def _is_all(given: Any, usual: Any) -> bool:
 def check_cells(name: str, x: SparseTensor, cells: Coordinates, side: str) -> None:
     """Raise ``ArgumentError`` unless ``x`` is at the cells of a kernel map's ``side``.
 
-    They are the same Coordinates, or the same memory. Numbers are not compared, which a GPU would
-    be waited for.
+    They must be the same Coordinates, or the same memory. Values are not compared, as that would
+    need a device-to-host sync.
     """
     own = x.coordinates
     if own is cells or own.cells is cells.cells:

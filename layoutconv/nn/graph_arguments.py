@@ -1,4 +1,4 @@
-"""Arguments of a captured network: clouds of any size in memory of a fixed one."""
+"""Arguments of a captured network: clouds of any size, in memory of a fixed size."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ NO_GROUP = -1
 
 
 class Signature(NamedTuple):
-    """The common part of calls of one graph, and the rows of each group of arguments."""
+    """The key that calls of one graph share, and the rows of each group of arguments."""
 
     key: Hashable
     rows: tuple[int, ...]
 
 
 class Arguments:
-    """The arguments of a call, taken apart.
+    """The arguments of a call, flattened.
 
     A *group* is a cloud: the sparse tensors that share their cells, and the plain tensors that have
     a row for each of them.
 
-    Raises ``RuntimeError`` for an argument that no graph is captured with.
+    Raises ``RuntimeError`` for an argument that no graph can be captured with.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class Arguments:
         self.form = self.structure, self.kinds
 
     def _kind(self, leaf: Any) -> Hashable:
-        """The key of what a graph is captured for, but rows."""
+        """Return the key of an argument, which leaves out its rows."""
         if isinstance(leaf, Tensor):
             if leaf.layout is not torch.strided:
                 raise RuntimeError(f"an argument is a tensor of layout {leaf.layout}")
@@ -65,11 +65,11 @@ class Arguments:
         raise RuntimeError(f"an argument is a {type(leaf).__name__}")
 
     def rebuilt(self) -> Any:
-        """``(args, kwargs)`` in tuples, lists and dicts of its own, which a call may write to."""
+        """Return ``(args, kwargs)`` in new tuples, lists and dicts, which a call may write to."""
         return put_together(self.structure, iter(self.leaves))
 
     def group_of(self, cells: Coordinates) -> int:
-        """The number of a group of sparse tensors; of a new one that which it would have."""
+        """Return the number of a group of sparse tensors; for a new group, its future number."""
         known = (n for n, other in enumerate(self.cells) if other.cells is cells.cells)
         return next(known, len(self.cells))
 
@@ -80,7 +80,7 @@ class Arguments:
         return found.pop() if len(found) == 1 else None
 
     def places(self, rows: Sequence[int]) -> tuple[int, ...]:
-        """The group of every leaf, of which those of plain tensors are told by their ``rows``."""
+        """Return the group of every leaf; ``rows`` tell the groups of plain tensors."""
         found = []
         for leaf in self.leaves:
             group = NO_GROUP
@@ -92,7 +92,7 @@ class Arguments:
         return tuple(found)
 
     def signature(self, places: tuple[int, ...], mode: Hashable) -> Signature | None:
-        """Return what this call is like if arguments are in groups so; None if they are not."""
+        """Return the signature of this call if its arguments fit these groups; None if not."""
         rows: dict[int, int] = {}
         others = []
         for leaf, group in zip(self.leaves, places, strict=True):
@@ -106,7 +106,7 @@ class Arguments:
         return Signature((self.form, places, tuple(others), mode), sizes)
 
     def wants_gradient(self) -> bool:
-        """Return whether one of the tensors does."""
+        """Return whether one of the tensors wants a gradient."""
         return any(tensor.requires_grad for tensor in self.tensors())
 
     def tensors(self) -> list[Tensor]:
@@ -122,8 +122,8 @@ class Memory:
         call: the first call's arguments.
         places: the group of each of its leaves.
         capacities: rows of each group.
-        fill: what padding has; by default what makes a row of cells no cell, and NaN in features
-            until a call has filled their rows: whoever reads padding is found out.
+        fill: the values of padding. By default they mark a row of cells as no cell. Until a call
+            has filled their rows, features are NaN, which exposes code that reads padding.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Memory:
         return sum(t.nbytes for t in (*self.cells, *self.tensors) if t is not None)
 
     def load(self, call: Arguments, rows: Sequence[int]) -> None:
-        """Copy the arguments of a call there; nothing waits for it."""
+        """Copy the arguments of a call there, without a sync."""
         for group, cells in enumerate(call.cells):
             self._copy(self.cells[group], cells.cells, group, rows, -1)
         for number, (memory, leaf) in enumerate(zip(self.tensors, call.leaves, strict=True)):
@@ -180,7 +180,7 @@ class Memory:
             memory[count:before].fill_(filling)
 
     def pad(self, poison: float | None = None) -> None:
-        """Fill rows past those of the last call, with ``poison``, if given, in place of zero."""
+        """Fill the rows past those of the last call; ``poison`` replaces zero, if given."""
         for number, (memory, group) in enumerate(zip(self.tensors, self._places, strict=True)):
             if memory is not None and group != NO_GROUP:
                 filling = self._fill(number, memory)
@@ -189,8 +189,9 @@ class Memory:
                 memory[self._filled[group] :].fill_(filling)
 
     def arguments(self, starts: Callable[[Coordinates], None]) -> tuple[Any, list[Coordinates]]:
-        """``(args, kwargs)`` in this memory, and the Coordinates of each group of sparse tensors,
-        for each of which ``starts`` is called."""
+        """Return ``(args, kwargs)`` in this memory, and the Coordinates of each group of sparse
+        tensors, after a call of ``starts`` for each.
+        """
         clouds = []
         for cells, like in zip(self.cells, self._call.cells, strict=True):
             grid = like.spatial_shape, like.batch_size
@@ -207,13 +208,13 @@ class Memory:
 
 
 def _order_of(tensor: Tensor) -> tuple[int, ...]:
-    """The strides of a tensor that say how it lies in memory."""
+    """Return the strides that determine the memory order of a tensor."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(stride for extent, stride in pairs if extent > 1)
 
 
 def versions(*tensors: Tensor) -> list[int]:
-    """Return how often tensors were written to; those of inference mode do not count."""
+    """Return how often tensors were written to; -1 for those of inference mode."""
     return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
@@ -224,8 +225,8 @@ def tensor_of(leaf: Any) -> Tensor:
 
 
 def at_cells(like: Any, features: Tensor, cells: Coordinates) -> Any:
-    """A sparse tensor of the kind of another one."""
-    on = getattr(type(like), "on", None)  # of spconv's names, which stand above this room
+    """Make a sparse tensor of the kind of another one."""
+    on = getattr(type(like), "on", None)  # spconv's classes, which this layer cannot import
     return SparseTensor(features, cells) if on is None else on(like, features, cells, {})
 
 
@@ -236,5 +237,5 @@ def _padding(like: Tensor, rows: int) -> Tensor:
 
 
 def filler(memory: Tensor) -> int:
-    """Return what makes a row of cells no cell, of whatever dtype they are."""
+    """Return the value that marks a row of cells as no cell, for any dtype."""
     return -1 if memory.dtype.is_signed else 0

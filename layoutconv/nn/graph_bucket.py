@@ -1,4 +1,4 @@
-"""A network captured for clouds of up to so many rows at every level."""
+"""A captured network for clouds up to a number of rows at every level."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ALIGNMENT = 128  # rows: a multiple of the largest tiles
 
 
 class Eager(NamedTuple):
-    """An eager call that a graph is captured like.
+    """An eager call, and what its capture needs.
 
-    ``structure`` and ``leaves`` are its result taken apart; ``spoilt`` says what keeps it from
-    being captured; ``effects`` are what it leaves beside the result.
+    ``structure`` and ``leaves`` are its flattened result; ``spoilt`` says what prevents a capture;
+    ``effects`` are its effects beside the result.
     """
 
     result: Any
@@ -37,8 +37,10 @@ class Eager(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The same of a run with fixed rows, in memory that the next one writes to, with its verdict:
-    the numbers of :meth:`FixedRows.verdict`."""
+    """The outcome of a run with fixed rows, in memory that the next run overwrites.
+
+    ``verdict`` holds the numbers of :meth:`FixedRows.verdict`.
+    """
 
     structure: Any
     returned: Returned
@@ -47,22 +49,22 @@ class Outcome(NamedTuple):
 
 
 class Bucket:
-    """A network with fixed rows, recorded.
+    """A captured network with fixed rows.
 
     Args:
         net: the network.
-        memory: where arguments go.
-        keys: what the maps of the levels are asked for with.
+        memory: holds the arguments.
+        keys: identify the maps of the levels.
         capacities: rows of every level.
 
     Attributes:
-        hits: the calls that it served.
-        difference: of its first result from the eager one, relative to the largest number; 0: the
-            same bits.
+        hits: the number of calls that it served.
+        difference: of its first result from the eager one, relative to the largest number; 0 means
+            equal bits.
     """
 
-    _asks_first = False  # whether the network is what it was, before a replay writes to it
-    _poison: float = torch.nan  # of padding, in the run that is compared
+    _asks_first = False  # whether to compare the network's state before a replay writes to it
+    _poison: float = torch.nan  # fills the padding in the run that is compared
 
     def __init__(
         self, net: Any, memory: Memory, keys: Sequence[Hashable], capacities: Sequence[int]
@@ -70,13 +72,13 @@ class Bucket:
         self._memory, self._keys = memory, keys
         self.groups, self.levels = memory.capacities, tuple(capacities)
         self._net, self._state = net, State(net)
-        self._asked: list[ahead.Asked] = []  # the maps of a run, for those after it
+        self._asked: list[ahead.Asked] = []  # the maps of a run, for later runs
         self._side: ahead.Side | None = None
         self.hits, self.difference, self.nbytes = 0, 0.0, memory.nbytes
         self.returns: int | str | None = None  # the argument that the network returns
 
     def is_current(self) -> bool:
-        """Return whether the network is what it was."""
+        """Return whether the network is as it was captured."""
         return self._state.holds()
 
     def record(
@@ -88,23 +90,22 @@ class Bucket:
         device: torch.device,
     ) -> None:
         """Run the network with fixed rows, compare it with the ``eager`` call, and record it.
-        ``rows`` are those of groups and levels.
 
-        Raises what keeps it from being captured.
+        ``rows`` are those of groups and levels. Raises what prevents a capture.
         """
         with self._left_by(eager, device):
             self._refuse()
             self._memory.load(call, rows)
             self._prepare_warm_up()
-            # Who looks on keeps fused layers apart: their kernels, which no replay launches, are
-            # not worth compiling.
+            # HostReads and Alone watch the calls, so layers are not fused: their kernels, which no
+            # replay launches, are not worth compiling.
             with HostReads(device.type), Alone(), dry(others=False):
                 self._run(device, self._poison)
             self._prepare_warm_up()
             outcome = self._run(device, self._poison)
             if outcome.structure != eager.structure:
                 raise RuntimeError("the result is nested in another way with fixed rows")
-            put_together(eager.structure, iter(eager.leaves))  # or raises, and not at each replay
+            put_together(eager.structure, iter(eager.leaves))  # raises here, not at each replay
             every = *self.groups, *self.levels
             self._results = Results(call, eager.leaves, outcome.returned, rows, every)
             self._checked(outcome, call, rows, eager)
@@ -117,11 +118,11 @@ class Bucket:
             self.difference = self._checked(self._replay(), call, rows, eager)
 
     def _left_by(self, eager: Eager, device: torch.device) -> AbstractContextManager[None]:
-        """Have the state of the network be, in the end, what the eager call left."""
+        """Restore, at the end, the state that the eager call left in the network."""
         return nullcontext()
 
     def _refuse(self) -> None:
-        """Raise for a network that no graph is captured of."""
+        """Raise for a network that cannot be captured."""
         if self._state.training:
             raise RuntimeError("a part of it is in training mode")
         if self._state.is_hooked():
@@ -131,12 +132,12 @@ class Bucket:
         """Prepare a run that is compared with the eager call."""
 
     def _begin(self, call: Arguments, rows: Sequence[int]) -> None:
-        """Prepare runs as all others will be."""
+        """Prepare a run like all later ones."""
 
     def _checked(
         self, outcome: Outcome, call: Arguments, rows: Sequence[int], eager: Eager
     ) -> float:
-        """Return how far a result is from the eager one."""
+        """Return the difference of a result from the eager one."""
         found = self._results.copied(outcome.returned)
         self._check_rows(outcome, rows)
         pairs = zip(eager.leaves, found(rows, call), strict=True)
@@ -150,12 +151,12 @@ class Bucket:
             raise RuntimeError("levels have other rows than in the eager call")
 
     def run(self, call: Arguments, rows: Sequence[int]) -> Answer:
-        """The result of a call that fits, or why there is none."""
+        """Return the result of a call that fits, or the reason for none."""
         if self._asks_first and not self._state.holds():
             return Answer(None, CHANGED)
         self._memory.load(call, rows)
         outcome = self._replay()
-        # While the GPU is at work:
+        # While the GPU works:
         found = self._results.copied(outcome.returned)
         if not self._asks_first and not self._state.holds():
             return Answer(None, CHANGED)
@@ -169,14 +170,14 @@ class Bucket:
         return Answer(put_together(outcome.structure, iter(found(every, call))))
 
     def _prepared(self, outcome: Outcome) -> Callable[[], None]:
-        """Return what lets a call that was replayed have its effect."""
+        """Return a function that makes a replayed call take effect."""
         return _nothing
 
     def _undo(self, outcome: Outcome) -> None:
-        """Let a replay that is refused have had none."""
+        """Undo the effects of a refused replay."""
 
     def _rows(self, verdict: Tensor, rows: Sequence[int]) -> list[int] | str:
-        """Rows of groups and levels, which the host waits for; or what is wrong with the call."""
+        """Return rows of groups and levels, after a sync; or what is wrong with the call."""
         numbers = verdict.tolist()
         count = len(self.levels)
         levels, clouds = numbers[:count], numbers[count:]
@@ -190,14 +191,14 @@ class Bucket:
         return [*rows, *levels]
 
     def _run(self, device: torch.device, poison: float | None = None) -> Outcome:
-        """Run, in this memory, what is captured."""
+        """Run what is captured, in this memory."""
         maps = None if self._side is None else ahead.Ahead(self._asked, self._side)
         plan = FixedRows(self._keys, self.levels, self.groups, poison, maps)
         lowered = _uncached_autocast(device.type)
         with torch.inference_mode(False), lowered, plan.in_effect(), ahead.joined(maps):
             (args, kwargs), clouds = self._memory.arguments(plan.start)
             result, effects = self._call(args, kwargs, plan)
-            plan.join()  # levels and tables are looked at
+            plan.join()  # before levels and tables are read
             structure, leaves = taken_apart(result)
             returned, verdict = Returned(leaves, clouds), plan.verdict()
         if len(plan.levels) != len(self.levels):
@@ -208,7 +209,7 @@ class Bucket:
         return Outcome(structure, returned, verdict, effects)
 
     def _call(self, args: Any, kwargs: Any, plan: FixedRows) -> tuple[Any, Any]:
-        """The result, and what a call leaves beside it."""
+        """Return the result of a call, and its effects beside that."""
         with torch.no_grad():
             return self._net(*args, **kwargs), None
 
@@ -218,7 +219,7 @@ OVERFLOW = "a level has more rows than its capacity"
 
 
 def holds(groups: Sequence[int], rows: Sequence[int], waste: float) -> bool:
-    """Return whether clouds of so many rows fit into a bucket, and fill it well enough.
+    """Return whether clouds of so many rows fit into a bucket without too much padding.
 
     >>> holds([1280], [1000], 2.5), holds([1280], [1300], 2.5), holds([1280], [100], 2.5)
     (True, False, False)
@@ -228,18 +229,18 @@ def holds(groups: Sequence[int], rows: Sequence[int], waste: float) -> bool:
 
 
 def _nothing() -> None:
-    """Have no effect."""
+    """Do nothing."""
 
 
 class Answer(NamedTuple):
-    """A result, or the reason why there is none."""
+    """A result, or the reason for none."""
 
     result: Any
     refused: str = ""
 
 
 def _uncached_autocast(device: str) -> AbstractContextManager[Any]:
-    """Autocast as it is, without weights that it lowered before: a graph lowers those of today."""
+    """Keep autocast as it is, without its cache: a graph lowers the current weights."""
     if not torch.is_autocast_enabled(device):
         return nullcontext()
     dtype = torch.get_autocast_dtype(device)
@@ -247,11 +248,10 @@ def _uncached_autocast(device: str) -> AbstractContextManager[Any]:
 
 
 class State:
-    """Record what a network is captured with: modules, their modes, and where parameters and
-    buffers lie.
+    """The state that a capture depends on: modules, modes, addresses of parameters and buffers.
 
-    It keeps their memory, so that no other tensor comes to lie there. It is asked at every call,
-    of hundreds of modules: all but a few steps are C's.
+    It keeps their memory alive, so that no other tensor can get the same address. Every call checks
+    it, for hundreds of modules, so almost all steps run in C.
     """
 
     def __init__(self, net: torch.nn.Module) -> None:
@@ -272,11 +272,11 @@ class State:
         self.training = any(self._known[0])
 
     def holds(self) -> bool:
-        """Return whether all of it is as it was."""
+        """Return whether the state is unchanged."""
         return self._now() == self._known and not self.is_hooked()
 
     def is_hooked(self) -> bool:
-        """Return whether somebody looks at what goes into a module, or comes out."""
+        """Return whether a module has forward hooks."""
         return any(self._hooks)
 
     def _now(self) -> tuple[list[bool], list[int], list[int]]:

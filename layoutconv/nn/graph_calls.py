@@ -1,4 +1,4 @@
-"""Calls that are replayed as CUDA graphs, by buckets of rows: what is kept, and what is eager."""
+"""Calls replayed as CUDA graphs, by buckets of rows; the choice between replay and eager."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .training_state import Modes
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_FORMS = 64  # of arguments that are remembered
-_MOST_WARM_UPS = 64  # that a network is worth
-_CAPTURED = WeakSet[Any]()  # networks whose graphs launch kernels
+_FORMS = 64  # of arguments that are kept
+_MOST_WARM_UPS = 64  # per network
+_CAPTURED = WeakSet[Any]()  # all whose graphs launch kernels
 
 
 class GraphBucket(NamedTuple):
-    """A graph of a network: rows that its clouds and its levels may have, and what it takes.
+    """A graph of a network: the most rows of its clouds and levels, and its memory.
 
     ``difference`` is that of its first result from the eager one, relative to the largest number.
     """
@@ -43,7 +43,7 @@ class GraphBucket(NamedTuple):
 
 
 class GraphReport(NamedTuple):
-    """The calls of a network, and what became of them; see :func:`graphed`."""
+    """The calls of a network, replayed or eager; see :func:`graphed`."""
 
     buckets: tuple[GraphBucket, ...]
     hits: int
@@ -64,13 +64,13 @@ class GraphReport(NamedTuple):
 
 
 class GraphedCalls:
-    """Calls of a network that CUDA graphs replay where they can.
+    """Calls of a network, replayed as CUDA graphs if possible.
 
-    In a ``with`` statement, graphs and their memory last until its end, or that of the outermost
-    one; modes, and which parameters want gradients, are then those of its beginning.
+    In a ``with`` statement, graphs and their memory live until the outermost one ends, which also
+    restores the modes, and which parameters want gradients, of its beginning.
 
-    What calls do is a subclass's: ``_plainly`` runs one eagerly, ``_observed`` one that a graph is
-    captured like, ``_new_bucket`` says what is captured, and ``_refuses`` of which calls nothing.
+    Subclasses define the calls: ``_plainly`` runs one eagerly, ``_observed`` runs one eagerly for a
+    capture, ``_new_bucket`` makes what is captured, and ``_refuses`` names calls without a graph.
 
     Attributes:
         module: the network.
@@ -81,13 +81,13 @@ class GraphedCalls:
     def _begin(self, factor: float, buckets: int, nbytes: int | None) -> None:
         """Start with no graphs."""
         self._options = factor, buckets, nbytes
-        self._entered: list[Modes] = []  # of each ``with`` that it is in
-        self._recorder: Recorder | None = None  # in place of that of the device
+        self._entered: list[Modes] = []  # one for each entered ``with``
+        self._recorder: Recorder | None = None  # replaces the device's
         self.reset()
         _CAPTURED.add(self)
 
     def reset(self) -> None:
-        """Forget all graphs, and what became of calls."""
+        """Drop all graphs, and reset the counts of calls."""
         _, entries, nbytes = self._options
         if nbytes is None:
             nbytes = 8 << 30
@@ -97,7 +97,7 @@ class GraphedCalls:
         self._buckets: BoundedCache[Hashable, Bucket] = BoundedCache(
             "", entries=entries, nbytes=nbytes
         )
-        self._sizes: dict[Hashable, list[tuple[int, ...]]] = {}  # of buckets, by what they are for
+        self._sizes: dict[Hashable, list[tuple[int, ...]]] = {}  # of buckets, by key
         self._places: dict[Hashable, tuple[int, ...]] = {}
         self._refused: dict[Hashable, str] = {}
         self._eager: Counter[str] = Counter()
@@ -112,7 +112,7 @@ class GraphedCalls:
         if not self._entered:
             self.reset()
 
-    # -- what calls do -----------------------------------------------------------------------------
+    # -- the calls of a subclass -------------------------------------------------------------------
 
     def _plainly(self, args: Any, kwargs: Any) -> Any:
         raise NotImplementedError
@@ -126,7 +126,7 @@ class GraphedCalls:
         raise NotImplementedError
 
     def _refuses(self, call: Arguments) -> str:
-        """Return why a call is no graph's, whatever its clouds are; nothing if it may be."""
+        """Return why a call cannot be a graph's, whatever its clouds are; "" if it may be."""
         device = call.device
         if device is None:
             return "its tensors are on several devices, or there are none"
@@ -141,7 +141,7 @@ class GraphedCalls:
     # -- a call ------------------------------------------------------------------------------------
 
     def _responded(self, args: Any, kwargs: Any) -> Any:
-        """The result of a call, replayed or eager."""
+        """Return the result of a call, replayed or eager."""
         with self._lock:
             try:
                 call = Arguments(args, kwargs)
@@ -169,7 +169,7 @@ class GraphedCalls:
             return _into(bucket.returns, answer.result, args, kwargs)
         self._eager[answer.refused] += 1
         outgrown = answer.refused == OVERFLOW
-        if not outgrown and bucket.is_current():  # it is the cloud
+        if not outgrown and bucket.is_current():  # the cloud is the cause
             return self._plainly(args, kwargs)
         self._buckets.drop((signature.key, bucket.groups))
         return self._warmed_up(call, mode, args, kwargs, bucket if outgrown else None)
@@ -179,14 +179,14 @@ class GraphedCalls:
         return self._plainly(args, kwargs)
 
     def _bucket(self, signature: Signature) -> Bucket | None:
-        """The smallest that holds a call."""
+        """Return the smallest bucket that holds a call."""
         sizes = self._sizes.get(signature.key, [])
         for groups in sorted(sizes):
             if holds(groups, signature.rows, 2 * self._options[0]):
                 bucket = self._buckets.get((signature.key, groups))
                 if bucket is not None:
                     return bucket
-                sizes.remove(groups)  # it was dropped
+                sizes.remove(groups)  # it was evicted
         return None
 
     # -- warming up ------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class GraphedCalls:
         kwargs: Any,
         small: Bucket | None = None,
     ) -> Any:
-        """The result of an eager call, after which there is a graph for others like it."""
+        """Return the result of an eager call, and capture a graph for others like it."""
         if self._warm_ups >= _MOST_WARM_UPS:
             return self._eagerly(f"{_MOST_WARM_UPS} graphs were captured already", args, kwargs)
         count = RowCount()
@@ -218,7 +218,7 @@ class GraphedCalls:
             bucket = self._captured(call, signature, count, eager, small)
             bucket.returns = returns
             self._keep(key, bucket)
-        except Exception as error:  # what a network does that no graph can is anybody's
+        except Exception as error:  # networks may do anything that no graph can
             why = f"{type(error).__name__}: {error}".removeprefix("RuntimeError: ").split("\n")[0]
             self._eager[why] += 1
             if key is not None:
@@ -226,7 +226,7 @@ class GraphedCalls:
         return eager.result
 
     def _signed(self, call: Arguments, count: RowCount, mode: Hashable) -> Signature:
-        """Sign what an eager call was like: its groups are those of the cells that it looked at."""
+        """Return the signature of an eager call; the cells that it read give its groups."""
         rows = [len(cells) for cells in call.cells]
         for cells in count.given:
             if len(cells) not in rows:
@@ -249,7 +249,7 @@ class GraphedCalls:
         eager: Eager,
         small: Bucket | None,
     ) -> Bucket:
-        """The graph of calls such as one that was eager, in which ``small`` is too small."""
+        """Capture a graph for calls like an eager one, which ``small`` could not hold."""
         if any(level.padded for level in count.levels):
             raise RuntimeError("a level has a capacity already")
         rows = [*signature.rows, *map(len, count.levels)]
@@ -274,10 +274,10 @@ class GraphedCalls:
         while len(self._sizes) > _FORMS:
             self._sizes.pop(next(iter(self._sizes)))
 
-    # -- what there is to see ----------------------------------------------------------------------
+    # -- the report --------------------------------------------------------------------------------
 
     def report(self) -> GraphReport:
-        """Buckets with their capacities, memory and hits, warm-ups, and eager calls with why."""
+        """Return buckets with capacity, memory and hits, warm-ups, and eager calls with reasons."""
         buckets = tuple(
             GraphBucket(b.groups, b.levels, b.nbytes, b.hits, b.difference)
             for b in self._buckets.values()
@@ -286,7 +286,7 @@ class GraphedCalls:
 
 
 def check_options(net: Any, factor: float, buckets: int, nbytes: int | None) -> None:
-    """Raise for options of graphs that are none."""
+    """Raise for invalid options of graphs."""
     if not isinstance(net, torch.nn.Module):
         raise ArgumentTypeError("net", "a torch.nn.Module", type(net).__name__)
     if not isinstance(factor, (int, float)) or not 1 <= factor < torch.inf:
@@ -298,7 +298,7 @@ def check_options(net: Any, factor: float, buckets: int, nbytes: int | None) -> 
 
 
 def capacities_for(rows: Sequence[int], least: Sequence[int], factor: float) -> list[int]:
-    """Capacities of groups and levels: above their rows, no two alike, so that each tells which.
+    """Return capacities of groups and levels: above their rows, and all different to identify them.
 
     >>> capacities_for([1000, 1000, 90], [0, 0, 300], 1.25)
     [1280, 1408, 384]
@@ -314,7 +314,7 @@ def capacities_for(rows: Sequence[int], least: Sequence[int], factor: float) -> 
 
 
 def _mode(call: Arguments) -> Hashable:
-    """Return what of torch's state a graph is captured in."""
+    """Return the part of torch's state that a capture depends on."""
     device = call.device
     kind = "cpu" if device is None else device.type
     lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
@@ -322,7 +322,7 @@ def _mode(call: Arguments) -> Hashable:
 
 
 def _returned(result: Any, call: Arguments, args: Any, kwargs: Any) -> int | str | None:
-    """Which argument a network returns, as those do that add to a dict; None for none of them."""
+    """Return the argument that a network returns, like those that add to a dict; None for none."""
     structure, after = taken_apart((args, kwargs))
     same = structure == call.structure and all(
         one is other for one, other in zip(after, call.leaves, strict=True)
@@ -338,7 +338,7 @@ def _returned(result: Any, call: Arguments, args: Any, kwargs: Any) -> int | str
 
 
 def _into(name: int | str | None, result: Any, args: Any, kwargs: Any) -> Any:
-    """The argument that a network returns, with what the result has."""
+    """Copy the result into the argument that the network returns."""
     if name is None:
         return result
     given = args[name] if isinstance(name, int) else kwargs[name]
@@ -349,6 +349,6 @@ def _into(name: int | str | None, result: Any, args: Any, kwargs: Any) -> Any:
 
 @unloaded_by
 def _forget() -> None:
-    """Drop the graphs, which launch kernels that are about to be unloaded."""
+    """Drop all graphs, as they launch kernels that are about to be unloaded."""
     for net in list(_CAPTURED):
         net.reset()

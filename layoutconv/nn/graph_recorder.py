@@ -1,4 +1,4 @@
-"""CUDA graphs of functions: warmed up, captured on a stream of their own, replayed."""
+"""CUDA graphs of functions: warmed up, captured on a side stream, replayed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..base.torch_internals import end_of_pool, release_pool
 
 
 class Recording(NamedTuple):
-    """A function that was recorded.
+    """A recorded function.
 
     Attributes:
-        replay: runs it once more, on the memory that it was recorded with, and returns its result.
-        nbytes: memory that is kept for it.
+        replay: runs it again, on the memory that it was recorded with, and returns its result.
+        nbytes: the memory that it keeps.
     """
 
     replay: Callable[[], Any]
@@ -27,14 +27,14 @@ class Recording(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Where functions of fixed shapes are recorded: a GPU, or in a test what stands in for it."""
+    """A recorder of functions of fixed shapes: a GPU, or a stand-in in a test."""
 
     def record(self, run: Callable[[], Any]) -> Recording:
-        """Warm ``run`` up and record it. What keeps it from being recorded is raised."""
+        """Warm ``run`` up and record it; raises what prevents that."""
 
 
 class CudaGraphs:
-    """:class:`Recorder` of CUDA graphs of a device, each with memory of its own."""
+    """A :class:`Recorder` of CUDA graphs of a device, each with memory of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -57,8 +57,10 @@ class CudaGraphs:
 
 @contextmanager
 def _own_casts() -> Iterator[None]:
-    """Weights that autocast lowers are lowered by the graph: what it has lowered before is of
-    weights as they were then, and holds the ends of their gradients on another stream."""
+    """Lower autocast's weights inside the graph.
+
+    Autocast's cache holds casts of old weight values, whose gradients end on another stream.
+    """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     torch.clear_autocast_cache()
@@ -69,12 +71,12 @@ def _own_casts() -> Iterator[None]:
 
 
 def _captured(run: Callable[[], Any]) -> tuple[Any, Any]:
-    """A graph, and what ``run`` returned while it was captured."""
+    """Return a graph, and what ``run`` returned while it was captured."""
     before = torch.cuda.current_stream()
     side = torch.cuda.Stream()
     side.wait_stream(before)
     with torch.cuda.stream(side):
-        for _ in range(2):  # kernels are loaded, and calls bound, outside of the capture
+        for _ in range(2):  # loads kernels, and binds calls, outside the capture
             run()
     before.wait_stream(side)
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
@@ -83,38 +85,39 @@ def _captured(run: Callable[[], Any]) -> tuple[Any, Any]:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             result = run()
     except BaseException:
-        torch.cuda.set_stream(before)  # a capture that failed leaves its own
+        torch.cuda.set_stream(before)  # a failed capture leaves its own stream current
         _given_up(graph, pool)
         raise
     torch.cuda.set_stream(before)
     return graph, result
 
 
-_FAILED: list[Any] = []  # torch's allocators of pinned memory ask their graphs at later captures
+_FAILED: list[Any] = []  # kept alive: torch's pinned-memory allocators query their graphs later
 
 
 def _given_up(graph: Any, pool: Any) -> None:
-    """End what a capture that failed has begun in torch, which some releases (2.5 to 2.11 at least)
-    do not: ``empty_cache`` then fails or frees nothing for the rest of the process, and random
-    numbers of the GPU are refused.
+    """End in torch what a failed capture has begun.
+
+    Some releases (2.5 to 2.11 at least) do not: ``empty_cache`` then fails or frees nothing for the
+    rest of the process, and the GPU's random generator refuses to draw.
     """
     device = torch.cuda.current_device()
-    with suppress(RuntimeError):  # torch has ended it
+    with suppress(RuntimeError):  # if torch has ended it
         end_of_pool(device, pool)
         _FAILED.append(graph)
         release_pool(device, pool)
-    with suppress(RuntimeError):  # the generator is told that captures end by one that does
+    with suppress(RuntimeError):  # a capture that succeeds resets the generator
         number = torch.zeros(1, device="cuda")
         with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
             number.zero_()
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
-    """Return what records functions on a device; None if nothing does."""
+    """Return the recorder of a device; None if there is none."""
     return CudaGraphs(device) if device.type == "cuda" else None
 
 
-# What reads a tensor's values on the host.
+# Functions that read a tensor's values on the host.
 _READS = frozenset(
     (
         "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
@@ -122,15 +125,15 @@ _READS = frozenset(
         "unique", "unique_consecutive", "_unique2", "equal", "allclose", "is_nonzero",
     )
 )  # fmt: skip
-# Where the package reads values of a CPU, in place of what kernels do on a GPU.
+# Modules of the package that read values of a CPU where a GPU runs kernels.
 _ASIDE = (
     "layoutconv.cpu.", "layoutconv.gpu.", "layoutconv.tensors.", "layoutconv.sparse.maps.",
     "layoutconv.sparse.coords.table", "layoutconv.kernels.",
 )  # fmt: skip
-_PASSES_ON = "layoutconv.nn.counted_rows"  # what others call, as torch does
+_PASSES_ON = "layoutconv.nn.counted_rows"  # passes calls on, like torch
 
 
-# What waits for a device.
+# Functions that wait for a device.
 _WAITS = {
     wait.__code__: f"torch.cuda.{wait.__qualname__}"
     for wait in (
@@ -140,11 +143,10 @@ _WAITS = {
 
 
 class HostReads(TorchFunctionMode):
-    """Refuse what reads the values of a device on the host, or waits for it: a CUDA graph cannot.
+    """Refuse calls that read a device's values on the host, or wait for it: a CUDA graph cannot.
 
-    A capture would end in an error at such a call, which leaves less behind if it comes before.
-    Calls that wait are no functions of tensors: a profile function of the thread sees them, unless
-    there is another one.
+    Such a call would fail in a capture, too, but leave more behind. Calls that wait take no
+    tensors: a profile function of the thread intercepts them, unless another one is set.
 
     >>> with HostReads("cpu"):
     ...     torch.ones(2).sum().item()
@@ -187,7 +189,7 @@ class HostReads(TorchFunctionMode):
 
 
 class Alone(TorchDispatchMode):
-    """Refuse collectives: not all ranks warm up at once, and one would wait for the others.
+    """Refuse collectives: not all ranks warm up at once, so one would wait for the others.
 
     >>> with Alone():
     ...     torch.ones(2).add_(1)
@@ -204,7 +206,7 @@ class Alone(TorchDispatchMode):
 
 
 def wrapper_of_ranks(net: torch.nn.Module) -> str:
-    """Return the class of torch by which ranks wait for each other in a network; nothing if none.
+    """Return the name of torch's class that makes ranks wait for each other in a network; or "".
 
     >>> wrapper_of_ranks(torch.nn.Linear(2, 2))
     ''
@@ -229,7 +231,7 @@ def _leaves(device: str, args: Any, kwargs: Any) -> bool:
 
 
 def _refuse_waiting(frame: Any, event: str, _: Any) -> None:
-    """As a profile function: refuse to wait for a device."""
+    """Refuse to wait for a device, as a profile function."""
     if event == "call" and frame.f_code in _WAITS:
         where = _caller(frame.f_back)
         if where is not None:
@@ -237,8 +239,9 @@ def _refuse_waiting(frame: Any, event: str, _: Any) -> None:
 
 
 def _caller(frame: Any) -> str | None:
-    """The file and line that called torch, up from ``frame``; None for what the package does itself
-    on a CPU."""
+    """Return the file and line that called torch, up from ``frame``; None if the package itself
+    did, on a CPU.
+    """
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if not (name == "torch" or name.startswith(("torch.", _PASSES_ON))):

@@ -1,4 +1,4 @@
-"""Results of a captured network, in memory of its own: cut to the rows that an eager call has."""
+"""Results of a captured network, copied from its memory and cut to an eager call's rows."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from ..sparse import Coordinates, SparseTensor
 from ..sparse.coords.no_tensor import NoTensor
 from .graph_arguments import Arguments, at_cells
 
-# Of results that are no bit for bit the eager ones: other numbers of rows have other tiles.
+# Tolerances for results with other bits: other numbers of rows have other tiles.
 _CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 Rows = Sequence[int]
 
 
 class Returned:
-    """Results of one call: leaves in memory that the next call writes to.
+    """Results of one call: leaves in memory that the next call overwrites.
 
     Args:
         leaves: of the result.
         clouds: the Coordinates of the arguments.
 
-    It is made where rows are fixed, since a tensor of spconv's names makes its Coordinates when it
-    is asked for them.
+    Make it while rows are fixed: a tensor of spconv's names makes its Coordinates on first access.
     """
 
     def __init__(self, leaves: Sequence[Any], clouds: Sequence[Coordinates]) -> None:
@@ -37,20 +36,20 @@ class Returned:
 
 
 Cut = Callable[[Rows, Arguments, dict[int, Coordinates]], Any]
-Copy = Callable[[Returned, dict[int, Tensor]], Cut]  # beside copies of cells that results share
+Copy = Callable[[Returned, dict[int, Tensor]], Cut]  # the dict: copies of cells that results share
 
 
 class Results:
-    """The way in which each leaf of a result is copied out, and then cut to its rows.
+    """A plan to copy each leaf of a result out, and to cut it to its rows.
 
     Args:
         call: the arguments.
-        eager: leaves of what the network returned.
+        eager: leaves of the network's result.
         found: those of the same call with fixed rows.
         rows: rows of every group and level in the eager call.
-        capacities: the same with fixed rows, no two of which are equal.
+        capacities: the same with fixed rows, all different.
 
-    Raises ``RuntimeError`` if that cannot be told.
+    Raises ``RuntimeError`` if there is no such plan.
     """
 
     def __init__(
@@ -66,10 +65,10 @@ class Results:
         self._clouds = [id(cells.cells) for cells in found.clouds]
         pairs = enumerate(zip(eager, found.leaves, strict=True))
         self._copies = [self._copy_of(number, *pair) for number, pair in pairs]
-        del self._found, self._given  # and the memory of their tensors
+        del self._found, self._given  # frees their tensors
 
     def copied(self, found: Returned) -> Callable[[Rows, Arguments], list[Any]]:
-        """Copy results out of their memory, of which nothing waits; then cut them to their rows."""
+        """Copy results out of their memory, without a sync; return what cuts them to their rows."""
         cells: dict[int, Tensor] = {}
         copies = [copy(found, cells) for copy in self._copies]
 
@@ -149,7 +148,7 @@ class Results:
         return copy
 
     def _level(self, number: int, count: int, most: int) -> int:
-        """Which group or level has so many rows."""
+        """Return the group or level that has so many rows."""
         if most in self._capacities:
             level = self._capacities.index(most)
             if self._rows[level] == count:
@@ -158,7 +157,7 @@ class Results:
 
 
 def _on_arguments(kind: Any, features: Tensor, call: Arguments, group: int) -> Any:
-    """A result at the cells of an argument, of the kind that it is of in an eager call."""
+    """Return a result at the cells of an argument, of the eager call's kind."""
     cells = call.cells[group]
     for leaf in call.leaves:
         if type(leaf) is kind and leaf.coordinates.cells is cells.cells:
@@ -169,7 +168,7 @@ def _on_arguments(kind: Any, features: Tensor, call: Arguments, group: int) -> A
 
 
 def difference(eager: Any, found: Any) -> float:
-    """The largest difference of two leaves, relative to the largest number; 0 of equal bits.
+    """Return the largest difference of two leaves, relative to the largest number; 0: equal bits.
 
     Raises ``RuntimeError`` if they are not close.
     """
@@ -187,10 +186,11 @@ def difference(eager: Any, found: Any) -> float:
 
 
 def close(eager: Sequence[Tensor], found: Sequence[Tensor], what: str) -> float:
-    """The same of gradients, or buffers, by their norms: single numbers in fp16 may be a tenth off.
+    """Compare gradients or buffers by norm, as single fp16 numbers may be off by a tenth; return
+    the largest relative difference.
 
-    Some may be nothing but rounding, such as the gradient of a bias before a batch norm: none is
-    taken to be smaller than a tenth of the largest.
+    Some are nothing but rounding errors, like the gradient of a bias before a batch norm: each
+    counts as at least a tenth of the largest.
 
     >>> close([torch.ones(1), torch.tensor([0.0])], [torch.ones(1), torch.tensor([2.0**-20])], "it")
     9.5367431640625e-06
@@ -206,9 +206,9 @@ def close(eager: Sequence[Tensor], found: Sequence[Tensor], what: str) -> float:
 
 
 def overflown(eager: Tensor, found: Tensor) -> Tensor:
-    """A gradient with infinity where autocast's dtype, and ``found``, has that for its numbers.
+    """Set a gradient to infinity where both autocast's dtype and ``found`` overflow.
 
-    Sums of an eager filter's gradient are not rounded to 16 bits, those with fixed rows are.
+    Sums of an eager filter's gradient are not rounded to 16 bits; those with fixed rows are.
 
     >>> with torch.autocast("cpu", torch.float16):
     ...     overflown(torch.tensor([7e4, 7e4]), torch.tensor([torch.inf, 7e4]))
@@ -226,7 +226,7 @@ _TINY = 1e-300
 
 
 def _apart(eager: Tensor, found: Tensor) -> Tensor:
-    """The difference in float64; infinity, where none may be, and zero of the same bits."""
+    """Return the difference in float64; infinity if none is allowed, zero for equal bits."""
     if eager.shape != found.shape:
         return torch.tensor(torch.inf)
     if torch.equal(eager, found):
@@ -238,14 +238,14 @@ def _apart(eager: Tensor, found: Tensor) -> Tensor:
 
 
 def _finite(tensor: Tensor) -> Tensor:
-    """Numbers in float64, for their size: zeros where they are none."""
+    """Return values in float64 to measure their size; zeros for NaN and infinity."""
     if tensor.dtype not in _CLOSE or not tensor.numel():
         return torch.zeros(1, dtype=torch.float64)
     return tensor.double().nan_to_num(0, 0, 0)
 
 
 def _limit(tensor: Tensor) -> float:
-    """Return what may differ of a dtype; under autocast of that which it lowers to."""
+    """Return the tolerance of a dtype, or of the one that autocast lowers it to."""
     own, kind = _CLOSE.get(tensor.dtype, 0.0), tensor.device.type
     if not torch.is_autocast_enabled(kind):
         return own

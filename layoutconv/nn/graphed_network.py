@@ -1,4 +1,4 @@
-"""Networks as CUDA graphs: clouds of any size, images of a few, one launch."""
+"""Networks as CUDA graphs: clouds of any size, images of a few sizes, one launch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .nested import taken_apart
 class Graphed(GraphedCalls, torch.nn.Module):
     """A network that runs as CUDA graphs: :func:`graphed` makes it.
 
-    It has the network's own parameters, buffers and children, under their names, and what else the
-    network has.
+    It shares the network's parameters, buffers and children, by name, and forwards other
+    attributes.
 
     Attributes:
         module: the network.
@@ -37,7 +37,7 @@ class Graphed(GraphedCalls, torch.nn.Module):
     ) -> None:
         super().__init__()
         own = self.__dict__
-        own["module"] = module  # no child, whose names would have a prefix
+        own["module"] = module  # not a child, which would prefix names
         for name in "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set":
             own[name] = module.__dict__[name]
         self.training = module.training
@@ -52,7 +52,7 @@ class Graphed(GraphedCalls, torch.nn.Module):
         super().__exit__(*error)
         self.training = self.module.training
 
-    # -- what calls do -----------------------------------------------------------------------------
+    # -- the calls ---------------------------------------------------------------------------------
 
     def _plainly(self, args: Any, kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
@@ -90,7 +90,7 @@ class Graphed(GraphedCalls, torch.nn.Module):
         memory = Memory(call, self._places[call.form], capacities[:groups])
         return Bucket(self.module, memory, count.keys, capacities[groups:])
 
-    # -- the network's own -------------------------------------------------------------------------
+    # -- the network's own attributes --------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -123,33 +123,34 @@ class Graphed(GraphedCalls, torch.nn.Module):
 def graphed(
     net: torch.nn.Module, *, factor: float = 1.25, buckets: int = 16, nbytes: int | None = None
 ) -> Graphed:
-    """``net`` as CUDA graphs, including kernel maps: one launch per call, on new clouds.
+    """``net`` as CUDA graphs, kernel maps included: one launch per call, on new clouds.
 
-    The first call of a kind is eager. It finds out how many rows every level has, and a graph is
-    captured for ``factor`` times as many, a *bucket*. Calls that fit are copied into its memory and
-    replayed; their results have the rows that an eager call returns. A call that fits into no
-    bucket, or has more cells at some level, is eager, and makes a larger one.
+    The first call of a kind is eager. It counts the rows of every level, and a graph is captured
+    for ``factor`` times as many, a *bucket*. Later calls that fit are copied into the bucket's
+    memory and replayed; their results have the rows of an eager call. A call that fits no bucket,
+    or has more cells at some level, is eager, and makes a larger bucket.
 
     Args:
         net: any module of sparse tensors, of :mod:`layoutconv.nn` or of spconv's names, or a dense
-            one, in evaluation mode and under ``torch.no_grad()``. It takes sparse tensors, or
-            tensors of features and cells that it makes one of, or images, nested in tuples, lists
-            and dicts, and returns such. A dense one has a bucket for each shape and memory order.
+            one, in evaluation mode and under ``torch.no_grad()``. It takes and returns sparse
+            tensors, images, or tensors of features and cells that it builds a sparse tensor from,
+            nested in tuples, lists and dicts. A dense one has a bucket for each shape and memory
+            order.
         factor: rows of a bucket, relative to the call that it was made for; 1 or more.
-        buckets: the most that are kept. Those that were used last stay, half of them at least.
-        nbytes: the most that all of them take; a quarter of the GPU's memory if it is not given.
+        buckets: the most that are kept. Those used last stay, half of them at least.
+        nbytes: the most memory of all buckets; by default a quarter of the GPU's.
 
-    What a graph cannot be captured of is eager, and ``graphed(net).report()`` says why: gradients
-    and training mode, which :func:`graphed_step` is for, Python that reads values of the GPU, a
-    result that depends on padding. Before it is captured, a network runs once with rows of NaN as
-    padding, and its result is compared with the eager one. On a CPU every call is eager.
+    Calls that cannot be captured are eager, and ``graphed(net).report()`` says why: gradients and
+    training mode, which :func:`graphed_step` is for, Python that reads values of the GPU, a result
+    that depends on padding. Before the capture the network runs once with rows of NaN as padding,
+    and its result is compared with the eager one. On a CPU every call is eager.
 
-    In a ``with`` statement, ``with graphed(net) as fast:``, graphs and their memory last until its
-    end; modes, and which parameters want gradients, are then those of its beginning.
+    In a ``with`` statement, ``with graphed(net) as fast:``, graphs and their memory live until its
+    end, which also restores the modes, and which parameters want gradients, of its beginning.
 
     Results are copies. Those at cells of an argument share its coordinates; others come without
-    kernel maps. Parameters may be changed in place; others in their place, or other modes, are
-    noticed. Parameters, buffers and ``state_dict`` are those of ``net``, under the same names.
+    kernel maps. Parameters may be changed in place; replaced parameters and changed modes are
+    detected. Parameters, buffers and ``state_dict`` are those of ``net``, under the same names.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
 

@@ -36,11 +36,11 @@ class GraphedStep(GraphedCalls):
         return self._responded((input, *targets), options)
 
     def reset(self) -> None:
-        """Forget all graphs, and what became of calls."""
+        """Drop all graphs, and reset the counts of calls."""
         super().reset()
         self._gradients = Gradients()
 
-    # -- what calls do -----------------------------------------------------------------------------
+    # -- the calls ---------------------------------------------------------------------------------
 
     def _plainly(self, args: Any, kwargs: Any) -> Any:
         return self._step.backward(args, kwargs)
@@ -86,7 +86,7 @@ class GraphedStep(GraphedCalls):
         return Eager(found.result, structure, leaves, why, Trained(before, random, compared))
 
     def _without_dropout(self, call: Arguments, after: Moment) -> Any:
-        """The step once more: a run with fixed rows would draw other random numbers."""
+        """Run the step again without dropout: fixed rows would draw other random numbers."""
         try:
             with RowCount().in_effect(), WithoutDropout(), Alone():
                 found = self._step.run(*call.rebuilt())
@@ -117,17 +117,17 @@ def graphed_step(
     buckets: int = 16,
     nbytes: int | None = None,
 ) -> GraphedStep:
-    """Forward, loss and backward of a training step as CUDA graphs, on new clouds in each call.
+    """Make a step that runs forward, loss and backward as CUDA graphs, on new clouds in each call.
 
-    ``step = graphed_step(net, loss)``, and ``value = step(input, *targets)`` does what these do::
+    ``step = graphed_step(net, loss)`` makes ``value = step(input, *targets)`` equivalent to::
 
         value = loss(net(input), *targets)
         value.backward()
 
     Gradients are added to the ``.grad`` of parameters, as ``backward`` does; after
     ``optimizer.zero_grad()`` they are the step's own. So optimizers, clipping, accumulation over
-    several steps and reductions over GPUs go on outside, unchanged. Buffers, running statistics
-    say, are those of an eager step.
+    several steps and reductions over GPUs work outside, unchanged. Buffers, such as running
+    statistics, are those of an eager step.
 
     Args:
         net: any module of sparse tensors, of :mod:`layoutconv.nn` or of spconv's names, or a dense
@@ -135,26 +135,28 @@ def graphed_step(
         loss: a function of what ``net`` returns and of ``targets``. It returns a tensor of one
             number, or a tuple that begins with it; the step returns the same, detached.
         scaler: a ``torch.amp.GradScaler``, which scales the number before ``backward``; unscale,
-            step and update with it as ever.
+            step and update with it as usual.
         factor, buckets, nbytes: as of :func:`graphed`.
 
-    Rows that have no cell get no gradient and give none. Batch norms and torch's losses over the
-    rows of a cloud, ``cross_entropy``, ``nll_loss``, ``mse_loss``, ``l1_loss``,
-    ``smooth_l1_loss``, ``huber_loss`` and ``binary_cross_entropy`` with and without logits, leave
-    them out; others reduce by :func:`reduce_cells`. The first step of a kind is eager, and is
-    compared with one of fixed rows that have large numbers where there is no cell: result,
-    gradients and buffers. What differs, reads values on the host, cannot be captured or has
-    gradients for others than the network's parameters, a loss's own say, stays eager, as do
-    checkpoints with ``use_reentrant=True``, and ``step.report()`` says why. Rounding differs where
-    other numbers of rows have other tiles, and in batch norms, whose sums are not torch's.
+    Rows without a cell get no gradient and pass none on. Batch norms and torch's losses over the
+    rows of a cloud, ``cross_entropy``, ``nll_loss``, ``mse_loss``, ``l1_loss``, ``smooth_l1_loss``,
+    ``huber_loss`` and ``binary_cross_entropy`` with and without logits, leave them out; reduce
+    other losses by :func:`reduce_cells`.
 
-    Dropout draws new numbers at each replay, from the generator of the GPU. Call it within
-    ``torch.autocast`` for mixed precision. ``.grad`` is the same memory in every step: clone what
-    is to stay. On a CPU every call is eager.
+    The first step of a kind is eager. Its result, gradients and buffers are compared with a step of
+    fixed rows that holds large numbers where there is no cell. A step stays eager if it differs,
+    reads values on the host, cannot be captured, uses checkpoints with ``use_reentrant=True``, or
+    has gradients for anything but the network's parameters, such as a loss's own; ``step.report()``
+    says why. Rounding differs where other numbers of rows have other tiles, and in batch norms,
+    whose sums are not torch's.
 
-    In a ``with`` statement, graphs and their memory last until its end, ``.grad`` stays; modes, and
-    which parameters want gradients, are then those of its beginning. It may be entered again, also
-    while it is entered: the outermost end counts.
+    Dropout draws new numbers at each replay, from the generator of the GPU. Call the step within
+    ``torch.autocast`` for mixed precision. ``.grad`` is the same memory in every step: clone it to
+    keep it. On a CPU every call is eager.
+
+    In a ``with`` statement, graphs and their memory live until its end, and ``.grad`` stays. The
+    end also restores the modes, and which parameters want gradients, of the beginning. It may be
+    entered again, also while it is entered: the outermost end counts.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
 
@@ -185,7 +187,7 @@ def graphed_step(
 
 
 def _unfit(net: torch.nn.Module) -> str:
-    """Return why a step of a network may not even be made twice; nothing if it may."""
+    """Return why a step of a network may not run twice; "" if it may."""
     grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
     wrapper = wrapper_of_ranks(net)
     if wrapper:
@@ -198,8 +200,9 @@ def _unfit(net: torch.nn.Module) -> str:
 
 
 def _filling(call: Arguments) -> Callable[[int, Tensor], float]:
-    """The padding of arguments: plain tensors of the network may be cells, which minus one
-    makes none; a target of zero is a class, whatever is looked up with it."""
+    """Return the padding of arguments. The network's plain tensors may hold cells, so their padding
+    is -1, which is no cell; targets are padded with 0, a valid class for any lookup.
+    """
     structure: Any = call.structure
     positional, counted = structure[1][0], count()
     put_together(positional[1][0], counted)

@@ -1,7 +1,7 @@
-"""Norms that torch takes over an image, over the voxels that a sparse image has.
+"""torch's norms over images, taken over the voxels that a sparse image has.
 
 ``InstanceNorm1d`` to ``3d`` take statistics per image and channel, ``GroupNorm`` per image and
-group of channels, as of a dense image whose other voxels take no part.
+group of channels, as over a dense image whose other voxels do not count.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .dense_norm import GroupNorm, InstanceNorm3d
 from .modules import Activated
 
 KINDS = (torch.nn.GroupNorm, _InstanceNorm)
-# Of modules that may be such norms, or have one: others are told by one look, at every call.
+# Forward passes of modules that may be or contain such norms: one lookup rules out others.
 FORWARDS = frozenset(
     kind.forward for kind in (*KINDS, GroupNorm, InstanceNorm3d, torch.nn.Sequential)
 )
 
 
 def counts_images(module: Any) -> bool:
-    """Return whether a module is such a norm, or has one.
+    """Return whether a module is such a norm, or contains one.
 
     >>> norms = torch.nn.InstanceNorm3d(4), torch.nn.BatchNorm1d(4)
     >>> [counts_images(module) for module in (*norms, torch.nn.Sequential(*norms))]
@@ -40,10 +40,10 @@ def counts_images(module: Any) -> bool:
 
 
 def per_image(module: Any, input: SparseTensor) -> Tensor:
-    """Features (rows, C) of a norm over the rows of each image of ``input``.
+    """Normalise features (rows, C) over the rows of each image of ``input``.
 
-    Statistics are those of torch over a dense image: variances are biased, but for running ones.
-    An image without rows has none. Rows without a cell get zeros. Hooks see features.
+    Statistics are torch's over a dense image: variances are biased, except running ones. An image
+    without rows has none. Rows without a cell get zeros. Hooks see features.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another number of channels, and for
     features that are no floating-point numbers.
@@ -57,7 +57,7 @@ def per_image(module: Any, input: SparseTensor) -> Tensor:
 
 
 def with_hooks(module: Any, features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """``function(features)`` between the hooks of a module, as if that were its ``forward``.
+    """Call ``function(features)`` between the hooks of a module, as if it were its ``forward``.
 
     >>> norm = torch.nn.GroupNorm(1, 4)
     >>> handle = norm.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
@@ -116,7 +116,7 @@ def _normed(module: Any, features: Tensor, input: SparseTensor) -> Tensor:
 
 
 def _of_groups(values: Tensor, groups: int) -> Tensor:
-    """(N, C) of (N, C): for every channel the mean of its group."""
+    """Return (N, C) from (N, C): each channel gets the mean of its group."""
     images, channels = values.shape
     if groups == channels:
         return values
@@ -127,7 +127,7 @@ def _of_groups(values: Tensor, groups: int) -> Tensor:
 
 @torch.no_grad()
 def _remember(module: Any, mean: Tensor, variance: Tensor, counts: Tensor) -> None:
-    """Add what torch adds to running statistics, means over images: those of two rows or more."""
+    """Update running statistics like torch, with means over the images of two rows or more."""
     share = (counts > 1).to(mean.dtype)
     images = share.sum()
     unbiased = variance * (counts / (counts - 1).clamp(min=1))
@@ -138,27 +138,27 @@ def _remember(module: Any, mean: Tensor, variance: Tensor, counts: Tensor) -> No
 
 
 class _Images:
-    """The rows of each image: means over them, and back to rows."""
+    """The rows of each image: takes means over them, and spreads values to them."""
 
     def __init__(self, input: SparseTensor) -> None:
         self._order, self._starts, self.batch = input.coordinates.by_image
 
     @property
     def counts(self) -> Tensor:
-        """int64 (N, 1), rows of each image."""
+        """The rows of each image, int64 (N, 1)."""
         return self._starts.diff()[:, None]
 
     def mean(self, x: Tensor) -> Tensor:
-        """(N, C) of (rows, C)."""
+        """Return means (N, C) of (rows, C)."""
         return ops.sparse_global_pool(x, self._order, self._starts, self.batch, "mean")[0]
 
     def on_rows(self, values: Tensor) -> Tensor:
-        """(rows, C) of (N, C): what the image of a row has."""
+        """Spread (N, C) to (rows, C): each row gets its image's values."""
         return _OnRows.apply(values, self._order, self._starts, self.batch)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _OnRows(torch.autograd.Function):
-    """Spread what the image of each row has; the gradient is a sum in the order of the rows."""
+    """Spread each image's values to its rows; the gradient is a sum in the order of the rows."""
 
     generate_vmap_rule = True
 

@@ -1,4 +1,4 @@
-"""Convolution modules as quantisation sees them: what each kind reads, multiplies and makes."""
+"""Convolution modules as quantisation sees them: their inputs, weights and results, by kind."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class ModuleCall:
 
 
 class LayerKind:
-    """The convolution modules of one kind. It has no state."""
+    """The convolution modules of one kind; stateless."""
 
     def takes(self, module: Any) -> bool:
         """Return whether a module is of this kind."""
         raise NotImplementedError
 
     def why_not(self, module: Any) -> str | None:
-        """Return why a module of this kind cannot be quantised, None where it can be."""
+        """Return why a module of this kind cannot be quantised; None if it can."""
         if is_hooked(module):
             return "it has hooks"
         if is_parametrized(module):
@@ -48,19 +48,19 @@ class LayerKind:
         return None
 
     def swapped(self, base: type) -> Any:
-        """Return the class of what takes the place of a module, ``base`` or one of it."""
+        """Return the class that replaces a module: ``base`` or a subclass of it."""
         return base
 
     def folds(self, module: Any) -> bool:
-        """Return whether a module takes up a batch norm that follows it."""
+        """Return whether a module can absorb a batch norm that follows it."""
         return True
 
     def call(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> ModuleCall:
-        """Return a call of a module of these arguments."""
+        """Return the call of a module with these arguments."""
         return ModuleCall(input, arguments, named)
 
     def by_output(self, module: Any, weight: Tensor) -> Tensor:
-        """Return a weight as (K, numbers of an output channel)."""
+        """Return a weight as (K, numbers of one output channel)."""
         return weight.flatten(1)
 
     def like_weight(self, module: Any, numbers: Tensor) -> Tensor:
@@ -68,14 +68,14 @@ class LayerKind:
         return numbers.view(-1, *[1] * (len(module.kernel_size) + 1))
 
     def features(self, module: Any, input: Any) -> Tensor:
-        """Return what a module convolves of an input.
+        """Return the features of an input, which a module convolves.
 
         Raises :class:`~layoutconv.errors.ArgumentError` that names ``input``.
         """
         raise NotImplementedError
 
     def made(self, result: Any) -> Tensor:
-        """Return the features of what a module made."""
+        """Return the features of a module's result."""
         return result.features  # type: ignore[no-any-return]
 
     def with_features(self, input: Any, features: Tensor) -> Any:
@@ -85,7 +85,7 @@ class LayerKind:
     def convolve(
         self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: ModuleCall
     ) -> Any:
-        """Return the result of a call, of other features, another weight, and this ending."""
+        """Compute a call with other features, another weight and this epilogue."""
         raise NotImplementedError
 
 
@@ -135,7 +135,7 @@ class SparseLayers(LayerKind):
 
 
 class DenseLayers(LayerKind):
-    """Modules of :mod:`~layoutconv.nn.modules`, but transposed ones."""
+    """Modules of :mod:`~layoutconv.nn.modules`, except transposed ones."""
 
     kinds: ClassVar[tuple[Any, ...]] = (Conv1d, Conv2d, Conv3d)
 
@@ -201,12 +201,12 @@ class TransposedLayers(DenseLayers):
         )  # fmt: skip
 
 
-# A module belongs to the first that takes it. A package above adds its own.
+# The first kind that takes a module owns it. A package above adds its own kinds.
 LAYER_KINDS: list[LayerKind] = [SparseLayers(), DenseLayers(), TransposedLayers()]
 
 
 def kind_of_layer(module: Any) -> LayerKind | None:
-    """Return the kind of a module; None for what is no convolution of ours.
+    """Return the kind of a module; None if it is no convolution of this package.
 
     >>> kind_of_layer(torch.nn.ReLU()) is None, type(kind_of_layer(Conv1d(2, 2, 3))).__name__
     (True, 'DenseLayers')

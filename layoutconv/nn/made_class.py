@@ -1,4 +1,4 @@
-"""Classes that are made while a program runs, and that copies and pickles find again."""
+"""Classes made at run time, which copies and pickles can restore."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 def subclass(
     kind: Any, bases: tuple[Any, ...], new: Callable[..., Any], methods: dict[str, Any]
 ) -> Any:
-    """A class with the name of ``kind``.
+    """Make a class with the name of ``kind``.
 
-    ``new(kind, ...)``, which pickle finds by its name, makes an object of it without its state.
+    ``new(kind, ...)``, which pickle finds by name, makes an object of it without its state.
 
     >>> made = subclass(list, (list,), list.__new__, {"first": lambda self: self[0]})
     >>> made.__name__, made([3]).first()
@@ -20,7 +20,7 @@ def subclass(
     """
 
     def reduce(self: Any, protocol: Any) -> Any:
-        # The class has no place that pickle could import it from.
+        # Pickle cannot import the class itself.
         _, (_, *arguments), *rest = super(made, self).__reduce_ex__(max(2, protocol))
         return new, (kind, *arguments), *rest
 

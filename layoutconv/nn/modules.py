@@ -1,7 +1,7 @@
-"""torch's convolution modules, computed by this package: arguments, attributes, state_dict alike.
+"""torch's convolution modules, computed by this package: same arguments, attributes, state_dict.
 
-Weights have torch's shapes and lie in ``channels_last`` memory, as kernels read them; what
-``load_state_dict`` loads takes that order on.
+Weights have torch's shapes, in ``channels_last`` memory, which kernels read; ``load_state_dict``
+copies into that order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REAL = torch.zeros(0)  # of a module without a weight
 
 
 class _ChannelsLast:
-    """The memory of the weights."""
+    """Weights in ``channels_last`` memory."""
 
     def reset_parameters(self: Any) -> None:
         super().reset_parameters()  # type: ignore[misc]
@@ -30,10 +30,9 @@ class _ChannelsLast:
 
 
 def weight_and_bias(module: Any) -> tuple[Tensor, Tensor | None]:
-    """Return those of a module, past a search of its attributes that ends with parameters: 0.8 us
-    less.
+    """Return both by a direct look-up, without ``Module.__getattr__``: 0.8 us faster.
 
-    What is no parameter, as ``torch.nn.utils.parametrize`` computes it of others, is searched for.
+    Weights that are no parameters, as of ``torch.nn.utils.parametrize``, take the slow path.
 
     >>> module = torch.nn.Linear(2, 2, bias=False)
     >>> weight, bias = weight_and_bias(module)
@@ -47,7 +46,7 @@ def weight_and_bias(module: Any) -> tuple[Tensor, Tensor | None]:
 
 
 class Activated:
-    """A module with an epilogue, in its forward pass and its text."""
+    """A module with an activation, in its forward pass and its repr."""
 
     activation: str | None = None  # also of modules that `convert` swaps
     slope: float = 0.01
@@ -58,7 +57,7 @@ class Activated:
         self.activation, self.slope = activation, slope
 
     def _activated(self, value: Tensor) -> Tensor:
-        """The activation of a value, as an operation of torch."""
+        """Activate a value by operations of torch."""
         return value if self.activation is None else activate(value, self.activation, self.slope)
 
     def extra_repr(self: Any) -> str:
@@ -69,7 +68,7 @@ class Activated:
 
 
 class _Conv(_ChannelsLast, Activated):
-    """A mixin that a forward pass of torch's modules calls, in place of torch's functions."""
+    """A mixin that replaces torch's function in the forward pass of torch's modules."""
 
     _function: Any
 
@@ -112,7 +111,7 @@ class _Conv(_ChannelsLast, Activated):
 
 
 class _ConvTranspose(_ChannelsLast, Activated):
-    """The forward pass of transposed convolutions."""
+    """The constructor and forward pass of transposed convolutions."""
 
     _function: Any
 
@@ -154,10 +153,10 @@ class _ConvTranspose(_ChannelsLast, Activated):
 
 
 def to_channels_last(weight: torch.nn.Parameter) -> None:
-    """Bring the memory of a weight (K, C, *taps) into the order (K, *taps, C), C fastest.
+    """Reorder the memory of a weight (K, C, *taps) to (K, *taps, C), C fastest.
 
-    Its strides are those of its gradient, of modes of extent 1, too: where they differ for one
-    parameter, optimizers of torch (``foreach``) take all of a list one by one.
+    Its strides equal its gradient's, for modes of extent 1, too: if they differ for one parameter,
+    torch's optimizers (``foreach``) process all of a list one by one.
 
     >>> weight, pointwise = (torch.nn.Parameter(torch.ones(2, 3, taps)) for taps in (5, 1))
     >>> to_channels_last(weight), to_channels_last(pointwise)
@@ -169,10 +168,10 @@ def to_channels_last(weight: torch.nn.Parameter) -> None:
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):
-    """:class:`torch.nn.Conv1d`, computed by :func:`layoutconv.conv1d`, whose limits it has.
+    """A :class:`torch.nn.Conv1d` computed by :func:`layoutconv.conv1d`, with its limits.
 
-    ``padding`` may also hold a pair ``(near, far)``: a causal convolution. ``activation`` and
-    ``slope`` are those of the function, fused into it; they are no part of the state.
+    ``padding`` may also hold a pair ``(near, far)``, for a causal convolution. ``activation`` and
+    ``slope`` are those of the function, fused into it; they are not in the ``state_dict``.
 
     >>> causal = Conv1d(8, 16, 3, padding=((2, 0),))
     >>> x = torch.randn(1, 8, 10)
@@ -184,7 +183,7 @@ class Conv1d(_Conv, torch.nn.Conv1d):
 
 
 class Conv2d(_Conv, torch.nn.Conv2d):
-    """:class:`torch.nn.Conv2d`, computed by :func:`layoutconv.conv2d`, whose limits it has.
+    """A :class:`torch.nn.Conv2d` computed by :func:`layoutconv.conv2d`, with its limits.
 
     >>> net, x = Conv2d(3, 8, (3, 5), 2, "valid"), torch.randn(2, 3, 9, 9)
     >>> torch.allclose(net(x), torch.nn.Conv2d.forward(net, x), atol=1e-5)
@@ -199,7 +198,7 @@ class Conv2d(_Conv, torch.nn.Conv2d):
 
 
 class Conv3d(_Conv, torch.nn.Conv3d):
-    """:class:`torch.nn.Conv3d`, computed by :func:`layoutconv.conv3d`, whose limits it has.
+    """A :class:`torch.nn.Conv3d` computed by :func:`layoutconv.conv3d`, with its limits.
 
     >>> theirs, ours = torch.nn.Conv3d(3, 8, 3, padding=1), Conv3d(3, 8, 3, padding=1)
     >>> ours.load_state_dict(theirs.state_dict())
@@ -213,7 +212,7 @@ class Conv3d(_Conv, torch.nn.Conv3d):
 
 
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):
-    """:class:`torch.nn.ConvTranspose1d`, by :func:`layoutconv.conv_transpose1d`.
+    """A :class:`torch.nn.ConvTranspose1d` computed by :func:`layoutconv.conv_transpose1d`.
 
     ``activation`` and ``slope`` are those of the function, as in :class:`Conv1d`.
 
@@ -225,7 +224,7 @@ class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):
 
 
 class ConvTranspose2d(_ConvTranspose, torch.nn.ConvTranspose2d):
-    """:class:`torch.nn.ConvTranspose2d`, by :func:`layoutconv.conv_transpose2d`.
+    """A :class:`torch.nn.ConvTranspose2d` computed by :func:`layoutconv.conv_transpose2d`.
 
     ``activation`` and ``slope`` are those of the function, as in :class:`Conv2d`.
 
@@ -237,7 +236,7 @@ class ConvTranspose2d(_ConvTranspose, torch.nn.ConvTranspose2d):
 
 
 class ConvTranspose3d(_ConvTranspose, torch.nn.ConvTranspose3d):
-    """:class:`torch.nn.ConvTranspose3d`, by :func:`layoutconv.conv_transpose3d`.
+    """A :class:`torch.nn.ConvTranspose3d` computed by :func:`layoutconv.conv_transpose3d`.
 
     ``activation`` and ``slope`` are those of the function, as in :class:`Conv3d`.
 

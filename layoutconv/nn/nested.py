@@ -10,7 +10,7 @@ Structure = Hashable
 
 
 def taken_apart(value: Any) -> tuple[Structure, list[Any]]:
-    """Return how tuples, lists and dicts are nested in each other, and the leaves in them.
+    """Flatten nested tuples, lists and dicts: return their structure and their leaves.
 
     >>> structure, leaves = taken_apart({"x": 1, "y": [2, (3,)]})
     >>> leaves, put_together(structure, iter([10, 20, 30]))
@@ -21,13 +21,13 @@ def taken_apart(value: Any) -> tuple[Structure, list[Any]]:
 
 
 def put_together(structure: Any, leaves: Iterator[Any]) -> Any:
-    """The opposite of :func:`taken_apart`, of leaves that follow each other."""
+    """Rebuild what :func:`taken_apart` flattened, from leaves in order."""
     if structure is None:
         return next(leaves)
     kind, parts = structure
     if issubclass(kind, dict):
         named = {name: put_together(part, leaves) for name, part in parts}
-        if is_dataclass(kind):  # one that may be read as a dict
+        if is_dataclass(kind):  # one that is also a dict
             return kind(**named)  # type: ignore[operator]
         made = kind()
         made.update(named)
@@ -37,7 +37,7 @@ def put_together(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def with_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a value nested alike, whose leaves are what a function makes of each.
+    """Apply a function to each leaf of a nested value.
 
     >>> with_leaves({"x": 1, "y": [2, (3,)]}, lambda leaf: 10 * leaf)
     {'x': 10, 'y': [20, (30,)]}
@@ -57,5 +57,5 @@ def _structure(value: Any, leaves: list[Any]) -> Structure:
 
 
 def _has_names(kind: Any) -> bool:
-    """Return whether tuples of a kind are named ones, of Python or as functions of torch return."""
+    """Return whether a tuple class has named fields: Python's, or those that torch returns."""
     return hasattr(kind, "_fields") or kind.__module__ == "torch.return_types"

@@ -1,5 +1,5 @@
-"""Find ``activation(norm(x) + shortcut)``, of which one may be missing, in the forward pass of a
-module, and write it as one call.
+"""Find ``activation(norm(x) + shortcut)``, or a part of it, in the forward pass of a module, and
+rewrite it as one call.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .fused_batch_norm import is_container, is_norm, normed, up_to_norm
 from .recorded_pass import recorded
 from .trained_norm import are_bare
 
-_FRESH = _ConvNd, _BatchNorm, torch.nn.Linear  # results are memory of their own
+_FRESH = _ConvNd, _BatchNorm, torch.nn.Linear  # each result has memory of its own
 
 
 def tail(module: Any) -> Any:
-    """The last module of a container, and of that; another module itself.
+    """Return the last module of a container, nested ones included; another module itself.
 
     >>> tail(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Sequential(torch.nn.Tanh())))
     Tanh()
@@ -33,10 +33,12 @@ def tail(module: Any) -> Any:
 
 
 def rewritten(module: Any) -> tuple[Code | None, list[str], dict[str, str]]:
-    """The forward pass of a module in training with its norms fused, None if there are none; the
-    names of these norms; and the others that it calls, each with the reason.
+    """Rewrite the forward pass of a module in training with its norms fused.
 
-    Raises :class:`UnknownPass` where nobody can say what the pass does.
+    Returns the code (None if no norm can be fused), the names of these norms, and the other norms
+    that the pass calls, each with the reason.
+
+    Raises :class:`UnknownPass` if the pass cannot be analysed.
     """
     graph = recorded(module)
     chains: list[tuple[str, _Chain]] = []
@@ -58,14 +60,14 @@ def rewritten(module: Any) -> tuple[Code | None, list[str], dict[str, str]]:
 
 
 def name_of(module: Any, target: str) -> str:
-    """The name of the last module of a container in a module."""
+    """Return the name, within a module, of the last module of a container."""
     last = tail(module.get_submodule(target))
     inner = next(n for n, m in module.get_submodule(target).named_modules() if m is last)
     return f"{target}.{inner}" if inner else target
 
 
 class _Chain(NamedTuple):
-    """Nodes from a norm to an activation, or to the sum where ``activation`` is None."""
+    """Nodes from a norm to an activation, or to the sum if ``activation`` is None."""
 
     norm: Node
     between: Node | None
@@ -74,7 +76,7 @@ class _Chain(NamedTuple):
     activation: str | None
 
     def past(self) -> Any:
-        """The node that is added, as the graph is now."""
+        """Return the node that is added, in the current graph."""
         if self.add is None:
             return None
         first, second = self.add.args
@@ -82,9 +84,9 @@ class _Chain(NamedTuple):
 
 
 def _chain(module: Any, norm: Node) -> _Chain:
-    """The nodes from a norm to the activation after it, or to the sum if that does not fuse.
+    """Return the nodes from a norm to the activation after it, or to the sum if that does not fuse.
 
-    Raises :class:`UnknownPass` where there is neither, or what lies between is no part of it.
+    Raises :class:`UnknownPass` if there is neither, or another node in between.
     """
     own = tail(module.get_submodule(norm.target))
     if not are_bare(own):
@@ -110,8 +112,8 @@ def _chain(module: Any, norm: Node) -> _Chain:
 
 
 def _ends(module: Any, node: Node) -> list[tuple[Node, str | None]]:
-    """The nodes that a chain may end with, the later one first, and their activations: that at a
-    node; or the sum at it, and what follows that.
+    """Return the nodes that a chain may end with, later ones first, and their activations: the
+    activation at ``node``; or the sum at ``node``, and the activation after it.
     """
     if not is_sum(node):
         activation = activation_at(module, node)
@@ -125,8 +127,8 @@ def _ends(module: Any, node: Node) -> list[tuple[Node, str | None]]:
 
 
 def _why_it_may_not_move(module: Any, chain: _Chain, own: Any) -> str | None:
-    """The reason not to compute a norm and a sum where the chain ends; None if there is none:
-    nothing in between may change what they read, or call the norm.
+    """Return the reason not to compute a norm and a sum where the chain ends; None if there is
+    none. No node in between may change what they read, or call the norm.
     """
     end = "sum" if chain.last is chain.add else "activation"
     roots, past = _roots(module, chain.norm.graph), chain.past()
@@ -148,8 +150,8 @@ def _why_it_may_not_move(module: Any, chain: _Chain, own: Any) -> str | None:
 
 
 def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
-    """Names of the memory that the result of each node may be, and that each norm reads; a module
-    stands for its parameters and buffers.
+    """Return names of the memory that each node's result may alias, or, for a norm, that it reads;
+    a module stands for its parameters and buffers.
     """
     found: dict[Node, set[Any]] = {}
     for node in graph.nodes:
@@ -166,7 +168,7 @@ def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
         own = module.get_submodule(node.target)
         last = tail(own)
         if is_norm(last):
-            # What it reads: of a container, what comes before the norm has made.
+            # The norm reads its input; in a container, the result of the modules before it.
             before = own
             while before is not last:
                 *parts, inner = before._modules.values()
@@ -179,13 +181,13 @@ def _roots(module: Any, graph: Graph) -> dict[Node, set[Any]]:
 
 
 def _fuse(module: Any, chain: _Chain) -> None:
-    """Call :func:`~layoutconv.nn.fused_batch_norm.normed` in place of a chain."""
+    """Replace a chain by a call of :func:`~layoutconv.nn.fused_batch_norm.normed`."""
     graph, (norm, between, add, node, activation) = chain.norm.graph, chain
     past, input = chain.past(), norm.args[0]
     with graph.inserting_before(norm):
         if tail(module.get_submodule(norm.target)) is module.get_submodule(norm.target):
             of_norm = graph.get_attr(str(norm.target))
-        else:  # what comes before it stays where it is
+        else:  # modules before the norm stay in place
             pair = graph.call_function(up_to_norm, (graph.get_attr(str(norm.target)), input))
             of_norm = graph.call_function(operator.getitem, (pair, 0))
             input = graph.call_function(operator.getitem, (pair, 1))
@@ -196,6 +198,6 @@ def _fuse(module: Any, chain: _Chain) -> None:
         given = of_norm, input, last, past, middle, is_in_place(add), first
         made = graph.call_function(normed, given)
     node.replace_all_uses_with(made)
-    for part in dict.fromkeys((node, add, between, norm)):  # a sum may be the last one, too
+    for part in dict.fromkeys((node, add, between, norm)):  # the sum may be the last node
         if part is not None:
             graph.erase_node(part)

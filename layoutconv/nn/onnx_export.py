@@ -1,11 +1,11 @@
-"""Networks as ONNX: what ``torch.onnx.export`` makes of the operators of this package.
+"""Networks as ONNX: translations of this package's operators for ``torch.onnx.export``.
 
-Dense convolutions become ``Conv`` and ``ConvTranspose`` of ONNX, with the nodes of what follows
-their sums. Operators of sparse networks have no counterpart: they become nodes of the domain
-``layoutconv``, version 1, of the operators' own names. Inputs are their tensors and numbers that
-depend on rows, in the order of the schema, absent ones empty; attributes all else: integers,
-booleans as integers, strings, lists of integers. ``torch.ops.layoutconv.NAME.default._schema`` is
-their definition, and its documentation that of the node.
+Dense convolutions become ONNX's ``Conv`` and ``ConvTranspose``, followed by the nodes of their
+epilogue. Operators of sparse networks have no counterpart: they become nodes of the domain
+``layoutconv``, version 1, named like the operators. A node's inputs are the operator's tensors and
+row counts, in the order of the schema, absent ones empty. Its attributes are all else: integers,
+booleans as integers, strings, lists of integers. ``torch.ops.layoutconv.NAME.default._schema``
+defines the node, and the operator's documentation describes it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _KINDS = ["float16", "bfloat16", "float", "double", "int8", "int32", "int64", "b
 
 
 def onnx_translations() -> dict[Any, Callable[..., Any]]:
-    """The operators of this package for ``torch.onnx.export(..., custom_translation_table=)``.
+    """Return translations for ``torch.onnx.export(..., custom_translation_table=)``.
 
-    For networks in evaluation, dense or sparse, with their fused activations and scales. Dense
-    ones need nothing but ONNX itself; sparse ones have nodes of the domain ``layoutconv``, which
-    the runtime must be given. Install ``layoutconv[onnx]``.
+    They serve networks in evaluation, dense or sparse, with fused activations and scales. Dense
+    networks need only ONNX itself; sparse ones have nodes of the domain ``layoutconv``, which the
+    runtime has to implement. Install ``layoutconv[onnx]``.
 
-    Raises ``ImportError`` where they are not; the exporter's errors name what ONNX has no word for,
-    padding below zero, say.
+    Raises ``ImportError`` without that; the exporter's errors name what ONNX cannot express, such
+    as padding below zero.
 
     >>> import importlib.util
     >>> if importlib.util.find_spec("onnxscript"):
     ...     assert torch.ops.layoutconv.conv_fprop.default in onnx_translations()
     """
-    from ..ops import dense_calls, sparse_operators  # noqa: F401, by which they are registered
+    from ..ops import dense_calls, sparse_operators  # noqa: F401, the import registers them
 
     try:
         defs = import_module("onnx.defs")
@@ -66,7 +66,7 @@ def onnx_translations() -> dict[Any, Callable[..., Any]]:
 
 
 def _by_name(schema: Any, make: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
-    """Return a function that hands an operator's arguments to another one, by their names."""
+    """Make a function that passes an operator's arguments to ``make``, by name."""
 
     def translated(*arguments: Any, **named: Any) -> Any:
         names = [argument.name for argument in schema.arguments]
@@ -107,7 +107,9 @@ def _numbers(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ended(op: Any, node: Any, operands: tuple[Any, Any], given: dict[str, Any]) -> Any:
-    """``activation(scale * sum + bias + residual)``; a bias without a scale is the node's."""
+    """Add the nodes of ``activation(scale * sum + bias + residual)``; without a scale, the
+    convolution's node adds the bias.
+    """
     if given["out_dtype"] is not None:
         raise ArgumentError("out_dtype", "None, in a network for ONNX", given["out_dtype"])
 
@@ -151,16 +153,16 @@ def _activated(op: Any, value: Any, kind: str, slope: float) -> Any:
     return getattr(op, names[kind])(value)
 
 
-# -- sparse: nodes of a domain of our own ----------------------------------------------------------
+# -- sparse: nodes of this package's domain --------------------------------------------------------
 
 
 def _is_input(argument: Any) -> bool:
-    """Return whether an argument depends on data: tensors, and numbers of rows."""
+    """Return whether an argument depends on data: tensors, and row counts."""
     return "Tensor" in str(argument.type) or argument.name in ROWS
 
 
 def _node_schema(defs: Any, schema: Any) -> Any:
-    """The schema of a node, as the schema of an operator has it."""
+    """Return the schema of a node, from the schema of an operator."""
     parameter, option = defs.OpSchema.FormalParameter, defs.OpSchema.FormalParameterOption
     every = [f"tensor({kind})" for kind in _KINDS]
     inputs = [
@@ -190,7 +192,7 @@ def _attribute_kind(defs: Any, argument: Any) -> Any:
 
 
 def _of_domain(op: Any, node: Any, inputs: Sequence[str], given: dict[str, Any]) -> Any:
-    """A node of the domain, of an operator's arguments, of which these are its inputs."""
+    """Make a node of the domain from an operator's arguments; ``inputs`` are the node's."""
     if given.get("out_dtype") is not None:
         raise ArgumentError("out_dtype", "None, in a network for ONNX", given["out_dtype"])
     operands = [given.get(name) for name in inputs]

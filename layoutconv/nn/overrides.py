@@ -1,4 +1,4 @@
-"""Functions that others may override: torch's protocol ``__torch_function__``."""
+"""Calls that others may override: torch's protocol ``__torch_function__``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..view.epilogue import Pointwise
 
 
 def tensors_given(operands: tuple[Any, Any], ending: EpilogueArgs) -> tuple[Any, ...]:
-    """All tensors of a call, any of which may override it."""
+    """Return all tensors of a call, any of which may override it."""
     function = ending.activation
     named = tensors_of(function) if isinstance(function, Pointwise) else ()
     return *operands, *tensors_in(ending), *named
@@ -25,10 +25,10 @@ def overridden(
     numbers: tuple[Any, ...],
     **more: Any,
 ) -> Any:
-    """Hand a call of a public convolution to what overrides it: a symbolic tracer, a subclass.
+    """Pass a call of a public convolution to what overrides it: a symbolic tracer, a subclass.
 
-    ``operands`` are its input and weight. What is at its default is not handed on, so that a traced
-    graph reads as the call did.
+    ``operands`` are the input and the weight. Defaults are left out, so that a traced graph reads
+    like the call.
 
     >>> import torch
     >>> from .functional import conv1d

@@ -1,9 +1,8 @@
 """Subclasses whose forward pass calls torch's convolution functions itself.
 
-A convolution that standardizes its weight, masks it, or pads its input is often written as a
-subclass of ``torch.nn.Conv2d`` whose ``forward`` ends in ``torch.nn.functional.conv2d``. It runs as
-it is written, within :class:`Redirect`. A trial on the meta device says if it calls such a function
-at all.
+A convolution that standardizes its weight, masks it, or pads its input is often a subclass of
+``torch.nn.Conv2d`` whose ``forward`` ends in ``torch.nn.functional.conv2d``. It runs unchanged,
+within :class:`Redirect`. A trial on the meta device shows whether it calls such a function.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class Redirect(TorchFunctionMode):
-    """Calls of torch's convolution functions, within this block, are calls of ours.
+    """A mode that replaces torch's convolution functions by this package's.
 
     >>> x, weight = torch.ones(1, 2, 5), torch.ones(4, 2, 3)
     >>> with Redirect():
@@ -42,7 +41,7 @@ class Redirect(TorchFunctionMode):
 
 
 class Redirected:
-    """A mixin in front of a convolution, whose forward pass it runs within :class:`Redirect`."""
+    """A mixin in front of a convolution that runs its forward pass within :class:`Redirect`."""
 
     __prepare_scriptable__ = refuse_scripting
 
@@ -52,7 +51,7 @@ class Redirected:
 
 
 class _Counter(TorchFunctionMode):
-    """Counts calls of torch's convolution functions."""
+    """Count calls of torch's convolution functions."""
 
     calls = 0
 
@@ -64,10 +63,10 @@ class _Counter(TorchFunctionMode):
 
 
 def why_not_redirected(layer: Any) -> str | None:
-    """Return why the forward pass of a convolution calls none of torch's functions, or None.
+    """Return why the forward pass of a convolution cannot be redirected, or None if it can.
 
-    It is called once, for a copy of the layer on the meta device that has no hooks. The layer
-    itself is not run, and stays as it is.
+    The pass runs once, for a copy of the layer on the meta device without hooks. The layer itself
+    does not run, and stays as it is.
 
     >>> print(why_not_redirected(torch.nn.Conv2d(4, 4, 1)))
     None
@@ -81,7 +80,7 @@ def why_not_redirected(layer: Any) -> str | None:
     try:
         with torch.no_grad(), counter:
             on_meta(layer).forward(_example(layer))
-    except Exception as error:  # any that another's code raises, given what stands for a tensor
+    except Exception as error:  # anything that another's code raises on meta tensors
         return f"fails when it is tried on the meta device: {type(error).__name__}: {error}"
     if counter.calls:
         return None
@@ -89,7 +88,7 @@ def why_not_redirected(layer: Any) -> str | None:
 
 
 def on_meta(layer: Any) -> Any:
-    """A copy of a module whose tensors have shapes alone, those that are parametrized too.
+    """Copy a module with meta tensors, parametrized ones included.
 
     >>> on_meta(torch.nn.Conv2d(4, 8, 3)).weight.device
     device(type='meta')
@@ -110,8 +109,8 @@ def on_meta(layer: Any) -> Any:
 
 
 def _compute(module: Any) -> None:
-    """Give a module what its parametrizations compute, in place of their properties: within
-    ``parametrize.cached()`` these keep it under the name of the module that was copied.
+    """Set parametrized tensors as attributes, in place of their properties: within
+    ``parametrize.cached()`` the properties cache values under the id of the copied module.
     """
     kind: Any = type(module)
     module.__class__ = kind.__bases__[0]
@@ -120,7 +119,7 @@ def _compute(module: Any) -> None:
 
 
 def _example(layer: Any) -> Tensor:
-    """An input of two images, larger than the filter's window."""
+    """Make an input of two images, larger than the filter's window."""
     sizes = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
     extents = (dilation * (taps - 1) + 1 + 2 * stride for taps, stride, dilation in sizes)
     shape = 2, layer.in_channels, *extents

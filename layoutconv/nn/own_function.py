@@ -1,4 +1,4 @@
-"""A user's function behind a dense convolution: known, bound to a launch, or run by torch."""
+"""A user's function after a dense convolution: from the call cache, a bound launch, or torch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .batches import batch, like, of_batch
 def known(
     given: tuple[Any, ...], operands: tuple[Tensor, Tensor], asked: EpilogueArgs
 ) -> Tensor | None:
-    """The result, where all that can be found out about a call was found out before.
+    """Return the result if the call cache knows the call; else None.
 
-    ``given`` are its numbers and those of the function, ``asked`` is the ending as it was given.
+    ``given`` are the numbers of the call and of the function, ``asked`` is the caller's epilogue.
     """
     bias, scale, residual, function, _, out_dtype = asked
     assert isinstance(function, Pointwise)
@@ -39,16 +39,17 @@ def with_function(
     endings: tuple[EpilogueArgs, EpilogueArgs],
     shape: tuple[int, ...],
 ) -> Tensor:
-    """The result, fused where it is nothing but a launch.
+    """Return the result, fused if the call is only a launch.
 
     Args:
-        convolve: the pass that torch runs the function behind, else: ``fuse.fprop`` or ``dgrad``.
+        convolve: the fallback pass, after which torch runs the function: ``fuse.fprop`` or
+            ``dgrad``.
         numbers: those of the operator.
-        endings: as the call has it, and with a tensor for a scale that is a number.
+        endings: the caller's epilogue, and the same with a tensor for a scale that is a number.
         shape: of the result.
     """
     input, weight = operands
-    kind = input.device.type  # autocast is on here in torch.compile alone, see below_autocast
+    kind = input.device.type  # autocast is on here only in torch.compile, see below_autocast
     if kind in AUTOCAST and torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
@@ -71,7 +72,7 @@ def with_function(
 
 
 def contiguous_columns(ending: EpilogueArgs) -> EpilogueArgs:
-    """Return an ending whose function reads its columns from contiguous memory, as kernels do."""
+    """Make the columns that a function reads contiguous, as kernels need them."""
     bias, scale, residual, function, slope, out_dtype = ending
     assert isinstance(function, Pointwise)
     if all(tensor.is_contiguous() for tensor in function.per_column):

@@ -1,10 +1,9 @@
-"""Modules that normalise each voxel over its channels, as decoders of video write it themselves.
+"""Modules that normalise each voxel over its channels, as video decoders define them.
 
-An RMS norm of channels-first images is no module of torch: projects write
-``torch.nn.functional.normalize(x, dim=1) * scale * gamma``, which is seven passes over an image.
-What such a module does is found out by calling a copy of it, in float64, so that no name of a
-class or of an attribute is known here. On a GPU, where no gradient is wanted, one kernel then reads
-and writes ``channels_last`` images once; everything else runs as it is written.
+torch has no RMS norm of channels-first images: projects write ``torch.nn.functional.normalize(x,
+dim=1) * scale * gamma``, which is seven passes over an image. To recognise such a module, a copy of
+it is called in float64; no class or attribute names are known here. On a GPU, if no gradient is
+wanted, one kernel then reads and writes ``channels_last`` images once; all else runs unchanged.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ CONVERTED_FROM = "_converted_from"  # the attribute of a converted module that r
 OWN_NORM = "_own_norm"  # the attribute of a converted module that says what it computes
 _OF_ANY = frozenset(torch.nn.Module().__dict__) | {OWN_NORM, CONVERTED_FROM}
 _VALUES = int, float, str
-_LEAST = 1e-12  # the length below which ``normalize`` divides by it
-_CLOSE = 1e-9  # to what is expected, in float64
+_LEAST = 1e-12  # ``normalize`` divides by at least this length
+_CLOSE = 1e-9  # tolerance in float64
 
 
 class OwnNorm(NamedTuple):
     """A forward pass that is ``normalize(x, dim=1) * scale * weight + bias``.
 
     Attributes:
-        weight, bias: the names of parameters, of the second "" where there is none.
+        weight, bias: names of parameters; ``bias`` is "" without one.
         scale: a number.
     """
 
@@ -43,7 +42,7 @@ class OwnNorm(NamedTuple):
     scale: float
 
     def compute(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
-        """The result of a converted module; None where it has to run as it is written."""
+        """Compute the result of a converted module; None if its own forward pass has to run."""
         if len(args) != 1 or named or torch.compiler.is_compiling():
             return None
         (input,) = args
@@ -59,26 +58,26 @@ class OwnNorm(NamedTuple):
 
 
 class Recognised(NamedTuple):
-    """The norm of a converted module, as long as its ``attributes`` are those of then."""
+    """The norm of a converted module, valid while its ``attributes`` are unchanged."""
 
     norm: OwnNorm
     attributes: dict[str, Any]
 
     def compute(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
-        """The result of the module; None where it has to run as it is written."""
+        """Compute the result of the module; None if its own forward pass has to run."""
         if torch.compiler.is_compiling() or not _are_same(_attributes_of(module), self.attributes):
             return None
         return self.norm.compute(module, args, named)
 
 
 def recognised(module: Any) -> Recognised | None:
-    """Return :func:`own_norm` of a module, and what else its forward pass may read."""
+    """Return :func:`own_norm` of a module, and the attributes that its forward pass may read."""
     found = own_norm(module)
     return None if found is None else Recognised(found, _attributes_of(module))
 
 
 def own_norm(module: Any) -> OwnNorm | None:
-    """Return what a module computes, if it is such a norm.
+    """Return the norm that a module computes; None if it is no such norm.
 
     >>> class Norm(torch.nn.Module):
     ...     def __init__(self, C):
@@ -104,12 +103,12 @@ def own_norm(module: Any) -> OwnNorm | None:
             for name, values in found.items():
                 copied._parameters[name] = torch.nn.Parameter(values)
             C, *ones = found[names[0]].shape
-            # Voxels of all lengths, some so short that what is added to them would show.
+            # Voxels of all lengths; some are so short that an added epsilon would show.
             lengths = 10.0 ** torch.linspace(-14, 4, 2 * 3 ** len(ones)).double()
             x = numbers(2, C, *[3] * len(ones)) * lengths.view(2, 1, *[3] * len(ones))
             x[0, :, :1] = 0
             unit = normalize(x, dim=1)
-            # Hooks, which are copied too, are not called.
+            # This calls no hooks, which are copied too.
             results = [copied.train(mode).forward(x) for mode in (True, False)]
             of_modes = {_found_out(unit, y, found) for y in results}
             if len(of_modes) > 1 or any(
@@ -122,12 +121,12 @@ def own_norm(module: Any) -> OwnNorm | None:
 
 
 def _attributes_of(module: Any) -> dict[str, Any]:
-    """The attributes of a module that not every module has."""
+    """Return the attributes of a module that ``torch.nn.Module`` does not define."""
     return {name: value for name, value in module.__dict__.items() if name not in _OF_ANY}
 
 
 def _are_same(some: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Return whether attributes are the same objects, or equal numbers or texts."""
+    """Return whether attributes are the same objects, or equal numbers or strings."""
     return some.keys() == others.keys() and all(
         value is others[name] or (isinstance(value, _VALUES) and value == others[name])
         for name, value in some.items()
@@ -135,7 +134,7 @@ def _are_same(some: dict[str, Any], others: dict[str, Any]) -> bool:
 
 
 def _parameters_of(module: Any) -> list[str]:
-    """The names of the parameters of a module that may be such a norm."""
+    """Return the names of the parameters if a module may be such a norm; else []."""
     forward = getattr(getattr(type(module), "forward", None), "__code__", None)
     if (
         forward is None
@@ -145,7 +144,7 @@ def _parameters_of(module: Any) -> list[str]:
         or module._buffers
         or any(isinstance(value, Tensor) for value in module.__dict__.values())
         or type(module).__reduce_ex__ is not object.__reduce_ex__
-        or type(module).__reduce__ is not object.__reduce__  # as a graph of torch.fx has
+        or type(module).__reduce__ is not object.__reduce__  # like graphs of torch.fx
         or any(map(is_lazy, module._parameters.values()))
     ):
         return []
@@ -158,8 +157,8 @@ def _parameters_of(module: Any) -> list[str]:
 
 
 def _found_out(unit: Tensor, y: Tensor, found: dict[str, Tensor]) -> OwnNorm | None:
-    """Which parameter is the weight, if ``y`` is made of ``unit`` and them, and the number that it
-    is multiplied by.
+    """Express ``y`` by ``unit`` and the parameters: return the weight, the bias and the scale; None
+    if that is impossible.
     """
     for weight, values in found.items():
         others = [name for name in found if name != weight]

@@ -1,10 +1,9 @@
-"""Forward passes of subclasses that pad an input themselves, and put kept frames before it.
+"""Subclasses whose forward pass pads the input itself, and puts kept frames before it.
 
-A causal convolution over time is often written as a subclass of ``torch.nn.Conv3d`` whose
-``forward(x, cache=None)`` joins the cache and ``x``, pads the result with zeros, and calls
+A causal convolution over time is often a subclass of ``torch.nn.Conv3d`` whose ``forward(x,
+cache=None)`` concatenates the cache and ``x``, pads the result with zeros, and calls
 ``super().forward``. Each step copies the input, while a convolution of this package pads as it
-reads. What such a method does is found out by running it once, symbolically, so that no name of a
-class or of an argument is known here.
+reads. To recognise such a method, it is traced symbolically; no names are known here.
 """
 
 from __future__ import annotations
@@ -27,41 +26,40 @@ Pairs = tuple[tuple[int, int], ...]
 
 OWN_PADDING = "_own_padding"  # the attribute of a converted module that says what it pads
 
-# Of what is allowed, nothing depends on a tensor's values.
+# None of the allowed functions depends on a tensor's values.
 _FUNCTIONS = {torch.cat, torch.concat, pad} | {
     getattr(operator, name) for name in ("getitem", "add", "sub", "mul", "neg")
 }
-_EXTENTS = (4, 3), (5, 4), (7, 6)  # of the first spatial mode and of the others, tried
-_BEYOND = 2  # frames of a cache beyond those that are read, tried
+_EXTENTS = (4, 3), (5, 4), (7, 6)  # trial extents of the first spatial mode and of the others
+_BEYOND = 2  # trial frames of a cache beyond those that are read
 
 
 class OwnPadding(NamedTuple):
     """A forward pass that is a convolution of its input, padded with zeros.
 
     Attributes:
-        parameters: the names of the input and of the frames before it; of the first alone where
-            there is none of the second.
-        padding: (near, far) of every spatial mode, that of the convolution included. Frames that
-            are given take the place of the last near ones of the first mode.
+        parameters: the names of the input and, if there are any, of the frames before it.
+        padding: (near, far) of every spatial mode, including the convolution's own. Given frames
+            replace the last near zeros of the first mode.
     """
 
     parameters: tuple[str, ...]
     padding: Pairs
 
     def arguments(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
-        """The input and the frames, None for each that is not given; None for other calls."""
+        """Return the input and the frames, None for each that is missing; None for other calls."""
         given = dict(zip(self.parameters, args, strict=False)) | named
         expected = len(args) + len(named) == len(given) and given.keys() <= {*self.parameters}
         return [given.get(name) for name in (*self.parameters, "")][:2] if expected else None
 
     def takes(self, input: Any, frames: Any) -> bool:
-        """Return whether a call is of a batch, without or with frames; others go the long way."""
+        """Return whether the input, and the frames if given, are batches, as ``compute`` needs."""
         rank = len(self.padding) + 2
         tensors = (input,) if frames is None else (input, frames)
         return all(isinstance(tensor, torch.Tensor) and tensor.dim() == rank for tensor in tensors)
 
     def compute(self, layer: Any, input: Tensor, frames: Tensor | None) -> Tensor:
-        """Return the result of a converted layer."""
+        """Compute the result of a converted layer."""
         first, *sides = self.padding
         if frames is not None and first[0]:
             input, left = after_frames(frames.to(input.device), input, first[0])
@@ -74,7 +72,7 @@ class OwnPadding(NamedTuple):
 
 
 def after_frames(frames: Tensor, input: Tensor, reach: int) -> tuple[Tensor, int]:
-    """Return ``input`` with the last ``reach`` of ``frames`` before it, and how many zeros are
+    """Concatenate the last ``reach`` of ``frames`` and ``input``; also return how many zeros are
     missing.
 
     Both are (N, C, D, H, W). The result is in ``channels_last`` memory, written once.
@@ -89,10 +87,10 @@ def after_frames(frames: Tensor, input: Tensor, reach: int) -> tuple[Tensor, int
 
 
 def overriding(kind: type, base: type) -> str | None:
-    """Return the method of a subclass of ``base`` that keeps its forward pass to itself, or None.
+    """Return the method by which a subclass of ``base`` replaces its forward pass, or None.
 
-    One that calls ``super().forward`` or ``super()._conv_forward`` does not: in a class with a
-    convolution of ours for another base, that is ours.
+    A method that calls ``super().forward`` or ``super()._conv_forward`` replaces nothing: in a
+    class whose other base is a convolution of this package, that is this package's.
 
     >>> class Halved(torch.nn.Conv2d):
     ...     def forward(self, input):
@@ -118,10 +116,9 @@ def _calls_super(method: Any) -> bool:
 
 
 def own_padding(layer: Any, base: type) -> OwnPadding | None:
-    """Return what the overridden forward pass of a convolution is, if it is nothing but padding.
+    """Return the padding of an overridden forward pass that only pads; None for another pass.
 
-    ``base`` is the class of torch that the forward pass comes to. The layer is not run, and stays
-    as it is.
+    ``base`` is the torch class whose forward pass it calls. The layer neither runs nor changes.
 
     >>> class Causal(torch.nn.Conv1d):
     ...     def forward(self, x, before=None):
@@ -160,12 +157,12 @@ def own_padding(layer: Any, base: type) -> OwnPadding | None:
     return OwnPadding(names, tuple((n + near, f + far) for (n, f), (near, far) in both))
 
 
-# Of code that is no such forward pass, run on what stands for a tensor.
+# Raised by code of other forward passes, when it runs on proxies.
 _UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError, LookupError, NotImplementedError)
 
 
 def _parameters(method: Any) -> tuple[str, ...] | None:
-    """The names of the input, and of a second parameter that may be None."""
+    """Return the names of the input, and of a second parameter whose default is None."""
     _, *others = signature(method).parameters.values()
     plain = all(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in others)
     first, second = [p.default is Parameter.empty for p in others[:2]], others[1:]
@@ -177,12 +174,14 @@ def _parameters(method: Any) -> tuple[str, ...] | None:
 
 
 def _convolved(x: Any) -> Any:
-    """Stands for the convolution, in what is traced: what it is given is compared."""
+    """Stand for the convolution in the traced graph: its input is compared."""
     return x
 
 
 def _probe(layer: Any, base: type) -> Any:
-    """An object with a layer's attributes, no tensors, and a recorder for ``super().forward``."""
+    """Make an object with a layer's attributes, no tensors, and a recorder for
+    ``super().forward``.
+    """
 
     def forward(self: Any, x: Any, *rest: Any) -> Any:
         if rest or not isinstance(x, fx.Proxy):
@@ -200,7 +199,7 @@ def _probe(layer: Any, base: type) -> Any:
 
 
 def _traced(function: Any) -> fx.GraphModule:
-    """The graph of a function, if its result is the convolution's and all before it is allowed."""
+    """Trace a function; its result must be the convolution's, and all nodes before it allowed."""
     tracer = fx.Tracer()
     graph = tracer.trace(function)
     *inner, output = graph.nodes
@@ -214,7 +213,7 @@ def _traced(function: Any) -> fx.GraphModule:
 
 
 def _is_allowed(node: fx.Node) -> bool:
-    if node.op == "call_method":  # to another's device
+    if node.op == "call_method":  # to another tensor's device
         of_device = [getattr(other, "args", (None,))[-1] == "device" for other in node.args[1:]]
         return node.target == "size" or (node.target == "to" and of_device == [True])
     if node.op == "call_function" and node.target is getattr:
@@ -223,14 +222,14 @@ def _is_allowed(node: fx.Node) -> bool:
 
 
 def _example(rank: int, first: int, others: int, offset: int = 0) -> Tensor:
-    """A tensor of numbers that are all different, and none of them 0."""
+    """Return a tensor whose values all differ, and are not 0."""
     shape = 1, 2, first, *[others] * (rank - 1)
     count = 2 * first * others ** (rank - 1)
     return torch.arange(1.0 + offset, 1.0 + offset + count).view(shape)
 
 
 def _measured(alone: fx.GraphModule, rank: int) -> Pairs | None:
-    """Zeros around each mode; None where something else comes of an input."""
+    """Return the zeros around each mode; None if the pass does anything else."""
     x = _example(rank, *_EXTENTS[0])
     found = alone(x)
     if found.dim() != x.dim() or not found.any():
@@ -245,7 +244,7 @@ def _measured(alone: fx.GraphModule, rank: int) -> Pairs | None:
 
 
 def _puts_before(joined: fx.GraphModule, rank: int, added: Pairs) -> bool:
-    """Return whether frames take the place of the zeros near the first mode."""
+    """Return whether frames replace the zeros at the near side of the first mode."""
     reach = added[0][0]
     for first, others in _EXTENTS:
         x = _example(rank, first, others)

@@ -1,4 +1,4 @@
-"""Batch norms of padded clouds: statistics of the rows that have a cell, and of no others."""
+"""Batch norms of padded clouds, with statistics over the rows that have a cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORWARDS = frozenset({_BatchNorm.forward, BatchNorm1d.forward})
 
 
 def counts_rows(module: torch.nn.Module) -> bool:
-    """Return whether what it makes of a row depends on which others there are.
+    """Return whether a row's result depends on the other rows.
 
     >>> norm = torch.nn.BatchNorm1d(4)
     >>> counts_rows(norm), counts_rows(norm.eval()), counts_rows(torch.nn.LayerNorm(4))
@@ -37,12 +37,11 @@ def counts_rows(module: torch.nn.Module) -> bool:
 
 
 def on_cells(module: Any, input: SparseTensor) -> Tensor:
-    """Features (rows, K) of a plain module over the rows of ``input`` that have a cell.
+    """Apply a plain module to the rows of ``input`` that have a cell; returns features (rows, K).
 
-    Rows without a cell get zeros. A batch norm of torch waits for nothing, so that it can be
-    captured in a CUDA graph, and so does one over ranks, of :mod:`layoutconv.distributed`. What
-    else there is, torch's ``SyncBatchNorm``, a module with hooks, gets the rows by themselves,
-    which waits for the device.
+    Rows without a cell get zeros. torch's batch norms need no sync, so a CUDA graph can capture
+    them; nor do those over ranks, of :mod:`layoutconv.distributed`. Other modules, such as torch's
+    ``SyncBatchNorm`` or one with hooks, get only these rows, which needs a device-to-host sync.
 
     >>> from ..sparse import SparseTensor
     >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]]])).padded(3)
@@ -53,7 +52,7 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
     if type(module).forward in _FORWARDS and not is_hooked(module):
         found = _batch_norm(module, input.features, there)
         return module._activated(found) if isinstance(module, Activated) else found
-    of_rows = getattr(module, "of_rows", None)  # of those that take clouds, which stand above
+    of_rows = getattr(module, "of_rows", None)  # of modules of a package above, which take clouds
     if of_rows is not None and not is_hooked(module):
         found = of_rows(input.features, there)
         return found
@@ -62,8 +61,7 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
 
 
 def is_hooked(module: Any) -> bool:
-    """Return whether somebody wants to see what goes in or comes out, or has replaced the forward
-    pass of this module alone.
+    """Return whether a module has hooks, or a forward pass of its own in the instance.
 
     >>> is_hooked(torch.nn.ReLU())
     False
@@ -72,7 +70,7 @@ def is_hooked(module: Any) -> bool:
 
 
 def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:
-    """torch's batch norm of the rows that are ``there``, bool (rows,), in fp32 or more."""
+    """Apply torch's batch norm to the rows in ``there``, bool (rows,), in fp32 or more."""
     module._check_input_dim(features)
     weight, bias = (module.weight, module.bias) if module.affine else (None, None)
     running, momentum = None, module.momentum
@@ -83,7 +81,7 @@ def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:
 
 
 def _momentum(module: Any) -> Any:
-    """The share of a batch in running statistics, after one more has been counted."""
+    """Count a batch; return its share in running statistics."""
     module.num_batches_tracked.add_(1)
     if module.momentum is None:  # a mean over all batches
         return 1 / module.num_batches_tracked.double()
@@ -91,9 +89,9 @@ def _momentum(module: Any) -> Any:
 
 
 def remember(module: Any, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-    """Add what torch adds to running statistics; of fewer than two rows, which it refuses, nothing.
+    """Update running statistics like torch, but not for fewer than two rows, which torch refuses.
 
-    Nobody reads ``count`` here: it is on the device.
+    ``count`` stays on the device: no sync.
 
     >>> norm, number = torch.nn.BatchNorm1d(1), torch.tensor(2)
     >>> remember(norm, torch.tensor([4.0]), torch.tensor([1.0]), number)

@@ -1,4 +1,4 @@
-"""Convolutions of a model, each timed as torch computes it and as this package does."""
+"""Time each convolution of a model, as torch computes it and as this package does."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class LayerTime:
     """A convolution of a model on inputs of one shape.
 
     Attributes:
-        name: as ``named_modules`` has it.
+        name: as in ``named_modules``.
         layer: its class and numbers.
         shape: of the input, ``(N, C, *spatial)``.
         dtype: of the input.
         calls: in one pass of the model.
-        torch_us, own_us: microseconds of a call, medians; ``own_us`` is None of what is left to
+        torch_us, own_us: median microseconds of a call; ``own_us`` is None if the layer is left to
             torch.
-        left: why it is, "" if it is not.
+        left: the reason why it is left, or "".
     """
 
     name: str
@@ -44,13 +44,13 @@ class LayerTime:
 
     @property
     def gain(self) -> float:
-        """Torch's time over ours: above 1 is faster."""
+        """The speed-up, torch's time over this package's: above 1 is faster."""
         return 1.0 if self.own_us is None else self.torch_us / self.own_us
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The result of :func:`profile`: layers, and a pass of the whole model by each, in ``us``."""
+    """The result of :func:`profile`: layers, and ``us`` of a pass of the whole model in each."""
 
     layers: tuple[LayerTime, ...]
     torch_us: float
@@ -64,19 +64,19 @@ def profile(
     backward: bool = False,
     seconds: float = 0.2,
 ) -> Profile:
-    """Time the convolutions of a model beside torch's, and both whole models.
+    """Time the convolutions of a model in torch and in this package, and the whole model in both.
 
-    The model is copied; its convolutions get the inputs that they had in one pass. Times are those
-    of ``torch.utils.benchmark``, which waits for a GPU, warms up and takes medians.
+    The model is copied; its convolutions get their inputs from one pass. ``torch.utils.benchmark``
+    measures: it synchronises with the GPU, warms up and takes medians.
 
     Args:
-        model: a model of torch, as it is before ``convert``, on any device.
+        model: a torch model, before ``convert``, on any device.
         inputs: of a call ``model(*inputs)``.
         backward: also compute the gradients of inputs that are not images, and of all parameters.
         seconds: how long each layer is measured.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module, and for a tensor as
-    ``inputs``, :class:`~layoutconv.errors.ArgumentError` for a model that calls no convolution.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` if ``model`` is no module or ``inputs`` is
+    a tensor, :class:`~layoutconv.errors.ArgumentError` if the model calls no convolution.
 
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 1))
     >>> found = profile(model, [torch.randn(1, 3, 16, 16)], seconds=0.01)
@@ -85,7 +85,7 @@ def profile(
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentTypeError("model", "a torch.nn.Module", type(model).__name__)
-    if isinstance(inputs, torch.Tensor):  # whose images would be arguments
+    if isinstance(inputs, torch.Tensor):  # its images would become arguments
         got = f"Tensor of shape {tuple(inputs.shape)}"
         raise ArgumentTypeError("inputs", "a sequence of what a call gets: [x] for one", got)
     model = deepcopy(model)
@@ -108,7 +108,7 @@ def profile(
 
 
 def _calls(model: torch.nn.Module, inputs: Sequence[Any]) -> dict[Any, tuple[_ConvNd, Tensor, int]]:
-    """Each convolution that a pass calls, by its name and what it got: an input, how often."""
+    """Record the convolutions that a pass calls: by name and input, layer, input and count."""
     found: dict[Any, tuple[_ConvNd, Tensor]] = {}
     counts: Counter[Any] = Counter()
 
@@ -137,12 +137,12 @@ def _microseconds(
     run = _step(model, inputs) if backward else partial(model, *inputs)
     with torch.set_grad_enabled(backward):
         timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
-        run()  # kernels are compiled, and chosen
+        run()  # compiles and selects kernels
         return 1e6 * timer.blocked_autorange(min_run_time=seconds).median
 
 
 def _step(model: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
-    """A pass forward and backward, gradients of parameters and of floating-point inputs."""
+    """Make a forward and backward pass, with gradients of parameters and floating-point inputs."""
     given = [
         t.detach().requires_grad_() if isinstance(t, torch.Tensor) and t.is_floating_point() else t
         for t in inputs
@@ -157,7 +157,7 @@ def _step(model: torch.nn.Module, inputs: Sequence[Any]) -> Callable[[], Any]:
 
 
 def _total(result: Any) -> Tensor:
-    """The sum of all tensors of a result."""
+    """Return the sum of all tensors of a result."""
     if isinstance(result, torch.Tensor):
         return result.float().sum()
     parts = result.values() if isinstance(result, dict) else result

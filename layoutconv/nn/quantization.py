@@ -1,4 +1,4 @@
-"""Quantise a network to 8 bits: calibrate, swap its convolutions, and say what that costs."""
+"""Quantise a network to 8 bits: calibrate, swap its convolutions, and report the errors."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class QuantizedLayer:
     """A layer that was quantised.
 
     Attributes:
-        name: as ``named_modules`` has it.
+        name: as in ``named_modules``.
         input_scale: of its features.
-        results: the dtype of its results: one of 8 bits where quantised layers alone read them.
-        sqnr: dB of its results over their errors, of inputs that are not rounded before; NaN for
+        results: the dtype of its results: an 8-bit one if only quantised layers read them.
+        sqnr: dB of its results over their errors, for inputs without rounding errors; NaN for
             training.
     """
 
@@ -49,13 +49,13 @@ class QuantizedLayer:
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """The outcome of :func:`quantize`: layers of 8 bits, those that were left, and errors.
+    """The result of :func:`quantize`: quantised layers, layers that were left, and errors.
 
     Attributes:
-        layers: those that were quantised.
+        layers: the quantised ones.
         left: names of the others with weights, each with the reason.
-        sqnr: dB of the network's result over its error, on the first batch; None where the result
-            is neither tensor nor sparse tensor, and for training.
+        sqnr: dB of the network's result over its error, on the first batch; None for training, and
+            if the result is neither a tensor nor a sparse tensor.
 
     >>> one = QuantizedLayer("body.0", 0.02, torch.int8, 38.51)
     >>> print(QuantizationReport((one,), {"stem": "the first layer"}, 33.0))
@@ -126,31 +126,31 @@ def quantize(
 ) -> Any:
     """Quantise a network's sparse and dense convolutions to 8 bits; returns the network.
 
-    Batch norms are folded first, by :func:`fold_batch_norms`. Then the network runs on the batches,
-    and the greatest magnitudes that layers read become their scales: symmetric, one per tensor of
-    features, one per output channel of weights. The convolutions of :mod:`layoutconv.nn` become
-    :class:`~layoutconv.nn.quantized_conv.QuantizedConv`. Between sparse ones, and between dense
-    ones side by side in a ``Sequential``, features stay in 8 bits, residuals too; everything else
-    reads them as numbers of the type that the network has.
+    :func:`fold_batch_norms` folds batch norms first. Then the network runs on the batches; the
+    largest magnitudes that layers read give their scales: symmetric, one per tensor of features,
+    one per output channel of weights. The convolutions of :mod:`layoutconv.nn` become
+    :class:`~layoutconv.nn.quantized_conv.QuantizedConv`. Features stay in 8 bits between sparse
+    convolutions, and between dense neighbours in a ``Sequential``, residuals too; everything else
+    reads them in the dtype of the network.
 
     Args:
-        module: a network in evaluation mode; of float16, say, which is what is not quantised then
-            runs in.
-        batches: what it is called with: each an input, or a tuple of arguments. A few dozen that
-            look like what comes later.
+        module: a network in evaluation mode; its dtype, float16 say, is that of everything that is
+            not quantised.
+        batches: each is an input, or a tuple of arguments. Use a few dozen that resemble later
+            inputs.
         dtype: int8, or float8_e4m3fn.
         keep: names of modules whose layers stay as they are. By default the first and the last
             layer with weights that a batch reaches.
-        training: return a network to train: its weights and features are rounded as 8 bits will
-            be, gradients go straight through (:class:`~.quantization_aware.QuantizationAware`).
-            ``quantize`` of what was trained then quantises the same layers.
-        state: in place of batches, the ``state_dict`` of a network of this structure that was
-            quantised, which the result then has.
+        training: return a network to train: its weights and features are rounded as to 8 bits, and
+            gradients pass straight through (:class:`~.quantization_aware.QuantizationAware`). After
+            training, call ``quantize`` on it to quantise the same layers.
+        state: instead of batches, the ``state_dict`` of a quantised network of this structure,
+            which the result loads.
         inplace: change ``module`` itself, else a deep copy.
         return_report: return a pair of the network and a :class:`QuantizationReport`.
 
     A layer is left as it is, and the report says why, if it is depthwise, overrides its forward
-    pass, is parametrized or hooked, pads with other than zeros, or is of torch's own.
+    pass, is parametrized or hooked, pads with values other than zeros, or is torch's own.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
 
@@ -203,7 +203,7 @@ def quantize(
 
 
 def _layers_of(module: torch.nn.Module) -> tuple[Layers, dict[str, str]]:
-    """The layers of a network that may be quantised, and why others with weights are not."""
+    """Return the layers of a network that may be quantised, and why others with weights may not."""
     layers: Layers = {}
     left: dict[str, str] = {}
     for name, layer in module.named_modules():
@@ -226,7 +226,7 @@ def _layers_of(module: torch.nn.Module) -> tuple[Layers, dict[str, str]]:
 
 
 def _to_train(seen: Calibration, left: dict[str, str], dtype: torch.dtype) -> Any:
-    """The network with layers that are trained for 8 bits, and its report."""
+    """Return the network with layers that train for 8 bits, and its report."""
     chosen = {name: of for name, of in seen.layers.items() if name not in left}
     swaps, found = {}, []
     for name, (layer, home) in chosen.items():
@@ -238,7 +238,7 @@ def _to_train(seen: Calibration, left: dict[str, str], dtype: torch.dtype) -> An
 
 
 def _quantised(seen: Calibration, left: dict[str, str], dtype: torch.dtype, batch: Any) -> Any:
-    """The network with its layers in 8 bits, and its report, with errors on a batch."""
+    """Return the network with layers in 8 bits, and its report with the errors on a batch."""
     chosen = {name: of for name, of in seen.layers.items() if name not in left}
     linked = _linked(seen, chosen)
     quantised = {}
@@ -258,7 +258,7 @@ def _quantised(seen: Calibration, left: dict[str, str], dtype: torch.dtype, batc
 
 
 def _kept(seen: Calibration, keep: Collection[str] | None) -> dict[str, str]:
-    """Layers that stay as they are, and why."""
+    """Return the layers that stay as they are, with reasons."""
     kept = {name: "no batch reached it" for name, found in seen.seen.items() if not found.numbers}
     if keep is None:
         for name, why in zip(seen.ends, ("the first layer", "the last layer"), strict=True):
@@ -276,7 +276,7 @@ def _kept(seen: Calibration, keep: Collection[str] | None) -> dict[str, str]:
 
 
 def _linked(seen: Calibration, chosen: Layers) -> set[str]:
-    """Layers whose results quantised layers alone read, which take them in 8 bits."""
+    """Return the layers whose results only quantised layers read, and so take in 8 bits."""
     linked = {
         name
         for name in chosen
@@ -298,7 +298,7 @@ def _linked(seen: Calibration, chosen: Layers) -> set[str]:
 
 
 def _swapped(module: Any, swaps: Mapping[int, Any]) -> Any:
-    """The network with modules in the place of others, by the ids of these."""
+    """Replace modules of a network, by id."""
     for part in list(module.modules()):
         for name, child in part._modules.items():
             if id(child) in swaps:
@@ -307,7 +307,7 @@ def _swapped(module: Any, swaps: Mapping[int, Any]) -> Any:
 
 
 def _without_training(module: Any) -> tuple[Any, set[str]]:
-    """The network with plain convolutions where it was trained for 8 bits, and their names."""
+    """Return the network with plain convolutions for layers trained for 8 bits, and their names."""
     aware = {n: m for n, m in module.named_modules() if isinstance(m, QuantizationAware)}
     return _swapped(module, {id(layer): layer.conv for layer in aware.values()}), set(aware)
 
@@ -316,7 +316,7 @@ def _without_training(module: Any) -> tuple[Any, set[str]]:
 def _compare(
     module: Any, layers: Layers, quantised: Mapping[str, QuantizedConv], batch: Any
 ) -> tuple[dict[str, float], Any]:
-    """The SQNR of every layer, on what it reads of a batch in floats, and the network's result."""
+    """Return the SQNR of each layer, on its inputs in floats, and the network's result."""
     found: dict[str, float] = {}
 
     def after(name: str, home: LayerKind, layer: Any, args: Any, named: Any, result: Any) -> None:
@@ -325,7 +325,7 @@ def _compare(
         if got.dtype == quantised_layer.dtype:
             got = of_codes(got, float(quantised_layer.output_scale), torch.float32)
         error = sqnr(home.made(result), got)
-        found[name] = min(error, found.get(name, torch.inf))  # of a layer that is called twice
+        found[name] = min(error, found.get(name, torch.inf))  # the least of a layer's calls
 
     handles = [
         layer.register_forward_hook(partial(after, name, home), with_kwargs=True)
@@ -341,7 +341,7 @@ def _compare(
 
 @torch.no_grad()
 def _error(want: Any, made: Any, batch: Any) -> float | None:
-    """The SQNR of a network's result."""
+    """Return the SQNR of a network's result."""
     wanted, got = _tensor(want), _tensor(call_of(made, batch))
     return None if wanted is None or got is None else sqnr(wanted, got)
 
@@ -352,7 +352,7 @@ def _tensor(result: Any) -> Tensor | None:
 
 
 def _with_state(module: Any, layers: Layers, state: Mapping[str, Any]) -> Any:
-    """The network whose quantised layers a state has, with that state."""
+    """Return the network with the layers quantised that a state has, and load the state."""
     mark = "weight_scale"
     names = [key.removesuffix(mark).rstrip(".") for key in state if str(key).endswith(mark)]
     swaps = {}

@@ -1,4 +1,4 @@
-"""Quantisation-aware training: convolutions that see codes of 8 bits, and learn in floats."""
+"""Quantisation-aware training: convolutions that round to 8-bit codes, and learn in floats."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from torch.func import functional_call
 from .eight_bits import fake_quantized, scale_of
 from .layer_kinds import kind_of_layer
 
-_SHARE = 0.1  # of a batch's greatest magnitude in the running one
+_SHARE = 0.1  # weight of a batch's largest magnitude in the running mean
 
 
 class QuantizationAware(torch.nn.Module):
-    """A convolution module whose weights and inputs are rounded to codes, as
+    """A convolution module that rounds its weights and inputs to codes;
     :func:`~layoutconv.nn.quantize` makes it with ``training=True``.
 
-    Forward, it computes with what the codes stand for: weights by the scale of each output channel
-    as they are now, inputs by a running mean of their greatest magnitude, which training moves.
-    Backward, gradients go straight through the rounding; where a code saturates they are zero.
+    Forward, it computes with the numbers that the codes represent: weights by the current scale of
+    each output channel, inputs by a running mean of their largest magnitude, which training
+    updates. Backward, gradients pass straight through the rounding, but are zero if a code
+    saturates.
 
     State: ``input_amax``, and the ``weight`` and ``bias`` of ``conv``, which an optimizer changes.
 
@@ -42,7 +43,7 @@ class QuantizationAware(torch.nn.Module):
         self.register_buffer("input_amax", amax)
 
     def forward(self, input: Any, *arguments: Any, **named: Any) -> Any:
-        """The convolution; arguments are as of the module inside."""
+        """Convolve; arguments are those of the module inside."""
         conv, home = self.conv, self.home
         x = home.features(conv, input)
         if self.training and x.numel():

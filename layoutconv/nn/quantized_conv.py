@@ -1,4 +1,4 @@
-"""A convolution of 8 bits: weights per output channel, activations per tensor, scales fused."""
+"""8-bit convolution: weights per output channel, activations per tensor, scales fused."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from .layer_kinds import LayerKind, kind_of_layer
 from .quantized_tensor import QuantizedTensor
 from .scripting import refuse_scripting
 
-# What is kept was made of these.
+# Cached values are made from these.
 _READ = "weight_scale", "bias", "input_scale", "output_scale"
-_FEW = 16  # endings of a layer: scales of its inputs and residuals
+_FEW = 16  # epilogues of a layer, by scales of its inputs and residuals
 _GELU, _GELU_TANH = 0.7071067811865476, (0.7978845608028654, 0.044715)
 _STEADY = (None, "relu", "leaky_relu")  # f(a * x) = a * f(x) for a > 0
 
 
 class QuantizedConv(torch.nn.Module):
-    """A convolution module in 8 bits, as :func:`~layoutconv.nn.quantize` makes it.
+    """A convolution module in 8 bits, which :func:`~layoutconv.nn.quantize` makes.
 
     ``y = f(input_scale * weight_scale[k] * sum + bias + residual) / output_scale`` is rounded once,
-    to 8 bits. Sums are exact in int32, or fp32 of fp8; all else is fp32, in the epilogue of the
-    convolution. Without an output scale, 0, the result is of the type that the weights had.
+    to 8 bits. Sums are exact in int32, or in fp32 for fp8; all else is fp32, in the epilogue of the
+    convolution. If ``output_scale`` is 0, the result has the dtype that the weights had.
 
     Args:
         conv: a convolution of :mod:`layoutconv.nn`, whose weights are quantised.
         dtype: int8 or float8_e4m3fn.
-        input_scale: what features are divided by; of a tensor that comes in 8 bits its own.
-        output_scale: of a result in 8 bits, 0 for one that is not.
+        input_scale: divides features; a tensor that comes in 8 bits brings its own.
+        output_scale: of a result in 8 bits, or 0.
 
     State: ``weight`` of 8 bits, ``weight_scale`` (K,), ``bias`` (K,), ``input_scale`` and
-    ``output_scale``, fp32. ``half()`` and the like change the type of results alone. What is
-    written to them counts from the next call on. A CUDA graph keeps the scales and the bias that it
-    was captured with; so does a compiled network, of ``input_scale`` and ``output_scale``.
+    ``output_scale``, fp32. ``half()`` and the like change only the dtype of results. Writes to the
+    state take effect in the next call. A CUDA graph keeps the scales and the bias that it was
+    captured with; a compiled network keeps ``input_scale`` and ``output_scale``.
     """
 
     weight: Tensor
@@ -53,12 +53,12 @@ class QuantizedConv(torch.nn.Module):
     bias: Tensor | None
     input_scale: Tensor
     output_scale: Tensor
-    geometry: Any  # the module that it was made of, without its tensors
-    _last: tuple[str | None, float]  # its activation, and the slope
+    geometry: Any  # the original module, without its tensors
+    _last: tuple[str | None, float]  # its activation and slope
     _numbers: tuple[float, float] | None
     _endings: dict[Any, Any]
     __prepare_scriptable__ = refuse_scripting
-    _seen: tuple[Any, ...]  # names of `_READ`, what they were, versions but of inference mode
+    _seen: tuple[Any, ...]  # of `_READ`: names, tensors, versions (None in inference mode)
 
     def __init__(
         self, conv: Any, dtype: torch.dtype, input_scale: float = 1.0, output_scale: float = 0.0
@@ -84,8 +84,8 @@ class QuantizedConv(torch.nn.Module):
         self._forget()
 
     def forward(self, input: Any, *arguments: Any, **named: Any) -> Any:
-        """The convolution; arguments are as of the module that it was made of."""
-        if not is_compiling():  # where nobody writes to what is traced
+        """Convolve; arguments are those of the original module."""
+        if not is_compiling():  # a trace sees no writes
             self._look()
         call = self.home.call(input, arguments, named)
         codes, scale = self._codes(input)
@@ -126,7 +126,7 @@ class QuantizedConv(torch.nn.Module):
         return self._numbers
 
     def _ending(self, scale: float, residual: Any) -> EpilogueArgs:
-        """Return the epilogue of sums over inputs of a scale."""
+        """Return the epilogue for inputs of a scale."""
         by = self._scales()[1] or 1.0
         past, alpha = residual, 1.0 / by
         if isinstance(residual, QuantizedTensor):
@@ -140,7 +140,7 @@ class QuantizedConv(torch.nn.Module):
                 self._endings.clear()
             kept = self._endings[key] = self._made(scale, by, past, alpha)
         inside, factor, bias, last = kept
-        if is_compiling():  # and would take them for constants
+        if is_compiling():  # which would treat them as constants
             factor, bias = self._columns(scale, inside)
         out = self.dtype if self._scales()[1] else self.wide
         if not isinstance(last, Pointwise):
@@ -150,10 +150,10 @@ class QuantizedConv(torch.nn.Module):
         return EpilogueArgs(bias, factor, None, last, 0.01, out)
 
     def _made(self, scale: float, by: float, past: Tensor | None, alpha: float) -> Any:
-        """A divisor, scale and bias by it, and an activation's name or function."""
+        """Return a divisor, scale and bias divided by it, and an activation's name or function."""
         kind, slope = self._last
         steady = kind in _STEADY and (kind != "leaky_relu" or slope >= 0)
-        inside = by if steady else 1.0  # what sums are divided by before the activation
+        inside = by if steady else 1.0  # divides sums before the activation
         columns = inside, *self._columns(scale, inside)
         alpha *= by / inside
         if (steady or by == 1.0) and (past is None or alpha == 1.0):
@@ -168,12 +168,12 @@ class QuantizedConv(torch.nn.Module):
         )  # fmt: skip
 
     def _columns(self, scale: float, inside: float) -> tuple[Tensor, Tensor | None]:
-        """Scale and bias of sums over inputs of a scale, both divided by a number."""
+        """Return scale and bias of sums for inputs of a scale, both divided by ``inside``."""
         bias = None if self.bias is None else self.bias / inside
         return self.weight_scale * (scale / inside), bias
 
     def _look(self) -> None:
-        """Forget what was made of tensors that somebody replaced, or wrote to, since."""
+        """Drop cached values if their tensors were replaced or written to."""
         held = self.__dict__["_buffers"]
         for name, tensor, version in self._seen:
             if held[name] is not tensor or (version is not None and tensor._version != version):
@@ -193,7 +193,7 @@ class QuantizedConv(torch.nn.Module):
         self._endings, self._seen = {}, ()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move tensors; codes and scales keep their types, the results' changes."""
+        """Move tensors; codes and scales keep their dtypes, only the results' dtype changes."""
 
         def moved(tensor: Tensor) -> Tensor:
             made = fn(tensor)

@@ -1,4 +1,4 @@
-"""Sparse tensors whose features are there when somebody reads them: codes of 8 bits, say."""
+"""Sparse tensors whose features are computed when they are read: from 8-bit codes, say."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def _plain(x: SparseTensor) -> SparseTensor:
-    """Return a copy or unpickled form of a lazy tensor: its features, read."""
+    """Return the plain tensor that a lazy one was copied or pickled as."""
     return x
 
 
 class LazyTensor(SparseTensor):
-    """A tensor on cells whose ``features`` a subclass computes when they are read.
+    """A sparse tensor whose ``features`` a subclass computes when they are read.
 
-    ``like`` is a tensor on the same cells, of whose class this is an instance, and what is made of
-    it: voxels go back to points.
+    ``like`` is a tensor on the same cells. This is an instance of its class, too, and so are
+    tensors made from it: voxels can go back to points.
     """
 
     like: SparseTensor
@@ -42,7 +42,7 @@ class LazyTensor(SparseTensor):
 
     @property
     def features(self) -> Tensor:  # type: ignore[override]
-        """Features (rows, C), computed at the first time."""
+        """The features (rows, C), computed on first access."""
         found: Tensor | None = self.__dict__.get("_features")
         if found is None:
             found = self.__dict__["_features"] = self._read()
@@ -60,12 +60,12 @@ class LazyTensor(SparseTensor):
 
 @remembered(64)
 def _of_kind(lazy: Any, kind: Any) -> Any:
-    """The class of lazy tensors of a kind of sparse tensors."""
+    """Return the class of lazy tensors of a sparse tensor's class."""
     return lazy if kind is SparseTensor else type(lazy.__name__, (lazy, kind), {})
 
 
 class QuantizedTensor(LazyTensor):
-    """Features of 8 bits and their scale: the result of a quantised layer that another one reads.
+    """Features of 8 bits and their scale: a quantised layer's result for another one.
 
     Args:
         like: a tensor on the same cells.
@@ -91,12 +91,12 @@ class QuantizedTensor(LazyTensor):
 
     @property
     def device(self) -> torch.device:
-        """Where codes and coordinates are."""
+        """The device of codes and coordinates."""
         return self.codes.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the features, when they are read."""
+        """The dtype of the features when they are read."""
         return self.wide
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class QuantizedTensor(LazyTensor):
 
 
 def has_features(x: Any) -> bool:
-    """Return whether ``x`` is a sparse tensor whose features are there without being computed.
+    """Return whether ``x`` is a sparse tensor with features that need no computation.
 
     >>> x = SparseTensor.from_dense(torch.ones(1, 2, 1))
     >>> has_features(x), has_features(QuantizedTensor(x, x.features, 1.0, torch.float32))

@@ -1,7 +1,7 @@
-"""Modules that a forward pass calls, or reads, past the module that they belong to.
+"""Modules that a forward pass calls or reads inside other modules.
 
-A block says in its own forward pass what follows a convolution. A network that calls the
-convolution of a block by itself, or reads its weight, sees another one once that is folded.
+The forward pass of a block determines what follows its convolutions. A network that calls a block's
+convolution directly, or reads its weight, gets other results once something is folded into it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SAY_NO_VALUES = frozenset({"dtype", "device", "shape", "ndim"})
 
 
 def reached(module: torch.nn.Module) -> set[int]:
-    """The ids of modules within that some forward pass of another than their parent calls, or
-    that any reads a parameter or buffer of.
+    """Return the ids of inner modules that the forward pass of a module other than their parent
+    calls, or whose parameters or buffers any forward pass reads.
 
-    ``torch.fx`` runs each pass in evaluation mode, with the defaults of optional arguments. What
-    comes after something that it cannot run is not seen.
+    ``torch.fx`` runs each pass in evaluation mode, with the defaults of optional arguments. Nothing
+    is seen after a step that it cannot run.
 
     >>> class Network(torch.nn.Module):
     ...     def __init__(self):
@@ -60,17 +60,17 @@ def _reached_by(part: torch.nn.Module) -> set[int]:
 
 
 def _is_list(module: Any) -> bool:
-    """Return whether a module has no forward pass, as a ``torch.nn.ModuleList``."""
+    """Return whether a module has no forward pass, like a ``torch.nn.ModuleList``."""
     return type(module).forward is torch.nn.Module.forward
 
 
 class _Watcher(Tracer):
-    """A tracer that sees which modules are called, and goes into those that it does not know."""
+    """A tracer that records calls of a module's parts, and traces into all other modules."""
 
     def __init__(self, part: torch.nn.Module) -> None:
         super().__init__()
         self.part, self.found = part, set[int]()
-        self.past: dict[Any, list[Node]] = {}  # the calls of modules that are others' children
+        self.past: dict[Any, list[Node]] = {}  # calls of modules that are not direct children
         self.names = {inner: name for name, inner in part.named_modules() if name}
         self.near, lists = set[Any](), [part]
         while lists:
@@ -89,8 +89,8 @@ class _Watcher(Tracer):
         return made
 
     def called(self) -> set[int]:
-        """The ids of modules that are called past others; of all in a sequence, one after the
-        other, that of the sequence, which might as well be called.
+        """Return the ids of modules that are called inside others. If all modules of a sequence are
+        called one after another, return the sequence's id, as that is equivalent to calling it.
         """
         found = set()
         for inner in self.past:
@@ -100,7 +100,7 @@ class _Watcher(Tracer):
         return found
 
     def _is_in_turn(self, above: torch.nn.Module) -> bool:
-        """Return whether each module of a sequence is called once, on what the one before made,
+        """Return whether each module of a sequence is called once, on the result of the one before,
         which nothing else reads.
         """
         nodes = [self.past.get(inner, []) for inner in above._modules.values()]
@@ -110,7 +110,7 @@ class _Watcher(Tracer):
         )
 
     def read(self) -> set[int]:
-        """The ids of other modules whose parameters or buffers take part in the pass."""
+        """Return the ids of other modules whose parameters or buffers the pass reads."""
         nodes = self.graph.nodes if hasattr(self, "graph") else ()
         owners = (
             str(node.target).rpartition(".")[0]

@@ -1,9 +1,8 @@
 """Record the forward pass of a module, with all modules that it calls as leaves.
 
-``torch.fx`` runs the Python of a pass once, so what it does is only known if that does not depend
-on what is not recorded. A pass is recorded twice, with gradients and without, under autocast and
-not, and refused where the two differ, where modes change on the way, where random numbers are drawn
-or attributes are set.
+``torch.fx`` runs the Python of a pass once, so the graph is valid only if nothing unrecorded
+changes the pass. A pass is recorded twice, with gradients, then without and under autocast. It is
+refused if the two graphs differ, if it changes modes, draws random numbers or sets attributes.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ _IN_PLACE = (
 
 
 def recorded(module: Any, *, training: bool = True, rewrites: bool = True) -> Graph:
-    """The graph of the forward pass of a module in training, or in evaluation.
+    """Return the graph of the forward pass of a module in training, or in evaluation.
 
-    Raises :class:`UnknownPass` where nobody can say what it is. If it ``rewrites`` the pass, also
-    where that reads attributes of a module's parts: nobody would see that these are set later.
+    Raises :class:`UnknownPass` if the pass cannot be analysed. If the caller ``rewrites`` the pass,
+    it may not read attributes of a module's parts either: later changes would go unnoticed.
 
     >>> class Twice(torch.nn.Module):
     ...     def forward(self, x):
@@ -59,7 +58,7 @@ def recorded(module: Any, *, training: bool = True, rewrites: bool = True) -> Gr
 
 
 class Proxy(torch.fx.Proxy):
-    """A value that passes for a tensor, and records what is done to it in place as such."""
+    """A proxy that passes for a tensor, and records operations in place."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -82,7 +81,7 @@ for _name in _IN_PLACE:
 class Tracer(torch.fx.Tracer):
     """A tracer whose values pass for tensors."""
 
-    proxy_buffer_attributes = True  # else a pass that reads values of buffers would keep them
+    proxy_buffer_attributes = True  # otherwise the pass would bake in values of buffers
 
     def proxy(self, node: Node) -> Any:
         return Proxy(node, self)
@@ -92,7 +91,7 @@ class Tracer(torch.fx.Tracer):
 
 
 class _Recorder(Tracer):
-    """A tracer whose leaves are all modules, and which refuses what it would lose."""
+    """A tracer whose leaves are all modules; it refuses what the graph would lose."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +103,7 @@ class _Recorder(Tracer):
     def to_bool(self, obj: Any) -> bool:
         try:
             return super().to_bool(obj)
-        except TraceError as error:  # which a pass may catch, and go on another way
+        except TraceError as error:  # the pass might catch it, and take another branch
             raise UnknownPass(f"torch.fx cannot record it: TraceError: {error}") from error
 
     def create_node(self, *args: Any, **named: Any) -> Node:
@@ -119,7 +118,7 @@ class _Recorder(Tracer):
 
 
 def _modes() -> tuple[Any, ...]:
-    """The modes that a graph of ``torch.fx`` says nothing of."""
+    """Return the modes that a ``torch.fx`` graph does not record."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -129,9 +128,9 @@ def _modes() -> tuple[Any, ...]:
 
 
 def _recorded(module: Any, training: bool, other: bool) -> Graph:
-    """The graph of a forward pass; without gradients and under autocast, if ``other``.
+    """Record a forward pass; ``other`` is without gradients and under autocast.
 
-    A copy runs, whose modules and parameters are those of the module.
+    A copy runs, which shares the module's children and parameters.
     """
     with undone(module) as done:
         try:
@@ -156,8 +155,8 @@ def _recorded(module: Any, training: bool, other: bool) -> Graph:
 
 @contextmanager
 def undone(module: torch.nn.Module) -> Iterator[list[str]]:
-    """Undo what is done to modules within, and to generators of random numbers; gives a list,
-    which says at the end what that was.
+    """Undo changes of modules and of random generators in this context; yields a list, which names
+    the changes at the end.
 
     >>> module = torch.nn.ReLU()
     >>> with undone(module) as done:
@@ -182,7 +181,7 @@ def undone(module: torch.nn.Module) -> Iterator[list[str]]:
 
 @contextmanager
 def attributes_read(module: torch.nn.Module) -> Iterator[list[str]]:
-    """The names of plain attributes of the parts of a module that are read within, in a list.
+    """Yield a list of the plain attributes that this context reads from a module's parts.
 
     >>> net = torch.nn.Sequential(torch.nn.Dropout(0.5))
     >>> with attributes_read(net) as read:
@@ -200,7 +199,7 @@ def attributes_read(module: torch.nn.Module) -> Iterator[list[str]]:
             read.append(name)
         return get(self, name)
 
-    with _WATCHING:  # two threads at once would leave one of theirs behind
+    with _WATCHING:  # two threads at once would leave one patch behind
         before, get = kind.__dict__.get("__getattribute__"), kind.__getattribute__
         kind.__getattribute__ = watching
         try:
@@ -213,7 +212,7 @@ def attributes_read(module: torch.nn.Module) -> Iterator[list[str]]:
 
 
 def _ask_for_arguments(kind: Any) -> None:
-    """Raises :class:`UnknownPass` where a forward pass may be called with more or fewer."""
+    """Raises :class:`UnknownPass` if a forward pass takes a variable number of arguments."""
     for parameter in signature(kind.forward).parameters.values():
         always = parameter.default is Parameter.empty
         if parameter.kind is not Parameter.POSITIONAL_OR_KEYWORD or not always:
@@ -221,8 +220,8 @@ def _ask_for_arguments(kind: Any) -> None:
 
 
 def copy_of(module: Any, *, training: bool = True) -> Any:
-    """A module in training, or not, of the same modules and parameters, which has its own list of
-    them.
+    """Copy a module, in training or not: its children and parameters are shared, the containers
+    that hold them are copied.
 
     >>> module = torch.nn.Sequential(torch.nn.ReLU()).eval()
     >>> copied = copy_of(module)
@@ -255,7 +254,7 @@ def _autocast(on: bool) -> Iterator[None]:
 
 
 def _contents(module: Any) -> list[Any]:
-    """Attributes of a module, and what is in those that hold something."""
+    """Return the ids of a module's attributes, and of the contents of containers."""
     every = []
     for name, value in module.__dict__.items():
         inner: Any = ()
@@ -267,7 +266,7 @@ def _contents(module: Any) -> list[Any]:
 
 
 def _randomness() -> tuple[Any, ...]:
-    """The states of Python's, torch's and NumPy's generators of random numbers."""
+    """Return the states of the random generators of Python, torch and NumPy."""
     state = torch.get_rng_state().numpy().tobytes()
     numpy = sys.modules.get("numpy")
     if numpy is None:

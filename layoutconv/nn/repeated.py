@@ -1,4 +1,4 @@
-"""Layers over repeated cells, computed from extended rows."""
+"""Layers over repeated cells, by way of extended rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def through(
     function: Callable[[Tensor, KernelMap], Tensor],
     joined: Literal["sum", "max"] = "sum",
 ) -> Tensor:
-    """Features (outputs, K) of ``function(rows, kernel_map)`` over the extended rows of a map.
+    """Compute ``function(rows, kernel_map)`` over the extended rows of a map: (outputs, K).
 
     Args:
-        kernel_map: one that has ``extended`` rows.
+        kernel_map: one with ``extended`` rows.
         features: (inputs, C).
-        function: linear in what it reads of the inputs; the rows of a cell are summed beforehand.
-            With ``joined="max"`` it takes the maximum of what it reads.
+        function: linear in its inputs, as the rows of a cell are summed first. With
+            ``joined="max"`` it takes maxima of its inputs.
 
     >>> from layoutconv.sparse import Coordinates, strided_map
     >>> cells = torch.tensor([[0, 1], [0, 1]], dtype=torch.int32)
@@ -49,7 +49,7 @@ def pooled(
     divisor: int,
     reduce: Callable[[str, Tensor, KernelMap, int], Tensor],
 ) -> Tensor:
-    """The pooling ``reduce(mode, features, kernel_map, divisor)``, in which every row counts."""
+    """Pool by ``reduce(mode, features, kernel_map, divisor)``, so that every row counts."""
     if kernel_map.inputs is kernel_map.outputs:
         kernel_map = evened(kernel_map)
 

@@ -17,18 +17,18 @@ from .trained_norm import trained_features
 
 
 class Residual(torch.nn.Module):
-    """``activation(body(x) + past(x))``: the block that residual networks are made of.
+    """``activation(body(x) + past(x))``: the block of residual networks.
 
     Args:
         body: layers that keep the cells of a sparse tensor, or the shape of a dense one.
-        past: what is beside them; nothing, x itself, by default. Where channels change, a
-            ``Sequential`` of ``torch.nn.Linear`` and a batch norm, say.
+        past: the shortcut; by default x itself. If channels change, a ``Sequential`` of
+            ``torch.nn.Linear`` and a batch norm, say.
         activation: a module, ``torch.nn.ReLU()`` by default; ``torch.nn.Identity()`` for none.
 
-    Plain modules see the features of a sparse tensor, as in
-    :class:`~layoutconv.nn.Sequential`. :func:`~layoutconv.nn.fold_batch_norms` makes the sum and
-    the activation part of the body's last convolution, where that is a sparse one: then nothing of
-    the block but its convolutions, and one matrix product of ``past``, reads or writes memory.
+    Plain modules get the features of a sparse tensor, as in :class:`~layoutconv.nn.Sequential`. If
+    the body's last convolution is sparse, :func:`~layoutconv.nn.fold_batch_norms` fuses the sum and
+    the activation into it: then only the block's convolutions, and one matrix product of ``past``,
+    read or write memory.
 
     >>> from layoutconv.nn import Sequential, SubmConv3d, fold_batch_norms
     >>> body = Sequential(SubmConv3d(4, 4, 3, bias=False), torch.nn.BatchNorm1d(4))
@@ -56,7 +56,7 @@ class Residual(torch.nn.Module):
         self.body = body
         self.past = torch.nn.Identity() if past is None else past
         self.activation = torch.nn.ReLU() if activation is None else activation
-        self.is_fused = False  # the body's last convolution adds what is past it
+        self.is_fused = False  # whether the body's last convolution adds the shortcut
 
     def forward(self, input: Any) -> Any:
         past = apply(self.past, input)
@@ -72,7 +72,7 @@ class Residual(torch.nn.Module):
         return last(input, residual=past)
 
     def _at_once(self, input: Any, past: Any) -> Any:
-        """Return the result, the sum part of the body's last launch; None where it cannot be."""
+        """Return the result with the sum in the body's last launch; None if that is impossible."""
         body: Any = self.body
         last: Any = self.activation
         if not (has_features(input) and may_fuse(input.features)):
@@ -102,7 +102,7 @@ class Residual(torch.nn.Module):
 
 
 def working(sequence: torch.nn.Sequential) -> list[Any]:
-    """The modules of a sequence that do something, a hook being something.
+    """Return the modules of a sequence, without identities that have no hooks.
 
     >>> working(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Identity()))
     [ReLU()]

@@ -1,4 +1,4 @@
-"""Classes whose forward pass is written anew, in one mode, for modules of another class."""
+"""Subclasses whose forward pass is rewritten, in one mode, for modules of an existing class."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .residual import Residual
 from .scripting import refuse_scripting
 from .sequences import SEQUENCES
 
-_KIND = "_fused_from"  # the attribute of a class that is made here: the one that it was made of
-# Attributes that torch sets, which no forward pass depends on.
+_KIND = "_fused_from"  # the attribute of a class made here that holds the original class
+# Attributes that torch sets; no forward pass depends on them.
 _OF_TORCH = frozenset(
     {"training", "_is_full_backward_hook", "_is_torch_compile", "_compiled_call_impl"}
 )
 
 
 def restore_class(module: Any) -> None:
-    """Give a module the class that it had before its forward pass was written anew.
+    """Restore the class that a module had before its forward pass was rewritten.
 
     >>> module = torch.nn.ReLU()
     >>> module.__class__ = type("Other", (torch.nn.ReLU,), methods_of(torch.nn.ReLU))
@@ -39,13 +39,13 @@ def restore_class(module: Any) -> None:
 
 
 def methods_of(kind: Any) -> dict[str, Any]:
-    """The attributes that tell a class that is made of ``kind`` here from others."""
+    """Return the attributes that mark a class made from ``kind`` here."""
     return {_KIND: kind, "__prepare_scriptable__": refuse_scripting}
 
 
 def restoring_methods(kind: Any, read: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Methods of a class made of ``kind``, by which a module gets that again when an attribute is
-    set or deleted; ``read`` are those that the written pass reads at every call.
+    """Return methods that restore the class ``kind`` when an attribute is set or deleted, except
+    those in ``read``, which the rewritten pass reads at every call.
 
     >>> module = torch.nn.ReLU()
     >>> methods = {**methods_of(torch.nn.ReLU), **restoring_methods(torch.nn.ReLU)}
@@ -69,7 +69,7 @@ def restoring_methods(kind: Any, read: frozenset[str] = frozenset()) -> dict[str
 
 
 def why_not_changed(part: Any) -> str | None:
-    """The reason to leave the class of a module as it is.
+    """Return the reason not to change the class of a module; None if there is none.
 
     >>> print(why_not_changed(torch.nn.Sequential(torch.nn.ReLU())))
     None
@@ -91,8 +91,8 @@ def why_not_changed(part: Any) -> str | None:
 
 @remembered(1024)
 def rewritten_class(kind: Any, code: Code, training: bool) -> Any:
-    """A subclass whose forward pass is ``code`` in training, or in evaluation, of tensors that
-    nobody traces. A module of it gets its own class back when an attribute is set.
+    """Make a subclass whose forward pass is ``code``, in training or in evaluation, for tensors
+    that nothing traces. Setting an attribute of a module restores its class.
     """
     run = compiled(code)
     count = run.__code__.co_argcount - 1
@@ -108,6 +108,6 @@ def rewritten_class(kind: Any, code: Code, training: bool) -> Any:
 
 
 def _new(code: Code, training: bool, kind: type, *arguments: Any) -> Any:
-    """A module of such a class, without its state."""
+    """Create a module of such a class, without its state."""
     made = rewritten_class(kind, code, training)
     return made.__new__(made, *arguments)

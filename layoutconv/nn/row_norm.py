@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _PLAIN_OR_NONE = PLAIN | {type(None)}
-_LASTS = None, "relu"  # of whose results second derivatives are
+_LASTS = None, "relu"  # activations whose results give second derivatives
 
 
 def batch_norm(x: Tensor, norm: Norm) -> Tensor:
-    """Features ``x`` (rows, C) normalised over the rows that count, and what follows; zeros in
-    other rows. Kernels also normalise over the rows of several ranks. Running statistics move as
-    torch's, but of fewer than two rows, which torch refuses, they do not; batches are counted all
-    the same.
+    """Normalise features ``x`` (rows, C) over the rows that count, and apply the norm's epilogue;
+    other rows get zeros.
+
+    Kernels also normalise over the rows of several ranks. Running statistics move like torch's, but
+    not for fewer than two rows, which torch refuses; batches are counted all the same.
 
     >>> x, there = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([True, True, False])
     >>> running = torch.zeros(1), torch.ones(1)
@@ -53,7 +54,7 @@ def batch_norm(x: Tensor, norm: Norm) -> Tensor:
 
 
 def by_kernels(x: Tensor, norm: Norm) -> Tensor | None:
-    """The same by kernels; None, and nothing has been done, where :func:`on_kernels` says no."""
+    """Compute :func:`batch_norm` by kernels; None, and nothing done, unless :func:`on_kernels`."""
     if not on_kernels(x, norm):
         return None
     record = _record if norm.ranks is None else _OverRanks.apply
@@ -64,8 +65,9 @@ def by_kernels(x: Tensor, norm: Norm) -> Tensor | None:
 def normalised_rows(
     features: Tensor, there: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Features (rows, C) normalised over the rows that are ``there``, bool (rows, 1), zeros in the
-    others; the mean and the variance (C,), biased; and how many rows these are of.
+    """Normalise features (rows, C) over the rows in ``there``, bool (rows, 1); zeros elsewhere.
+
+    Also returns the mean and the biased variance, (C,), and the number of these rows.
 
     >>> x, there = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([[True], [True], [False]])
     >>> y, mean, variance, count = normalised_rows(x, there, None, None, 0)
@@ -87,7 +89,7 @@ def normalised_rows(
 def follow(
     running: tuple[Tensor, Tensor], momentum: Any, mean: Tensor, variance: Tensor, count: Tensor
 ) -> None:
-    """Move a running mean and a running variance by a share, towards those of ``count`` rows.
+    """Move a running mean and variance by the share ``momentum`` towards those of ``count`` rows.
 
     >>> running = torch.zeros(1), torch.ones(1)
     >>> follow(running, 0.5, torch.tensor([4.0]), torch.tensor([1.0]), torch.tensor(2))
@@ -101,7 +103,7 @@ def follow(
 
 
 def on_kernels(x: Tensor, norm: Norm) -> bool:
-    """Return whether kernels compute a norm: of plain tensors on a GPU, where nobody looks on.
+    """Return whether kernels compute a norm: of plain tensors on a GPU, and nothing watches.
 
     >>> on_kernels(torch.ones(2, 3), Norm(None, None, None, 0.1, 1e-5))
     False
@@ -116,13 +118,13 @@ def on_kernels(x: Tensor, norm: Norm) -> bool:
         and not is_watched_unseen()
         and not is_tracing()
         and transform_on_top() is None
-        and not is_gradient_tracked(x)  # nor one that a transform left
+        and not is_gradient_tracked(x)  # nor one that a finished transform left
         and row_norm.takes(x, norm)
     )
 
 
 class _OnKernels(torch.autograd.Function):
-    """The norm by kernels, its gradients too; second derivatives by operations of torch."""
+    """The norm and its gradients by kernels; second derivatives by operations of torch."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -143,7 +145,7 @@ class _OnKernels(torch.autograd.Function):
             leaves = x, weight, bias
             *grads, own = gradients_of_rows(leaves, there, ctx.eps, out, grad)
             return *grads, own if ctx.added else None, None
-        past = x if ctx.added else None  # whatever it was: its gradient is one like it
+        past = x if ctx.added else None  # a stand-in: its gradient has the shape and dtype of x
         norm = Norm(weight, bias, None, 0.0, ctx.eps, there, past, ctx.last, ranks=ctx.ranks)
         dx, dpast, both = row_norm.gradients(x, norm, out, kept, grad, ctx.planned)
         dpast = grad if dpast is None and ctx.added else dpast
@@ -156,12 +158,12 @@ class _OnKernels(torch.autograd.Function):
         return dx, dw, db, dpast, None
 
 
-# Past what ``apply`` asks of transforms, which :func:`on_kernels` has asked.
+# Skips the questions of ``apply`` about transforms, which :func:`on_kernels` has asked.
 _record: Any = super(torch.autograd.Function, _OnKernels).apply
 
 
 class _OverRanks(_OnKernels):
-    """The norm over the rows of several ranks, which has no second derivative."""
+    """The norm over the rows of several ranks, without second derivatives."""
 
     @staticmethod
     @once_differentiable
@@ -170,9 +172,9 @@ class _OverRanks(_OnKernels):
 
 
 def is_read(grad: Tensor) -> bool:
-    """Return whether kernels may read a gradient: none of another type, no batch of gradients.
+    """Return whether kernels may read a gradient: not of another type, nor a batch of gradients.
 
-    Nothing but calls of C: a backward pass asks it of each layer.
+    It makes only C calls, as a backward pass asks it for each layer.
 
     >>> is_read(torch.ones(2)), is_read(torch._neg_view(torch.ones(2)))
     (True, False)
@@ -191,10 +193,10 @@ def gradients_of_rows(
     out: Tensor | None,
     grad: Tensor,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of features, weight and bias, the ``leaves``, and of what was added, by
-    operations of torch: autograd takes others of them where it is on.
+    """Return the gradients of the ``leaves``, features, weight and bias, and of the added tensor.
 
-    ``out`` is the result where a ReLU followed.
+    They are operations of torch, so autograd can differentiate them again. ``out`` is the result if
+    a ReLU followed.
     """
     x = leaves[0]
     rows = (x.new_ones(len(x), dtype=torch.bool) if there is None else there)[:, None]

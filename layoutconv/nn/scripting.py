@@ -14,7 +14,7 @@ INSTEAD = (
 
 
 def refuse_scripting(module: Any) -> NoReturn:
-    """The ``__prepare_scriptable__`` of modules, which ``torch.jit.script`` calls at first.
+    """Refuse as ``__prepare_scriptable__`` of modules, which ``torch.jit.script`` calls first.
 
     >>> import torch
     >>> from layoutconv.nn import Conv2d

@@ -8,12 +8,12 @@ import torch
 
 from .containers import Sequential
 
-# The forward passes of containers that call their modules in turn. A package above adds its own.
+# Forward passes of containers that call their modules in turn. A package above adds its own.
 SEQUENCES: set[Any] = {torch.nn.Sequential.forward, Sequential.forward}
 
 
 def is_sequence(module: Any) -> TypeGuard[torch.nn.Sequential]:
-    """Return whether a module is such a container.
+    """Return whether a module is a container that calls its children in turn.
 
     >>> is_sequence(torch.nn.Sequential()), is_sequence(torch.nn.ReLU())
     (True, False)

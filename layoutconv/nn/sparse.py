@@ -1,11 +1,11 @@
 """Sparse convolutions as functions of sparse tensors.
 
-A weight is (K, *taps, C / groups), the order of memory: its modes between the channels are the
-filter's, (T, R, S) in 3-D, so a function needs no kernel size. Each function finds or makes its
-kernel map, which tensors on the same coordinates share; ``kernel_map`` gives it one instead, and
-then nothing is looked up: that is what ``torch.compile`` and CUDA graphs want.
+A weight is (K, *taps, C / groups), in this memory order: the modes between the channels are the
+filter's, (T, R, S) in 3-D, so functions need no kernel size. Each function finds or makes its
+kernel map, which tensors on the same coordinates share. Given a ``kernel_map``, it looks nothing
+up, which suits ``torch.compile`` and CUDA graphs.
 
-Each has what may follow the sums fused into it: ``activation(scale * sum + bias + residual)``.
+Each function fuses an epilogue: ``activation(scale * sum + bias + residual)``.
 """
 
 from __future__ import annotations
@@ -78,24 +78,24 @@ def subm_conv(
             cell further down than up.
         bias: (K,).
         dilation: an int >= 1, or one per spatial mode.
-        groups: how many groups of channels convolve by themselves; it divides C and K.
-        offsets: a cell ``(dz, dy, dx)`` for each tap, any set of them: ``weight`` is then (K, taps,
-            C / groups).
-        kernel_map: the map to use, in place of that of ``dilation`` or ``offsets``, which are then
-            left at their defaults.
+        groups: the number of groups of channels that convolve separately; it divides C and K.
+        offsets: a cell ``(dz, dy, dx)`` for each tap, in any set: ``weight`` is then (K, taps, C /
+            groups).
+        kernel_map: the map to use, instead of that of ``dilation`` or ``offsets``, which must then
+            have their defaults.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
             "sigmoid", "tanh", "hardswish" or "relu6"; or a :class:`~layoutconv.Pointwise`, a
             function of your own: columns are channels, (K,), sources are (rows, K), and a row is
             one of the result.
-        scale: (K,) or a number, what the sums are multiplied by first.
-        residual: (rows, K), or a tensor of these cells, added before the activation; of 8 bits
-            where the input is.
+        scale: (K,) or a number, multiplies the sums first.
+        residual: (rows, K), or a tensor on these cells, added before the activation; of 8 bits if
+            the input is.
         out_dtype: the dtype of the result, by default that of the features, int32 for int8 and
             float16 for fp8; converted with saturation.
 
     Returns a tensor of K channels on the coordinates of ``input``. Differentiable any number of
     times, in features, weight, bias and residual; lowered under autocast; sums in fp32 (fp64 for
-    float64, exact int32 for int8), the same bits every time. A tap that is absent adds nothing.
+    float64, exact int32 for int8), the same bits every time. An absent tap adds nothing.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
 
@@ -133,16 +133,17 @@ def sparse_conv(
     residual: SparseTensor | Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> SparseTensor:
-    """Convolution whose outputs are all cells that some input reaches.
+    """Convolution whose outputs are all cells that an input reaches.
 
     Args:
-        stride, padding, dilation: of a dense convolution, whose grid the outputs have.
-        outputs: the cells to compute, in place of all.
-        capacity: how many rows the result has, whatever the number of cells: see
+        stride, padding, dilation: those of a dense convolution, which define the grid of the
+            outputs.
+        outputs: the cells to compute, instead of all.
+        capacity: the number of rows of the result, whatever the number of cells: see
             :func:`~layoutconv.sparse.strided_map`.
-        input, weight, bias, groups, offsets, kernel_map: as of :func:`subm_conv`; the map is in
-            place of all those, too.
-        activation, slope, scale, residual, out_dtype: as of that, too.
+        input, weight, bias, groups, offsets, kernel_map: as of :func:`subm_conv`; a map also
+            replaces the arguments above.
+        activation, slope, scale, residual, out_dtype: as of :func:`subm_conv`, too.
 
     Returns a tensor of K channels, rows in lexicographic order of ``(batch, z, y, x)``.
 
@@ -189,11 +190,11 @@ def sparse_conv_transpose(
     """Transposed convolution: generative, unless ``outputs`` names the cells to compute.
 
     Args:
-        stride, padding, output_padding, dilation: of ``torch.nn.functional.conv_transpose3d``,
-            whose grid the outputs have.
-        weight: ``(K, *taps, C / groups)``; K channels come out.
+        stride, padding, output_padding, dilation: those of
+            ``torch.nn.functional.conv_transpose3d``, which define the grid of the outputs.
+        weight: ``(K, *taps, C / groups)``, for K output channels.
         input, bias, groups, offsets, outputs, capacity, kernel_map: as of :func:`sparse_conv`.
-        activation, slope, scale, residual, out_dtype: as of that, too.
+        activation, slope, scale, residual, out_dtype: as of :func:`sparse_conv`, too.
 
     >>> x = SparseTensor.from_dense(torch.tensor([[[0.0], [3.0]]]))
     >>> y = sparse_conv_transpose(x, torch.tensor([[[1.0], [10.0]]]), stride=2)
@@ -232,8 +233,8 @@ def sparse_inverse_conv(
     """Convolution from the outputs of a strided convolution back to the cells of its inputs.
 
     Args:
-        kernel_map: the map of the convolution that is gone back through; by default the one that
-            ``input``'s coordinates came from.
+        kernel_map: the map of the convolution to invert; by default the one that made ``input``'s
+            coordinates.
         input, weight, bias, groups, activation, slope, scale, residual, out_dtype: as of
             :func:`subm_conv`; the filter has the taps of the map.
 
@@ -257,7 +258,7 @@ def sparse_inverse_conv(
 def _convolution(
     input: SparseTensor, weight: Tensor, found: KernelMap, groups: int, ending: tuple
 ) -> SparseTensor:
-    """The result; ``ending`` has the fields of :class:`EpilogueArgs`, with any residual."""
+    """Convolve; ``ending`` has the fields of :class:`EpilogueArgs`, with any residual."""
     x, outputs, residual = input.features, found.outputs, ending[2]
     if input.coordinates is not found.inputs:
         check_cells("input", input, found.inputs, "inputs")
@@ -271,10 +272,10 @@ def _convolution(
 
 
 def convolved(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Any) -> Tensor:
-    """The features (rows, K) of a convolution of features that are those of the map's inputs.
+    """Convolve features of a map's inputs; returns features (rows, K).
 
-    ``ending`` has the fields of :class:`EpilogueArgs`, and need be none. A call of which all is
-    known finds what runs it: the road of a warm call.
+    ``ending`` has the fields of :class:`EpilogueArgs`, but may be any tuple. This is the fast path
+    of warm calls: a known call finds what runs it.
     """
     bias, scale, residual, last, slope, out_dtype = ending
     if isinstance(last, Pointwise):
@@ -304,11 +305,11 @@ def convolved(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: 
 def _below_autocast(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> Tensor:
-    """The same of features that autocast has lowered: it lowers the filter.
+    """Convolve features that autocast has lowered, and lower the filter.
 
-    What is found out of the call is kept for calls with autocast on, which lower the filter in the
-    one function that autograd records. The first call is recorded as these are: the gradient of
-    its filter is rounded no more often.
+    The call's findings are kept for later calls under autocast, which lower the filter in the one
+    function that autograd records. The first call is recorded in the same way, so that the gradient
+    of its filter is rounded no more often.
     """
     _check_numbers(x, ending)  # before they are compared
     bias, scale, residual, last, slope, out_dtype = ending
@@ -324,7 +325,7 @@ def _below_autocast(
     if known is not None:
         sparse_calls.keep_lowering(known, found, given, out_dtype, *tensors)
     if again:
-        del y  # what takes its place has its memory
+        del y  # its memory serves the second run
         call = sparse_calls.find(found, given, out_dtype, *tensors)
         if call is not None:
             return call.run(*tensors, found)
@@ -336,10 +337,10 @@ def _below_autocast(
 def _is_recorded_later(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> bool:
-    """Return whether autograd records a call, and it will be kept, to be recorded in its place."""
+    """Return whether autograd records a call that will be kept, and recorded in its kept form."""
     bias, scale, residual, last, _, _ = ending
     there = [t for t in (bias, scale, residual) if isinstance(t, torch.Tensor)]
-    columns = [t for t in there if t is not residual]  # of which there is a guard of its own
+    columns = [t for t in there if t is not residual]  # the residual has a guard of its own
     return (
         wants_gradient(x, weight, *there)
         and not isinstance(last, Pointwise)
@@ -354,7 +355,7 @@ def _is_recorded_later(
 def _over_repeated(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> Tensor:
-    """The features (rows, K) of a convolution where some cells are there more than once."""
+    """Convolve features where some cells occur more than once; returns features (rows, K)."""
     _check_numbers(x, ending)
     _check_over(found, x, weight, groups, ending)
     bare = EpilogueArgs(out_dtype=before_torch(x.dtype, ending.out_dtype))
@@ -372,7 +373,7 @@ def _over_repeated(
 def _checked(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, asked: EpilogueArgs
 ) -> Tensor:
-    """The features (rows, K) of a convolution, with every check."""
+    """Convolve features, with every check; returns features (rows, K)."""
     bias, scale, residual, activation, slope, out_dtype = asked
     _check_numbers(x, asked)
     depthwise = _is_depthwise(x, groups)
@@ -385,7 +386,7 @@ def _checked(
     ):
         there = [t for t in (x, weight, bias, scale, residual) if t is not None]
         if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
-            # Sums as one function that autograd records, and the activation as torch's.
+            # One function that autograd records gives the sums; torch applies the activation.
             middle = before_torch(x.dtype, out_dtype)
             linear = EpilogueArgs(bias, scale, residual, None, slope, middle)
             sums = convolved(x, weight, found, groups, linear)
@@ -417,14 +418,14 @@ def _checked(
 
 
 def _is_depthwise(x: Tensor, groups: int) -> bool:
-    """Return whether nothing is summed over channels: torch does the rest, and no call is kept."""
+    """Return whether nothing is summed over channels: torch runs the epilogue, no call is kept."""
     return bool(groups == x.shape[1] > 1)
 
 
 def placed(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> SparseTensor:
-    """A tensor of features that are known to fit: what a constructor asks takes microseconds.
+    """Make a tensor of features that are known to fit; the constructor's checks take microseconds.
 
-    On the cells of ``input`` it is of its kind: what is computed of voxels goes back to points.
+    On the cells of ``input`` it has the kind of ``input``, so that voxels can go back to points.
     """
     features = poisoned(features, coordinates) if coordinates.padded else features
     if coordinates is input.coordinates and type(input) is not SparseTensor:
@@ -454,7 +455,7 @@ def _check_input(input: SparseTensor) -> None:
 
 
 def _check_numbers(x: Tensor, ending: EpilogueArgs) -> None:
-    """Raise unless features, and options of the epilogue beside tensors, are supported."""
+    """Raise unless features, and the epilogue's options other than tensors, are supported."""
     check_features(x, NARROW)
     if not isinstance(ending.activation, Pointwise):
         check_activation(ending.activation, ending.slope, x)

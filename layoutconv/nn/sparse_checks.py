@@ -1,4 +1,4 @@
-"""Checks of a sparse convolution's tensors, in the words of its arguments."""
+"""Checks of a sparse convolution's tensors; errors use the names of its arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NARROW = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
 
 
 def check_features(x: Tensor, narrow: Set[torch.dtype] = frozenset()) -> None:
-    """Raise unless features are of a type that is convolved, one of 8 bits among ``narrow``.
+    """Raise unless features have a supported dtype; 8-bit ones have to be in ``narrow``.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` that names ``input``.
 
@@ -41,7 +41,7 @@ def check_operands(
     groups: int,
     ending: EpilogueArgs,
 ) -> None:
-    """Raise unless tensors fit a convolution of so many taps to so many rows.
+    """Raise unless tensors fit a convolution with these ``taps`` and output ``rows``.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 
@@ -93,8 +93,8 @@ def _check_weight_dtype(x: Tensor, weight: Tensor) -> None:
 def check_narrow(
     x: Tensor, weight: Tensor, groups: int, ending: EpilogueArgs, *, repeated: bool
 ) -> None:
-    """Raise for a convolution that there is not of 8 bits: with a gradient, of one channel to a
-    group, over cells that are there more than once.
+    """Raise for convolutions that do not exist in 8 bits: with a gradient, with one channel per
+    group, or over cells that occur more than once.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 
@@ -125,7 +125,7 @@ def check_narrow(
 def check_count(name: str, number: Any) -> int:
     """Return a number of channels or groups, NumPy's too, as an int.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for what is none, or less than 1.
+    Raises :class:`~layoutconv.errors.ArgumentError` if it is no integer, or less than 1.
 
     >>> check_count("groups", 2)
     2

@@ -1,7 +1,7 @@
-"""Modules of sparse convolutions: torch's words, SparseTensors in and out.
+"""Modules of sparse convolutions: torch's argument names, SparseTensors in and out.
 
-A weight is (K, *taps, C / groups), the order of memory; a bias is (K,). ``activation`` and
-``slope`` are fused into the convolution and are no part of the state.
+A weight is (K, *taps, C / groups), in this memory order; a bias is (K,). ``activation`` and
+``slope`` are fused into the convolution and are not in the ``state_dict``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .sparse_checks import check_count
 
 
 class SparseConvolution(torch.nn.Module):
-    """The common base of sparse convolutions; of the spatial modes that a subclass names."""
+    """The common base of sparse convolutions; subclasses set their spatial ``rank``."""
 
     rank: ClassVar[int]
 
@@ -69,8 +69,8 @@ class SparseConvolution(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """torch's: uniform, by the C / groups * taps numbers that a sum has at most."""
-        # Of (K, *taps, C / groups), torch too counts what follows K, in whatever order.
+        """Initialise like torch: uniform, by the most numbers in a sum, C / groups * taps."""
+        # torch, too, counts the modes after K, in whatever order: here (K, *taps, C / groups).
         torch.nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.weight[0].numel())
@@ -87,7 +87,7 @@ class SparseConvolution(torch.nn.Module):
         return text + f", slope={self.slope}" if self.activation == "leaky_relu" else text
 
     def _shown(self) -> dict[str, Any]:
-        """Attributes that a text has where they are not these."""
+        """Return the attributes that the repr shows unless they have these values."""
         return {}
 
 
@@ -113,7 +113,7 @@ class SubmOf(SparseConvolution):
             raise ArgumentError("kernel_size", "taps, or `offsets` instead", kernel_size)
         if offsets is None:
             assert kernel_size is not None
-            # Before taps are looked up: what is kept of (1, 2) is found for (True, 2.0), too.
+            # Check first: a lookup of (True, 2.0) would find the cached taps of (1, 2).
             sizes = per_axis("kernel_size", kernel_size, self.rank)
             taps = Taps.centred(self.rank, sizes, dilation)
         else:
@@ -132,9 +132,9 @@ class SubmOf(SparseConvolution):
         kernel_map: KernelMap | None = None,
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
-        """The convolution; arguments as of :func:`layoutconv.subm_conv`."""
+        """Convolve; arguments are those of :func:`layoutconv.subm_conv`."""
         _check_input(input, self)
-        given = kernel_map is not None  # it says where the taps are
+        given = kernel_map is not None  # the map defines the taps
         return sparse.subm_conv(
             input, *weight_and_bias(self), 1 if given else self.dilation, self.groups,
             offsets=None if given else self.offsets, kernel_map=kernel_map,
@@ -146,7 +146,7 @@ class SubmOf(SparseConvolution):
 
 
 class _Strided(SparseConvolution):
-    """The base of convolutions that make cells."""
+    """The base of convolutions that create cells."""
 
     _names: ClassVar[tuple[str, ...]] = ("stride", "padding", "dilation")
 
@@ -175,7 +175,7 @@ class _Strided(SparseConvolution):
         self.dilation = per_axis("dilation", dilation, self.rank)
 
     def _sizes(self, kernel_map: KernelMap | None) -> dict[str, Any]:
-        """Return what a function is told beside the weight; a map that is given says it already."""
+        """Return a function's arguments beside the weight; a given map replaces them."""
         return {name: getattr(self, name) for name in self._names} if kernel_map is None else {}
 
     def _shown(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class _Strided(SparseConvolution):
 
 
 class ConvOf(_Strided):
-    """The base of convolutions whose cells are all that some input reaches."""
+    """The base of convolutions whose output cells are all that an input reaches."""
 
     def forward(
         self,
@@ -194,7 +194,7 @@ class ConvOf(_Strided):
         capacity: int | None = None,
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
-        """The convolution; arguments as of :func:`layoutconv.sparse_conv`."""
+        """Convolve; arguments are those of :func:`layoutconv.sparse_conv`."""
         _check_input(input, self)
         return sparse.sparse_conv(
             input, *weight_and_bias(self), groups=self.groups, **self._sizes(kernel_map),
@@ -240,7 +240,7 @@ class ConvTransposeOf(_Strided):
         capacity: int | None = None,
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
-        """The convolution; arguments as of :func:`layoutconv.sparse_conv_transpose`."""
+        """Convolve; arguments are those of :func:`layoutconv.sparse_conv_transpose`."""
         _check_input(input, self)
         return sparse.sparse_conv_transpose(
             input, *weight_and_bias(self), groups=self.groups, **self._sizes(kernel_map),
@@ -279,7 +279,7 @@ class InverseOf(SparseConvolution):
         kernel_map: KernelMap | None = None,
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
-        """The convolution; arguments as of :func:`layoutconv.sparse_inverse_conv`."""
+        """Convolve; arguments are those of :func:`layoutconv.sparse_inverse_conv`."""
         _check_input(input, self)
         return sparse.sparse_inverse_conv(
             input, *weight_and_bias(self), self.groups, kernel_map=kernel_map,
@@ -288,13 +288,13 @@ class InverseOf(SparseConvolution):
 
 
 def _padding(padding: Padding, rank: int) -> tuple[Any, ...]:
-    """As torch has it, cells for each spatial mode; pairs where near and far differ."""
+    """Return padding like torch's, one number per spatial mode, or pairs if near and far differ."""
     pairs = padding_pairs(padding, rank)
     return tuple(near for near, _ in pairs) if all(n == f for n, f in pairs) else pairs
 
 
 def _check_input(input: SparseTensor, module: SparseConvolution) -> None:
-    """Modes and channels in the words of the module: nobody wants to count those of a weight."""
+    """Check spatial modes and channels; errors name the module, not the shape of its weight."""
     coordinates = getattr(input, "coordinates", None)
     if coordinates is None:
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
@@ -310,7 +310,7 @@ def _check_input(input: SparseTensor, module: SparseConvolution) -> None:
 class SubmConv1d(SubmOf):
     """Submanifold convolution over one spatial mode: :func:`layoutconv.subm_conv` as a module.
 
-    As :class:`SubmConv3d`.
+    See :class:`SubmConv3d`.
     """
 
     rank = 1
@@ -319,7 +319,7 @@ class SubmConv1d(SubmOf):
 class SubmConv2d(SubmOf):
     """Submanifold convolution over two spatial modes: :func:`layoutconv.subm_conv` as a module.
 
-    As :class:`SubmConv3d`.
+    See :class:`SubmConv3d`.
     """
 
     rank = 2
@@ -332,9 +332,9 @@ class SubmConv3d(SubmOf):
         in_channels, out_channels: C and K.
         kernel_size, dilation: an int, or one per spatial mode.
         groups: divides C and K.
-        bias: whether there is one.
+        bias: whether to add a bias.
         device, dtype: of the parameters.
-        offsets: in place of a kernel size and a dilation, a cell for each tap: ``weight`` is then
+        offsets: a cell for each tap, instead of a kernel size and a dilation: ``weight`` is then
             (K, taps, C / groups).
         activation, slope: the epilogue.
 
@@ -356,7 +356,7 @@ class SubmConv3d(SubmOf):
 class SubmConv4d(SubmOf):
     """Submanifold convolution over four spatial modes: :func:`layoutconv.subm_conv` as a module.
 
-    As :class:`SubmConv3d`.
+    See :class:`SubmConv3d`.
     """
 
     rank = 4
@@ -365,7 +365,7 @@ class SubmConv4d(SubmOf):
 class SparseConv1d(ConvOf):
     """Sparse convolution over one spatial mode: :func:`layoutconv.sparse_conv` as a module.
 
-    As :class:`SparseConv3d`.
+    See :class:`SparseConv3d`.
     """
 
     rank = 1
@@ -374,7 +374,7 @@ class SparseConv1d(ConvOf):
 class SparseConv2d(ConvOf):
     """Sparse convolution over two spatial modes: :func:`layoutconv.sparse_conv` as a module.
 
-    As :class:`SparseConv3d`.
+    See :class:`SparseConv3d`.
     """
 
     rank = 2
@@ -384,8 +384,8 @@ class SparseConv3d(ConvOf):
     """Sparse convolution over three spatial modes: :func:`layoutconv.sparse_conv` as a module.
 
     Arguments are those of ``torch.nn.Conv3d``, without ``padding_mode``. Its ``forward(input,
-    kernel_map=None, outputs=None, capacity=None, residual=None)`` makes the cells that some input
-    reaches, in ``capacity`` rows where that is given, or computes those of ``outputs``.
+    kernel_map=None, outputs=None, capacity=None, residual=None)`` creates the cells that an input
+    reaches, in ``capacity`` rows if given, or computes the cells of ``outputs``.
 
     >>> from layoutconv.sparse import SparseTensor
     >>> down = SparseConv3d(1, 8, 3, stride=2, padding=1)
@@ -401,7 +401,7 @@ class SparseConv3d(ConvOf):
 class SparseConv4d(ConvOf):
     """Sparse convolution over four spatial modes: :func:`layoutconv.sparse_conv` as a module.
 
-    As :class:`SparseConv3d`.
+    See :class:`SparseConv3d`.
     """
 
     rank = 4
@@ -410,7 +410,7 @@ class SparseConv4d(ConvOf):
 class SparseConvTranspose1d(ConvTransposeOf):
     """Transposed convolution over one spatial mode: :func:`layoutconv.sparse_conv_transpose`.
 
-    As :class:`SparseConvTranspose3d`.
+    See :class:`SparseConvTranspose3d`.
     """
 
     rank = 1
@@ -419,7 +419,7 @@ class SparseConvTranspose1d(ConvTransposeOf):
 class SparseConvTranspose2d(ConvTransposeOf):
     """Transposed convolution over two spatial modes: :func:`layoutconv.sparse_conv_transpose`.
 
-    As :class:`SparseConvTranspose3d`.
+    See :class:`SparseConvTranspose3d`.
     """
 
     rank = 2
@@ -428,9 +428,9 @@ class SparseConvTranspose2d(ConvTransposeOf):
 class SparseConvTranspose3d(ConvTransposeOf):
     """Transposed convolution over three spatial modes: :func:`layoutconv.sparse_conv_transpose`.
 
-    Arguments are those of ``torch.nn.ConvTranspose3d``, in its order, without ``padding_mode``;
-    the weight is ``(K, *taps, C / groups)`` all the same, K channels come out. It is generative:
-    its cells are all that some input feeds, unless ``outputs`` names them.
+    Arguments are those of ``torch.nn.ConvTranspose3d``, in its order, without ``padding_mode``; but
+    the weight is ``(K, *taps, C / groups)`` for K output channels. It is generative: its cells are
+    all that an input feeds, unless ``outputs`` names them.
 
     >>> from layoutconv.sparse import SparseTensor
     >>> up = SparseConvTranspose3d(2, 8, 2, stride=2)
@@ -445,7 +445,7 @@ class SparseConvTranspose3d(ConvTransposeOf):
 class SparseConvTranspose4d(ConvTransposeOf):
     """Transposed convolution over four spatial modes: :func:`layoutconv.sparse_conv_transpose`.
 
-    As :class:`SparseConvTranspose3d`.
+    See :class:`SparseConvTranspose3d`.
     """
 
     rank = 4
@@ -454,7 +454,7 @@ class SparseConvTranspose4d(ConvTransposeOf):
 class SparseInverseConv1d(InverseOf):
     """Inverse convolution over one spatial mode: :func:`layoutconv.sparse_inverse_conv`.
 
-    As :class:`SparseInverseConv3d`.
+    See :class:`SparseInverseConv3d`.
     """
 
     rank = 1
@@ -463,7 +463,7 @@ class SparseInverseConv1d(InverseOf):
 class SparseInverseConv2d(InverseOf):
     """Inverse convolution over two spatial modes: :func:`layoutconv.sparse_inverse_conv`.
 
-    As :class:`SparseInverseConv3d`.
+    See :class:`SparseInverseConv3d`.
     """
 
     rank = 2
@@ -472,8 +472,8 @@ class SparseInverseConv2d(InverseOf):
 class SparseInverseConv3d(InverseOf):
     """Inverse convolution over three spatial modes: :func:`layoutconv.sparse_inverse_conv`.
 
-    Its ``forward(input, kernel_map=None, residual=None)`` goes back to the cells that the
-    convolution had, whose map ``kernel_map`` is: by default the one that made ``input``'s cells.
+    Its ``forward(input, kernel_map=None, residual=None)`` returns to the input cells of the
+    convolution with the map ``kernel_map``: by default the one that made ``input``'s cells.
 
     >>> from layoutconv.sparse import SparseTensor
     >>> x = SparseTensor.from_dense(torch.ones(1, 4, 4, 4, 1))
@@ -488,7 +488,7 @@ class SparseInverseConv3d(InverseOf):
 class SparseInverseConv4d(InverseOf):
     """Inverse convolution over four spatial modes: :func:`layoutconv.sparse_inverse_conv`.
 
-    As :class:`SparseInverseConv3d`.
+    See :class:`SparseInverseConv3d`.
     """
 
     rank = 4

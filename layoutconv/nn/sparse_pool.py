@@ -1,8 +1,8 @@
-"""Pooling, unpooling and depthwise convolution of sparse tensors, in torch's words.
+"""Pooling, unpooling and depthwise convolution of sparse tensors, with torch's argument names.
 
-A cell that is not there takes no part: it is no zero that a maximum could be, and no number that a
-mean counts. The result has all cells that read some cell, also for a stride of 1, unless a kernel
-map says which. All are differentiable in the features; results are the same in every run.
+An absent cell takes no part: it is no zero for a maximum, and a mean does not count it. The result
+has all cells whose window holds a cell, also for a stride of 1, unless a kernel map defines them.
+All are differentiable in the features; results are the same in every run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def sparse_max_pool(
     *,
     kernel_map: KernelMap | None = None,
 ) -> SparseTensor:
-    """The maximum of the cells in every window, for 1 to 4 spatial modes.
+    """Return the maximum of the cells in every window, for 1 to 4 spatial modes.
 
     Args:
         x: features (rows, C) of float16, bfloat16, float32 or float64.
@@ -45,12 +45,12 @@ def sparse_max_pool(
         padding: cells before and behind the grid: an int >= 0, an int or a pair ``(near, far)`` per
             spatial mode.
         dilation: an int >= 1, or one per spatial mode.
-        kernel_map: in place of all those, a map from the cells of ``x``. Of a submanifold map the
+        kernel_map: a map from the cells of ``x``, instead of all those. With a submanifold map the
             result has the cells of ``x``.
 
-    Returns a tensor of the map's ``outputs``. NaN is the maximum of whatever it is in. A row that
-    reads no cell, as those of a map with a capacity, is 0. The gradient goes to the cell that is
-    the maximum, the first tap of those that are equal.
+    Returns a tensor on the map's ``outputs``. A maximum over NaN is NaN. A row that reads no cell,
+    as a map with a capacity may have, is 0. The gradient goes to the cell of the maximum, or to the
+    first tap among equal ones.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 
@@ -73,10 +73,10 @@ def sparse_avg_pool(
     *,
     kernel_map: KernelMap | None = None,
 ) -> SparseTensor:
-    """The mean of the cells in every window; arguments as of :func:`sparse_max_pool`.
+    """Return the mean of the cells in every window; arguments as of :func:`sparse_max_pool`.
 
-    Of ``count_include_pad``, sums are divided by the number of taps, so that cells that are not
-    there count as zeros: that is ``torch.nn.functional.avg_pool3d`` of the dense grid.
+    With ``count_include_pad``, sums are divided by the number of taps, so absent cells count as
+    zeros: that is ``torch.nn.functional.avg_pool3d`` of the dense grid.
 
     >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
     >>> x = SparseTensor(torch.tensor([[1.0], [2.0], [6.0]]), cells, (6,), batch_size=1)
@@ -97,7 +97,7 @@ def sparse_sum_pool(
     *,
     kernel_map: KernelMap | None = None,
 ) -> SparseTensor:
-    """The sum of the cells in every window; arguments as of :func:`sparse_max_pool`.
+    """Return the sum of the cells in every window; arguments as of :func:`sparse_max_pool`.
 
     >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
     >>> x = SparseTensor(torch.tensor([[1.0], [2.0], [6.0]]), cells, (6,), batch_size=1)
@@ -108,14 +108,14 @@ def sparse_sum_pool(
 
 
 def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> SparseTensor:
-    """The features of coarse cells at every fine cell that they came from.
+    """Copy the features of coarse cells to every fine cell that they came from.
 
     Args:
         x: at the cells of ``kernel_map.outputs``.
-        kernel_map: from fine cells to coarse ones; by default the one that made those of ``x``.
+        kernel_map: from fine cells to coarse ones; by default the one that made the cells of ``x``.
 
-    Returns a tensor of the map's ``inputs``, fine cells. One that several windows read gets
-    their sum, one that none reads gets 0.
+    Returns a tensor on the map's ``inputs``, the fine cells. A cell that several windows read gets
+    their sum, a cell that none reads gets 0.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
 
@@ -139,7 +139,7 @@ def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> Spars
 
 
 def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
-    """The maximum, mean or sum of all cells of each image, dense (N, C).
+    """Reduce all cells of each image by maximum, mean or sum to a dense (N, C).
 
     Args:
         x: (rows, C), in any order; rows whose batch is -1 take no part.
@@ -156,7 +156,7 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
     """
     _check_sparse(x)
     check_choice("mode", mode, (*MODES, "avg"), _MODE)
-    if mode == "avg":  # as torch calls the pooling
+    if mode == "avg":  # torch's name of the pooling
         mode = "mean"
     order, starts, batch = x.coordinates.by_image
     winners = mode == "max" and may_want_gradient(x.features)
@@ -164,12 +164,12 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
 
 
 def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) -> Tensor:
-    """Depthwise convolution over a map: ``y[o, k] = sum_t x[index[o, t], k // m] * w[k, t]``.
+    """Convolve depthwise over a map: ``y[o, k] = sum_t x[index[o, t], k // m] * w[k, t]``.
 
     Args:
         features: (inputs, C), a row for each of ``kernel_map.inputs``.
         weight: ``(K, *taps, 1)``, the map's taps, of the same dtype; ``m = K / C`` filters for each
-            channel, those of a channel side by side, as torch's with ``groups=C``.
+            channel, adjacent as in torch with ``groups=C``.
         kernel_map: any kernel map.
 
     Returns (outputs, K). Differentiable in both, any number of times. Under autocast, both are
@@ -185,7 +185,7 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     [[12.0], [120.0], [30.0]]
     """
     check_map(kernel_map)
-    # Sizes, not lengths: those of a tracer may be symbols.
+    # Shapes, not len(): a tracer's may be symbols.
     if features.dim() != 2 or features.shape[0] != kernel_map.inputs.cells.shape[0]:
         expected = f"({len(kernel_map.inputs)}, C), a row for each input of the map"
         raise ArgumentError("features", expected, f"shape {tuple(features.shape)}")
@@ -204,7 +204,7 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     return ops.sparse_depthwise(features, table, over, filters)
 
 
-# -- what a call comes to -------------------------------------------------------------------------
+# -- implementation --------------------------------------------------------------------------------
 
 
 def _pool(
@@ -255,7 +255,7 @@ def _check_sparse(x: Any) -> None:
 
 
 class _SparsePool(torch.nn.Module):
-    """A pooling function of a number of spatial modes, with its sizes."""
+    """A pooling function for a number of spatial modes, with its sizes."""
 
     rank: int
     _function: Any
@@ -444,7 +444,7 @@ class SparseSumPool4d(_SparseSumPool):
 
 
 class SparseUnpool(torch.nn.Module):
-    """:func:`sparse_unpool` back to the cells that the cells of ``x`` were made from.
+    """Run :func:`sparse_unpool`, back to the cells that the cells of ``x`` were made from.
 
     >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
     >>> x = SparseTensor(torch.tensor([[1.0], [2.0], [6.0]]), cells, (6,), batch_size=1)

@@ -1,4 +1,4 @@
-"""A training step captured for clouds of up to so many rows at every level."""
+"""A captured training step for clouds up to a number of rows at every level."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ HOOKED = "a part of it has hooks, which a replay would not call"
 
 
 class Pass(NamedTuple):
-    """A forward and a backward pass: the loss's result without its history, the parameters that
-    got gradients, by number, and these."""
+    """A forward and a backward pass: the detached result of the loss, the numbers of the parameters
+    that got gradients, and these gradients.
+    """
 
     result: Any
     used: tuple[int, ...]
@@ -38,8 +39,8 @@ class Pass(NamedTuple):
 class Trained(NamedTuple):
     """The effects of an eager step: its gradients, buffers after it, and the state before it.
 
-    ``compared`` are results, gradients and buffers that a run with fixed rows is compared with:
-    those of the step itself, or without dropout, if random numbers were drawn.
+    ``compared`` are the results, gradients and buffers to compare a run with fixed rows with: those
+    of the step, or of a step without dropout if it drew random numbers.
     """
 
     before: Moment
@@ -48,7 +49,7 @@ class Trained(NamedTuple):
 
 
 class Step:
-    """A network, its loss and, if there is one, what scales that: one pass at a time."""
+    """A network, its loss and its optional gradient scaler: runs one pass at a time."""
 
     def __init__(self, net: torch.nn.Module, loss: Callable[..., Any], scaler: Any) -> None:
         self.net, self.loss, self.scaler = net, loss, scaler
@@ -60,7 +61,7 @@ class Step:
     def forward(
         self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None
     ) -> tuple[Any, Tensor]:
-        """The result of the loss, and the number that ``backward`` starts from."""
+        """Return the result of the loss, and the number that ``backward`` starts from."""
         inputs, *targets = args
         with torch.enable_grad():
             found = self.net(*inputs) if type(inputs) is tuple else self.net(inputs)
@@ -73,21 +74,21 @@ class Step:
             return result, first if self.scaler is None else self.scaler.scale(first)
 
     def backward(self, args: Any, kwargs: Any) -> Any:
-        """The whole step, as without graphs: torch's own ``backward``."""
+        """Run the whole step as without graphs, by torch's own ``backward``."""
         return self.accumulated(*self.forward(args, kwargs))
 
     def accumulated(self, result: Any, scaled: Tensor) -> Any:
-        """The result after torch's own ``backward`` from a number."""
+        """Return the result after torch's own ``backward`` from a number."""
         with _lowers_nothing(scaled):
             scaled.backward()  # type: ignore[no-untyped-call]
         return detached(result)
 
     def run(self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None) -> Pass:
-        """The step with its gradients beside ``.grad``."""
+        """Run the step, and return its gradients apart from ``.grad``."""
         return self.differentiated(*self.forward(args, kwargs, between))
 
     def differentiated(self, result: Any, scaled: Tensor) -> Pass:
-        """The gradients of a number for the network's parameters."""
+        """Return the gradients of a number with respect to the network's parameters."""
         with _lowers_nothing(scaled):
             found = torch.autograd.grad(scaled, self.parameters(), allow_unused=True)
         used = tuple(number for number, one in enumerate(found) if one is not None)
@@ -95,7 +96,7 @@ class Step:
 
 
 class TrainingState(State):
-    """Also hooks of gradients, and which parameters want some."""
+    """The state of a network in training: also gradient hooks, and ``requires_grad``."""
 
     def __init__(self, net: torch.nn.Module) -> None:
         super().__init__(net)
@@ -105,11 +106,11 @@ class TrainingState(State):
         self._wanted = list(map(_wants, self._parameters))
 
     def holds(self) -> bool:
-        """Return whether all of it is as it was."""
+        """Return whether the state is unchanged."""
         return super().holds() and list(map(_wants, self._parameters)) == self._wanted
 
     def is_hooked(self) -> bool:
-        """Return whether somebody looks at what goes into a module, at gradients, or at both."""
+        """Return whether a module has hooks, or a parameter has hooks of gradients."""
         return super().is_hooked() or any(map(any, map(_of_parameter, self._parameters)))
 
 
@@ -118,18 +119,18 @@ _of_parameter = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class StepBucket(Bucket):
-    """A training step with fixed rows, recorded.
+    """A captured training step with fixed rows.
 
-    Its effects are the buffers as they were before, then the gradients.
+    Its effects are the previous values of the buffers, then the gradients.
 
     Args:
-        step: what is recorded.
-        gradients: where gradients go after a replay that stands.
+        step: the step to record.
+        gradients: receives the gradients of each accepted replay.
         memory, keys, capacities: as of :class:`Bucket`.
     """
 
     _asks_first = True
-    _poison = 32.0  # a number: rows that get no gradient multiply it by zero
+    _poison = 32.0  # finite: rows without a gradient multiply it by zero
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class StepBucket(Bucket):
 
     @contextmanager
     def _left_by(self, eager: Eager, device: torch.device) -> Iterator[None]:
-        """Also have buffers and random numbers be what the eager step left."""
+        """Also restore the buffers and random numbers that the eager step left."""
         after = Moment(self._step.net, device)
         self._trained: Trained = eager.effects
         self._warming_up = True
@@ -184,7 +185,7 @@ class StepBucket(Bucket):
     ) -> float:
         leaves, expected, buffers = self._trained.compared
         if not self._warming_up and self._trained.random:
-            leaves = []  # of other random numbers: what can be compared was
+            leaves = []  # of other random numbers: the warm-up compared what it could
         found = self._results.copied(outcome.returned)
         self._check_rows(outcome, rows)
         if self._used != expected.used:
@@ -213,12 +214,12 @@ class StepBucket(Bucket):
 
 
 def detached(result: Any) -> Any:
-    """A result whose tensors have no history."""
+    """Return a result with detached tensors."""
     return with_leaves(result, partial(_on_features, methodcaller("detach")))
 
 
 def _guarded(result: Any, plan: FixedRows) -> Any:
-    """The result of a network, which takes no gradient of rows without a cell."""
+    """Return a network's result that takes no gradient from rows without a cell."""
     plan.join()  # for the backward pass
 
     def guard(features: Tensor) -> Tensor:
@@ -229,7 +230,7 @@ def _guarded(result: Any, plan: FixedRows) -> Any:
 
 
 def _on_features(function: Callable[[Tensor], Tensor], leaf: Any) -> Any:
-    """A tensor, or a sparse tensor, after a function of its features; else what it was."""
+    """Apply a function to the features of a tensor or sparse tensor; return other leaves as is."""
     if isinstance(leaf, Tensor):
         return function(leaf)
     if isinstance(leaf, SparseTensor):
@@ -240,7 +241,7 @@ def _on_features(function: Callable[[Tensor], Tensor], leaf: Any) -> Any:
 
 
 def _lowers_nothing(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Autocast ends with the loss, as torch asks."""
+    """Switch autocast off after the loss, as torch recommends."""
     kind = tensor.device.type
     if not torch.is_autocast_enabled(kind):
         return nullcontext()

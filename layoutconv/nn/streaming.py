@@ -1,4 +1,4 @@
-"""A submanifold layer over a cloud that no GPU holds: chunk by chunk, from the host and back."""
+"""Run a submanifold layer over a cloud too large for a GPU: chunk by chunk, from host to host."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ def stream(
 ) -> Tensor:
     """Run a submanifold layer on a cloud of any number of voxels, in bounded memory.
 
-    A chunk of the cloud after the other goes to the device, with its halo, and comes back to the
-    host: the device holds ``chunks.max_rows`` rows at a time, their halo and their kernel map, and
-    what it made of two chunks before. Rows go through pinned memory in pieces, some of a chunk are
-    under way while threads gather others; that memory is kept from call to call.
+    Chunks of the cloud go to the device one after another, with their halo, and the results come
+    back to the host. The device holds ``chunks.max_rows`` rows at a time, their halo and their
+    kernel map, and the results of the two chunks before. Rows pass through pinned memory in pieces:
+    some pieces of a chunk are in transit while threads gather others. Later calls reuse that
+    memory.
 
     Args:
         layer: with its weights on ``chunks.device``; its activation is applied.
-        features: (rows, C), rows as those of the cells that ``chunks`` were made of, of the layer's
-            dtype: a tensor on the CPU, a NumPy array, or an ``np.memmap``. They are read front to
-            back where ``chunks.order`` is None, and the device then reads pinned memory itself.
-        chunks: the cells, cut; the same for all layers of a network.
-        out: where the result is written, (rows, K) as ``features``; by default new memory.
-        progress: whether a line on a terminal says how far it is.
+        features: (rows, C), in the order of the cells that ``chunks`` were made from, in the
+            layer's dtype: a tensor on the CPU, a NumPy array, or an ``np.memmap``. If
+            ``chunks.order`` is None they are read front to back, and the device reads pinned memory
+            directly.
+        chunks: the cells, in chunks; the same for all layers of a network.
+        out: receives the result, (rows, K) of the kind of ``features``; by default new memory.
+        progress: whether to show progress in a line on a terminal.
 
-    Returns the result on the host, (rows, K), row for row. Without a gradient.
+    Returns the result on the host, (rows, K), row for row, without a gradient.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 
@@ -75,11 +77,11 @@ def stream(
     watched = Progress()
     watched.shown = watched.shown and progress
     move = staging(chunks.device)
-    depthwise = layer.groups == layer.in_channels > 1  # of a map of rows that are not sorted
-    made: _Made | None = None  # of the last chunk: the device may still be at it
+    depthwise = layer.groups == layer.in_channels > 1  # its map has rows that are not sorted
+    made: _Made | None = None  # of the last chunk: the device may still be computing it
     writing: _Made | None = None  # of the one before it
-    # Threads always have something to do: while the device is at a chunk, and then at the next
-    # one's map, they write what was made of the chunk before, and bring rows of the next one.
+    # Threads always have work: while the device computes a chunk, and then the next one's map,
+    # they write the results of the chunk before, and gather rows of the next one.
     try:
         with watched.step("stream"):
             for rows in chunks.ranges():
@@ -87,7 +89,7 @@ def stream(
                 chunk = next(maps)
                 found = chunk.kernel_map
                 if chunks.device.type == "cuda" and not depthwise:
-                    found.start()  # not when the layer asks for it, which is when rows are there
+                    found.start()  # now, not when the layer needs it: its rows arrive only then
                 halo = move.bring(x, chunks.rows_of(chunk.halo))
                 if writing is not None:
                     finish(writing.tasks)
@@ -96,10 +98,10 @@ def stream(
                     made.start(move, y, chunks)
                 read = SparseTensor(_joined(own.here(), halo.here()), found.inputs)
                 writing, made = made, _Made(rows, layer(read, kernel_map=found).features)
-                del own, chunk, found, halo, read  # before the next map is made
+                del own, chunk, found, halo, read  # frees them before the next map is made
             if made is not None:
                 made.start(move, y, chunks)
-    finally:  # also where something fails, nobody writes to `out` any more
+    finally:  # after an error, too, nothing may write to `out` any more
         finish([task for left in (writing, made) if left is not None for task in left.tasks])
     return y
 

@@ -1,9 +1,8 @@
 """Find ``conv(x) + shortcut`` and ``relu(conv(x) + shortcut)`` in the forward pass of a module in
-evaluation, and write each as one call.
+evaluation, and rewrite each as one call.
 
-The convolution moves to where the sum or the ReLU is; what comes before it in a container stays. So
-nothing but convolutions, pools and identities may come in between, which write to nothing that they
-are given.
+The convolution moves to the place of the sum or the ReLU; modules before it in a container stay in
+place. So only convolutions, pools and identities may come in between: they write to no argument.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ class _Chain(NamedTuple):
         return (*self.convolved, self.add, *([] if self.relu is None else [self.relu]))
 
     def past(self) -> Any:
-        """The node that is added, as the graph is now."""
+        """Return the node that is added, in the current graph."""
         first, second = self.add.args
         return second if first is self.convolved[-1] else first
 
 
 def rewritten(module: Any) -> Code | None:
-    """The forward pass of a module in evaluation, with the sums after convolutions, and ReLUs after
-    these, in their launches; None where there are none, or nobody can say what the pass does.
+    """Rewrite the forward pass of a module in evaluation: sums after convolutions, and ReLUs after
+    these, join their launches. None if there are none, or the pass cannot be analysed.
 
     >>> rewritten(torch.nn.Linear(2, 2)) is None
     True
@@ -57,7 +56,7 @@ def rewritten(module: Any) -> Code | None:
     try:
         graph = recorded(module, training=False)
         found = [chain for node in graph.nodes if (chain := _chain(module, node)) is not None]
-        chains = {chain.add: chain for chain in found}  # of two convolutions the last
+        chains = {chain.add: chain for chain in found}  # keeps the last of two convolutions
         for chain in chains.values():
             _write(module, chain)
         return code_of(graph) if chains else None
@@ -66,7 +65,7 @@ def rewritten(module: Any) -> Code | None:
 
 
 def _chain(module: Any, conv: Node) -> _Chain | None:
-    """The chain that begins with a node, if one does."""
+    """Return the chain that begins with a node; None if none does."""
     if conv.op != "call_module" or len(conv.args) != 1 or conv.kwargs:
         return None
     if not is_open(split(module.get_submodule(conv.target))[1]):
@@ -88,7 +87,7 @@ def _chain(module: Any, conv: Node) -> _Chain | None:
 
 
 def _relu_after(module: Any, add: Node) -> Node | None:
-    """The ReLU that alone reads a sum, if there is one."""
+    """Return the ReLU that is a sum's only reader; None if there is none."""
     try:
         user = only_user(add)
     except UnknownPass:
@@ -97,7 +96,7 @@ def _relu_after(module: Any, add: Node) -> Node | None:
 
 
 def _may_move(module: Any, chain: _Chain) -> bool:
-    """Return whether nothing between a convolution and the last node writes, or calls it."""
+    """Return whether nothing between a convolution and the last node may write, or calls it."""
     nodes, conv = list(chain.add.graph.nodes), chain.convolved[0]
     own = split(module.get_submodule(conv.target))[1]
     for node in nodes[nodes.index(conv) + 1 : nodes.index(chain.last)]:
@@ -114,12 +113,12 @@ def _may_move(module: Any, chain: _Chain) -> bool:
 
 
 def _write(module: Any, chain: _Chain) -> None:
-    """Call :func:`~layoutconv.nn.dense_sum.summed` in place of a chain."""
+    """Replace a chain by a call of :func:`~layoutconv.nn.dense_sum.summed`."""
     (conv, *between), graph, relu = chain.convolved, chain.add.graph, chain.relu
     input = conv.args[0]
     with graph.inserting_before(conv):
         of_conv = graph.get_attr(str(conv.target))
-        if not is_open(module.get_submodule(conv.target)):  # what comes before it stays
+        if not is_open(module.get_submodule(conv.target)):  # modules before it stay in place
             pair = graph.call_function(up_to_conv, (of_conv, input))
             of_conv, input = (graph.call_function(operator.getitem, (pair, i)) for i in range(2))
     with graph.inserting_before(chain.last):

@@ -1,10 +1,10 @@
-"""A sparse convolution in training with the norm, the sum and the ReLU after it: one function that
-autograd records, and one guard over all tensors of a call.
+"""A sparse convolution in training with the norm, sum and ReLU after it, as one function that
+autograd records, with one guard over all tensors of a call.
 
-The kernels are those of the convolution and of the norm, one after the other, and so are the bits
-of results and of gradients. What the host saves is a second function to record and to run backward,
-two calls of modules, and checks that an earlier call of the same modules has passed. As of
-:mod:`.warm_layers`, nothing that a kernel reads is kept.
+The kernels are those of the convolution and of the norm, one after the other, so results and
+gradients have the same bits. The host saves a second function to record and to run backward, two
+calls of modules, and checks that an earlier call of the same modules has passed. As in
+:mod:`.warm_layers`, no tensor that a kernel reads is kept.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 
 is_grad_enabled = torch.is_grad_enabled
 get_autocast_dtype = torch.get_autocast_dtype
-_new: Any = tuple.__new__  # a NamedTuple's own takes a call of Python
-# The numbers that kernels are told of a norm, and those that say how torch computes it.
+_new: Any = tuple.__new__  # bypasses a NamedTuple's own, which is a Python call
+# The numbers of a norm that kernels need, and those that decide how torch computes it.
 _told: Any = attrgetter("eps", "momentum", "affine", "track_running_stats", "training")
-TRAINED = "_layoutconv_trained"  # the attribute of a module that has its layers in training
+TRAINED = "_layoutconv_trained"  # the attribute of a module that holds its layers in training
 
 
 def trained_layer(
     conv: Any, x: Tensor, found: KernelMap, norm: Any, last: Any, past: Tensor | None
 ) -> Tensor | None:
-    """Features ``last(norm(conv(x)) + past)`` in training, of which ``last`` and ``past`` may be
+    """Compute features ``last(norm(conv(x)) + past)`` in training; ``last`` and ``past`` may be
     None.
 
-    Returns None, and has done nothing, where it is not known yet that kernels compute it: the
-    caller runs module after module, which gives the same bits. ``x`` is one that
+    Returns None, and has done nothing, unless kernels are known to compute it: the caller then runs
+    module after module, with the same bits. ``x`` has passed
     :func:`~layoutconv.nn.fused_norm.may_fuse`, ``conv`` has no activation, and ``norm`` is in
     training mode.
     """
@@ -76,11 +76,11 @@ def trained_layer(
                 return y
     told = told_of(found.outputs.cells.shape[0], norm, last, past)
     if told is None or told.there is not None or "process_group" in norm.__dict__:
-        return None  # of ranks there may be several from the next call on
+        return None  # there may be several ranks from the next call on
     if not (weight.requires_grad and is_grad_enabled()):
         return None
     low = autocast_dtype(x, weight)
-    if low is not None and x.dtype is not low:  # as of a network's first layer
+    if low is not None and x.dtype is not low:  # like in a network's first layer
         return trained_layer(conv, x.to(low), found, norm, last, past)
     call = sparse_calls.find(found, (conv.groups, None, conv.slope), None, x, weight, bias)
     if call is None or not _may_join(call, x, past):
@@ -95,7 +95,7 @@ def trained_layer(
 
 
 def _may_join(call: SparseCall, x: Tensor, past: Tensor | None) -> bool:
-    """Return whether one function may be recorded of a call and the norm after it."""
+    """Return whether a call and the norm after it may be recorded as one function."""
     kind = call.kind
     return (
         call.wanted
@@ -119,7 +119,7 @@ class TrainedLayer(KeptLayer):
     def run(
         self, tensors: tuple[Tensor, ...], past: Tensor | None, groups: int, found: KernelMap
     ) -> Tensor | None:
-        """The result of a call; None of one that comes to something else."""
+        """Compute a call; None if it is of another kind."""
         kind = self.kind
         lowers, x = kind.lowers, tensors[0]
         if (
@@ -133,7 +133,7 @@ class TrainedLayer(KeptLayer):
         ):
             return None
         for tensor in tensors:
-            if tensor.is_nested:  # torch's guard ends the process
+            if tensor.is_nested:  # torch's guard would crash the process
                 return None
         if not self.alike(*tensors):
             return None
@@ -155,7 +155,7 @@ class TrainedLayer(KeptLayer):
 def _tensors_of(
     x: Tensor, weight: Tensor, bias: Tensor | None, norm: Any
 ) -> tuple[Tensor, ...] | None:
-    """Return what a layer reads and writes; None of a norm that lacks some of it."""
+    """Return the tensors that a layer reads and writes; None if the norm lacks one."""
     held, learnt = norm._buffers, norm._parameters
     scale, shift = learnt.get("weight"), learnt.get("bias")
     mean, variance = held.get("running_mean"), held.get("running_var")
@@ -168,8 +168,8 @@ def _tensors_of(
 
 
 class _Joined(torch.autograd.Function):
-    """The convolution and the norm by kernels: the result, and the sums that the norm is of, which
-    nobody gets but second derivatives.
+    """The convolution and the norm by kernels: returns the result, and the norm's input, which only
+    second derivatives use.
     """
 
     @staticmethod
@@ -207,12 +207,12 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, of_y: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         x, b, y, scale, shift, kept, out = ctx.saved_tensors
         call, found, layer = ctx.call, ctx.found, ctx.layer
-        if not keeps_graph():  # a loss that somebody holds does not hold the map of its cloud
+        if not keeps_graph():  # a loss that is kept must not keep the map of its cloud
             ctx.call = ctx.found = None
         again = is_grad_enabled()
         dy = dscale = dshift = dpast = None
         given: Any = of_y if grad is None else grad
-        # As row_norm.is_read has it, without a call of Python; the convolution asks for itself.
+        # Inlined row_norm.is_read, without a Python call; the convolution checks for itself.
         by_torch = (
             again
             or type(given) not in PLAIN
@@ -242,25 +242,26 @@ class _Joined(torch.autograd.Function):
             needed = _of_the_rest(ctx, needed)
         dx = dw = dbias = None
         if needed[_BIAS]:
-            # As channel_sums chooses, but for guards that the forward pass has passed.
+            # Like channel_sums, without the checks that the forward pass has passed.
             summed = dy.is_cuda and not by_torch and column_sums.takes(dy, ctx.bias)
             dbias = column_sums.column_sums(dy, ctx.bias) if summed else channel_sums(dy, ctx.bias)
         if needed[0] or needed[1]:
             if again and b is not None and call.lowers is not None:
                 b = lowered_again(ctx, call)
-            # The engine gives gradients the dtypes of inputs, which autocast may have lowered.
+            # The engine casts gradients to the dtypes of inputs, which autocast may have lowered.
             dx, dw = call.gradients(found, needed, dy, x, b)
         return dx, dw, None, None, dbias, dscale, dshift, dpast if layer.added else None, None
 
 
 _BIAS = 4  # its place among the inputs
-# Past what ``apply`` asks of transforms, as of whom nobody looks on.
+# Skips the questions of ``apply`` about transforms: nothing watches this call.
 _record: Any = super(torch.autograd.Function, _Joined).apply
 
 
 def _of_the_rest(ctx: Any, needed: Sequence[bool]) -> Sequence[bool]:
-    """Return the gradients of the convolution that are asked for, which are that of its features
-    at most: where those of the norm alone are asked for, or of what is added, it is not.
+    """Return which of the convolution's gradients are needed, if only its features' may be.
+
+    It is not needed if only the norm's gradients, or the shortcut's, are asked for.
     """
     try:
         return comes_to(ctx.next_functions[0][0]), *needed[1:]

@@ -1,9 +1,9 @@
-"""Batch norms in training with the sum and the activation after them: one pass of kernels each way.
+"""Batch norms in training with the sum and the activation after them: one kernel pass each way.
 
-As of :mod:`.fused_norm` nothing is changed in a module, and what has hooks, or is of a kind that is
-not known here, runs as torch has it. :func:`~layoutconv.nn.fused_norm.unfused` has all of them do
-so. Statistics move, and batches are counted, as by torch. Those of a ``SyncBatchNorm`` are of all
-ranks; what a rank tells the others is the message of torch's own.
+As in :mod:`.fused_norm` no module is changed, and norms with hooks, or of an unknown kind, run as
+torch has them. :func:`~layoutconv.nn.fused_norm.unfused` makes all of them do so. Running
+statistics and batch counts move like torch's. A ``SyncBatchNorm`` takes its statistics over all
+ranks; a rank sends the same message as in torch.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
     from ..base.ranks import Ranks
 
-# spconv's names and ours over ranks add theirs.
+# ``compat.spconv`` and ``layoutconv.distributed`` add their own.
 NORMS: set[type] = {torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm}
 
 
 def trained_features(x: Any, norm: Any, last: Any, past: Any = None) -> SparseTensor | None:
-    """The same of sparse tensors; None also where rows have no cell, unless a training step is
-    captured, or those of both are others.
+    """Compute :func:`trained` for sparse tensors.
+
+    Also returns None if rows have no cell, unless a training step is captured, and if ``x`` and
+    ``past`` have different coordinates.
 
     >>> x = SparseTensor.from_dense(torch.ones(1, 2, 2))
     >>> trained_features(x, torch.nn.BatchNorm1d(2), None) is None
@@ -49,10 +51,10 @@ def trained_features(x: Any, norm: Any, last: Any, past: Any = None) -> SparseTe
 
 
 def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) -> Tensor | None:
-    """Features ``last(norm(x) + past)``, of which ``last`` and ``past`` may be None.
+    """Compute features ``last(norm(x) + past)``; ``last`` and ``past`` may be None.
 
-    Returns None, and has done nothing, where no kernel computes it: the caller then runs module
-    after module. ``x`` (rows, C) is one that :func:`~layoutconv.nn.fused_norm.may_fuse`.
+    Returns None, and has done nothing, if no kernel computes it: the caller then runs module after
+    module. ``x`` (rows, C) has passed :func:`~layoutconv.nn.fused_norm.may_fuse`.
 
     >>> trained(torch.ones(3, 2), torch.nn.BatchNorm1d(2)) is None
     True
@@ -62,8 +64,8 @@ def trained(x: Tensor, norm: Any, last: Any = None, past: Tensor | None = None) 
 
 
 def are_bare(*modules: Any) -> bool:
-    """Return whether calling modules, or None, is nothing but their classes' ``forward``, and
-    nothing looks at their gradients.
+    """Return whether calling modules (or None) runs only their classes' ``forward``, and they have
+    no backward hooks.
 
     >>> norm = torch.nn.BatchNorm1d(4)
     >>> handle = norm.register_full_backward_hook(print)
@@ -81,7 +83,7 @@ def are_bare(*modules: Any) -> bool:
 
 
 def told_of(rows: int, norm: Any, last: Any, past: Tensor | None) -> Norm | None:
-    """Return what kernels are told of ``last(norm(x) + past)`` of so many rows; None where torch
+    """Return the kernels' arguments for ``last(norm(x) + past)`` of so many rows; None if torch
     computes it.
     """
     if type(norm) not in NORMS or not norm.training or not are_bare(norm, last):
@@ -101,8 +103,8 @@ def told(
     there: Tensor | None = None,
     ranks: Ranks | None = None,
 ) -> Norm | None:
-    """Return what kernels are told of a batch norm of torch in training; None of one that holds
-    its state otherwise, as a replica does.
+    """Return the kernels' arguments for a torch batch norm in training; None if it holds its state
+    otherwise, like a replica.
 
     >>> told(torch.nn.BatchNorm2d(3, affine=False), "relu", None).momentum
     0.1

@@ -12,7 +12,7 @@ from ..base.torch_internals import add_to_each, copy_to_each
 
 
 class Moment:
-    """The buffers of a network and the generators of random numbers, as they are now.
+    """A snapshot of a network's buffers and of the random generators.
 
     >>> norm = torch.nn.BatchNorm1d(1)
     >>> before = Moment(norm, torch.device("cpu"))
@@ -34,7 +34,7 @@ class Moment:
         return found
 
     def restore(self) -> None:
-        """Have all of it again."""
+        """Restore the snapshot."""
         with torch.no_grad():
             copy_all(self.buffers, self.values)
         torch.set_rng_state(self._random[0])
@@ -51,8 +51,8 @@ REENTRANT = "it checkpoints with use_reentrant=True, which `backward` alone diff
 
 
 def why_by_backward(tensor: Tensor, parameters: Sequence[Tensor]) -> str:
-    """Return why ``backward`` of a tensor does more than to give the gradients of the parameters,
-    as ``torch.autograd.grad`` does; "" if it does not.
+    """Return why ``backward`` of a tensor does more than ``torch.autograd.grad``, which gives the
+    gradients of the parameters; "" if it does not.
 
     >>> x, scale = (torch.nn.Parameter(torch.ones(())) for _ in range(2))
     >>> why_by_backward(x * scale, [x, scale])
@@ -77,7 +77,7 @@ def why_by_backward(tensor: Tensor, parameters: Sequence[Tensor]) -> str:
 
 
 class Modes:
-    """The modes of the modules of a network, and which parameters want gradients, as they are now.
+    """A snapshot of a network's modes, and of which parameters want gradients.
 
     >>> net = torch.nn.Linear(2, 2)
     >>> modes = Modes(net)
@@ -92,7 +92,7 @@ class Modes:
         self._wants = [(p, p.requires_grad) for p in net.parameters() if p.is_leaf]
 
     def restore(self) -> None:
-        """Have them again, of the modules and parameters that there were."""
+        """Restore the snapshot, for the modules and parameters in it."""
         for module, mode in self._modes:
             module.training = mode
         for parameter, wants in self._wants:
@@ -117,11 +117,11 @@ class Gradients:
         self._memory: dict[int, tuple[Tensor, Tensor]] = {}
 
     def add(self, parameters: Sequence[Tensor], found: Sequence[Tensor]) -> None:
-        """Do what ``backward`` does: add to what is in ``.grad``, or be what is there."""
+        """Do what ``backward`` does: add to ``.grad``, or set it."""
         self.addition(parameters, found)()
 
     def addition(self, parameters: Sequence[Tensor], found: Sequence[Tensor]) -> Callable[[], None]:
-        """Return what adds ``found`` when it is called: a few launches, and nothing to look up."""
+        """Return a function that adds ``found``: a few launches, and no look-ups."""
         empty: list[tuple[Tensor, Tensor]] = []
         fresh: list[Tensor] = []
         there: tuple[list[Tensor], list[Tensor]] = [], []
@@ -154,13 +154,13 @@ class Gradients:
         return entry[1]
 
     def keep_only(self, parameters: Sequence[Tensor]) -> None:
-        """Drop the memory of parameters that a network has no more."""
+        """Drop the memory of parameters that a network no longer has."""
         own = set(map(id, parameters))
         self._memory = {key: kept for key, kept in self._memory.items() if key in own}
 
 
 def copy_all(tensors: list[Tensor], values: list[Tensor]) -> None:
-    """Copy values into tensors: a launch or two for all of a dtype, as torch has them.
+    """Copy values into tensors: a launch or two for all of a dtype, like torch.
 
     >>> memory = [torch.zeros(1), torch.zeros((), dtype=torch.int64)]
     >>> copy_all(memory, [torch.ones(1), torch.tensor(3)])
@@ -183,7 +183,7 @@ def _by_dtype(
 
 
 def _alike(memory: Any, parameter: Tensor) -> bool:
-    """Return whether a gradient may be there, after ``.to`` and ``.data =`` of a parameter."""
+    """Return whether memory fits a gradient, after ``.to`` and ``.data =`` of a parameter."""
     return (memory.shape, memory.dtype, memory.device) == (
         parameter.shape, parameter.dtype, parameter.device,
     )  # fmt: skip

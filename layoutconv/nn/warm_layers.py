@@ -1,9 +1,9 @@
-"""Convolutions with a norm after them that ran as one launch before: what each came to.
+"""Convolutions with a norm after them that ran as one launch before: the findings of those calls.
 
-A call of a module differs from the one before in its features and its kernel map. So a module keeps
-the kind of calls that its tensors came to, with a guard over them, and finds it without a look into
-the cache of all calls. What norms and activations are told is compared at every call, and tensors
-are those of the call: nothing that a kernel reads is kept.
+Calls of a module differ in features and kernel map. So a module keeps the kind of its calls, with a
+guard over its tensors, and finds it without a look-up in the call cache. The arguments of norms and
+activations are compared at every call, and kernels get the tensors of the call: no tensor that a
+kernel reads is kept.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 is_grad_enabled = torch.is_grad_enabled
 get_autocast_dtype = torch.get_autocast_dtype
-WARM = "_layoutconv_warm"  # the attribute of a module that has its warm layers
-_FEW = 4  # of a module: norms and activations that it meets, dtypes and devices
+WARM = "_layoutconv_warm"  # the attribute of a module that holds its warm layers
+_FEW = 4  # layers of a module: it meets several norms, activations, dtypes and devices
 
 
 class LayerCall(NamedTuple):
@@ -32,9 +32,9 @@ class LayerCall(NamedTuple):
 
     Attributes:
         kind: of the convolution.
-        modules: the norm and the activation, of which either may be None.
+        modules: the norm and the activation; each may be None.
         tensors: features, weight, a bias if there is one, and the norm's.
-        past: what is added, or None.
+        past: the tensor that is added, or None.
     """
 
     kind: sparse_calls.Kind
@@ -53,15 +53,15 @@ class KeptLayer:
         self.era = sparse.era
         self.added, self.count, self.device = past is not None, len(tensors), tensors[0].device.type
         self.alike = guard_of(*tensors, rows=True)
-        # Apart from the features, which it may be: a guard of torch's has no tensor twice.
+        # Separate, as it may be the features: torch's guards do not accept a tensor twice.
         self.past_alike = None if past is None else guard_of(past, rows=True)
 
 
 class WarmLayer(KeptLayer):
-    """Calls in evaluation, which are one launch.
+    """Calls in evaluation, each one launch.
 
-    ``lowers`` is the dtype that autocast gives the filter, which calls of the kind have already;
-    None where it is off.
+    ``lowers`` is the dtype to which autocast lowers the filter, and which the features already
+    have; None if autocast is off.
     """
 
     def __init__(self, call: LayerCall, slope: float, lowers: torch.dtype | None = None) -> None:
@@ -77,7 +77,7 @@ class WarmLayer(KeptLayer):
         groups: int,
         found: KernelMap,
     ) -> Tensor | None:
-        """The result of a call; None of one that comes to something else.
+        """Compute a call; None if it is of another kind.
 
         ``tensors`` are features, weight, a bias if there is one, and the norm's.
         """
@@ -93,7 +93,7 @@ class WarmLayer(KeptLayer):
         ):
             return None
         for tensor in tensors:
-            if tensor.is_nested:  # torch's guard ends the process
+            if tensor.is_nested:  # torch's guard would crash the process
                 return None
         if not self.alike(*tensors):
             return None
@@ -111,13 +111,13 @@ class WarmLayer(KeptLayer):
 
 
 class _Kept(list[KeptLayer]):
-    """The layers of a module; copies and pickles of it have none."""
+    """The layers of a module; copies and pickles of it are empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
         return tuple, ()
 
 
 def keep_warm(module: Any, layer: KeptLayer, name: str = WARM) -> None:
-    """Keep one with its module, in front of those that are not out of date."""
+    """Keep a layer with its module, before others that are still valid."""
     others = [other for other in module.__dict__.get(name, ()) if other.era is layer.era]
     module.__dict__[name] = _Kept([layer, *others[: _FEW - 1]])
