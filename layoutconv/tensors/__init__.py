@@ -1,1 +1,1 @@
-"""Tensors of views in torch, for ``cpu`` and ``gpu``: checks, types of bytes, epilogues."""
+"""A view's tensors in torch, for ``cpu`` and ``gpu``: checks, byte-packed types, epilogues."""

@@ -1,4 +1,4 @@
-"""Tensors of torch's shapes, (N, C, D, H, W), in memory of the order (N, D, H, W, C)."""
+"""Tensors with torch's shape, (N, C, D, H, W), and memory order (N, D, H, W, C)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a packed tensor of a shape (N, C, ...) whose channels lie side by side.
+    """Return the strides of a packed tensor (N, C, ...) whose channels are fastest.
 
     >>> channels_last_stride((2, 3, 5, 7))
     (105, 1, 21, 3)
@@ -22,12 +22,12 @@ def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def with_packed_strides(tensor: Tensor) -> Tensor:
-    """A packed tensor (N, C, ...) with the strides of its order, of modes of extent 1, too.
+    """Return a packed tensor (N, C, ...) with the strides of its order, for modes of extent 1, too.
 
-    Such modes may have any stride, as an image of a batch of one has after ``permute`` and
-    ``unsqueeze``. Torch calls it packed all the same, and its convolutions (2.13) then read those
-    strides: of groups, wrong sums and wrong gradients of the filter came out. Another tensor is
-    returned as it is.
+    Such modes may have any stride: a batch of one image does after ``permute`` and ``unsqueeze``.
+    Torch still calls the tensor packed, but its convolutions (2.13) read those strides: with
+    groups, sums and gradients of the filter came out wrong. A tensor that is not packed is returned
+    as it is.
 
     >>> import torch
     >>> image = torch.zeros(5, 7, 3).permute(2, 0, 1).unsqueeze(0)
@@ -47,7 +47,7 @@ def with_packed_strides(tensor: Tensor) -> Tensor:
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a packed tensor whose last mode is fastest.
+    """Return the strides of a packed tensor whose last mode is fastest.
 
     >>> contiguous_stride((2, 3, 5))
     (15, 5, 1)
@@ -60,11 +60,11 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def in_channels_last(tensor: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """A tensor's elements as a new tensor of ``shape`` (N, C, ...), packed, that is no view.
+    """Return a tensor's elements as a packed tensor of ``shape`` (N, C, ...) that is no view.
 
-    Its memory is that of ``tensor`` where that has the order already; else it is a copy. Both
-    shapes differ in modes of extent 1 alone; ``stride`` is that of :func:`channels_last_stride`.
-    Who calls keeps no other tensor of the memory.
+    It shares the memory of ``tensor`` if that has the order already; else it is a copy. The shapes
+    may differ only in modes of extent 1; ``stride`` is that of :func:`channels_last_stride`. The
+    caller must keep no other tensor on the memory.
 
     >>> import torch
     >>> made = in_channels_last(torch.arange(6).view(1, 2, 1, 3), (1, 2, 3), (6, 1, 2))

@@ -1,6 +1,6 @@
-"""From accumulators to what is stored, in torch: the steps of an epilogue, conversion, statistics.
+"""From accumulators to stored results, in torch: epilogue steps, conversion, statistics.
 
-This is the definition that kernels are held against; it works on tensors of any device.
+This defines what kernels have to compute; it works on tensors of any device.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _ACTIVATIONS: dict[str, Any] = {
 
 
 def accumulator_dtype(dtype: torch.dtype, depth: int) -> torch.dtype:
-    """The dtype in which torch sums ``depth`` products: a floating one, as its products are fast.
+    """Return the dtype in which torch sums ``depth`` products: a floating one, for fast products.
 
-    The sums of int8 are integers, exactly: in fp32 while they fit its mantissa, in fp64 beyond.
+    Sums of int8 are exact integers: in fp32 while they fit its mantissa, in fp64 beyond.
 
     >>> accumulator_dtype(torch.int8, 1024), accumulator_dtype(torch.int8, 1025)
     (torch.float32, torch.float64)
@@ -57,7 +57,7 @@ def accumulator_dtype(dtype: torch.dtype, depth: int) -> torch.dtype:
 
 
 def activate(value: Tensor, kind: str, slope: float = 0.01) -> Tensor:
-    """The pointwise function of a name of :class:`~layoutconv.view.epilogue.Activation`.
+    """Apply the function of a name in :class:`~layoutconv.view.epilogue.Activation`.
 
     >>> activate(torch.tensor([-1.0, 2.0]), "leaky_relu", 0.5)
     tensor([-0.5000,  2.0000])
@@ -73,17 +73,16 @@ def apply_steps(
     sources: Sequence[Tensor],
     rows: Tensor | None = None,
 ) -> Tensor:
-    """The steps of an epilogue on a tile of accumulators, whose last mode are columns.
+    """Apply the steps of an epilogue to a tile of accumulators, whose last mode are columns.
 
     Args:
-        value: fp32 or fp64, in which the steps are.
-        columns: which entries of per-column tensors are those of the last mode, a slice or an
-            integer tensor.
-        sources: what tensors like D have at the tile's place, in order.
-        rows: int64, the numbers of rows in the view: (rows of the tile,). None where no step asks.
+        value: fp32 or fp64; the steps compute in it.
+        columns: the columns of the last mode in per-column tensors, a slice or an integer tensor.
+        sources: the tile's part of each tensor like D, in order.
+        rows: int64, the row numbers in the view: (rows of the tile,). None if no step needs them.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a step that is none of these: what it
-    is, nobody knows, and a result without it would be wrong.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for an unknown step: a result without it
+    would be wrong.
 
     >>> apply_steps([Scale(2.0), Clamp(0, 6)], torch.tensor([1.0, 5.0]), slice(None), [])
     tensor([2., 6.])
@@ -126,7 +125,7 @@ def _pointwise(
 
 
 def convert(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round to nearest even; to integers and fp8 also saturate, so that nothing wraps or overflows.
+    """Round to nearest even; integers and fp8 also saturate, so that nothing wraps or overflows.
 
     >>> convert(torch.tensor([2.5, -300.0, torch.nan]), torch.int8)
     tensor([   2, -128,    0], dtype=torch.int8)
@@ -136,7 +135,7 @@ def convert(value: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype not in _SATURATED or value.dtype == dtype:
         return value.to(dtype)
     if value.dtype in FP8:
-        value = value.float()  # torch compares no fp8
+        value = value.float()  # torch cannot compare fp8
     if dtype in FP8:
         greatest = torch.finfo(dtype).max
         return value.clamp(-greatest, greatest).to(dtype)
@@ -147,7 +146,7 @@ def convert(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def column_statistics(stored: Tensor) -> Tensor:
-    """The sum and the sum of squares of every column, the last mode: fp32 (2, columns).
+    """Return the sum and the sum of squares of every column, the last mode: fp32 (2, columns).
 
     >>> column_statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[ 4.,  6.],
@@ -161,11 +160,11 @@ def _sums(values: Tensor) -> Tensor:
 
 
 class Finish:
-    """The way of accumulators to D; tiles come in any order.
+    """The conversion of accumulators to D; tiles come in any order.
 
     Args:
-        epilogue: the steps; none for a conversion alone.
-        operand, out: the dtypes of what was multiplied, and of D.
+        epilogue: the steps; None for a conversion only.
+        operand, out: the dtypes of the operands, and of D.
         statistics: fp64 (2, columns), to which sums and sums of squares are added, or None.
     """
 
@@ -185,7 +184,7 @@ class Finish:
 
     @property
     def nothing(self) -> bool:
-        """Return whether sums of D's dtype are stored as they are."""
+        """Return whether sums in D's dtype are stored as they are."""
         return not self.steps and self.statistics is None and not self.integers
 
     def __call__(
@@ -196,17 +195,17 @@ class Finish:
         written: Any = True,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """The tile as it is stored.
+        """Return the tile as it is stored.
 
         Args:
             acc: (rows, columns of the tile).
-            columns: which columns of D these are, a slice or an integer tensor.
+            columns: its columns in D, a slice or an integer tensor.
             sources: the sources of the residuals, like ``acc``.
-            written: True, or whether a row's vectors of columns are: (rows, vectors).
-            rows: the numbers of rows in the view, (rows,), where the steps ask for them.
+            written: True, or which vectors of columns of each row are written: (rows, vectors).
+            rows: the row numbers in the view, (rows,), if the steps need them.
         """
         if self.integers and acc.dtype == torch.float64:
-            acc = acc.to(torch.int64).to(torch.int32)  # beyond 32 bits they wrap, as a GPU's do
+            acc = acc.to(torch.int64).to(torch.int32)  # beyond 32 bits they wrap, like a GPU's
         if self.steps or self.out != torch.int32:
             acc = acc.to(self.kind)
         value = convert(apply_steps(self.steps, acc, columns, sources, rows), self.out)

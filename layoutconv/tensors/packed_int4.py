@@ -1,8 +1,8 @@
-"""int4: two numbers to a byte along memory, so that a view of numbers is one of their bytes.
+"""int4: two numbers per byte along memory, so that a view of numbers becomes one of bytes.
 
-Sums do not ask in which order k runs, nor in which pairs. So a view whose elements are the pairs
-has the same results if the instruction multiplies both numbers of a pair: all that copies, bounds
-or offsets are is that of bytes.
+The order of k, and its pairs, do not change a sum. So a view whose elements are pairs has the same
+results if the instruction multiplies both numbers of a pair; copies, bounds and offsets are of
+bytes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _WIDE = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def pack_int4(x: Tensor) -> Tensor:
-    """Integers of -8 to 7 as int4, two in a byte: the even ones of the last mode are the low bits.
+    """Pack integers from -8 to 7 as int4, two per byte: even ones of the last mode in the low bits.
 
     Args:
-        x: int8, int16, int32 or int64 (..., C), C even. The last mode is that of the channels,
-            which run along memory.
+        x: int8, int16, int32 or int64 (..., C), C even. The last mode has to be the channels, which
+            run along memory.
 
     Returns contiguous int8 (..., C / 2) for ``execute(view, a, b, dtype="int4")``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for an odd C and a number that int4 has not.
+    Raises :class:`~layoutconv.errors.ArgumentError` for an odd C, or a number outside of int4.
 
     >>> pack_int4(torch.tensor([1, 2, -1, 7, -8, 0]))
     tensor([ 33, 127,   8], dtype=torch.int8)
@@ -65,10 +65,10 @@ def unpack_int4(packed: Tensor) -> Tensor:
 
 
 def in_pairs(view: GemmView) -> GemmView:
-    """The view whose elements of A and B are pairs along k, side by side in memory.
+    """Return the view whose elements of A and B are pairs along k, adjacent in memory.
 
-    Made once, and kept with the view. Raises :class:`~layoutconv.errors.ArgumentError` where k does
-    not run along memory in pairs, in one of them.
+    It is made once, and kept with the view. Raises :class:`~layoutconv.errors.ArgumentError` if k
+    does not run along memory in pairs, in A or B.
 
     >>> from ..conv import ConvProblem, fprop_view
     >>> print(in_pairs(fprop_view(ConvProblem((1, 9, 6), (4, 3)))))
@@ -84,7 +84,7 @@ def in_pairs(view: GemmView) -> GemmView:
 
 
 def unpacked(layout: OperandLayout, packed: Tensor) -> Tensor:
-    """The tensor of int8 that an operand's layout stores, of one that has its pairs."""
+    """Unpack an operand's pairs into the int8 tensor that its layout stores."""
     stored = Stored.of("operand", layout)
     if not packed.numel():
         return packed.new_empty(stored.shape)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def span(tensor: Tensor) -> int:
-    """Return how many elements lie from a tensor's first to its last, both counted.
+    """Return the number of elements from a tensor's first to its last, both included.
 
     >>> import torch
     >>> span(torch.zeros(3, 4)[:, :2]), span(torch.zeros(0, 4))

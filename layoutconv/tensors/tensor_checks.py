@@ -1,4 +1,4 @@
-"""Tensors of a GEMM view: derived from its layouts once, compared at every call."""
+"""The tensors that a GEMM view expects: derived from its layouts once, compared at every call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..view.epilogue import Epilogue, Pointwise, Step
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
-# The dtypes of operands, and what D has where nobody says.
+# The dtypes of operands, and D's default for each.
 OUTPUTS = {
     torch.float16: torch.float16,
     torch.bfloat16: torch.bfloat16,
@@ -27,9 +27,9 @@ OUTPUTS = {
     torch.float8_e5m2: torch.float16,
 }
 DTYPES = frozenset(OUTPUTS)
-_ALWAYS = (DTYPES | {torch.int32}) - {torch.float64, torch.int32}  # what any sum may be stored as
+_ALWAYS = (DTYPES | {torch.int32}) - {torch.float64, torch.int32}  # any sum may be stored in these
 _OWN = {torch.float64: {torch.float64}, torch.int8: {torch.int32}}
-_NARROW = {torch.int8, torch.float8_e4m3fn, torch.float8_e5m2}  # beside floats, of tensors like D
+_NARROW = {torch.int8, torch.float8_e4m3fn, torch.float8_e5m2}  # also allowed for tensors like D
 PAIRS = frozenset((a, d) for a in OUTPUTS for d in _ALWAYS | _OWN.get(a, set()))
 _KINDS = "float16, bfloat16, float32, float64, int8, float8_e4m3fn or float8_e5m2"
 PRECISIONS = (None, "tf32", "fp32")
@@ -37,12 +37,12 @@ PRECISIONS = (None, "tf32", "fp32")
 
 @dataclass(frozen=True)
 class Stored:
-    """The tensor that an operand expects: shape, strides, and how the view writes them."""
+    """The tensor that an operand expects: shape, strides, and their letters in the view."""
 
     name: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    memory: Layout = field(compare=False)  # for its letters: of a kind of views, one of them
+    memory: Layout = field(compare=False)  # for its letters, those of one view of a kind
 
     @classmethod
     def of(cls, name: str, layout: OperandLayout) -> Stored:
@@ -60,10 +60,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Index:
-    """A gather of a view, and which entries of its index buffer coordinates can reach.
+    """A gather of a view, and the entries of its index buffer that coordinates can reach.
 
-    They are ``reached``: None for all, a shape and strides where they lie in a lattice, else where
-    they lie, int64.
+    ``reached`` is None for all entries, (shape, strides) for a lattice, else positions, int64.
     """
 
     name: str
@@ -80,7 +79,7 @@ class Index:
 
     @property
     def entries(self) -> Tensor:
-        """Return what the buffer holds now, where coordinates can reach it; no entry twice."""
+        """Return the current entries that coordinates can reach, each once."""
         if self.reached is None:
             return self.buffer
         if isinstance(self.reached, tuple):
@@ -90,7 +89,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Expected:
-    """Everything that a call is compared with, and what its output is made from."""
+    """Everything that a call is compared with, and that its output is made from."""
 
     a: Stored
     b: Stored
@@ -109,7 +108,7 @@ def expected(view: GemmView) -> Expected:
 
 
 def as_stored(view: GemmView, a: Tensor) -> Tensor:
-    """A contiguous first operand in the shape that a view gives its memory: with stride folding."""
+    """View a contiguous first operand in the shape of the view's memory, with stride folding."""
     return a.view(expected(view).a.shape)
 
 
@@ -153,7 +152,7 @@ def check_tensors(
                 _check_apart(want, a, b, out)
             return want
     except AttributeError:
-        pass  # not a tensor: said below
+        pass  # not a tensor: explained below
     _explain(want, a, b, out, out_dtype)
     if out is not None:
         _check_apart(want, a, b, out)
@@ -161,10 +160,10 @@ def check_tensors(
 
 
 def _check_apart(want: Expected, a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Return whether ``out`` is memory of its own: what is read must not have been written before.
+    """Raise if ``out`` overlaps an operand: writes would change what is still to be read.
 
-    Tensors that start in one place share it, and so do contiguous ones that span a place. Strided
-    ones may lie between each other, and where there are index buffers these say what is read.
+    Tensors with the same start overlap, and contiguous ones whose spans intersect. Strided ones may
+    interleave, and with index buffers the entries decide what is read: neither is checked.
     """
     if want.indices:
         return
@@ -182,7 +181,7 @@ def _check_apart(want: Expected, a: Tensor, b: Tensor, out: Tensor) -> None:
 def _explain(
     want: Expected, a: Tensor, b: Tensor, out: Tensor | None, out_dtype: torch.dtype | None
 ) -> None:
-    """The slow comparison: strides of a mode of extent 1 do not matter, anything else raises."""
+    """Compare slowly: strides of modes of extent 1 do not matter, anything else raises."""
     given = [("a", want.a, a), ("b", want.b, b)]
     for name, stored, tensor in [*given, ("out", want.d, out)] if out is not None else given:
         _check_stored(name, stored, tensor)
@@ -207,7 +206,7 @@ def _explain(
 
 
 def _check_stored(name: str, stored: Stored, tensor: Any, said: str = "") -> None:
-    """Refuse what is no tensor of the shape and the strides that a view stores."""
+    """Refuse anything but a tensor of the shape and strides that a view stores."""
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentTypeError(name, f"a torch tensor{said}", type(tensor).__name__)
     letters = f"of {stored.text}{said}"
@@ -250,17 +249,17 @@ def check_packed(dtype: Any, a: Any) -> None:
 
 
 def check_precision(precision: str | None) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` for what is no name of a precision."""
+    """Raises :class:`~layoutconv.errors.ArgumentError` for an unknown precision."""
     if precision not in PRECISIONS:
         raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
 
 
 def columns_of(view: GemmView) -> int:
-    """Return how many numbers a tensor "per column" has.
+    """Return the length of a per-column tensor.
 
-    One for each ``n``, in every group of a view that has groups, or as many as the view's
-    ``columns`` name. Where a view is nothing but its
-    third mode, that of a depthwise convolution, one for each coordinate of that mode's first mode.
+    It has one entry for each ``n``, in every group if the view has groups, or as many as the view's
+    ``columns`` name. If a view has only its third mode, like a depthwise convolution's, it has one
+    for each coordinate of that mode's first mode.
     """
     if view.columns is not None:
         return int(view.columns.cosize())
@@ -272,7 +271,7 @@ def columns_of(view: GemmView) -> int:
 
 
 def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
-    """Compare the tensors of an epilogue with D, and with its columns.
+    """Compare the tensors of an epilogue with D and its columns.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names ``epilogue``, and the step or the
     tensor of a user's function.
@@ -299,7 +298,7 @@ def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
 
 
 def _names(step: Step) -> list[str]:
-    """Names of the tensors of a step for messages: per column, per row, like D."""
+    """Return names of a step's tensors for messages: per column, per row, like D."""
     if isinstance(step, Pointwise):
         return [f"`{name}`" for name in (*step.columns, *step.rows, *step.sources)]
     return [type(step).__name__] * len((*step.per_column, *step.per_row, *step.like_d))
@@ -319,9 +318,9 @@ def _check_epilogue_tensor(
 
 
 def check_indices(view: GemmView) -> None:
-    """Compare every entry of the index buffers with the rows there are; on a GPU this waits for it.
+    """Compare every entry of the index buffers with the number of rows; on a GPU this is a sync.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`: an entry outside ``[-1, rows)``, or two
+    Raises :class:`~layoutconv.errors.ArgumentError` for an entry outside ``[-1, rows)``, or two
     entries that write to the same row.
     """
     for index in expected(view).indices:
@@ -341,7 +340,7 @@ def check_indices(view: GemmView) -> None:
 
 
 def allocate(view: GemmView, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The output of a view: zeros where it may leave elements unwritten."""
+    """Allocate the output of a view, filled with zeros if it may leave elements unwritten."""
     want = expected(view)
     kind = OUTPUTS[like.dtype] if dtype is None else dtype
     out = torch.empty_strided(want.d.shape, want.d.stride, dtype=kind, device=like.device)
@@ -383,9 +382,9 @@ def _writes_all(layout: OperandLayout) -> bool:
 
 
 def _is_onto(layout: Layout, after: Stage) -> bool:
-    """Return whether a map reaches every coordinate of the next one's shape, each once.
+    """Return whether a map reaches every coordinate of the next one's shape exactly once.
 
-    The extents that move a mode are then its digits, each a step of those below.
+    Then the extents that move a mode are its digits: each step is the product of those below.
     """
     digits: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for extent, step in _modes(layout):
@@ -405,7 +404,7 @@ def _is_onto(layout: Layout, after: Stage) -> bool:
 
 
 def _indices(name: str, layout: OperandLayout) -> list[Index]:
-    """The index buffers of an operand, each an ``IndexedGather`` that makes a coordinate."""
+    """Return the index buffers of an operand: each ``IndexedGather`` makes a coordinate."""
     chain = stages(layout)
     found = []
     for at, stage in enumerate(chain):
@@ -436,7 +435,7 @@ def _modes(layout: Layout) -> list[tuple[Any, Any]]:
 def _reached(
     before: Stage, mode: int, buffer: Tensor
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | Tensor | None:
-    """The entries that the map before an index leads to: a kernel map may have gaps in memory."""
+    """Return the entries that the map before an index reaches: kernel maps may have gaps."""
     steps = []
     for extent, step in _modes(before.layout):
         if isinstance(step, ScaledBasis) and step.path == (mode,) and isinstance(step.value, int):
@@ -444,13 +443,13 @@ def _reached(
     offset = before.offset[mode] if isinstance(before.offset, tuple) else before.offset
     if not steps and not int(offset):
         return None
-    # Extents that are multiplied by those below them: no entry is reached twice.
+    # If each step is at least the span of those below it, no entry is reached twice.
     steps.sort(reverse=True)
     below = [*(step * extent for step, extent in steps[1:]), 1][: len(steps)]
     lattice = all(step >= least for (step, _), least in zip(steps, below, strict=True))
     last = sum(step * (extent - 1) for step, extent in steps)
     if lattice and not int(offset) and last < len(buffer):
-        stride, shape = zip(*steps, strict=True)  # in the order of memory
+        stride, shape = zip(*steps, strict=True)  # in memory order
         return shape, stride
     places = torch.zeros(1, dtype=torch.int64, device=buffer.device) + int(offset)
     for step, extent in steps:

@@ -1,4 +1,4 @@
-"""Programs of traced functions, run by torch: the definition of what kernels compute."""
+"""Run programs of traced functions in torch: the definition of what kernels compute."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def run_program(
     numbers: Sequence[float],
     coordinates: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """The results of a tile of values, whose last mode are columns.
+    """Run a program on a tile of values, whose last mode are columns.
 
     Args:
-        value: fp32 or fp64, in which all numbers are.
-        tensors: what those per column, per row and like D have, in the program's order; they
-            broadcast over ``value``.
+        value: fp32 or fp64; the program computes in it.
+        tensors: the tile's part of the tensors per column, per row and like D, in the program's
+            order; they broadcast over ``value``.
         numbers: the program's.
         coordinates: rows and columns of the tile as integers, which broadcast over ``value``.
 

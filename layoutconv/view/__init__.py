@@ -1,6 +1,6 @@
-"""Views, which kernels and CPUs run: ``GemmView`` is three layouts, ``ReductionView`` two.
+"""Views, which kernels and CPUs run: ``GemmView`` has three layouts, ``ReductionView`` two.
 
-Imports ``algebra`` alone.
+This package imports only ``algebra``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Epilogues: steps that are applied in order to the sums before they are stored.
 
-A step works on accumulators, in fp32: those of int8, which are int32, are converted at the first
-step; those of float64 stay in fp64. After the last step the value is converted to the dtype of D:
-rounded to nearest even; to an integer or to an fp8 type also *saturated*, to the least or the
-greatest (finite) number of the type. NaN stays NaN where the type has one, and is 0 in an integer.
+A step works on accumulators in fp32: int32 ones, of int8, are converted at the first step; those of
+float64 stay in fp64. After the last step the value is converted to the dtype of D: rounded to
+nearest even, and for an integer or fp8 type also *saturated*, to the least or greatest finite
+number of the type. NaN stays NaN if the type has one, and becomes 0 in an integer.
 
-Tensors are known by their ``dtype`` and ``shape`` here; this file does not import torch.
+Only the ``dtype`` and ``shape`` of tensors are used here; this file does not import torch.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ ACTIVATIONS = (
     "relu6",
 )  # fmt: skip
 
-# What executors and kernels know.
+# The steps that executors and kernels support.
 STEPS = "steps: Scale, Bias, Residual, Activation, Clamp or Pointwise"
 POINTWISE = "pointwise"
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A function of one accumulator, of numbers, and of what tensors have at its place."""
+    """A function of one accumulator, of numbers, and of tensor elements at its place."""
 
     @property
     def structure(self) -> str:
-        """Return what code it takes: a name, and the dtype of a tensor that it reads."""
+        """Return what its code depends on: a name, and the dtype of a tensor that it reads."""
         raise NotImplementedError
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers that it takes when it runs."""
+        """The numbers that it takes at run time."""
         return ()
 
     @property
@@ -61,7 +61,7 @@ class Step:
 
     @property
     def like_d(self) -> tuple[Any, ...]:
-        """The tensors that it reads which lie as D does, in order."""
+        """The tensors that it reads with the shape and strides of D, in order."""
         return ()
 
 
@@ -69,9 +69,9 @@ class Step:
 class Scale(Step):
     """``value * by``: ``by`` is a number, or a tensor with one for each column.
 
-    A column is an ``n`` of the view; where the view has groups there are ``l * n`` columns, the
-    ``n`` of a group side by side. Where a view has nothing but ``l`` (``m = n = 1``: a depthwise
-    convolution) columns are the coordinates of the first mode of ``l``, which are the channels.
+    A column is an ``n`` of the view. A view with groups has ``l * n`` columns, the ``n`` of a group
+    adjacent. In a view with only ``l`` (``m = n = 1``: a depthwise convolution) columns are the
+    coordinates of the first mode of ``l``, which are the channels.
 
     >>> Scale(0.5).structure, Scale(0.5).numbers
     ('scale', (0.5,))
@@ -98,7 +98,7 @@ class Scale(Step):
 
 @dataclass(frozen=True, eq=False)
 class Bias(Step):
-    """``value + by``, a tensor with a number for each column, as in :class:`Scale`.
+    """``value + by``, a tensor with a number for each column, like in :class:`Scale`.
 
     >>> Bias(0.5)
     Traceback (most recent call last):
@@ -124,7 +124,7 @@ class Residual(Step):
     """``value + scale * source``: a tensor with the shape and the strides of D.
 
     The ``alpha`` and ``beta`` of a BLAS are ``Scale(alpha), Residual(c, beta)``. The source may be
-    D itself, which then is added to.
+    D itself, to accumulate into it.
 
     >>> import numpy as np
     >>> Residual(np.zeros((2, 3), np.float16), 0.5).structure
@@ -155,7 +155,7 @@ class Residual(Step):
 class Activation(Step):
     """A pointwise function, as torch defines it; ``slope`` is that of ``leaky_relu`` below zero.
 
-    ``gelu`` is by the error function, ``gelu_tanh`` its approximation by the hyperbolic tangent.
+    ``gelu`` uses the error function, ``gelu_tanh`` approximates it by the hyperbolic tangent.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a name that is not in ``ACTIVATIONS``.
 
@@ -181,7 +181,7 @@ class Activation(Step):
 
 @dataclass(frozen=True, eq=False)
 class Clamp(Step):
-    """The nearest number in ``[low, high]``, either of which may be infinite.
+    """The nearest number in ``[low, high]``; either bound may be infinite.
 
     >>> Clamp(0, 6).numbers
     (0.0, 6.0)
@@ -208,28 +208,28 @@ class Clamp(Step):
 
 @dataclass(frozen=True, eq=False)
 class Pointwise(Step):
-    """A function of your own, of one value and of what tensors and coordinates have at its place.
+    """A function of your own, of one value and of tensor elements and coordinates at its place.
 
     It is called once, with stand-ins, and may use arithmetic, comparisons and the functions of
-    ``layoutconv.pointwise``; what it does is compiled into kernels, and run by torch on a CPU. Its
-    first parameter is the value; the others are given by name.
+    ``layoutconv.pointwise``. The recorded operations are compiled into kernels, and torch runs them
+    on a CPU. The first parameter is the value; the others are passed by name.
 
     Attributes:
-        function: of the value, and of the names below; ``row`` and ``column`` are those of the
-            result in the view, integers.
-        columns: tensors by name, with a number for each column, as :class:`Scale`.
+        function: of the value, and of the names below; ``row`` and ``column`` are the integer
+            coordinates of the result in the view.
+        columns: tensors by name, with a number for each column, like in :class:`Scale`.
         rows: tensors by name, (m,), with a number for each row of the view.
         sources: tensors by name with the shape and the strides of D.
-        values: numbers by name, which are arguments: others take no other kernel.
+        values: numbers by name, which are kernel arguments: other values need no other kernel.
         backward: of the gradient of the result, the result and all tensors and numbers by name:
-            a dict of gradients, that of the value as ``"value"`` and those of tensors by name, of
-            their shapes or ones that are summed to them. All are matrices (rows, columns) that
-            torch computes with; tensors per column are (columns,), per row (rows, 1). ``None``: the
-            sums are computed once more and torch differentiates the function. Convolutions go
-            backward; :func:`layoutconv.execute` does not.
+            returns a dict of gradients, the value's as ``"value"`` and those of tensors by name, of
+            their shapes or of shapes that can be summed to them. All are matrices (rows, columns)
+            that torch computes with; tensors per column are (columns,), per row (rows, 1).
+            ``None``: the sums are computed once more and torch differentiates the function.
+            Convolutions go backward; :func:`layoutconv.execute` does not.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a function that decides by a value, or
-    asks for what is not given.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a function that branches on a value, or
+    has a parameter that is not given.
 
     >>> import numpy as np
     >>> from layoutconv.pointwise import minimum
@@ -264,7 +264,7 @@ class Pointwise(Step):
             for of in (self.columns, self.rows, self.sources)
         )
         traced = trace(self.function, columns, rows, sources, tuple(self.values))
-        # Not a cached property, which torch.compile does not follow.
+        # Not a cached property, which torch.compile cannot trace.
         object.__setattr__(self, "_traced", traced)
         object.__setattr__(self, "_structure", f"{POINTWISE}:{traced.text}")
 
@@ -272,7 +272,7 @@ class Pointwise(Step):
     def program(self) -> Program:
         """The instructions that the function was traced to.
 
-        The dtypes are those of the tensors as they are: a module's ``half()`` changes its own.
+        Dtypes are the tensors' current ones: a module's ``half()`` changes its tensors.
         """
         traced: Program = self.__dict__["_traced"]
         places = self.columns, self.rows, self.sources
@@ -284,7 +284,7 @@ class Pointwise(Step):
     def with_tensors(
         self, columns: Iterable[Any], rows: Iterable[Any], sources: Iterable[Any]
     ) -> Pointwise:
-        """The same function of other tensors, in order, of the same names; nothing is traced.
+        """Return the same function of other tensors, in order, of the same names, without a trace.
 
         >>> import numpy as np
         >>> step = Pointwise(lambda x, low: x + low, {"low": np.zeros(4, np.float32)})
@@ -300,7 +300,7 @@ class Pointwise(Step):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The key of what it computes, beside its tensors: text and numbers."""
+        """A key of the computation, without its tensors: text and numbers."""
         return self.structure, self.numbers
 
     @property
@@ -330,10 +330,10 @@ class Pointwise(Step):
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """Steps in order, and whether the columns of what is stored are summed on the way.
+    """Steps in order, and whether to sum the columns of the stored values.
 
     Attributes:
-        steps: what is applied to an accumulator, the first one first.
+        steps: applied to an accumulator, the first one first.
         statistics: besides D, return the sum and the sum of squares of every column, fp32 (2,
             columns), of the values as they are stored, over the rows that are written.
 
@@ -356,7 +356,7 @@ class Epilogue:
 
     @classmethod
     def of(cls, steps: Epilogue | Step | Iterable[Step] | None) -> Epilogue:
-        """An epilogue from one, a step, several, or none.
+        """Return an epilogue from an epilogue, a step, several steps, or None.
 
         >>> Epilogue.of(Clamp(0, 1)).structure, Epilogue.of(None).structure
         ('clamp', '')
@@ -380,8 +380,8 @@ class Epilogue:
     def structure(self) -> str:
         """The structure a kernel is compiled for: steps and dtypes of tensors; not the numbers.
 
-        Words with a space between them, such as ``scale bias:float16 residual:float16 relu``, and
-        ``statistics`` for the last if it has them.
+        Words with a space between them, such as ``scale bias:float16 residual:float16 relu``; the
+        last is ``statistics`` if it has them.
         """
         words = [step.structure for step in self.steps]
         return " ".join([*words, "statistics"] if self.statistics else words)
@@ -403,17 +403,17 @@ class Epilogue:
 
     @cached_property
     def vectors(self) -> tuple[Any, ...]:
-        """Both, step by step, as kernels take them."""
+        """The tensors of both kinds, step by step, as kernels take them."""
         return tuple(t for step in self.steps for t in (*step.per_column, *step.per_row))
 
     @cached_property
     def sources(self) -> tuple[Any, ...]:
-        """The tensors that are like D, in order."""
+        """The tensors like D, in order."""
         return tuple(tensor for step in self.steps for tensor in step.like_d)
 
 
 def programs_of(structure: str) -> list[Program]:
-    """The programs of an epilogue's structure, in order.
+    """Return the programs in an epilogue's structure, in order.
 
     >>> programs_of("relu pointwise:||||add,x,1.0")[0].instructions
     (('add', 'x', '1.0'),)
@@ -423,7 +423,7 @@ def programs_of(structure: str) -> list[Program]:
 
 
 def is_by_row(structure: str) -> bool:
-    """Return whether steps need more of a result than its column.
+    """Return whether steps need more than the column of a result.
 
     >>> is_by_row("scale bias:float16"), is_by_row("residual:float16")
     (False, True)
@@ -432,7 +432,7 @@ def is_by_row(structure: str) -> bool:
 
 
 def counts_rows(structure: str) -> bool:
-    """Return whether steps ask for the number of a result's row.
+    """Return whether steps need the row number of a result.
 
     >>> counts_rows("pointwise:||||float,row"), counts_rows("pointwise:||||float,column")
     (True, False)
@@ -459,7 +459,7 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-_NUMBERS = int, float  # torch 2.8 compiles nothing that asks for ``int | float``
+_NUMBERS = int, float  # torch 2.8 cannot compile checks of ``int | float``
 
 
 def is_number(value: Any) -> bool:
@@ -472,11 +472,11 @@ def is_number(value: Any) -> bool:
 
 
 def check_number(name: str, value: Any, other: str = "") -> float:
-    """``value`` as a float; an ``ArgumentTypeError`` for what is no number, and for NaN.
+    """Return ``value`` as a float; raise an ``ArgumentTypeError`` for NaN, or if it is no number.
 
-    An integer past what a float holds is an ``ArgumentError``.
+    An integer too large for a float raises an ``ArgumentError``.
     """
-    if not is_number(value) or value != value:  # torch.compile does not follow isnan
+    if not is_number(value) or value != value:  # torch.compile cannot trace isnan
         raise ArgumentTypeError(name, f"a number{other}", repr(value))
     try:
         return float(value)

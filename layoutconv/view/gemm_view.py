@@ -1,7 +1,7 @@
 """``GemmView``, which every executor takes: ``D[m, n] = sum_k A[m, k] * B[n, k]`` in three layouts.
 
-A batch of such products is one view, too: with a third mode in each of its layouts it is ``D[m, n,
-l] = sum_k A[m, k, l] * B[n, k, l]``, CUTLASS's (M, K, L), (N, K, L) and (M, N, L).
+A batch of such products is one view, too: with a third mode in each layout it is ``D[m, n, l] =
+sum_k A[m, k, l] * B[n, k, l]``, CUTLASS's (M, K, L), (N, K, L) and (M, N, L).
 
 An operand's layout is a chain of bounded maps, composed right to left:
 
@@ -10,7 +10,7 @@ An operand's layout is a chain of bounded maps, composed right to left:
 The first maps the logical ``(m, k)`` to a coordinate such as ``(n, d, h, w, c)``; an index buffer
 is one more map, from a position to the coordinate that is stored there; the last maps a coordinate
 to an offset in memory. *A coordinate outside the shape of the next map reads zero and is not
-written*: that is what padding is, and what an index of -1 is.
+written*: this rule implements padding, and an index of -1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Stage:
 
 
 def stages(layout: OperandLayout) -> tuple[Stage, ...]:
-    """The chain of maps of an operand's layout, in the order in which a coordinate passes them.
+    """Return the chain of maps of an operand's layout, in the order a coordinate passes them.
 
     >>> from ..algebra import E
     >>> im2col = Layout((4, 3), (E(0), E(0)))
@@ -84,15 +84,14 @@ def inside(crd: IntTuple, shape: IntTuple) -> Any:
 
 
 def both(a: Any, b: Any) -> Any:
-    """``a & b``, without a pass over an array where the other is plainly True."""
+    """Return ``a & b``, without a pass over an array if the other is simply True."""
     return b if a is True else a if b is True else a & b
 
 
 def locate(layout: OperandLayout, *crd: Any) -> tuple[Any, Any]:
-    """Where ``crd`` is stored, and whether it is: ``(offset, valid)``; the offset is 0 where not.
+    """Return ``(offset, valid)`` of ``crd``: where it is stored, and whether; else offset 0.
 
-    This is the definition that executors are tested against; it works on ints and on integer
-    arrays.
+    Executors are tested against this definition; it works on ints and on integer arrays.
 
     >>> from ..algebra import E
     >>> padded = ComposedLayout(Layout((6,), (10,)), (-1,), Layout((4, 3), (E(0), E(0))))
@@ -106,10 +105,10 @@ def locate(layout: OperandLayout, *crd: Any) -> tuple[Any, Any]:
 
 
 def follow(chain: tuple[Stage, ...], crd: Any, valid: Any) -> tuple[Any, Any]:
-    """The image of ``crd`` under what is left of a chain of maps, and whether it has one.
+    """Map ``crd`` through the rest of a chain; return its image, and whether it has one.
 
-    ``valid`` says whether ``crd`` is inside the first map. Where the result is not valid, its first
-    part means nothing.
+    ``valid`` says whether ``crd`` is inside the first map. If the result is not valid, its first
+    part is meaningless.
     """
     for at, stage in enumerate(chain):
         if gathers(stage):
@@ -123,7 +122,7 @@ def follow(chain: tuple[Stage, ...], crd: Any, valid: Any) -> tuple[Any, Any]:
 
 
 def _moved(crd: Any, offset: Any) -> Any:
-    """A coordinate and an offset; a number that is none is 0, which a map of strides of 0 gives."""
+    """Add an offset to a coordinate; strides of 0 may give a plain 0 for it."""
     if isinstance(offset, tuple) and not isinstance(crd, tuple):
         return ArithmeticTuple(crd + o for o in offset)
     return crd + offset
@@ -139,10 +138,10 @@ def _is_function(stride: Any) -> bool:
 
 
 def _masked(crd: IntTuple, valid: Any) -> IntTuple:
-    """``crd`` where valid, 0 elsewhere, so that an index buffer is never read out of its bounds.
+    """Return ``crd`` where valid, 0 elsewhere, so that index buffers are read only within bounds.
 
-    The product with an integer, not a bool, also widens the int32 of an index buffer to the 64 bits
-    that offsets need.
+    The product with an integer, not a bool, also widens an index buffer's int32 to the 64 bits that
+    offsets need.
     """
     if valid is True:
         return crd
@@ -155,34 +154,34 @@ def _masked(crd: IntTuple, valid: Any) -> IntTuple:
 class GemmView(Pictured):
     """A problem as three layouts over ``(m, k)``, ``(n, k)`` and ``(m, n)``.
 
-    ``a`` and ``b`` read; ``d`` writes. The storage map, the last of each chain, has the shape and
-    the strides of the tensor that the executor expects for that operand.
+    ``a`` and ``b`` are read; ``d`` is written. The last map of each chain, the storage map, has the
+    shape and the strides of the tensor that the executor expects for that operand.
 
-    All three may have one mode more, ``(m, k, l)``, ``(n, k, l)`` and ``(m, n, l)``: a problem for
+    All three may have one more mode, ``(m, k, l)``, ``(n, k, l)`` and ``(m, n, l)``: a problem for
     every ``l``, with sums over ``k`` alone. Groups of a convolution are such problems.
 
-    ``columns`` says which entry of an epilogue's per-column tensors, a bias, column ``n`` reads: a
-    layout of one mode, or of two, ``(n, l)``, with static strides. By default each has its own, the
-    ``n`` of a problem side by side. Where several columns are one channel, as with stride
+    ``columns`` maps column ``n`` to its entry in an epilogue's per-column tensors, such as a bias:
+    a layout of one mode, or of two, ``(n, l)``, with static strides. By default each column has its
+    own entry, those of a problem adjacent. If several columns are one channel, as with stride
     phases, it has strides of 0.
 
-    ``empty_sums`` says that problems of a gathered ``a`` may be of nothing, and that this shows:
-    where its index buffer lacks the first element of a problem's sums, it lacks all of them. Nobody
-    reads such a problem's results, and kernels may leave them as they were.
+    ``empty_sums`` says that problems of a gathered ``a`` may be empty: if the index buffer lacks
+    the first element of a problem's sums, it lacks all of them. Nothing reads such a problem's
+    results, and kernels may leave them unwritten.
 
-    ``kept`` has what was derived from the view: it is no part of it, and each view has its own.
+    ``kept`` caches values derived from the view: it is no part of its value.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
-    and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, for a
-    ``d`` that writes several results to one place, and for ``columns`` of others.
+    and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, for a ``d``
+    that writes several results to one place, and for ``columns`` that do not fit.
 
     >>> GemmView(Layout((4, 8), (8, 1)), Layout((2, 8), (8, 1)), Layout((4, 2), (0, 1)))
     Traceback (most recent call last):
     layoutconv.errors.ArgumentError: argument `d`: expected a place for each of 4 x 2 results, got \
 (4,2):(0,1), which gives (0, 0) and (1, 0) one
 
-    ``view.draw()`` is its picture, ``view.draw("view.svg", row=4)`` one in a file that marks the
-    cells which row 4 reads: :func:`layoutconv.drawing.draw`.
+    ``view.draw()`` draws it; ``view.draw("view.svg", row=4)`` saves a drawing that marks the cells
+    that row 4 reads: :func:`layoutconv.drawing.draw`.
     """
 
     a: OperandLayout
@@ -203,12 +202,12 @@ class GemmView(Pictured):
 
     @cached_property
     def m(self) -> int:
-        """Return how many rows the GEMM has."""
+        """The number of rows of the GEMM."""
         return int(_count(self.a.shape[0]))
 
     @cached_property
     def n(self) -> int:
-        """Return how many columns the GEMM has."""
+        """The number of columns of the GEMM."""
         return int(_count(self.b.shape[0]))
 
     @cached_property
@@ -218,13 +217,13 @@ class GemmView(Pictured):
 
     @cached_property
     def l(self) -> int:  # noqa: E743
-        """Return how many problems there are: 1 where the layouts have no third mode."""
+        """The number of problems: 1 if the layouts have no third mode."""
         return int(_count(self.a.shape[2])) if len(self.a.shape) > 2 else 1
 
     def at(self, l: int) -> GemmView:
-        """Problem ``l``, a view of two modes over the same tensors.
+        """Return problem ``l`` as a view of two modes over the same tensors.
 
-        What ``l`` adds to the first coordinate becomes part of its offset. Raises
+        Its contribution to the first coordinate becomes part of the offset. Raises
         :class:`~layoutconv.errors.ArgumentError` unless ``0 <= l < self.l``.
 
         >>> a, d = Layout((4, 8, 3), (24, 1, 8)), Layout((4, 2, 3), (6, 1, 2))
@@ -243,7 +242,7 @@ class GemmView(Pictured):
         return f"A: {self.a}\nB: {self.b}\nD: {self.d}{columns}"
 
     def describe(self) -> str:
-        """The layouts and the numbers behind their letters, arguments and constants of a kernel.
+        """Return the layouts, and the values of their letters: arguments and constants of a kernel.
 
         >>> from ..algebra import SymInt
         >>> M, K = SymInt(9, "M"), SymInt(8, "K", runtime=False)
@@ -264,7 +263,7 @@ class GemmView(Pictured):
         return "\n".join(lines)
 
     def _letters(self) -> list[SymInt]:
-        """The named numbers that are not expressions of others; those of the tensors first."""
+        """Return the named numbers that are no expressions of others; the tensors' come first."""
         found: dict[str, SymInt] = {}
         chains = [stages(operand) for operand in (self.a, self.b, self.d)]
         memory = [chain[-1].layout for chain in chains]
@@ -279,14 +278,14 @@ class GemmView(Pictured):
 
 
 def operands(view: GemmView) -> tuple[tuple[str, OperandLayout], ...]:
-    """The operands of a view with their names."""
+    """Return the operands of a view with their names."""
     return ("a", view.a), ("b", view.b), ("d", view.d)
 
 
 def through_coordinates(view: GemmView) -> GemmView:
-    """A view whose operands all have a map to coordinates before that to memory.
+    """Return a view whose operands all have a map to coordinates before the map to memory.
 
-    A plain layout becomes its memory behind the identity.
+    A plain layout becomes its memory after the identity.
 
     >>> plain = Layout((4, (2, 4)), (8, (4, 1)))
     >>> print(through_coordinates(GemmView(plain, plain, Layout((4, 4), (4, 1)))).a)
@@ -308,7 +307,7 @@ def _through_coordinates(layout: OperandLayout) -> OperandLayout:
 
 
 def _check_chain(name: str, operand: Any) -> None:
-    """Refuse what is no layout, or a composition of others than layouts."""
+    """Refuse operands that are not layouts, or compositions of layouts."""
     if isinstance(operand, ComposedLayout):
         _check_chain(name, operand.inner)
         _check_chain(name, operand.outer)
@@ -318,14 +317,14 @@ def _check_chain(name: str, operand: Any) -> None:
 
 
 def _count(mode: IntTuple) -> Any:
-    """The size of a mode: a product of numbers, where they are known, without their names."""
+    """Return the size of a mode; if its numbers are known, their product without names."""
     leaves = flatten(mode)
     known = all(isinstance(leaf, int) for leaf in leaves)
     return prod(map(int, leaves)) if known else product(mode)
 
 
 def _check_extents(a: IntTuple, b: IntTuple, d: IntTuple) -> None:
-    """Two modes, or three, of every operand; and sizes that belong together."""
+    """Check that all operands have two modes, or three, and that their sizes fit together."""
     modes = [shape if isinstance(shape, tuple) else (shape,) for shape in (a, b, d)]
     ranks = [len(shape) for shape in modes]
     for name, rank in zip("abd", ranks, strict=True):
@@ -345,7 +344,7 @@ def _check_extents(a: IntTuple, b: IntTuple, d: IntTuple) -> None:
 
 
 def _check_columns(columns: Layout, view: GemmView) -> None:
-    """Refuse what is no map from all columns to entries, known while a kernel is compiled."""
+    """Refuse ``columns`` that are not a static map from all columns to entries."""
     if not isinstance(columns, Layout):
         raise ArgumentTypeError("columns", "a Layout or None", type(columns).__name__)
     want = (view.n, view.l)[: len(view.a.shape) - 1]
@@ -364,9 +363,9 @@ def _first_mode(layout: Layout) -> tuple[Any, Any]:
 
 
 def _check_places(d: Layout) -> None:
-    """Refuse results that share a place, of which the last would be kept.
+    """Refuse results that share a place, where the last write would win.
 
-    As far as the budget of the search goes, and of integer strides: others name coordinates.
+    It searches within a budget, and only integer strides: others name coordinates.
     """
     extents, strides = flatten(d.shape), flatten(d.stride)
     if not all(isinstance(stride, int | SymInt) for stride in strides):
@@ -385,12 +384,12 @@ def _check_places(d: Layout) -> None:
 
 
 def _at(layout: OperandLayout, l: int) -> OperandLayout:
-    """An operand of two modes: a third one is fixed at ``l``."""
+    """Return an operand of two modes: a third one is fixed at ``l``."""
     if len(layout.shape) == 2:
         return layout
     if isinstance(layout, ComposedLayout):
         return layout.sliced((None, None, l))
-    # Memory itself: it is still the whole tensor, behind a map that picks the l-th matrix.
+    # A plain layout stays the whole tensor; a map before it picks the l-th matrix.
     modes = iter(map(E, range(len(flatten(layout.shape)))))
     matrix = layout.shape[:2]
     pick = Layout(matrix, unflatten(modes, matrix))

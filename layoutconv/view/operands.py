@@ -1,4 +1,4 @@
-"""The pieces that operands of GEMM views are made of, dense and sparse alike."""
+"""Building blocks of GEMM view operands, dense and sparse."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .gemm_view import OperandLayout
 
 
 def runtime(value: int, letter: str) -> SymInt:
-    """An extent that a compiled kernel takes as an argument: images, rows, a height."""
+    """Return an extent that a compiled kernel takes as an argument: images, rows, a height."""
     return SymInt(value, letter)
 
 
 def static(value: int, letter: str) -> SymInt:
-    """An extent that a compiled kernel has as a constant: channels, taps."""
+    """Return an extent that a compiled kernel has as a constant: channels, taps."""
     return SymInt(value, letter, runtime=False)
 
 
 def row_major(shape: Sequence[Any]) -> Layout:
-    """The memory of a contiguous tensor of ``shape``: the last mode runs fastest.
+    """Return the memory of a contiguous tensor of ``shape``: the last mode is fastest.
 
     >>> print(row_major((2, 3, 4)))
     (2,3,4):(12,4,1)
@@ -34,7 +34,7 @@ def row_major(shape: Sequence[Any]) -> Layout:
 
 
 def arranged(operand: OperandLayout, modes: Callable[..., tuple[Any, ...]]) -> OperandLayout:
-    """An operand whose modes ``modes`` puts together otherwise, extents and steps alike.
+    """Rearrange an operand's modes by ``modes``, extents and steps alike.
 
     >>> print(arranged(Layout((4, 3, 2), (6, 2, 1)), lambda m, k, l: (m, (k, l))))
     (4,(3,2)):(6,(2,1))
@@ -45,7 +45,7 @@ def arranged(operand: OperandLayout, modes: Callable[..., tuple[Any, ...]]) -> O
 
 
 def transposed(operand: OperandLayout) -> OperandLayout:
-    """An operand with its first two modes in each other's place.
+    """Swap the first two modes of an operand.
 
     >>> print(transposed(Layout((4, 3), (3, 1))))
     (3,4):(1,3)
@@ -54,17 +54,17 @@ def transposed(operand: OperandLayout) -> OperandLayout:
 
 
 def with_mode(operand: ComposedLayout, extent: Any, step: Any) -> ComposedLayout:
-    """An operand with one mode more, the last, and what that adds to the first coordinate."""
+    """Append a mode to an operand: its extent, and its step in the first coordinate."""
     inner = Layout((*operand.inner.shape, extent), (*operand.inner.stride, step))
     return ComposedLayout(operand.outer, operand.offset, inner)
 
 
 def indexed_rows(index: Any, length: Any, rows: Any, channels: Any) -> ComposedLayout:
-    """``(position, c)`` to channel ``c`` of row ``index[position]`` of a tensor.
+    """Map ``(position, c)`` to channel ``c`` of row ``index[position]`` of a tensor.
 
     The tensor is ``(rows, channels)``, contiguous, and ``index`` a contiguous vector. A position
-    whose index is outside ``[0, rows)``, -1 above all, is not stored: the gather tensor of
-    CUTLASS's example 59, bounded.
+    whose index is outside ``[0, rows)``, -1 above all, is not stored: this is the gather tensor of
+    CUTLASS's example 59, with bounds.
 
     >>> print(indexed_rows([2, -1], 2, 5, 8))
     (5,8):(8,1) o 0 o (2,8):(gather*1@0,1@1)
@@ -76,11 +76,10 @@ def indexed_rows(index: Any, length: Any, rows: Any, channels: Any) -> ComposedL
 def indexed_grid(
     name: str, index: Any, shape: Sequence[Any], rows_name: str, rows: int | None
 ) -> ComposedLayout:
-    """``(*cell, c)`` of a grid of ``shape`` to the row that ``index`` names for the cell.
+    """Map ``(*cell, c)`` of a grid of ``shape`` to the row that ``index`` has for the cell.
 
-    ``name`` and ``rows_name`` are the caller's arguments, for its errors. ``index`` is an int32
-    tensor or array with an entry per cell, of any shape, in the order of memory of a contiguous
-    grid.
+    ``name`` and ``rows_name`` are the caller's argument names, for errors. ``index`` is an int32
+    tensor or array with an entry per cell, of any shape, in the memory order of a contiguous grid.
     """
     *grid, channels = shape
     cells = row_major(grid)
@@ -92,9 +91,7 @@ def indexed_grid(
 
 
 def row_count(name: str, rows: int | None, default: int) -> SymInt:
-    """Return how many rows a stored tensor has, under the name of the argument ``rows`` that says
-    so.
-    """
+    """Return the number of rows of a stored tensor, named like the caller's argument."""
     count = int(default if rows is None else rows)
     if count < 0:
         raise ArgumentError(name, "a number of rows >= 0", count)
@@ -102,7 +99,7 @@ def row_count(name: str, rows: int | None, default: int) -> SymInt:
 
 
 def flat_index(name: str, index: Any, length: int) -> Any:
-    """``index`` as a contiguous vector, after a check of its dtype and its length."""
+    """Return ``index`` as a contiguous vector, after checks of its dtype and length."""
     dtype = str(getattr(index, "dtype", type(index).__name__))
     if not dtype.endswith("int32") or dtype.endswith("uint32"):
         raise ArgumentTypeError(name, "a tensor or array of int32", dtype)
@@ -114,9 +111,9 @@ def flat_index(name: str, index: Any, length: int) -> Any:
 
 
 def indexed_images(index: Any, memory: Layout, images: int) -> ComposedLayout:
-    """``(n, *cell)`` to that cell of image ``index[n]`` of ``memory``, all other modes untouched.
+    """Map ``(n, *cell)`` to that cell of image ``index[n]`` in ``memory``.
 
-    An image whose index is -1 is not stored. ``images`` is how many entries the index has.
+    An image whose index is -1 is not stored. ``images`` is the length of the index.
 
     >>> print(indexed_images([1, -1, 0], row_major((2, 8, 4)), 3))
     (2,8,4):(32,4,1) o 0 o (3,8,4):(gather*1@0,1@1,1@2) o 0 o (3,8,4):(1@0,1@1,1@2)
@@ -134,13 +131,13 @@ def filter_operand(
     memory: Layout | None = None,
     channels: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None,
 ) -> ComposedLayout:
-    """``(k, (c, s, r, t))`` of a filter that is stored as ``(K, T, R, S, C)``, C fastest.
+    """Return ``(k, (c, s, r, t))`` of a filter that is stored as ``(K, T, R, S, C)``, C fastest.
 
-    ``taps`` are the extents in the order of memory, ``(T, R, S)``; the logical order is its
-    reverse, so that channels, then taps along the fastest spatial mode, run fastest in GEMM-K.
+    ``taps`` are the extents in memory order, ``(T, R, S)``; the logical order is the reverse, so
+    that channels, then taps along the fastest spatial mode, are fastest in GEMM-K.
 
-    A filter that is stored otherwise has its ``memory``, and ``channels``: the extents of the
-    digits of ``c``, and the step of the coordinate that each makes.
+    For a filter stored in another order, pass its ``memory`` and ``channels``: the extents of the
+    digits of ``c``, and the coordinate step of each.
 
     >>> print(filter_operand(16, (3, 5), 8))
     (16,3,5,8):(120,40,8,1) o 0 o (16,(8,5,3)):(1@0,(1@3,1@2,1@1))

@@ -1,7 +1,7 @@
 """``ReductionView``: ``target[r] = reduce_s source[r, s]`` in two layouts.
 
-From m modes to n modes over any layout: rows and columns of a matrix, the batch and the cells of a
-tensor, windows that overlap, pieces of a sum. ``layoutconv.reduce`` runs it.
+It reduces m modes to n modes of any layout: rows or columns of a matrix, the batch and cells of a
+tensor, overlapping windows, parts of a sum. ``layoutconv.reduce`` runs it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ReductionView:
     """A reduction as a layout over ``(r, s)``, kept and reduced, and one over ``r``.
 
     Either mode may nest. Layouts are plain, into the memory of a tensor, or chains of bounded maps
-    as operands of :class:`~layoutconv.GemmView` are: an element outside its bounds takes no part,
-    and is not written.
+    like operands of :class:`~layoutconv.GemmView`: an element outside the bounds takes no part, and
+    is not written.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a source without two modes, a target of
-    another size than ``r``, and a plain target that has two results in one place.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a source without two modes, a target whose
+    size is not ``r``, and a plain target that has two results in one place.
 
     >>> pooling = ReductionView(Layout((4, 3), (2, 1)), Layout(4))  # windows of 3, 2 apart
     >>> pooling.r, pooling.s
@@ -54,12 +54,12 @@ class ReductionView:
 
     @property
     def r(self) -> int:
-        """Return how many results there are."""
+        """The number of results."""
         return int(product(self.source.shape[0]))
 
     @property
     def s(self) -> int:
-        """Return how many elements are reduced to one."""
+        """The number of elements that are reduced to each result."""
         return int(product(self.source.shape[1]))
 
     def __str__(self) -> str:
@@ -69,16 +69,16 @@ class ReductionView:
 def reduction_view(
     shape_or_layout: Sequence[int] | Layout, modes: int | Sequence[int]
 ) -> ReductionView:
-    """The reduction of some modes of a tensor, which has a contiguous shape, or a layout.
+    """Return the reduction of some modes of a tensor, given its contiguous shape or its layout.
 
     Args:
         shape_or_layout: the shape of a contiguous tensor, or the layout of its modes in memory;
-            a layout's nested modes are modes of the tensor, leaf by leaf.
-        modes: which are reduced, counted from the end where negative.
+            the tensor has a mode for each leaf of a nested layout.
+        modes: the modes to reduce, a layout's top-level ones; negative ones count from the end.
 
-    The result is contiguous, in the order of the modes that are kept: what ``x.sum(modes)`` is.
+    The result is contiguous, in the order of the kept modes, like that of ``x.sum(modes)``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a mode that there is not, or twice.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a missing or repeated mode.
 
     >>> print(reduction_view((8, 3, 64), 1))  # of 8 matrices, each over its rows
     source: (8,3,64):(192,64,1) o 0 o ((64,8),3):((1@2,1@0),1@1)
@@ -116,7 +116,7 @@ def reduction_view(
 
 
 def _coordinates(memory: Layout, leaves: Sequence[int], to: Sequence[int]) -> Layout:
-    """Some modes of a tensor, the last one fastest, as modes ``to`` of a coordinate."""
+    """Map some modes of a tensor, the last one fastest, to modes ``to`` of a coordinate."""
     if not leaves:
         return Layout(1, 0 * E(0))
     shape = tuple(memory.shape[leaf] for leaf in reversed(leaves))
@@ -125,7 +125,7 @@ def _coordinates(memory: Layout, leaves: Sequence[int], to: Sequence[int]) -> La
 
 
 def _extent(extent: int, mode: int) -> int:
-    """An extent of a tensor, which may be 0: only one with a name may, in a layout."""
+    """Return an extent of a tensor. It may be 0, with a name: layouts allow no other zeros."""
     try:
         extent = as_int(extent)
     except TypeError:

@@ -1,19 +1,19 @@
 """Trace a user's function of a result into a straight-line program of operations.
 
-A program is what kernels are compiled from, and what torch runs on a CPU: both do the same
-operations in the same order, on fp32 (fp64 of float64). Its text determines it, so that it is part
-of a kernel's key; a function is traced whenever it is given, and compiled where its text is new.
+A program is compiled into kernels, and torch runs it on a CPU: both do the same operations in the
+same order, in fp32 (fp64 for float64). The text determines the program, so it is part of a kernel's
+key: a function is traced whenever it is passed, and compiled if its text is new.
 
 Operands of an instruction are named by a letter and a number:
 
     x              the value before this step
     row, column    integers: m and n of the result in the view, groups' columns side by side
-    c0, r0, s0     what the first tensor per column, per row, or like D has there
+    c0, r0, s0     the element there of the first tensor per column, per row, or like D
     n0             the first number
-    v0             what the first instruction gave
+    v0             the result of the first instruction
     0.5, 3         constants
 
-Control flow by values is :func:`where`; a function sees no more than one result at a time.
+Branch on values with :func:`where`; a function sees only one result at a time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ OPERATIONS = (*_ARITHMETIC, *_COMPARISONS, *_FUNCTIONS, "floordiv", "mod", "neg"
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions, each an operation and its operands; the last one gives the result.
+    """Instructions, each an operation and its operands; the last one computes the result.
 
     Attributes:
         columns, rows, sources: the dtypes of the tensors that it reads.
-        numbers: how many numbers it is given.
+        numbers: how many numbers it takes.
 
     >>> program = trace(lambda x, low: where(x < low, low, x), columns={"low": "float32"})
     >>> print(program.text)
@@ -57,14 +57,14 @@ class Program:
 
     @property
     def text(self) -> str:
-        """Return all of it, without a space."""
+        """The whole program as text, without spaces."""
         tensors = [",".join(dtypes) for dtypes in (self.columns, self.rows, self.sources)]
         steps = ";".join(map(",".join, self.instructions))
         return "|".join([*tensors, str(self.numbers or ""), steps])
 
     @classmethod
     def parse(cls, text: str) -> Program:
-        """The program of a text."""
+        """Parse a program from its text."""
         *tensors, numbers, steps = text.split("|")
         columns, rows, sources = (tuple(filter(None, part.split(","))) for part in tensors)
         instructions = tuple(tuple(step.split(",")) for step in steps.split(";"))
@@ -77,7 +77,7 @@ class Program:
 
     @property
     def counts_rows(self) -> bool:
-        """Return whether it asks for the number of a result's row."""
+        """Return whether it needs the row number of a result."""
         return bool(self.rows) or self.reads("row")
 
     def reads(self, operand: str) -> bool:
@@ -85,7 +85,7 @@ class Program:
         return any(operand in step[1:] for step in self.instructions)
 
     def run(self, operands: Callable[[str], Any], operations: Any) -> Any:
-        """The result, of ``operands(name)`` for what is given, by ``operations[name](*values)``."""
+        """Compute the result from ``operands(name)`` by ``operations[name](*values)``."""
         found: list[Any] = []
         for operation, *names in self.instructions:
             values = [
@@ -96,10 +96,10 @@ class Program:
 
 
 class Traced:
-    """A stand-in for a number, an integer or a condition of every result, while it is traced.
+    """A stand-in for a number, an integer or a condition of every result, during tracing.
 
-    Numbers take ``+ - * /``, ``abs``, comparisons and small integer powers; integers these, ``//``
-    and ``%`` by a positive constant; conditions ``& | ~``. There is no ``if`` of a condition:
+    Numbers support ``+ - * /``, ``abs``, comparisons and small integer powers; integers also ``//``
+    and ``%`` by a positive constant; conditions ``& | ~``. A condition cannot be used in an ``if``:
 
     >>> trace(lambda x: x if x > 0 else 0.1 * x)
     Traceback (most recent call last):
@@ -109,7 +109,7 @@ result to result
     """
 
     __slots__ = ("kind", "name", "steps")
-    __array_ufunc__ = None  # NumPy leaves operators to this class
+    __array_ufunc__ = None  # NumPy defers to this class's operators
 
     def __init__(self, steps: list[tuple[str, ...]], name: str, kind: str) -> None:
         self.steps, self.name, self.kind = steps, name, kind
@@ -204,11 +204,11 @@ result to result
     __rand__, __ror__ = __and__, __or__
 
 
-# -- what a function may call ---------------------------------------------------------------------
+# -- functions for users ---------------------------------------------------------------------------
 
 
 def where(condition: Any, x: Any, y: Any) -> Traced:
-    """``x`` where a condition holds, else ``y``: numbers, or integers both.
+    """Return ``x`` where a condition holds, else ``y``: both numbers, or both integers.
 
     >>> trace(lambda x: where((x > 1) & (x < 2), x, 0.0)).instructions[-1]
     ('where', 'v2', 'x', '0.0')
@@ -220,12 +220,12 @@ def where(condition: Any, x: Any, y: Any) -> Traced:
 
 
 def minimum(x: Any, y: Any) -> Traced:
-    """Return the lesser; NaN if one is, as ``torch.minimum``."""
+    """Return the lesser; NaN if either is, like ``torch.minimum``."""
     return _arithmetic("minimum", x, y)
 
 
 def maximum(x: Any, y: Any) -> Traced:
-    """Return the greater; NaN if one is, as ``torch.maximum``."""
+    """Return the greater; NaN if either is, like ``torch.maximum``."""
     return _arithmetic("maximum", x, y)
 
 
@@ -255,7 +255,7 @@ def tanh(x: Any) -> Traced:
 
 
 def sigmoid(x: Any) -> Traced:
-    """``1 / (1 + exp(-x))``."""
+    """Return ``1 / (1 + exp(-x))``."""
     return 1.0 / (1.0 + exp(-1.0 * x))
 
 
@@ -265,7 +265,7 @@ def erf(x: Any) -> Traced:
 
 
 def floor(x: Any) -> Traced:
-    """Return the greatest integer that is not more, as a number."""
+    """Return the greatest integer that is not greater, as a number."""
     return _of_numbers("floor", x)
 
 
@@ -279,13 +279,13 @@ def trace(
     sources: dict[str, str] | None = None,
     numbers: Sequence[str] = (),
 ) -> Program:
-    """The program of a function of a value and of what is named, in any order.
+    """Trace a function of a value and of named arguments, in any order, into a program.
 
-    ``columns``, ``rows`` and ``sources`` are dtypes of tensors by the names of parameters. A
-    function may have parameters ``row`` and ``column``, too.
+    ``columns``, ``rows`` and ``sources`` map parameter names to dtypes of tensors. A function may
+    have parameters ``row`` and ``column``, too.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a function that asks for a name that is
-    not there, or decides by a value, and for a result that is no number.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a function with a parameter that is not
+    given, or that branches on a value, and for a result that is no number.
 
     >>> def checkered(x, row, column):
     ...     return where((row + column) % 2 == 0, x, 0.0)
@@ -341,7 +341,7 @@ def _parameters(argument: str, function: Callable[..., Any]) -> list[str]:
 def check_parameters(
     argument: str, function: Callable[..., Any], first: Sequence[str], names: Sequence[str]
 ) -> None:
-    """Refuse what a call would, by the names of parameters: ``first`` come by place.
+    """Refuse a function that cannot be called so: ``first`` are positional, ``names`` by name.
 
     >>> check_parameters("backward", lambda grad, result: {}, ["a gradient", "a result"], ["low"])
     Traceback (most recent call last):
@@ -361,7 +361,7 @@ a gradient, a result, got names low (got an unexpected keyword argument 'low')
 
 
 def _step(like: Traced, operation: str, operands: Sequence[Any], kind: str) -> Traced:
-    """Add an instruction, or return the one that has been there."""
+    """Add an instruction, or return an equal earlier one."""
     if any(isinstance(o, Traced) and o.steps is not like.steps for o in operands):
         expected = "values of this call alone"
         raise ArgumentError("function", expected, "one that an earlier call of it has kept")
@@ -374,7 +374,7 @@ def _step(like: Traced, operation: str, operands: Sequence[Any], kind: str) -> T
 
 
 def _arithmetic(operation: str, *operands: Any, of: Traced | None = None) -> Traced:
-    """Apply arithmetic of numbers, or of integers alone."""
+    """Apply arithmetic to numbers, or to integers alone."""
     values, kind = _together(operation, *operands)
     like = next((v for v in (*values, of) if isinstance(v, Traced)), None)
     if like is None:
@@ -410,7 +410,7 @@ def _of_conditions(operation: str, *operands: Any) -> Traced:
 
 
 def _together(operation: str, *operands: Any) -> tuple[list[Any], str]:
-    """The operands as integers, if all are, or as numbers."""
+    """Return the operands as integers if all are; else as numbers."""
     values = _known(operation, *operands)
     kinds = {v.kind if isinstance(v, Traced) else type(v) for v in values}
     if INTEGER in kinds and kinds <= {INTEGER, int}:

@@ -1,4 +1,4 @@
-"""Which elements of an operand lie side by side in memory, read off its layout."""
+"""Find the contiguous elements of an operand, from its layout."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ..algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
 from ..algebra.symint import is_runtime
 from .gemm_view import OperandLayout, Stage, gathers, stages
 
-_LONGEST = 2048  # elements of a vector: a row of a matrix product that the caches still hold
+_LONGEST = 2048  # elements of a vector: a row of a matrix product that still fits the caches
 
 Path = tuple[int, ...]
 
 
 def vector_extent(layout: OperandLayout, mode: int) -> int:
-    """Return how many elements of ``mode``, from any multiple on, are one piece of memory.
+    """Return how many elements of ``mode``, from any multiple on, are contiguous in memory.
 
     They are stored together or not at all, at an offset that is a multiple of their number. The
-    first leaf of the mode is followed through the chain of maps: it has to stay a unit vector that
-    nothing else pushes out of bounds, down to the unit stride of memory. 1 where it does not.
+    first leaf of the mode is followed through the chain of maps to the unit stride of memory. On
+    the way it has to stay a unit vector that nothing else pushes out of bounds; otherwise the
+    result is 1.
 
     >>> from ..conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((1, 8, 8, 24), (16, 3, 3), padding=1))
@@ -36,7 +37,7 @@ def vector_extent(layout: OperandLayout, mode: int) -> int:
 
 
 def contiguous_extent(layout: OperandLayout, mode: int) -> int:
-    """Return what ``vector_extent`` is a divisor of: the same, however long.
+    """Return the same as ``vector_extent``, which is a divisor of it, without the limit.
 
     >>> from ..algebra import Layout
     >>> rows = Layout((3, 6884), (6884, 1))
@@ -58,7 +59,7 @@ def contiguous_extent(layout: OperandLayout, mode: int) -> int:
         reach = sum(r for r, _ in others)
         if sum(min(r, 0) for r, _ in others) < 0 or (reach and reach + extent > bound):
             return 1
-        if extent > bound:  # alone it leaves them, at a multiple of these
+        if extent > bound:  # beyond the bound it leaves the shape, so divide by it
             divisors.append(int(bound))
         divisors += (step for _, step in others)
         path = stride.path
@@ -70,10 +71,10 @@ def contiguous_extent(layout: OperandLayout, mode: int) -> int:
 
 
 def is_open_run(layout: OperandLayout, mode: int) -> bool:
-    """Return whether a mode is one run of a coordinate, as long as its last leaf says, an argument.
+    """Return whether a mode is one run of a coordinate, whose length is a runtime argument.
 
-    A kernel is not unrolled over it then: no coordinate is divided by its length, and none is
-    compared with a bound.
+    The last leaf of the mode holds that extent. Then a kernel is not unrolled over the run: it
+    divides no coordinate by its length, and compares none with a bound.
 
     >>> from ..algebra import ComposedLayout, E, SymInt
     >>> J = SymInt(5, "J")
@@ -97,9 +98,9 @@ def is_open_run(layout: OperandLayout, mode: int) -> bool:
 
 
 def rows_adjoin(layout: OperandLayout) -> bool:
-    """Return whether memory holds an operand row after row, all of each, and nothing between them.
+    """Return whether memory holds an operand row after row, complete and without gaps.
 
-    Decided on letters, not on numbers: it holds for every size that a kernel serves.
+    Letters decide this, not numbers: so it holds for every size that a kernel serves.
 
     >>> from ..conv import ConvProblem, dgrad_views, fprop_view
     >>> rows_adjoin(fprop_view(ConvProblem((1, 8, 8, 24), (3, 3, 3))).d)
@@ -126,10 +127,10 @@ def rows_adjoin(layout: OperandLayout) -> bool:
 
 
 def recast(layout: OperandLayout, mode: int, vector: int) -> tuple[Stage, ...]:
-    """The chain of maps with vectors for elements, ``vector`` of them along ``mode`` to each.
+    """Return the chain of maps over vectors, each of ``vector`` elements along ``mode``.
 
-    ``vector`` divides ``vector_extent(layout, mode)``. As CuTe's ``recast`` does for one layout:
-    what runs along the vectors is divided, extents, steps and offsets in memory alike.
+    ``vector`` divides ``vector_extent(layout, mode)``. Like CuTe's ``recast`` of one layout, this
+    divides everything that runs along the vectors: extents, steps and offsets in memory.
 
     >>> from ..algebra import Layout
     >>> [stage] = recast(Layout((4, (6, 2)), (12, (1, 48))), 1, 3)
@@ -174,7 +175,7 @@ def _divided(step: Any, by: int) -> Any:
 
 
 def _others(stage: Stage, path: Path, target: Path) -> list[tuple[int, int]] | None:
-    """Return what all leaves but ``path`` add to mode ``target``: (reach, step) of each.
+    """Return the (reach, step) that each leaf but ``path`` adds to mode ``target``.
 
     ``target`` is () for an offset in memory. None if a function decides, or nested modes overlap.
     """
@@ -209,7 +210,7 @@ def _at(t: IntTuple, path: Path) -> Any:
 
 
 def _put(t: IntTuple, path: Path, value: Any) -> IntTuple:
-    """``t`` with ``value`` at ``path``."""
+    """Return ``t`` with ``value`` at ``path``."""
     if not path:
         return value
     head, *rest = path
@@ -217,5 +218,5 @@ def _put(t: IntTuple, path: Path, value: Any) -> IntTuple:
 
 
 def _divisor(extent: int) -> int:
-    """The greatest divisor of ``extent`` that is not longer than a vector should be."""
+    """Return the greatest divisor of ``extent`` that is at most the longest vector."""
     return next(extent // d for d in count(-(-extent // _LONGEST)) if extent % d == 0)

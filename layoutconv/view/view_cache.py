@@ -1,7 +1,7 @@
-"""``ViewCache``: what is derived from a view and kept with it, in the one place where that may be.
+"""``ViewCache``: values derived from a view and kept with it, the only place where that is allowed.
 
-A view is a value: its layouts say all of it, and nobody else writes to it. What takes long to find
-out of a view that is used again is kept in ``view.kept``, under one of these names:
+A view is a value: its layouts determine it, and nothing else writes to it. Values that take long to
+derive, and are used again, are kept in ``view.kept``, under one of these names:
 
 | name | what it is | by |
 | --- | --- | --- |
@@ -9,7 +9,7 @@ out of a view that is used again is kept in ``view.kept``, under one of these na
 | ``"in pairs"`` | the view whose elements are pairs of 4 bits | ``tensors.packed_int4`` |
 | ``"k_major"`` | the view over a K-major filter | ``conv.k_major_filter`` |
 | ``"unfolded"`` | the view before its lines were folded | ``gpu.folding_choice`` |
-| ``"tables"`` | where the CPU reads and writes | ``cpu.view_tables`` |
+| ``"tables"`` | the addresses that the CPU reads and writes | ``cpu.view_tables`` |
 | ``"plans"`` | kernels chosen and loaded, at most 16 | ``gpu.plan``, ``gpu.reduction_plan`` |
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 
 class ViewCache(dict[str, Any]):
-    """Values by name, of one view: a deep copy of it, or one in another process, has none of them.
+    """Values of one view, by name; copies, in this process or another, have none of them.
 
     >>> from copy import deepcopy
     >>> from pickle import dumps, loads
