@@ -1,9 +1,9 @@
 """More than one GPU, on ``torch.distributed``: volumes and clouds split over ranks; training.
 
-A top floor: may import every room but ``compat``. Processes, groups and backends (NCCL, gloo) are
-torch's; here is what convolutions add to them. Every call begins with an ``Agreement``: what ranks
-disagree on is one error on all of them, and nobody waits for another. ``SyncBatchNorm`` alone does
-without, as it is in every layer.
+A top layer: it may import every package but ``compat``. Processes, groups and backends (NCCL, gloo)
+are torch's; this package adds convolutions. Every call begins with an ``Agreement``: if ranks
+disagree, all of them raise the same error, and none hangs. Only ``SyncBatchNorm`` does without, as
+it is in every layer.
 """
 
 from .cloud import Cloud, partition, restore

@@ -1,13 +1,13 @@
 """``Agreement``: ranks of a group compare a call before they exchange anything for it.
 
-A collective whose ranks disagree hangs, ends the process, or sums what does not belong together,
-without a word. So each call of this room meets first: a rank sends 32 bytes to every other, between
-hosts and past the GPU, whose stream is not waited for. They say if it can go on, and the hash of
-what has to be the same. Only if there is a difference do ranks send what it is, and all of them
-raise the same error.
+If ranks disagree about a collective, it hangs, ends the process, or silently sums unrelated
+tensors. So the ranks of each call of this package meet first: a rank sends 32 bytes to every other,
+from host to host, without waiting for the GPU's stream. They hold whether the rank can go on, and
+the hash of everything that must be the same. Only if these differ do ranks send the details, and
+all of them raise the same error.
 
-The meeting is part of every call, of warm ones too. A rank that has come with new arguments would
-otherwise meet alone, while one whose arguments it knows from before waits for a halo.
+The meeting is part of every call, also of warm ones. Otherwise a rank with new arguments would meet
+alone, while a rank with known arguments waits for a halo.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..errors import ArgumentError, ArgumentTypeError, RankError
 from .group import is_alone, place_in
 
 _GOES_ON, _FAILED = 0, 1
-_LONGEST = 4000  # characters of an error that other ranks are told
+_LONGEST = 4000  # characters of an error that are sent to other ranks
 _RAISED = {error.__name__: error for error in (ArgumentError, ArgumentTypeError)}
 
-# Groups that have met. Of each a group of the same ranks that takes tensors on a CPU, None where it
-# does so itself; and how often it has agreed.
+# Per group that has met: a group of the same ranks that takes CPU tensors, None if the group itself
+# does; and the number of its agreements.
 _cpu_groups: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _agreed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
@@ -37,22 +37,22 @@ _agreed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 class Agreement:
     """A meeting of all ranks of a group, at the end of a ``with`` block.
 
-    In the block a rank checks its arguments, and sets ``terms``: what has to be the same, by the
-    names of arguments, as it is told. A block that raises takes part, too: its own error goes on,
-    and other ranks raise it as theirs. Ranks that are in different calls are told so.
+    In the block a rank checks its arguments, and sets ``terms``: by argument name, a text that must
+    be the same on all ranks. A rank whose block raises takes part, too: its error propagates, and
+    the other ranks raise it as well. Ranks in different calls raise an error that says so.
 
     Args:
         call: the name of the call.
-        group: a process group; None is that of all processes. A group of one does not meet.
+        group: a process group; None is the group of all processes. A group of one does not meet.
         expected: by the names of terms, what errors expect, if not "the same on every rank".
 
     Attributes:
-        wish: set in the block, and true behind it if any rank has set it.
-        label: behind the block, the call and which of the group's it is: for its backward pass.
+        wish: set in the block; after it, true if any rank has set it.
+        label: after the block, the call and its number in the group, for the backward pass.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a term that differs, and what another
-    rank's block has raised; :class:`~layoutconv.errors.RankError` for ranks in different calls, and
-    for a rank that has ended.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a term that differs, and the error that
+    another rank's block raised; :class:`~layoutconv.errors.RankError` for ranks in different calls,
+    and for a rank that has ended.
 
     >>> with Agreement("conv3d", None) as same:
     ...     same.terms["stride"] = 2
@@ -68,10 +68,10 @@ class Agreement:
 
     @classmethod
     def of(cls, call: str, owner: Any, kind: type) -> Agreement:
-        """The meeting of the ranks that a slab or a cloud belongs to.
+        """Return the meeting of the ranks that a slab or a cloud belongs to.
 
-        If ``owner`` is no such thing, which is an error of the block, the ranks that wait for this
-        one are those of all processes, unless there are other groups: then it raises alone.
+        If ``owner`` is not of that type, the block will raise. Then this rank meets all processes
+        if theirs is the only group; else it raises alone.
         """
         if isinstance(owner, kind):
             return cls(call, owner.group)  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ class Agreement:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Who is interrupted answers no more: others see the process end.
+        # An interrupted rank does not meet: the others see its process end.
         if self.size > 1 and (error is None or isinstance(error, Exception)):
             self._meet(error)
 
@@ -125,7 +125,7 @@ class Agreement:
             tell([json.loads(text.numpy().tobytes()) for text in texts], self.expected)
 
     def _swap(self, group: Any, sent: Any, lengths: list[int] | None) -> Any:
-        """Return what every rank sends to every rank: as much of each, or as ``lengths`` say."""
+        """Return the data that each rank sends here: equal parts, or parts of ``lengths``."""
         if lengths is None:
             received = torch.empty_like(sent)
             dist.all_to_all_single(received, sent, group=group)
@@ -137,11 +137,11 @@ class Agreement:
 
 
 def tell(every: list[dict[str, Any]], expected: dict[str, str] | None = None) -> None:
-    """Raise what is wrong with what ranks have said, the same on all of them.
+    """Raise the error that the ranks' messages call for, the same on all ranks.
 
     Args:
         every: of each rank its "call", its "terms" by name, and its "error": None, or the name of
-            the class and what that was made of.
+            the class and its arguments.
         expected: by the names of terms, what errors expect, if not "the same on every rank".
     """
     for rank, one in enumerate(every):
@@ -163,7 +163,7 @@ def tell(every: list[dict[str, Any]], expected: dict[str, str] | None = None) ->
 
 
 def tensor_term(tensor: Any, split: int | None = None) -> str:
-    """A tensor as ranks tell it: all that has to be the same, but for a mode that is split.
+    """Return a tensor as a term: everything that must be the same, except a mode that is split.
 
     >>> tensor_term(torch.ones(1, 8, 5, requires_grad=True), split=2)
     '(1, 8, *) float32 on cpu with a gradient'
@@ -177,7 +177,7 @@ def tensor_term(tensor: Any, split: int | None = None) -> str:
 
 
 def _parts(error: Exception) -> list[str]:
-    """Return what an error is made of, to be made again on other ranks."""
+    """Return an error's class name and arguments, so that other ranks can make it again."""
     name = type(error).__name__
     if isinstance(error, ArgumentError) and name in _RAISED:
         return [name, error.name, error.expected, _said(error.got)]
@@ -185,7 +185,7 @@ def _parts(error: Exception) -> list[str]:
 
 
 def _said(value: Any) -> str:
-    """A value as text, of a bounded length; whatever it is, others wait for it."""
+    """Return a value as text of bounded length; it must not raise, as the other ranks wait."""
     try:
         text = str(value)
     except Exception:
@@ -198,7 +198,7 @@ def _digest(told: bytes) -> int:
 
 
 def _listed(values: list[str]) -> str:
-    """Values, and which ranks have them."""
+    """Return the values as text, each with its ranks."""
     found: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         found.setdefault(value, []).append(str(rank))
@@ -209,7 +209,8 @@ def _listed(values: list[str]) -> str:
 
 
 def _cpu_group(group: Any) -> Any:
-    """A group of the same ranks that takes tensors on a CPU: itself, unless it is NCCL's alone."""
+    """Return a group of the same ranks that takes CPU tensors: itself, unless it has no CPU
+    backend."""
     group = dist.group.WORLD if group is None else group
     if group not in _cpu_groups:
         beside = None

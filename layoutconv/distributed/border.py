@@ -1,4 +1,5 @@
-"""Border cells: what a filter reads across the border of a rank's range, and who holds it."""
+"""Border cells: the cells of other ranks that a filter reads across the border of a rank's
+range."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Border(NamedTuple):
-    """A submanifold convolution of a part of a cloud, as two: of what it holds, and of the halo.
+    """The two kernel maps of a submanifold convolution of a part: over its own cells, and the halo.
 
-    A sum over taps is one over those whose cells are here and one over those whose cells are not.
-    The first is that of the part by itself, for all rows. The second adds to few.
+    A sum over taps has two parts: over neighbours on this rank, which is the convolution of the
+    part alone, for all rows; and over neighbours on other ranks, which adds to few rows.
     """
 
     inside: KernelMap  # of the part by itself
-    halo: KernelMap  # from cells of other ranks to those cells of this one that read them
-    rows: Tensor  # int64: which rows the latter are
-    route: Route  # on which features of the halo come
+    halo: KernelMap  # from cells of other ranks to the cells here that read them
+    rows: Tensor  # int64: the rows of these cells here
+    route: Route  # that brings the halo's features
 
 
 def border_of(
@@ -37,11 +38,12 @@ def border_of(
     dilation: Ints = 1,
     offsets: Sequence[Sequence[int]] | None = None,
 ) -> Border:
-    """The border of a filter, as of :func:`layoutconv.sparse.submanifold_map`; kept with the cloud.
+    """Return the border of a filter, arguments as for :func:`layoutconv.sparse.submanifold_map`.
+    The cloud keeps it.
 
-    Each rank derives from the taps which cells of others its own read, by keys, and asks those that
-    hold these ranges; they say which of them are there, and keep in mind what to send. A collective
-    where it is made.
+    Each rank derives from the taps the keys of the cells that it reads on other ranks, and asks the
+    ranks that hold these key ranges; they answer which cells exist, and note what to send. It is a
+    collective, unless the cloud has the border already.
     """
     taps = Taps.centred(cloud.rank, kernel_size, dilation, offsets)
     found = cloud.borders.get(taps)
@@ -66,7 +68,7 @@ def _made(cloud: Cloud, taps: Taps, inside: KernelMap) -> Border:
     else:
         place, here = torch.zeros_like(keys_asked), torch.zeros_like(keys_asked, dtype=torch.bool)
     there = all_to_all(here, asked, asking, cloud.group)[0]
-    # To and from every rank, in the order of ranks; cells that come are in the order of their keys.
+    # To and from every rank, in the order of ranks; received cells are in the order of their keys.
     send, receive = (
         [int(part.sum()) for part in flags.split(sizes)]
         for flags, sizes in ((here, asked), (there, asking))
@@ -74,7 +76,8 @@ def _made(cloud: Cloud, taps: Taps, inside: KernelMap) -> Border:
     route = Route(place[here], send, receive, cloud.group)
     grid = cloud.spatial_shape, cloud.batch_size
     others = Coordinates(cloud.curve.cells(wanted[there]), *grid, valid=True)
-    # Who reads them, seen from them: the few rows at the border, without a look at all.
+    # Search for readers from the halo's cells: it finds the few border rows without a pass over
+    # all.
     back = [tuple(-step for step in offset) for offset in taps.offsets]
     readers = cloud.local.table.search(others.cells, taps.stride, back)
     rows = torch.unique(readers[readers >= 0]).long()

@@ -19,26 +19,26 @@ from .route import Route, all_to_all, carry, counts_from
 if TYPE_CHECKING:
     from .border import Border
 
-_SAMPLES = 4096  # of a rank's keys, from which the ranges are chosen: within 0.1% of even for 4
+_SAMPLES = 4096  # keys per rank to choose ranges from: within 0.1% of even for 4
 _SAME = "as many channels, the same dtype and the same grid on every rank"
 
 
 def partition(input: SparseTensor, group: dist.ProcessGroup | None = None) -> SparseTensor:
-    """One cloud over all ranks: each gets the voxels of a range of a Morton curve.
+    """Split one cloud over all ranks: each gets the voxels of a range of a Morton curve.
 
     Args:
-        input: what this rank has of the cloud, in any order: no cell is there twice, on one rank or
-            on two. A rank may have all of it, or none. Features as (rows, C), any dtype; C, the
-            dtype and the grid are the same on every rank.
-        group: a process group of ``torch.distributed``, by default that of all processes.
+        input: this rank's voxels of the cloud, in any order, without duplicate cells on one rank or
+            across ranks. A rank may have all voxels, or none. Features are (rows, C), any dtype; C,
+            the dtype and the grid are the same on every rank.
+        group: a process group of ``torch.distributed``, by default all processes.
 
-    Returns this rank's range, as many voxels as any other's within a thousandth, in the order of
-    the curve. Its coordinates are a :class:`Cloud`. :func:`restore` takes results back to where
-    voxels came from. Gradients of features go back by themselves.
+    Returns this rank's range in the order of the curve; ranges have equal numbers of voxels within
+    a thousandth. Its coordinates are a :class:`Cloud`. :func:`restore` sends results back to the
+    ranks that gave the voxels. Autograd does so for gradients of features.
 
     It is a collective: every rank of the group calls it.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`, on every rank, if cells are wrong on one, or
+    Raises :class:`~layoutconv.errors.ArgumentError`, on every rank, if one has invalid cells or
     ranks disagree; :class:`~layoutconv.errors.RankError` as :func:`conv3d`.
 
     >>> cells = torch.tensor([[0, 3], [0, 1], [0, 2]], dtype=torch.int32)
@@ -57,7 +57,7 @@ batch_size=1, part 0 of 1))
     curve = Curve(shape, images)
     keys, order = torch.sort(curve.keys(cells))
     bounds = _bounds(keys, size, group)
-    # What goes where, and in which order what comes is that of the curve.
+    # Send each range to its rank, and sort the received cells along the curve.
     ends = torch.searchsorted(keys, bounds).tolist()
     send = [stop - start for start, stop in zip(ends, [*ends[1:], len(keys)], strict=True)]
     receive = counts_from(send, keys.device, group)
@@ -74,13 +74,13 @@ batch_size=1, part 0 of 1))
 
 
 def restore(input: SparseTensor) -> Tensor:
-    """Features of a split cloud, back where its voxels came from.
+    """Send features of a split cloud back to the ranks that gave its voxels.
 
     Args:
-        input: a tensor on the coordinates that :func:`partition` has made, of any C.
+        input: a tensor on coordinates that :func:`partition` made, of any C.
 
-    Returns (rows, C): the rows, in their order, of the tensor that this rank gave to
-    :func:`partition`. With a gradient. A collective, as that, with its errors.
+    Returns (rows, C), in the row order of the tensor that this rank gave to :func:`partition`.
+    Differentiable. Like :func:`partition` it is a collective, with the same errors.
 
     >>> cells = torch.tensor([[0, 3], [0, 1]], dtype=torch.int32)
     >>> x = partition(SparseTensor(torch.tensor([[3.0], [1.0]]), cells, (4,), 1))
@@ -96,7 +96,7 @@ def restore(input: SparseTensor) -> Tensor:
 
 
 def cloud_of(input: SparseTensor) -> Cloud:
-    """The part of a split cloud that a tensor is on; or ``ArgumentError``."""
+    """Return the part of a split cloud that a tensor is on; else raise ``ArgumentError``."""
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
     if not isinstance(input.coordinates, Cloud):
@@ -106,18 +106,18 @@ def cloud_of(input: SparseTensor) -> Cloud:
 
 
 class Cloud(Coordinates):
-    """The cells that a rank holds of a cloud that is split over a process group.
+    """This rank's cells of a cloud that is split over a process group.
 
-    :func:`partition` makes it, and it is the ``coordinates`` of the tensor that comes out. Layers
-    that look at each voxel alone take such tensors, and so do those of
-    :mod:`layoutconv.distributed`. Others, for which a part would be the whole, refuse them.
+    :func:`partition` makes it, as the ``coordinates`` of its result. Pointwise layers and those of
+    :mod:`layoutconv.distributed` take such tensors. Other layers, which would take the part for the
+    whole cloud, refuse them.
 
     Attributes:
-        part, parts: this process's rank in the group, and how many ranks there are.
+        part, parts: this process's rank in the group, and the number of ranks.
         group: the process group.
-        bounds: keys along the curve at which the ranks' ranges begin, and the end.
+        bounds: the key at which each rank's range begins, and the end.
         keys_in_order: int64 (rows,), the keys of the cells.
-        label: which partition of the group it comes from, the same on every rank.
+        label: names the call of :func:`partition` that made it; the same on every rank.
     """
 
     def __init__(
@@ -128,19 +128,20 @@ class Cloud(Coordinates):
         self.curve, self.keys_in_order, self.group = curve, keys, group
         self.bounds, self.label = tuple(bounds), label
         self.part, self.parts = place_in(group)
-        # The cells by themselves, whose maps have no halo.
+        # The same cells as a whole cloud, whose maps have no halo.
         self.local = Coordinates(cells, curve.shape, curve.batch_size, valid=True)
-        order, self.given, place = given  # the way the cells came
+        order, self.given, place = given  # the way that the cells came
         self.to_given, self.of_given = torch.argsort(place), torch.argsort(order)
         self.borders: dict[Any, Border] = {}  # by the taps of a filter
 
     def check(self) -> Cloud:
-        """Refused: whoever asks is about to make a map of this part alone."""
+        """Refuse: the caller is about to make a map of this part alone."""
         expected = "a whole cloud; a part goes through lc.distributed.subm_conv, or restore"
         raise ArgumentError("coords", expected, self)
 
     def to(self, device: Any) -> Coordinates:
-        """The same, on the device where it is: ranks exchange what is on theirs."""
+        """Return itself for its own device, and refuse others: ranks exchange tensors on one
+        device."""
         if torch.empty(0, device=device).device != self.device:
             raise ArgumentError("device", f"{self.device}, where the cloud was split", device)
         return self
@@ -154,7 +155,7 @@ class Cloud(Coordinates):
 
 
 def _checked(input: SparseTensor) -> tuple[Tensor, tuple[int, ...], int]:
-    """Cells, the grid's shape and the number of grids of a rank's part; raises for what is none."""
+    """Return the cells, the grid's shape and the batch size of a valid input; else raise."""
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
     if input.coordinates.padded:
@@ -170,17 +171,17 @@ def _checked(input: SparseTensor) -> tuple[Tensor, tuple[int, ...], int]:
 
 
 def _most(numbers: Tensor, group: Any, size: int) -> Tensor:
-    """The greatest of all ranks' numbers."""
+    """Return the maximum over all ranks' numbers."""
     if size > 1:
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
     return numbers
 
 
 def _bounds(keys: Tensor, size: int, group: Any) -> Tensor:
-    """int64 (size,): the first key of every rank's range, such that ranges are about even.
+    """Return int64 (size,): the first key of every rank's range, for nearly even ranges.
 
-    From a sample of each rank's keys, evenly apart in their order: exact where ranks have no more
-    keys than that.
+    They come from an evenly spaced sample of each rank's sorted keys, and are exact if no rank has
+    more than ``_SAMPLES`` keys.
     """
     if size == 1:
         return keys.new_zeros(1)
@@ -194,7 +195,7 @@ def _bounds(keys: Tensor, size: int, group: Any) -> Tensor:
     dist.all_gather(every, mine, group=group)
     sampled, weights = torch.cat(every, 1)
     sampled, order = torch.sort(sampled)
-    before = torch.cumsum(weights[order], 0) - weights[order]  # keys before each, about
+    before = torch.cumsum(weights[order], 0) - weights[order]  # keys before each, roughly
     total = weights.sum()
     wanted = torch.arange(1, size, device=keys.device) * total // size
     place = torch.searchsorted(before, wanted).clamp_(max=len(sampled) - 1)

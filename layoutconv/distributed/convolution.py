@@ -1,12 +1,12 @@
-"""The convolution of a split volume, and its gradients: interior first, edges when the halo is in.
+"""The convolution of a split volume and its gradients: interior first, edges after the halo.
 
     y   the forward pass, of x and its halo
-    dx  the gradient of the activation, of dy and its halo: a pass like any other, with views
-    dw  a sum over the voxels of every rank, of dy and of what the forward pass has read
+    dx the gradient of the activation, from dy and its halo: a pass like any other, with views
+    dw a sum over the voxels of all ranks, from dy and the rows that the forward pass read
 
-Both passes are run in the same way. What needs rows of other ranks waits; the rest, nearly all, is
-launched while these travel. dx has no sums across ranks: a cell's whole gradient is computed where
-the cell is, in the order of the unsplit pass.
+The passes for y and dx run in the same way. Result rows that need rows of other ranks wait; the
+rest, nearly all, is launched while these travel. dx has no sums across ranks: a cell's whole
+gradient is computed on the rank that holds the cell, in the order of the unsplit pass.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
 
 
 class SplitConv(torch.autograd.Function):
-    """``y`` of tensors in the order of memory, this rank's rows of each.
+    """Compute ``y`` from this rank's rows of tensors in channels-last order.
 
-    ``problem`` is that of the whole volume; ``before`` and ``after`` are the slabs of its
-    activation and its output, ``label`` is what ranks call this call.
+    ``problem`` is the whole volume's; ``before`` and ``after`` are the slabs of its activation and
+    its output; ``label`` names this call on all ranks.
     """
 
     @staticmethod
@@ -76,7 +76,7 @@ class SplitConv(torch.autograd.Function):
         problem, before, split = ctx.split
         needs_x, needs_w, needs_bias, *_ = ctx.needs_input_grad
         with Agreement(f"backward of {ctx.label}", before.group):
-            if torch.is_grad_enabled():  # what is computed here has no graph: say so
+            if torch.is_grad_enabled():  # double backward is not supported
                 expected = "False: a split convolution is differentiable once"
                 raise ArgumentError("create_graph", expected, True)
             *kept, w = ctx.saved_tensors
@@ -113,7 +113,7 @@ class SplitConv(torch.autograd.Function):
 
 
 def _compute(halo: Exchange, out: Tensor, compute: Compute) -> Rows:
-    """Write ``out``, this rank's rows of a result: what needs no halo, then the rest."""
+    """Write ``out``, this rank's rows of a result: first rows that need no halo, then the rest."""
     plan = halo.rows.plan
     if plan.inner is not None:
         _write(plan.inner, halo.rows, out, compute)
@@ -126,13 +126,13 @@ def _compute(halo: Exchange, out: Tensor, compute: Compute) -> Rows:
 def _run(
     name: str, a: Tensor, w: Tensor, out: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> None:
-    """A pass into memory that there is."""
+    """Run a pass into given memory."""
     a, w, out = (tensor.movedim(-1, 1) for tensor in (a, w, out))
     pass_of(name, a, w, numbers).compute(a, w, ending, out)
 
 
 def _write(part: HaloPart, rows: Rows, out: Tensor, compute: Compute) -> None:
-    """The rows of a part; in their place if that is one piece of memory."""
+    """Write the rows of a part, in place if they are contiguous."""
     place = _rows_of(out, part, rows)
     if not place.numel():
         return
@@ -143,12 +143,12 @@ def _write(part: HaloPart, rows: Rows, out: Tensor, compute: Compute) -> None:
 
 
 def _rows_of(written: Tensor, part: HaloPart, rows: Rows) -> Tensor:
-    """Return what a part writes, of all that the rank writes."""
+    """Return the rows that a part writes, of all rows that the rank writes."""
     return written.narrow(rows.axis, part.rows.start - rows.plan.rows.start, len(part.rows))
 
 
 def _wgrad(rows: Rows, dy: Tensor, total: Tensor) -> Tensor:
-    """Return what this rank's voxels add to the gradient of the filter, added to ``total``."""
+    """Add this rank's contribution to the gradient of the filter to ``total``, and return it."""
     if not dy.numel():
         return total
     plan = rows.plan
@@ -162,6 +162,6 @@ def _wgrad(rows: Rows, dy: Tensor, total: Tensor) -> Tensor:
 
 
 def _numbers(problem: ConvProblem) -> tuple[Any, ...]:
-    """As the passes take them."""
+    """Return a problem's numbers as the passes take them."""
     padding = [side for pair in problem.padding for side in pair]
     return problem.stride, padding, problem.dilation, problem.groups, VIEW

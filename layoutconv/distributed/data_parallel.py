@@ -1,4 +1,4 @@
-"""Data-parallel training beside torch's: a mean over batches of different sizes."""
+"""An addition to torch's data-parallel training: a mean over batches of different sizes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from .agreement import Agreement
 
 
 def mean_over_ranks(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The mean over the values of all ranks, with a gradient for ``DistributedDataParallel``.
+    """Return the mean over the values of all ranks, with a gradient for
+    ``DistributedDataParallel``.
 
     Args:
-        values: any shape, a loss per point, say; a different number on each rank, on some none.
-        group: the process group that gradients are averaged over, by default all processes.
+        values: any shape, such as a loss per point; each rank may have another number, or none.
+        group: the process group that averages gradients, by default all processes.
 
-    Returns ``values.sum() * ranks / count``, where ``count`` is that of all ranks: a scalar, in
-    fp32 at least, whose average over ranks is the mean, and whose gradients, averaged over ranks as
-    ``DistributedDataParallel`` does, are those of the mean. A mean per rank would let a point of a
-    small batch count for more. In a process without ``init_process_group`` it is the mean.
+    Returns ``values.sum() * ranks / count``, where ``count`` is the number of values on all ranks:
+    a scalar, in fp32 or higher. Its average over ranks is the mean; its gradients, averaged over
+    ranks by ``DistributedDataParallel``, are those of the mean. With a mean per rank, a point of a
+    small batch would weigh more. Without ``init_process_group`` it is the plain mean.
 
     It is a collective: every rank of the group calls it. Errors are those of :func:`conv3d`.
 

@@ -1,8 +1,8 @@
-"""Halos on their way: rows of a split tensor from the ranks that hold them to those that read them.
+"""Halo exchange: rows of a split tensor travel from ranks that hold them to ranks that read them.
 
-One ``all_to_all_single`` carries them, which NCCL and gloo make of sends and receives between the
-ranks that have something to send. All ranks enter it, so that none is left out when a communicator
-is set up, and slabs thinner than a halo are nothing special.
+One ``all_to_all_single`` carries them, which NCCL and gloo implement by sends and receives between
+the ranks that have data to send. All ranks enter it, so that none is missing when a communicator is
+set up, and slabs thinner than a halo need no special case.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .halo import HaloPart, HaloPlan
 
 
 class Rows(NamedTuple):
-    """The rows that a rank has of a tensor (N, *spatial, C) that is split along ``axis``."""
+    """The rows that a rank has of a tensor (N, *spatial, C), which is split along ``axis``."""
 
     plan: HaloPlan
     axis: int
     held: Tensor  # rows plan.own
-    near: Tensor  # rows plan.near, and plan.far; none before they have come
+    near: Tensor  # rows plan.near, and plan.far; empty until they arrive
     far: Tensor
 
     def read(self, part: HaloPart) -> Tensor:
-        """Return what a part of the result reads, contiguous, with its rows of zeros."""
+        """Return the rows that a part of the result reads, contiguous, with its rows of zeros."""
         pieces = [
             self.held.new_zeros(shape_of(self.held, self.axis, part.zeros)),
             _cut(self.near, self.axis, self.plan.near, part.reads),
@@ -39,10 +39,10 @@ class Rows(NamedTuple):
 
 
 class Exchange:
-    """The exchange of a plan's halos, which starts here and goes on until :meth:`wait`.
+    """An exchange of a plan's halos, which starts on construction and ends in :meth:`wait`.
 
     Args:
-        held: what this rank holds, (N, *spatial, C).
+        held: this rank's rows, (N, *spatial, C).
         mode: the spatial mode that is split.
         group: the process group; not used by a plan without an exchange.
     """
@@ -58,7 +58,7 @@ class Exchange:
         to, of = ([size * held.element_size() for size in side] for side in sizes)
         wanted = [rows for rows in plan.send if rows]
         pieces = [_flat(_cut(held, mode + 1, plan.own, rows)) for rows in wanted]
-        # One piece, of one volume that is cut along its first mode, is sent from where it is.
+        # A single piece, of one volume cut along its first mode, is sent without a copy.
         self.sent = pieces[0] if len(pieces) == 1 else torch.cat([held.new_empty(0), *pieces])
         self.received = held.new_empty(sum(sizes[1]))
         self.sizes = sizes[1]
@@ -67,7 +67,7 @@ class Exchange:
         )
 
     def wait(self) -> Rows:
-        """The rows with the halo: on a GPU, what is launched next waits for it, not the host."""
+        """Return the rows with the halo. On a GPU, later launches wait for it, not the host."""
         if self.work is None:
             return self.rows
         self.work.wait()
@@ -90,18 +90,18 @@ class Exchange:
 
 
 def shape_of(tensor: Tensor, axis: int, rows: int) -> list[int]:
-    """The shape of ``tensor`` with so many rows."""
+    """Return the shape of ``tensor`` with ``rows`` rows."""
     return [*tensor.shape[:axis], rows, *tensor.shape[axis + 1 :]]
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """The elements in a row, with a stride of 1: of one channel, ``reshape`` keeps others."""
+    """Return the elements as a vector of stride 1; ``reshape`` may keep another if C is 1."""
     flat = tensor.reshape(-1)
     return flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)
 
 
 def _cut(tensor: Tensor, axis: int, rows: range, wanted: range) -> Tensor:
-    """The rows of ``tensor``, which holds ``rows``, that are ``wanted``."""
+    """Return the ``wanted`` rows of ``tensor``, which holds ``rows``."""
     start, stop = max(rows.start, wanted.start), min(rows.stop, wanted.stop)
     if start >= stop:
         return tensor.narrow(axis, 0, 0)

@@ -1,7 +1,7 @@
-"""Convolutions of a volume that is split over the ranks of a process group, with torch's arguments.
+"""Convolutions, with torch's arguments, of a volume that is split over a process group.
 
-Every rank calls the function with its slab, and gets its slab of the result. Weights and biases are
-the same on every rank; so are their gradients, which are sums over all ranks.
+Every rank calls the function with its slab and gets its slab of the result. Weights and biases are
+the same on every rank, and so are their gradients, which are sums over all ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def conv1d(
     *,
     slab: Slab,
 ) -> Tensor:
-    """Convolution over one spatial mode: this rank's part of (N, C, W). As :func:`conv3d`.
+    """Convolve this rank's part of (N, C, W), over one spatial mode. As :func:`conv3d`.
 
     >>> x = torch.tensor([[[1.0, 2, 3, 4]]])
     >>> conv1d(x, torch.tensor([[[1.0, 10, 100]]]), padding=1, slab=Slab(4))
@@ -55,7 +55,7 @@ def conv2d(
     *,
     slab: Slab,
 ) -> Tensor:
-    """Convolution over two spatial modes: this rank's part of (N, C, H, W). As :func:`conv3d`.
+    """Convolve this rank's part of (N, C, H, W), over two spatial modes. As :func:`conv3d`.
 
     >>> x = torch.arange(9.0).view(1, 1, 3, 3)
     >>> conv2d(x, torch.ones(1, 1, 3, 3), padding="same", slab=Slab(3, mode=1))[0, 0]
@@ -77,32 +77,32 @@ def conv3d(
     *,
     slab: Slab,
 ) -> Tensor:
-    """Convolution of one volume of which every rank holds a slab: :func:`layoutconv.conv3d`, split.
+    """Convolve a volume split into a slab per rank: :func:`layoutconv.conv3d`, distributed.
 
     Args:
-        input: (N, C, D, H, W), of which the mode that is split has this rank's rows alone;
-            ``channels_last_3d`` memory is not copied. float16, bfloat16, float32 or float64, and
-            without a gradient also int8, float8_e4m3fn and float8_e5m2. All other extents, and the
-            dtype, are the same on every rank.
+        input: (N, C, D, H, W); the split mode has only this rank's rows. ``channels_last_3d``
+            memory is not copied. float16, bfloat16, float32 or float64; without a gradient also
+            int8, float8_e4m3fn and float8_e5m2. All other extents and the dtype are the same on
+            every rank.
         weight, bias, stride, padding, dilation, groups: as in :func:`layoutconv.conv3d`, and the
             same on every rank; padding is that of the whole volume.
         slab: how the input is split, a :class:`Slab` for the whole input's extent.
 
-    Returns this rank's rows of the result, ``slab.after(...)``: those the middle
-    of whose window it holds. The halo that a rank needs is read off the forward view, for the
-    input's gradient off that gradient's views; it may reach over ranks whose slabs are thinner. It
-    is exchanged while all rows that need none of it are computed. With one volume and ``mode`` 0
-    nothing is copied but halos.
+    Returns this rank's rows of the result, ``slab.after(...)``: the rows whose window has its
+    middle on this rank. The halo that a rank needs follows from the forward view, and for the
+    input's gradient from that pass's views; it may span several ranks with thin slabs. It is
+    exchanged while all rows that need no halo are computed. With one volume and ``mode`` 0 only
+    halos are copied.
 
     The gradients of ``weight`` and ``bias`` are sums over all ranks, on every rank: as if one
     process had computed the sum of all ranks' losses. Differentiable once. Autocast lowers it.
 
-    It is a collective: every rank of the group calls it, and where gradients are wanted every rank
-    goes backward. Ranks compare their arguments first.
+    It is a collective: every rank of the group calls it, and if gradients are needed every rank
+    runs the backward pass. Ranks compare their arguments first.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument: on
-    every rank, if it differs between ranks or one of them finds it wrong. Raises
-    :class:`~layoutconv.errors.RankError` for ranks in different calls, and for one that has ended.
+    every rank, if it differs between ranks or is invalid on one. Raises
+    :class:`~layoutconv.errors.RankError` if ranks are in different calls, or one has ended.
 
     >>> import layoutconv as lc
     >>> x, w = torch.randn(1, 3, 6, 8, 8), torch.randn(5, 3, 3, 3, 3)
@@ -122,16 +122,16 @@ def exchange_halo(
     *,
     slab: Slab,
 ) -> tuple[Tensor, Tensor]:
-    """The rows of other ranks that a convolution reads beside this rank's: before, and behind them.
+    """Return the rows of other ranks that a convolution reads: before and after this rank's rows.
 
-    For layers of one's own, and to see what an exchange takes. :func:`conv3d` does this by itself.
+    For layers of your own, and to time an exchange; :func:`conv3d` exchanges halos by itself.
 
     Args:
         input: ``(N, C, *spatial)``, this rank's rows; any dtype.
         kernel_size, stride, padding, dilation: of the convolution, in the mode that is split.
 
-    Returns two tensors like ``input`` with as many rows as are needed, none at the volume's ends.
-    Without a gradient. A collective, as :func:`conv3d`, with the errors of that.
+    Returns two tensors like ``input`` with the needed rows, none at the volume's ends. It has no
+    gradient. It is a collective with the errors of :func:`conv3d`.
 
     >>> near, far = exchange_halo(torch.ones(1, 2, 6, 4), 3, padding=1, slab=Slab(6))
     >>> near.shape, far.shape
@@ -203,7 +203,7 @@ def problem_of(
     slab: Slab,
     axis: int,
 ) -> ConvProblem:
-    """The convolution of the whole volume, from the shapes that a rank has."""
+    """Return the problem of the whole volume, from a rank's shapes."""
     shape: list[Any] = list(input)
     shape[axis] = slab.extent
     N, C, *spatial = shape

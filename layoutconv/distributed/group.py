@@ -1,4 +1,4 @@
-"""Where a process is in a group of ``torch.distributed``."""
+"""The place of a process in a group of ``torch.distributed``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ..errors import ArgumentError
 
 
 def place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """This process's rank in a group, and how many ranks that has.
+    """Return this process's rank in a group, and the group's size.
 
     A process without ``init_process_group`` is a group of one.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a group that it does not belong to.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a group that the process is not in.
 
     >>> place_in(None)
     (0, 1)
@@ -29,9 +29,9 @@ def place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
 
 
 def is_alone() -> bool:
-    """Is the group of all processes the only one there is, on all of them?
+    """Return whether the group of all processes is the only one, on all of them.
 
-    torch counts the groups that all processes have made together, but does not promise to say.
+    torch counts the groups that all processes made together, but the counter is not public API.
 
     >>> is_alone()
     True

@@ -1,10 +1,10 @@
-"""Which rows of a split tensor the rows of a result are computed from, read off the GEMM views.
+"""Halo plans: the rows of a split tensor that each result row reads, derived from the GEMM views.
 
-The result of a pass is written row by row along the split mode: voxels by the forward pass, cells
-by the gradient of the activation. What a row reads is in the view of the pass: operand ``d`` says
-where GEMM row ``m`` is written, operand ``a`` says what it reads for every ``k``. Both layouts are
-sums over their modes, so evaluating them along one mode at a time gives all bounds. Stride,
-dilation, padding and the residues of a strided gradient need no rule of their own here.
+A pass writes its result row by row along the split mode: the forward pass writes voxels, the
+gradient of the activation writes cells. The view of the pass says what a row reads: operand ``d``
+gives the place that GEMM row ``m`` is written to, operand ``a`` the places that it reads for every
+``k``. Both layouts are sums over their modes, so evaluating one mode at a time gives all bounds.
+Stride, dilation, padding and the stride phases of a strided gradient need no rules of their own.
 """
 
 from __future__ import annotations
@@ -22,39 +22,40 @@ from ..base.caches import BoundedCache, kept_in, remembered
 from ..conv import ConvProblem, dgrad_views, fprop_view
 from ..view.gemm_view import GemmView, OperandLayout, stages
 
-_FAR = 1 << 62  # beyond every row: the bounds of a row that reads nothing
+_FAR = 1 << 62  # beyond every row: bound of a row that reads nothing
 
 _PLANS: BoundedCache[Any, Any] = BoundedCache("halo plans", entries=512, nbytes=4 << 20)
 
 
 class Reads(NamedTuple):
-    """For every row that is written, the rows it reads: from ``low`` on, and before ``high``.
+    """The rows that each written row reads: from ``low`` on, and before ``high``.
 
-    int64, a number per written row. Bounds are those of the view: what is outside the tensor is
-    padding. ``high <= low`` where nothing is read.
+    Both are int64, one number per written row. Bounds follow from the view and include padding,
+    outside the tensor. ``high <= low`` for a row that reads nothing.
     """
 
     low: Tensor
     high: Tensor
 
     def of(self, rows: range) -> tuple[int, int]:
-        """``(low, high)`` of some of the rows together; ``high <= low`` where nothing is read."""
+        """Return the common ``(low, high)`` of some rows; ``high <= low`` if they read nothing."""
         if not rows:
             return _FAR, -_FAR
         part = slice(rows.start, rows.stop)
         return int(self.low[part].min()), int(self.high[part].max())
 
     def inside(self, extent: int) -> Reads:
-        """The same without the padding around a tensor of ``extent`` rows."""
+        """Return the bounds without the padding around a tensor of ``extent`` rows."""
         low, high = self.low.clamp(min=0), self.high.clamp(max=extent)
         nothing = high <= low
         return Reads(low.masked_fill(nothing, _FAR), high.masked_fill(nothing, -_FAR))
 
 
 def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
-    """Which rows of ``a`` each of the ``written`` rows of ``d`` reads, along spatial mode ``mode``.
+    """Return the rows of ``a`` that each of the ``written`` rows of ``d`` reads, along ``mode``.
 
-    ``views`` together write the result. Their ``a`` and ``d`` are stored as ``(N, *spatial, C)``.
+    ``views`` together write the result. Their ``a`` and ``d`` are stored as ``(N, *spatial, C)``;
+    ``mode`` is a spatial mode.
 
     >>> problem = ConvProblem((1, 6, 8), (8, 3), stride=2, padding=1)
     >>> forward = reads([fprop_view(problem)], 0, 3)
@@ -72,7 +73,7 @@ def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
         columns = [(int(c.min()), int(c.max())) for c in _along(view.a, 1, mode)]
         least, most = (sum(ends) for ends in zip(*columns, strict=True))
         rows, reading = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
-        # All modes of m: those that move no row of either operand add a single zero.
+        # All modes of m; a mode that moves the row of neither operand is skipped.
         for to, of in zip(_along(view.d, 0, mode), _along(view.a, 0, mode), strict=True):
             if bool(to.any() | of.any()):
                 rows = (rows[:, None] + to).flatten()
@@ -84,7 +85,7 @@ def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
 
 
 def _along(operand: OperandLayout, which: int, mode: int) -> list[Tensor]:
-    """The steps that each mode of m (``which`` 0) or of k (1) adds to the coordinate in a spatial
+    """Return what each mode of m (``which`` 0) or of k (1) adds to the coordinate in a spatial
     mode.
     """
     layout = stages(operand)[0].layout
@@ -105,31 +106,31 @@ def _offset(operand: OperandLayout, mode: int) -> int:
 
 
 def _in_mode(coordinate: Any, mode: int) -> Any:
-    """Spatial mode ``mode`` of ``(n, d, h, w, c)``, of which trailing zeros may be left out."""
+    """Return spatial mode ``mode`` of ``(n, d, h, w, c)``, whose trailing zeros may be missing."""
     if not isinstance(coordinate, tuple) or len(coordinate) <= mode + 1:
         return 0
     return coordinate[mode + 1]
 
 
 class HaloPart(NamedTuple):
-    """Rows of a result that are computed by one launch, a convolution of its own."""
+    """Rows of a result that one launch computes, as a convolution of its own."""
 
-    rows: range  # that are written
-    reads: range  # of the tensor that is read, all inside it
-    zeros: int  # rows of zeros before those that are read
-    problem: ConvProblem  # whose other operand is what is read, with the zeros
+    rows: range  # written rows
+    reads: range  # rows of the input tensor, all inside it
+    zeros: int  # rows of zeros before the rows that are read
+    problem: ConvProblem  # reads these rows, with the zeros before them
 
 
 class HaloPlan(NamedTuple):
-    """The plan of what a rank sends, receives and computes in a pass over a split tensor. Rows are
+    """What a rank sends, receives and computes in a pass over a split tensor. Row numbers are
     global.
     """
 
-    own: range  # that the rank holds of the tensor that is read
-    rows: range  # that the rank writes
-    inner: HaloPart | None  # reads nothing but `own`
+    own: range  # rows that the rank holds of the input tensor
+    rows: range  # rows that the rank writes
+    inner: HaloPart | None  # reads only `own`
     outer: tuple[HaloPart, ...]
-    near: range  # the halo before `own`, and that behind it
+    near: range  # the halo before `own`, and the halo after it
     far: range
     send: tuple[range, ...]  # to each rank
     receive: tuple[range, ...]  # from each rank
@@ -137,7 +138,7 @@ class HaloPlan(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A spatial mode that is cut in slabs: where those of the ranks begin, and which is this one's.
+    """A spatial mode that is cut into slabs: the ranks' bounds, and this rank.
 
     ``activation`` and ``output`` end with the mode's extents.
     """
@@ -150,7 +151,7 @@ class Split(NamedTuple):
 
 @kept_in(_PLANS)
 def fprop_plan(problem: ConvProblem, split: Split) -> HaloPlan:
-    """The forward pass.
+    """Return the plan of the forward pass.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 3), padding=1)
     >>> plan = fprop_plan(problem, Split(0, (0, 4, 8), (0, 4, 8), rank=0))
@@ -166,7 +167,7 @@ def fprop_plan(problem: ConvProblem, split: Split) -> HaloPlan:
 
 @kept_in(_PLANS)
 def dgrad_plan(problem: ConvProblem, split: Split) -> HaloPlan:
-    """The gradient of the activation, which reads that of the output.
+    """Return the plan of the activation's gradient, which reads the output's gradient.
 
     >>> problem = ConvProblem((1, 8, 4), (4, 2), stride=2)
     >>> dgrad_plan(problem, Split(0, (0, 4, 8), (0, 2, 4), rank=0)).exchanged
@@ -181,16 +182,15 @@ def dgrad_plan(problem: ConvProblem, split: Split) -> HaloPlan:
 
 @remembered(256)
 def fprop_reads(problem: ConvProblem, mode: int) -> Reads:
-    """Which rows of the activation each row of the output reads, padding counted."""
+    """Return the rows of the activation that each row of the output reads, with padding."""
     return reads([fprop_view(problem)], mode, problem.output_spatial[mode])
 
 
 @remembered(256)
 def output_bounds(problem: ConvProblem, mode: int, bounds: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the output's slabs begin and end, given the activation's.
+    """Return the bounds of the output's slabs, given those of the activation's.
 
-    A row of the output goes to the rank that holds the middle of what it reads, most of it as a
-    rule.
+    A row of the output goes to the rank that holds the middle of its window, usually most of it.
 
     >>> output_bounds(ConvProblem((1, 9, 4), (4, 3), 2, padding=1), 0, (0, 5, 9))
     (0, 3, 5)
@@ -204,12 +204,13 @@ def output_bounds(problem: ConvProblem, mode: int, bounds: tuple[int, ...]) -> t
 def _plan(
     found: Reads, held: Sequence[int], written: Sequence[int], rank: int, part: Any
 ) -> HaloPlan:
-    """A plan, from what is read inside the tensor; ``part`` makes a :class:`HaloPart` of rows."""
+    """Make a plan from the rows that are read inside the tensor; ``part`` makes a :class:`HaloPart`
+    of rows."""
     slabs = [range(*ends) for ends in pairwise(held)]
     results = [range(*ends) for ends in pairwise(written)]
     halos = [_halo(found, own, rows) for own, rows in zip(slabs, results, strict=True)]
     own, rows, (near, far) = slabs[rank], results[rank], halos[rank]
-    # Rows that need what is before `own` lie before `begin`; what is behind it, from `end` on.
+    # Rows that read before `own` lie before `begin`; rows that read after it, from `end` on.
     low, high = found.low[rows.start : rows.stop], found.high[rows.start : rows.stop]
     needs_near = ((low < own.start) & (high > low)).nonzero()
     needs_far = ((high > own.stop) & (high > low)).nonzero()
@@ -234,7 +235,7 @@ def _plan(
 
 
 def _halo(found: Reads, own: range, rows: range) -> tuple[range, range]:
-    """The rows before and behind ``own`` that a rank needs to write ``rows``."""
+    """Return the rows before and after ``own`` that a rank needs to write ``rows``."""
     low, high = found.of(rows)
     near = range(low, min(own.start, high))
     far = range(max(own.stop, low), high)
@@ -245,7 +246,7 @@ _NONE = range(0)
 
 
 def _common(slab: range, *sides: range) -> range:
-    """The rows of a slab that are in a halo, which lies on one side of it."""
+    """Return the rows of a slab that are in a halo; at most one of the ``sides`` overlaps it."""
     for side in sides:
         common = range(max(slab.start, side.start), min(slab.stop, side.stop))
         if common:
@@ -256,7 +257,8 @@ def _common(slab: range, *sides: range) -> range:
 def _fprop_part(
     problem: ConvProblem, mode: int, windows: Reads, found: Reads, rows: range
 ) -> HaloPart:
-    """``rows`` of the output: what they read, all else in their windows being padding."""
+    """Return the part that computes ``rows`` of the output; what they read outside ``found`` is
+    padding."""
     (low, high), (start, stop) = windows.of(rows), found.of(rows)
     if start >= stop:  # padding alone
         return HaloPart(rows, _NONE, 1, _with(problem, mode, 1, 0, high - low - 1))
@@ -265,11 +267,12 @@ def _fprop_part(
 
 
 def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> HaloPart:
-    """``rows`` of the activation as one of its own, whose output are the voxels that reach it.
+    """Return the part for ``rows`` of the activation: a problem whose output is the voxels that
+    read them.
 
-    Its first cell is ``near`` behind the begin of the first voxel's window. Where the first cells
-    are reached by no voxel that would be negative: then a voxel of zeros comes first. Cells behind
-    the last window are fewer than a stride, and make no voxel.
+    Its first cell lies ``near`` cells after the start of the first voxel's window. If no voxel
+    reads the first cells, that would be negative: then a voxel of zeros comes first. The cells
+    after the last window are fewer than a stride and add no voxel.
     """
     stride, begin = problem.stride[mode], rows.start + problem.padding[mode][0]
     start, stop = found.of(rows)
@@ -283,7 +286,7 @@ def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> H
 
 
 def _with(problem: ConvProblem, mode: int, extent: int, near: int, far: int) -> ConvProblem:
-    """The problem with another extent and padding in a spatial mode."""
+    """Return the problem with another extent and padding in a spatial mode."""
     activation, padding = list(problem.activation), list(problem.padding)
     activation[mode + 1], padding[mode] = extent, (near, far)
     return ConvProblem(

@@ -16,7 +16,7 @@ from .slab import Slab, checked_slab
 
 
 class _Split:
-    """The common base of split modules, beside torch's."""
+    """Mixin of split modules, beside torch's base class."""
 
     _split: Any
 
@@ -41,7 +41,7 @@ class _Split:
 
     @property
     def output_slab(self: Any) -> Slab:
-        """The slab of what comes out: that of the next module."""
+        """The slab of the output, for the next module."""
         mode = self.slab.mode
         if mode >= len(self.kernel_size):
             expected = f"a slab of one of {len(self.kernel_size)} spatial modes"
@@ -81,13 +81,13 @@ class Conv2d(_Split, nn.Conv2d):
 
 
 class Conv3d(_Split, nn.Conv3d):
-    """:class:`layoutconv.nn.Conv3d` of a split volume, by :func:`conv3d`, whose limits it has.
+    """:class:`layoutconv.nn.Conv3d` of a split volume, by :func:`conv3d`, with its limits.
 
-    The arguments are torch's, without ``padding_mode``, which is zeros; ``slab`` says how the input
-    is split, and ``output_slab`` how the output is. It may be set anew for volumes of another
+    The arguments are torch's, without ``padding_mode``, which is zeros. ``slab`` says how the input
+    is split, ``output_slab`` how the output is. Assign another ``slab`` for volumes of another
     extent. The state is that of torch's module.
 
-    Ranks have to start from the same weights: from one seed, one checkpoint, or a broadcast.
+    Ranks must start from the same weights: from one seed, one checkpoint, or a broadcast.
 
     >>> import torch
     >>> first = Conv3d(1, 8, 3, padding=1, slab=Slab(16))

@@ -1,4 +1,4 @@
-"""Rows of features on their way between ranks, and their gradients on the way back."""
+"""Exchange of feature rows between ranks, and of their gradients on the way back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .group import place_in
 
 
 class Route(NamedTuple):
-    """Which rows of a rank's tensor go to which ranks, and how many come from each."""
+    """The rows of a rank's tensor that go to each rank, and the number that come from each."""
 
-    rows: Tensor  # int64: those to rank 0, then those to rank 1, ...; to one rank none twice
-    send: list[int]  # how many that are, for every rank
+    rows: Tensor  # int64: to rank 0, then to rank 1, ...; no row twice to the same rank
+    send: list[int]  # number of rows to each rank
     receive: list[int]
     group: Any
 
@@ -25,21 +25,21 @@ class Route(NamedTuple):
 def all_to_all(
     sent: Tensor, send: list[int], receive: list[int], group: Any, wait: bool = True
 ) -> tuple[Tensor, Any]:
-    """Rows from all ranks, in the order of ranks; and what is to be waited for, unless ``wait``."""
+    """Return rows from all ranks, in rank order, and the work to wait for, None if ``wait``."""
     if place_in(group)[1] == 1:
         return sent, None
     sent = sent.contiguous()
     got = sent.new_empty((sum(receive), *sent.shape[1:]))
     width = sent[:1].numel() if len(sent) else got[:1].numel()
     of, to = ([count * width * sent.element_size() for count in side] for side in (receive, send))
-    # As bytes, which every backend sends.
+    # Sent as bytes, which every backend supports.
     flat = got.view(-1).view(torch.uint8), sent.view(-1).view(torch.uint8)
     work = dist.all_to_all_single(*flat, of, to, group, not wait)
     return got, work
 
 
 def counts_from(counts: list[int], device: Any, group: Any) -> list[int]:
-    """Return how many rows each rank sends here, of how many this one sends to each."""
+    """Return how many rows each rank sends here, given how many this rank sends to each."""
     mine = torch.tensor(counts, dtype=torch.int64, device=device)
     ones = [1] * len(counts)
     found: list[int] = all_to_all(mine, ones, ones, group)[0].tolist()
@@ -47,9 +47,9 @@ def counts_from(counts: list[int], device: Any, group: Any) -> list[int]:
 
 
 def carry(x: Tensor, route: Route, label: str = "carry") -> Tensor:
-    """The rows (sum of ``receive``, C) that other ranks send here; with a gradient.
+    """Return the rows (sum of ``receive``, C) that other ranks send here. Differentiable.
 
-    ``label`` is what ranks call this, when they meet to send gradients back.
+    ``label`` names this call when ranks meet to send gradients back.
 
     >>> carry(torch.tensor([[1.0], [2.0]]), Route(torch.tensor([1, 0]), [2], [2], None)).T
     tensor([[2., 1.]])
@@ -58,10 +58,11 @@ def carry(x: Tensor, route: Route, label: str = "carry") -> Tensor:
 
 
 def depart(x: Tensor, route: Route, label: str) -> tuple[Tensor, Tensor, Trip]:
-    """Send rows, and go on: the tensor to compute with meanwhile, and what :func:`arrive` takes.
+    """Send rows without waiting; return a tensor to compute with meanwhile, and the arguments of
+    :func:`arrive`.
 
-    Backward, gradients of what arrived leave before those of what was computed meanwhile are made,
-    and are added to them when they are there.
+    In the backward pass, the gradients of the received rows are sent before the gradients of the
+    overlapped computation are made, and are added to those on arrival.
     """
     trip = Trip(route, label)
     here, token = _Depart.apply(x, trip)
@@ -69,13 +70,14 @@ def depart(x: Tensor, route: Route, label: str) -> tuple[Tensor, Tensor, Trip]:
 
 
 def arrive(token: Tensor, trip: Trip) -> Tensor:
-    """The rows that other ranks have sent: on a GPU what is launched next waits, not the host."""
+    """Return the rows that other ranks sent. On a GPU, later launches wait for them, not the
+    host."""
     received: Tensor = _Arrive.apply(token, trip)
     return received
 
 
 class Trip:
-    """One use of a route: there, and with gradients back."""
+    """One use of a route: rows there, and gradients back."""
 
     def __init__(self, route: Route, label: str) -> None:
         self.route, self.label = route, label
@@ -111,7 +113,7 @@ class _Depart(torch.autograd.Function):
         back = ctx.trip.come()
         if len(route.rows):
             grad = grad.clone()
-        # Rank by rank, so that the same rows are added in the same order every time.
+        # Rank by rank, so that a row's gradients are added in the same order every time.
         parts = zip(route.rows.split(route.send), back.split(route.send), strict=True)
         for rows, part in parts:
             if len(rows):
@@ -128,7 +130,7 @@ class _Arrive(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         with Agreement(f"backward of {ctx.trip.label}", ctx.trip.route.group) as same:
-            if torch.is_grad_enabled():  # what is computed here has no graph: say so
+            if torch.is_grad_enabled():  # double backward is not supported
                 expected = "False: what goes through other ranks is differentiable once"
                 raise ArgumentError("create_graph", expected, True)
             same.terms["gradient"] = tensor_term(grad, split=0)
@@ -137,7 +139,7 @@ class _Arrive(torch.autograd.Function):
 
 
 class SumOfRanks(torch.autograd.Function):
-    """Tensors that are the same on every rank, with gradients that are sums over all ranks."""
+    """Return tensors, the same on every rank, whose gradients are sums over all ranks."""
 
     @staticmethod
     def forward(ctx: Any, group: Any, label: str, *tensors: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""``Slab``: how the rows of a volume are split over the ranks of a process group."""
+"""``Slab``: the split of a volume's rows over the ranks of a process group."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .halo import output_bounds
 
 
 class Slab:
-    """One spatial mode of a volume, cut into a slab of consecutive rows for every rank.
+    """A spatial mode of a volume, cut into a slab of consecutive rows per rank.
 
     Args:
-        extent: how many rows the whole volume has in that mode.
-        mode: which spatial mode is cut: 0 is the first, D of (N, C, D, H, W).
-        group: a process group of ``torch.distributed``, by default that of all processes. A
-            process without ``init_process_group`` is a group of one.
-        bounds: where slabs begin and the last one ends, ``(0, ..., extent)``, for every rank alike;
-            a slab may be empty. By default they are as even as can be, longer ones first.
+        extent: number of rows of the whole volume in that mode.
+        mode: the spatial mode to cut: 0 is the first, D of (N, C, D, H, W).
+        group: a process group of ``torch.distributed``, by default all processes. A process without
+            ``init_process_group`` is a group of one.
+        bounds: where slabs begin and the last one ends, ``(0, ..., extent)``, the same on every
+            rank; a slab may be empty. By default slabs are as even as possible, longer ones first.
 
     Slabs are equal if they cut the same volume in the same places for the same group.
 
@@ -63,7 +63,7 @@ class Slab:
         return range(self.bounds[self.rank], self.bounds[self.rank + 1])
 
     def shard(self, tensor: Tensor) -> Tensor:
-        """The part of a whole tensor ``(N, C, *spatial)`` that this rank holds: a view.
+        """Return this rank's part of a whole tensor ``(N, C, *spatial)``: a view.
 
         >>> Slab(4).shard(torch.ones(1, 2, 4, 8, 8)).shape
         torch.Size([1, 2, 4, 8, 8])
@@ -75,9 +75,9 @@ class Slab:
         return tensor.narrow(axis, self.rows.start, len(self.rows))
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The whole tensor, on every rank, of the parts that ranks hold. Without a gradient.
+        """Return the whole tensor, on every rank, from the ranks' parts. It has no gradient.
 
-        A collective, with the errors of :func:`conv3d`.
+        It is a collective with the errors of :func:`conv3d`.
 
         >>> x = torch.randn(1, 2, 4, 8, 8)
         >>> slab = Slab(4)
@@ -107,10 +107,10 @@ class Slab:
         padding: int | tuple[int, int] = 0,
         dilation: int = 1,
     ) -> Slab:
-        """The slab of what a convolution makes of this one; numbers are those of the split mode.
+        """Return the slab of a convolution's output; numbers are those of the split mode.
 
-        A row of the output is where the middle of what it reads is, by the forward view: with a
-        stride of 1 and as much padding as keeps the extent, slabs stay as they are.
+        A row of the output is on the rank that holds the middle of its window, by the forward view:
+        with stride 1 and "same" padding, slabs keep their bounds.
 
         Raises :class:`~layoutconv.errors.ArgumentError` as :class:`~layoutconv.conv.ConvProblem`.
         """
@@ -118,9 +118,9 @@ class Slab:
         return self.of_output(problem, 0)
 
     def of_output(self, problem: ConvProblem, mode: int | None = None) -> Slab:
-        """The slab of a problem's output, of whose activation this is the slab.
+        """Return the slab of a problem's output, if this is the slab of its activation.
 
-        ``mode`` is the problem's spatial mode that is cut, by default this slab's.
+        ``mode`` is the spatial mode of the problem that is cut, by default this slab's.
 
         >>> Slab(8, mode=1).of_output(ConvProblem((1, 4, 8, 3), (5, 3, 3))).extent
         6
@@ -130,7 +130,8 @@ class Slab:
         return Slab(bounds[-1], self.mode, self.group, bounds)
 
     def check(self, name: str, tensor: Tensor) -> int:
-        """The split mode of a tensor ``(N, C, *spatial)``; raises unless it is this rank's."""
+        """Return the split axis of a tensor ``(N, C, *spatial)``; raise unless its rows are this
+        rank's."""
         axis = self._axis(tensor, name)
         if tensor.shape[axis] != len(self.rows):
             held = f"rows {self.rows.start} to {self.rows.stop} of {self.extent}"
@@ -140,7 +141,7 @@ class Slab:
 
     @property
     def cut(self) -> str:
-        """Return how the volume is cut: what is the same on every rank.
+        """The cut of the volume as text, which is the same on every rank.
 
         >>> Slab(10).cut
         'Slab(10, mode=0, bounds=(0, 10))'
@@ -171,7 +172,7 @@ class Slab:
 
 
 def checked_slab(slab: Any) -> Slab:
-    """The slab; raises ``ArgumentTypeError`` for what is none."""
+    """Return the slab; raise ``ArgumentTypeError`` for anything else."""
     if not isinstance(slab, Slab):
         raise ArgumentTypeError("slab", "a Slab", type(slab).__name__)
     return slab

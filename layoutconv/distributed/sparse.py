@@ -1,4 +1,4 @@
-"""Submanifold convolution of a cloud that is split over ranks, as a function and as modules."""
+"""Submanifold convolution of a cloud that is split over ranks: function and modules."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ def subm_conv(
     activation: str | None = None,
     slope: float = 0.01,
 ) -> SparseTensor:
-    """Submanifold convolution of a cloud of which every rank holds a part.
+    """Submanifold convolution of a cloud that is split over ranks.
 
-    It is :func:`layoutconv.subm_conv` of the whole cloud. The sums over neighbours that are here
-    are computed while features of those that are not, the halo, come from other ranks; sums over
-    these are then added to the few rows that have them, and the activation follows.
+    It computes :func:`layoutconv.subm_conv` of the whole cloud. It sums over neighbours on this
+    rank while the features of the other neighbours, the halo, arrive; then it adds the sums over
+    these to the few rows that have them, and applies the activation.
 
     Args:
-        input: this rank's part, as :func:`partition` or a layer before has made it.
-        weight, bias, dilation, groups, offsets, activation, slope: as of
+        input: this rank's part, from :func:`partition` or an earlier layer.
+        weight, bias, dilation, groups, offsets, activation, slope: as for
             :func:`layoutconv.subm_conv`, and the same on every rank.
 
-    Returns this rank's part of the result, on the coordinates of ``input``. Of fp16 and bf16, a row
+    Returns this rank's part of the result, on the coordinates of ``input``. In fp16 and bf16, a row
     with neighbours on another rank is rounded three times, not once.
 
-    Gradients of features go back through the exchange. Those of ``weight`` and ``bias`` are sums
+    Gradients of features return through the exchange. Those of ``weight`` and ``bias`` are sums
     over all ranks, on every rank: as if one process had computed the sum of all ranks' losses.
     Differentiable once. Autocast lowers it.
 
-    The halo is derived from the taps and found once for a cloud and a set of taps. It is a
-    collective: every rank of the group calls it, and where gradients are wanted every rank goes
-    backward. Ranks compare their arguments first.
+    The halo follows from the taps, and is found once per cloud and set of taps. The call is a
+    collective: every rank of the group calls it, and if gradients are needed every rank runs the
+    backward pass. Ranks compare their arguments first.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument: on
-    every rank, if it differs between ranks or one of them finds it wrong. Raises
-    :class:`~layoutconv.errors.RankError` for ranks in different calls, and for one that has ended.
+    every rank, if it differs between ranks or is invalid on one. Raises
+    :class:`~layoutconv.errors.RankError` if ranks are in different calls, or one has ended.
 
     >>> import layoutconv as lc
     >>> cells = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 3, 0]], dtype=torch.int32)
@@ -93,7 +93,7 @@ def subm_conv(
             "activation": activation, "slope": slope,
         }  # fmt: skip
         same.wish = taps not in cloud.borders
-    if same.wish:  # on some rank, if not on this one
+    if same.wish:  # set on some rank, maybe another
         cloud.borders.pop(taps, None)
     border = border_of(cloud, extents, dilation, offsets)
     if bias is None:
@@ -113,10 +113,10 @@ def subm_conv(
 
 
 class _Split:
-    """The forward pass of split modules instead of those that they are of."""
+    """Mixin whose forward pass replaces that of the unsplit module."""
 
     def forward(self: Any, input: SparseTensor) -> SparseTensor:
-        """The convolution."""
+        """Convolve this rank's part."""
         return subm_conv(
             input, self.weight, self.bias, self.dilation, self.groups,
             offsets=self.offsets, activation=self.activation, slope=self.slope,
@@ -134,8 +134,8 @@ class SubmConv2d(_Split, nn.SubmConv2d):  # type: ignore[misc]
 class SubmConv3d(_Split, nn.SubmConv3d):  # type: ignore[misc]
     """:class:`layoutconv.nn.SubmConv3d` of a split cloud, by :func:`subm_conv`.
 
-    It has the limits of that. Arguments and state are those of the whole's module. Ranks have to
-    start from the same weights: from one seed, one checkpoint, or a broadcast.
+    It has the limits of that function, and the arguments and state of the unsplit module. Ranks
+    must start from the same weights: from one seed, one checkpoint, or a broadcast.
 
     >>> import layoutconv as lc
     >>> cells = torch.tensor([[0, 1, 1, 1], [0, 1, 2, 1]], dtype=torch.int32)

@@ -1,13 +1,13 @@
-"""Batch norms whose statistics are those of the rows of all ranks, clouds of any size on each.
+"""Batch norms with statistics over the rows of all ranks, with clouds of any size on each.
 
-Forward, each rank tells the others one message: of each channel a mean and a sum of squares about
-it, and how many rows these are of; backward they add up another one, of each channel two sums. They
-stay on the device: with NCCL the host waits for nothing. No square of a mean is subtracted from
-another, so means far above deviations cost no digits.
+In the forward pass, each rank sends the others one message: the mean and the sum of squared
+deviations of each channel, and the number of rows. In the backward pass they add up two sums per
+channel. Messages stay on the device: with NCCL the host does not wait. The variance is no
+difference of squares, so means far above the deviations cost no digits.
 
-On a GPU both passes are two launches with the message between, and a ReLU or a sum after the norm
-is part of the second, as of batch norms (``nn.trained_norm``). Elsewhere, and for what these
-kernels do not take, they are operations of torch, and messages are float64.
+On a GPU each pass is two launches with the message between, and the second includes a ReLU or a sum
+after the norm, as for batch norms (``nn.trained_norm``). Elsewhere, and for inputs that these
+kernels do not take, passes are torch operations, and messages are float64.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .group import place_in
 
 
 class SyncBatchNorm(_BatchNorm):
-    """A batch norm over the active voxels of all ranks, as one process has it over their union.
+    """Batch norm over the active voxels of all ranks, as in one process with all voxels.
 
     Args:
-        num_features, eps, momentum, affine, track_running_stats, device, dtype: as of
+        num_features, eps, momentum, affine, track_running_stats, device, dtype: as for
             ``torch.nn.BatchNorm1d``, whose state it has.
         process_group: the ranks, by default all processes. Without ``init_process_group`` the
             process is alone.
 
-    It takes a ``SparseTensor``, or features (rows, C), or (N, C, ...); rows of a
-    padded tensor without a cell do not count, and get zeros. A rank may have no rows. In evaluation
-    it is torch's. Gradients of ``weight`` and ``bias`` are those of a rank's own rows, which
-    ``DistributedDataParallel`` averages; that of the input is exact.
+    It takes a ``SparseTensor``, features (rows, C), or (N, C, ...). In a padded tensor, rows
+    without a cell do not count, and their results are zeros. A rank may have no rows. In evaluation
+    it is torch's norm. Gradients of ``weight`` and ``bias`` are those of a rank's own rows, which
+    ``DistributedDataParallel`` averages; the input's gradient is exact.
 
-    A training call is a collective, forward and backward, on gloo and on NCCL. Ranks do not meet
-    before as in other calls of this room, which the host would wait for: one that does not come
-    lets the others wait as long as the group's timeout.
+    A training call is a collective, forward and backward, on gloo and on NCCL. Unlike in other
+    calls of this package, ranks do not compare their calls first, as the host would have to wait:
+    if one is missing, the others wait for the group's timeout.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another number of channels.
 
@@ -73,10 +73,10 @@ class SyncBatchNorm(_BatchNorm):
     def convert(
         cls, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None
     ) -> torch.nn.Module:
-        """Put one in the place of every batch norm in a module, which has its parameters.
+        """Replace every batch norm in a module by a ``SyncBatchNorm`` with its parameters.
 
-        Returns the module, or what stands in its place if it is a batch norm itself. Lazy norms,
-        and those over clouds that keep statistics per image, are left alone.
+        Returns the module, or its replacement if it is a batch norm itself. Lazy norms, and norms
+        over clouds that keep statistics per image, are left alone.
 
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
         >>> type(SyncBatchNorm.convert(net)[1]).__name__
@@ -104,21 +104,21 @@ class SyncBatchNorm(_BatchNorm):
         return made.train(norm.training)
 
     def forward(self, input: Any) -> Any:
-        """The norm of a sparse tensor, of the same kind, or of features."""
+        """Normalize a sparse tensor, or features; return the same type."""
         if not isinstance(input, SparseTensor):
             return self._of_tensor(input)
         there = input.coords[:, 0] >= 0 if input.coordinates.padded else None
         return input.replace(self.of_rows(input.features, there))
 
     def of_rows(self, features: Tensor, there: Tensor | None = None) -> Tensor:
-        """Return the norm of features (rows, C); of rows that are not ``there``, bool, zeros."""
+        """Normalize features (rows, C); rows that are not ``there``, bool (rows,), become zeros."""
         if not self._counts():
             found: Tensor = super().forward(features)
             return found if there is None else found.where(there[:, None], 0)
         if features.dim() != 2 or features.shape[1] != self.num_features:
             expected = f"features of {self.num_features} channels"
             raise ArgumentError("input", expected, tuple(features.shape))
-        place_in(self.process_group)  # which refuses a group of others
+        place_in(self.process_group)  # raises for a group without this process
         norm = self._as_kernels_take_it(there)
         made = by_kernels(features, norm)
         if made is not None:
@@ -160,8 +160,8 @@ class SyncBatchNorm(_BatchNorm):
             raise ArgumentError("input", "at least two modes, (rows, C)", tuple(input.shape))
 
 
-NORMS.add(SyncBatchNorm)  # in evaluation part of the launch before it
-trained_norm.NORMS.add(SyncBatchNorm)  # in training one pass with what follows
+NORMS.add(SyncBatchNorm)  # in evaluation fused into the launch before it
+trained_norm.NORMS.add(SyncBatchNorm)  # in training fused with the layers after it
 
 
 class _OverRanks(torch.autograd.Function):
@@ -199,8 +199,8 @@ class _OverRanks(torch.autograd.Function):
             dw, db = own[1].to(weight.dtype), own[0].to(weight.dtype)
         dx = None
         if ctx.needs_input_grad[0]:
-            # Ranks whose input wants none would not come; networks are the same on all of them.
-            told = own.to(torch.float64, copy=True)  # dw and db are views of a rank's own
+            # A collective: networks are the same on all ranks, so all of them need dx or none does.
+            told = own.to(torch.float64, copy=True)  # a copy, as dw and db are views of ``own``
             both = (ctx.of.summed(told) / count.clamp(min=1)).to(exact)
             dx = inverse * (grad - both[0] - normal * both[1])
             if weight is not None:
@@ -210,11 +210,11 @@ class _OverRanks(torch.autograd.Function):
 
 
 def _statistics(x: Tensor, there: Tensor | None) -> Tensor:
-    """A rank's message, fp64 (2 C + 1,): means, sums of squares about them, rows. Others' rows are
-    zeros.
+    """Return a rank's message, fp64 (2 C + 1,): means, sums of squared deviations, number of rows.
+    Rows that are not ``there`` are zeros in ``x``.
 
-    Squares are of what is left of ``x``, in its own precision, past the mean as that has it; what
-    the mean lacks then is made up for in float64.
+    Deviations are from the mean rounded to the precision of ``x``, and are computed in it; float64
+    corrects the sums for the rounding of the mean.
     """
     count = x.new_tensor(len(x), dtype=torch.float64) if there is None else there.sum().double()
     rows = count.clamp(min=1)
@@ -228,7 +228,7 @@ def _statistics(x: Tensor, there: Tensor | None) -> Tensor:
 
 
 def _over(told: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and rows of the messages (ranks, 2 C + 1) of all ranks (Chan et al., 1979).
+    """Return mean, variance and rows from all ranks' messages (ranks, 2 C + 1) (Chan et al., 1979).
 
     >>> mean, variance, count = _over(torch.tensor([[1.0, 2, 2], [4, 0, 1], [0, 0, 0]]))
     >>> mean, variance * count, count
@@ -247,7 +247,7 @@ def _normal(
 ) -> Tensor:
     """``(x - mean) * inverse * weight + bias`` in the precision of ``x``; mean and inverse fp64.
 
-    The digits that a mean of that precision lacks are added with the bias.
+    The rounding error of the mean in that precision is corrected together with the bias.
     """
     rounded = mean.to(x.dtype)
     factor = inverse if weight is None else inverse * weight
