@@ -1,8 +1,7 @@
-"""Selection of a kernel for a GEMM view: the problem that it is, the tile, the kernel's
-``KernelSpec``.
+"""Select the kernel of a GEMM view: its problem, its tile, and its ``KernelSpec``.
 
-No kernel is loaded or launched here, unless the user wants tiles to be measured: that is ``gpu``,
-which comes here first.
+This module neither loads nor launches kernels, unless the user wants tiles to be measured;
+``gpu.Plan`` calls it first.
 """
 
 from __future__ import annotations
@@ -53,15 +52,15 @@ from . import handed, machines
 from .folding_choice import unfolded
 from .measured_choices import find, key_of, wanted
 
-_WHOLE = ("int8", INT4)  # data whose sums are whole numbers
+_WHOLE = ("int8", INT4)  # data with integer sums
 _ANY_TILE = TileConfig((64, 64, 16))
-_ALL_COLUMNS = TileConfig((128, 256, 16), (2, 4))  # of those that may be one run
+_ALL_COLUMNS = TileConfig((128, 256, 16), (2, 4))  # to ask whether rows adjoin
 MOST_ROWS = 2**31
-ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
+ALIGNED = (16, 16, 16)  # byte alignment of the starts of A, B and D
 
 
 class Asked(TypedDict, total=False):
-    """Options of a kernel beside its view and types, as of :func:`choose_kernel`."""
+    """Options of a kernel beside its view and types, as for :func:`choose_kernel`."""
 
     precision: str
     atomic: bool
@@ -73,15 +72,15 @@ class Asked(TypedDict, total=False):
 
 
 class Choice(NamedTuple):
-    """The kernel that a view is run by.
+    """The kernel that runs a view.
 
     Args:
-        view: what the kernel runs, whose rows serve several taps where the tile's do.
-        spec: with the tile.
-        splits: into how many parts a sum is cut.
-        sums: the dtype of those parts.
-        machine, problem: what it was chosen for.
-        key: what a measured choice is found by (``layoutconv.tuning``).
+        view: the view that the kernel runs; with halo reuse, the widened one.
+        spec: of the kernel, with the tile.
+        splits: number of split-K slices of a sum.
+        sums: the dtype of these slices.
+        machine, problem: the kernel was chosen for these.
+        key: of a measured choice (``layoutconv.tuning``).
     """
 
     view: GemmView
@@ -108,17 +107,17 @@ def choose_kernel(
     sizes: tuple[int, int] | None = None,
     measures: bool = True,
 ) -> Choice:
-    """The choice that was measured (``layoutconv.tuning``), or else the model's.
+    """Return the measured choice (``layoutconv.tuning``), or else the cost model's.
 
-    The arguments and errors are those of ``gpu.Plan``; ``device`` may be a GPU that is not there.
-    ``measures``: where nothing was measured, it is done now, if the user wants that.
+    The arguments and errors are those of ``gpu.Plan``; ``device`` may be a ``Machine`` that is
+    absent. ``measures``: without a measured choice, measure now if the user wants that.
     """
     view = through_coordinates(view)
     machine = device if isinstance(device, Machine) else machines.machine_of(device)
     kind, out_kind = kernel_type(dtype, precision), _name(out_dtype or dtype)
     _check_machine(kind, machine)
     vectors, along = vectors_of(view, kind, out_kind, aligned)
-    if not view.k:  # sums of nothing: no operand is read
+    if not view.k:  # empty sums: no operand is read
         vectors, along = (1, 1, vectors[2]), (1, 1)
     check_bounds(view, along)
     of_any_tile = KernelSpec(
@@ -126,7 +125,7 @@ def choose_kernel(
     )
     problem = _problem_of(view, of_any_tile, atomic=atomic, aligned=aligned[2])
     plain = None if tile or problem.zero_tiles or problem.zero_tiles_halo else unfolded(view)
-    if plain is not None:  # no tile would leave out what is outside the filter
+    if plain is not None:  # no tile would skip structural zeros
         return choose_kernel(
             plain, dtype, device, out_dtype, precision=precision, atomic=atomic,
             structure=structure, aligned=aligned, splits=splits, sizes=sizes, measures=measures,
@@ -146,7 +145,7 @@ def choose_kernel(
         problem = replace(problem, m=sizes[0], groups=sizes[1])
     sums = torch.float64 if dtype == torch.float64 else torch.float32
     pairs = chain([measured] if measured else [], ranked(problem, machine))
-    for chosen, parts in pairs:  # the first, unless no kernel runs it
+    for chosen, parts in pairs:  # the first one that a kernel runs
         parts = splits if splits and problem.splittable else parts
         kernel = _kernel_of(
             view, _for_tile(view, of_any_tile, tile or chosen, aligned), parts, _name(sums),
@@ -168,8 +167,8 @@ def _access_bytes(spec: KernelSpec) -> tuple[int, int, int]:
 def _of_whole_taps(
     view: GemmView, problem: Problem, spec: KernelSpec, machine: Machine, aligned: int
 ) -> tuple[GemmView, Problem]:
-    """The view with padded channels and its problem, where TMA then brings what threads would have
-    to copy, and that is expected to be faster; else both as they are.
+    """Return the view with padded channels and its problem, if TMA can then load what threads would
+    have to copy, and this is expected to be faster; else return both unchanged.
     """
     size = BYTES[problem.dtype]
     hopper = machine.arch == "sm_90a" and problem.dtype in WARPGROUP_TYPES and size > 1
@@ -177,7 +176,7 @@ def _of_whole_taps(
     padded = padded_channels(view, 64 // size) if hopper and not plain else None
     if padded is None:
         return view, problem
-    # What is multiplied beyond the channels is zero in both operands: any tile may do so.
+    # Products beyond the channels are zero times zero: any tile may compute them.
     other = replace(
         _problem_of(padded, spec, atomic=False, aligned=aligned),
         zero_tiles=False,
@@ -191,7 +190,7 @@ def _of_whole_taps(
 
 
 def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int) -> Problem:
-    """Return what the cost model is asked about a view; ``spec`` has any tile."""
+    """Return the cost model's problem of a view; ``spec`` may have any tile."""
     kind, out_kind, vectors, along = spec.dtype, spec.out_dtype, spec.vectors, spec.along
     whole = expected(view).writes_all and _is_dense(view.d)
     counts = "statistics" in spec.epilogue.split()
@@ -204,11 +203,11 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int)
         groups=view.l,
         skips_taps=gathered and skips,
         gathered=gathered,
-        # Parts are added up as floating-point numbers, and stored without saturation.
+        # Slices are reduced in floating point, and stored without saturation.
         splittable=whole and not spec.epilogue and kind not in _WHOLE and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
         clusters=not (counts or atomic),
-        # Gathered operands that both are turned were not raced.
+        # Gathered operands that are both transposed were not raced.
         wgmma=suits_warpgroups(kind, vectors)
         and not (gathered and kind == "tfloat32" and along == (0, 0)),
         tma=_has_tma(view, spec),
@@ -233,7 +232,7 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int)
 def _for_tile(
     view: GemmView, spec: KernelSpec, tile: TileConfig, aligned: tuple[int, int, int]
 ) -> KernelSpec:
-    """The spec with a tile; of one of several groups, with vectors of their channels."""
+    """Return the spec with a tile; for a tile of several groups, with vectors of their channels."""
     kinds = spec.dtype, spec.out_dtype, aligned
     if isinstance(tile, GroupSumTile):
         sums = GroupSumView.of(view)
@@ -246,7 +245,7 @@ def _for_tile(
 
 
 def _group_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> dict[str, Any]:
-    """Describe a problem: its groups, if tiles may hold several of them."""
+    """Return the groups of a problem, as arguments, if a tile may hold several of them."""
     group: GroupView | None = None
     if spec.along == (0, 0):
         group = None if atomic or spec.epilogue else GroupSumView.of(view)
@@ -262,7 +261,7 @@ def _group_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> dict[str, An
 def _kernel_of(
     view: GemmView, spec: KernelSpec, parts: int, sums: str, *, atomic: bool, aligned: int
 ) -> tuple[GemmView, KernelSpec, int]:
-    """The view and the spec with its tile, and the slices of a sum, without empty ones."""
+    """Return view and spec for the spec's tile, and the number of split-K slices, none empty."""
     tile = spec.tile
     if tile.halo_taps > 1:
         view = _widened(view, tile)
@@ -283,14 +282,15 @@ def _kernel_of(
 
 
 def _tunes() -> bool:
-    """Return whether to measure now: not while a graph is captured, which takes no launches, and
-    not in a call of a pack, which has its kernels.
+    """Return whether to measure now: not while a graph is captured, as a race launches kernels, and
+    not in a call of a pack, which has its own choices.
     """
     return machines.planned() is None and wanted() and not torch.cuda.is_current_stream_capturing()
 
 
 def kernel_type(dtype: torch.dtype, precision: str) -> str:
-    """The kernel's name of data: fp32 is multiplied as tf32, or as three of them."""
+    """Return the kernel's name of a dtype: fp32 is multiplied as tf32, or as three tf32
+    products."""
     kinds = {(torch.float32, "tf32"): "tfloat32", (torch.int8, INT4): INT4}
     return kinds.get((dtype, precision), _name(dtype))
 
@@ -300,10 +300,11 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _shared_rows(view: GemmView, spec: KernelSpec) -> dict[str, Any]:
-    """Describe a problem: how many taps share the rows of a tile, how many rows more that takes,
-    and whether TMA loads these tiles.
+    """Return halo reuse, as arguments of a problem: the taps that share the rows of a tile, the
+    growth of rows, and whether TMA loads these tiles.
 
-    None do if those are more rows than a kernel counts: three for one where lines are of one cell.
+    It is empty if the view would have more rows than a kernel counts; on lines of one cell, rows
+    grow threefold.
     """
     wide = widened(view) if spec.along[0] == 1 else None
     if wide is None or not 0 < wide.m < MOST_ROWS:
@@ -321,7 +322,7 @@ def _shared_rows(view: GemmView, spec: KernelSpec) -> dict[str, Any]:
 
 
 def _widened(view: GemmView, tile: TileConfig) -> GemmView:
-    """The view whose rows serve the taps of a tile."""
+    """Return the view whose rows serve the taps of a tile."""
     wide = widened(view)
     if wide is None or flatten(wide.a.shape[1])[-1] != tile.halo_taps:
         raise UnsupportedViewError(f"{tile}: expected a view with {tile.halo_taps} halo taps")
@@ -329,13 +330,14 @@ def _widened(view: GemmView, tile: TileConfig) -> GemmView:
 
 
 def _without_empty_parts(k: int, tile: TileConfig, splits: int) -> int:
-    """Return how many parts there are if all but the last have equally many k-tiles."""
+    """Return the number of nonempty slices if all but the last have equally many k-tiles."""
     k_tiles = max(1, -(-k // tile.k))
     return -(-k_tiles // -(-k_tiles // splits))
 
 
 def _parts_of_boxes(view: GemmView, tile: GroupTile, splits: int) -> int:
-    """The same of sums over boxes of voxels; others of several groups have one part."""
+    """Return the same for sums over boxes of voxels; other tiles of several groups have one
+    slice."""
     sums = GroupSumView.of(view) if isinstance(tile, GroupSumTile) else None
     if sums is None:
         return 1
@@ -354,8 +356,8 @@ def _check_machine(kind: str, machine: Machine) -> None:
 
 
 def _summed(view: GemmView, along: tuple[int, int]) -> int:
-    """The length of the sums, without the taps that tiles leave out; but of a kernel map, whose
-    share of taps the times of its tiles count.
+    """Return the length of the sums without the taps that tiles skip; for a kernel map with all
+    taps, since the times of its tiles count the active share.
     """
     if index_buffer(view.a) is not None or not can_skip(view, along, _ANY_TILE):
         return view.k
@@ -366,7 +368,7 @@ def _summed(view: GemmView, along: tuple[int, int]) -> int:
 
 
 def _moved(view: GemmView, kind: str, out_kind: str) -> int:
-    """Bytes of what a view reads and writes, each once; of a gathered view, none."""
+    """Return the bytes that a view reads and writes, each once; 0 for a gathered view."""
     if index_buffer(view.a) is not None:
         return 0
     want, groups = expected(view), view.l
@@ -376,7 +378,7 @@ def _moved(view: GemmView, kind: str, out_kind: str) -> int:
 
 
 def _elements(stored: Stored) -> int:
-    """The elements of a tensor, whose modes may overlap."""
+    """Return the number of elements of a tensor, whose modes may overlap."""
     spans = zip(stored.shape, stored.stride, strict=True)
     return min(prod(stored.shape), 1 + sum((extent - 1) * step for extent, step in spans))
 
@@ -384,7 +386,7 @@ def _elements(stored: Stored) -> int:
 def _is_pointwise(view: GemmView, spec: KernelSpec) -> bool:
     """Return whether A is a matrix, of whole vectors, on Hopper: a pointwise layer.
 
-    Data are of 16 bits, or of tf32 that run along k, as ``wgmma`` reads them. Other layers of one
+    Its data are 16-bit, or tf32 contiguous along k, as ``wgmma`` reads them. Other layers of one
     tap, strided ones and stride phases, were not raced.
     """
     raced = BYTES[spec.dtype] == 2 or (spec.dtype == "tfloat32" and spec.along == (1, 1))
@@ -394,7 +396,7 @@ def _is_pointwise(view: GemmView, spec: KernelSpec) -> bool:
 
 
 def _channels(view: GemmView, along: tuple[int, int]) -> int:
-    """The length of the contiguous mode of k, 0 if k runs across memory in both operands."""
+    """Return the length of the contiguous mode of k, 0 if k is contiguous in neither operand."""
     for layout, mode in zip((view.a, view.b), along, strict=True):
         if mode == 1:
             return int(flatten(stages(layout)[0].layout.shape[1])[0])
@@ -402,15 +404,15 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
 
 
 def _has_tma(view: GemmView, spec: KernelSpec, taps: int = 1) -> bool:
-    """Return whether TMA loads both operands of the tiles that are made for it.
+    """Return whether TMA can load both operands of a tile.
 
-    Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
+    If several ``taps`` share the rows of the tile, its k-tiles are of half a line.
     """
     return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
 
 
 def _runs(view: GemmView, spec: KernelSpec, taps: int = 1) -> tuple[Run, ...]:
-    """Return, of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
+    """Return the runs of k-tiles that skip zeros of B, for such a tile with all columns."""
     columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
     if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
         return ()
@@ -424,7 +426,7 @@ def _with_tile(view: GemmView, spec: KernelSpec, taps: int, columns: int = 128) 
 
 
 def _is_dense(layout: Any) -> bool:
-    """Return whether memory has no gaps: parts of sums lie as the result does."""
+    """Return whether memory has no gaps, so that split-K slices have the result's layout."""
     memory = stages(layout)[-1].layout
     pairs = sorted(zip(flatten(memory.stride), flatten(memory.shape), strict=True))
     reach = 1

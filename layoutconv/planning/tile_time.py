@@ -1,4 +1,4 @@
-"""The expected time of a tile: a model of waves of CTAs, with measured constants."""
+"""The expected time of a tile: a model of waves of CTAs with measured constants."""
 
 from __future__ import annotations
 
@@ -38,63 +38,64 @@ from .tile_table import (
 )
 
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-# Microseconds in which two CTAs of a cluster add up their parts, four take twice; and of a kernel
-# that adds parts up, beside what it reads and writes. Those of ``maps_sums`` were fitted apart.
+# Microseconds in which two CTAs of a cluster reduce their split-K slices (four take twice that);
+# and of the kernel that reduces slices, beside its memory traffic. ``maps_sums`` has separate fits.
 EXCHANGE, LAUNCH = 4.5, 1.6
 EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS = 9.0, 2.5
-TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
-# Bytes of such parts that L2 still has when they are added up, and how much faster it is.
+TWO_LAUNCHES = 8.0  # least microseconds of a kernel and the one that reduces its slices
+# Bytes of slices that L2 still holds when they are reduced, and how much faster L2 is.
 HELD_PARTS, HELD_RATE = 14e6, 2.5
-MORE_PARTS = 0.01  # of the time, for twice as many split-K slices of sums that TMA loads
-# Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
+MORE_PARTS = 0.01  # of the time, per doubling of the split-K slices that TMA loads
+# Share of a kernel map's taps that tiles multiply: 0.41 to 0.61 on clouds of rooms and streets.
 PRESENT = 0.5
-# Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
+# Active taps of a tile with twice the rows, as a factor: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
-# Vectors that an SM copies in a microsecond, of 4 bytes or more (an estimate), or of fewer, through
-# registers (wgrad with 5 channels, H200: a million in 520 us); and that it stores by rows (heads of
-# 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles have those of 16 bytes.
+# Vectors that an SM copies in a microsecond: of 4 bytes or more (an estimate); of fewer bytes,
+# through registers (wgrad with 5 channels, H200: a million in 520 us). Vectors that it stores by
+# rows (heads of 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles include
+# vectors of 16 bytes.
 COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 2100.0, 3000.0
-LATENCY = 0.8  # microseconds of a load (estimate), for which narrow tiles have no products
-WIDE = 32  # columns; of narrower tiles, one has all columns of a problem
-# Of tiles at least half of whose columns are empty: 64 columns in 192 x 128 took 1.2 to 1.6 times
-# what was expected, 32 in 64 up to 1.6 times (H200).
+LATENCY = 0.8  # microseconds of a load (estimate), which narrow tiles cannot hide behind products
+WIDE = 32  # columns; a narrower tile has all columns of its problem
+# Slowdown of tiles with at least half of their columns empty: 64 columns in 192 x 128 took 1.2 to
+# 1.6 times the expected time, 32 in 64 up to 1.6 times (H200).
 HALF_EMPTY = 1.3
-# Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32. Of
-# int4 two products, a pair of bytes.
+# Time of a product in units of an fp16 product. fp64 runs without tensor cores, fp32 as three tf32
+# products, int4 as two products, of a pair of bytes.
 COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5, "int4": 0.5}
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes that decide: of GEMM, of its groups, of memory's elements.
+    """The inputs of the cost model: sizes of the GEMM, its groups and its elements.
 
     Attributes:
-        k: length of the sums: of a kernel map, with the taps that tiles skip.
-        channels: length of the contiguous mode of k, 0 where k runs across memory; of padded ones
-            (``channel_padding.py``) memory has ``stored_channels``, which are 0 for others.
+        k: length of the sums; for a kernel map, with the taps that tiles skip.
+        channels: length of the contiguous mode of k, 0 if k is not contiguous. If channels are
+            padded (``channel_padding.py``), memory has ``stored_channels``; else these are 0.
         splittable: split-K may cut a sum into slices.
         skips_taps: tiles skip the taps that none of their rows has (active taps).
-        gathered: an index buffer says which rows of A are read.
-        moved: bytes of memory that are read or written at least.
-        halo_taps: taps that may share the rows of a tile (halo reuse), 1 if none do; the view has
-            ``halo_growth`` times the rows then.
+        gathered: rows of A are read through an index buffer.
+        moved: least number of bytes that are read or written.
+        halo_taps: taps that may share the rows of a tile (halo reuse), 1 if none do; with halo
+            reuse the view has ``halo_growth`` times the rows.
         wgmma: Hopper's instructions can multiply it.
-        clusters: a cluster may share sums (cluster split-K): an output needs the whole sum, and
-            nothing of other rows.
-        tma: TMA descriptors describe both operands of Hopper's tiles; ``tma_halo``, of those
-            with halo reuse.
-        zero_tiles: B has structural zeros that tiles skip; ``zero_tiles_halo``, tiles with halo
-            reuse (``structural_zeros.py``).
-        persistent: sums of one group and of every tap, as persistent kernels compute.
-        register_store: results are stored as they are, by whole vectors of 16 or of 32 bits.
-        statistics: column statistics are stored too.
-        k_tiles: k-tiles of half a line that a sum has, with halo reuse.
-        group: of the view's groups, if tiles may hold several.
-        access_bytes: of a vector of A, of B and of D, whose elements have ``stored_bytes``.
-        b_along_k: B runs along k in memory.
-        rows_adjoin: tiles of all columns are stored in whole vectors.
-        pointwise: A is a matrix, of one tap and whole vectors, whose rates and times on
-            Hopper were fitted apart.
+        clusters: cluster split-K may share a sum: an output depends only on its own whole sum, not
+            on other rows.
+        tma: TMA can load both operands of Hopper's tiles; ``tma_halo``: of tiles with halo reuse.
+        zero_tiles: B has structural zeros that tiles skip; ``zero_tiles_halo``: tiles with halo
+            reuse do (``structural_zeros.py``).
+        persistent: a persistent kernel can run it: one group, and sums over every tap.
+        register_store: results can be stored from registers: whole vectors of 16-bit or 32-bit
+            elements.
+        statistics: column statistics are stored, too.
+        k_tiles: number of k-tiles of half a line in a sum, with halo reuse.
+        group: the view's groups, if a tile may hold several.
+        access_bytes: bytes of a vector of A, of B and of D; an element of D has ``stored_bytes``.
+        b_along_k: B is contiguous along k.
+        rows_adjoin: tiles with all columns are stored in whole vectors, as their rows adjoin.
+        pointwise: A is a matrix: one tap, whole vectors. Its rates and times on Hopper have
+            separate fits.
     """
 
     m: int
@@ -130,7 +131,7 @@ class Problem:
 
 
 def rate_of(problem: Problem, tile: TileConfig) -> float:
-    """The rate of a tile, as a share of the best of ``FAMILY``."""
+    """Return the rate of a tile, relative to the best tile of ``FAMILY``."""
     shape = tile.m, tile.n, *tile.warps
     rounded = problem.dtype == "tfloat32"
     if (found := _of_pointwise(problem, tile)) is not None:
@@ -160,7 +161,7 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
 
 
 def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found | None:
-    """The rate and the start of a tile that were fitted to pointwise layers; None for others."""
+    """Return rate and start time of a tile, as fitted to pointwise layers; None for others."""
     shape = tile.m, tile.n, *tile.warps
     if not problem.pointwise or tile.halo_taps > 1:
         return None
@@ -179,12 +180,12 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
 
 
 def is_kept(problem: Problem, k: int) -> bool:
-    """Return whether tiles keep their part of an index buffer: k-tiles lie within a tap."""
+    """Return whether tiles keep their part of the index buffer: each k-tile lies within one tap."""
     return problem.skips_taps and problem.channels > 0 and problem.channels % k == 0
 
 
 def is_timed_as_map(problem: Problem) -> bool:
-    """Return whether the tiles of Hopper over a kernel map have times of their own."""
+    """Return whether Hopper's tiles over this kernel map have separate fits."""
     return problem.wgmma and problem.skips_taps and problem.n >= map_rates.LEAST_COLUMNS
 
 
@@ -197,8 +198,8 @@ def _of_map(problem: Problem, tile: TileConfig, machine: Machine) -> map_rates.M
 def _over_map(
     problem: Problem, of_map: map_rates.MapTerms, ctas: int, parts: int, machine: Machine
 ) -> float:
-    """The time of a tile over a kernel map. Slices of a sum skip no taps: CTAs of them are full, as
-    those of no rows.
+    """Return the time of a tile over a kernel map. Split-K slices skip no taps; 0 rows stand for
+    that.
     """
     rows, taps = problem.m if parts == 1 else 0, problem.k // problem.channels
     time = of_map.time(rows, -(-problem.k // parts), taps, ctas * parts, machine.sm_count)
@@ -220,7 +221,8 @@ def gathered_rows(problem: Problem) -> dict[Shape, GatheredRow]:
 
 
 def expected_time(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
-    """Return about how many microseconds a tile takes: waves of CTAs, and adding up split-K slices.
+    """Return the expected microseconds of a tile: waves of CTAs, and the reduction of split-K
+    slices.
 
     >>> from layoutconv.planning.cost_model import choose
     >>> from .machine import MACHINES
@@ -236,7 +238,7 @@ def expected_time(problem: Problem, tile: TileConfig, splits: int, machine: Mach
 def expected_times(
     problem: Problem, tile: TileConfig, splits: Sequence[int], machine: Machine
 ) -> list[float]:
-    """Return the times for several numbers of split-K slices: long sums have hundreds of choices.
+    """Return the times for several numbers of split-K slices; long sums have hundreds of choices.
 
     >>> from .machine import MACHINES
     >>> few = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
@@ -250,24 +252,25 @@ def expected_times(
 
 
 class TileTerms(NamedTuple):
-    """The terms of a tile's time that rows, long sums and groups leave as they are: they are
-    computed once for all sizes of a kind of problem.
+    """The terms of a tile's time that do not depend on m, k and the number of groups: computed once
+    for all sizes of a kind of problem.
 
     Attributes:
-        m, n, columns: of its outputs, and products of a k-tile with all taps that share rows.
-        cluster, sms: CTAs that share a sum, and the SMs that such clusters find room on.
-        resident: CTAs that an SM has room for.
-        outputs, cost, more: of a CTA, the time of a product, and the taps of more rows.
-        rate: products of the machine in a microsecond.
-        copied, stored: what short vectors take, ``_short_vectors``; ``adjoins``: they are whole
-            where a sum is.
-        start, exchange: microseconds beside products; ``ahead``: k-tiles on their way in a narrow
+        m, n, columns: its output tile, and the length of a k-tile over all taps that share rows.
+        cluster, sms: CTAs that share a sum, and the SMs that such clusters can occupy.
+        resident: CTAs per SM (occupancy).
+        outputs, cost, more: outputs of a CTA, cost of a product, and factor for the active taps of
+            a tall tile.
+        rate: products of the machine per microsecond.
+        copied, stored: cost of short vectors, ``_short_vectors``; ``adjoins``: stores need no short
+            vectors without split-K.
+        start, exchange: microseconds beside products; ``ahead``: k-tiles in flight in a narrow
             tile, 0 in others.
-        loads, latency, further, store: of a pointwise layer, whose times are those of
-            ``pointwise_rates.py``: the loads of a tile, what a CTA waits for them, what another
-            wave takes to start, and a persistent kernel to store a tile. None, 0 for others.
-        of_tap: of short rows, the loads of a tap (``partial_rows.py``), 0 of others.
-        of_map: of a tile over a kernel map, whose times are those of ``map_rates.py``, or None.
+        loads, latency, further, store: for pointwise layers, timed by ``pointwise_rates.py``: the
+            loads of a tile, a CTA's wait for them, the start of a further wave, and a persistent
+            kernel's store of a tile. None or 0 for others.
+        of_tap: the time to load a tap of short rows (``partial_rows.py``), 0 for others.
+        of_map: terms of a tile over a kernel map, timed by ``map_rates.py``; None for others.
     """
 
     m: int
@@ -297,7 +300,7 @@ class TileTerms(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, tile: TileConfig, machine: Machine) -> TileTerms:
-        """The terms of a tile; of the sizes, ``problem.n`` alone is asked."""
+        """Return the terms of a tile; of the sizes, they use only ``problem.n``."""
         cluster, (copied, stored) = tile.cluster_k, _short_vectors(problem, tile)
         of_loads = _of_loads(problem, tile) if problem.pointwise else (None, None, 0.0, 0.0)
         loads, latency, further, store = of_loads
@@ -320,7 +323,7 @@ class TileTerms(NamedTuple):
 def times_of(
     problem: Problem, terms: TileTerms, splits: Sequence[int], machine: Machine
 ) -> list[float]:
-    """``expected_times`` of the tile that the terms are of."""
+    """Return ``expected_times`` of the tile with these terms."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
         copied, stored, adjoins, start, exchange, ahead, loads, latency, further, store,
@@ -346,7 +349,7 @@ def times_of(
             for nbytes, vectors, copies in copied:
                 of_cta += nbytes * -(-k // (parts * cluster * halo)) * vectors / copies
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
-        if ahead:  # the stages bring all k-tiles one after the other, if nothing takes longer
+        if ahead:  # bound by latency: the stages load all k-tiles in turn
             time = max(time, waves * (LATENCY * -(-k // (parts * cluster * columns)) / ahead))
         if loads is not None and latency is not None:
             of_k = -(-k // (parts * cluster))
@@ -354,7 +357,7 @@ def times_of(
             waiting = latency.time(-(-of_k // columns), ctas_per_sm if persistent else waves)
             time += store * ctas_per_sm + further * (waves - 1)
             time = pointwise_rates.norm(time, moved, loading, waiting) + start
-        else:  # where memory is as slow as the products, neither hides the other
+        else:  # if memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
         if of_tap:
@@ -365,15 +368,15 @@ def times_of(
 
 
 def _half_empty(problem: Problem, tile: TileConfig) -> float:
-    """By what products take longer in a tile that a TMA warp loads, at least half of whose columns
-    are empty; 1 of others.
+    """Return the slowdown of a tile that a TMA warp loads, if at least half of its columns are
+    empty; 1 for others.
     """
     empty = 2 * problem.n <= tile.n and tile.load is Load.TMA_WARP
     return HALF_EMPTY if empty and not (problem.pointwise or tile.b_resident) else 1.0
 
 
 def _of_tap(problem: Problem, tile: TileConfig) -> float:
-    """The loads of a tap by a tile, of channels that are padded or short; 0 of others."""
+    """Return the time to load a tap with padded or short channels; 0 for others."""
     size = BYTES[problem.dtype]
     short = problem.channels if problem.channels * size < partial_rows.SHORT else 0
     stored = problem.stored_channels or short
@@ -386,7 +389,7 @@ def _of_tap(problem: Problem, tile: TileConfig) -> float:
 def _of_loads(
     problem: Problem, tile: TileConfig
 ) -> tuple[pointwise_rates.Loads, pointwise_rates.Latency, float, float]:
-    """The loads of a tile of a pointwise layer, a k-tile's latency, a further wave, and a store."""
+    """Return loads, latency, start of a further wave and store time of a pointwise layer's tile."""
     along_k = problem.channels > 0
     loads = pointwise_rates.Loads(
         BYTES[problem.dtype],
@@ -406,10 +409,10 @@ def _of_loads(
 
 
 def _sms(machine: Machine, cluster: int) -> int:
-    """The number of SMs that clusters of so many CTAs can occupy.
+    """Return the number of SMs that clusters of ``cluster`` CTAs can occupy.
 
-    A cluster stays within a GPC, of 16 or 18 SMs, some of which are off, others on every chip: 32
-    clusters of four on 132 SMs took twice the time of one wave (H100).
+    A cluster stays within a GPC, of 16 or 18 SMs, some of which are disabled, differently on each
+    chip: 32 clusters of four on 132 SMs took twice the time of one wave (H100).
     """
     if cluster <= 2:
         return machine.sm_count
@@ -431,10 +434,10 @@ def resident(problem: Problem, tile: TileConfig, machine: Machine) -> int:
 def _short_vectors(
     problem: Problem, tile: TileConfig
 ) -> tuple[list[tuple[int, float, float]], float]:
-    """Return what the vectors cost that are more than those of 16 bytes would be.
+    """Return the cost of the vectors beyond those that vectors of 16 bytes would need.
 
-    Of each operand that has any: bytes for one product of every sum, such vectors of a byte, and
-    copies in a microsecond; and microseconds of a CTA for those of its outputs.
+    For each operand with short vectors: its bytes per unit of k, extra vectors per byte, and copies
+    per microsecond. Also the microseconds of a CTA for extra vectors of its outputs.
     """
     size, copied = BYTES[problem.dtype], []
     sides = tile.a_rows, tile.n * tile.halo_taps
@@ -442,14 +445,15 @@ def _short_vectors(
         if access != VECTOR_BYTES:
             rate = COPIES if access >= ASYNC_BYTES else COPIES_BY_REGISTERS
             copied.append((rows * size, 1 / access - 1 / VECTOR_BYTES, rate))
-    # Rates are those of tiles that are full; where most columns are none, their vectors are more.
+    # Rates are those of full tiles; if most columns are empty, the vectors stored for them are
+    # extra.
     full = min(problem.n, tile.n) if problem.n < tile.n // 2 else tile.n
     vectors = tile.n / problem.access_bytes[2] - full / VECTOR_BYTES
     return copied, tile.m * problem.stored_bytes * vectors / STORES
 
 
 def start_time(problem: Problem, tile: TileConfig) -> float:
-    """Microseconds of a wave of CTAs beside its products."""
+    """Return the microseconds of a wave of CTAs beside its products."""
     if (found := _of_pointwise(problem, tile)) is not None:
         return found.start
     shape = tile.m, tile.n, *tile.warps
@@ -461,7 +465,7 @@ def start_time(problem: Problem, tile: TileConfig) -> float:
 
 
 def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) -> float:
-    """The time of sums with that of adding up their parts."""
+    """Return the time of sums plus the reduction of their split-K slices."""
     if splits == 1:
         return time
     outputs = problem.m * problem.n * problem.groups
@@ -475,4 +479,4 @@ def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) ->
     time += launch + outputs * (8 * splits + 4) / rate
     if problem.tma:
         time *= 1 + MORE_PARTS * log2(splits)
-    return max(time, least + 1e-3 * time)  # of equal ones, what the GPU is done with first
+    return max(time, least + 1e-3 * time)  # among equals, prefer the fastest on the GPU
