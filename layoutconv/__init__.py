@@ -1,7 +1,7 @@
 """Layout algebra, and the dense and sparse convolutions that it describes.
 
-``import layoutconv`` loads the pure-Python algebra alone; what needs torch or the CuTe DSL is
-imported when it is first asked for.
+``import layoutconv`` loads only the pure-Python algebra; modules that need torch or the CuTe DSL
+are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The main job: a real cloud through the sparse and the dense view, checked, timed and drawn."""
+"""The demo: convolve a real point cloud by the sparse and the dense view; check, time and draw
+it."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ from .sparse.maps.kernel_map import submanifold_map
 from .sparse.views import kernel_map_view
 from .stencils import lift, stencil_weight
 
-_CROP = (32, 64, 64)  # (D, H, W) of the dense grid: 150,000 cells with its rim, a second on a CPU
+_CROP = (32, 64, 64)  # (D, H, W) of the dense grid: 150,000 cells with its rim, 1 s on a CPU
 _BIN_COLUMNS = 4  # x, y, z, intensity
-_REPEATS, _PATIENCE = 10, 0.5  # a timing stops after so many runs, or so many seconds
+_REPEATS, _PATIENCE = 10, 0.5  # a timing stops after so many runs or seconds
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class DemoOptions:
 
 
 def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
-    """Do the main job and report it on ``stream`` (standard output); whether all checks passed.
+    """Run the demo and report on ``stream`` (standard output); return whether all checks passed.
 
-    Raises ``ValueError`` for points or options that make no sense.
+    Raises ``ValueError`` for invalid points or options.
     """
 
     report, progress = _Report(stream or sys.stdout), Progress()
@@ -97,7 +98,7 @@ def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
 
 @dataclass
 class _Task:
-    """The two convolutions of one cloud, and what they are checked against."""
+    """The two convolutions of one cloud, and their checks."""
 
     voxels: Voxels
     features: Tensor
@@ -108,7 +109,7 @@ class _Task:
     results: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def sparse(self) -> Tensor:
-        """Every voxel, gathered through the kernel map: (rows, K)."""
+        """Convolve all voxels, gathered through the kernel map: (rows, K)."""
 
         view = kernel_map_view(self.kernel_map, self.features.shape[1], len(self.weight))
         with self.progress.step("Convolving voxels"):
@@ -122,7 +123,8 @@ class _Task:
         return y
 
     def dense(self) -> None:
-        """The fullest part of the grid, stored densely with a rim of one cell: (1, D, H, W, K)."""
+        """Convolve the fullest part of the grid, stored densely with a rim of one cell: (1, D, H,
+        W, K)."""
 
         low, high = _fullest_box(self.voxels)
         rim = [c - 1 for c in low], [c + 1 for c in high]
@@ -140,7 +142,7 @@ class _Task:
             reference = dense_reference(grid, self.weight, step.tick)
         bound = self._check("dense view, reference", y, reference)
 
-        # The rim lacks neighbours that voxels have: only what is inside it is comparable.
+        # Rim cells miss neighbours outside the crop: only cells inside the rim are comparable.
         inside = (slice(None), *[slice(1, -1)] * 3)
         occupied = index[inside] >= 0
         self.results["dense"] = y[inside][occupied].double(), bound[inside][occupied]
@@ -149,7 +151,7 @@ class _Task:
         self.results["sparse"] = sparse[kept], sparse_bound[kept]
 
     def compare(self) -> None:
-        """One view against the other, on the voxels inside the rim."""
+        """Check one view against the other, on the voxels inside the rim."""
         (a, a_bound), (b, b_bound) = self.results["sparse"], self.results["dense"]
         name = f"sparse, dense on {len(a):,} voxels"
         self.report.check(name, (a - b).abs(), a_bound + b_bound)
@@ -162,7 +164,7 @@ class _Task:
 
 @dataclass
 class _Report:
-    """Lines of a label and what it stands for, and whether all checks so far passed."""
+    """Prints labelled lines, and notes whether all checks so far passed."""
 
     stream: TextIO
     passed: bool = True
@@ -174,8 +176,9 @@ class _Report:
         print(f"  {label:<13}{text}", file=self.stream, flush=True)
 
     def check(self, name: str, error: Tensor, bound: Tensor) -> None:
-        """Report the largest error, and how much it uses of what rounding allows there."""
-        # "not <=" and not ">": an error that is not a number fails too.
+        """Report the largest error, and the largest share of the rounding bound that an error
+        uses."""
+        # "not <=" rather than ">": NaN errors fail too.
         passed = not bool((~(error <= bound)).any())
         self.passed &= passed
         largest = float(error.max()) if error.numel() else 0.0
@@ -188,7 +191,7 @@ class _Report:
 
 @dataclass(frozen=True)
 class _Time:
-    """Seconds of the first run, and of each one after it."""
+    """Seconds of the first run, and of each later run."""
 
     first: float
     more: Sequence[float]
@@ -200,7 +203,7 @@ class _Time:
 
 
 def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, _Time]:
-    """Return what ``work`` returns, and how long it takes: once, and again while patience lasts."""
+    """Return the result of ``work`` and its times: of one run, and of more within ``_PATIENCE``."""
 
     def once() -> tuple[Tensor, float]:
         start = time.perf_counter()
@@ -236,7 +239,7 @@ def _points(options: DemoOptions) -> tuple[str, np.ndarray]:
 
 
 def _assumed(options: DemoOptions) -> str:
-    """A remark on the number of columns, if it is neither in the file nor given."""
+    """Return a note on the number of columns, if neither the file nor the caller gives it."""
     path = options.points
     if path is None or path.suffix.lower() != ".bin" or options.columns is not None:
         return ""
@@ -244,7 +247,7 @@ def _assumed(options: DemoOptions) -> str:
 
 
 def _fullest_box(voxels: Voxels) -> tuple[list[int], list[int]]:
-    """First cell and cell past the last of the crop-sized block of the grid with most voxels."""
+    """Return the first cell, and the end, of the crop-sized block of the grid with most voxels."""
 
     block = voxels.coords.new_tensor(_CROP)
     blocks, counts = torch.unique(voxels.coords[:, 1:] // block, dim=0, return_counts=True)

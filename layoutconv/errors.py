@@ -1,4 +1,4 @@
-"""Errors about arguments: which one, what was expected, what came.
+"""Errors about arguments: the argument, the expected value, the value that came.
 
 The algebra has errors of its own (``layoutconv.LayoutError``), about operations that have no exact
 result.
@@ -29,7 +29,7 @@ class ArgumentError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """An argument as a message shows it: of an array the shape, in place of pages of numbers.
+    """Return an argument as text for a message; an array as its shape, not its numbers.
 
     >>> shown("0.5")
     "'0.5'"
@@ -40,7 +40,7 @@ def shown(value: Any) -> str:
 
 
 def are_several(values: Any) -> bool:
-    """Return whether an argument is several values, as a list; text and a lone number are one.
+    """Return whether an argument is several values, like a list; text and a scalar are one value.
 
     >>> import numpy as np
     >>> are_several([1, 2]), are_several(np.ones(2)), are_several("ab"), are_several(np.array(1))
@@ -51,9 +51,9 @@ def are_several(values: Any) -> bool:
 
 
 def check_choice(name: str, value: Any, known: Iterable[str], expected: str = "") -> None:
-    """Raise :class:`ArgumentError` unless a value is one of some names.
+    """Raise :class:`ArgumentError` unless a value is one of the known names.
 
-    An array, whose comparisons are arrays, and what has no hash are none of them either.
+    Arrays, whose comparisons are arrays, and unhashable values are refused, too.
 
     >>> check_choice("mode", "max", ("max", "sum"))
     >>> check_choice("mode", ["max"], ("max", "sum"))
@@ -65,7 +65,7 @@ def check_choice(name: str, value: Any, known: Iterable[str], expected: str = ""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument is of a kind that the call cannot take: not a tensor, the wrong dtype."""
+    """An argument has a type or dtype that the call cannot take."""
 
 
 class DeviceError(RuntimeError):

@@ -1,7 +1,7 @@
-"""Convolutions without layouts, in float64, and how far from them an executor may be.
+"""Reference convolutions without layouts, in float64, and error bounds for executors.
 
-Slices, gathers and one matrix product per tap: nothing here shares an idea with the executors, so
-that the two can be checked against each other.
+They use slices, gathers and one matrix product per tap, and share no idea with the executors, so
+that each can be checked against the other.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Ticker = Callable[[int, int], object]  # told (taps done, of how many)
+Ticker = Callable[[int, int], object]  # called with (taps done, all taps)
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A result in float64, and the same sums taken over absolute values, which scale its errors."""
+    """A result in float64, and the same sums over absolute values, which scale its errors."""
 
     value: Tensor
     magnitude: Tensor
     length: int  # products added up for one output
 
     def bound(self, dtype: torch.dtype, *, tensor_cores: bool) -> Tensor:
-        """Return how far a result in ``dtype`` may be from ``value``, for each output.
+        """Return the largest admissible error of a result in ``dtype``, for each output.
 
         A sum of n products in float32, in any order, is off by at most ``n u / (1 - n u)`` times
         the sum of their absolute values (N. Higham, Accuracy and Stability of Numerical Algorithms,
@@ -36,14 +36,14 @@ class Reference:
         factor = 2.0**-11 if tensor_cores and dtype == torch.float32 else 0.0
         unit = self.length * (2.0**-23 if tensor_cores else 2.0**-24)
         relative = (1 + unit / (1 - unit)) * (1 + factor) ** 2 - 1
-        least = torch.finfo(dtype).smallest_normal  # what is smaller may be flushed to zero
+        least = torch.finfo(dtype).smallest_normal  # smaller values may be flushed to zero
         return relative * (1 + rounding) * self.magnitude + rounding * self.value.abs() + least
 
 
 def sparse_reference(
     features: Tensor, weight: Tensor, kernel_map: Tensor, tick: Ticker | None = None
 ) -> Reference:
-    """Every row's sum over taps: gather the rows that a tap reads, multiply, add.
+    """Sum over taps for every row: gather the rows that a tap reads, multiply, add.
 
     Args:
         features: (rows, C). weight: (K, *filter, C). kernel_map: (rows, taps), -1 = absent.
@@ -63,7 +63,7 @@ def sparse_reference(
 
 
 def dense_reference(grid: Tensor, weight: Tensor, tick: Ticker | None = None) -> Reference:
-    """Stride 1, padded to the input's size: for every tap a shifted copy of the grid, multiplied.
+    """Convolve at stride 1 with "same" padding: multiply a shifted copy of the grid for each tap.
 
     Args:
         grid: (N, D, H, W, C). weight: (K, T, R, S, C) with T, R, S odd.

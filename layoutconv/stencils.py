@@ -1,9 +1,9 @@
-"""Fixed filters that a person can read, through channels as well mixed as those of a network.
+"""Fixed filters with a readable response, mixed over channels like a network's.
 
-A cloud has few *signals* per voxel; a convolution has many channels. Both sides are lifted by
-matrices with orthonormal columns, ``features = signals @ lift`` and ``weight = mix @ taps @ lift``,
-so the sum of squares over the K output channels is the sum of squares of the stencils' responses,
-while every channel of every tap takes part in the product.
+A cloud has few *signals* per voxel; a convolution has many channels. Matrices with orthonormal
+columns lift both sides, ``features = signals @ lift`` and ``weight = mix @ taps @ lift``, so the
+sum of squares over the K output channels is the sum of squares of the stencils' responses, while
+every channel of every tap takes part in the product.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .errors import ArgumentError
 from .sparse.coords.voxels import Voxels
 from .sparse.maps.taps import tap_offsets
 
-SIGNALS = 2  # occupancy, and brightness about its middle
-RESPONSES = 4  # what stands on or under something; the slope of the brightness along x, y, z
+SIGNALS = 2  # occupancy, and centred brightness
+RESPONSES = 4  # voxels on or under others; the slope of the brightness along x, y, z
 
 
 def lift(voxels: Voxels, channels: int) -> Tensor:
-    """Features of the voxels, float32 (rows, channels): occupancy and brightness, in all channels.
+    """Return features of voxels, float32 (rows, channels): occupancy and brightness, mixed.
 
-    Brightness is column 3 of the points (an intensity, a red), its spread brought to [-1/2, 1/2];
-    height where there is no such column.
+    Brightness is column 3 of the points (intensity, or red), scaled to [-1/2, 1/2]; without such a
+    column it is the height.
     """
     columns = voxels.features.float()
     brightness = columns[:, min(3, columns.shape[1] - 1)]
@@ -34,7 +34,7 @@ def lift(voxels: Voxels, channels: int) -> Tensor:
 
 
 def stencil_weight(channels: int) -> Tensor:
-    """Weights, float32 (K, T, R, S, C) with K = C = ``channels`` and 3 x 3 x 3 taps.
+    """Return weights, float32 (K, T, R, S, C) with K = C = ``channels`` and 3 x 3 x 3 taps.
 
     Raises ``ArgumentError`` for fewer channels than there are responses.
 
@@ -57,7 +57,8 @@ def stencil_weight(channels: int) -> Tensor:
 
 
 def _orthonormal(rows: int, columns: int) -> Tensor:
-    """The first columns of the discrete cosine transform (DCT-II), float64 (rows, columns)."""
+    """Return the first columns of the discrete cosine transform (DCT-II), float64 (rows,
+    columns)."""
     row = torch.arange(rows, dtype=torch.float64)[:, None] + 0.5
     column = torch.arange(columns, dtype=torch.float64)
     basis = torch.cos(torch.pi * row * column / rows)

@@ -1,8 +1,8 @@
 """The command line: ``python -m layoutconv COMMAND``, or ``layoutconv COMMAND`` once installed.
 
-A file for each command; ``app`` puts them together and turns errors into sentences, ``table`` has
-what they print with. ``import layoutconv`` loads none of it, and a command loads what it needs when
-it runs, so that ``--help`` and tab completion take a moment.
+One file per command; ``app`` collects them and turns errors into messages, ``text_table`` prints
+tables. ``import layoutconv`` loads none of it, and a command imports its needs when it runs, so
+that ``--help`` and tab completion are fast.
 """
 
 from __future__ import annotations

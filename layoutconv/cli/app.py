@@ -1,4 +1,4 @@
-"""All commands, and what their errors come to: a sentence, and an exit status."""
+"""The group of all commands; an error becomes a message and an exit status."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .profile_command import profile
 from .tune import tune
 
 INTERRUPTED = 130
-_LONGEST = 4000  # characters of a sentence; it may repeat what was typed
-_NO_MEMORY = "out of memory|allocate memory|not enough memory"  # torch's, on a GPU and on a CPU
+_LONGEST = 4000  # characters of a message; it may repeat user input
+_NO_MEMORY = "out of memory|allocate memory|not enough memory"  # torch's, on GPU and CPU
 
 
 class _Commands(click.Group):
@@ -35,8 +35,8 @@ class _Commands(click.Group):
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()  # not when the interpreter ends, where nobody catches errors
-        except BrokenPipeError:  # `| head` has read enough; what is still buffered goes nowhere
+                sys.stdout.flush()  # here, as nobody catches errors at interpreter exit
+        except BrokenPipeError:  # `| head` has read enough; drop the buffered rest
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
 
@@ -68,8 +68,8 @@ for command in (demo, draw, compile_command, profile, bench, tune, info, cache):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status: 0, 1 if a check failed, 2 for what makes no sense."""
-    for name in ("stdout", "stderr"):  # None where the caller closed them, as a service may
+    """Run a command; return the exit status: 0, 1 if a check failed, 2 for invalid input."""
+    for name in ("stdout", "stderr"):  # None if the caller closed them, as a service may
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def of_system(error: OSError) -> str:
-    """Return what a file system refused: which file, why, and what to do where that is known.
+    """Return an OS error as a message: the file, the reason, and what to do if that is known.
 
     >>> import errno
     >>> of_system(OSError(errno.EROFS, "Read-only file system", "a.png"))
@@ -117,7 +117,7 @@ def of_system(error: OSError) -> str:
 
 
 def _fail(sentence: str) -> int:
-    """Print why, without what would confuse a terminal, and not by the page."""
+    """Print a message, without control characters and of bounded length; return status 2."""
     lines = visible_lines(sentence)
     told = lines if len(lines) <= _LONGEST else f"{lines[:_LONGEST]}..."
     click.echo(f"layoutconv: error: {told}", err=True)

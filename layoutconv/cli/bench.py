@@ -1,7 +1,7 @@
-"""``layoutconv bench``: the scripts of ``benchmarks/``, wherever the package is installed.
+"""``layoutconv bench``: run the scripts of ``benchmarks/``, wherever the package is installed.
 
-They are scripts, run as ``python benchmarks/bench_dense.py`` in a checkout; a wheel has them in
-``layoutconv/benchmarks/``. Here they are found, imported as the scripts that they are, and called.
+A checkout runs them as ``python benchmarks/bench_dense.py``; a wheel has them in
+``layoutconv/benchmarks/``. This module finds the scripts, imports them and calls their ``main``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 from .options import NewFile, Pattern
 from .text_table import as_json
 
-_MAPS = "^map .*(?:{})"  # the rows of maps among those of bench_sparse
+_MAPS = "^map .*(?:{})"  # the rows of bench_sparse that are kernel maps
 
 
 @click.group(
@@ -67,9 +67,9 @@ _workloads = click.option(
 
 
 def _options(*options: Callable[..., Any], inside: str = "{}") -> Callable[..., Any]:
-    """Return those of a command, in the order in which ``--help`` lists them.
+    """Return a decorator that adds a command's options, in the order of ``--help``.
 
-    Patterns of rows are searched for ``inside`` another.
+    A pattern of ``--rows`` is inserted into ``inside``.
     """
 
     def add(function: Any) -> Any:
@@ -136,9 +136,9 @@ def algebra(**options: Any) -> int:
 def run(
     name: str, *, needs_gpu: bool = True, as_json: bool, plot: Path | None, **options: Any
 ) -> int:
-    """Call the ``main`` of a script with these options; its exit status.
+    """Call the ``main`` of a script with these options; return its exit status.
 
-    With ``as_json``, standard output has JSON alone, and the table goes to standard error.
+    With ``as_json``, standard output gets only JSON, and the table goes to standard error.
     """
     if needs_gpu:
         import torch
@@ -166,9 +166,9 @@ def run(
 
 
 def load(name: str) -> Any:
-    """A script, or a module that scripts share, of the folder of benchmarks.
+    """Import a script, or a module that scripts share, from the folder of benchmarks.
 
-    Raises ``click.ClickException`` where a package was built without that folder.
+    Raises ``click.ClickException`` if the package was built without that folder.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "benchmarks", package.parent / "benchmarks"):

@@ -1,4 +1,4 @@
-"""``layoutconv cache``: compiled kernels and measured choices that are kept on disk."""
+"""``layoutconv cache``: compiled kernels and measured choices on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """The contents of the cache folder: kernels, choices, and what broken-off processes left."""
+    """The contents of the cache folder: kernels, choices, and leftovers of interrupted
+    processes."""
 
     kernels: list[Kernel]
     choices: list[Path]
@@ -95,7 +96,7 @@ def clear(only: str | None) -> None:
     size = cache_folder.delete([*kernels, *choices, *found.leftovers])
     folders = [path for path in (cache_directory() / "tuned").glob("**/") if path.is_dir()]
     for folder in sorted(folders, reverse=True):  # the innermost first
-        with suppress(OSError):  # it is not empty, or another process was faster
+        with suppress(OSError):  # not empty, or another process removed it
             folder.rmdir()
     click.echo(
         f"deleted {len(kernels)} kernels and {len(choices)} choices, {size_of(size)}, "
@@ -104,14 +105,14 @@ def clear(only: str | None) -> None:
 
 
 def kept_files() -> Kept:
-    """The files in the cache folder that are ours."""
+    """Return the files of this package in the cache folder."""
     folder = cache_directory()
     choices = sorted(folder.glob("tuned/*/*/*.json"))
     return Kept(cache_folder.kernels(folder), choices, cache_folder.leftovers(folder))
 
 
 def _summary(found: Kept) -> str:
-    """Return how many kernels there are, how large they are, and may be."""
+    """Describe the kernels: their number, size, size limit, versions and dates."""
     from ..kernels.compile.store import current_version
 
     count, ours = len(found.kernels), current_version()
@@ -140,7 +141,7 @@ def _cell(cell: Any) -> Any:
 
 
 def size_of(count: int) -> str:
-    """Bytes, for people.
+    """Format a number of bytes for people.
 
     >>> size_of(900), size_of(41_234), size_of(2_500_000)
     ('900 B', '41.2 kB', '2.5 MB')
@@ -152,8 +153,8 @@ def size_of(count: int) -> str:
 
 
 def tile_text(tile: TileConfig) -> str:
-    """Return a tile in short: (m, n, k), warps, stages, and the CTAs of a cluster along k; or that
-    its kernel is persistent, with ping-pong consumers.
+    """Return a tile in short: (m, n, k), warps, stages, and the CTAs of a cluster along k; or if
+    its kernel is persistent, and ping-pong.
 
     >>> from layoutconv.planning.tile import TileConfig, persistent
     >>> tile_text(TileConfig((128, 64, 32))), tile_text(TileConfig((128, 64, 32), cluster_k=4))
@@ -168,7 +169,7 @@ def tile_text(tile: TileConfig) -> str:
 
 
 def _short(text: str, width: int = 120) -> str:
-    """The beginning of a text that a line of a table takes."""
+    """Shorten a text to the width of a table line."""
     return text if len(text) <= width else text[: width - 3] + "..."
 
 

@@ -1,4 +1,4 @@
-"""``layoutconv compile``: which kernel runs a view, why, and what the compiler makes of it."""
+"""``layoutconv compile``: the kernel that runs a view, why it was chosen, and its compiled code."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _views_of(conv: Any, taps: Any, direction: str, **numbers: int) -> list[Gemm
 
 
 def _view_of(target: str) -> GemmView:
-    """The view that a name stands for."""
+    """Load the view that a target names."""
     from ..view.gemm_view import GemmView
 
     found = load_target(target)
@@ -134,7 +134,7 @@ def _view_of(target: str) -> GemmView:
 
 
 def _epilogue_of(target: str | None) -> Epilogue | None:
-    """The epilogue that a name stands for, of one step if that is what it is."""
+    """Load the epilogue that a target names; a single step becomes an epilogue."""
     from ..view.epilogue import Epilogue
 
     if target is None:
@@ -144,7 +144,7 @@ def _epilogue_of(target: str | None) -> Epilogue | None:
 
 
 def _compiled(why: Explanation) -> tuple[str, CubinKernel]:
-    """The PTX of a kernel, and the facts of its machine code."""
+    """Compile a kernel; return its PTX and the facts of its machine code."""
     import tempfile
 
     from ..kernels.compile.build import build

@@ -1,4 +1,4 @@
-"""``layoutconv demo``: the main job, from a cloud to a picture."""
+"""``layoutconv demo``: convolve a cloud and draw the result."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _serve(options: dict[str, Any], port: int | None) -> None:
 
 
 def _alone(option: str, options: dict[str, Any], *beside: str) -> None:
-    """Refuse what an option has no use for."""
+    """Refuse other options that an option has no use for."""
     for name, value in options.items():
         if value not in (None, False) and name not in beside:
             given = "LAYOUT" if name == "layout" else f"--{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""``layoutconv info``: what is installed, where kernels would run, and what is kept of them."""
+"""``layoutconv info``: installed packages, the GPUs for kernels, and the kernels kept on disk."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def info(as_json: bool) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """All that ``info`` prints, by name."""
+    """Return everything that ``info`` prints, by name."""
     import torch
 
     from ..base.devices import choose_device, why_no_gpu
@@ -103,7 +103,8 @@ def _version(package: str) -> str | None:
 
 
 def _driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """NVIDIA's driver and the CUDA that it has, such as "580.65.06, CUDA 13.0"."""
+    """Return the version of NVIDIA's driver and its CUDA version, such as "580.65.06, CUDA
+    13.0"."""
     parts = []
     try:
         release = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", proc.read_text())

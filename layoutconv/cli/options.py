@@ -12,9 +12,9 @@ import click
 
 
 def pattern(text: str, inside: str = "{}") -> str:
-    """A regular expression, as a search ``inside`` another takes it.
+    """Check a regular expression, and return it inserted into ``inside``.
 
-    Raises ``ValueError`` with a sentence for one that is none.
+    Raises ``ValueError`` with a message for an invalid expression.
 
     >>> pattern("unet.* fprop"), pattern("a|b", "^map (?:{})")
     ('unet.* fprop', '^map (?:a|b)')
@@ -35,7 +35,7 @@ def pattern(text: str, inside: str = "{}") -> str:
 
 
 class Pattern(click.ParamType):
-    """A regular expression, which is searched for ``inside`` another."""
+    """A regular expression, which is inserted into ``inside``."""
 
     name = "pattern"
 
@@ -43,7 +43,7 @@ class Pattern(click.ParamType):
         self._inside = inside
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """The expression, or an error that says what is wrong with it."""
+        """Return the expression, or fail with an error that says what is wrong."""
         try:
             return pattern(value, self._inside)
         except ValueError as error:
@@ -51,7 +51,7 @@ class Pattern(click.ParamType):
 
 
 class Extents(click.ParamType):
-    """Integers >= 1 with commas between them, or ``x``, such as 2,32,64 or 16x8."""
+    """Integers, separated by commas or ``x``, such as 2,32,64 or 16x8."""
 
     name = "extents"
 
@@ -60,7 +60,7 @@ class Extents(click.ParamType):
         self._counts = range(least, most + 1)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        """The integers, or an error that shows an example."""
+        """Return the integers, or fail with an error that shows an example."""
         found = re.split("[,x]", value)
         if len(found) not in self._counts or not all(re.fullmatch("[0-9]{1,9}", e) for e in found):
             self.fail(f"expected {self._example}, got {value!r}", param, ctx)
@@ -68,21 +68,21 @@ class Extents(click.ParamType):
 
 
 class Tile(Extents):
-    """Two extents, or the notation of a layout, which is left to whoever evaluates it."""
+    """Two extents, or a layout in its notation, which the command evaluates."""
 
     def __init__(self) -> None:
         super().__init__("two extents such as 16,8", 2, 2)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The integers; a notation, which has a stride, as it was typed."""
+        """Return the integers; return a layout, which has a ":", as typed."""
         return value if ":" in value else super().convert(value, param, ctx)
 
 
 class Finite(click.FloatRange):
-    """A number in a range; neither NaN, which no range excludes, nor infinity."""
+    """A finite number in a range: click's ranges admit NaN and infinity."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """The number, or an error that says what came."""
+        """Return the number, or fail with an error that shows the input."""
         number: float = super().convert(value, param, ctx)
         if not isfinite(number):
             self.fail(f"expected a finite number, got {value!r}", param, ctx)
@@ -90,9 +90,9 @@ class Finite(click.FloatRange):
 
 
 class NewFile(click.Path):
-    """A file to write, in a folder that there is: what takes minutes is not begun in vain.
+    """A file to write in an existing folder: checked first, as the work may take minutes.
 
-    ``suffixes`` are those that its name may have.
+    ``suffixes``: the file suffixes that are allowed; all, if none is given.
     """
 
     def __init__(self, *suffixes: str) -> None:
@@ -100,7 +100,7 @@ class NewFile(click.Path):
         self._suffixes = suffixes
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The path, or an error that says why nothing could be written there."""
+        """Return the path, or fail with an error that says why it cannot be written."""
         path = Path(str(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)

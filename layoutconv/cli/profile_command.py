@@ -1,4 +1,4 @@
-"""``layoutconv profile``: the convolutions of a model beside torch's, one by one."""
+"""``layoutconv profile``: time each convolution of a model beside torch's."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def profile(
 
 
 def _on(value: Any, device: Any, dtype: Any) -> Any:
-    """A tensor on a device, in a dtype where it has floating-point numbers; others as they are."""
+    """Move a tensor to a device, and a floating-point one to a dtype; return other values as they
+    are."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -87,7 +88,7 @@ def _on(value: Any, device: Any, dtype: Any) -> Any:
 
 
 def _plot(found: Any, file: Any) -> None:
-    """Bars of torch's time over ours, a layer each."""
+    """Plot a bar per layer: torch's time / ours."""
     try:
         import matplotlib
     except ImportError as error:

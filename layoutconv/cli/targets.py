@@ -1,4 +1,4 @@
-"""Objects of a user's own files, by name: ``FILE.py:NAME`` or ``MODULE:NAME``."""
+"""Load objects from a user's files by name: ``FILE.py:NAME`` or ``MODULE:NAME``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def load_target(target: str) -> Any:
-    """Run or import what is before the colon; return what is there by the name behind it.
+    """Run the file, or import the module, before the colon; return its object of the name after it.
 
     >>> load_target("math:floor")(2.5)
     2
 
-    Raises ``click.UsageError``, one sentence.
+    Raises ``click.UsageError`` with a one-sentence message.
     """
     place, _, name = target.rpartition(":")
     if not place or not name.isidentifier():
@@ -32,7 +32,7 @@ def load_target(target: str) -> Any:
             names = vars(importlib.import_module(place))
     except (ImportError, SyntaxError) as error:
         raise click.UsageError(f"{place} cannot be imported: {error}.") from error
-    except OSError:  # a sentence by itself
+    except OSError:  # has a readable message already
         raise
     except Exception as error:
         raise _told(place, error) from error
@@ -42,7 +42,7 @@ def load_target(target: str) -> Any:
 
 
 def called(target: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a user's function; its error becomes one sentence, with the line that raised it.
+    """Call a user's function; turn its error into one sentence, with the line that raised it.
 
     >>> called("math:sqrt", __import__("math").sqrt, -1.0)
     Traceback (most recent call last):
@@ -55,7 +55,8 @@ def called(target: str, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _told(target: str, error: Exception) -> click.ClickException:
-    """The error of a user's code; the line is the last that is not of an installed package."""
+    """Return an error for a user's exception; the line is the last one outside installed
+    packages."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if _PACKAGE not in f.filename and "site-packages" not in f.filename]
     line = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

@@ -1,4 +1,4 @@
-"""Output of commands: tables, JSON, and colours where a terminal shows them."""
+"""Output of commands: tables, JSON, and colours on terminals."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inste
 
 
 def coloured() -> bool:
-    """Is standard output a terminal, and NO_COLOR not set?"""
+    """Return whether standard output is a terminal and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def styled(text: str, **style: Any) -> str:
-    """Style text as ``click.style`` does; leave it plain where colours are not shown."""
+    """Style text as ``click.style`` does, if colours are shown; else leave it plain."""
     return click.style(text, **style) if coloured() else text
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print columns under their names, numbers on the right.
+    """Print columns under their names, with numbers aligned right.
 
     >>> print_table(["tile", "us"], [["64x64", 12.34], ["128x64", 9.0]])
     tile      us
     64x64   12.3
     128x64   9.0
     """
-    # Text stays as it is, a digest such as 12e4 too.
+    # Keep text as it is: tabulate would take a digest such as 12e4 for a number.
     texts = [at for at in range(len(columns)) if any(isinstance(row[at], str) for row in rows)]
     table = tabulate(rows, columns, "plain", floatfmt=".1f", disable_numparse=texts)
     names, *lines = table.splitlines()

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from ..planning.timeline import KTile, Timeline
 
 WIDTH = 64  # characters of a line
-_MOST_ROWS = 12  # of the table: the first ones, and the last
+_MOST_ROWS = 12  # of the table: the first ones and the last
 
 
 def as_facts(found: Timeline, tile: TileConfig) -> dict[str, Any]:
-    """The timeline as ``--json`` has it, in microseconds from the start of the CTA."""
+    """Return the timeline for ``--json``, in microseconds from the start of the CTA."""
     return {
         "how": "estimated from the cost model's rates; nothing was run or simulated",
         "producer": _producer(tile),
@@ -40,7 +40,7 @@ def as_facts(found: Timeline, tile: TileConfig) -> dict[str, Any]:
 
 
 def some(k_tiles: Sequence[KTile]) -> list[KTile]:
-    """The first k-tiles and the last, where there are many."""
+    """Return all k-tiles; if there are many, the first and the last ones."""
     if len(k_tiles) <= _MOST_ROWS:
         return list(k_tiles)
     return [*k_tiles[: _MOST_ROWS - 2], *k_tiles[-2:]]
@@ -51,7 +51,7 @@ def _producer(tile: TileConfig) -> str:
 
 
 def lanes(found: Timeline, tile: TileConfig, width: int = WIDTH) -> list[tuple[str, str]]:
-    """A line for each role, over one scale of time.
+    """Return a line for each role, all on one time scale.
 
     >>> from layoutconv.planning.cost_model import Problem
     >>> from layoutconv.planning.machine import MACHINES
@@ -91,7 +91,7 @@ def lanes(found: Timeline, tile: TileConfig, width: int = WIDTH) -> list[tuple[s
 
 
 def sentences(found: Timeline) -> list[str]:
-    """Explain how to read the lines, and their findings."""
+    """Return sentences that explain the lines and sum them up."""
     tiles = ""
     if found.output_tiles > len(found.epilogues):
         tiles = f", the first {len(found.epilogues)} of its {found.output_tiles} output tiles"

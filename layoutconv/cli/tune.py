@@ -1,4 +1,4 @@
-"""``layoutconv tune``: measure the tiles of some convolutions, and remember the fastest."""
+"""``layoutconv tune``: measure the tiles of convolutions, and remember the fastest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..tuning.race import Race, Tuned
 
 PASSES = ("fprop", "dgrad", "wgrad")
-# torch's name of data, and how fp32 is multiplied.
+# By ``--dtype``: the torch dtype, and the precision of fp32 products.
 DTYPES = {
     "float16": ("float16", None),
     "bfloat16": ("bfloat16", None),
@@ -157,7 +157,7 @@ def _of_benchmark(pattern: str) -> list[tuple[ConvProblem, str, str]]:
 def _made(
     races: list[tuple[ConvProblem, str, str]],
 ) -> list[tuple[tuple[ConvProblem, str, str], Race]]:
-    """The races of passes: one, or for strided dgrad one for each residue."""
+    """Make the races of passes: one each, or for strided dgrad one per stride phase."""
     import torch
 
     from ..gpu.filter_choice import reads_along_sums
@@ -185,13 +185,13 @@ def _made(
 def _measured(
     races: list[tuple[ConvProblem, str, str]], processes: int | None, table: Path | None
 ) -> list[dict[str, Any]]:
-    """The rows of the table. All kernels are compiled at once, then one race follows another."""
+    """Return the rows of the table. All kernels are compiled first; then the races run in turn."""
     from ..base.progress import Progress
     from ..gpu.measured_choices import add_to_table
     from ..tuning.precompile import compile_kernels
 
     progress, made = Progress(), _made(races)
-    if table:  # what cannot be kept is not measured first
+    if table:  # fail before anything is measured
         try:
             add_to_table(table, made[0][1].machine.name, {})
         except (OSError, ValueError, AttributeError) as error:

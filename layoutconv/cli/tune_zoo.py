@@ -1,4 +1,4 @@
-"""``layoutconv tune --zoo``: races over layers of real networks, and what they say of tiles."""
+"""``layoutconv tune --zoo``: races over layers of real networks, and statistics of tiles."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from ..conv import ConvProblem
     from ..tuning.race import Race, Tuned
 
-TURNED = {"fprop": "dgrad", "dgrad": "fprop", "wgrad": "wgrad"}  # of a transposed convolution
+TURNED = {"fprop": "dgrad", "dgrad": "fprop", "wgrad": "wgrad"}  # of transposed convolutions
 
 
 def races_of(
     file: Path, count: int, seed: int, dtypes: Sequence[str], passes: Sequence[str]
 ) -> list[tuple[ConvProblem, str, str]]:
-    """The passes of a sample of a file's core layers, at the training batch; no depthwise ones."""
+    """Return the passes of a sample of a file's core layers, not depthwise, at the training
+    batch."""
     zoo = bench.load("zoo_layers")
     try:
         layers = [x for x in zoo.read(file) if x.core and x.family != "depthwise"]
@@ -44,9 +45,9 @@ def races_of(
 def raced(
     made: Sequence[tuple[Any, Race]], minutes: float, processes: int | None
 ) -> list[tuple[Any, Race, Tuned]]:
-    """Compile the kernels of all races, and run as many of these as there is time for.
+    """Compile the kernels of all races, and run as many races as there is time for.
 
-    Winners are not kept: what the cost model makes of the rates should be measured afterwards.
+    Winners are not kept: later measurements shall show the cost model's own picks.
     """
     from ..base.progress import Progress
     from ..tuning.precompile import compile_kernels
@@ -63,13 +64,13 @@ def raced(
             step.tick(at, len(made))
             try:
                 found.append((of, race, race.run(None, lambda done, total: None, keep=False)))
-            except RuntimeError as error:  # no memory, or no tile: the others run
+            except RuntimeError as error:  # no memory, or no tile: continue
                 progress.print(f"{race.words}: {error}")
     return found
 
 
 def show(found: Sequence[tuple[Any, Race, Tuned]], out: Path | None, *, as_json: bool) -> None:
-    """Print the share of races in which each tile is best, for each type; write all trials."""
+    """Print the share of races that each tile wins, per type; write all trials to ``out``."""
     from ..tuning.tile_shares import kind_of, tile_shares
 
     types = list(dict.fromkeys(of[2] for of, _, _ in found))

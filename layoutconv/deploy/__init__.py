@@ -1,1 +1,1 @@
-"""Networks as files that are served: exported programs with their weights and kernels."""
+"""Deployment: a network in one file, an exported program with its weights and kernels."""

@@ -1,8 +1,8 @@
-"""Note the kernels of a sparse program's maps, where a CPU stands in for the GPU.
+"""Note the kernels of a sparse program's maps while a CPU stands in for the GPU.
 
-There, maps are made by torch, so that the rest of the program meets true ones. Each operator that
-makes one is called once more beside it, with tensors of cells that claim to be on the GPU: it takes
-the GPU's path, and its launches load their kernels and run none.
+On the stand-in torch makes the maps, so that the rest of the program gets real ones. Beside it,
+each operator that makes a map is called once more, with tensors of cells that claim to be on the
+GPU: it takes the GPU's path, and its launches load their kernels but run none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..planning.machine import Machine
 from ..testing import stand_in
 from .program import target_of
 
-# Operators that make maps, as a program names them.
+# Operators that make maps, by their names in a program.
 OPERATORS = tuple(
     f"layoutconv.{name}.default"
     for name in ("neighbours", "reached_cells", "reversed_index", "by_taps")
@@ -26,9 +26,10 @@ OPERATORS = tuple(
 
 
 def asker(name: str, like: Machine) -> Callable[..., None]:
-    """A function of an operator's arguments that loads the kernels which it launches on a GPU.
+    """Return a function of an operator's arguments that loads the kernels it launches on a GPU.
 
-    For a process in which a CPU stands in for the GPU ``like``, and which does nothing else.
+    Use it only in a process where a CPU stands in for the GPU ``like``, and which does nothing
+    else.
     """
     cuda: Any = torch.cuda
     own: Any = stand_in

@@ -1,7 +1,7 @@
-"""Packs: a network, its weights, its kernels and what was chosen for it, in one file.
+"""Packs: a network, its weights, its kernels and the tile choices for it, in one file.
 
-The network is exported, and called once on what stands in for the GPU, which tells what kernels it
-asks for; those are compiled in several processes, and linked into one library.
+The network is exported and called once on a stand-in for the GPU, which notes the kernels that it
+asks for. Several processes compile these, and the linker makes one library of them.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ def pack(
 ) -> int:
     """Write a network to a file that runs without its source, a compiler or the CuTe DSL.
 
-    The file has the network as ``torch.export`` has it, its weights, the machine code of every
-    kernel that a call like the example asks for, linked into one library, and what was chosen for
-    them: nothing is tuned, traced or compiled where :func:`load_pack` loads it. Returns how many
-    kernels there are.
+    The file holds the network as exported by ``torch.export``, its weights, the measured tile
+    choices, and the machine code of every kernel that a call like the example asks for, linked into
+    one library. :func:`load_pack` tunes, traces and compiles nothing. Returns the number of
+    kernels.
 
     Args:
-        net: in evaluation; folded, and in the precision that is served.
-        example: what it is called with, a tensor or a tuple of them; or a list of such, of sizes
-            that will come. Kernels are those of these calls; the first is exported.
-        path: of the file, which is replaced at once, or not at all.
-        arch: the GPU's, "sm_80", "sm_86", "sm_89" or "sm_90a", which need not be here; if None,
-            that of this machine, with the choices that :func:`tune` measured there.
-        dynamic_shapes: as of ``torch.export.export``, of the tensors of the example.
-        processes: that compile at once; as many as there are cores, if None.
+        net: in evaluation mode; with norms folded, and in the precision to serve.
+        example: the inputs of a call, a tensor or a tuple of tensors; or a list of such inputs, one
+            for each size to serve. The pack has the kernels of these calls; the first is exported.
+        path: of the file, which is replaced atomically.
+        arch: of the GPU, "sm_80", "sm_86", "sm_89" or "sm_90a"; this machine needs no such GPU. If
+            None, that of this machine's GPU, with the choices that :func:`tune` measured on it.
+        dynamic_shapes: as in ``torch.export.export``, for the tensors of the example.
+        processes: number of processes that compile; if None, one per core.
 
-    A C compiler links, named by ``CC`` or the system's; loading needs none. Host code is for
-    processors that have the instructions of this one. A sparse network is given the features and
-    the cells of a cloud; kernels that make its maps are in the file.
+    Linking needs a C compiler, ``CC`` or the system's; loading needs none. Host code runs on
+    processors that have the instructions of this one. A sparse network takes the features and the
+    coords of a cloud; the file includes the kernels that make its maps.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, ``FileNotFoundError``
-    without a C compiler, ``OSError`` for a file that cannot be written. A whole pack is made on the
-    page about deploying; what trains is refused:
+    without a C compiler, ``OSError`` for a file that cannot be written. The page about deploying
+    makes a whole pack; a network in training mode is refused:
 
     >>> try:
     ...     pack(torch.nn.Linear(3, 2), torch.ones(1, 3), "net.pack", arch="sm_90a")
@@ -77,7 +77,7 @@ def pack(
     argument `net`: expected a network in evaluation, net.eval(), got one in training: Linear
     """
     path = file_name_of(path)
-    if not Path(path).absolute().parent.is_dir():  # rather than when all kernels are compiled
+    if not Path(path).absolute().parent.is_dir():  # fail before kernels are compiled
         raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path)
     if Path(path).is_dir():
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
@@ -133,8 +133,8 @@ def _inputs(example: Any) -> tuple[Tensor, ...]:
 
 
 class PackedCall:
-    """A program with its weights, as another process can be sent it; called with the inputs of
-    several calls of the network, it makes these.
+    """A program with its weights, which can be sent to another process. Call it with the inputs of
+    several calls of the network to run them.
     """
 
     def __init__(self, program: Program, weights: dict[str, Tensor], device: str) -> None:
@@ -144,7 +144,7 @@ class PackedCall:
         self.make(Runner(self.program, self.weights, self.device), calls)
 
     def make(self, runner: Runner, calls: Iterable[tuple[Tensor, ...]]) -> None:
-        """Make the calls by a runner of this program."""
+        """Run the calls with a runner of this program."""
         with torch.no_grad():
             for inputs in calls:
                 runner(*(each.to(self.device) for each in inputs))
@@ -153,15 +153,14 @@ class PackedCall:
 def _asked_for(
     call: PackedCall, calls: list[tuple[Tensor, ...]], arch: str | None
 ) -> tuple[list[str], Machine, dict[str, Any]]:
-    """Return the names of the kernels that calls ask for, the GPU that they are for, and the
-    measured choices among them.
+    """Return the names of the kernels that calls ask for, their GPU, and the measured choices used.
 
-    In a process that has asked for nothing before.
+    They run in a new process, which has loaded no kernel before.
     """
     with TemporaryDirectory(prefix="layoutconv-") as folder:
         found = Path(folder, "found")
         sent = pickle.dumps((call, [tuple(each.cpu() for each in given) for given in calls]))
-        # On the GPU that is here it is a new process: none that has asked for GPUs may be forked.
+        # With this machine's GPU the process is spawned: one that has used CUDA must not be forked.
         new: dict[str, Any] = (
             {"forks": False} if arch is None else {"ready": store.ready_to_compile}
         )
@@ -173,7 +172,7 @@ def _asked_for(
 
 
 def _look(request: tuple[str, str | None, bytes]) -> None:
-    """Run calls, on a stand-in if an architecture is named, and leave behind what it asked for."""
+    """Run calls, on a stand-in if an architecture is named; write what they asked for to a file."""
     path, arch, sent = request
     call, calls = pickle.loads(sent)
     runner = Runner(call.program, call.weights, call.device)

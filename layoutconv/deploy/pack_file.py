@@ -1,7 +1,7 @@
-"""The file of a pack: a zip of a manifest, a program, weights and kernels, each with its digest.
+"""The file format of a pack: a zip of a manifest, a program, weights and kernels, with digests.
 
-Nothing is unpickled but tensors, by torch's ``weights_only`` reader. The digests find damage and
-mix-ups, they are no signature: a pack has machine code, so it is loaded from whom you trust.
+Only tensors are unpickled, by torch's ``weights_only`` reader. The digests detect damage and
+mix-ups but are no signature: a pack holds machine code, so load packs only from sources you trust.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import ArgumentError
 
 FORMAT = 2
 MANIFEST, PROGRAM, WEIGHTS, KERNELS = "manifest.json", "program.json", "weights.pt", "kernels.so"
-# What reading a file that is no pack ends in.
+# Errors that reading a file that is no pack can raise.
 UNREADABLE = (
     *(zipfile.BadZipFile, KeyError, ValueError, TypeError, NotImplementedError, EOFError),
     *(AttributeError, RecursionError, pickle.UnpicklingError),
@@ -37,7 +37,7 @@ def write_pack(
     weights: Mapping[str, Tensor],
     kernels: bytes,
 ) -> None:
-    """Write a pack in place of what is there, which others see whole or not at all."""
+    """Write a pack, replacing an existing file atomically."""
     saved = io.BytesIO()
     torch.save(dict(weights), saved)
     parts = {
@@ -60,10 +60,10 @@ def write_pack(
 
 
 def read_pack(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest of a pack, and its parts, whose digests are right.
+    """Read a pack: return its manifest and its parts, with their digests checked.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for what is no pack, is damaged,
-    or is of another format; ``OSError`` for a file that cannot be read.
+    Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for a file that is no pack, is
+    damaged or has another format; ``OSError`` for a file that cannot be read.
     """
     whole = Path(path).read_bytes()
     try:
@@ -72,7 +72,7 @@ def read_pack(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
                 raise zipfile.BadZipFile("packs are not compressed")
             parts = {of.filename: archive.read(of) for of in archive.infolist()}
             seal = archive.comment
-        if MANIFEST not in parts:  # cut behind a part that is a zip file itself
+        if MANIFEST not in parts:  # truncated after a part that is itself a zip file
             raise zipfile.BadZipFile("File is not a zip file")
         manifest = parts.pop(MANIFEST)
         if hashlib.sha256(manifest).hexdigest().encode() != seal:
@@ -91,7 +91,7 @@ def read_pack(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def weights_of(content: bytes) -> dict[str, Tensor]:
-    """The weights of a pack, on the CPU."""
+    """Return the weights of a pack, on the CPU."""
     found: dict[str, Tensor] = torch.load(
         io.BytesIO(content), map_location="cpu", weights_only=True
     )

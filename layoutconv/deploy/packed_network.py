@@ -1,4 +1,4 @@
-"""A pack that is loaded: a network that is called with tensors, and asks for no other kernels."""
+"""A loaded pack: a network to call with tensors, whose kernels come from the file."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _AS_IS: AbstractContextManager[None] = nullcontext()
 
 
 def load_pack(path: str | Path, device: str | torch.device | None = None) -> PackedNetwork:
-    """Load what :func:`pack` wrote, in milliseconds: a network that is called with tensors.
+    """Load a file that :func:`pack` wrote, in milliseconds: a network to call with tensors.
 
     Args:
-        path: of the file. It holds machine code that this process runs: load packs of people whom
-            you would let run a program.
-        device: where it runs, a GPU of the pack's architecture, or "cpu", where torch convolves
-            and no kernel is loaded. If None, the GPU if there is one.
+        path: of the file. It holds machine code that this process runs: load packs only from people
+            whose programs you would run.
+        device: where to run, a GPU of the pack's architecture, or "cpu", where torch convolves and
+            no kernel is loaded. If None, the GPU if there is one.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for a file that is no pack or is
-    damaged, and for a pack of another version or architecture, or of a processor with instructions
-    that this one lacks; of ``device``, for another one, or a GPU where there is none; ``OSError``
-    for a file that cannot be read.
+    damaged, and for a pack of another version or architecture, or made on a processor with
+    instructions that this one lacks; of ``device``, for one that is not cpu or cuda, or for cuda
+    without a GPU. Raises ``OSError`` for a file that cannot be read.
 
     >>> try:
     ...     load_pack(__file__)
@@ -69,7 +69,7 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
 
 @contextmanager
 def _reading(path: str | Path) -> Iterator[None]:
-    """Say of a pack whose contents are not what :func:`pack` writes that it is none."""
+    """Refuse, as no pack, a file whose contents differ from those that :func:`pack` writes."""
     try:
         yield
     except ArgumentError:
@@ -80,16 +80,16 @@ def _reading(path: str | Path) -> Iterator[None]:
 
 
 class PackedNetwork:
-    """A network of a pack, on a device; called with tensors as the network was.
+    """A packed network on a device; call it with tensors, like the original.
 
-    Results have no gradient, and are of the network's own precision under autocast too. A call of
-    other sizes than the example's may ask for a kernel that the pack lacks: it is compiled as for
-    any network, or ``DeviceError`` says so where the CuTe DSL is not installed.
+    Results have no gradient, and keep the network's own precision under autocast. A call of other
+    sizes than the example's may need a kernel that the pack lacks: it is compiled as for any
+    network; without the CuTe DSL the call raises ``DeviceError``.
 
     Attributes:
         arch: of its kernels, such as "sm_90a".
-        kernels: the names of the kernels, as of functions of the library in the pack.
-        inputs: of each tensor its ``name``, ``dtype`` and ``shape``.
+        kernels: the names of the kernels, as functions of the library in the pack.
+        inputs: the ``name``, ``dtype`` and ``shape`` of each tensor.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class PackedNetwork:
         )
 
     def _as_packed(self) -> AbstractContextManager[Any]:
-        """Leave autocast, which would ask for kernels of another dtype than those in the pack."""
+        """Switch autocast off: it would ask for kernels of another dtype than those in the pack."""
         kind = self._runner.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else _AS_IS
 
@@ -143,7 +143,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     usable = torch.cuda.is_available()
     try:
         found = torch.device(("cuda" if usable else "cpu") if device is None else device)
-    except (RuntimeError, TypeError, ValueError):  # torch lists devices that are nowhere
+    except (RuntimeError, TypeError, ValueError):  # torch's lists other device types
         raise ArgumentError("device", "cpu or cuda", repr(device)) from None
     if found.type not in ("cpu", "cuda"):
         raise ArgumentError("device", "cpu or cuda", repr(device))
@@ -159,7 +159,7 @@ def _plan_of(about: dict[str, Any]) -> machines.Planned:
 
 
 def _check_gpu(path: str | Path, about: dict[str, Any], where: torch.device) -> None:
-    """Raise where kernels of a pack do not run on this GPU, or their host code on this machine."""
+    """Raise if a pack's kernels cannot run on this GPU, or their host code on this machine."""
     here = machines.present(torch.cuda.current_device() if where.index is None else where.index)
     if here.arch != about["arch"]:
         raise _refused(path, f"a pack for {here.arch}, which this GPU is", f"for {about['arch']}")

@@ -1,7 +1,7 @@
-"""An exported network as data: its operators in order, which a loop calls.
+"""An exported network as data: its operators in order, called by a loop.
 
-``torch.export.load`` takes a second and more; a list of operators by name is read in milliseconds,
-and holds no code: targets are operators of torch and of this package, and arithmetic on sizes.
+``torch.export.load`` takes more than a second; a list of operator names loads in milliseconds and
+holds no code: targets are operators of torch and of this package, and arithmetic on sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 
 OPERATOR = type(torch.ops.aten.relu.default)
 NAMESPACES = ("aten", "prims", "layoutconv")
-# The modules of ``ops`` that register operators, by how these begin: a dense network loads no more.
+# Modules of ``ops`` that register operators, by name prefix: a dense network loads no others.
 REGISTER = {
     "layoutconv.conv_": ("dense_calls",),
     "layoutconv.": ("sparse_operators", "gathered_operators"),
@@ -36,20 +36,20 @@ SYMBOLIC = {
     for name in ("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_ite", "sym_sum")
     if hasattr(torch, name)
 }
-# Constants of torch that are arguments of operators, by what they are.
+# Types of torch constants that operators take as arguments, by name.
 KINDS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
-DEVICE = "device"  # an argument that is wherever the program runs
+DEVICE = "device"  # stands for the device that the program runs on
 
 
 class Program(NamedTuple):
-    """A network as data, which JSON holds.
+    """A network as data that JSON can hold.
 
     Attributes:
-        weights: names of the weights, which are the first values.
-        inputs: what is called with, the values after them: ``name``, ``dtype`` and ``shape``, of
-            which a dynamic extent is a name, and its least and its most.
-        steps: each with its target, arguments and named arguments; it makes the next value.
-        results: what comes back, values or constants, and ``structure``, in what it comes back.
+        weights: names of the weights, which are the first values of a run.
+        inputs: the ``name``, ``dtype`` and ``shape`` of each input; they are the values after the
+            weights. A dynamic extent is a list: its name, its minimum and its maximum.
+        steps: target, arguments and named arguments of each; a step makes the next value.
+        results: the returned values or constants; ``structure`` says how these nest.
     """
 
     weights: list[str]
@@ -116,7 +116,7 @@ def _input_of(node: Any, ranges: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _affine(extent: Any) -> list[Any]:
-    """The symbol, the factor and what is added of an extent ``2*n + 1``; nothing of ``n``.
+    """Return symbol, factor and offset of an extent such as ``2*n + 1``; ``[]`` for ``n`` alone.
 
     >>> import sympy
     >>> n = sympy.Symbol("n")
@@ -193,10 +193,10 @@ def _structure(value: Any) -> Any:
 
 
 class Runner:
-    """A program on a device; called with its inputs.
+    """A program on a device; call it with its inputs.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, for a program that names anything
-    but operators of torch and of this package.
+    Raises :class:`~layoutconv.errors.ArgumentError`, of ``path``, if the program names anything but
+    operators of torch and of this package.
     """
 
     def __init__(self, program: Program, weights: Mapping[str, Tensor], device: Any) -> None:
@@ -222,7 +222,8 @@ class Runner:
         return _arranged(self._as, [_filled(each, values) for each in self._results])
 
     def watch(self, name: str, told: Callable[..., object]) -> None:
-        """From now on, tell a function of the arguments of every call of an operator, before it."""
+        """From now on, pass the arguments of every call of an operator to a function, before the
+        call."""
 
         def watched(target: Callable[..., Any], *arguments: Any) -> Any:
             told(*arguments)
@@ -260,7 +261,7 @@ class Runner:
             _check_derived(want["name"], given.shape, want["shape"], sizes)
 
     def _decoded(self, value: Any) -> Any:
-        """An argument, with values as their places and constants as they are."""
+        """Decode an argument: values become places, constants become torch's objects."""
         if isinstance(value, list):
             return [self._decoded(each) for each in value]
         if not isinstance(value, dict):
@@ -276,7 +277,8 @@ class Runner:
         return {name: self._decoded(each) for name, each in value.items()}
 
     def _last_uses(self, before: int) -> list[list[int]]:
-        """After which steps values are needed no more; weights, inputs and results stay."""
+        """Return the values that each step uses last, to be freed; weights, inputs and results
+        stay."""
         last: dict[int, int] = {before + at: at for at in range(len(self._steps))}
         for at, (_, arguments, named) in enumerate(self._steps):
             last.update((place.at, at) for place in _places(arguments) if place.at in last)
@@ -290,7 +292,7 @@ class Runner:
 
 
 class _Place(NamedTuple):
-    """Where a value is among those of a run."""
+    """The index of a value among those of a run."""
 
     at: int
 
@@ -325,7 +327,7 @@ def _arranged(structure: Any, results: list[Any]) -> Any:
 
 
 def target_of(name: str) -> Callable[..., Any]:
-    """The operator, or the arithmetic on sizes, that a step of a program names."""
+    """Return the operator, or the arithmetic on sizes, that a step of a program names."""
     home, _, rest = name.partition(".")
     known = {"operator": ARITHMETIC, "torch": SYMBOLIC}.get(home)
     if known is not None and rest in known:
@@ -355,7 +357,7 @@ def _fits(size: int, extent: Any, sizes: dict[str, int]) -> bool:
 def _check_derived(
     name: str, shape: Sequence[int], want: Sequence[Any], sizes: Mapping[str, int]
 ) -> None:
-    """Raise where an extent such as ``2*n`` is not what the n of another input makes it."""
+    """Raise if an extent such as ``2*n`` does not match the n of another input."""
     for size, extent in zip(shape, want, strict=True):
         if isinstance(extent, int) or len(extent) == 3:
             continue

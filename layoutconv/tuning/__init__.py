@@ -1,12 +1,12 @@
-"""Tuning: races between tiles, whose winners are kept.
+"""Tuning: races between tiles, whose winners are kept on disk.
 
-The cost model, ``planning/cost_model.py``, picks a tile with no trial run. A race measures what the
-model can only guess, and its winner is remembered on disk for the GPU, or comes with the package.
+The cost model, ``planning/cost_model.py``, picks a tile without a trial run. A race measures what
+the model can only guess; its winner is kept on disk for the GPU, or ships with the package.
 
-- ``choices``: what a choice is known by, where it is kept and found; below the
-  executors, which ask.
-- ``race``: compile, run and compare; ``lc.tune``; above them, since it runs their plans.
-- ``compile``: kernels in several processes, of a race or of what a program is about to call;
+- ``gpu/measured_choices``: keys of choices, and where they are kept; below the executors, which
+  look choices up.
+- ``race``: compile, run and compare, ``lc.tune``; above the executors, whose plans it runs.
+- ``precompile``: compile the kernels of a race, or of a coming call, in several processes;
   ``lc.precompile``.
-- ``problems``: the views of a convolution that is given by its sizes.
+- ``tuned_problems``: the views of a convolution given by its sizes.
 """

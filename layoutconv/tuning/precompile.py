@@ -1,4 +1,4 @@
-"""Kernels compiled in several processes, each kept on disk as it is done."""
+"""Compile kernels in several processes; each is kept on disk as soon as it is done."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from ..planning.machine import MACHINES
 from ..sparse.maps.foresight import foresight
 from ..view.gemm_view import GemmView
 
-Item = bytes | tuple[str, bytes]  # a kernel as it travels; a GPU, and a call to be looked at
-# The weight of a kernel that is none of the template, in elements of a tile: those that search and
-# sort take two to four times as long as any of it.
+Item = bytes | tuple[str, bytes]  # a pickled kernel; or a GPU and a pickled call to run dry
+# The compile cost of a kernel outside the GEMM template, in elements of a tile: kernels that search
+# and sort take two to four times as long as any kernel of the template.
 OTHERS = float(1 << 20)
 
 
@@ -43,36 +43,36 @@ def precompile(
 ) -> int:
     """Compile the missing kernels of a call in several processes; return how many there were.
 
-    A kernel takes a second or two, and a network has dozens, which its first call compiles one
-    after another. Here ``function(*arguments)``, a forward pass or a step of training, is called
-    once *dry*: it runs, but where a kernel would be launched, its result is zeros, and torch makes
-    the kernel maps. What it asked for is compiled meanwhile and kept on disk, and the next call
-    finds it::
+    A kernel takes a second or two to compile, and a network has dozens, which its first call
+    compiles one after another. This function calls ``function(*arguments)``, a forward pass or a
+    training step, once *dry*: instead of launching kernels it returns zeros, and torch makes the
+    kernel maps. Other processes meanwhile compile the kernels that it asks for and keep them on
+    disk, where the next call finds them::
 
         lc.precompile(net, x)
         y = net(x)
 
     Args:
-        function: what is going to be called. It meets zeros, so it should not be what writes
-            results down, or what updates weights. Nothing else may convolve meanwhile.
-        arch: compile for this GPU, which need not be here: "sm_80" (A100), "sm_86" (RTX 3090),
-            "sm_89" (L40S, RTX 4090) or "sm_90a" (H100, H200). The call runs dry in a process of
-            its own, which ``function`` and ``arguments``, of tensors on a CPU, are sent to; one
-            that the main module defines, a script or a notebook, in a fork of this process.
-        processes: as many as there are cores, if None.
+        function: the function that will be called. It sees zeros, so it should neither store
+            results nor update weights. Nothing else may convolve meanwhile.
+        arch: compile for this GPU, which this machine need not have: "sm_80" (A100), "sm_86" (RTX
+            3090), "sm_89" (L40S, RTX 4090) or "sm_90a" (H100, H200). The dry run is in another
+            process, which receives ``function`` and ``arguments`` pickled, with tensors on the CPU.
+            If the main module (a script, a notebook) defines them, that process is a fork.
+        processes: number of processes; if None, one per core.
         tick: ``tick(done, total)`` is called as kernels are compiled; if None, a terminal shows a
-            bar.
+            progress bar.
 
-    Kernels of all kinds, those of kernel maps and of norms among them; one with a function of the
-    caller's that cannot be pickled is compiled as the call runs. What cannot be compiled is passed
-    over: the next call meets the error. On a CPU there is nothing to compile, and 0 comes back,
-    unless ``arch`` says for which GPU; so it does with LAYOUTCONV_TUNE=1, whose races compile in
-    several processes by themselves. Kept kernels are found by machines with a processor like this
-    one, since part of each runs there.
+    All kinds of kernels are compiled, also those of kernel maps and norms; a kernel with a user
+    function that cannot be pickled is compiled by the call itself. A kernel that fails to compile
+    is skipped: the next call raises the error. Without ``arch`` there is nothing to compile on a
+    CPU, nor with LAYOUTCONV_TUNE=1, whose races compile in several processes by themselves: both
+    return 0. Machines with a processor like this one can use the kept kernels, since part of each
+    kernel is host code.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for what cannot be
-    called, and for ``arch``; then, as no call follows, what could not be compiled is raised, too,
-    and ``OSError`` for a folder that kernels cannot be kept in.
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for a ``function``
+    that is not callable and for ``arch``. With ``arch``, as no call follows, it also raises the
+    error of a kernel that fails to compile, and ``OSError`` if the cache folder cannot be written.
 
     >>> import layoutconv as lc
     >>> lc.precompile(lc.nn.Conv2d(3, 8, 3), torch.ones(1, 3, 5, 5))
@@ -88,7 +88,7 @@ def precompile(
     if wanted():
         return 0
     with _compilers(processes) as compilers:
-        if torch.cuda.is_available():  # they import during the dry run
+        if torch.cuda.is_available():  # workers import during the dry run
             compilers.start()
         missing = _Missing(compilers.add)
         with dry(missing.note, note_other=missing.note_other), foresight.noted():
@@ -99,8 +99,8 @@ def precompile(
 
 
 class _Missing:
-    """Notes of a dry run: each kernel that is not on disk is added once, as it travels to another
-    process, with the weight of its compilation."""
+    """Records a dry run: each kernel that is not on disk is added once, pickled for another
+    process, with its compile cost."""
 
     def __init__(self, add: Callable[[bytes, float], object]) -> None:
         self._add, self._asked = add, set[Hashable]()
@@ -124,9 +124,9 @@ class _Missing:
 def _for_another(
     arch: str, function: Callable[..., object], arguments: Any, processes: int | None, tick: Tick
 ) -> int:
-    """Compile what a call asks for on a GPU that is not here; how many kernels were missing.
+    """Compile what a call asks for on an absent GPU; return the number of missing kernels.
 
-    A CPU stands in for the GPU in a process of its own, whose kernels others compile meanwhile.
+    A CPU stands in for the GPU in another process, while more processes compile its kernels.
     """
     check_choice("arch", arch, sorted(MACHINES))
     for name, value in (("function", function), ("arguments", arguments)):
@@ -139,17 +139,17 @@ def _for_another(
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         expected = "what another process can be sent: no lambda and no local function"
         raise ArgumentTypeError("function", expected, str(error)) from error
-    make_folder(cache_directory())  # rather than find out when all is compiled
+    make_folder(cache_directory())  # fail before anything is compiled
     main = b"__main__" in call
     forks = main and can_fork()
-    looks = 0 if forks else 1  # items that are the call itself
+    looks = 0 if forks else 1  # items that are not kernels but the call itself
     with _compilers(processes, main=main and not forks) as compilers:
         if forks:
             _look_in_fork(arch, call, compilers.add)
         else:
             compilers.add((arch, call))
         errors = compilers.finish(lambda done, total: tick(max(0, done - looks), total - looks))
-    for wrong in filter(None, errors):  # nobody loads them here, and meets it
+    for wrong in filter(None, errors):  # no call here would raise it
         raise wrong
     return len(errors) - looks
 
@@ -166,9 +166,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _compile_or_look(item: Item) -> None:
-    """Compile, or load, what was dumped; or run a call on the stand-in, and add what it asks for.
+    """Compile or load a pickled kernel; or run a call on the stand-in, and add what it asks for.
 
-    Its process compiles afterwards, too, and does nothing else.
+    A worker calls it, which does nothing else.
     """
     if isinstance(item, bytes):
         loaded(item)
@@ -181,7 +181,7 @@ def _look(arch: str, call: bytes, add: Callable[[bytes, float], object]) -> None
     from ..testing import stand_in
 
     torch.set_num_threads(1)  # a fork of the caller has none of its threads
-    clear_caches()  # nor is its processor what a warm call has to run on
+    clear_caches()  # cached calls of this processor must not run for the stand-in
     stand_in.install("compile", lambda name: None, MACHINES[arch])
     function, arguments = pickle.loads(call)
     missing = _Missing(add)
@@ -206,16 +206,16 @@ def _look_in_fork(arch: str, call: bytes, add: Callable[[bytes, float], object])
 def compile_kernels(
     needs: Iterable[Need], processes: int | None = None, tick: Tick | None = None
 ) -> None:
-    """Compile what is not on disk yet, in several processes at once; needs no GPU.
+    """Compile the kernels that are not on disk, in several processes; needs no GPU.
 
-    What cannot be compiled is passed over: whoever loads it gets the error. ``processes``: as many
-    as there are cores, if nobody says. ``tick``: as of ``in_processes``.
+    A kernel that fails to compile is skipped: whoever loads it gets the error. ``processes``: if
+    None, one per core. ``tick``: as for ``in_processes``.
     """
     requests: list[tuple[bytes, float]] = []
     missing = _Missing(lambda *request: requests.append(request))
     for need in needs:
         missing.note(*need)
-    if len(requests) < 2:  # of one, this process is as quick
+    if len(requests) < 2:  # for one kernel, this process is as fast
         return
     with _compilers(processes) as compilers:
         for request in requests:
@@ -225,14 +225,14 @@ def compile_kernels(
 
 
 def check_processes(processes: Any) -> int | None:
-    """A number of processes that compile, None as it is, or ``ArgumentError``."""
+    """Return ``processes``, a number >= 1 or None; else raise ``ArgumentError``."""
     if processes is not None and (type(processes) is not int or processes < 1):
         raise ArgumentError("processes", "an int >= 1, or None", shown(processes))
     return processes
 
 
 def _compilers(processes: int | None, *, main: bool = False) -> Workers[Item]:
-    """Processes that compile. They may be killed, for want of memory, say: whoever loads the kernel
-    compiles it."""
+    """Start processes that compile. If one is killed, for lack of memory, say, whoever loads the
+    kernel compiles it."""
     count = check_processes(processes) or os.cpu_count() or 1
     return Workers(_compile_or_look, count, main=main, ready=ready_to_compile)

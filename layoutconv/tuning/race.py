@@ -1,4 +1,4 @@
-"""A race between the tiles that may run a view: compile them, run them, remember the fastest."""
+"""A race between the tiles that can run a view: compile them, time them, keep the fastest."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from ..view.gemm_view import GemmView
 from .precompile import check_processes, compile_kernels
 
 Measure = Callable[[Plan], float]
-MARGIN = 0.98  # of the model's time: what wins by less is noise, and the model's pick stays
-BATCH, BATCHES = 1000.0, 5  # microseconds of a batch of launches, and how many are measured
+MARGIN = 0.98  # of the time of the model's pick: a smaller win is noise, and the pick stays
+BATCH, BATCHES = 1000.0, 5  # microseconds per batch of launches; number of batches
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A tile, a number of parts, and its time; or why it could not run."""
+    """A tile, its split-K slices, and its time; or why it could not run."""
 
     tile: TileConfig
     splits: int
@@ -48,7 +48,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The outcome of a race: the choice that is remembered now, and every trial, fastest first."""
+    """The outcome of a race: the winning choice, and every trial, fastest first."""
 
     choice: Choice
     trials: tuple[Trial, ...]
@@ -70,12 +70,12 @@ def tune(
 ) -> Tuned:
     """Time the legal tiles of a view on this GPU, and keep the fastest for similar views.
 
-    The tiles are those of the family that fit the GPU, with the numbers of parts of a sum that the
-    cost model finds sensible. Views of the same kernel, of sizes that round to the same powers of
-    two, take the winner with no trial run: this one at its next call, dense convolutions too, and
-    all in processes to come. What has run before and is kept elsewhere, as with the kernel maps of
-    a sparse tensor, stays as it is. The environment variable LAYOUTCONV_TUNE=1 does this for every
-    view at its first call::
+    The candidates are the tiles of the tile table that fit the GPU, with the numbers of split-K
+    slices that the cost model finds sensible. Views of the same kernel, whose sizes round to the
+    same powers of two, use the winner without a trial run: this view and dense convolutions at
+    their next call, and all views in later processes. Plans kept elsewhere, such as with the kernel
+    maps of a sparse tensor, stay as they are. The environment variable LAYOUTCONV_TUNE=1 does this
+    for every view at its first call::
 
         view = lc.conv.fprop_view(lc.conv.ConvProblem((2, 32, 64, 64, 64), (64, 3, 3, 3)))
         lc.tune(view, torch.float16).choice.tile
@@ -83,20 +83,20 @@ def tune(
     Args:
         view: any view that ``lc.execute`` takes; tensors are made for the race.
         dtype: of A and B, ``out_dtype`` of D.
-        device: number of a GPU, the current one if None.
-        precision: of float32, "tf32" or "fp32", as of ``lc.execute``.
-        structure: of the epilogue that is to come, ``Epilogue.structure``: it decides which tiles
-            fit. The race runs without one.
-        aligned: bytes that the starts of A, B and D are multiples of.
-        tiles: of your own, which race beside those of the family.
-        processes: that compile kernels, as many as there are cores if None.
-        measure: microseconds of a plan; launches between events, if None.
-        tick: ``tick(done, total)`` is called as kernels are compiled, and then measured; if None,
-            a terminal shows it.
+        device: index of a GPU; if None, the current one.
+        precision: of float32, "tf32" or "fp32", as for ``lc.execute``.
+        structure: ``Epilogue.structure`` of the later calls' epilogue: it decides which tiles fit.
+            The race itself runs without an epilogue.
+        aligned: byte alignment of the starts of A, B and D.
+        tiles: more candidates beside those of the tile table.
+        processes: number of processes that compile; if None, one per core.
+        measure: returns the microseconds of a plan; if None, CUDA events time launches.
+        tick: ``tick(done, total)`` is called as kernels are compiled, and then measured; if None, a
+            terminal shows a progress bar.
 
-    Raises ``ArgumentError`` that names the argument, ``device`` without a GPU, ``DeviceError`` for
-    the number of a GPU that is not here, ``UnsupportedViewError`` for a tile of ``tiles`` that
-    cannot run the view, which says why, ``RuntimeError`` where no tile runs.
+    Raises ``ArgumentError`` that names the argument, ``device`` without a GPU; ``DeviceError`` for
+    the index of an absent GPU; ``UnsupportedViewError``, which says why, for a tile of ``tiles``
+    that cannot run the view; ``RuntimeError`` if no tile runs.
     """
     check_processes(processes)
     for name, given in (("measure", measure), ("tick", tick)):
@@ -118,13 +118,14 @@ def tune(
 
 
 class Race:
-    """The tiles that may run a view, before they have run. Arguments and errors as of :func:`tune`.
+    """The candidate tiles of a view, before they run. Arguments and errors as for :func:`tune`.
 
     Attributes:
-        words: the problem.
-        key, machine: what a choice is remembered by.
-        problem: what the cost model is asked about the view.
-        needs: the kernels, to be compiled before it is run; many races' at once, if need be.
+        words: the problem, for messages.
+        key, machine: the key under which the choice is kept.
+        problem: the view as the cost model takes it.
+        needs: the kernels, to compile before it runs, together with those of other races if you
+            like.
     """
 
     def __init__(
@@ -160,13 +161,13 @@ class Race:
         chooser = Plan(view, *self._of, **self._options, bind=False)
         self.key, self.machine, self.problem = chooser.key, chooser.machine, chooser.problem
         offered, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
-        # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
+        # Split-K slices run without an epilogue, and so does a race.
         self._options["structure"] = ""
         self._pairs = [pair for pair in offered if self._is_legal(pair)] or offered
         for tile in tiles if are_several(tiles) else (tiles,):
             if not isinstance(tile, TileConfig):
                 raise ArgumentTypeError("tiles", "a sequence of TileConfig", repr(tile))
-            self._plan((tile, 1), bind=False)  # which says why, if it cannot run
+            self._plan((tile, 1), bind=False)  # raises, and says why, if it cannot run
             self._pairs += [(tile, 1)] * ((tile, 1) not in self._pairs)
 
     @property
@@ -174,7 +175,7 @@ class Race:
         return [(self.view, self._plan(pair, bind=False).spec) for pair in self._pairs]
 
     def run(self, measure: Measure | None, tick: Tick, *, keep: bool = True) -> Tuned:
-        """Measure all of them, and remember the fastest, if it is to ``keep``."""
+        """Measure all candidates, and remember the fastest if ``keep``."""
         dtype, device, out_dtype = self._of
         time = measure or _on_gpu(self.view, dtype, out_dtype, device)
         trials = []
@@ -193,7 +194,7 @@ class Race:
                 " LAYOUTCONV_CACHE_DIR names a folder with room",
                 stacklevel=2,
             )
-        forget_plans(self.view)  # bound to what was chosen before
+        forget_plans(self.view)  # they are bound to the old choice
         for kept in (dense_calls, dense_passes, sparse_calls, map_views):
             kept.forget()
         return tuned
@@ -220,8 +221,8 @@ def _checked(
     structure: Any,
     aligned: Any,
 ) -> tuple[int, int, int]:
-    """Raise ``ArgumentError`` for arguments of a race that are of no kind that it takes; the
-    alignments, as a tuple."""
+    """Raise ``ArgumentError`` for arguments that a race does not take; return the alignments as a
+    tuple."""
     if not isinstance(view, GemmView):
         raise ArgumentTypeError("view", "a GemmView", type(view).__name__)
     for name, given in (("dtype", dtype), ("out_dtype", out_dtype)):
@@ -243,9 +244,9 @@ def _checked(
 def tune_at_need(
     view: GemmView, dtype: torch.dtype, **options: Any
 ) -> tuple[TileConfig, int] | None:
-    """The winner of a race, for a program that asked for something else than a race.
+    """Return the winner of a race, for a caller that did not ask for a race.
 
-    Where it cannot be held, for want of memory, say, that is a warning, and None.
+    If the race fails, for lack of memory, say, it warns and returns None.
     """
     try:
         choice = tune(view, dtype, **options).choice
@@ -258,18 +259,18 @@ def tune_at_need(
 def _try(time: Callable[[tuple[TileConfig, int]], float], pair: tuple[TileConfig, int]) -> Trial:
     try:
         return Trial(*pair, time(pair))
-    except (RuntimeError, ValueError) as error:  # of the compiler, of the driver: the others run
+    except (RuntimeError, ValueError) as error:  # from the compiler or driver
         return Trial(*pair, float("inf"), str(error).strip().partition("\n")[0] or repr(error))
 
 
 def _winner(trials: list[Trial], problem: str) -> Choice:
-    """The fastest; the first, which the model expected to win, unless it loses clearly."""
+    """Return the fastest; but the first, the model's pick, unless it loses clearly."""
     first, best = trials[0], min(trials, key=lambda trial: trial.microseconds)
     if best.error:
         raise RuntimeError(f"no tile runs {problem}: {first.error}")
     if best.microseconds > MARGIN * first.microseconds:
         best = first
-    # A pick that did not run was no faster than what won.
+    # A pick that failed to run gets the winner's time.
     model = best.microseconds if first.error else first.microseconds
     return Choice(best.tile, best.splits, problem, best.microseconds, model)
 
@@ -282,7 +283,7 @@ def _words(plan: Plan) -> str:
 
 
 def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: int) -> Measure:
-    """Median microseconds of a launch of a plan, over tensors that are made here."""
+    """Return a measure: the median microseconds of a plan's launch, on tensors made here."""
     want = expected(view)
     where = torch.device("cuda", device)
     a, b = _scratch(want.a, dtype, where), _scratch(want.b, dtype, where)
@@ -292,7 +293,7 @@ def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: 
         with torch.cuda.device(device):
             once = min(gpu_microseconds(lambda: plan(a, b, out)) for _ in range(3))
             count = max(1, min(100, int(BATCH / max(once, 1.0))))
-            # A graph: of a short kernel, launches would take as long as the host is busy.
+            # Capture a graph: for a short kernel, host overhead would dominate the time.
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for _ in range(count):
@@ -304,7 +305,7 @@ def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: 
 
 
 def _scratch(stored: Stored, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Noise in the memory that an operand takes: what tensors hold decides how fast a GPU runs."""
+    """Return an operand filled with noise: the values of tensors decide how fast a GPU runs."""
     last = sum((n - 1) * abs(d) for n, d in zip(stored.shape, stored.stride, strict=True))
     if dtype in (torch.int8, torch.int32):
         memory = torch.randint(-8, 8, (1 + last,), dtype=dtype, device=device)

@@ -1,8 +1,8 @@
 """Statistics of races over many layers: the share of layers at which each tile is best or close.
 
-A tile that is never best, nor within 2% of the best, is one too many. Where a tile takes longer
-than the cost model expects, on layers that fill a GPU, its rate in ``planning/tile_table.py`` is
-too high by as much.
+A tile that is never within 2% of the best can be dropped. If a tile takes longer than the cost
+model expects, on layers that fill a GPU, its rate in ``planning/tile_table.py`` is too high by that
+factor.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ..planning.machine import Machine
 from ..planning.tile import TileConfig
 from .race import Tuned
 
-NEAR = 1.02  # times the best: as good
-LONG = 15.0  # microseconds of a layer that says something about rates
+NEAR = 1.02  # times the best time: counts as near
+LONG = 15.0  # shortest layer that is used to judge rates, in microseconds
 
 
 @dataclass(frozen=True)
 class TileShare:
-    """A kind of tile over the races that it was in.
+    """Statistics of a kind of tile over its races.
 
     Attributes:
-        kind: sizes, warps and schedule, in words.
-        races: how many it was in.
-        best, near: shares of these in which it was the fastest, and within 2% of the fastest.
-        speed: the model's time over the measured one, the median of races of 15 us and more; 0
-            where there is none. A rate times this is what was measured.
+        kind: sizes, warps and schedule, as text.
+        races: number of races that it was in.
+        best, near: share of these races in which it was the fastest, or within 2% of the fastest.
+        speed: modelled / measured time, the median over races of 15 us and more; 0 without any. The
+            table's rate times this is the measured rate.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class TileShare:
 
 
 def kind_of(tile: TileConfig) -> str:
-    """Return what tiles of one row of the tile table have in common, in words.
+    """Return the text by which tiles of one row of the tile table are grouped.
 
     >>> from ..planning.tile import persistent
     >>> kind_of(persistent((128, 192, 64), (8, 1), 5))
@@ -53,7 +53,7 @@ def kind_of(tile: TileConfig) -> str:
 
 
 def tile_shares(races: Iterable[tuple[Problem, Tuned]], machine: Machine) -> list[TileShare]:
-    """Return the kinds of tiles of some races, those that are near the best most often first."""
+    """Return the kinds of tiles in races, those most often near the best first."""
     found: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     speeds: dict[str, list[float]] = defaultdict(list)
     for problem, tuned in races:

@@ -1,4 +1,4 @@
-"""The views of a convolution that is given by its sizes: what its passes run on a GPU."""
+"""The GEMM views that the passes of a convolution run on a GPU, from its sizes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def views_of(
     columns: int = COLUMNS,
     line: int = 0,
 ) -> tuple[GemmView, ...]:
-    """The views that a pass runs; one, or for strided dgrad one for each residue.
+    """Return the views that a pass runs: one, or for strided dgrad one per stride phase.
 
-    ``along_sums``: for data that kernels read along the sum alone, so that dgrad reads a filter
-    that was copied to K-major before, where that pays. ``columns`` of concatenated stride phases,
-    and the elements of a ``line`` with stride folding, are as a GPU and a dtype have them.
+    ``along_sums``: kernels read this data along the sum only, so dgrad reads a filter that was
+    first copied to K-major, if that pays. ``columns`` of concatenated stride phases, and the
+    elements of a ``line`` with stride folding, depend on the GPU and the dtype.
 
     Raises ``ArgumentError`` for a depthwise convolution, whose kernels have no tiles to choose.
 
