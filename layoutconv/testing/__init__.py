@@ -1,13 +1,13 @@
-"""Tests of layout algebras, this one or yours: an oracle, checks, random operands, a suite.
+"""Tests for layout algebras, this one or yours: an oracle, checks, random operands, a suite.
 
-The oracle evaluates layouts by the definitions, from their attributes alone. The checks compare the
+The oracle evaluates layouts by definition, from their attributes alone. The checks compare the
 result of an operation with its definition over the whole domain, and take the layouts of any
-library. :func:`conformance` plays random cases on a library, as does
-``python -m layoutconv.testing --library pycute``. Strategies of hypothesis, which has to be
-installed for them, are in ``layoutconv.testing.strategies``, and those of convolutions and point
-clouds in ``layoutconv.testing.problems``. Only that last file imports more than the algebra.
+library. :func:`conformance` runs random cases on a library, as does ``python -m layoutconv.testing
+--library pycute``. ``layoutconv.testing.strategies`` has hypothesis strategies (install
+hypothesis), ``layoutconv.testing.problems`` those for convolutions and point clouds. Only the
+latter imports more than the algebra.
 
-Strides and operands are of kinds, and the operations of the suite have names:
+The kinds of strides and operands, and an operation of the suite by its name:
 
 >>> STRIDE_KINDS
 ('int', 'symbolic', 'basis', 'F2', 'gather', 'strided', 'user')

@@ -9,7 +9,7 @@ from .conformance import conformance, table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the suite on a library and print its table; 1 if a result was wrong."""
+    """Run the suite on a library and print its table; return 1 if a result was wrong."""
     parser = argparse.ArgumentParser(prog="python -m layoutconv.testing", description=__doc__)
     parser.add_argument("--library", default="layoutconv", help="a module with a class Layout")
     parser.add_argument("--cases", type=int, default=2000, help="random cases of each operation")

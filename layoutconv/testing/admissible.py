@@ -1,8 +1,8 @@
-"""Operands that an operation takes, made so that its exact result exists.
+"""Random operands for which an operation has an exact result, by construction.
 
-A layout is cut into digits, parts of its modes. Any choice of digits, in any order, is a layout of
-positions with which it composes, since no sum of them carries. Each function takes a
-``random.Random``, so that a case is its seed; strategies of hypothesis give one that shrinks.
+The modes of a layout are factored into digits. Any choice of digits, in any order, gives a layout
+of positions with which it composes, since their sums do not carry. Each function takes a
+``random.Random``, so that a seed identifies a case; hypothesis strategies pass one that shrinks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Operands = tuple[Any, ...]
 
 
 def digits_of(rng: Random, shape: Any, pieces: int = 4) -> list[tuple[int, int]]:
-    """The modes of a shape cut into parts: extent and place of each, the places ascending."""
+    """Factor the modes of a shape into digits: extent and place value of each, places ascending."""
     found: list[tuple[int, int]] = []
     place = 1
     for extent in map(int, leaves(shape)):
@@ -33,9 +33,9 @@ def digits_of(rng: Random, shape: Any, pieces: int = 4) -> list[tuple[int, int]]
 
 
 def positions(rng: Random, shape: Any, still: bool = True, max_rank: int = 3) -> Layout:
-    """A layout of positions of ``shape``, with which every layout of that shape composes.
+    """Return a layout of positions of ``shape``, with which every layout of that shape composes.
 
-    No position occurs twice, but for a mode of stride 0 that ``still`` may add.
+    No position occurs twice, except through a mode of stride 0 that ``still`` may add.
     """
     left = digits_of(rng, shape)
     chosen = rng.sample(left, rng.randint(min(1, len(left)), min(max_rank, len(left))))
@@ -55,9 +55,10 @@ def positions(rng: Random, shape: Any, still: bool = True, max_rank: int = 3) ->
 
 
 def disjoint(rng: Random, strides: str = "int", max_size: int = 24, gaps: bool = True) -> Layout:
-    """A layout without two coordinates at one offset: each mode steps over all smaller ones.
+    """Return an injective layout: each mode steps over all smaller ones.
 
-    ``gaps`` leaves room between modes, a whole number of times what lies below.
+    ``gaps`` may leave gaps between modes: a stride is then a multiple of the span of the modes
+    below.
     """
     extents = plain_shape(rng, 3, max_size)
     flat = leaves(extents)
@@ -72,7 +73,8 @@ def disjoint(rng: Random, strides: str = "int", max_size: int = 24, gaps: bool =
 
 
 def tile_by_mode(rng: Random, shape: Any, whole: bool = True) -> tuple[Any, ...]:
-    """A tiler for each mode: a divisor of it, None for all of it, or a layout of positions."""
+    """Return a tiler per mode: a divisor of the mode, None for all of it, or a layout of
+    positions."""
     found: list[Any] = []
     for mode in shape if isinstance(shape, tuple) else (shape,):
         tile = positions(rng, mode, still=False, max_rank=2)
@@ -82,13 +84,14 @@ def tile_by_mode(rng: Random, shape: Any, whole: bool = True) -> tuple[Any, ...]
 
 
 def divisor_of(rng: Random, mode: Any) -> int:
-    """The extent of a tile from the first position of a mode on: where a digit of it begins."""
+    """Return an extent for a tile at the start of a mode: a place value of its digits."""
     places = [place for _, place in digits_of(rng, mode)]
     return int(rng.choice([*places, volume(mode)]))
 
 
 def tile_of_copies(rng: Random, block: Layout) -> Layout:
-    """The tile of a product: an order of copies of a block, with which their starts compose."""
+    """Return the tile of a product: an order of the block's copies that composes with their
+    starts."""
     gaps, current = [], 1
     for d, s in moving(block):
         gaps.append(d // current)
@@ -103,7 +106,7 @@ def _one(rng: Random, kind: str, strides: str) -> Operands:
 
 
 def _modes(rng: Random, kind: str, strides: str) -> Any:
-    """An operand whose shape is a tuple."""
+    """Return an operand whose shape is a tuple."""
     shape = plain_shape(rng, 3, 32)
     shape = shape if isinstance(shape, tuple) else (shape,)
     return over(rng, kind, of_kind(rng, strides, shape=shape))

@@ -1,8 +1,9 @@
-"""Checks of composition, complement and inverses: what other operations are made of.
+"""Checks of composition, complement and inverses, on which other operations are built.
 
 Each check compares a result of any library with the definition of its operation over the whole
-domain, and raises :class:`WrongResultError` with the first coordinate at which they differ. A
-layout is what has a ``shape`` and a ``stride``; of this library also what is swizzled or composed.
+domain, and raises :class:`WrongResultError` with the first coordinate at which they differ. Any
+object with a ``shape`` and a ``stride`` is a layout; so are swizzled and composed layouts of this
+library.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .oracle import components, hashable, is_layout, plus, refines, table, value
 def check_composition(a: Any, b: Any, result: Any) -> None:
     """Check that the result is ``c -> a(b(c))``, and that its shape refines that of ``b``.
 
-    A tuple ``b`` works by mode. Modes of ``a`` that it does not reach are dropped, or kept.
+    A tuple ``b`` works by mode. The result may drop or keep modes of ``a`` beyond it.
 
     >>> check_composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1)), Layout(12))
     Traceback (most recent call last):
@@ -69,7 +70,8 @@ def _check_by_mode(a: Any, tiler: tuple[Any, ...], result: Any) -> None:
 
 
 def check_complement(a: Any, bound: int, result: Any) -> None:
-    """Check that copies of ``a`` at the offsets, which increase, do not meet, and reach far.
+    """Check that the offsets increase, and that copies of ``a`` at them are disjoint and leave no
+    offset below ``bound`` out, if ``a`` admits that.
 
     >>> check_complement(Layout((8, 64), (72, 1)), 1728, Layout(3, 576))
     >>> check_complement(Layout(4, 2), 24, Layout(3, 8))
@@ -97,7 +99,7 @@ def check_complement(a: Any, bound: int, result: Any) -> None:
 def check_right_inverse(a: Any, result: Any, longest: bool = False) -> None:
     """Check that ``a(result(k)) == k`` for every k below the size of the result.
 
-    With ``longest``, that no layout does so for more k either, where ``a`` is injective.
+    With ``longest``, also check that no larger layout does so, if ``a`` is injective.
 
     >>> check_right_inverse(Layout((8, 4), (4, 1)), Layout((4, 8), (8, 1)))
     >>> check_right_inverse(Layout((2, 4), (4, 1)), Layout(4, 2), longest=True)
@@ -133,7 +135,7 @@ def _of_coordinates(a: Any, result: Any) -> Any:
 
 
 def check_left_inverse(a: Any, result: Any) -> None:
-    """Check that ``result(a(i)) == i`` for every position i, those of stride 0 at 0.
+    """Check that ``result(a(i)) == i`` for every position i, with modes of stride 0 at 0.
 
     >>> check_left_inverse(Layout((4, 8), (1, 5)), Layout(4))
     Traceback (most recent call last):
@@ -158,7 +160,7 @@ at 5 it is 5, not 4
 
 
 def check_nullspace(a: Any, result: Any) -> None:
-    """Check that ``a`` is 0 at each value of the result, and that none is there twice.
+    """Check that ``a`` is 0 at each value of the result, and that the values are distinct.
 
     >>> check_nullspace(Layout((2, 4, 6), (1, 2, 0)), Layout(6, 8))
     >>> check_nullspace(Layout((2, 4, 6), (1, 2, 0)), Layout(1, 0))
@@ -181,7 +183,7 @@ def check_nullspace(a: Any, result: Any) -> None:
 
 
 def check_max_common_layout(a: Any, b: Any, result: Any) -> None:
-    """Check that both layouts give ``first + i`` at the position that the result gives for i.
+    """Check that both layouts give their first value plus i at the position ``result(i)``.
 
     >>> check_max_common_layout(Layout((4, 8)), Layout((4, 4)), Layout(16))
     """
@@ -194,7 +196,8 @@ def check_max_common_layout(a: Any, b: Any, result: Any) -> None:
 
 
 def check_max_common_vector(a: Any, b: Any, result: int) -> None:
-    """Check that both layouts have the offsets from the first to ``first + result`` in one place.
+    """Check that both layouts have their first ``result`` offsets, counted from the first value, at
+    common positions.
 
     >>> check_max_common_vector(Layout((4, 8)), Layout((4, 4)), 16)
     >>> check_max_common_vector(Layout((4, 8)), Layout((4, 4)), 17)

@@ -1,4 +1,5 @@
-"""Checks of what keeps the function and changes its modes, and of sums and casts of layouts."""
+"""Checks of operations that change modes but keep the function, and of sums and casts of
+layouts."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def _depth(shape: Any) -> int:
 
 
 def check_coalesce(a: Any, result: Any) -> None:
-    """Check that the result has the values of ``a`` at all positions, in one level of modes.
+    """Check that the result has the values of ``a`` at all positions, and depth 1 at most.
 
     >>> check_coalesce(Layout((2, 4)), Layout(8))
     >>> check_coalesce(Layout((2, 4)), Layout(8, 2))
@@ -39,7 +40,7 @@ def check_coalesce(a: Any, result: Any) -> None:
 
 
 def check_flatten(a: Any, result: Any) -> None:
-    """Check that the result has the leaves of ``a`` as modes, in one level.
+    """Check that the result has the leaves of ``a`` as its modes, and depth 1 at most.
 
     >>> check_flatten(Layout(((2, 2), 3)), Layout((2, 2, 3)))
     """
@@ -57,7 +58,7 @@ def _check_flat(name: str, a: Any, result: Any) -> None:
 
 
 def check_coalesce_x(a: Any, result: Any) -> None:
-    """Check that the result has the values of ``a`` beyond its size too.
+    """Check that the result has the values of ``a``, also beyond its size.
 
     >>> check_coalesce_x(Layout((4, 1), (1, 7)), Layout(4))
     Traceback (most recent call last):
@@ -71,7 +72,7 @@ def check_coalesce_x(a: Any, result: Any) -> None:
 
 
 def check_filter(a: Any, result: Any) -> None:
-    """Check that the result has the offsets of ``a``, and no mode that adds none.
+    """Check that the result has the same offsets as ``a``, and no mode of stride 0.
 
     >>> check_filter(Layout((2, 3, 4), (0, 1, 3)), Layout(12))
     >>> check_filter(Layout((2, 3), (0, 1)), Layout((2, 3), (0, 1)))
@@ -90,7 +91,7 @@ it has a mode of stride 0
 
 
 def check_filter_zeros(a: Any, result: Any) -> None:
-    """Check that extents of stride 0 are 1, and that everything else is as it was.
+    """Check that extents of stride 0 are 1, and that everything else is unchanged.
 
     >>> check_filter_zeros(Layout((2, 3), (0, 1)), Layout((1, 3), (0, 1)))
     """
@@ -105,7 +106,7 @@ def check_filter_zeros(a: Any, result: Any) -> None:
 
 
 def check_group_modes(a: Any, begin: int, end: int, result: Any) -> None:
-    """Check that modes ``begin`` to ``end - 1`` are one mode, and that the values have stayed.
+    """Check that modes ``begin`` to ``end - 1`` are one mode, and that the values are unchanged.
 
     >>> check_group_modes(Layout((2, 3, 4)), 0, 2, Layout(((2, 3), 4)))
     """
@@ -117,7 +118,7 @@ def check_group_modes(a: Any, begin: int, end: int, result: Any) -> None:
 
 
 def check_with_shape(a: Any, shape: Any, result: Any) -> None:
-    """Check that the values have stayed, and that the shape of the result refines ``shape``.
+    """Check that the values are unchanged, and that the shape of the result refines ``shape``.
 
     >>> check_with_shape(Layout(8), (2, 4), Layout((2, 4)))
     """
@@ -128,7 +129,7 @@ def check_with_shape(a: Any, shape: Any, result: Any) -> None:
 
 
 def check_slice_and_offset(crd: Any, a: Any, result: Any) -> None:
-    """Check that ``offset + rest(c)`` is ``a`` at ``c`` put into the open places of ``crd``.
+    """Check that ``offset + rest(c)`` is ``a`` at ``crd`` with its open places filled by ``c``.
 
     >>> check_slice_and_offset((None, 3), Layout((4, 8), (8, 1)), (Layout(4, 8), 3))
     >>> check_slice_and_offset((None, 3), Layout((4, 8), (8, 1)), (Layout(4, 8), 2))
@@ -141,7 +142,7 @@ at (0) it is 2, not 3
 
 
 def check_slice(crd: Any, a: Any, result: Any) -> None:
-    """Check the same of a slice that has lost its offset, which ``a`` gives where it is closed.
+    """Check a slice without its offset, which is ``a`` at ``crd`` with the open places at 0.
 
     >>> check_slice((None, 3), Layout((4, 8), (8, 1)), Layout(4, 8))
     """
@@ -167,7 +168,7 @@ def _check_slice(name: str, crd: Any, a: Any, rest: Any, offset: Any) -> None:
 
 
 def _opened(crd: Any, shape: Any) -> list[Any]:
-    """The extents of the leaves that a slice's coordinate leaves open."""
+    """Return the extents of the leaves that a slice's coordinate leaves open."""
     if crd is None:
         return list(leaves(shape))
     if isinstance(crd, tuple):
@@ -176,7 +177,7 @@ def _opened(crd: Any, shape: Any) -> list[Any]:
 
 
 def _filled(crd: Any, shape: Any, opened: Any) -> list[int]:
-    """A slice's coordinate with digits in place of what it leaves open."""
+    """Return a slice's coordinate with its open places filled by digits."""
     if crd is None:
         return [next(opened) for _ in leaves(shape)]
     if isinstance(crd, tuple):
@@ -196,7 +197,7 @@ def check_layout_add(a: Any, b: Any, result: Any) -> None:
 
 
 def check_upcast(a: Any, n: int, result: Any) -> None:
-    """Check that the result has an element for each n of ``a``: ``a(c) // n`` at their place.
+    """Check that the result has one element per n elements of ``a``: ``a(c) // n`` in their place.
 
     >>> check_upcast(Layout((8, 4), (1, 8)), 2, Layout((4, 4), (1, 4)))
     >>> check_upcast(Layout((8, 4), (1, 8)), 2, Layout((4, 4), (1, 8)))
@@ -219,7 +220,7 @@ it has another image
 
 
 def check_downcast(a: Any, n: int, result: Any) -> None:
-    """Check that the result has the n elements that each element of ``a`` is made of.
+    """Check that the result has, for each element of ``a``, the n elements that it consists of.
 
     >>> check_downcast(Layout((4, 4), (1, 4)), 2, Layout((8, 4), (1, 8)))
     """
@@ -230,7 +231,7 @@ def check_downcast(a: Any, n: int, result: Any) -> None:
 
 
 def check_recast(a: Any, old_bits: int, new_bits: int, result: Any) -> None:
-    """Check an upcast or a downcast between types of so many bits.
+    """Check an upcast or a downcast between types of ``old_bits`` and ``new_bits``.
 
     >>> check_recast(Layout((8, 4)), 8, 16, Layout((4, 4)))
     """
@@ -241,7 +242,8 @@ def check_recast(a: Any, old_bits: int, new_bits: int, result: Any) -> None:
 
 
 def check_cosize(a: Any, result: int) -> None:
-    """Check that it is the largest offset less the smallest, plus 1; of coordinates by component.
+    """Check that the result is the largest offset minus the smallest, plus 1; for coordinates, the
+    product of that over components.
 
     >>> check_cosize(Layout((4, 8), (16, 1)), 56)
     """
@@ -254,7 +256,7 @@ def check_cosize(a: Any, result: int) -> None:
 
 
 def check_is_injective(a: Any, result: bool) -> None:
-    """Check the answer: do no two coordinates have one offset?
+    """Check that the result is True exactly if no two coordinates have the same offset.
 
     >>> check_is_injective(Layout((2, 2), (1, 2)), True)
     """
@@ -264,7 +266,8 @@ def check_is_injective(a: Any, result: bool) -> None:
 
 
 def check_is_surjective(a: Any, result: bool) -> None:
-    """Check the answer: is no offset between the smallest and the largest left out?
+    """Check that the result is True exactly if no offset from the smallest to the largest is
+    missing.
 
     >>> check_is_surjective(Layout(4, 2), False)
     """

@@ -1,8 +1,8 @@
-"""Checks of divisions, products, and the tiles and partitions that kernels take of a tensor.
+"""Checks of divisions, products, and the tiles and partitions that kernels take from a tensor.
 
-A division is ``a`` at the positions ``tile(i) + start(r)``, where the starts are those of the
-copies of the tile that reach every position once. A product is ``a(i) + start(tile(j))``, where the
-starts are those of disjoint copies of ``a``, as many in each gap between its modes as fit.
+A division is ``a`` at the positions ``tile(i) + start(r)``; its starts place copies of the tile
+that cover every position once. A product is ``a(i) + start(tile(j))``; its starts place disjoint
+copies of ``a``, as many in each gap between its modes as fit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ at (0,1) it is 1, not 4
 
 
 def check_zipped_divide(a: Any, tiler: Any, result: Any) -> None:
-    """Check that mode 0 has the modes of the tiles, and mode 1 those of the rests.
+    """Check that mode 0 has the modes of the tiles, and mode 1 the modes of the rests.
 
     >>> check_zipped_divide(Layout((8, 24)), (4, 8), Layout(((4, 8), (2, 3)), ((1, 8), (4, 64))))
     """
@@ -80,8 +80,8 @@ def check_flat_divide(a: Any, tiler: Any, result: Any) -> None:
     _check_divide("flat_divide", a, tiler, result, _linear)
 
 
-Digits = Sequence[tuple[int, int]]  # a digit and its extent, of every mode
-Place = Callable[[Digits, Digits], tuple[int, ...]]  # the coordinate at which a result has them
+Digits = Sequence[tuple[int, int]]  # a digit and its extent, per mode
+Place = Callable[[Digits, Digits], tuple[int, ...]]  # their coordinate in the result
 
 
 def _one(digit: tuple[int, int]) -> int:
@@ -89,7 +89,7 @@ def _one(digit: tuple[int, int]) -> int:
 
 
 def _all(digits: Digits) -> int:
-    """The digits of several modes as one."""
+    """Combine the digits of several modes into one."""
     total, place = 0, 1
     for x, s in digits:
         total, place = total + x * place, place * s
@@ -101,7 +101,7 @@ def _in_two_modes(first: Digits, second: Digits) -> tuple[int, ...]:
 
 
 def _linear(first: Digits, second: Digits) -> tuple[int, ...]:
-    """A position: a mode that needs several leaves may have become several modes."""
+    """Return a linear position: a mode that needs several leaves may have become several modes."""
     return (_all([*first, *second]),)
 
 
@@ -163,7 +163,8 @@ def check_zipped_product(a: Any, tile: Any, result: Any) -> None:
 
 
 def check_tiled_product(a: Any, tile: Any, result: Any) -> None:
-    """Check the values of the product, the block in mode 0 and each mode of the tile in its own.
+    """Check the values of the product, with the block in mode 0 and each mode of the tile as a
+    mode.
 
     >>> check_tiled_product(Layout(2), Layout((2, 3)), Layout((2, 2, 3), (1, 2, 4)))
     """
@@ -171,7 +172,7 @@ def check_tiled_product(a: Any, tile: Any, result: Any) -> None:
 
 
 def check_flat_product(a: Any, tile: Any, result: Any) -> None:
-    """Check the values of the product, each mode of the block and of the tile in its own.
+    """Check the values of the product, with each mode of the block and of the tile as a mode.
 
     >>> check_flat_product(Layout((2, 2)), 3, Layout((2, 2, 3), (1, 2, 4)))
     """
@@ -240,7 +241,7 @@ def _of_rank(layout: Any, crd: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def check_tile_to_shape(block: Any, shape: Any, order: Any, result: Any) -> None:
-    """Check that the block comes again in every mode until it fills ``shape``, in an order.
+    """Check that the block is repeated along every mode until it fills ``shape``, in an order.
 
     ``order`` is None for the first mode fastest, or a permutation of the modes.
 
@@ -277,7 +278,7 @@ def check_tile_to_shape(block: Any, shape: Any, order: Any, result: Any) -> None
 def check_local_tile(a: Any, tiler: tuple[int, ...], crd: tuple[int, ...], result: Any) -> None:
     """Check that the result is the tile at ``crd``: ``a(tiler * crd + c)``, by mode.
 
-    A plain layout has nowhere to keep the offset, so its result is the pair of tile and offset.
+    A plain layout cannot hold an offset, so its result is a pair of tile and offset.
 
     >>> check_local_tile(Layout((4, 8)), (2, 4), (1, 1), (Layout((2, 4), (1, 4)), 18))
     """
@@ -289,7 +290,7 @@ def check_local_tile(a: Any, tiler: tuple[int, ...], crd: tuple[int, ...], resul
 
 
 def check_local_partition(a: Any, threads: Any, index: int, result: Any) -> None:
-    """Check that the result is what one thread owns: an element of each tile of the threads.
+    """Check that the result is one thread's part: its element of each tile of threads.
 
     >>> check_local_partition(Layout((4, 8)), Layout((2, 4)), 3, (Layout((2, 2), (2, 16)), 5))
     """
@@ -306,7 +307,7 @@ def check_local_partition(a: Any, threads: Any, index: int, result: Any) -> None
 
 
 def check_domain_offset(crd: tuple[int, ...], a: Any, result: Any) -> None:
-    """Check that the result is ``a(crd + c)`` wherever the sum of the digits is inside.
+    """Check that the result is ``a(crd + c)`` wherever the sums of digits are in bounds.
 
     >>> check_domain_offset((1, 2), Layout((4, 8)), (Layout((4, 8)), 9))
     """

@@ -1,4 +1,4 @@
-"""Parts of checks: the error they raise, layouts of other libraries, tables that have to agree."""
+"""Helpers of checks: their error, layouts of other libraries, comparison of tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .oracle import (
 
 
 class WrongResultError(AssertionError):
-    """The result of an operation is not what the definition says.
+    """The result of an operation differs from its definition.
 
     >>> from layoutconv.testing import check_cosize
     >>> try:
@@ -34,10 +34,11 @@ class WrongResultError(AssertionError):
 
 
 def layout_of(x: Any) -> Any:
-    """A layout of another library as one of ours, by its ``shape`` and ``stride``.
+    """Convert a layout of another library to one of ours, by its ``shape`` and ``stride``.
 
-    Layouts, composed layouts and tensors of this library are returned as they are, an integer
-    or a tuple of integers is a shape. Raises :class:`WrongResultError` for what has neither.
+    Layouts, composed layouts and tensors of this library are returned as they are; an integer or a
+    tuple of integers is a shape. Raises :class:`WrongResultError` for an object without shape and
+    stride.
 
     >>> print(layout_of(Layout((4, 8), (8, 1))), layout_of((4, 2)))
     (4,8):(8,1) (4,2):(1,4)
@@ -52,7 +53,7 @@ def layout_of(x: Any) -> Any:
 
 
 def expect_known(operation: str, argument: str, x: Any, known: Iterable[str]) -> None:
-    """Refuse a name that is none of those there are.
+    """Raise unless a name is one of the known names.
 
     >>> expect_known("layouts", "kind", "f2", ("int", "F2"))
     Traceback (most recent call last):
@@ -67,7 +68,7 @@ got 'f2'
 
 
 def expect_count(operation: str, argument: str, x: Any) -> None:
-    """Refuse what is no number of things, at least 1.
+    """Raise unless ``x`` is an int of at least 1.
 
     >>> expect_count("shapes", "max_rank", 0)
     Traceback (most recent call last):
@@ -86,7 +87,7 @@ def _tuple(tree: Any) -> Any:
 
 
 def said_of(operation: str, *operands: Any) -> str:
-    """The beginning of a message: the call and its result, the last one of ``operands``."""
+    """Return the beginning of a message: the call and its result, the last of ``operands``."""
     *given, result = map(_text, operands)
     return f"{operation}({', '.join(given)}) = {result}"
 
@@ -98,13 +99,13 @@ def _text(x: Any) -> str:
 
 
 def wrong_unless(condition: Any, said: str, why: str) -> None:
-    """Raise :class:`WrongResultError` where a condition does not hold."""
+    """Raise :class:`WrongResultError` unless a condition holds."""
     if not condition:
         raise WrongResultError(f"{said}: {why}")
 
 
 def same_values(said: str, pairs: Iterable[tuple[Any, Any, Any]]) -> None:
-    """Compare values: ``pairs`` are a coordinate, what is there, and what has to be."""
+    """Compare values: ``pairs`` are triples of a coordinate, its value, and the expected value."""
     for at, got, wanted in pairs:
         if got != wanted:
             shown = _text(at)
@@ -113,20 +114,20 @@ def same_values(said: str, pairs: Iterable[tuple[Any, Any, Any]]) -> None:
 
 
 def same_table(said: str, got: list[Any], wanted: list[Any]) -> None:
-    """Compare the values at all linear coordinates, and how many there are."""
+    """Compare the values at all linear coordinates, and their number."""
     wrong_unless(len(got) == len(wanted), said, f"it has {len(got)} elements, not {len(wanted)}")
     same_values(said, ((i, x, y) for i, (x, y) in enumerate(zip(got, wanted, strict=True))))
 
 
 def shown_value(v: Any) -> str:
-    """An offset, or a coordinate as a tuple of components by path."""
+    """Return an offset as text, or a coordinate as a sum of basis elements."""
     if not isinstance(v, dict):
         return str(v)
     return " + ".join(f"{x}*E{path}" for path, x in sorted(v.items()))
 
 
 def distinct(said: str, offsets: Iterable[Any]) -> None:
-    """Check that no offset occurs twice; the smallest that does is in the message."""
+    """Check that no offset occurs twice; the message has the smallest that does."""
     seen: set[Any] = set()
     twice: set[Any] = set()
     for offset in map(hashable, offsets):
@@ -135,17 +136,17 @@ def distinct(said: str, offsets: Iterable[Any]) -> None:
 
 
 def modes_of(shape: Any) -> tuple[int, ...]:
-    """The sizes of the modes of a shape; of an integer its only one."""
+    """Return the sizes of the modes of a shape; an integer is one mode."""
     return tuple(map(volume, shape)) if isinstance(shape, tuple) else (volume(shape),)
 
 
 def every(extents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every coordinate of modes, the first fastest."""
+    """Yield every coordinate of modes, the first mode fastest."""
     yield from coordinates(tuple(extents))
 
 
 def at_modes(f: Any, crd: tuple[int, ...]) -> Any:
-    """The value at a coordinate with an integer for each mode."""
+    """Return the value at a coordinate with an integer for each mode."""
     return value(f, tuple(crd) if isinstance(f.shape, tuple) else crd[0])
 
 
@@ -156,21 +157,22 @@ def has_rank(said: str, result: Any, rank: int) -> None:
 
 
 def added(f: Any) -> Callable[[Any, Any], Any]:
-    """The sum by which a layout adds: XOR where it has XOR strides."""
+    """Return the addition that a layout uses: XOR if it has XOR strides."""
     from .oracle import plus
 
     return (lambda v, w: v ^ w) if has_xor(f) else plus
 
 
 def has_xor(f: Any) -> bool:
-    """Tell if a layout has strides that add by XOR."""
+    """Return whether a layout has strides that add by XOR."""
     return kind_of(f) == "Layout" and any(
         kind_of(d) == "F2" and d.value for d in flat_strides(f.shape, f.stride)
     )
 
 
 def is_still(d: Any) -> bool:
-    """Tell if a stride is 0, whatever its kind; a function of the coordinate is none."""
+    """Return whether a stride of any kind is 0; a user's stride, a function of the coordinate, is
+    not."""
     if kind_of(d) == "F2":
         return not d.value
     if kind_of(d) == "CustomStride":
@@ -179,19 +181,19 @@ def is_still(d: Any) -> bool:
 
 
 def leaf_modes(a: Layout) -> list[tuple[Any, Any]]:
-    """Extent and stride of every leaf."""
+    """Return the extent and stride of every leaf."""
     return list(zip(leaves(a.shape), flat_strides(a.shape, a.stride), strict=True))
 
 
 def moving(a: Layout) -> list[tuple[int, int]]:
-    """Stride, made positive, and extent of the modes that move, in the order of their strides."""
+    """Return absolute stride and extent of the modes that move, in the order of these strides."""
     return sorted((abs(int(d)), int(s)) for s, d in leaf_modes(a) if s > 1 and d)
 
 
 def starts_of_copies(a: Layout, count: int) -> list[int] | None:
-    """The first ``count`` offsets of disjoint copies, as many in each gap between modes as fit.
+    """Return ``count`` offsets of disjoint copies, as many in each gap between modes as fit.
 
-    None if a mode steps into those of smaller strides, or strides are no integers.
+    Return None if a mode steps into modes of smaller strides, or a stride is not an integer.
     """
     if not all(isinstance(d, int) for _, d in leaf_modes(a)) or has_xor(a):
         return None
@@ -206,9 +208,9 @@ def starts_of_copies(a: Layout, count: int) -> list[int] | None:
 
 
 def starts_of_tiles(tile: Layout, size: int) -> list[int] | None:
-    """The offsets of the copies of a tile that reach all positions below ``size``, each once.
+    """Return the offsets of copies of a tile that cover all positions below ``size``, each once.
 
-    None if there are none: copies would meet, or leave a position out.
+    Return None if copies would overlap, or leave a position out.
     """
     gaps, whole = 1, 1
     for d, s in moving(tile):
@@ -220,7 +222,7 @@ def starts_of_tiles(tile: Layout, size: int) -> list[int] | None:
 
 
 def peeled(a: Any, result: Any) -> tuple[Any, Any]:
-    """Both less what they share outside: a swizzle, an offset, the memory of a tensor."""
+    """Strip from both the outer parts that they share: a swizzle, an offset, a tensor's memory."""
     while kind_of(a) == kind_of(result) != "Layout":
         if kind_of(a) == "Tensor" and (a.engine, a.offset) == (result.engine, result.offset):
             a, result = a.layout, result.layout
@@ -235,5 +237,5 @@ def peeled(a: Any, result: Any) -> tuple[Any, Any]:
 
 
 def nest(flat: Iterable[Any], shape: Any) -> Any:
-    """Digits of leaves in the nesting of a shape."""
+    """Return the digits of leaves in the nesting of a shape."""
     return nested(list(flat), shape)

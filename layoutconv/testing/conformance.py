@@ -1,9 +1,9 @@
-"""The conformance suite: random cases of each operation, on this library or another one.
+"""The conformance suite: random cases of each operation, on this library or another.
 
-A library is a module with a class ``Layout(shape, stride)`` and functions by CuTe's names. Each of
-its results is checked by the definition. What it refuses is compared with this library, which
-refuses only what does not exist. Half of the cases are operands that the operation takes, the other
-half anything.
+A library is a module with a class ``Layout(shape, stride)`` and functions with CuTe's names. Each
+result is checked by the definition. Each refusal is compared with this library, which refuses only
+if no result exists. Half of the cases have operands with a result by construction, the other half
+any operands.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MALFORMED = (WrongResultError, AttributeError, IndexError, LayoutError, TypeErr
 
 
 class Operation(NamedTuple):
-    """An operation: its names, ours first, its check, and how to make operands at random.
+    """An operation: its names, ours first, its check, and a maker of random operands.
 
-    ``anything`` makes operands that need not have a result; None where all of them have.
+    ``anything`` makes operands that may have no result; None if all operands have one.
 
     >>> OPERATIONS["composition"].names
     ('composition', 'compose')
@@ -94,12 +94,12 @@ OPERATIONS = {
 }
 
 
-# Functions of tuples have these names, too: what comes before the tuple.
+# Functions on tuples may share these names: the arguments before the tuple.
 _BEFORE_TUPLES: dict[str, tuple[Any, ...]] = {"flatten": (), "slice_": ((None, 0),)}
 
 
 class Outcome(NamedTuple):
-    """Counts of what a library did with the cases of an operation, and its first fault.
+    """Counts of a library's outcomes on the cases of an operation, and its first fault.
 
     >>> Outcome(exact=9, refused=0, wrong=1, over_refused=0, crashed=0, first="4:1 is 4:2").wrong
     1
@@ -116,13 +116,13 @@ class Outcome(NamedTuple):
 def conformance(
     library: Any, cases: int = 2000, seed: int = 0, skip: Iterable[str] = ()
 ) -> dict[str, Outcome]:
-    """Return what a library, a module or its name, does with random cases of each operation.
+    """Run random cases of each operation on a library, a module or its name; return the outcomes.
 
-    Operations that it has no function for are left out, functions of tuples alone for one, and
-    those in ``skip``. Every other case is of operands that have a result by construction; for
-    the rest the algebra of this package says if there is one. Raises
-    :class:`~layoutconv.LayoutTypeError` for a module that has no layouts, or no operation on them,
-    and for less than one case, :class:`~layoutconv.LayoutValueError` for a name in ``skip`` that no
+    Operations without a function in the library are left out (a function on tuples alone does not
+    count), and so are those in ``skip``. Every other case has operands with a result by
+    construction; for the rest the algebra of this package decides if there is one. Raises
+    :class:`~layoutconv.LayoutTypeError` for a module without layouts or operations on them, and for
+    less than one case; :class:`~layoutconv.LayoutValueError` for a name in ``skip`` that no
     operation has.
 
     >>> outcome = conformance("layoutconv", cases=20)["composition"]
@@ -155,11 +155,12 @@ def _function(module: Any, operation: Operation) -> Any:
 
 
 def _is_of_tuples(module: Any, operation: Operation, function: Any) -> bool:
-    """Tell if a function of this name takes tuples alone, and a layout for a leaf of one."""
+    """Return whether a function of this name works on tuples, and takes a layout as a leaf or
+    refuses it."""
     before = _BEFORE_TUPLES.get(operation.names[-1])
     if before is None:
         return False
-    with suppress(Exception):  # which its cases will show
+    with suppress(Exception):  # its cases will show these
         function(*before, (2, 3))
         try:
             return isinstance(function(*before, module.Layout((2, 3), (3, 1))), tuple)
@@ -169,7 +170,7 @@ def _is_of_tuples(module: Any, operation: Operation, function: Any) -> bool:
 
 
 def operands_of(name: str, seed: int, case: int) -> tuple[Any, ...]:
-    """The operands of one case: anything in the even ones, where that may have no result.
+    """Return the operands of a case; even cases of some operations may have no result.
 
     >>> operands_of("cosize", 0, 1) == operands_of("cosize", 0, 1)
     True
@@ -236,7 +237,7 @@ def _exists(operation: Operation, operands: tuple[Any, ...]) -> bool:
 
 
 def table(outcomes: dict[str, Outcome]) -> str:
-    """The outcomes as a table, and the first fault of each operation below it.
+    """Return the outcomes as a table, and the first fault of each operation below it.
 
     >>> print(table({"coalesce": Outcome(9, 0, 1, 0, 0, "coalesce(4:1) = 4:2: wrong")}))
     | operation | exact | refused rightly | wrong | refused though exact | crashed |

@@ -1,10 +1,10 @@
-"""The meaning of layouts and of operations on them, written from the definitions, as slow as it is.
+"""The meaning of layouts and operations on them, written from the definitions, without speed.
 
-Nothing here uses the code under test, not even to evaluate a layout: values are read off the
-attributes of an object (``shape``, ``stride``, ``outer``, ``offset``, ``inner``, ``engine``) and
-added up by the definitions of CuTe's documentation and of Cecka's paper (arXiv 2603.02298).
+Nothing here uses the code under test, not even to evaluate a layout: values follow from the
+attributes of an object (``shape``, ``stride``, ``outer``, ``offset``, ``inner``, ``engine``), by
+the definitions of CuTe's documentation and of Cecka's paper (arXiv 2603.02298).
 
-A value is an integer, or for coordinates a dict of its components that are not 0, by path.
+A value is an integer, or for coordinates a dict of the nonzero components by path.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 
 def leaves(tree: Any) -> Any:
-    """The leaves of a nested tuple."""
+    """Return the leaves of a nested tuple."""
     return [leaf for mode in tree for leaf in leaves(mode)] if isinstance(tree, tuple) else [tree]
 
 
 def nested(flat: Any, profile: Any) -> Any:
-    """``flat`` leaves in the nesting of ``profile``."""
+    """Return ``flat`` leaves in the nesting of ``profile``."""
     left = iter(flat)
 
     def fill(part: Any) -> Any:
@@ -30,7 +30,7 @@ def nested(flat: Any, profile: Any) -> Any:
 
 
 def volume(shape: Any) -> Any:
-    """The number of coordinates of a shape."""
+    """Return the number of coordinates of a shape."""
     size = 1
     for s in leaves(shape):
         size *= s
@@ -38,20 +38,20 @@ def volume(shape: Any) -> Any:
 
 
 def coordinates(shape: Any) -> Any:
-    """Every coordinate of the flattened shape, the first leaf fastest."""
+    """Return every coordinate of the flattened shape, the first leaf fastest."""
     extents = [range(s) for s in reversed(leaves(shape))]
     return [c[::-1] for c in itertools.product(*extents)]
 
 
 def flat_strides(shape: Any, stride: Any) -> Any:
-    """The strides of the leaves of ``shape``."""
+    """Return the strides of the leaves of ``shape``."""
     if not isinstance(shape, tuple):
         return [stride]
     return [d for s, t in zip(shape, stride, strict=True) for d in flat_strides(s, t)]
 
 
 def kind_of(x: Any) -> Any:
-    """The name of a class, which is all that is asked of it."""
+    """Return the name of an object's class."""
     return type(x).__name__
 
 
@@ -59,7 +59,7 @@ def kind_of(x: Any) -> Any:
 
 
 def components(v: Any, path: Any = ()) -> Any:
-    """A coordinate, as a tuple or a dict or a basis, as the dict of its components."""
+    """Return a coordinate (a tuple, a dict or a scaled basis) as the dict of its components."""
     if isinstance(v, dict):
         return {p: x for p, x in v.items() if x}
     if kind_of(v) == "ScaledBasis":
@@ -73,7 +73,7 @@ def components(v: Any, path: Any = ()) -> Any:
 
 
 def plain(v: Any) -> Any:
-    """A value in its one form: an integer, or the dict of a coordinate that is not 0."""
+    """Return a value in its canonical form: an integer, or the dict of a nonzero coordinate."""
     if isinstance(v, int) and not isinstance(v, bool):
         return int(v)
     found = components(v)
@@ -81,7 +81,7 @@ def plain(v: Any) -> Any:
 
 
 def plus(v: Any, w: Any) -> Any:
-    """The sum of two values, or of two tuples of integers."""
+    """Return the sum of two values, or of two tuples of integers."""
     if isinstance(v, tuple):
         return tuple(x + y for x, y in zip(v, w, strict=True))
     if isinstance(v, int) and isinstance(w, int):
@@ -91,14 +91,14 @@ def plus(v: Any, w: Any) -> Any:
 
 
 def times(c: Any, v: Any) -> Any:
-    """``c`` times a value, or a tuple of integers."""
+    """Return ``c`` times a value, or a tuple of integers."""
     if isinstance(v, tuple):
         return tuple(c * x for x in v)
     return c * v if isinstance(v, int) else {p: c * x for p, x in v.items() if c * x}
 
 
 def carryless(c: Any, d: Any) -> Any:
-    """The product of polynomials over F2 whose coefficients are the bits of c and d."""
+    """Return the product of polynomials over F2 whose coefficients are the bits of c and d."""
     total = 0
     for i in range(c.bit_length() if c >= 0 else 64):
         if c >> i & 1:
@@ -107,7 +107,7 @@ def carryless(c: Any, d: Any) -> Any:
 
 
 def of_stride(c: Any, d: Any) -> Any:
-    """Return what a stride gives at a coordinate; XOR strides are for :func:`total`."""
+    """Return the value of a stride at a coordinate; :func:`total` handles XOR strides."""
     kind = kind_of(d)
     if isinstance(d, int):
         return int(c) * int(d)
@@ -121,11 +121,11 @@ def of_stride(c: Any, d: Any) -> Any:
         for part in parts:
             result = plus(result, part)
         return result
-    return plain(d.oracle(c))  # a stride of the tests' own
+    return plain(d.oracle(c))  # a stride that tests define
 
 
 def applied(func: Any, c: Any) -> Any:
-    """The value of the function of a custom stride."""
+    """Return the value of the function of a custom stride."""
     if kind_of(func) == "IndexedGather":
         return int(func.index[c])
     if kind_of(func) == "StridedGather":
@@ -134,7 +134,7 @@ def applied(func: Any, c: Any) -> Any:
 
 
 def total(digits: Any, strides: Any) -> Any:
-    """The value of a layout at the digits of its leaves."""
+    """Return the value of a layout at the digits of its leaves."""
     result = 0
     if any(adds_by_xor(d) for d in strides):
         return by_axis(digits, strides)
@@ -148,12 +148,12 @@ def total(digits: Any, strides: Any) -> Any:
 
 
 def adds_by_xor(d: Any) -> Any:
-    """Tell if a stride is a basis that is scaled by an XOR stride."""
+    """Return whether a stride is a basis scaled by an XOR stride."""
     return kind_of(d) == "ScaledBasis" and kind_of(d.value) == "F2"
 
 
 def by_axis(digits: Any, strides: Any) -> Any:
-    """A coordinate some axes of which add by XOR: what does not is added on its own axes."""
+    """Return a coordinate with axes that add by XOR; other strides add on other axes."""
     result: dict[Any, Any] = {}
     rest: Any = 0
     for c, d in zip(digits, strides, strict=True):
@@ -168,7 +168,7 @@ def by_axis(digits: Any, strides: Any) -> Any:
 
 
 def split(n: Any, shape: Any) -> Any:
-    """The digits of an integer in a shape: by floor division, the last one unbounded."""
+    """Return the digits of an integer in a shape, by floor division; the last one is unbounded."""
     extents = leaves(shape)
     digits = []
     for s in extents[:-1]:
@@ -178,7 +178,8 @@ def split(n: Any, shape: Any) -> Any:
 
 
 def spread(crd: Any, shape: Any) -> Any:
-    """The digits of a coordinate: a tuple, an integer, or a value with components by mode."""
+    """Return the digits of a coordinate: a tuple, an integer, or a value with components by
+    mode."""
     if isinstance(crd, dict):
         if not isinstance(shape, tuple):
             raise ValueError("a coordinate of an integer shape")
@@ -193,7 +194,7 @@ def spread(crd: Any, shape: Any) -> Any:
 
 
 def value(f: Any, crd: Any) -> Any:
-    """The value of a function of the algebra at a coordinate or an integer."""
+    """Return the value of a function of the algebra at a coordinate or an integer."""
     kind = kind_of(f)
     if kind == "Swizzle":
         ones = (1 << f.bits) - 1
@@ -213,19 +214,20 @@ def value(f: Any, crd: Any) -> Any:
 
 
 def table(f: Any, stride: Any = None, paths: Any = None) -> Any:
-    """The values at every linear coordinate; of a shape and a stride as vectors by path."""
+    """Return the values at every linear coordinate; for a shape and a stride, as vectors by
+    path."""
     if stride is None:
         return [value(f, i) for i in range(volume(f.shape))]
     return [evaluate(f, stride, i, paths or ((),)) for i in range(volume(f))]
 
 
 def image(f: Any) -> Any:
-    """The values that occur, hashable."""
+    """Return the set of values, hashable."""
     return {hashable(v) for v in table(f)}
 
 
 def hashable(v: Any) -> Any:
-    """A value that may be put into a set."""
+    """Return a value in a hashable form."""
     return v if isinstance(v, int) else tuple(sorted(v.items()))
 
 
@@ -233,7 +235,7 @@ def hashable(v: Any) -> Any:
 
 
 def vector(d: Any, paths: Any) -> Any:
-    """A stride as a vector: integers under the path (), scaled bases under their own."""
+    """Return a stride as a vector: integers at the path (), scaled bases at their own."""
     if isinstance(d, int):
         return tuple(d if p == () else 0 for p in paths)
     found = components(d)
@@ -241,7 +243,7 @@ def vector(d: Any, paths: Any) -> Any:
 
 
 def evaluate(shape: Any, stride: Any, n: Any, paths: Any = ((),)) -> Any:
-    """The vector of a layout at any integer."""
+    """Return the vector of a layout at any integer."""
     result = (0,) * len(paths)
     for digit, d in zip(split(n, shape), flat_strides(shape, stride), strict=True):
         result = plus(result, times(digit, vector(d, paths)))
@@ -249,14 +251,15 @@ def evaluate(shape: Any, stride: Any, n: Any, paths: Any = ((),)) -> Any:
 
 
 def factorizations(n: Any) -> Any:
-    """Every ordered factorization of n into factors above 1."""
+    """Return every ordered factorization of n into factors above 1."""
     if n == 1:
         return [()]
     return [(f, *rest) for f in range(2, n + 1) if n % f == 0 for rest in factorizations(n // f)]
 
 
 def is_layout(values: Any, add: Any = plus, multiply: Any = times) -> Any:
-    """Tell if a list of values is the table of some layout that adds so; 0 comes first."""
+    """Return whether values are the table of some layout with this addition; the first must be
+    0."""
     zero = multiply(0, values[0])
     if values[0] != zero:
         return False
@@ -265,7 +268,7 @@ def is_layout(values: Any, add: Any = plus, multiply: Any = times) -> Any:
 
 
 def sums_up(values: Any, extents: Any, zero: Any, add: Any = plus, multiply: Any = times) -> Any:
-    """Tell if values are the sums of the digits in these extents."""
+    """Return whether each value is the sum over its digits in these extents."""
     for i, v in enumerate(values):
         result, n, place = zero, i, 1
         for e in extents:
@@ -277,12 +280,12 @@ def sums_up(values: Any, extents: Any, zero: Any, add: Any = plus, multiply: Any
 
 
 def xor(v: Any, w: Any) -> Any:
-    """The sum of XOR layouts."""
+    """Return the sum of XOR layouts."""
     return v ^ w
 
 
 def composition_exists(function: Any, shape: Any, add: Any = plus, multiply: Any = times) -> Any:
-    """Tell if some layout whose shape refines ``shape`` is ``function`` of its coordinates."""
+    """Return whether some layout whose shape refines ``shape`` equals ``function``."""
     extents = leaves(shape)
     columns = []
     for i, s in enumerate(extents):
@@ -301,7 +304,7 @@ def composition_exists(function: Any, shape: Any, add: Any = plus, multiply: Any
 
 
 def exists(function: Any, shape: Any, values: Any, by_xor: Any) -> Any:
-    """Tell if a layout is a function: by sums, or by XOR where the operands add so."""
+    """Return whether some layout equals a function: by sums, or by XOR if ``by_xor``."""
     if composition_exists(function, shape):
         return True
     if not by_xor or not all(isinstance(v, int) and v >= 0 for v in values):
@@ -310,7 +313,8 @@ def exists(function: Any, shape: Any, values: Any, by_xor: Any) -> Any:
 
 
 def refines(coarse: Any, fine: Any) -> Any:
-    """Tell if every coordinate of the first shape is one of the second."""
+    """Return whether ``fine`` refines ``coarse``: each coordinate of the latter is one of the
+    former."""
     if isinstance(coarse, tuple):
         if not isinstance(fine, tuple) or len(coarse) != len(fine):
             return False
@@ -319,7 +323,7 @@ def refines(coarse: Any, fine: Any) -> Any:
 
 
 def forced_complement(distinct: Any, bound: Any) -> Any:
-    """The starts of copies that reach every offset once: forced, or None where one collides."""
+    """Return the forced starts of copies that reach every offset once; None if copies collide."""
     shifted = [o - min(distinct) for o in distinct]
     reached: set[int] = set()
     starts: list[int] = []
@@ -336,7 +340,7 @@ def forced_complement(distinct: Any, bound: Any) -> Any:
 
 
 def solved(rows: Any) -> Any:
-    """A solution of linear equations (coefficients, right-hand side), free unknowns at 0."""
+    """Return a solution of linear equations (coefficients, right-hand side), free unknowns at 0."""
     rows = [[Fraction(x) for x in row] for row in rows]
     unknowns = len(rows[0]) - 1
     pivots: list[Any] = []
@@ -359,7 +363,7 @@ def solved(rows: Any) -> Any:
 
 
 def interpolated(points: Any) -> Any:
-    """Tell if a layout goes through points: try all extents, and solve for the strides."""
+    """Return whether a layout goes through points: try all extents, and solve for the strides."""
     span = max(abs(n) for n in points) + 1
     for size in range(1, span + 1):
         for extents in factorizations(size):

@@ -1,7 +1,7 @@
-"""Strategies of hypothesis for convolutions: dense problems, clouds of cells, kernel maps.
+"""Hypothesis strategies for convolutions: dense problems, clouds of cells, kernel maps.
 
-They are small and hold what breaks implementations: paddings larger than the filter, strides larger
-than it, odd extents, no images, cells that fill memory up. Clouds and maps need torch.
+Examples are small and include cases that break implementations: padding and strides larger than the
+filter, odd extents, no images, padded rows. Clouds and maps need torch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Cell = tuple[int, ...]
 
 @st.composite
 def conv_problems(draw: st.DrawFn, channels: int = 2, groups: int = 1) -> ConvProblem:
-    """Small problems of all ranks: padding beyond the filter, strides beyond it, odd sizes.
+    """Draw small problems of all ranks, also with padding and strides beyond the filter.
 
-    With ``groups`` there are 1 to ``groups`` of them, ``channels`` being those of each.
+    Problems have 1 to ``groups`` groups, each of up to ``channels`` channels.
 
     >>> from hypothesis import find
     >>> problem = find(conv_problems(), lambda problem: problem.stride > problem.taps)
@@ -50,9 +50,9 @@ def conv_problems(draw: st.DrawFn, channels: int = 2, groups: int = 1) -> ConvPr
 def clouds(
     draw: st.DrawFn, rank: int = 3, padded: bool | None = None, least: int = 0
 ) -> Coordinates:
-    """Coordinates of distinct cells in any order, on small and odd grids, some with padding.
+    """Draw coordinates of distinct cells in any order, on small and odd grids, some with padding.
 
-    ``padded`` clouds have rows with a batch below 0, which are no cells; None draws it.
+    ``padded`` clouds may have rows with a batch below 0, which are no cells; None draws it.
 
     >>> from hypothesis import find
     >>> len(find(clouds(rank=2, least=1), lambda cloud: len(cloud) > 0).spatial_shape)
@@ -77,7 +77,7 @@ def clouds(
 
 
 def offset_sets(rank: int = 3) -> st.SearchStrategy[list[Cell]]:
-    """The taps of a filter as a set of offsets: with and without a centre, mirrored or not.
+    """Draw a filter's taps as distinct offsets: with and without a centre, mirrored or not.
 
     >>> from hypothesis import find
     >>> offsets = find(offset_sets(1), lambda offsets: len(offsets) > 1)
@@ -100,7 +100,7 @@ def _mirrored(drawn: tuple[list[Cell], bool]) -> list[Cell]:
 
 @st.composite
 def kernel_maps(draw: st.DrawFn, rank: int = 3, kind: str | None = None) -> KernelMap:
-    """The kernel map of a small cloud: ``submanifold``, ``strided``, ``transposed``, or any.
+    """Draw the kernel map of a small cloud: ``submanifold``, ``strided``, ``transposed``, or any.
 
     >>> from hypothesis import find
     >>> found = find(kernel_maps(rank=1, kind="submanifold"), lambda found: len(found.index) == 1)
@@ -132,13 +132,13 @@ def check_kernel_map(
     index: Sequence[Sequence[int]],
     stride: Sequence[int] | None = None,
 ) -> None:
-    """Check an index buffer of any library by a dictionary of its cells.
+    """Check an index buffer of any library with a dictionary of the cells.
 
     Args:
         inputs, outputs: cells ``(batch, z, y, x)``, row by row; a batch below 0 is no cell.
-        offsets: the cell that each tap adds.
-        index: of each output and each tap the row of the inputs, -1 where there is none.
-        stride: of each spatial mode; 1 by default.
+        offsets: the offset of each tap.
+        index: per output and tap the row of the inputs, -1 if there is none.
+        stride: per spatial mode; 1 by default.
 
     Raises :class:`~layoutconv.testing.WrongResultError` with the output and the tap.
 

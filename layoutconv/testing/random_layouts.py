@@ -1,6 +1,6 @@
-"""Random operands of every kind: as small as those in which libraries go wrong.
+"""Random operands of every kind, of the small sizes at which libraries go wrong.
 
-Each function takes a ``random.Random``, so that a case is its seed.
+Each function takes a ``random.Random``, so that a seed identifies a case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPERAND_KINDS = ("layout", "swizzled", "offset", "tensor", "shape", "string")
 
 
 class Cyclic(Stride):
-    """A stride of a user's own, of which the protocol knows no more than its values."""
+    """A user-defined stride, of which the protocol knows only single values."""
 
     __slots__ = ("period", "step")
 
@@ -60,7 +60,7 @@ class Cyclic(Stride):
 
 
 class ListedCyclic(Cyclic):
-    """The same stride, which lists its values."""
+    """The same stride with a list of its values."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class ListedCyclic(Cyclic):
 def random_layout(
     rng: Any, max_rank: Any, strides: Any = STRIDES, *, nested: Any = False, basis: Any = False
 ) -> Any:
-    """A layout of rank <= ``max_rank`` with these strides, an integer shape for rank 0 and 1.
+    """Return a layout of rank <= ``max_rank`` with these strides; rank 1 may be an integer shape.
 
     >>> from random import Random
     >>> random_layout(Random(1), 3).rank <= 3
@@ -93,7 +93,8 @@ def random_layout(
 
 
 def plain_shape(rng: Any, max_rank: Any = 3, max_size: Any = 64, *, nested: Any = True) -> Any:
-    """A shape of at most ``max_size`` coordinates: an integer, or a tuple with one of two in it."""
+    """Return a shape of at most ``max_size`` coordinates: an integer, or a tuple, with at most one
+    nested pair."""
     extents, left = [], max_size
     for _ in range(rng.randint(1, max_rank)):
         extents.append(rng.choice([s for s in EXTENTS if s <= left]))
@@ -114,9 +115,9 @@ def of_kind(
     strides: Any = SIGNED,
     shape: Any = None,
 ) -> Any:
-    """A layout whose strides are of one kind, at least one of them truly.
+    """Return a layout with strides of one kind: at least one truly is, others may be integers.
 
-    ``shape`` is the shape that it has to have; by default any of at most ``max_size`` elements.
+    ``shape`` is the layout's shape; by default any of at most ``max_size`` elements.
 
     >>> from random import Random
     >>> of_kind(Random(1), "basis", shape=(4, 8)).shape
@@ -141,7 +142,7 @@ def of_kind(
 
 
 def with_strides(rng: Any, kind: Any, layout: Any) -> Any:
-    """A layout of integer strides with strides of another kind in their place."""
+    """Replace the integer strides of a layout by strides of another kind."""
     extents, steps = leaves(layout.shape), flat_strides(layout.shape, layout.stride)
     if kind == "int":
         return layout
@@ -167,7 +168,7 @@ def with_strides(rng: Any, kind: Any, layout: Any) -> Any:
 
 
 def basis_stride(rng: Any, d: Any) -> Any:
-    """A scaled basis, now and then a nested one or a sum, or 0."""
+    """Return a scaled basis, sometimes a sum of two; 0 for 0."""
     if not d:
         return 0
     if rng.random() < 0.1:
@@ -176,7 +177,7 @@ def basis_stride(rng: Any, d: Any) -> Any:
 
 
 def entries(rng: Any, length: Any) -> Any:
-    """The index of a gather: in order from 0, a permutation, or anything."""
+    """Return the index of a gather: in order from 0, a permutation, or any integers."""
     way = rng.random()
     if way < 0.3:
         return list(range(length))
@@ -186,7 +187,7 @@ def entries(rng: Any, length: Any) -> Any:
 
 
 def named(rng: Any, extents: Any, steps: Any, shape: Any) -> Any:
-    """A layout of a kernel's integers: some extents have names, some strides are their products."""
+    """Return a symbolic layout: some extents are names, some strides are products of these."""
     names = [SymInt(s, "ABCDH"[i]) if s > 1 and rng.random() < 0.7 else s
              for i, s in enumerate(extents)]  # fmt: skip
     if not any(isinstance(s, SymInt) for s in names):
@@ -203,7 +204,7 @@ def named(rng: Any, extents: Any, steps: Any, shape: Any) -> Any:
 
 
 def operand(rng: Any, kind: Any, strides: Any, max_size: Any = 64) -> Any:
-    """An operand of one kind over a layout whose strides are of one kind.
+    """Return an operand of one kind over a layout whose strides are of one kind.
 
     >>> from random import Random
     >>> type(operand(Random(1), "swizzled", "int").outer)
@@ -213,7 +214,8 @@ def operand(rng: Any, kind: Any, strides: Any, max_size: Any = 64) -> Any:
 
 
 def over(rng: Any, kind: Any, layout: Any) -> Any:
-    """A layout as an operand of one kind: itself, swizzled, with an offset, a tensor, its text."""
+    """Return a layout as an operand of one kind: itself, swizzled, with an offset, a tensor, its
+    text."""
     if kind == "layout":
         return layout
     if kind == "shape":
@@ -231,7 +233,7 @@ def over(rng: Any, kind: Any, layout: Any) -> Any:
 
 
 def composed_over(rng: Any, layout: Any) -> Any:
-    """A layout, or an index buffer, after an offset and a layout that leads to its coordinates."""
+    """Return a layout composed with a random outer layout, with an offset between them."""
     reach = reached(layout)
     if isinstance(reach, int):
         outer = random_layout(rng, 2, SIGNED)
@@ -241,7 +243,7 @@ def composed_over(rng: Any, layout: Any) -> Any:
 
 
 def reached(layout: Any) -> Any:
-    """The extents of the coordinates that a layout gives, or 0 for integers."""
+    """Return extents for the coordinates that a layout gives, or 0 for integers."""
     paths = [
         getattr(d, "path", None) or (len(d) - 1,)
         for d in flat_strides(layout.shape, layout.stride)
@@ -251,7 +253,7 @@ def reached(layout: Any) -> Any:
 
 
 class Unbounded:
-    """An engine without end: what it holds at a place tells the place."""
+    """An unbounded engine, whose value at a place identifies the place."""
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, dict):
@@ -262,12 +264,12 @@ class Unbounded:
 
 
 def tensor_over(rng: Any, layout: Any) -> Any:
-    """A tensor of a layout, now and then with an offset."""
+    """Return a tensor of a layout, sometimes with an offset."""
     return Tensor(Unbounded(), layout, 0 if reached(layout) else rng.choice([0, 7]))
 
 
 def domain(x: Any) -> Any:
-    """The layout that the operand ``x`` is over."""
+    """Return the layout below the operand ``x``."""
     kind = type(x).__name__
     return (
         domain(x.inner) if kind == "ComposedLayout" else domain(x.layout) if kind == "Tensor" else x

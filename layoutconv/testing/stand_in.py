@@ -1,10 +1,10 @@
-"""A CPU that stands in for an H200: calls choose, compile and launch as there, and run no kernel.
+"""A CPU that stands in for an H200: calls choose and compile kernels as on it, but run none.
 
-Tensors of numbers say that they are on a GPU; those of indices, int32 and int64, stay on the CPU,
-so that kernel maps are made there. A process that installs this does nothing else.
+Data tensors claim to be on a GPU; index tensors, int32 and int64, stay on the CPU, so that kernel
+maps are made there. A process that installs this does nothing else.
 
-- ``count``: kernels are known by their digests, and none is compiled;
-- ``compile``: those that are missing are compiled and kept, for a machine with a GPU.
+- ``count``: kernels are reported by their digests, and none is compiled;
+- ``compile``: missing kernels are compiled and kept, for a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from layoutconv.planning.machine import Machine
 
 INDICES = (torch.int32, torch.int64, torch.bool)
-PROCESSOR = "processor.json"  # beside kernels, of the machine that compiled them
+PROCESSOR = "processor.json"  # beside kernels: the processor that compiled them
 
 
 def pretend(like: Machine | None = None) -> None:
-    """From now on tensors are on an H200, or a GPU ``like`` another, as far as the library asks."""
+    """Let tensors claim, from now on, to be on an H200, or on the GPU ``like``."""
     from layoutconv.gpu import machines
     from layoutconv.ops import sparse_operators
     from layoutconv.planning.machine import MACHINES
@@ -41,15 +41,15 @@ def pretend(like: Machine | None = None) -> None:
     cuda: Any = torch.cuda
     cuda.current_device = lambda: -1
     machines.stand_in(like or MACHINES["sm_90a"])
-    # Rows in the order of their taps, and pairs in a GPU's chunks, though cells are on the CPU.
+    # Sort rows by taps, and cut pairs into a GPU's chunks, although cells are on the CPU.
     executor: Any = sparse_operators
     executor._stands_in = True
 
 
 def install(device: str, kernel: Callable[[str], object], like: Machine | None = None) -> None:
-    """Stand in; ``kernel`` is told the digest of every kernel, the first time that it is asked for.
+    """Stand in; ``kernel`` is called with the digest of every kernel when it is first asked for.
 
-    ``device`` is "count" or "compile"; ``like``: the GPU that is stood in for, an H200 by default.
+    ``device`` is "count" or "compile"; ``like``: the GPU to stand in for, an H200 by default.
     """
     from layoutconv.kernels.compile import store
     from layoutconv.kernels.maps import per_rank
@@ -76,14 +76,14 @@ def install(device: str, kernel: Callable[[str], object], like: Machine | None =
 
 
 def nothing(*_: Any) -> None:
-    """A kernel that does not run."""
+    """Do nothing, in place of a kernel."""
 
 
 # -- kernels from another machine ------------------------------------------------------------------
 
 
 def note_processor(folder: Path) -> None:
-    """Write down beside kernels what processor their host code is for."""
+    """Record, beside kernels, the processor that their host code is for."""
     from layoutconv.kernels.compile import store
 
     own: Any = store
@@ -95,11 +95,11 @@ def note_processor(folder: Path) -> None:
 
 
 def adopt(folder: Path) -> str:
-    """Take kernels that a machine with fewer instructions has compiled; say what became of it.
+    """Use kernels that a machine with fewer instructions compiled; return the outcome as text.
 
-    The name of a kept kernel has the processor that its host code was compiled for, since that has
-    all instructions of it. A processor that has them too runs it: then kernels are looked for, and
-    kept, under the name of the other.
+    The name of a kept kernel includes the processor that compiled its host code, since that may use
+    all its instructions. A processor that has these, too, can run the code: then kernels are looked
+    up, and kept, under the other processor's name.
     """
     from layoutconv.kernels.compile import store
 

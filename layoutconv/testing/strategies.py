@@ -1,4 +1,4 @@
-"""Strategies of hypothesis for layouts of every kind, and for operands that an operation takes.
+"""Hypothesis strategies for layouts of every kind, and for operands that an operation takes.
 
 They shrink: a failing example has few modes, small extents, and strides near 0.
 """
@@ -18,11 +18,11 @@ from .compare import expect_count, expect_known
 from .random_layouts import OPERAND_KINDS, SIGNED, STRIDE_KINDS, of_kind, operand, plain_shape
 from .symbolic import SymbolicCase, symbolic_case
 
-_RANDOM: Any = st.randoms(use_true_random=False)  # every choice of it is drawn, and shrinks
+_RANDOM: Any = st.randoms(use_true_random=False)  # each of its choices is drawn, and shrinks
 
 
 def _made(make: Callable[[Random], Any]) -> Any:
-    """A strategy of what a function makes of a ``random.Random``."""
+    """Return a strategy for the results of a function of a ``random.Random``."""
 
     @st.composite
     def drawn(draw: Callable[..., Any]) -> Any:
@@ -33,7 +33,7 @@ def _made(make: Callable[[Random], Any]) -> Any:
 
 
 def shapes(max_rank: int = 3, max_size: int = 64, nested: bool = True) -> Any:
-    """A shape of at most ``max_rank`` leaves and ``max_size`` coordinates, nested or not.
+    """Draw a shape of at most ``max_rank`` leaves and ``max_size`` coordinates, nested or not.
 
     >>> from hypothesis import find
     >>> len(find(shapes(), lambda shape: isinstance(shape, tuple) and len(shape) == 2))
@@ -51,7 +51,7 @@ def layouts(
     max_size: int = 64,
     nested: bool = True,
 ) -> Any:
-    """A layout of at most ``max_size`` elements, whose strides are of one kind.
+    """Draw a layout of at most ``max_size`` elements, whose strides are of one kind.
 
     ``kind`` is one of ``STRIDE_KINDS``: int, symbolic, basis, F2, gather, strided or user.
 
@@ -71,7 +71,7 @@ def layouts(
 
 
 def operands(kind: str = "layout", strides: str = "int") -> Any:
-    """An operand of one kind over strides of one kind: a layout, swizzled, a tensor, a string.
+    """Draw an operand of one kind over strides of one kind: a layout, swizzled, a tensor, a string.
 
     ``kind`` is one of ``OPERAND_KINDS``, ``strides`` of ``STRIDE_KINDS``.
 
@@ -85,7 +85,7 @@ def operands(kind: str = "layout", strides: str = "int") -> Any:
 
 
 def arguments(operation: str, kind: str = "layout", strides: str = "int") -> Any:
-    """The operands of an operation, a tuple, for which it has an exact result.
+    """Draw the operands of an operation, a tuple, for which it has an exact result.
 
     ``operation`` is a name of ``ADMISSIBLE``, such as ``composition`` or ``tile_to_shape``.
 
@@ -102,7 +102,8 @@ def arguments(operation: str, kind: str = "layout", strides: str = "int") -> Any
 
 
 def disjoint_layouts(max_size: int = 24, gaps: bool = True) -> Any:
-    """A layout whose modes step over each other, as complement, products and inverses ask.
+    """Draw an injective layout, as complement, products and inverses need: each mode steps over the
+    smaller ones.
 
     >>> from hypothesis import find
     >>> a = find(disjoint_layouts(), lambda a: a.cosize() > a.size() > 1)
@@ -114,7 +115,7 @@ def disjoint_layouts(max_size: int = 24, gaps: bool = True) -> Any:
 
 
 def subtiles(shape: Any) -> Any:
-    """A layout of positions of ``shape`` with which every layout of that shape composes.
+    """Draw a layout of positions of ``shape`` with which every layout of that shape composes.
 
     >>> from hypothesis import find
     >>> from layoutconv import Layout, composition
@@ -127,7 +128,7 @@ def subtiles(shape: Any) -> Any:
 
 
 def tilers(shape: Any) -> Any:
-    """A tiler by mode for a shape: divisors of its modes, layouts of their positions, or None.
+    """Draw a tiler by mode for a shape: divisors of its modes, layouts of their positions, or None.
 
     >>> from hypothesis import find
     >>> len(find(tilers((4, 6)), lambda t: None not in t))
@@ -138,7 +139,7 @@ def tilers(shape: Any) -> Any:
 
 
 def symbolic_layouts() -> Any:
-    """A layout over names, values of these, and what they let you assume: a ``SymbolicCase``.
+    """Draw a ``SymbolicCase``: a layout over names, values for them, and true relations.
 
     >>> from hypothesis import find
     >>> case = find(symbolic_layouts(), lambda case: case.layout.rank == 2)
@@ -149,7 +150,7 @@ def symbolic_layouts() -> Any:
 
 
 def swizzles() -> Any:
-    """A swizzle of up to three bits.
+    """Draw a swizzle of up to three bits.
 
     >>> from hypothesis import find
     >>> find(swizzles(), lambda swizzle: swizzle.bits > 1).bits > 1

@@ -1,4 +1,4 @@
-"""Layouts over names: what holds for all values of them has to hold for any."""
+"""Symbolic layouts: a law that holds for all values of names must hold for the drawn ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SymbolicCase(NamedTuple):
 
 
 def _packed(rng: Random, extents: list[Any]) -> Layout:
-    """The modes in any order of speed, now and then with a row pitch that is a multiple."""
+    """Return a layout whose modes are packed in any order, sometimes with a doubled pitch."""
     steps, current = [0] * len(extents), 1
     for i in rng.sample(range(len(extents)), len(extents)):
         steps[i] = current
@@ -51,7 +51,8 @@ _SHAPES: list[Callable[[Random], Layout]] = [
 
 
 def symbolic_case(rng: Random) -> SymbolicCase:
-    """A layout over H, W and C, values of these, and some of what is true of the values."""
+    """Return a layout over H, W and C, values for these, and some relations that the values
+    satisfy."""
     layout = rng.choice(_SHAPES)(rng)
     values = {name: rng.choice([1, 2, 3, 4, 5, 8, 12]) for name in "HWC"}
     names = dict(zip("HWC", symbols("H W C"), strict=True))
