@@ -1,4 +1,4 @@
-"""A small machine for tests: runs a kernel's PTX on NumPy arrays.
+"""A PTX simulator for tests: it runs a kernel's PTX on NumPy arrays.
 
 A typical test::
 
@@ -7,11 +7,11 @@ A typical test::
     y = memory.add(result, name="y", output=True)
     stats = run(parse(compiled.__ptx__), memory, [x, y, 128], grid=(4,), shared_bytes=49152)
 
-It finds what a GPU hides: reads out of bounds, of memory that nothing wrote or that an asynchronous
-copy has yet to write, missing barriers, waits that are too lax, warps that diverge where they must
-not. Of Hopper it knows mbarriers, wgmma, the fences that those need, clusters, and copies by the
-tensor memory accelerator: tiles both ways and im2col columns, through tensor maps. It refuses by
-name what it does not know. It shares no code with the library; it imports only NumPy and the
+It finds errors that a GPU hides: reads out of bounds, reads of memory that nothing wrote or that an
+asynchronous copy has yet to write, missing barriers, waits that are too lax, warps that diverge
+where they must not. For Hopper it simulates mbarriers, wgmma, their fences, clusters, and copies by
+the tensor memory accelerator through tensor maps: tiles both ways, and im2col columns. It rejects
+other instructions by name. It shares no code with the library; it imports only NumPy and the
 standard library.
 """
 

@@ -19,7 +19,7 @@ SCALAR = re.compile(r"([a-z]+\d+):(.+)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0, 1 where the kernel breaks a rule, 2 for arguments that are off."""
+    """Return 0, 1 if the kernel breaks a rule, 2 for invalid arguments."""
     options = _options(arguments)
     try:
         kernel = parse(Path(options.kernel).read_text("utf-8"))

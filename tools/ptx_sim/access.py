@@ -1,4 +1,4 @@
-"""Loads and stores by state space: which memory an address means, and who is asking."""
+"""Loads and stores by state space: resolve the memory of an address, and the accessing lane."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WINDOW_BITS = 56
 
 
 def space_of(name: str) -> str:
-    """The space without its qualifier; no name means generic addresses."""
+    """Return the space without its qualifier; an empty name means generic addresses."""
     return name.split("::")[0]
 
 
 def load(team: Team, space: str, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
-    """One word of ``width`` bytes for every address; ``lanes`` are the lanes that ask."""
+    """Load one word of ``width`` bytes per address; ``lanes`` are the accessing lanes."""
     match space:
         case "global" | "const":
             return team.cta.memory.load(addresses, width, lanes)
@@ -84,7 +84,8 @@ def store(
 def _by_cta(
     team: Team, addresses: Addresses, lanes: Numbers
 ) -> Iterator[tuple[CTA, NDArray[np.int64], slice | NDArray[np.bool_]]]:
-    """The CTAs whose shared memory addresses lie in: CTA, addresses there, which they are."""
+    """Yield the CTAs whose shared memory is addressed: CTA, addresses in it, mask of the
+    addresses."""
     ranks = addresses >> CLUSTER_BITS
     if not some(ranks):
         yield team.cta, addresses, slice(None)
@@ -97,7 +98,8 @@ def _by_cta(
 
 
 def _generic(addresses: Addresses) -> list[tuple[str, int, NDArray[np.bool_]]]:
-    """The spaces that generic addresses lie in: name, window offset, mask of the addresses."""
+    """Return the spaces that generic addresses lie in: name, window offset, mask of the
+    addresses."""
     windows = addresses >> _WINDOW_BITS
     parts = []
     for space, base in (("global", 0), *GENERIC_WINDOW.items()):
@@ -108,7 +110,7 @@ def _generic(addresses: Addresses) -> list[tuple[str, int, NDArray[np.bool_]]]:
 
 
 def _local(team: Team, addresses: Addresses, width: int, lanes: Numbers) -> NDArray[np.int64]:
-    """Every thread's local addresses in the team's one array of local memory."""
+    """Map each thread's local addresses into the team's single array of local memory."""
     launch = team.cta.launch
     inside = (addresses >= launch.local_base) & (
         addresses + width <= launch.local_base + launch.local_size

@@ -1,4 +1,4 @@
-"""Kernel arguments: Python values to the bytes that a kernel's ``.param`` list declares."""
+"""Kernel arguments: convert Python values to the bytes that a kernel's ``.param`` list declares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Argument = Scalar | bytes | Sequence[np.generic]
 
 
 def c_struct(*fields: np.generic) -> bytes:
-    """The bytes of a C struct of NumPy scalars, each aligned to its size, the whole to the largest.
+    """Pack NumPy scalars as a C struct: each aligned to its size, the whole to the largest.
 
     >>> c_struct(np.uint64(1), np.int32(2), np.int32(3), np.int64(4)).hex("-", 8)
     '0100000000000000-0200000003000000-0400000000000000'
@@ -25,11 +25,11 @@ def c_struct(*fields: np.generic) -> bytes:
 
 
 def pack(kernel: Kernel, arguments: Sequence[Argument]) -> bytes:
-    """The argument block of a launch: one argument for every ``.param``, in order.
+    """Return the argument block of a launch: one argument per ``.param``, in order.
 
-    A scalar parameter takes an int (a pointer too) or a float; a struct takes its bytes or a
-    sequence of NumPy scalars (see :func:`c_struct`). Raises ValueError, naming the parameter, where
-    the number, the size or the range of an argument is wrong.
+    A scalar parameter takes an int (also for a pointer) or a float; a struct takes its bytes or a
+    sequence of NumPy scalars (see :func:`c_struct`). Raises ValueError, naming the parameter, if
+    the number of arguments, or the size or range of one, is wrong.
     """
     if len(arguments) != len(kernel.params):
         wanted = [f"{p.type} ({p.size} bytes)" for p in kernel.params]

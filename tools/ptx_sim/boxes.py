@@ -1,4 +1,4 @@
-"""Which elements of a tensor a copy through its tensor map names (PTX ISA 5.5).
+"""The elements of a tensor that a copy through its tensor map names (PTX ISA 5.5).
 
 A tiled copy names a box: from a corner on, every so many elements along each mode. An im2col copy
 names pixels and some channels of each: one after the other inside a bounding box, w first, then h
@@ -18,7 +18,7 @@ from .tensor_map import TensorMap
 def elements(
     found: TensorMap, corner: tuple[int, ...], offsets: tuple[int, ...] = ()
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Addresses of the elements in the order of shared memory, and which of them exist."""
+    """Return the elements' addresses in the order of shared memory, and which elements exist."""
     if corner[0] * found.size % 16:  # an illegal instruction to an H200
         raise Fault(f"a box starts at element {corner[0]} of mode 0, not a multiple of 16 bytes")
     coordinates = _box(found, corner) if found.im2col is None else _pixels(found, corner, offsets)

@@ -1,8 +1,8 @@
-"""Bulk stores: copies from shared to global memory, in groups that their thread waits for.
+"""Bulk stores: copies from shared to global memory, in groups that the issuing thread waits for.
 
-A store may read shared memory until its thread waited with ``.read``, and write global memory until
-it waited without, or the kernel ends. What it reads may not change meanwhile, which is a fault, so
-the bytes are taken when it is issued; they come to global memory as late as the waits allow.
+A store may read shared memory until its thread waits with ``.read``, and write global memory until
+the thread waits without it, or the kernel ends. A change of the source meanwhile is a fault, so the
+bytes are read at issue; they reach global memory as late as the waits allow.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ class _Store:
 
 
 class BulkStores:
-    """The bulk stores of a team's threads that are not over."""
+    """The pending bulk stores of a team's threads."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
         self._stores: list[_Store] = []
-        # Per lane the groups that it committed, per warp the stores that it issued.
+        # Per lane the number of committed groups, per warp the number of issued stores.
         self._committed = np.zeros(team.numbers.size, np.int64)
         self._issued = [0] * team.warps
 
     def read(self, lane: int, units: NDArray[np.int64]) -> NDArray:
-        """The words of 16 bytes that a store of a lane reads."""
+        """Return the 16-byte words that a lane's store reads."""
         team, lanes = self._team, np.full(units.size, lane)
         return team.cta.shared.load_async(units, 16, lanes, team.warp_of[lanes])
 
     def issue(
         self, lane: int, addresses: NDArray[np.int64], words: NDArray, units: NDArray[np.int64]
     ) -> None:
-        """A lane stores words; it reads shared memory at ``units`` until it was waited for."""
+        """Issue a lane's store of words, which reads shared memory at ``units`` until it is waited
+        for."""
         team = self._team
         warp = int(team.warp_of[lane])
         local = warp - int(team.warp_of[0])
@@ -64,11 +65,12 @@ class BulkStores:
             self._write(store)
 
     def commit(self) -> None:
-        """The active lanes close a group."""
+        """Close a group in the active lanes."""
         self._committed[self._team.active] += 1
 
     def wait(self, newest: int, only_read: bool) -> None:
-        """The active lanes wait for all but their ``newest`` groups, or for what those read."""
+        """Let the active lanes wait for all but their ``newest`` groups, or only for the reads of
+        these."""
         team, remaining = self._team, []
         for store in self._stores:
             over = team.active[store.lane] and store.group < self._committed[store.lane] - newest
@@ -85,7 +87,8 @@ class BulkStores:
             clocks.known[warp, clocks.of_stores(warp)] = done
 
     def end(self) -> None:
-        """The CTA ends: shared memory is gone, and global memory complete."""
+        """End the CTA: a store that still reads shared memory is a fault; the others reach global
+        memory."""
         team = self._team
         for store in self._stores:
             if store.reads:

@@ -1,7 +1,7 @@
-"""A cluster: CTAs that run at the same time and reach each other's shared memory; whose turn it is.
+"""A cluster: CTAs that run concurrently and access each other's shared memory; the warp scheduler.
 
-An address of shared memory in the cluster (the window shared::cluster) is that in the CTA, plus
-(rank + 1) << 24 if it was made for a rank by mapa; without, it is in the CTA of the thread itself.
+A shared::cluster address is the address in the CTA, plus (rank + 1) << 24 if mapa made it for a
+rank; without that, it refers to the thread's own CTA.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .scratch import Clocks
 from .team import WARP, Lanes, Team
 from .warpgroup import GROUP
 
-# A turn of a warp is up to this many instructions: often all that lie between two barriers, so that
-# skew shows, yet a warp that spins on a lock lets the others on.
+# Most instructions of a warp's turn: often all between two barriers, so that skew shows, yet few
+# enough that a warp that spins on a lock lets others run.
 _TURN = 1024
 
 
 class Cluster:
-    """The CTAs of a cluster while they run; without clusters every CTA is one of its own."""
+    """The running CTAs of a cluster; without clusters every CTA is a cluster of one."""
 
     def __init__(self, launch: Launch, index: tuple[int, int, int], seed: int) -> None:
         self.launch = launch
@@ -41,9 +41,9 @@ class Cluster:
             for r in range(size)
         ]
         self.barrier = ClusterBarrier(self)
-        # Lanes that sleep until something happens: where they look again, and what they wait for.
+        # Sleeping lanes: team, program counter to resume at, lanes, and the awaited event as text.
         self._asleep: list[tuple[Team, int, Lanes, str]] = []
-        # How often in a row sleepers were told to give up, and who was told last.
+        # How many sleepers in a row had to give up, and the last of them.
         self._vain = 0
         self._told: tuple[Team, Lanes] | None = None
 
@@ -52,7 +52,7 @@ class Cluster:
         return [team for cta in self.ctas for team in cta.teams]
 
     def locate(self, own: CTA, address: int, lane: int) -> tuple[CTA, int]:
-        """The CTA that an address of the cluster lies in, and its address there."""
+        """Return the CTA that a cluster address lies in, and the address in it."""
         rank = (address >> CLUSTER_BITS) - 1
         if rank < 0 or rank == own.rank:
             return own, address & (1 << CLUSTER_BITS) - 1
@@ -64,9 +64,9 @@ class Cluster:
 
     @staticmethod
     def address(address: NDArray, rank: NDArray) -> NDArray:
-        """mapa: where the CTA of a rank has what lies at an address here.
+        """mapa: return the cluster address of the same place in the CTA of a rank.
 
-        Of a rank that the cluster does not have too, as compilers move mapa in front of branches.
+        Ranks outside the cluster are allowed, as compilers move mapa in front of branches.
         """
         rank = np.minimum(rank, 254)
         keep = np.array(~(255 << CLUSTER_BITS) % (1 << 8 * address.itemsize), address.dtype)
@@ -94,19 +94,21 @@ class Cluster:
     # ---- sleeping, and what asynchronous operations do meanwhile
 
     def sleep(self, team: Team, pc: int, lanes: Lanes, what: str) -> None:
-        """Lanes sleep until something happens, then run the instruction at ``pc`` again."""
+        """Put lanes to sleep until something happens; then they run the instruction at ``pc``
+        again."""
         team.issued[pc] -= int(lanes.reshape(-1, WARP).any(axis=1).sum())
         self._asleep.append((team, pc, lanes, what))
 
     def happened(self) -> None:
-        """Someone arrived somewhere: all sleepers look again."""
+        """Note an arrival: all sleepers look again."""
         self._vain = 0
         asleep, self._asleep = self._asleep, []
         for team, pc, lanes, _ in asleep:
             team.push(pc, lanes)
 
     def pass_time(self) -> bool:
-        """Let an asynchronous operation that nobody is forced to wait for come to its end."""
+        """Complete a pending arrival or bulk copy, chosen at random; return whether there was
+        one."""
         teams = [team for team in self.teams if team.copies.arrivals]
         if teams:
             copies = teams[int(self._random.integers(len(teams)))].copies
@@ -114,14 +116,15 @@ class Cluster:
         return bool(teams)
 
     def gives_up(self, team: Team, lanes: Lanes) -> bool:
-        """Must a wait of these lanes be in vain? If it was told to, or now and then."""
+        """Return whether a wait of these lanes gives up: because it was told to, or at random."""
         told = self._told is not None and self._told[0] is team and some(self._told[1] & lanes)
         if told:
             self._told = None
         return bool(told or self._random.integers(4) == 0)
 
     def _rouse(self) -> bool:
-        """Nothing can happen any more: one sleeper gives up, in case that leads anywhere."""
+        """Nothing else can happen: let one sleeper give up, in case that leads on; else a
+        deadlock."""
         if not self._asleep:
             return False
         number = int(self._random.integers(len(self._asleep)))
@@ -136,33 +139,34 @@ class Cluster:
         return True
 
     def progressed(self) -> None:
-        """Something happened that nobody sleeps for."""
+        """Note progress for which no lane sleeps."""
         self._vain = 0
 
 
 class ClusterBarrier:
-    """barrier.cluster: all threads that have not exited arrive, then those that wait go on."""
+    """barrier.cluster: when all threads that have not exited have arrived, the waiting ones go
+    on."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._arrived: set[int] = set()
-        # The phases that were completed, and per warp how many it arrived in.
+        # The number of completed phases, and per warp the phase that it arrived for.
         self._phase = 0
         self._joined: dict[int, int] = {}
         known = cluster.clocks.known
         self._coming = np.zeros(known.shape[1], np.int32)
         self._done = self._coming
-        # What each warp knew at its last fence: a relaxed arrival tells no more than that.
+        # What each warp knew at its last fence: a relaxed arrival releases only that.
         self._fenced = np.zeros_like(known)
 
     def fence(self, warps: NDArray[np.intp]) -> None:
-        """A fence of the cluster's scope (or wider) by warps."""
+        """Fence with cluster scope, or a wider one, by warps."""
         known = self._cluster.clocks.known
         self._fenced[warps] = known[warps]
         known[warps, warps] += 1
 
     def arrive(self, warp: int, relaxed: bool, lane: int) -> None:
-        """A warp arrives."""
+        """Let a warp arrive."""
         if warp in self._arrived or self._joined.get(warp, 0) > self._phase:
             raise Divergent("a second barrier.cluster.arrive without a wait in between", lane)
         known = self._cluster.clocks.known
@@ -174,7 +178,7 @@ class ClusterBarrier:
         self.check()
 
     def check(self) -> None:
-        """Complete the phase if all that have not exited are there."""
+        """Complete the phase if all warps that have not exited have arrived."""
         missing = [w for team in self._cluster.teams for w in team.alive_warps()]
         if self._arrived and self._arrived.issuperset(missing):
             self._phase += 1
@@ -183,7 +187,7 @@ class ClusterBarrier:
             self._cluster.happened()
 
     def wait(self, warp: int, lane: int) -> bool:
-        """A warp waits; False: others must arrive first."""
+        """Let a warp wait; return False if others must arrive first."""
         if warp not in self._joined:
             raise Divergent("barrier.cluster.wait without an arrival before it", lane)
         if self._joined[warp] > self._phase:

@@ -1,7 +1,7 @@
-"""cp.async in flight: what threads have issued, and how late it may land.
+"""Asynchronous copies in flight: cp.async, which lands as late as it may, and bulk copies.
 
 A copy may land at any moment between its issue and the issuing thread's wait. Landing at the last
-moment is what shows a wait that is missing or too lax; landing at once, a copy issued too early.
+moment exposes a wait that is missing or too lax; landing at once, a copy issued too early.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Batch:
-    """Copies that one instruction issued, one per lane, and the group that each belongs to."""
+    """The copies that one instruction issued, one per lane, with their groups."""
 
     number: int
     lanes: NDArray[np.intp]
@@ -34,9 +34,9 @@ class _Batch:
 
 @dataclass
 class _Arrival:
-    """Arrivals of lanes at mbarriers, to happen once their batches before ``number`` have landed.
+    """Arrivals of lanes at mbarriers, due once the lanes' batches before ``number`` have landed.
 
-    ``known`` is what each lane's warp knew when it asked for that.
+    ``known`` is the vector clock of each lane's warp at the request.
     """
 
     lanes: NDArray[np.intp]
@@ -47,7 +47,7 @@ class _Arrival:
 
 @dataclass
 class _Bulk:
-    """A bulk copy to a CTA, which tells an mbarrier of its bytes; ``known`` as of an _Arrival."""
+    """A bulk copy to a CTA, which completes bytes at an mbarrier; ``known`` as in _Arrival."""
 
     cta: CTA
     addresses: NDArray[np.int64]
@@ -63,13 +63,13 @@ class PendingCopies:
         self._team = team
         self._batches: list[_Batch] = []
         self._issued = 0
-        # What mbarriers will be told of, in any order: arrivals that wait for copies, bulk copies.
+        # Pending events of mbarriers, in any order: arrivals that wait for copies, bulk copies.
         self.arrivals: list[_Arrival | _Bulk] = []
-        # Per lane, the number of groups that it has committed.
+        # Per lane, the number of committed groups.
         self._committed = np.zeros(team.numbers.size, np.int64)
 
     def issue(self, addresses: NDArray[np.int64], words: NDArray) -> None:
-        """The active lanes each copy one word to an address of shared memory."""
+        """Let each active lane copy one word to an address of shared memory."""
         team = self._team
         lanes = team.chosen
         shared = team.cta.shared
@@ -82,11 +82,12 @@ class PendingCopies:
             self._land(batch)
 
     def commit(self) -> None:
-        """The active lanes close a group."""
+        """Close a group in the active lanes."""
         self._committed[self._team.active] += 1
 
     def wait(self, newest: int | None) -> None:
-        """The active lanes wait for all but their ``newest`` groups; None waits for everything."""
+        """Let the active lanes wait for all but their ``newest`` groups; None waits for
+        everything."""
         limit = np.full(self._committed.shape, np.iinfo(np.int64).min)
         active = self._team.active
         if newest is None:
@@ -96,7 +97,7 @@ class PendingCopies:
         self._land_some(lambda batch: batch.groups < limit[batch.lanes])
 
     def arrive(self, lanes: NDArray[np.intp], barriers: list[MBarrier]) -> None:
-        """Lanes arrive at mbarriers, one each, when their copies up to now have landed."""
+        """Let lanes arrive at mbarriers, one each, when their copies so far have landed."""
         team = self._team
         clocks, warps = team.cta.clocks, team.warp_of[lanes]
         self.arrivals.append(_Arrival(lanes, barriers, self._issued, clocks.known[warps]))
@@ -112,9 +113,9 @@ class PendingCopies:
         barrier: MBarrier,
         to: CTA | None = None,
     ) -> None:
-        """A lane copies words to shared memory; an mbarrier is told of the bytes.
+        """Let a lane copy words to shared memory; the copy completes its bytes at an mbarrier.
 
-        ``to`` is the CTA whose memory and mbarrier they are, by default its own.
+        ``to`` is the CTA that owns the memory and the mbarrier, by default the lane's own.
         """
         team = self._team
         clocks, warp = team.cta.clocks, int(team.warp_of[lane])
@@ -128,7 +129,7 @@ class PendingCopies:
             self.land_arrival(0)
 
     def land_arrival(self, number: int) -> None:
-        """One of ``arrivals`` happens, and before it the copies that it waits for."""
+        """Perform one of ``arrivals``, after landing the copies that it waits for."""
         arrival = self.arrivals.pop(number)
         cta = self._team.cta
         if isinstance(arrival, _Bulk):

@@ -1,4 +1,4 @@
-"""One CTA: its teams of warps, its shared memory, its barriers."""
+"""A CTA: its teams of warps, its shared memory, its barriers."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Launch:
     independent: bool
     limit: int
     issued: list[int]
-    straight: list[int]  # what was issued from step to step, as differences
+    straight: list[int]  # warps that issued each step, as differences
 
 
 @dataclass
 class _Barrier:
-    """A named barrier: who has arrived, and where those that wait go on."""
+    """A named barrier: the warps that arrived, and where the waiting lanes go on."""
 
     arrived: int = 0
     warps: list[int] = field(default_factory=list)
@@ -68,7 +68,7 @@ class CTA:
         x, y, z = launch.block
         self.threads = x * y * z
         warps = -(-self.threads // WARP)
-        # Warps have numbers of their own in a cluster; those of a CTA begin a warpgroup.
+        # Warps are numbered across the cluster; the first of a CTA begins a warpgroup.
         self.first_warp = rank * cluster.warps
         self.clocks = cluster.clocks
         self.shared = SharedMemory(
@@ -85,7 +85,7 @@ class CTA:
         self.warpgroups = WarpGroups(self)
 
     def end(self) -> None:
-        """All warps have ended: a fault where some wait in vain, or a store reads shared memory."""
+        """End the CTA: a fault if lanes still wait, or a bulk store still reads shared memory."""
         for team in self.teams:
             for pc, lanes in team.parked.items():
                 fault: Fault = Divergent(
@@ -112,7 +112,7 @@ class CTA:
     def arrive(
         self, team: Team, number: int, count: int | None, lanes: Lanes, next_pc: int | None
     ) -> None:
-        """Lanes (whole warps) arrive at a barrier, and wait there if they have a ``next_pc``.
+        """Let lanes (whole warps) arrive at a barrier, and wait there if ``next_pc`` is given.
 
         ``count`` is the number of threads that the barrier needs, None for the whole CTA.
         """

@@ -1,4 +1,4 @@
-"""The 64-bit description of a matrix in shared memory that wgmma reads (PTX ISA 9.7.15.5.1).
+"""The 64-bit descriptor of a matrix in shared memory, as wgmma reads it (PTX ISA 9.7.15.5.1).
 
 Bits 0-13 start address, 16-29 leading and 32-45 stride byte offset, all / 16; 49-51 base offset;
 62-63 swizzle. With rows of the matrix along M or N, and T = 16 bytes, an element lies at
@@ -40,7 +40,8 @@ class Descriptor:
 
 
 def describe(bits: int) -> Descriptor:
-    """Decode; a fault for bits that mean nothing, and for a base offset, which is not modelled."""
+    """Decode a descriptor; reserved bits are a fault, and so is a base offset, which is not
+    modelled."""
     if bits & ~_USED:
         raise Fault(f"matrix descriptor {bits:#x} has bits that mean nothing")
     if bits >> 49 & 7:
@@ -52,7 +53,7 @@ def describe(bits: int) -> Descriptor:
 def addresses(
     matrix: Descriptor, rows: int, columns: int, size: int, transposed: bool
 ) -> NDArray[np.int64]:
-    """Where the elements are: shape (rows along M or N, columns along K), ``size`` bytes each."""
+    """Return element addresses: shape (rows along M or N, columns along K), ``size`` bytes each."""
     row, column = np.arange(rows)[:, None], np.arange(columns)
     width = matrix.swizzle
     if transposed:
@@ -71,7 +72,8 @@ def addresses(
 def places(
     bits: int, rows: int, columns: int, size: int, transposed: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The 16-byte words that a matrix lies in, and the number of every element among theirs."""
+    """Return the 16-byte words that a matrix lies in, and each element's index among their
+    elements."""
     at = addresses(describe(bits), rows, columns, size, transposed)
     words, number = np.unique(at >> 4, return_inverse=True)
     return words << 4, number.reshape(at.shape) * (16 // size) + (at & 15) // size

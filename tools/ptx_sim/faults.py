@@ -1,4 +1,4 @@
-"""Faults of kernels: typed exceptions with the thread, the place and the address."""
+"""Faults of kernels: typed exceptions with thread, instruction and address."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from __future__ import annotations
 class Fault(Exception):  # noqa: N818
     """A kernel broke a rule of the machine.
 
-    Raised with what went wrong, the ``lane`` (index within the executing team) and the ``address``;
-    the team that executes adds ``kernel``, ``instruction`` (its text), ``cta`` and ``thread``
-    (linear index within the CTA).
+    It is raised with a message, the ``lane`` (index within the executing team) and the ``address``;
+    the executing team adds ``kernel``, ``instruction`` (its text), ``cta`` and ``thread`` (linear
+    index within the CTA).
     """
 
     def __init__(self, what: str, lane: int | None = None, address: int | None = None) -> None:
@@ -38,11 +38,11 @@ class Fault(Exception):  # noqa: N818
 
 
 class ParseError(ValueError):
-    """The PTX text is not understood."""
+    """The PTX text cannot be parsed."""
 
 
 class UnsupportedInstruction(ParseError):  # noqa: N818
-    """The PTX is understood, but an instruction (or one of its modifiers) is not implemented."""
+    """The PTX is valid, but an instruction (or one of its modifiers) is not implemented."""
 
 
 class OutOfBounds(Fault):
@@ -70,7 +70,7 @@ class DataRace(Fault):
 
 
 class Unfenced(Fault):
-    """An asynchronous access to what was written without the fence that it needs in between."""
+    """An asynchronous access to data that was written without the required fence in between."""
 
 
 class UnsetRegister(Fault):
@@ -90,7 +90,7 @@ class Runaway(Fault):
 
 
 class DivisionByZero(Fault):
-    """An integer division by zero, whose result PTX leaves open."""
+    """An integer division by zero, whose result PTX leaves undefined."""
 
 
 class Trap(Fault):

@@ -31,7 +31,7 @@ class Format:
 
     @property
     def largest(self) -> int:
-        """The bits of the largest finite magnitude (e4m3 gives only its last code to NaN)."""
+        """The bits of the largest finite magnitude (in e4m3 only the last code is NaN)."""
         top = ((1 << self.exponent) - 1) << self.mantissa
         return top - 1 if self.ieee else (top | ((1 << self.mantissa) - 1)) - 1
 
@@ -42,7 +42,7 @@ class Format:
 
     @property
     def nan(self) -> int:
-        """The bits of the one NaN that conversions produce: all ones but the sign."""
+        """The bits of the NaN that conversions produce: all ones but the sign."""
         return ((1 << self.sign + self.shift) - 1) if self.shift else (1 << self.sign) - 1
 
 
@@ -62,16 +62,16 @@ FORMATS = {
 def encode(
     values: NDArray, name: str, rounding: str = "rn", *, satfinite: bool = False
 ) -> NDArray[np.uint32]:
-    """The bits of ``values`` (float32 or float64) rounded once to a format.
+    """Return the bits of ``values`` (float32 or float64) rounded once to a format.
 
     ``rounding``: rn to nearest even, rna to nearest away from zero, rz, rm (down), rp (up). With
-    ``satfinite`` what overflows becomes the largest finite value.
+    ``satfinite`` an overflow becomes the largest finite value.
 
     >>> [hex(b) for b in encode(np.array([1.0, 65520.0, -65519.0]), "f16")]
     ['0x3c00', '0x7c00', '0xfbff']
     """
     form = FORMATS[name]
-    if name == "f16" and rounding == "rn" and not satfinite:  # as NumPy does it, in a tenth of it
+    if name == "f16" and rounding == "rn" and not satfinite:  # by NumPy, in a tenth of the time
         with np.errstate(over="ignore", under="ignore"):
             halves = values.astype(np.float16).view(np.uint16)
         return np.where(np.isnan(values), form.nan, halves).astype(np.uint32)
@@ -109,7 +109,7 @@ def encode(
 
 
 def _shortened(values: NDArray[np.float32], form: Format, to_even: bool) -> NDArray[np.uint32]:
-    """:func:`encode` to a format of the same exponents: the upper bits, with a carry from below."""
+    """:func:`encode` to a format with float32's exponents: its upper bits, rounded by a carry."""
     bits, dropped = values.view(np.uint32), np.uint32(23 - form.mantissa)
     half = np.uint32(1 << 22 - form.mantissa)
     carry = half - np.uint32(1) + (bits >> dropped & np.uint32(1)) if to_even else half
@@ -118,7 +118,7 @@ def _shortened(values: NDArray[np.float32], form: Format, to_even: bool) -> NDAr
 
 
 def decode(codes: NDArray, name: str) -> NDArray[np.float32]:
-    """The values of the bits of a format, exactly, as float32.
+    """Return the exact values of a format's bits, as float32.
 
     >>> decode(np.array([0x3f80, 0xc040]), "bf16").tolist()
     [1.0, -3.0]
@@ -135,7 +135,7 @@ def decode(codes: NDArray, name: str) -> NDArray[np.float32]:
 
 
 def _table(form: Format) -> NDArray[np.float32]:
-    """The values of all codes of an 8-bit format."""
+    """Return the values of all codes of an 8-bit format."""
     codes = np.arange(256)
     field = codes >> form.mantissa & ((1 << form.exponent) - 1)
     fraction = codes & ((1 << form.mantissa) - 1)
@@ -153,10 +153,10 @@ def _table(form: Format) -> NDArray[np.float32]:
 def fused_multiply_add_64(
     a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """a * b + c of float64 values, rounded once.
+    """Return a * b + c of float64 values, rounded once.
 
-    Where product and sum are exact, as of small integers, in one go; else by the errors of both,
-    and in rational numbers where these may be too large or too small.
+    If product and sum are exact, as for small integers, it is computed directly; else from the
+    rounding errors of both; and with rational numbers if these might overflow or underflow.
 
     >>> x = np.array([1 + 2.0**-30])
     >>> fused_multiply_add_64(x, x, np.array([-1 - 2.0**-29])).tolist() == [2.0**-60]
@@ -181,7 +181,8 @@ def fused_multiply_add_64(
 
 
 def _is_tame(x: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """True of numbers of which no product, and no error of one, is too large or too small."""
+    """Return where products of numbers, and their rounding errors, neither overflow nor
+    underflow."""
     magnitude = np.abs(x)
     return (magnitude > 2.0**-200) & (magnitude < 2.0**200)
 
@@ -189,7 +190,8 @@ def _is_tame(x: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _emulated(
     a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """a * b + c rounded once, as Boldo and Melquiond emulate it (:func:`fused_multiply_add`)."""
+    """Return a * b + c rounded once, by Boldo and Melquiond's emulation
+    (:func:`fused_multiply_add`)."""
     product = a * b
     (a1, a0), (b1, b0) = _halves(a), _halves(b)
     lost = ((a1 * b1 - product) + a1 * b0 + a0 * b1) + a0 * b0  # Dekker's: exact
@@ -199,7 +201,7 @@ def _emulated(
 
 
 def _halves(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The upper 26 bits of numbers, and what is left of them (Veltkamp's)."""
+    """Return the upper 26 bits of numbers, and the rest (Veltkamp's splitting)."""
     scaled = x * (2.0**27 + 1)
     upper = scaled - (scaled - x)
     return upper, x - upper
@@ -208,14 +210,14 @@ def _halves(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.flo
 def _two_sum(
     a: NDArray[np.float64], b: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The sum of two numbers, and its rounding error, exactly (Knuth's)."""
+    """Return the sum of two numbers, and its exact rounding error (Knuth's two-sum)."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
 
 
 def _sum_to_odd(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum of two numbers rounded to odd: where bits are lost, the last bit is set."""
+    """Return the sum of two numbers rounded to odd: if bits are lost, the last bit is set."""
     total, error = _two_sum(a, b)
     if not some(error):
         return total
@@ -228,7 +230,7 @@ def _sum_to_odd(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _nearest(value: Fraction) -> float:
-    """The nearest float64; an infinity beyond the greatest."""
+    """Return the nearest float64; an infinity beyond the greatest."""
     try:
         return float(value)
     except OverflowError:
@@ -236,9 +238,9 @@ def _nearest(value: Fraction) -> float:
 
 
 def fused_multiply_add(a: NDArray, b: NDArray, c: NDArray) -> NDArray[np.float64]:
-    """a * b + c of float32 values such that rounding the result to a narrower format rounds once.
+    """Return a * b + c of float32 values such that rounding it to a narrower format rounds once.
 
-    The product is exact in float64. The sum is rounded to odd: where bits are lost, the last bit is
+    The product is exact in float64. The sum is rounded to odd: if bits are lost, the last bit is
     set, so a later rounding to at most 51 bits sees on which side of a tie it is (Boldo and
     Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE TC 2008).
     """

@@ -1,10 +1,10 @@
-"""Call a compiled function's own host code with no GPU, and see what it would launch.
+"""Call a compiled function's own host code without a GPU, and record the launch that it makes.
 
 A TVM-FFI function of the CuTe DSL checks its arguments, computes grid, shared memory and kernel
 parameters, and calls CUDA through a few functions that ``libcute_dsl_runtime`` exports. While
-:func:`launch_of` runs, those functions are replaced by Python ones (the first bytes of each become
-a jump), so that tests go through the very code that a user's call goes through, and need not know
-in which order the compiler passes parameters. Linux on x86-64 only.
+:func:`launch_of` runs, Python functions replace these (the first bytes of each become a jump), so
+that tests run the same host code as a user's call, and need not know the order of the compiler's
+parameters. Linux on x86-64 only.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from .ptx import Kernel
 # DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
 _CUDA = 2
 _TYPES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
-# cudaLaunchAttribute, and the ones that ask for all CTAs at once and give the extents of a cluster.
+# cudaLaunchAttribute: its size, and the numbers of the cooperative and the cluster attribute.
 _ATTRIBUTE_SIZE, _COOPERATIVE, _CLUSTER = 72, 2, 4
 _PAGE = 4096
-# Host code that is loaded, by the compiled function, for as long as that lives.
+# Loaded host code per compiled function, kept as long as the function lives.
 _loaded: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """A launch that the host code asked for: hand it on to :func:`launch.run`."""
+    """A launch that the host code made: pass it on to :func:`launch.run`."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -103,16 +103,16 @@ class DeviceTensor:
 
 
 def launch_of(kernel: Kernel, compiled: Any, *arguments: Any) -> HostLaunch:
-    """The launch that calling ``compiled(*arguments)`` makes.
+    """Return the launch that calling ``compiled(*arguments)`` makes.
 
-    ``compiled`` is what ``cute.compile`` returned under ``--enable-tvm-ffi``, ``kernel`` its parsed
-    PTX; tensors among the arguments, and in tuples of them, are :class:`DeviceTensor`. Raises what
-    the host code raises for arguments that it refuses, and RuntimeError where it launches anything
-    but one kernel.
+    ``compiled`` is the result of ``cute.compile`` with ``--enable-tvm-ffi``, ``kernel`` its parsed
+    PTX; tensors among the arguments, and in tuples of them, are :class:`DeviceTensor`. Raises the
+    host code's errors for arguments that it refuses, and RuntimeError unless it launches exactly
+    one kernel.
     """
     ready = [_handed_over(argument) for argument in arguments]
     launches: list[HostLaunch] = []
-    if compiled not in _loaded:  # 0.1 s, as much as a small kernel runs for
+    if compiled not in _loaded:  # 0.1 s, as long as a small kernel runs
         with tempfile.TemporaryDirectory() as folder:
             _loaded[compiled] = _load(compiled, Path(folder))
     with _pretend_device(kernel, launches):
@@ -123,7 +123,7 @@ def launch_of(kernel: Kernel, compiled: Any, *arguments: Any) -> HostLaunch:
 
 
 def _handed_over(argument: Any) -> Any:
-    """An argument as host code takes it."""
+    """Convert an argument for the host code."""
     import tvm_ffi
 
     if isinstance(argument, tuple):
@@ -132,9 +132,9 @@ def _handed_over(argument: Any) -> Any:
 
 
 def _load(compiled: Any, folder: Path) -> Callable[..., Any]:
-    """The host code as a function of this process; loading it also loads the runtime library.
+    """Load the host code as a function of this process, and with it the runtime library.
 
-    It is not optimised, as ``export_to_c`` would: that takes three times as long, 0.04 s more.
+    Unlike ``export_to_c`` it does not optimise: that takes three times as long, 0.04 s more.
     """
     import cutlass.cute as cute
     from cutlass._mlir._mlir_libs._cutlass_ir import _aot_support  # type: ignore[attr-defined]
@@ -151,7 +151,7 @@ def _load(compiled: Any, folder: Path) -> Callable[..., Any]:
 
 @contextmanager
 def _pretend_device(kernel: Kernel, launches: list[HostLaunch]) -> Iterator[None]:
-    """Replace the runtime library's CUDA calls; launches are noted down instead of made."""
+    """Replace the runtime library's CUDA calls, and record launches instead of making them."""
     if platform.machine() not in ("x86_64", "AMD64") or platform.system() != "Linux":
         raise NotImplementedError("host code can be intercepted on Linux x86-64 only")
     library = _library("libcute_dsl_runtime.so")
@@ -177,7 +177,7 @@ def _pretend_device(kernel: Kernel, launches: list[HostLaunch]) -> Iterator[None
 def _calls(
     kernel: Kernel, launches: list[HostLaunch]
 ) -> dict[str, tuple[list[Any], Callable[..., int]]]:
-    """The calls that host code makes: argument types and what happens instead; 0 is success."""
+    """Return the calls that host code makes: argument types, and a replacement; 0 is success."""
     loader = ctypes.CFUNCTYPE(c_int, POINTER(c_void_p), c_int)
     # Handles only need to be different from zero.
     library_handle, kernel_handle = 0x1000, 0x2000
@@ -234,7 +234,7 @@ def _calls(
 
 @cache
 def _library(name: str) -> ctypes.CDLL:
-    """A library of this process, looked for once: one that ran many kernels maps 3,000 files."""
+    """Find a loaded library once: a process that ran many kernels maps 3,000 files."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith("/" + name):
             return ctypes.CDLL(line.split(maxsplit=5)[-1])

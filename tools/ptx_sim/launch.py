@@ -28,7 +28,7 @@ class Stats:
     opcodes: Counter[str] = field(default_factory=Counter)
 
     def count(self, prefix: str) -> int:
-        """Instructions whose opcode starts with ``prefix``."""
+        """Count instructions whose opcode starts with ``prefix``."""
         return sum(n for opcode, n in self.opcodes.items() if opcode.startswith(prefix))
 
 
@@ -54,14 +54,14 @@ def run(
     CTAs, ``block`` in threads (default: the kernel's ``.reqntid``), x first; ``shared_bytes`` is
     the dynamic shared memory. ``cluster`` is in CTAs, whose number along each axis it divides
     (default: the kernel's ``.reqnctapercluster``, or one).
-    ``ctas`` picks some CTAs of the grid, and those of their clusters.
+    ``ctas`` selects CTAs of the grid, with all CTAs of their clusters.
 
     ``independent``: every warp runs ahead on its own, in an order drawn from ``seed``; otherwise
-    all warps of a CTA fetch together, which is faster. ``late``: cp.async lands only when
-    it is waited for; otherwise at once. ``races``: also fault on shared memory that two warps touch
-    with no barrier in between. ``limit`` bounds the steps of a CTA.
+    all warps of a CTA fetch together, which is faster. ``late``: cp.async lands only when it is
+    waited for; otherwise at once. ``races``: two warps that access the same shared memory, one of
+    them writing, without a barrier in between are a fault. ``limit`` bounds the steps of a CTA.
 
-    Raises a Fault where the kernel breaks a rule, UnsupportedInstruction before anything runs.
+    Raises a Fault if the kernel breaks a rule, and UnsupportedInstruction before anything runs.
     """
     grid_shape, block_shape = _three("grid", grid), _block(kernel, block)
     cluster_shape = _three("cluster", cluster or kernel.cluster or (1,))
@@ -111,7 +111,7 @@ def run(
 
 
 def _assembled(kernel: Kernel, addresses: dict[str, int]) -> list[Step]:
-    """The program with these addresses of its names: made once for launches that are alike."""
+    """Return the program for these addresses of its names; the kernel keeps the last one."""
     if kernel.assembled is None or kernel.assembled[0] != addresses:
         symbols = Symbols(kernel.labels, addresses)
         kernel.assembled = addresses, assemble(kernel.instructions, symbols)
@@ -119,7 +119,7 @@ def _assembled(kernel: Kernel, addresses: dict[str, int]) -> list[Step]:
 
 
 def shared_granule(program: Sequence[Instruction]) -> int:
-    """The width in bytes of the narrowest access that a program makes to shared memory."""
+    """Return the width in bytes of a program's narrowest access to shared memory."""
     widths = [16]
     for instruction in program:
         opcode = instruction.opcode

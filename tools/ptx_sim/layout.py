@@ -1,4 +1,4 @@
-"""Where things are: the address windows of the state spaces, and a kernel's variables in them."""
+"""Memory layout: the address windows of the state spaces, and a kernel's variables in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GENERIC_WINDOW = {"shared": 0x7D << 56, "local": 0x7E << 56, "param": 0x7C << 56
 
 @dataclass(frozen=True)
 class Placement:
-    """The addresses of all names, and how much of each space they take, in bytes."""
+    """The addresses of all names, and the bytes of each space that they take."""
 
     addresses: dict[str, int]
     shared_size: int

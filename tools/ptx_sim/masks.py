@@ -1,7 +1,7 @@
-"""Questions to arrays of a CTA's size, asked several times an instruction.
+"""``any`` and ``all`` of arrays of a CTA's size, needed several times per instruction.
 
-``any`` and ``all`` of an array take 2 us whatever its size, a fourth of an instruction's time;
-counting what is not zero takes 0.4 us, and 0.1 us past NumPy's search for other kinds of arrays.
+NumPy's ``any`` and ``all`` take 2 us for any size, a fourth of an instruction's time;
+``count_nonzero`` takes 0.4 us, and 0.1 us without NumPy's dispatch for other array types.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""mbarrier objects (PTX ISA 9.7.13.15): phases that complete by arrivals and by bytes that came.
+"""mbarrier objects (PTX ISA 9.7.13.15): phases that complete by arrivals and transferred bytes.
 
-An object is 8 bytes of shared memory. What it is stays here; the bytes hold a token that says which
-object lies there, so that one which was never initialised, or was overwritten, is noticed, and so
-that its own first use needs a barrier after the initialisation like any other word.
+An object is 8 bytes of shared memory. Its state is kept here; the bytes hold a token that
+identifies it. So a missing initialisation or an overwrite is noticed, and the first use needs a
+barrier after the initialisation, like any other word.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LARGEST_COUNT = (1 << 20) - 1
 class MBarrier:
     """One object: arrivals expected in a phase and still pending, bytes pending, phases done.
 
-    ``coming`` is what those who arrived in this phase knew (see Clocks), ``known`` what all knew
-    who arrived before the last phase completed: a wait that succeeds learns it.
+    ``coming`` joins the clocks (see Clocks) of the arrivals in this phase; ``known`` is the joined
+    clock of the last completed phase, which a successful wait acquires.
     """
 
     address: int
@@ -55,7 +55,7 @@ class MBarriers:
         self._objects: list[MBarrier] = []
 
     def init(self, team: Team, lane: int, address: int, count: int) -> None:
-        """A thread makes an object whose phases take ``count`` arrivals."""
+        """Initialise, by a thread, an object whose phases take ``count`` arrivals."""
         if not 0 < count <= LARGEST_COUNT:
             raise Fault(f"an mbarrier of {count} arrivals does not exist", lane, address)
         at, lanes, warps = self._place(team, lane, address)
@@ -68,14 +68,14 @@ class MBarriers:
         self._objects.append(MBarrier(address, count, count, nobody, nobody))
 
     def invalidate(self, team: Team, lane: int, address: int) -> None:
-        """A thread ends an object; its bytes are free for another use."""
+        """Invalidate an object, by a thread; its bytes are free for other use."""
         self.at(team, lane, address)
         at, lanes, warps = self._place(team, lane, address)
         self._cta.shared.end_mbarrier(address)
         self._cta.shared.store_by(at, np.zeros(1, np.uint64), lanes, warps)
 
     def at(self, team: Team, lane: int, address: int) -> MBarrier:
-        """The object at an address; a fault where there is none that the thread may know of."""
+        """Return the object at an address; a fault if there is none that the thread may know of."""
         at, lanes, warps = self._place(team, lane, address)
         number = int(self._cta.shared.load_by(at, 8, lanes, warps)[0]) - _TOKEN
         if not 0 <= number < len(self._objects) or self._objects[number].address != address:
@@ -83,7 +83,8 @@ class MBarriers:
         return self._objects[number]
 
     def arrive(self, barrier: MBarrier, warp: int, count: int, lane: int | None = None) -> None:
-        """``count`` arrivals by a thread of a warp, and all that it did before."""
+        """Make ``count`` arrivals by a thread, which release everything that its warp did
+        before."""
         clocks = self._cta.clocks
         self.land(barrier, clocks.known[warp], count, lane)
         clocks.known[warp, warp] += 1
@@ -91,7 +92,7 @@ class MBarriers:
     def land(
         self, barrier: MBarrier, known: NDArray[np.int32], count: int, lane: int | None = None
     ) -> None:
-        """``count`` arrivals of someone who knew ``known``."""
+        """Make ``count`` arrivals with the clock ``known``."""
         if count > barrier.pending:
             raise Fault(f"{count} arrivals at {barrier}: too many", lane, barrier.address)
         barrier.coming = np.maximum(barrier.coming, known)
@@ -100,7 +101,7 @@ class MBarriers:
             self._complete(barrier)
 
     def expect(self, barrier: MBarrier, count: int, lane: int | None = None) -> None:
-        """The phase also waits for ``count`` bytes (negative: they came)."""
+        """Let the phase wait for ``count`` more bytes (negative: bytes arrived)."""
         barrier.bytes += count
         if abs(barrier.bytes) > LARGEST_COUNT:
             raise Fault(f"{barrier}: too many bytes", lane, barrier.address)
@@ -114,7 +115,7 @@ class MBarriers:
         self._cta.cluster.happened()
 
     def learn(self, barrier: MBarrier, warp: int) -> None:
-        """A thread of a warp has seen that a phase completed."""
+        """Let a warp acquire the clock of a completed phase, which a thread of it has seen."""
         known = self._cta.clocks.known
         known[warp] = np.maximum(known[warp], barrier.known)
 

@@ -12,41 +12,43 @@ from numpy.typing import NDArray
 from .faults import DataRace, Misaligned, OutOfBounds, ReadOnly, Uninitialised
 from .masks import some
 
-Addresses = NDArray[np.int64]  # of bytes; from the start of a memory: offsets, and granules
-Numbers = NDArray[np.intp]  # of the lane, or of the warp, behind each address
+Addresses = NDArray[np.int64]  # byte addresses; or offsets and granules from the start of a memory
+Numbers = NDArray[np.intp]  # the lane, or the warp, of each address
 
 # Buffers start 64 GiB apart, above 32 bits, so that neither a stray index nor an address that lost
 # its upper half can land in another buffer. Address space is free: nothing is allocated for it.
 FIRST_ADDRESS = 0x10_0000_0000
 SPACING = 0x10_0000_0000
 
-# By the width of a word in bytes: its logarithm, and the bits of an address below a multiple of it.
-# NumPy takes its own numbers in two thirds of the time that it takes Python's in.
+# Per width of a word in bytes: its log2, and the mask of the address bits below it. As NumPy
+# numbers, since NumPy takes these in two thirds of the time of Python's.
 LOG = {width: np.int64(width.bit_length() - 1) for width in (1, 2, 4, 8, 16)}
 _BELOW = {width: np.int64(width - 1) for width in LOG}
 
-# Who wrote a byte of an output, besides thread numbers.
+# Writers of an output's byte other than threads.
 _NOBODY, _ATOMIC = -1, -2
 
 
 @cache
 def word_dtype(width: int) -> np.dtype:
-    """The dtype that moves ``width`` bytes at once: an unsigned integer, or 16 opaque bytes."""
+    """Return the dtype that moves ``width`` bytes at once: an unsigned integer, or 16 opaque
+    bytes."""
     return np.dtype("V16") if width == 16 else np.dtype(f"u{width}")
 
 
 def as_words(raw: NDArray[np.uint8], width: int) -> NDArray:
-    """``raw`` as words of ``width`` bytes, without the remainder that no aligned access touches."""
+    """View ``raw`` as words of ``width`` bytes, without a remainder that no aligned access
+    touches."""
     return raw[: raw.size - raw.size % width].view(word_dtype(width))
 
 
 def outside(offsets: Addresses, last: int) -> bool:
-    """Is any of the offsets below zero, or beyond the last one that there may be?"""
+    """Return whether any offset is below zero or beyond ``last``."""
     return last < 0 or some(offsets.view(np.uint64) > np.uint64(last))
 
 
 def first_of(wrong: NDArray, lanes: Numbers, addresses: Addresses) -> tuple[int, int]:
-    """The lane and the address of the first access of which anything is wrong, for its fault."""
+    """Return lane and address of the first wrong access, for its fault."""
     bad = int(wrong.reshape(len(lanes), -1).any(axis=1).argmax())
     return int(lanes[bad]), int(addresses[bad])
 
@@ -62,7 +64,7 @@ def check_alignment(addresses: Addresses, width: int, lanes: Numbers) -> None:
 
 @dataclass
 class Buffer:
-    """One array: its name, first address, bytes, and for an output who wrote each byte."""
+    """An array: its name, first address, bytes, and for an output the writer of each byte."""
 
     name: str
     address: int
@@ -72,7 +74,8 @@ class Buffer:
     _words: dict[int, tuple[NDArray, np.int64, np.uint64]] = field(default_factory=dict)
 
     def words(self, width: int) -> tuple[NDArray, np.int64, np.uint64]:
-        """Its words of ``width`` bytes, of which it has one, its address, the last one's number."""
+        """Return its words of ``width`` bytes (at least one), its address, and the last word's
+        index."""
         found = self._words.get(width)
         if found is None:
             words = as_words(self.raw, width)
@@ -103,9 +106,9 @@ class Memory:
     ) -> int:
         """Give a C-contiguous array an address; kernels read and write the array itself.
 
-        A buffer that is not writable faults when it is written. An output faults when a byte is
-        read that no kernel wrote, and when two threads write the same byte other than atomically;
-        :meth:`written` tells which bytes have been written.
+        A write to a buffer that is not writable is a fault. For an output it is a fault to read a
+        byte that no kernel wrote, and to write a byte non-atomically by two threads;
+        :meth:`written` returns which bytes have been written.
         """
         name = name or f"buffer {len(self._buffers)}"
         if not array.flags.c_contiguous:
@@ -121,25 +124,26 @@ class Memory:
         return address
 
     def written(self, address: int) -> NDArray[np.bool_]:
-        """Per byte of the output at ``address``: has a kernel written it?"""
+        """Return, per byte of the output at ``address``, whether a kernel has written it."""
         for buffer in self._buffers:
             if buffer.address == address and buffer.writer is not None:
                 return buffer.writer != _NOBODY
         raise ValueError(f"no output starts at {address:#x}")
 
     def find(self, name: str) -> int:
-        """The address of the buffer with that name."""
+        """Return the address of the buffer with that name."""
         return next(buffer.address for buffer in self._buffers if buffer.name == name)
 
     def describe(self, address: int) -> str:
-        """Where ``address`` lies, relative to the nearest buffer, for messages."""
+        """Describe, for messages, where ``address`` lies relative to the nearest buffer."""
         if not self._buffers:
             return "global memory has no buffers"
         nearest = min(self._buffers, key=lambda b: abs(address - b.address - b.raw.size // 2))
         return f"byte {address - nearest.address} of {nearest.name} ({nearest.raw.size} bytes)"
 
     def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
-        """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
+        """Load one word of ``width`` bytes per address; ``lanes`` are the accessing lanes, for
+        faults."""
         found = self._in_one(addresses, width)
         if found is not None:
             buffer, words, index = found
@@ -161,7 +165,7 @@ class Memory:
         lanes: Numbers,
         writers: NDArray[np.int64] | None = None,
     ) -> None:
-        """Write one word per address; of several lanes at one address the last wins.
+        """Write one word per address; if several lanes write one address, the last wins.
 
         ``writers`` are the lanes' numbers in the grid, None for an atomic access.
         """
@@ -189,9 +193,9 @@ class Memory:
     def _in_one(
         self, addresses: Addresses, width: int
     ) -> tuple[Buffer, NDArray, NDArray[np.int64]] | None:
-        """The buffer that all of some aligned words lie in, its words, and which of them they are.
+        """Return the buffer that contains all of the aligned words, its words, and their indices.
 
-        None where anything is otherwise, or wrong.
+        Return None if they span buffers, or anything is wrong.
         """
         if not addresses.size:
             return None
@@ -209,7 +213,7 @@ class Memory:
     def _split(
         self, addresses: Addresses, width: int, lanes: Numbers
     ) -> Iterator[tuple[Buffer, NDArray[np.bool_]]]:
-        """The buffers that the addresses lie in, each with the mask of its addresses."""
+        """Yield the buffers that the addresses lie in, each with the mask of its addresses."""
         if not addresses.size:
             return
         check_alignment(addresses, width, lanes)
@@ -241,7 +245,7 @@ class Memory:
         lanes: Numbers,
         writers: NDArray[np.int64] | None,
     ) -> None:
-        """Record who writes, and fault where another thread wrote before."""
+        """Record the writers; a byte that another thread wrote before is a fault."""
         assert buffer.writer is not None
         offsets = (addresses - buffer.address)[:, None] + np.arange(width)
         if writers is None:

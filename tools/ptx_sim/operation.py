@@ -1,8 +1,8 @@
-"""Interface of an instruction's implementation, and the table that registers it.
+"""The interface of instruction implementations, and the table that registers them.
 
 An implementation takes an :class:`Operation`, asks it for modifiers, readers and writers, and
-returns the function that runs the instruction on a team. All questions about the text are thereby
-asked once, before anything runs, and a modifier that nobody asked for is an error::
+returns the function that runs the instruction on a team. So the text is decoded once, before
+anything runs, and a modifier that no implementation asks for is an error::
 
     @instruction("neg")
     def negate(op: Operation) -> Run:
@@ -62,13 +62,13 @@ def instruction(*stems: str) -> Callable[[Callable[[Operation], Run]], Callable[
 
 @cache
 def bits_dtype(bits: int) -> np.dtype:
-    """The dtype in which a register of that width is kept."""
+    """Return the dtype that holds a register of that width."""
     return np.dtype(np.bool_) if bits == 1 else np.dtype("V16" if bits == 128 else f"u{bits // 8}")
 
 
 @cache
 def numpy_dtype(name: str) -> np.dtype:
-    """The dtype of a PTX type; bit types, bf16 and packed types are unsigned integers."""
+    """Return the dtype of a PTX type; bit types, bf16 and packed types are unsigned integers."""
     if name == "pred":
         return np.dtype(np.bool_)
     if name in ("f16", "f32", "f64"):
@@ -87,7 +87,7 @@ class Symbols:
 
 
 class Operation:
-    """One instruction, while it is being made ready to run."""
+    """An instruction while it is assembled."""
 
     def __init__(self, source: Instruction, stem: str, symbols: Symbols) -> None:
         self.source = source
@@ -98,20 +98,20 @@ class Operation:
         self.modifiers = source.opcode[len(stem) :].split(".")[1:]
 
     def unsupported(self, why: str) -> UnsupportedInstruction:
-        """The error to raise for what is not implemented."""
+        """Return the error to raise for a missing implementation."""
         return UnsupportedInstruction(f"{why}: `{self.source.text}` (line {self.source.line})")
 
     # ---- modifiers
 
     def flag(self, name: str) -> bool:
-        """Is the modifier there? Consumes it."""
+        """Return whether the modifier is there; consume it."""
         if name in self.modifiers:
             self.modifiers.remove(name)
             return True
         return False
 
     def one_of(self, *names: str, default: str | None = None) -> str:
-        """The first modifier that is one of ``names``; consumes it."""
+        """Return the first modifier that is one of ``names``; consume it."""
         for modifier in self.modifiers:
             if modifier in names:
                 self.modifiers.remove(modifier)
@@ -121,13 +121,13 @@ class Operation:
         return default
 
     def type(self) -> str:
-        """The last modifier, a fundamental type; consumes it."""
+        """Return the last modifier, a fundamental type; consume it."""
         if not self.modifiers or self.modifiers[-1] not in TYPE_BITS:
             raise self.unsupported("expected a type as the last modifier")
         return self.modifiers.pop()
 
     def dtype(self, allowed: str = "bsu") -> np.dtype:
-        """The dtype of the last modifier, whose first letter must be one of ``allowed``."""
+        """Return the dtype of the last modifier, whose first letter must be one of ``allowed``."""
         name = self.type()
         if name[0] not in allowed or name.endswith("x2"):
             raise self.unsupported(f"type {name} is not implemented here")
@@ -140,31 +140,31 @@ class Operation:
         return self.source.operands
 
     def has(self, position: int) -> bool:
-        """Is there an operand at that position?"""
+        """Return whether there is an operand at that position."""
         return position < len(self.operands)
 
     def operand(self, position: int) -> Operand:
-        """The operand at a position; an error where it is missing."""
+        """Return the operand at a position; a missing one is an error."""
         if not self.has(position):
             raise self.unsupported(f"operand {position} is missing")
         return self.operands[position]
 
     def items(self, position: int) -> tuple[Operand, ...]:
-        """The elements of a vector operand; of any other, itself alone."""
+        """Return the elements of a vector operand; any other operand is its only element."""
         operand = self.operand(position)
         return operand.items if isinstance(operand, Vector) else (operand,)
 
     def constant(self, position: int) -> int:
-        """The value of an operand that must be an immediate."""
+        """Return the value of an operand that must be an immediate."""
         operand = self.operand(position)
         if not isinstance(operand, Immediate):
             raise self.unsupported(f"operand {position} must be a constant")
         return operand.value
 
     def read(self, position: int, dtype: DTypeLike, *, or_noise: bool = False) -> Read:
-        """A function that returns a source operand as ``dtype``: shape (lanes,), or (1,).
+        """Return a function that reads a source operand as ``dtype``: shape (lanes,), or (1,).
 
-        A register that was never written is a fault, or noise if the instruction may ignore it.
+        A register that was never written is a fault; with ``or_noise`` it reads as noise.
         """
         operand, dtype = self.operand(position), np.dtype(dtype)
         if or_noise and isinstance(operand, Register) and operand.bits == 8 * dtype.itemsize:
@@ -172,7 +172,7 @@ class Operation:
         return self.reader(operand, dtype)
 
     def reader(self, operand: Operand, dtype: np.dtype) -> Read:
-        """:meth:`read` of an operand that is at hand."""
+        """:meth:`read`, given the operand itself."""
         match operand:
             case Register(index, bits):
                 return self._register_reader(index, bits, dtype)
@@ -219,11 +219,11 @@ class Operation:
         return np.array([value % (1 << 8 * bits.itemsize)], bits).view(dtype)
 
     def write(self, position: int, dtype: DTypeLike) -> Write:
-        """A function that writes an array of ``dtype`` to a destination operand."""
+        """Return a function that writes an array of ``dtype`` to a destination operand."""
         return self.writer(self.operand(position), np.dtype(dtype))
 
     def writer(self, operand: Operand, dtype: np.dtype) -> Write:
-        """:meth:`write` of an operand that is at hand; into a wider register it extends."""
+        """:meth:`write`, given the operand itself; into a wider register it extends."""
         if isinstance(operand, Sink):
             return lambda team, value: None
         if not isinstance(operand, Register):
@@ -244,12 +244,12 @@ class Operation:
         raise self.unsupported(f"a register of {operand.bits} bits is written as {dtype}")
 
     def pair(self, position: int) -> tuple[Operand, Operand]:
-        """The two destinations of ``a|b``; of a plain operand, itself and a sink."""
+        """Return the two destinations of ``a|b``; for a plain operand, itself and a sink."""
         operand = self.operand(position)
         return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, Sink())
 
     def address(self, position: int, dtype: np.dtype | None = None) -> Read:
-        """A function that returns the addresses of ``[base + offset]`` as int64."""
+        """Return a function that returns the addresses of ``[base + offset]`` as int64."""
         operand = self.operand(position)
         if not isinstance(operand, Address):
             raise self.unsupported(f"operand {position} must be an address")
@@ -265,7 +265,7 @@ class Operation:
     # ---- how it runs
 
     def steer(self) -> None:
-        """Declare a control instruction: what it returns is where its lanes go."""
+        """Declare a control instruction: it returns where its lanes go next."""
         self.control = True
 
     def collective(self, members: Callable[[Team], Lanes] | None = None) -> None:
@@ -274,9 +274,9 @@ class Operation:
 
 
 def _of_all_lanes(constant: NDArray) -> Read:
-    """A function that returns an array of one value for every lane of a team.
+    """Return a function that repeats one value for every lane of a team.
 
-    NumPy adds two arrays of a warp's size in half the time that it spreads a single value in.
+    NumPy adds two arrays of a warp's size in half the time of broadcasting a single value.
     """
     kept: dict[int, NDArray] = {}
 
@@ -294,7 +294,7 @@ def assemble(program: list[Instruction], symbols: Symbols) -> list[Step]:
     """Make every instruction ready to run.
 
     Raises UnsupportedInstruction for an opcode, a modifier or an operand that is not implemented,
-    whether or not control would ever reach it.
+    even if control never reaches it.
     """
     steps = [_assemble(source, symbols) for source in program]
     straight = together = len(steps)

@@ -1,4 +1,4 @@
-"""PTX text to a kernel: its parameters, variables, registers and a flat list of instructions.
+"""Parse PTX text to a kernel: parameters, variables, registers and a flat list of instructions.
 
 Grammar: PTX ISA 8.8, chapters 4 (syntax), 5 (state spaces and types) and 9.7 (instructions). Nested
 ``{ }`` scopes, as inline assembly writes them, get registers and labels of their own.
@@ -31,9 +31,9 @@ from .ptx import (
 
 
 def parse(ptx: str, entry: str | None = None) -> Kernel:
-    """The kernel of a PTX module; ``entry`` (a part of its name) chooses where there are several.
+    """Return the kernel of a PTX module; ``entry`` (a part of its name) chooses among several.
 
-    Raises ParseError where the text is not understood or the choice is not unique.
+    Raises ParseError if the text cannot be parsed or the choice is not unique.
     """
     text = re.sub(r"//[^\n]*", "", ptx)
     text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
@@ -59,7 +59,7 @@ def parse(ptx: str, entry: str | None = None) -> Kernel:
 
 
 def _outside(text: str, heads: list[re.Match[str]]) -> str:
-    """The module's text without its entries."""
+    """Return the module's text without its entries."""
     parts, at = [], 0
     for head in heads:
         parts.append(text[at : head.start()])
@@ -135,7 +135,7 @@ class _Body:
 
     def __init__(self, text: str, first_line: int) -> None:
         self.text = text
-        self._line, self._counted = first_line, 0  # the line of a place in the text
+        self._line, self._counted = first_line, 0  # line number at a place in the text
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.registers: list[Register] = []
@@ -147,7 +147,7 @@ class _Body:
         self._opened = 0
 
     def declare_variables(self, module: str) -> None:
-        """The variables of the module outside the entry."""
+        """Declare the variables of the module outside the entry."""
         linkage = r"(?:\.(?:extern|visible|weak|common)\s+)?"
         for m in re.finditer(rf"({linkage}\.(?:shared|const|global)\s[^;]*);", module):
             self._declare_variable(m[1].strip())
@@ -187,7 +187,7 @@ class _Body:
         return m.end() if m else at
 
     def _labels_of(self, start: int) -> set[str]:
-        """The labels declared directly in the scope that starts at ``start``."""
+        """Return the labels declared directly in the scope that starts at ``start``."""
         depth, found = 0, set()
         pattern = re.compile(r"[{}]|(?<=[\s;{}])([\w$%]+)\s*:(?!:)|^([\w$%]+)\s*:(?!:)")
         for m in pattern.finditer(self.text, start):

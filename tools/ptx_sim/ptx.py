@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# Bits of a fundamental type, by its name; a predicate counts as one.
+# Bits of each fundamental type; a predicate counts as one bit.
 TYPE_BITS = {f"{kind}{bits}": bits for kind in "bsu" for bits in (8, 16, 32, 64)}
 TYPE_BITS |= {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "b128": 128}
 TYPE_BITS |= {"pred": 1}
@@ -13,7 +13,7 @@ TYPE_BITS |= {"pred": 1}
 
 @dataclass(frozen=True)
 class Register:
-    """A virtual register: its place in the register file, its width in bits, its name."""
+    """A virtual register: its index in the register file, its width in bits, its name."""
 
     index: int
     bits: int
@@ -51,7 +51,7 @@ class Negated:
 
 @dataclass(frozen=True)
 class Sink:
-    """``_``: a result that is not wanted."""
+    """``_``: a discarded result."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Parameter:
 
     @property
     def is_struct(self) -> bool:
-        """Is it an array of bytes (a struct passed by value) rather than a scalar?"""
+        """True for an array of bytes (a struct passed by value), False for a scalar."""
         return self.type == "b8" and self.size > 1
 
 
@@ -131,8 +131,8 @@ class Variable:
 class Kernel:
     """A parsed ``.entry``: everything needed to run it.
 
-    ``threads`` is the block shape of ``.reqntid`` (x, y, z), None where the text does not say, and
-    ``cluster`` that of a cluster of ``.reqnctapercluster``.
+    ``threads`` is the block shape of ``.reqntid`` (x, y, z), ``cluster`` the cluster shape of
+    ``.reqnctapercluster``; both are None without the directive.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Kernel:
     labels: dict[str, int]
     registers: list[Register]
     variables: dict[str, Variable] = field(default_factory=dict)
-    # The addresses of its names at its last launch, and the program that goes with them.
+    # The addresses of its names at the last launch, and the program assembled for them.
     assembled: tuple[dict[str, int], Any] | None = field(
         default=None, init=False, compare=False, repr=False
     )

@@ -1,8 +1,8 @@
-"""Shared and local memory: bytes with a record of which of them may be read, and by whom.
+"""Shared and local memory: bytes with a record of which may be read, and by which warps.
 
-The records are kept per *granule*, the width of the kernel's narrowest access to that memory: every
-access is aligned and at least that wide, so nothing is lost, and a kernel that moves 16-byte
-vectors pays for few records.
+The records are per *granule*, the width of the kernel's narrowest access to that memory: every
+access is aligned and at least that wide, so no precision is lost, and a kernel that moves 16-byte
+vectors needs few records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .faults import DataRace, Fault, InFlight, OutOfBounds, Unfenced, Uninitiali
 from .masks import every, some
 from .memory import LOG, Addresses, Numbers, as_words, check_alignment, first_of, outside
 
-# What a granule's byte of state says.
+# States of a granule.
 _READY = 1
 _IN_FLIGHT = 2
 
@@ -31,7 +31,8 @@ class Scratch:
         self._start = np.int64(base)
 
     def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
-        """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
+        """Load one word of ``width`` bytes per address; ``lanes`` are the accessing lanes, for
+        faults."""
         offsets = self._offsets(addresses, width, lanes)
         return self._read(offsets, self._granules(offsets, width), addresses, width, lanes)
 
@@ -80,7 +81,7 @@ class Scratch:
         return offsets
 
     def _granules(self, offsets: Addresses, width: int) -> Addresses:
-        """The granules of accesses: shape (accesses, granules of one access)."""
+        """Return the granules of accesses: shape (accesses, granules of one access)."""
         first = (offsets >> LOG[self.granule] if self.granule > 1 else offsets)[:, None]
         return first if width <= self.granule else first + np.arange(width // self.granule)
 
@@ -92,14 +93,14 @@ class Scratch:
 
 
 class Clocks:
-    """Who knows what of whom: a vector clock per warp, joined at barriers.
+    """A vector clock per warp, joined at barriers.
 
     ``known[w, v]`` is the last interval of warp v whose accesses are ordered before warp w's next
     access; ``known[w, w]`` is w's own current interval (Lamport's happens-before; the access
     history kept by SharedMemory is that of FastTrack, Flanagan and Freund, PLDI 2009).
 
-    After the warps come asynchronous readers of shared memory, and how many of their reads are
-    known to be done: wgmmas of every warpgroup, and with ``stores`` bulk stores of every warp.
+    Further columns count the completed reads of asynchronous readers of shared memory: the wgmmas
+    of every warpgroup, and with ``stores`` the bulk stores of every warp.
     """
 
     def __init__(self, warps: int, stores: bool = False) -> None:
@@ -107,19 +108,20 @@ class Clocks:
         self.known = np.eye(warps, warps + self.groups + stores * warps, dtype=np.int32)
 
     def of_group(self, group: int) -> int:
-        """The column of a warpgroup's wgmmas."""
+        """Return the column of a warpgroup's wgmmas."""
         return len(self.known) + group
 
     def of_stores(self, warp: int) -> int:
-        """The column of a warp's bulk stores."""
+        """Return the column of a warp's bulk stores."""
         return len(self.known) + self.groups + warp
 
     def reader(self, column: int) -> str:
-        """Who reads asynchronously."""
+        """Name the asynchronous reader of a column."""
         return "wgmma" if column < len(self.known) + self.groups else "bulk store"
 
     def join(self, arrived: Numbers, waiting: Numbers) -> None:
-        """A barrier: those waiting learn all that the arrived ones knew; all start an interval."""
+        """Join at a barrier: waiting warps acquire the clocks of all arrived warps, which start an
+        interval."""
         self.known[waiting] = self.known[arrived].max(axis=0)
         self.known[arrived, arrived] += 1
 
@@ -133,7 +135,7 @@ class SharedMemory(Scratch):
     def __init__(self, base: int, size: int, granule: int, clocks: Clocks | None) -> None:
         super().__init__("shared", base, size, granule)
         self._clocks = clocks
-        self._mbarriers: set[int] = set()  # addresses of those that were not ended
+        self._mbarriers: set[int] = set()  # addresses of live mbarriers
         if clocks is not None:
             granules = self._state.size
             self._writer = np.zeros(granules, np.int16)
@@ -143,7 +145,7 @@ class SharedMemory(Scratch):
             self._unfenced = np.zeros(granules, np.bool_)
 
     def load_by(self, addresses: Addresses, width: int, lanes: Numbers, warps: Numbers) -> NDArray:
-        """:meth:`load`, with the order against other warps' writes checked."""
+        """:meth:`load`, and check its order against other warps' writes."""
         offsets = self._offsets(addresses, width, lanes)
         granules = self._granules(offsets, width)
         words = self._read(offsets, granules, addresses, width, lanes)
@@ -156,7 +158,7 @@ class SharedMemory(Scratch):
     def store_by(
         self, addresses: Addresses, words: NDArray, lanes: Numbers, warps: Numbers
     ) -> None:
-        """:meth:`store`, with the order against other warps' accesses checked."""
+        """:meth:`store`, and check its order against other warps' accesses."""
         self._refuse_mbarriers(addresses, words.dtype.itemsize, lanes)
         offsets = self._offsets(addresses, words.dtype.itemsize, lanes)
         granules = self._granules(offsets, words.dtype.itemsize)
@@ -164,7 +166,7 @@ class SharedMemory(Scratch):
         self._claim(granules, addresses, lanes, warps)
 
     def start_copy(self, addresses: Addresses, width: int, lanes: Numbers, warps: Numbers) -> None:
-        """An asynchronous copy into these addresses was issued: until it lands they are taboo."""
+        """Start an asynchronous copy to these addresses: until it lands, any access is a fault."""
         granules = self._granules(self._offsets(addresses, width, lanes), width)
         self._refuse_in_flight(granules, addresses, lanes)
         self._refuse_mbarriers(addresses, width, lanes)
@@ -172,15 +174,16 @@ class SharedMemory(Scratch):
         self._state[granules] = _IN_FLIGHT
 
     def begin_mbarrier(self, address: int) -> None:
-        """8 bytes are an mbarrier from now on, for instructions of mbarriers alone."""
+        """Make 8 bytes an mbarrier: from now on only mbarrier instructions may write them."""
         self._mbarriers.add(address)
 
     def end_mbarrier(self, address: int) -> None:
-        """They are memory like any other."""
+        """Make them ordinary memory again."""
         self._mbarriers.discard(address)
 
     def _refuse_mbarriers(self, addresses: Addresses, width: int, lanes: Numbers) -> None:
-        """PTX ISA, ``mbarrier.inval``: before its bytes are written to, an mbarrier is ended."""
+        """PTX ISA, ``mbarrier.inval``: an mbarrier must be invalidated before its bytes are
+        written."""
         if not self._mbarriers or not addresses.size:
             return
         first, last = min(self._mbarriers), max(self._mbarriers)
@@ -195,9 +198,9 @@ class SharedMemory(Scratch):
     def load_async(
         self, addresses: Addresses, width: int, lanes: Numbers, warps: Numbers
     ) -> NDArray:
-        """:meth:`load` of the asynchronous proxy: what it reads must have been fenced.
+        """:meth:`load` by the asynchronous proxy: earlier writes must have been fenced.
 
-        Who reads tells of it by :meth:`keep`.
+        The reader announces the read by :meth:`keep`.
         """
         words = self.load(addresses, width, lanes)
         if self._clocks is not None:
@@ -213,18 +216,19 @@ class SharedMemory(Scratch):
         return words
 
     def keep(self, addresses: Addresses, width: int, column: int, n: int) -> None:
-        """The ``n``-th read of an asynchronous reader goes on until it was waited for."""
+        """Record the ``n``-th read of an asynchronous reader, which lasts until it is waited
+        for."""
         if self._clocks is not None:
             self._read_time[self._granules(addresses - self.base, width), column] = n
 
     def holds(self, address: int, values: list[int]) -> bool:
-        """Is one of these words of 8 bytes at an address? Looks, and is no access."""
+        """Return whether one of these 8-byte words is at an address; this counts as no access."""
         at = address - self.base
         inside = 0 <= at <= self.size - 8
         return inside and int(self._words[8][at // 8]) in values
 
     def fence(self, warps: Numbers) -> None:
-        """fence.proxy.async by warps: what they know to be written may be read asynchronously."""
+        """fence.proxy.async by warps: writes that they know of may then be read asynchronously."""
         if self._clocks is not None:
             for known in self._clocks.known[warps]:
                 self._unfenced &= self._write_time > known[self._writer]
@@ -237,10 +241,10 @@ class SharedMemory(Scratch):
         *,
         fenced: bool = False,
     ) -> None:
-        """Copies are there: as if written now by ``warps``, which waited.
+        """Land copies, as if ``warps``, which waited, wrote them now.
 
-        None: nobody waited, an mbarrier tells of it, and the time of the write is the copy's own.
-        ``fenced``: the asynchronous proxy itself wrote.
+        ``warps`` None: an mbarrier signals the copy instead, and the write keeps the time of its
+        issue. ``fenced``: the asynchronous proxy itself wrote the bytes.
         """
         width = words.dtype.itemsize
         offsets = addresses - self.base

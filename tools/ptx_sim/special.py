@@ -1,4 +1,4 @@
-"""The registers of the machine (PTX ISA 10), such as ``%tid.x``, as functions of the team."""
+"""Special registers (PTX ISA 10), such as ``%tid.x``, as functions of the team."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def _lane(t: Team) -> NDArray[np.intp]:
 
 
 def _axis(axis: int) -> dict[str, Callable[[Team], NDArray | int]]:
-    """Positions and extents along x, y or z. Without clusters every CTA is one of its own."""
+    """Return positions and extents along x, y or z; without clusters every CTA is a cluster of
+    one."""
 
     def extent(t: Team) -> int:
         return t.cta.launch.cluster[axis]

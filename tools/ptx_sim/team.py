@@ -1,8 +1,8 @@
-"""Warps that fetch together: their registers, the paths they are on, and one step after another.
+"""Warps that fetch together: their registers, their divergent paths, and their execution.
 
-A team is one warp, where every warp is to run ahead on its own, or the whole CTA, where speed
-counts; nothing else differs. Lanes that took different branches are separate *paths* (program
-counter -> lanes). The path that is furthest behind runs first; paths that meet become one again.
+A team is one warp, if warps run ahead independently, or the whole CTA, for speed; nothing else
+differs. Lanes that took different branches are separate *paths* (program counter -> lanes). The
+path that is furthest behind runs first; paths that meet merge again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Lanes = NDArray[np.bool_]
 WARP = 32
 
-# What a control instruction returns besides the next program counter of its lanes.
+# Returned by a control instruction instead of the next program counter of its lanes.
 LEFT = -1  # they exited, or wait at a barrier
 
 
@@ -36,9 +36,9 @@ class Step:
     """An instruction ready to run.
 
     ``run`` acts on the team's active lanes; a control instruction returns where they go next (a
-    program counter, LEFT, or None for straight on). ``members`` gives the lanes that must run it
-    together, None where each lane is on its own. Before ``straight`` every step from here on simply
-    runs, and before ``together`` where all lanes are there: none has a guard or is a branch.
+    program counter, LEFT, or None for the next instruction). ``members`` gives the lanes that must
+    run it together, None if lanes are independent. Steps from here up to ``straight`` run without
+    checks, and up to ``together`` if all lanes are active: none has a guard or is a branch.
     """
 
     instruction: Instruction
@@ -60,11 +60,11 @@ class Team:
         self.threads = WARP * first + np.arange(lanes)
         self.warp_of = cta.first_warp + first + np.arange(lanes) // WARP
         self.numbers = np.arange(lanes)
-        # A number for every thread of the grid.
+        # Numbers of the team's threads in the grid.
         i, j, k = cta.index
         x, y, _ = cta.launch.grid
         self.grid_threads = ((k * y + j) * x + i) * cta.threads + self.threads
-        # Lanes that are threads at all, and those of them that have not exited.
+        # Lanes that are threads, and threads that have not exited.
         self.started: Lanes = self.threads < cta.threads
         self.alive: Lanes = self.started.copy()
         self.count_alive()
@@ -78,9 +78,9 @@ class Team:
         self._values: list[NDArray | None] = [None] * len(registers)
         # Per register: the lanes that never wrote it; None when every lane has.
         self._missing: list[Lanes | None] = [np.ones(lanes, np.bool_)] * len(registers)
-        # Per register that wgmmas in flight use: what for, and by how many of every warp.
+        # Per register that wgmmas in flight use: its role, and the number of these wgmmas per warp.
         self._flying: dict[int, tuple[str, list[int]]] = {}
-        # Per warp of the team, all registers at its last wgmma.fence.
+        # Per warp of the team, the values of all registers at its last wgmma.fence.
         self._fenced: list[list[NDArray | None] | None] = [None] * warps
         self.copies = PendingCopies(self)
         self.stores = BulkStores(self)
@@ -90,17 +90,17 @@ class Team:
         self.straight = cta.launch.straight
 
     def alive_warps(self) -> list[int]:
-        """The warps that have threads which did not exit."""
+        """Return the warps with threads that have not exited."""
         return np.unique(self.warp_of[self.alive]).tolist()
 
     def count_alive(self) -> None:
-        """Count the warps that have threads which did not exit: every barrier asks for them."""
+        """Count the warps with threads that have not exited, for every barrier."""
         self.warps_alive = int(self.alive.reshape(-1, WARP).any(axis=1).sum())
 
     # ---- registers
 
     def get(self, index: int) -> NDArray:
-        """The bits of a register in every lane; only those of active lanes mean anything."""
+        """Return the bits of a register in every lane; only those of active lanes are valid."""
         value = self._values[index]
         missing = self._missing[index]
         if missing is not None and (value is None or some(missing & self.active)):
@@ -132,7 +132,7 @@ class Team:
             self._missing[index] = None
             return
         old = self._values[index]
-        if old is not None:  # less than a third of what np.where takes
+        if old is not None:  # in less than a third of np.where's time
             mixed = old.copy()
             np.copyto(mixed, value, where=self.active)
             value = mixed
@@ -145,12 +145,12 @@ class Team:
     # ---- registers of wgmma: untouchable until it was waited for
 
     def fence_registers(self) -> None:
-        """wgmma.fence of the active warps: it may use their registers as they are now."""
+        """wgmma.fence of the active warps: later wgmmas may use their registers as they are now."""
         for warp in np.unique(self.chosen // WARP).tolist():
             self._fenced[warp] = self._values.copy()
 
     def lend(self, index: int, use: str, warp: int, read: bool) -> NDArray | None:
-        """A warp's lanes of a register for a wgmma that uses it until :meth:`take_back`."""
+        """Return a warp's lanes of a register to a wgmma, which uses it until :meth:`take_back`."""
         lanes = slice(WARP * warp, WARP * warp + WARP)
         name, fenced = self._registers[index].name, self._fenced[warp]
         if fenced is None:
@@ -178,7 +178,7 @@ class Team:
         return None if value is None else value[lanes]
 
     def give(self, index: int, warp: int, value: NDArray) -> None:
-        """The result of a wgmma of a warp, in a register that was lent to it."""
+        """Write the result of a warp's wgmma to a register that was lent to it."""
         old, fenced = self._values[index], self._fenced[warp]
         assert fenced is not None
         new = np.zeros(self.numbers.size, value.dtype) if old is None else old.copy()
@@ -186,7 +186,7 @@ class Team:
         self._values[index] = fenced[index] = new
 
     def take_back(self, index: int, warp: int) -> None:
-        """A warp has waited for a wgmma that used a register."""
+        """Return a register to a warp that has waited for the wgmma."""
         lanes = slice(WARP * warp, WARP * warp + WARP)
         _, count = self._flying[index]
         count[warp] -= 1
@@ -210,31 +210,32 @@ class Team:
                 )
 
     def mask_bits(self, lanes: Lanes) -> NDArray[np.uint32]:
-        """Per lane, the 32-bit mask of those lanes of its warp."""
+        """Return, per lane, the 32-bit mask of those lanes in its warp."""
         bits = (lanes.reshape(-1, WARP).astype(np.uint32) << np.arange(WARP, dtype=np.uint32)).sum(
             axis=1, dtype=np.uint32
         )
         return bits.repeat(WARP)
 
     def warps_in(self, lanes: Lanes) -> NDArray[np.intp]:
-        """The warps that some of these lanes belong to, in order; of one warp, without a search."""
+        """Return the warps that have any of these lanes, in order; for one warp, without a
+        search."""
         if self.warps == 1:
             return self.warp_of[: some(lanes)]
         return np.unique(self.warp_of[lanes])
 
     @property
     def chosen(self) -> NDArray[np.intp]:
-        """The numbers of the active lanes."""
+        """Return the numbers of the active lanes."""
         return self.numbers if self.full else self.numbers[self.active]
 
     def pick(self, value: NDArray) -> NDArray:
-        """A value, of shape (lanes,) or (1,), in the active lanes only."""
+        """Return a value, of shape (lanes,) or (1,), in the active lanes only."""
         if value.shape != self.shape:
             value = np.repeat(value, self.numbers.size)
         return value if self.full else value[self.active]
 
     def spread(self, chosen: NDArray, dtype: np.dtype) -> NDArray:
-        """Values of the active lanes, in lane order, as an array over all lanes."""
+        """Return values of the active lanes, in lane order, as an array over all lanes."""
         if self.full:
             return np.ascontiguousarray(chosen)
         out = np.zeros(self.numbers.shape, dtype)
@@ -244,15 +245,15 @@ class Team:
     # ---- paths
 
     def push(self, pc: int, lanes: Lanes) -> None:
-        """Lanes go on at ``pc``, together with those that are already there."""
+        """Let lanes go on at ``pc``, together with the lanes that are already there."""
         for others in (self.paths, self.parked):
             if pc in others:
                 lanes = lanes | others.pop(pc)
         self.paths[pc] = lanes
 
     def sleep(self, asleep: Lanes, on: str) -> int | None:
-        """Lanes come to this instruction again when ``on``, what they wait for, may have happened;
-        the other active ones go on. Returns what a control instruction does.
+        """Let lanes run this instruction again when the event ``on`` may have happened; the other
+        active lanes go on. Return the result of the control instruction.
         """
         if not some(asleep):
             return None
@@ -262,14 +263,14 @@ class Team:
         return LEFT
 
     def retire(self, lanes: Lanes) -> None:
-        """Lanes exit; what waited for them to converge looks again."""
+        """Let lanes exit; paths that waited for them to converge look again."""
         self.alive = self.alive & ~lanes
         self.count_alive()
         for pc in list(self.parked):
             self.push(pc, self.parked.pop(pc))
 
     def advance(self, budget: int) -> int:
-        """Run until no path can or ``budget`` steps are spent; returns how many were."""
+        """Run until no path can advance or ``budget`` steps are spent; return the steps spent."""
         spent = 0
         while self.paths and spent < budget:
             pc = min(self.paths)
@@ -277,14 +278,15 @@ class Team:
         return spent
 
     def _next_meeting(self, pc: int) -> int:
-        """The first place after ``pc`` where other lanes are."""
+        """Return the first program counter after ``pc`` at which other lanes are."""
         if not self.paths and not self.parked:
             return len(self.cta.program)
         here = [p for p in (*self.paths, *self.parked) if p > pc]
         return min(here, default=len(self.cta.program))
 
     def _follow(self, pc: int, lanes: Lanes, budget: int) -> int:
-        """Run one path until it meets another, splits, ends, parks or has spent its budget."""
+        """Run one path until it meets another, splits, ends, parks or has spent its budget; return
+        the steps."""
         program, issued = self.cta.program, self.issued
         stop = self._next_meeting(pc)
         full = every(lanes)
@@ -371,7 +373,7 @@ class Team:
         return parked
 
     def located(self, fault: Fault, step: Step) -> Fault:
-        """The fault, with who and where filled in."""
+        """Return the fault with kernel, instruction, CTA and thread filled in."""
         fault.kernel = self.cta.kernel.name
         fault.instruction = step.instruction.text
         fault.line = step.instruction.line

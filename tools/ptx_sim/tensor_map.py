@@ -1,8 +1,8 @@
-"""Tensor maps: the 128 bytes that tell the tensor memory accelerator what a tensor looks like.
+"""Tensor maps: the 128 bytes that describe a tensor to the tensor memory accelerator.
 
-The vendor's driver makes them (cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col), and the host code
-of the CuTe DSL does so itself. Their bits are not documented: they were read off what the DSL makes
-of many tensors, and test_gpu.py compares them with the driver's. As words of 32 bits,
+The driver makes them (cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col), and so does the host code
+of the CuTe DSL. Their bits are not documented: they were inferred from the DSL's maps of many
+tensors, and test_gpu.py compares them with the driver's. As words of 32 bits,
 
     0-1    address
     2      0 im2col, 1 always set, 4-6 rank - 1, 7-10 type, 11-12 interleave, 13-14 swizzle,
@@ -14,7 +14,7 @@ of many tensors, and test_gpu.py compares them with the driver's. As words of 32
            of 16 bits, two of 8 or three of 5 as the rank is 3, 4 or 5
     15     im2col: pixels - 1
 
-and the rest mean nothing. Mode 0 is contiguous; in im2col the modes are c, w, h, d, n.
+and the rest are unused. Mode 0 is contiguous; in im2col the modes are c, w, h, d, n.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from .faults import Fault
 
 SIZE = 128
-# The types by their numbers, and the bytes of an element.
+# The types in the order of their numbers, with the bytes of an element.
 _TYPES = {
     "u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f32.ftz": 4,
     "f64": 8, "bf16": 2,
@@ -34,9 +34,9 @@ _NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 # fp32 data that loads round to nearest, ties to even: the number of f32, and a bit.
 TF32 = "tf32"
 _SWIZZLE = (16, 32, 64, 128)
-_KEPT = 1 << 1  # compilers set it, the driver does not, and hardware takes either
+_KEPT = 1 << 1  # compilers set it, the driver does not; hardware accepts both
 _NAN, _TF32 = 1 << 15, 1 << 16
-# What the driver says when it is not asked otherwise: lines of 128 bytes for L2.
+# The driver's default: L2 lines of 128 bytes.
 _HINTS = 2 << 17
 
 
@@ -55,7 +55,7 @@ class TensorMap:
     """A decoded tensor map: extents and boxes in elements, mode 0 first, ``strides`` in bytes.
 
     ``strides`` has one entry less than ``shape``: mode 0 is contiguous. ``swizzle`` is its span in
-    bytes, 16 for none. ``im2col`` is None for a tiled map, and then ``box`` is its box.
+    bytes, 16 for none. A tiled map has a ``box``, and ``im2col`` is None.
 
     >>> t = TensorMap(0x1000, "f16", (64, 100), (128,), box=(64, 8), swizzle=128)
     >>> decode(t.encode()) == t
@@ -85,7 +85,7 @@ class TensorMap:
         return 4 if self.type == TF32 else _TYPES[self.type]
 
     def encode(self) -> bytes:
-        """The 128 bytes."""
+        """Return the 128 bytes."""
         number = _NUMBERS["f32" if self.type == TF32 else self.type]
         kind = number << 7 | (self.rank - 1) << 4 | _KEPT | (self.im2col is not None)
         kind |= _SWIZZLE.index(self.swizzle) << 13 | _HINTS | (self.type == TF32 and _TF32)
@@ -105,7 +105,7 @@ class TensorMap:
 
 
 def decode(raw: bytes) -> TensorMap:
-    """The map in 128 bytes; a fault where the hardware could not use it, or this machine does not.
+    """Decode 128 bytes; a map that the hardware cannot use, or that is not implemented, is a fault.
 
     Rules: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
     """
@@ -153,7 +153,7 @@ def _check(found: TensorMap) -> None:
 
 
 def _pack(corner: tuple[int, ...]) -> int:
-    """One to three signed numbers in 16 bits."""
+    """Pack one to three signed numbers into 16 bits."""
     bits = (16, 8, 5)[len(corner) - 1]
     return sum((c & (1 << bits) - 1) << bits * i for i, c in enumerate(corner))
 

@@ -1,9 +1,9 @@
-"""Warpgroups: what four warps have issued of wgmma, which of it is done, and who waits.
+"""Warpgroups: the wgmmas that four warps have issued, their completion, and waits for them.
 
-A wgmma begins when all four warps have issued it, and reads shared memory until it is done. Any of
-the warps can wait for that, and it is done for all: so one thread may tell a producer. Results are
-computed when a warp issues. That equals any later moment, since what it reads may not change until
-it is done, and its registers may not be touched until its own warp has waited: both are faults.
+A wgmma begins when all four warps have issued it, and reads shared memory until it completes. If
+any of the warps has waited for it, it is complete for all, so one thread may signal the producer.
+Results are computed when a warp issues. Any later moment would give the same, since it is a fault
+to change its source before it completes, or to touch its registers before its own warp has waited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP = 4
 
 @dataclass
 class _Wgmma:
-    """One wgmma: what must be the same in all four warps, and the registers it uses."""
+    """One wgmma: a key that must be the same in all four warps, and the registers it uses."""
 
     key: tuple[int, ...]
     registers: tuple[int, ...]
@@ -34,7 +34,7 @@ class _Wgmma:
 
 @dataclass
 class _Warp:
-    """One warp's progress: how many it issued, how many of them it waited for, ends of groups."""
+    """A warp's progress: wgmmas issued, wgmmas waited for, and the ends of its groups."""
 
     issued: int = 0
     waited: int = 0
@@ -53,7 +53,7 @@ class WarpGroups:
     def issue(
         self, warp: int, key: tuple[int, ...], registers: tuple[int, ...], units: NDArray[np.int64]
     ) -> None:
-        """A warp issues a wgmma that reads the 16-byte words at ``units``."""
+        """Issue a warp's wgmma, which reads the 16-byte words at ``units``."""
         local = warp - self._first
         first = local // GROUP * GROUP
         if first + GROUP > len(self._warps):
@@ -70,12 +70,13 @@ class WarpGroups:
         self._cta.cluster.happened()
 
     def commit(self, warp: int) -> None:
-        """A warp closes a group."""
+        """Close a warp's group."""
         mine = self._warps[warp - self._first]
         mine.groups.append(mine.issued)
 
     def wait(self, team: Team, warp: int, newest: int) -> bool:
-        """A warp waits for all but its ``newest`` groups; False: other warps must issue first."""
+        """Let a warp wait for all but its ``newest`` groups; return False if other warps must issue
+        first."""
         local = warp - self._first
         mine, first = self._warps[local], local // GROUP * GROUP
         ended = mine.groups[: len(mine.groups) - newest]

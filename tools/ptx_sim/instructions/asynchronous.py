@@ -60,7 +60,7 @@ def copy(op: Operation) -> Run:
 def _load_parts(
     t: Team, words: np.ndarray, addresses: np.ndarray, size: np.ndarray, lanes: np.ndarray
 ) -> None:
-    """Copies that read some, but not all, of their bytes."""
+    """Load copies that read some, but not all, of their bytes."""
     width = words.dtype.itemsize
     raw = words.view(np.uint8).reshape(-1, width)
     off = (size > 0) & (addresses % width != 0)

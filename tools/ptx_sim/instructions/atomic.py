@@ -42,7 +42,7 @@ _UPDATES: dict[str, _Update] = {
 
 
 def _update_of(op: Operation, kind: str, name: str) -> tuple[_Update, np.dtype]:
-    """The new value from the old one and the operand, both as words of memory."""
+    """Return the update, from the old value and the operand to the new value, and its dtype."""
     element = name.removesuffix("x2")
     if element in ("f16", "bf16"):
         if kind != "add":
@@ -63,7 +63,7 @@ def _update_of(op: Operation, kind: str, name: str) -> tuple[_Update, np.dtype]:
 @instruction("atom", "red")
 def atomic(op: Operation) -> Run:
     returns = op.stem == "atom"
-    # acq_rel and the scopes order accesses, which here are in one order anyway.
+    # acq_rel and scopes order accesses, which here are in one total order anyway.
     drop_hints(op)
     op.flag("acq_rel")
     op.flag("noftz")

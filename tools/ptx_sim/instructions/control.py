@@ -55,7 +55,7 @@ def trap(op: Operation) -> Run:
 def barrier(op: Operation) -> Run:
     aligned = op.stem.startswith("bar.") or op.flag("aligned")
     op.steer()
-    # Only where it is not promised that a warp arrives as one may some of its threads have exited.
+    # Unless the instruction is aligned, some threads of a warp may have exited.
     op.collective(None if aligned else lambda team: team.alive)
     waits = not op.stem.endswith("arrive")
     number = op.read(0, "u4")
@@ -114,8 +114,8 @@ def set_registers(op: Operation) -> Run:
 
 @instruction("membar", "fence", "fence.proxy", "fence.mbarrier_init")
 def fence(op: Operation) -> Run:
-    # Memory is sequentially consistent here: a fence has nothing to add, but that a relaxed arrival
-    # at the barrier of a cluster tells of what was before the last one.
+    # Memory is sequentially consistent here, so a fence matters only to a relaxed arrival at a
+    # cluster barrier, which releases everything before the last fence.
     scope = {"cluster", "gpu", "sys"} & set(op.modifiers)
     for allowed in (
         ("sc", "acq_rel", "acquire", "release"),

@@ -1,6 +1,6 @@
 """Floating-point arithmetic (PTX ISA 9.7.3 to 9.7.5): f32, f64, f16, bf16 and their packed pairs.
 
-What PTX defines to the bit (add, mul, fma, IEEE division and square root) is exact here. The
+Operations that PTX defines to the bit (add, mul, fma, IEEE division and square root) are exact. The
 ``.approx`` functions are computed in float64 and rounded; a GPU's differ in their last bits.
 """
 

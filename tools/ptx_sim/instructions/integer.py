@@ -13,7 +13,7 @@ from . import floating
 
 
 def is_floating(op: Operation) -> bool:
-    """Does the last modifier name a floating-point type?"""
+    """Return whether the last modifier names a floating-point type."""
     return "f" in op.modifiers[-1]
 
 

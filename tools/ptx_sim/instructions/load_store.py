@@ -25,7 +25,7 @@ _HINTS = {
 
 
 def drop_hints(op: Operation) -> bool:
-    """Consume cache and ordering hints; says whether a cache policy operand follows."""
+    """Consume cache and ordering hints; return whether a cache policy operand follows."""
     op.modifiers[:] = [m for m in op.modifiers if m not in _HINTS]
     return op.flag("L2::cache_hint")
 
@@ -76,7 +76,7 @@ def load_value(op: Operation) -> Run:
 
 
 def _load_parameter(address: Read, dtype: np.dtype, writes: list[Write]) -> Run:
-    """A load of one place among the arguments, which is looked at once in a launch."""
+    """Load one place of the arguments, which is read once per launch."""
     one_lane = np.zeros(1, np.intp)
     kept: tuple[bytes | None, list[NDArray]] = None, []
 

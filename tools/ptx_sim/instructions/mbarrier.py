@@ -1,4 +1,4 @@
-"""mbarrier instructions (PTX ISA 9.7.13.15), and the copies that tell an mbarrier of their end."""
+"""mbarrier instructions (PTX ISA 9.7.13.15), and copies that complete at an mbarrier."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _common(op: Operation) -> None:
 
 
 def objects(t: Team, address: Read, remote: bool = False) -> Iterator[tuple[int, MBarrier]]:
-    """The active lanes, one after the other, and the mbarrier that each names.
+    """Yield the active lanes in turn, and the mbarrier that each names.
 
-    ``remote``: it may be one of another CTA of the cluster.
+    ``remote``: it may belong to another CTA of the cluster.
     """
     for lane, at in zip(t.chosen.tolist(), t.pick(address(t)).tolist(), strict=True):
         yield lane, _object(t, lane, at, remote)
@@ -48,9 +48,10 @@ def _object(t: Team, lane: int, at: int, remote: bool = False) -> MBarrier:
 
 
 def looks(t: Team, address: Read) -> Iterator[tuple[int, MBarrier]]:
-    """:func:`objects` of lanes that only look, so that one of a warp looks for all that ask alike.
+    """:func:`objects` of lanes that only test: one lane of a warp tests for all with the same
+    query.
 
-    A kernel that waits looks hundreds of times: lane by lane, that took most of its time.
+    A waiting kernel tests hundreds of times: lane by lane, that took most of its time.
     """
     seen: dict[tuple[int, int], MBarrier] = {}
     warps = t.warp_of[t.chosen].tolist()
@@ -125,9 +126,8 @@ def expect(op: Operation) -> Run:
 
 @instruction("mbarrier.test_wait", "mbarrier.try_wait")
 def wait(op: Operation) -> Run:
-    # try_wait may take its time: the lanes sleep until a phase completes, or the machine says that
-    # nothing else can happen. Now and then it gives up at once, as it may, so that code that does
-    # not look at its answer is found.
+    # try_wait may block: the lanes sleep until a phase completes, or until nothing else can happen.
+    # At random it gives up at once, as it may, which exposes code that ignores its result.
     patient = op.stem.endswith("try_wait")
     by_parity = op.flag("parity")
     address = _address(op, 1)
@@ -156,7 +156,7 @@ def wait(op: Operation) -> Run:
             if every(asleep == t.active):
                 t.cta.cluster.sleep(t, t.pc, asleep, str(asked))
                 return LEFT
-            # Those that are through go on; the others come here again.
+            # Lanes whose phase is complete go on; the others run this again.
             t.cta.cluster.sleep(t, t.pc, asleep, str(asked))
             t.active, t.full = done, False
         write(t, done)

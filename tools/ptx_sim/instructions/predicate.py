@@ -25,7 +25,7 @@ _FLOAT_ONLY = [f"{name}u" for name in _COMPARE] + ["num", "nan"]
 
 
 def compare(name: str, a: NDArray, b: NDArray) -> NDArray[np.bool_]:
-    """A comparison by its PTX name; those that end in u also hold where an operand is NaN."""
+    """Return a comparison by its PTX name; names that end in u also hold if an operand is NaN."""
     name = _UNSIGNED.get(name, name)
     if name in _COMPARE and (name != "ne" or a.dtype.kind != "f"):
         return _COMPARE[name](a, b)

@@ -1,8 +1,8 @@
 """The tensor memory accelerator: copies of boxes and pixels of tensors (PTX ISA 9.7.9.27).
 
-Elements lie in shared memory with mode 0 first and nothing in between; what is outside the tensor
-is zero. A swizzle of S = 128, 64, 32 bytes exclusive-ors bits 4.. of the address with its
-bits 7.., as wgmma's does.
+Elements lie in shared memory contiguously, mode 0 first; elements outside the tensor are zero. A
+swizzle of S = 128, 64, 32 bytes exclusive-ors bits 4.. of the address with its bits 7.., as wgmma's
+does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def swizzled(found: TensorMap, start: int, count: int) -> NDArray[np.int64]:
 def _loaded(
     t: Team, lane: int, found: TensorMap, corner: tuple[int, ...], offsets: tuple[int, ...]
 ) -> NDArray:
-    """The words of 16 bytes that a load brings, without a swizzle."""
+    """Return the 16-byte words that a load brings, without a swizzle."""
     at, inside = elements(found, corner, offsets)
     words = np.zeros(at.size, f"u{found.size}")
     lanes = np.full(int(inside.sum()), lane)
@@ -73,7 +73,7 @@ def _check_place(found: TensorMap, rank: int, shared: int, lane: int) -> None:
 
 
 def _rank(op: Operation, position: int) -> int:
-    """The number of modes; consumes the modifier that says so, and checks the coordinates."""
+    """Return the number of modes; consume its modifier, and check the coordinates."""
     rank = int(op.one_of("1d", "2d", "3d", "4d", "5d")[0])
     if len(_coordinates(op, position)) != rank:
         raise op.unsupported(f"{rank} coordinates expected")
@@ -90,7 +90,7 @@ def _spaces(op: Operation, target: tuple[str, ...], source: tuple[str, ...]) -> 
 def _each(
     t: Team, target: Read, source: Read, places: list[Read]
 ) -> Iterator[tuple[int, int, int, tuple[int, ...]]]:
-    """The active lanes, one after the other: lane, target, source, coordinates."""
+    """Yield the active lanes in turn: lane, target, source, coordinates."""
     corners = np.stack([t.pick(c(t)) for c in places], axis=1).tolist()
     each = zip(t.chosen, t.pick(target(t)), t.pick(source(t)), corners, strict=True)
     for lane, to, since, corner in each:
@@ -143,7 +143,7 @@ def _load(op: Operation) -> Run:
 def _receivers(
     t: Team, lane: int, to: CTA, signal: int, ranks: int | None
 ) -> list[tuple[CTA, MBarrier]]:
-    """Each CTA that a load goes to, and the mbarrier there that is told of the bytes."""
+    """Yield each CTA that a load goes to, and the mbarrier there that counts the bytes."""
     cta, near = t.cta.cluster.locate(t.cta, signal, lane)
     if ranks is None:
         if cta is not to:
@@ -181,7 +181,7 @@ def _store(op: Operation) -> Run:
                 raise Fault("a store to lines that end within 16 bytes would write all of these")
             addresses, inside = elements(found, corner)
             count = addresses.size * found.size // 16
-            # Words of which something is written; the others may hold anything.
+            # Words with bytes that are stored; the others may hold anything.
             used = inside.reshape(count, -1).any(axis=1)
             units = swizzled(found, since, count)[used]
             words = np.zeros(count, "V16")

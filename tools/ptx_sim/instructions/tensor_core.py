@@ -8,7 +8,7 @@ the lowest. With g = lane // 4 and t = lane % 4, element j of register i is, for
     C (16 x 8)   row g + 8 (i // 2)    column  2 t + i % 2        one 32-bit element a register
     C (16 x 8)   row g + 8 i           column  2 t + j            two 16-bit elements a register
 
-Products and sums are exact (float64) and rounded once at the end; the machine keeps fewer bits.
+Products and sums are exact (float64) and rounded once at the end; a GPU keeps fewer bits.
 """
 
 from __future__ import annotations

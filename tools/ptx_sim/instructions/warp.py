@@ -1,4 +1,4 @@
-"""Instructions by which the lanes of a warp see each other (PTX ISA 9.7.9.6, 9.7.13.9 ff.)."""
+"""Instructions that exchange data between the lanes of a warp (PTX ISA 9.7.9.6, 9.7.13.9 ff.)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..team import WARP, Lanes, Team
 
 
 def _members(read: Read) -> Callable[[Team], Lanes]:
-    """The lanes that a member mask names, without those that exited, as a function of the team."""
+    """Return a function of the team: the lanes that a member mask names, without exited ones."""
 
     def members(t: Team) -> Lanes:
         mask = np.broadcast_to(read(t), t.numbers.shape)

@@ -119,7 +119,7 @@ def multiply_accumulate(op: Operation) -> Run:
         return _elements(codes, name)
 
     def run(t: Team) -> None:
-        # Before anything is lent or held, so that a fault names its lane.
+        # Before registers are lent or memory is held, so that a fault names its lane.
         for warp in np.unique(t.warp_of[t.chosen]).tolist():
             lanes = slice(WARP * (warp - int(t.warp_of[0])), None)
             code_b, adds = _same(t, read_b, lanes), bool(_same(t, accumulate, lanes))

@@ -1,6 +1,6 @@
-"""Instructions with their meaning as plain Python, one element at a time; types as NumPy codes.
+"""Instructions with references in plain Python, one element at a time; types as NumPy codes.
 
-Written from the PTX ISA's text, not from the machine's code: integers are Python's, exact ones.
+Written from the PTX ISA's text, not from the simulator's code: integers are Python's, exact.
 """
 
 from __future__ import annotations

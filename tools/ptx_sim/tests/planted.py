@@ -1,4 +1,4 @@
-"""Faults that are planted in the PTX of a kernel, and the product of matrices that they spoil."""
+"""Faults to plant in the PTX of a kernel, and the matrix product that they break."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .. import DeviceTensor, Memory, Stats, launch_of, parse, run
 
 
 def edit(ptx: str, pattern: str, replacement: str, count: int = 0) -> str:
-    """Replace in the PTX; an error where there is nothing to replace."""
+    """Replace text in the PTX; raise if there is nothing to replace."""
     edited, changes = re.subn(pattern, replacement, ptx, count=count)
     assert changes
     return edited
 
 
 class Planted(NamedTuple):
-    """An edit of PTX, and what the simulator has to raise then."""
+    """An edit of PTX, and the fault that the simulator must raise for it."""
 
     pattern: str
     replacement: str
     fault: type[Exception]
 
     def is_caught(self, ptx: str, run: Callable[[str], object]) -> None:
-        """Run the edited PTX, which has to fail."""
+        """Run the edited PTX, which must fail."""
         broken = edit(ptx, self.pattern, self.replacement)
         with pytest.raises(self.fault):
             run(broken)
@@ -40,7 +40,7 @@ def each(faults: list[tuple[str, str, str, type[Exception]]]) -> pytest.MarkDeco
 
 
 def run_on(compiled: Any, ptx: str, arrays: dict[str, np.ndarray], **options: Any) -> Stats:
-    """Run a kernel of fp16 tensors, which has to write all of ``d``; what was executed."""
+    """Run a kernel of fp16 tensors, which must write all of ``d``; return what was executed."""
     memory = Memory()
     tensors = [
         DeviceTensor(memory.add(x, name, output=name == "d"), x.shape, "float16")

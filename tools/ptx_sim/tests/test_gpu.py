@@ -1,4 +1,4 @@
-"""Where there is a GPU, it gives the same bits as the machine, instruction by instruction."""
+"""A GPU, if there is one, gives the same bits as the simulator, instruction by instruction."""
 
 from __future__ import annotations
 
