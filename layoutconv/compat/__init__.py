@@ -1,4 +1,4 @@
-"""The interfaces of libraries that people already use, over this package's functions.
+"""The interfaces of other sparse-convolution libraries, implemented by this package.
 
-The top floor: may import every room of the package, and no room imports it.
+The top layer: it may import every other part of the package, and no other part imports it.
 """

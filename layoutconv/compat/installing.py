@@ -1,4 +1,4 @@
-"""Packages of this folder under the names of others, for programs whose files stay as they are."""
+"""Install packages of this folder under other libraries' names, for unchanged programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 class Installed:
-    """A package under another name: ``undo()`` takes it back, so does the end of a ``with``."""
+    """A package under another name; ``undo()`` uninstalls it, and so does the end of a ``with``."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Installed:
         self._undone = undone
 
     def undo(self) -> None:
-        """``import`` finds what it would have found. Modules that imported ours keep it."""
+        """Let ``import`` find the original modules again. Modules that imported ours keep it."""
         for name, module in self._modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
@@ -44,7 +44,7 @@ class Installed:
 
 
 class _Absent:
-    """Says of modules of another package that there are none of, why."""
+    """An import finder that explains why a module of the other package is missing."""
 
     def __init__(self, name: str, reasons: Mapping[str, str]) -> None:
         self._name, self._reasons = name, reasons
@@ -70,7 +70,7 @@ _installed: dict[str, Installed] = {}
 
 
 def is_installed(name: str) -> bool:
-    """Return whether a package of ours is found under another name.
+    """Return whether a package of ours is installed under a name.
 
     >>> is_installed("a_name_for_doctest")
     False
@@ -86,12 +86,12 @@ def install_as(
     undone: Callable[[], None] | None = None,
     alone: str | None = None,
 ) -> Installed:
-    """Have ``import name``, and all its modules, find those of the package ``ours``.
+    """Let ``import name``, and imports of its modules, find the package ``ours``.
 
-    ``absent`` are its modules that ours has none of, and why; ``elsewhere`` those that are in no
-    package of ours under that name; ``undone`` is called when it is taken back. Modules whose
-    names begin with ``alone`` are found without the package's name, too, unless ``import`` finds
-    a module of that name, as one of the program's. A second call changes nothing.
+    ``absent`` maps modules that ours lacks to the reason; ``elsewhere`` maps further module names
+    to our modules; ``undone`` is called when it is uninstalled. Modules whose names begin with
+    ``alone`` are found without the package's name, too, unless ``import`` finds another module of
+    that name, such as the program's own. A second call changes nothing.
 
     Raises ``RuntimeError`` if another package of that name was imported already.
 

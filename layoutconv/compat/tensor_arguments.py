@@ -1,4 +1,4 @@
-"""Arguments of other libraries' functions that have to be tensors, or become some."""
+"""Arguments of other libraries' functions that must be tensors, or are converted to tensors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def check_tensors(**tensors: Any) -> None:
 def as_numbers(name: str, value: Any, modes: str = "") -> Tensor:
     """Return a tensor, an array or a list of real numbers as a tensor.
 
-    ``modes``, as "(points, D)", says how many there are. Raises
-    :class:`~layoutconv.errors.ArgumentTypeError` for what holds none, as texts or complex numbers,
-    and :class:`~layoutconv.errors.ArgumentError` for other modes.
+    ``modes``, such as "(points, D)", gives the number of modes. Raises
+    :class:`~layoutconv.errors.ArgumentTypeError` for anything but real numbers, such as text or
+    complex numbers, and :class:`~layoutconv.errors.ArgumentError` for another number of modes.
 
     >>> as_numbers("coordinates", ["a"])
     Traceback (most recent call last):
@@ -48,9 +48,9 @@ def as_numbers(name: str, value: Any, modes: str = "") -> Tensor:
 def check_places(name: str, places: Any, count: int) -> Tensor:
     """Return places (n,) among ``count`` rows, a tensor of integers, as int64.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no tensor of integers, and
-    :class:`~layoutconv.errors.ArgumentError` for one of other modes, or with a place that there is
-    not: that waits for the device, and is not asked while a CUDA graph is captured.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for anything but a tensor of integers, and
+    :class:`~layoutconv.errors.ArgumentError` for another number of modes or a place out of range.
+    The range check waits for the device, and is skipped while a CUDA graph is captured.
 
     >>> check_places("rows", torch.tensor([0, 2]), 2)
     Traceback (most recent call last):

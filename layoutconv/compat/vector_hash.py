@@ -1,4 +1,4 @@
-"""Numbers for rows of integer arrays, as point-cloud libraries make them in data loaders."""
+"""Hashes of the rows of integer arrays, as point-cloud libraries use in data loaders."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _rows(array: Any) -> Any:
 
 
 def ravel_hash_vec(arr: Any) -> Any:
-    """uint64 (rows,): the place of each row in the smallest grid that has all of ``arr``
-    (rows, columns), the last column fastest.
+    """Return uint64 (rows,): the place of each row in the bounding grid of ``arr`` (rows, columns),
+    the last column fastest.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another number of modes.
 
@@ -35,7 +35,8 @@ def ravel_hash_vec(arr: Any) -> Any:
 
 
 def fnv_hash_vec(arr: Any) -> Any:
-    """uint64 (rows,): FNV-64 of the columns of ``arr``, a product and then an exclusive or of each.
+    """Return uint64 (rows,): FNV-64 over the columns of ``arr``, with a product, then XOR, for
+    each.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another number of modes.
 

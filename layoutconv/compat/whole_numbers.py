@@ -1,4 +1,4 @@
-"""Whole numbers in the arguments of other libraries' names: sizes of layers, and coordinates."""
+"""Integer arguments of other libraries' interfaces: sizes of layers, and coordinates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .tensor_arguments import check_tensors
 
 
 def whole(name: str, value: Any, least: int | None = None) -> int:
-    """Return an argument as an int: of an int, of NumPy's, of a tensor of one, and of 2.0.
+    """Return an argument as an int: an int, a NumPy integer, a tensor of one, or a float such as
+    2.0.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for all else, a ``bool`` and 2.5 too, and
-    :class:`~layoutconv.errors.ArgumentError` for less than ``least``.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for anything else, also a ``bool`` or 2.5,
+    and :class:`~layoutconv.errors.ArgumentError` for less than ``least``.
 
     >>> whole("stride", 2.0)
     2
@@ -48,10 +49,10 @@ def _index(value: Any) -> int | None:
 
 
 def whole_per_mode(name: str, value: Any, rank: int, least: int | None = None) -> list[int]:
-    """Return an argument that is a whole number, or as many as there are modes, as ints.
+    """Return an argument, an integer or one per mode, as a list of ints.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for as many as there are no modes, and for less
-    than ``least``.
+    Raises :class:`~layoutconv.errors.ArgumentError` for another number of them, and for less than
+    ``least``.
 
     >>> whole_per_mode("stride", 2, 3), whole_per_mode("stride", torch.tensor([1, 2]), 2)
     ([2, 2, 2], [1, 2])
@@ -66,9 +67,9 @@ def whole_per_mode(name: str, value: Any, rank: int, least: int | None = None) -
 
 
 def whole_numbers(name: str, value: Any, least: int, expected: str) -> list[int]:
-    """Return a sequence, an array or a tensor of whole numbers as ints; ``expected`` is in words.
+    """Return a sequence, an array or a tensor of integers as ints; messages say ``expected``.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` for anything else, a lone number too, and
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for anything else, also a scalar, and
     :class:`~layoutconv.errors.ArgumentError` for less than ``least``.
 
     >>> whole_numbers("size", 3, 0, "two sizes")
@@ -82,9 +83,9 @@ def whole_numbers(name: str, value: Any, least: int, expected: str) -> list[int]
 
 
 def triple(name: str, value: Any, least: int) -> tuple[int, ...]:
-    """Return an argument that is a number for each of three modes, or one for all.
+    """Return an argument, a number or one for each of three modes, as three ints.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` that names it, for less than ``least`` too.
+    Raises :class:`~layoutconv.errors.ArgumentError` that names it, also for less than ``least``.
 
     >>> triple("stride", 2, 1)
     (2, 2, 2)
@@ -95,9 +96,9 @@ def triple(name: str, value: Any, least: int) -> tuple[int, ...]:
 def int32_cells(name: str, coords: Tensor) -> Tensor:
     """Return coordinates, of any dtype, as int32.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` where one is no whole number of 32 bits: it
-    would be another cell. That waits for the device, unless they are int32, and is not asked while
-    a CUDA graph is captured.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a value that int32 cannot hold: it would be
+    another cell. Unless they are int32, the check waits for the device; it is skipped while a CUDA
+    graph is captured.
 
     >>> int32_cells("coords", torch.tensor([[0.0, 3.0]]))
     tensor([[0, 3]], dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""One row per image, at all coordinates of the image."""
+"""Broadcast one row per image to all coordinates of the image."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BroadcastMode(Enum):
 class MinkowskiBroadcast(MinkowskiModuleBase):
     """The features of an image at all of its coordinates.
 
-    ``forward(input, input_glob)`` takes a tensor, and one with a row for each image, as global
-    pooling gives.
+    ``forward(input, input_glob)`` takes a tensor, and one with a row per image, such as a result of
+    global pooling.
     """
 
     def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:

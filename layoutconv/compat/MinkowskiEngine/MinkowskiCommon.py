@@ -20,7 +20,7 @@ __all__ = [
 
 
 def convert_to_int_tensor(arg: Ints, dimension: int) -> torch.Tensor:
-    """A number for each mode, int32.
+    """Return a number per mode, int32.
 
     >>> convert_to_int_tensor(2, 3)
     tensor([2, 2, 2], dtype=torch.int32)
@@ -41,11 +41,11 @@ class MinkowskiNetwork(torch.nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Any) -> Any:
-        """To be written by the network."""
+        """The forward pass, which a network defines."""
 
 
 def check_input(input: Any, dimension: int | None = None, name: str = "input") -> SparseTensor:
-    """``input``, if it is a sparse tensor, of so many modes if they are given."""
+    """Return ``input`` if it is a sparse tensor, of ``dimension`` modes if given; else raise."""
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError(name, "a SparseTensor", type(input).__name__)
     if dimension not in (None, input.D):
@@ -54,7 +54,7 @@ def check_input(input: Any, dimension: int | None = None, name: str = "input") -
 
 
 def region_text(region: KernelGenerator) -> str:
-    """The sizes of a filter as MinkowskiEngine prints them."""
+    """Return the sizes of a filter as MinkowskiEngine prints them."""
     return (
         f"kernel_size={region.kernel_size}, stride={region.kernel_stride}, "
         f"dilation={region.kernel_dilation}"

@@ -1,4 +1,5 @@
-"""MinkowskiEngine's convolutions over layoutconv's: ``kernel`` is (taps, C, K), (C, K) of one."""
+"""MinkowskiEngine's convolutions, by layoutconv; ``kernel`` is (taps, C, K), or (C, K) for one
+tap."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .MinkowskiSparseTensor import SparseTensor, key_of
 def key_of_convolution(
     input: SparseTensor, coordinates: Any, region: KernelGenerator, is_transpose: bool
 ) -> CoordinateMapKey:
-    """The key of what a convolution computes; a region that expands makes coordinates itself."""
+    """Return the key of a convolution's outputs; a region that expands makes new coordinates."""
     if not region.expand_coordinates:
         return key_of(input, coordinates, region, is_transpose)
     if is_transpose:
@@ -37,7 +38,7 @@ def convolved(
     key: CoordinateMapKey,
     is_transpose: bool,
 ) -> Tensor:
-    """The convolution with ``kernel`` (taps, C, K), at the coordinates of a key."""
+    """Convolve with ``kernel`` (taps, C, K), at the coordinates of a key."""
     own, manager = input.coordinate_map_key, input.coordinate_manager
     found = manager.map_of(own, key, region, is_transpose=is_transpose)
     x = _SparseTensor(input.F, found.inputs)
@@ -45,7 +46,7 @@ def convolved(
 
 
 class MinkowskiConvolutionBase(MinkowskiModuleBase):
-    """The base of convolutions; with a ``kernel_generator`` the sizes beside it are ignored."""
+    """The base of convolutions; a ``kernel_generator`` overrides the sizes beside it."""
 
     def __init__(
         self,
@@ -87,10 +88,11 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
                 torch.nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """The convolution; ``coordinates`` are those to compute, a tensor, a SparseTensor or a key.
+        """Convolve; ``coordinates`` are the outputs to compute: a tensor, a SparseTensor or a key.
 
-        Without them, a layer of stride s has the cells ``floor(x / s)``; a transposed one those
-        of the finer tensor stride that its manager has, or else all that its filter reaches.
+        Without them, a layer of stride s computes the cells ``floor(x / s)``; a transposed one
+        computes the manager's cells of the finer tensor stride, or else all cells that its filter
+        reaches.
         """
         check_input(input, self.dimension)
         if input.F.shape[1] != self.in_channels:
@@ -111,7 +113,7 @@ class MinkowskiConvolutionBase(MinkowskiModuleBase):
 
 
 class _Convolution(MinkowskiConvolutionBase):
-    """A convolution of which its class says whether it is transposed."""
+    """A convolution whose class says if it is transposed."""
 
     _transposed: bool
 
@@ -244,4 +246,4 @@ class MinkowskiChannelwiseConvolution(MinkowskiModuleBase):
         return f"{type(self).__name__}(in={self.in_channels}, {region_text(self.kernel_generator)})"
 
 
-MinkowskiDepthwiseConvolution = MinkowskiChannelwiseConvolution  # of the fork of ConvNeXt V2
+MinkowskiDepthwiseConvolution = MinkowskiChannelwiseConvolution  # the name in ConvNeXt V2's fork

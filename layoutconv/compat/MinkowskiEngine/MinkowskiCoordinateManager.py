@@ -22,9 +22,10 @@ Name = tuple[tuple[int, ...], str]
 def strides_after(
     strides: Sequence[int], steps: Sequence[int], is_transpose: bool
 ) -> tuple[int, ...]:
-    """The tensor stride of what a layer of a stride makes.
+    """Return the tensor stride after a layer of a stride.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a transposed one that does not divide it.
+    Raises :class:`~layoutconv.errors.ArgumentError` if a transposed layer's stride does not divide
+    it.
 
     >>> strides_after([4, 2], [2, 2], False), strides_after([4, 2], [2, 2], True)
     ((8, 4), (2, 1))
@@ -37,7 +38,7 @@ def strides_after(
 
 
 class CoordinateMapKey:
-    """The name of coordinates in a manager: a tensor stride, and a word where there are several.
+    """The name of coordinates in a manager: a tensor stride, and a word if it has several such.
 
     >>> CoordinateMapKey([2, 2], "").get_tensor_stride()
     [2, 2]
@@ -81,11 +82,11 @@ class CoordinateMapKey:
 
 
 class CoordinateManager:
-    """The coordinates that tensors of one network are at, and their kernel maps.
+    """The coordinates of a network's tensors, and their kernel maps.
 
-    Coordinates are kept by their tensor stride, so that a layer that goes up comes to those that
-    a layer that went down started from. Maps are kept by :class:`layoutconv.sparse.Coordinates`,
-    in which cells are numbered in units of the tensor stride.
+    Coordinates are kept by tensor stride, so that an upsampling layer returns to the coordinates
+    from which a downsampling layer started. :class:`layoutconv.sparse.Coordinates`, whose cells are
+    in units of the tensor stride, keep the maps.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class CoordinateManager:
         self.D = D
         self.minkowski_algorithm = minkowski_algorithm
         self._maps: dict[Name, Coordinates] = {}
-        self._grown: set[Name] = set()  # of cells that were made region by region
-        # Points of fields, and what fields of the same points share: the rows of their voxels.
+        self._grown: set[Name] = set()  # names of cells that were made region by region
+        # Points of fields, and the rows of their voxels, which fields of the same points share.
         self._fields: dict[Name, tuple[Tensor, dict[CoordinateMapKey, Tensor]]] = {}
         self._batch_size: int | None = None
 
@@ -126,7 +127,7 @@ class CoordinateManager:
         return len(self.cells(coordinate_map_key))
 
     def get_coordinates(self, coords_key_or_tensor_strides: Any) -> Tensor:
-        """int32 (rows, 1 + D), multiples of the tensor stride."""
+        """Return int32 (rows, 1 + D), multiples of the tensor stride."""
         key = self._key(coords_key_or_tensor_strides)
         steps = key.get_tensor_stride()
         coords = self.cells(key).coords
@@ -146,7 +147,7 @@ class CoordinateManager:
         return found[0]
 
     def count_images(self, count: int) -> None:
-        """Take the number of images from the first tensor; further ones have no other images."""
+        """Take the number of images from the first tensor; later ones may not have more."""
         if self._batch_size is None:
             self._batch_size = count
         elif count > self._batch_size:
@@ -157,7 +158,7 @@ class CoordinateManager:
         return self.batch_size
 
     def keep(self, cells: Coordinates, steps: Sequence[int], word: str = "") -> CoordinateMapKey:
-        """Keep coordinates under a tensor stride, and a word of their own if that is taken."""
+        """Keep coordinates under a tensor stride, with a word of their own if the name is taken."""
         name, number = (tuple(steps), word), len(self._maps)
         while name in self._maps:
             name, number = (tuple(steps), f"{word}-{number}"), number + 1
@@ -169,8 +170,8 @@ class CoordinateManager:
     def insert_and_map(
         self, coordinates: Tensor, tensor_stride: Ints = 1, string_id: str = ""
     ) -> tuple[CoordinateMapKey, tuple[Tensor, Tensor]]:
-        """Keep coordinates, each once: their key, the rows that were kept, the first of each, and
-        where each row went."""
+        """Keep each coordinate once. Return the key, the rows that were kept (the first of each
+        coordinate), and where each row went."""
         steps = whole_per_mode("tensor_stride", tensor_stride, self.D, 1)
         if max(steps) >= 1 << 31:
             raise ArgumentError("tensor_stride", "numbers below 2^31", steps)
@@ -195,7 +196,7 @@ class CoordinateManager:
     def insert_field(
         self, coordinates: Tensor, tensor_stride: Ints = 1, string_id: str = ""
     ) -> CoordinateMapKey:
-        """Keep the points (points, 1 + D) of a field: their key."""
+        """Keep the points (points, 1 + D) of a field, and return their key."""
         steps = whole_per_mode("tensor_stride", tensor_stride, self.D, 1)
         if coordinates.ndim != 2 or coordinates.shape[1] != self.D + 1:
             raise ArgumentError("coordinates", f"(points, {self.D + 1})", tuple(coordinates.shape))
@@ -204,7 +205,7 @@ class CoordinateManager:
         return CoordinateMapKey(*name)
 
     def field(self, key: CoordinateMapKey) -> tuple[Tensor, dict[CoordinateMapKey, Tensor]]:
-        """The points of a field's key, and the rows of their voxels, by the voxels' key."""
+        """Return the points of a field's key, and the rows of their voxels, by the voxels' key."""
         name = key.get_key()
         if name not in self._fields:
             expected = f"one of {list(self._fields)}"
@@ -216,13 +217,13 @@ class CoordinateManager:
         return key.is_key_set() and key.get_key() in self._fields
 
     def get_coordinate_field(self, coords_key_or_tensor_strides: CoordinateMapKey) -> Tensor:
-        """The points (points, 1 + D) of a field's key."""
+        """Return the points (points, 1 + D) of a field's key."""
         return self.field(coords_key_or_tensor_strides)[0]
 
     def voxels_of_points(
         self, field_map_key: CoordinateMapKey, sparse_map_key: CoordinateMapKey
     ) -> Tensor:
-        """The row of the voxel of each point of a field, int64 (points,); -1 where it is none.
+        """Return the row of each point's voxel, int64 (points,); -1 if it does not exist.
 
         >>> manager = CoordinateManager(D=1)
         >>> field = manager.insert_field(torch.tensor([[0, 2.5], [0, 7.0]]))
@@ -239,9 +240,9 @@ class CoordinateManager:
     def field_to_sparse_map(
         self, field_map_key: CoordinateMapKey, sparse_map_key: CoordinateMapKey
     ) -> tuple[Tensor, Tensor]:
-        """Rows of the voxels that points lie in, and those of the points, int32 (pairs,) each.
+        """Return the rows of points' voxels, and the rows of the points, int32 (pairs,) each.
 
-        A point whose voxel is not there is in no pair.
+        A point without a voxel is in no pair.
 
         >>> manager = CoordinateManager(D=1)
         >>> field = manager.insert_field(torch.tensor([[0, 2.5], [0, 7.0], [0, 0.1]]))
@@ -256,7 +257,8 @@ class CoordinateManager:
     def stride(
         self, coordinate_map_key: CoordinateMapKey, stride: Ints, string_id: str = ""
     ) -> CoordinateMapKey:
-        """The key of the cells ``floor(x / stride)``; those of its tensor stride, if there are."""
+        """Return the key of the cells ``floor(x / stride)``; existing cells of that tensor stride
+        are used."""
         steps, word = coordinate_map_key.get_key()
         factors = whole_per_mode("stride", stride, self.D, 1)
         name = tuple(a * b for a, b in zip(steps, factors, strict=True)), string_id or word
@@ -265,7 +267,7 @@ class CoordinateManager:
         return CoordinateMapKey(*name)
 
     def expanded(self, key: CoordinateMapKey, region: KernelGenerator) -> CoordinateMapKey:
-        """The key of all cells of a region around cells, those of its stride."""
+        """Return the key of all cells of a region around cells, at the region's stride."""
         cells = transposed_map(self.cells(key), stride=1, offsets=region.offsets()).outputs
         steps = [a * b for a, b in zip(key.get_tensor_stride(), region.kernel_stride, strict=True)]
         if not region.requires_strided_coordinates:
@@ -278,11 +280,11 @@ class CoordinateManager:
     def upsampled(
         self, key: CoordinateMapKey, region: KernelGenerator, expand: bool
     ) -> CoordinateMapKey:
-        """The key of the finer cells of a transposed layer: those of that tensor stride, if there
-        are and new ones are not asked for; or all cells of the region around cells.
+        """Return the key of a transposed layer's finer cells: existing cells of that tensor stride
+        unless ``expand``, or else all cells of the region around cells.
 
         If regions do not overlap, rows are in MinkowskiEngine's order: the cells of the first row,
-        one per tap, then those of the second. Programs choose the best of each eight.
+        one per tap, then those of the second. Programs rely on it to choose the best of each eight.
         """
         steps = strides_after(key.get_tensor_stride(), region.kernel_stride, True)
         if (steps, "") in self._maps and not expand:
@@ -308,7 +310,7 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> KernelMap:
-        """The kernel map of a layer: taps in the order of :meth:`weight_of`."""
+        """Return the kernel map of a layer, with taps in the order of :func:`weight_of`."""
         inputs, outputs = self.cells(in_key), self.cells(out_key)
         if is_pool and region.kernel_stride == region.kernel_size:  # a cell is in one window
             sizes = region.kernel_size
@@ -338,10 +340,10 @@ class CoordinateManager:
         is_transpose: bool = False,
         is_pool: bool = False,
     ) -> dict[int, Tensor]:
-        """Rows of the inputs and of the outputs, int32 (2, pairs), of each tap that has any.
+        """Return the rows of inputs and outputs, int32 (2, pairs), for each tap with pairs.
 
-        Of a pooling whose windows do not overlap, all pairs are those of tap 0, in the order of the
-        finer cells, as in MinkowskiEngine.
+        For a pooling whose windows do not overlap, tap 0 has all pairs, in the order of the finer
+        cells, as in MinkowskiEngine.
         """
         region = KernelGenerator(
             kernel_size, stride, dilation, region_type=region_type, dimension=self.D
@@ -362,7 +364,7 @@ class CoordinateManager:
     get_kernel_map = kernel_map
 
     def stride_map(self, in_key: CoordinateMapKey, stride_key: CoordinateMapKey) -> Any:
-        """Rows of the finer cells, and those of the coarser cells that they lie in."""
+        """Return the rows of the finer cells, and of the coarser cells that contain them."""
         both = zip(stride_key.get_tensor_stride(), in_key.get_tensor_stride(), strict=True)
         cells = self.cells(in_key).coords
         sizes = cells.new_tensor([1, *(a // b for a, b in both)])
@@ -372,23 +374,23 @@ class CoordinateManager:
         return rows.int(), place[rows].int()
 
     def union_map(self, in_keys: Sequence[CoordinateMapKey], out_key: CoordinateMapKey) -> Any:
-        """Sets ``out_key``; for each of the inputs (2, rows), its rows and those of the union."""
+        """Set ``out_key``; return (2, rows) per input: its rows, and their rows in the union."""
         cells, places = union([self.cells(key) for key in in_keys])
         kept = self.keep(cells, in_keys[0].get_tensor_stride(), "union")
         out_key.set_key(kept.get_key())
         return [torch.stack([torch.arange(len(p), device=p.device), p]) for p in places]
 
     def rows_by_image(self, key: CoordinateMapKey) -> list[Tensor]:
-        """The rows of each image, int64."""
+        """Return the rows of each image, int64."""
         order, starts, _ = self.cells(key).by_image
         return list(order.long().split(starts.diff().tolist()))
 
     def origin_map(self, key: CoordinateMapKey) -> tuple[Tensor, list[Tensor]]:
-        """The images, and the rows of each."""
+        """Return the images, and the rows of each."""
         return torch.arange(self.batch_size, dtype=torch.int32), self.rows_by_image(key)
 
     def origin(self, device: Any = None) -> CoordinateMapKey:
-        """The key of one cell per image, of a tensor stride of 0."""
+        """Return the key of one cell per image, with tensor stride 0."""
         name = (0,) * self.D, ""
         if name not in self._maps:
             device = device or next(iter(self._maps.values())).device
@@ -399,8 +401,8 @@ class CoordinateManager:
 
 
 def first_rows(cells: Coordinates) -> tuple[Tensor, Tensor]:
-    """The first row of each cell, int64, in the order of rows; and for every row which of those
-    has its cell."""
+    """Return the first row of each cell, int64, in row order; and per row the index of its cell
+    among these."""
     runs = runs_of(cells.keys())
     firsts, order = runs.order[runs.first].sort()
     place = torch.empty_like(order)
@@ -411,7 +413,7 @@ def first_rows(cells: Coordinates) -> tuple[Tensor, Tensor]:
 
 
 def tap_order(region: KernelGenerator) -> list[int]:
-    """The column of a kernel map for each of MinkowskiEngine's taps."""
+    """Return the column of a kernel map for each of MinkowskiEngine's taps."""
     if region.region_type != RegionType.HYPER_CUBE:
         return list(range(region.kernel_volume))
     numbers = torch.arange(region.kernel_volume).view(*region.kernel_size)
@@ -447,7 +449,7 @@ def _transposed(
 
 
 def weight_of(kernel: Tensor, region: KernelGenerator) -> Tensor:
-    """layoutconv's weight (K, *taps, C) of a ``kernel`` (taps, C, K).
+    """Return layoutconv's weight (K, *taps, C) of a ``kernel`` (taps, C, K).
 
     >>> region = KernelGenerator([3, 2], dimension=2)
     >>> weight_of(torch.arange(6.0).view(6, 1, 1), region)[0, :, :, 0].tolist()

@@ -1,4 +1,4 @@
-"""torch's functions over the features of a tensor or field; further arguments are torch's."""
+"""torch's functions applied to the features of a tensor or field; further arguments are torch's."""
 
 from __future__ import annotations
 

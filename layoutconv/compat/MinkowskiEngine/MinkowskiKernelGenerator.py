@@ -1,4 +1,4 @@
-"""Regions: which cells a filter reads around its own, in MinkowskiEngine's order of taps."""
+"""Regions: the cells that a filter reads around its own, in MinkowskiEngine's order of taps."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RegionType(IntEnum):
     CUSTOM = 2
 
 
-# As pybind11 has it of an enumeration: the member and its documentation, by name.
+# As in a pybind11 enumeration: member and documentation, by name.
 setattr(RegionType, "__entries", {region.name: (region, None) for region in RegionType})
 
 
 def check_region(region_type: Any) -> RegionType:
-    """The shape of a filter, of its number too.
+    """Return the shape of a filter, also for its number.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for any other.
 
@@ -43,7 +43,7 @@ def check_region(region_type: Any) -> RegionType:
 
 
 def convert_to_int_list(arg: Ints, dimension: int) -> list[int]:
-    """A number for each mode.
+    """Return a number per mode.
 
     >>> convert_to_int_list(2, 3), convert_to_int_list((1, 2), 2)
     ([2, 2, 2], [1, 2])
@@ -52,7 +52,7 @@ def convert_to_int_list(arg: Ints, dimension: int) -> list[int]:
 
 
 def check_dimension(dimension: Any) -> int:
-    """The number of spatial modes, 1 to 4.
+    """Return the number of spatial modes, 1 to 4.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for any other.
 
@@ -73,10 +73,10 @@ def get_kernel_volume(
     axis_types: Any = None,
     dimension: int = 3,
 ) -> int:
-    """The number of taps.
+    """Return the number of taps.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a size below 1, or an even one of a cross,
-    and for a region of offsets of its own.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a size below 1, an even size of a cross,
+    and a region of custom offsets.
 
     >>> get_kernel_volume(RegionType.HYPER_CROSS, [3, 3, 5])
     9
@@ -98,11 +98,12 @@ def get_kernel_volume(
 
 
 class KernelGenerator:
-    """A filter's region, stride and dilation; arguments as of MinkowskiEngine.
+    """A filter's region, stride and dilation; arguments as in MinkowskiEngine.
 
     Taps of a cube run over the first axis fastest; an odd size is centred, an even one begins at
-    the own cell. Those of a cross are the own cell, and for each axis the cells above it from the
-    nearest on, then those below from the farthest on. ``axis_types`` has no effect there either.
+    the cell itself. Taps of a cross are the cell itself, and for each axis the cells above it,
+    nearest first, then those below, farthest first. ``axis_types`` has no effect, as in
+    MinkowskiEngine.
 
     >>> KernelGenerator([3, 2], dimension=2).offsets()
     [(-1, 0), (0, 0), (1, 0), (-1, 1), (0, 1), (1, 1)]
@@ -140,9 +141,10 @@ class KernelGenerator:
         )
 
     def get_kernel(self, tensor_stride: Ints, is_transpose: bool) -> tuple[RegionType, Tensor, int]:
-        """The shape, its offsets and the number of taps, for ``CoordinateManager.kernel_map``.
+        """Return the shape, its offsets and the number of taps, for
+        ``CoordinateManager.kernel_map``.
 
-        Offsets are those of a ``CUSTOM`` shape alone: an empty int32 tensor.
+        Only a ``CUSTOM`` shape would have offsets: they are an empty int32 tensor.
 
         >>> KernelGenerator(3, dimension=2).get_kernel([1, 1], is_transpose=False)
         (<RegionType.HYPER_CUBE: 0>, tensor([], dtype=torch.int32), 9)
@@ -167,7 +169,7 @@ class KernelGenerator:
         return tuple(size // 2 * step if size % 2 else 0 for size, step in both)
 
     def offsets(self) -> list[tuple[int, ...]]:
-        """A cell ``(x, y, z)`` for each tap, relative to the own."""
+        """Return a cell ``(x, y, z)`` for each tap, relative to the filter's own cell."""
         modes = list(zip(self.kernel_size, self.kernel_dilation, strict=True))
         if self.region_type == RegionType.HYPER_CROSS:
             found = [(0,) * len(modes)]

@@ -1,4 +1,4 @@
-"""torch's activations over the features of sparse tensors and fields, in a submodule ``module``."""
+"""torch's activations on the features of sparse tensors and fields, in a submodule ``module``."""
 
 from __future__ import annotations
 

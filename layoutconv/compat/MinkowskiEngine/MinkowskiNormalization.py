@@ -1,4 +1,4 @@
-"""Norms: torch's in a submodule ``bn``, and those over each image."""
+"""Norms: torch's batch norms in a submodule ``bn``, and instance norms over each image."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: torch.nn.Module, process_group: Any = None) -> Any:
-        """The module, with such norms in place of its ``MinkowskiBatchNorm``, of the same state."""
+        """Replace each ``MinkowskiBatchNorm`` in a module by such a norm with the same state."""
         for name, child in module.named_children():
             setattr(module, name, cls.convert_sync_batchnorm(child, process_group))
         if not isinstance(module, MinkowskiBatchNorm):
@@ -70,13 +70,14 @@ class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
 
 
 def normed(input: SparseTensor, eps: float) -> torch.Tensor:
-    """Features (rows, C), each channel of each image of mean 0 and variance 1."""
+    """Normalize features (rows, C): each channel of each image to mean 0 and variance 1."""
     norm = torch.nn.InstanceNorm1d(input.F.shape[1], eps)  # without parameters
     return per_image(norm, input.to_layoutconv())
 
 
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
-    """Each channel of each image over its rows; ``weight`` and ``bias`` are (1, C)."""
+    """Instance norm: each channel of each image over its rows; ``weight`` and ``bias`` are (1,
+    C)."""
 
     eps = 1e-8
 

@@ -35,7 +35,7 @@ class MinkowskiLinear(torch.nn.Module):
 
 
 def _features(tensors: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
-    """The first of tensors at the same coordinates, and the features of all."""
+    """Return the first of several tensors at the same coordinates, and the features of all."""
     several = tensors[0] if len(tensors) == 1 else tensors
     if not isinstance(several, (tuple, list)) or len(several) < 2:
         raise ArgumentError("sparse_tensors", "two tensors or more", several)
@@ -47,7 +47,7 @@ def _features(tensors: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
 
 
 def cat(*sparse_tensors: Any) -> Any:
-    """The channels of tensors at the same coordinates, one after another."""
+    """Concatenate the channels of tensors at the same coordinates."""
     first, features = _features(sparse_tensors)
     return first.on(torch.cat(features, -1))
 
@@ -78,25 +78,25 @@ class _Stack(torch.nn.Sequential):
 
 
 class MinkowskiStackCat(_Stack):
-    """The channels of what all modules make of one tensor."""
+    """Concatenate the results of all modules for one tensor, along channels."""
 
     _join = staticmethod(cat)
 
 
 class MinkowskiStackSum(_Stack):
-    """The sum of what all modules make of one tensor."""
+    """The sum of the results of all modules for one tensor."""
 
     _join = staticmethod(_sum)
 
 
 class MinkowskiStackMean(_Stack):
-    """The mean of what all modules make of one tensor."""
+    """The mean of the results of all modules for one tensor."""
 
     _join = staticmethod(mean)
 
 
 class MinkowskiStackVar(_Stack):
-    """The variance of what all modules make of one tensor."""
+    """The variance of the results of all modules for one tensor."""
 
     _join = staticmethod(var)
 
@@ -166,7 +166,7 @@ class MinkowskiInterpolation(MinkowskiModuleBase):
 
 
 def dense_coordinates(shape: Sequence[int]) -> Tensor:
-    """All coordinates of a dense tensor (N, C, X, Y, ...), int32 (cells, 1 + D).
+    """Return all coordinates of a dense tensor (N, C, X, Y, ...), int32 (cells, 1 + D).
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another shape, and for 2^31 cells or more.
 
@@ -186,8 +186,8 @@ def dense_coordinates(shape: Sequence[int]) -> Tensor:
 def to_sparse(
     x: Tensor, format: str | None = None, coordinates: Any = None, device: Any = None
 ) -> SparseTensor:
-    """The coordinates of a dense tensor, (N, C, X, Y, ...) or as ``format`` says, that have a
-    channel other than zero."""
+    """Return the sparse tensor of a dense one, (N, C, X, Y, ...) or in ``format``: its coordinates
+    with a nonzero channel."""
     _check_dense("x", x)
     format = "BC" + "X" * (x.ndim - 2) if format is None else format
     if not isinstance(format, str):
@@ -200,7 +200,7 @@ def to_sparse(
 
 
 def to_sparse_all(dense_tensor: Tensor, coordinates: Tensor | None = None) -> SparseTensor:
-    """All coordinates of a dense tensor (N, C, X, Y, ...)."""
+    """Return a dense tensor (N, C, X, Y, ...) as a sparse one, by default with all coordinates."""
     _check_dense("dense_tensor", dense_tensor)
     if coordinates is None:
         coordinates = dense_coordinates(dense_tensor.shape)
@@ -219,7 +219,7 @@ def _check_dense(name: str, value: Any) -> None:
 
 
 class MinkowskiToSparseTensor(MinkowskiModuleBase):
-    """A field's voxels; or the coordinates of a dense tensor: those that are given, or all."""
+    """Converts a field to its voxels, or a dense tensor to the given coordinates, or to all."""
 
     def __init__(self, remove_zeros: bool = True, coordinates: Tensor | None = None) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class MinkowskiToSparseTensor(MinkowskiModuleBase):
     def forward(self, input: Any) -> SparseTensor:
         if isinstance(input, TensorField):
             return input.sparse()
-        if self.remove_zeros and self.coordinates is not None:  # as MinkowskiEngine has it
+        if self.remove_zeros and self.coordinates is not None:  # as in MinkowskiEngine
             return to_sparse(input)
         return to_sparse_all(input, self.coordinates)
 

@@ -1,4 +1,4 @@
-"""MinkowskiEngine's poolings over layoutconv's."""
+"""MinkowskiEngine's poolings, by layoutconv."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .MinkowskiTensorField import TensorField
 
 
 class PoolingMode(Enum):
-    """Modes of global pooling; MinkowskiEngine's algorithms make no difference here."""
+    """Modes of pooling; MinkowskiEngine's choice of algorithm has no effect here."""
 
     LOCAL_SUM_POOLING = 0
     LOCAL_AVG_POOLING = 1
@@ -53,7 +53,7 @@ def pooled(
     mode: PoolingMode,
     is_transpose: bool,
 ) -> Tensor:
-    """The pooling at the coordinates of a key; a transposed one adds up, whatever the mode."""
+    """Pool at the coordinates of a key; a transposed pooling always sums, for any mode."""
     if mode not in _POOLS:
         raise ArgumentError("pooling_mode", f"one of {[m.name for m in _POOLS]}", mode)
     manager, x = input.coordinate_manager, input.to_layoutconv()
@@ -66,8 +66,8 @@ def pooled(
 
 
 class MinkowskiPoolingBase(MinkowskiModuleBase):
-    """The base of local poolings. Of a window as large as its stride, whatever its size, cells
-    belong to ``floor(x / stride)``; another is as that of a convolution."""
+    """The base of local poolings. If windows are as large as the stride, a cell belongs to
+    ``floor(x / stride)``; other windows are those of a convolution."""
 
     pooling_mode: ClassVar[PoolingMode]
     is_transpose = False
@@ -88,7 +88,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
         self.kernel_generator, self.dimension = kernel_generator, kernel_generator.dimension
 
     def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
-        """The pooling; ``coordinates`` are those to compute."""
+        """Pool; ``coordinates`` are the outputs to compute."""
         check_input(input, self.dimension)
         region = self.kernel_generator
         key = key_of(input, coordinates, region, self.is_transpose)
@@ -99,7 +99,7 @@ class MinkowskiPoolingBase(MinkowskiModuleBase):
 
 
 class MinkowskiAvgPooling(MinkowskiPoolingBase):
-    """The mean of the cells that there are in a window."""
+    """The mean of the existing cells in a window."""
 
     pooling_mode = PoolingMode.LOCAL_AVG_POOLING
 
@@ -117,7 +117,7 @@ class MinkowskiMaxPooling(MinkowskiPoolingBase):
 
 
 class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
-    """The sum, at each finer cell, of the cells whose windows it is in."""
+    """The sum, at each finer cell, of the cells whose windows contain it."""
 
     pooling_mode = PoolingMode.LOCAL_SUM_POOLING
     is_transpose = True
@@ -144,7 +144,7 @@ class MinkowskiGlobalPooling(MinkowskiModuleBase):
         self.pooling_mode = mode
 
     def forward(self, input: Any, coordinates: Any = None) -> SparseTensor:
-        """The pooling; of a field, over its points."""
+        """Pool each image; for a field, over its points."""
         kind = self.pooling_mode.name.split("_")[1].lower()  # sum, avg or max
         if isinstance(input, TensorField):
             return input.pooled(kind)

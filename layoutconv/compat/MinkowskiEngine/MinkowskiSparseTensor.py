@@ -22,15 +22,15 @@ from .MinkowskiTensor import Tensor, manager_for
 
 
 class SparseTensor(Tensor):
-    """Features at integer coordinates without bounds; arguments as of MinkowskiEngine.
+    """Features at unbounded integer coordinates; arguments as in MinkowskiEngine.
 
     Args:
         features: (rows, C).
-        coordinates: int (rows, 1 + D), columns ``(batch, x, y, z)``; floats are rounded down. Of
-            rows that share one, ``quantization_mode`` says what is kept, by default the first row.
-        tensor_stride: what coordinates are multiples of.
-        coordinate_map_key, coordinate_manager: coordinates that a manager has, instead.
-        requires_grad, device: for the features, and where both go.
+        coordinates: int (rows, 1 + D), columns ``(batch, x, y, z)``; floats are rounded down.
+            ``quantization_mode`` merges rows that share one; by default the first row is kept.
+        tensor_stride: coordinates are multiples of it.
+        coordinate_map_key, coordinate_manager: existing coordinates of a manager, instead.
+        requires_grad, device: of the features, and of features and coordinates.
         allocator_type, minkowski_algorithm: without effect.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
@@ -134,16 +134,16 @@ class SparseTensor(Tensor):
 
     @property
     def cells(self) -> Coordinates:
-        """The coordinates in units of the tensor stride, as layoutconv has them."""
+        """layoutconv's coordinates, in units of the tensor stride."""
         return self._manager.cells(self.coordinate_map_key)
 
     def to_layoutconv(self) -> _SparseTensor:
-        """The same tensor for :mod:`layoutconv.nn`, whose coordinates are in units of the tensor
+        """Return the same tensor for :mod:`layoutconv.nn`, with coordinates in units of the tensor
         stride."""
         return _SparseTensor(self._F, self.cells)
 
     def at(self, features: TorchTensor, key: CoordinateMapKey) -> SparseTensor:
-        """Return what a layer returns: features at other coordinates of the same manager."""
+        """Return features at other coordinates of the same manager, as layers do."""
         return SparseTensor(features, coordinate_map_key=key, coordinate_manager=self._manager)
 
     # -- arithmetic -------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ class SparseTensor(Tensor):
         return self.coordinate_map_key == other.coordinate_map_key
 
     def _binary_functor(self, other: Any, function: Any) -> SparseTensor:
-        """Combine two sparse tensors over the union of their coordinates, as MinkowskiEngine
-        does: rows that this tensor alone has stay as they are, also of a product."""
+        """Combine two sparse tensors over the union of their coordinates, as MinkowskiEngine does:
+        rows that only this tensor has stay as they are, also in a product."""
         if not isinstance(other, SparseTensor):
             return self.on(function(self._F, other))
         self._check_manager(other)
@@ -176,7 +176,7 @@ class SparseTensor(Tensor):
         max_coords: TorchTensor | None = None,
         contract_coords: bool = True,
     ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
-        """torch's sparse COO tensor, the least coordinate, and the tensor stride."""
+        """Return torch's sparse COO tensor, the least coordinate, and the tensor stride."""
         places, low, steps = self._places(min_coords, contract_coords)
         size: tuple[Any, ...] = ()
         if max_coords is not None:
@@ -192,12 +192,13 @@ class SparseTensor(Tensor):
         min_coordinate: TorchTensor | int | None = None,
         contract_stride: bool = True,
     ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
-        """The grid (N, C, X, Y, Z), its first coordinate, and the tensor stride; differentiable.
+        """Return the grid (N, C, X, Y, Z), its first coordinate, and the tensor stride;
+        differentiable.
 
-        Without ``min_coordinate`` coordinates may not be negative, and the grid begins at zero. Of
-        ``shape`` the channels are not looked at.
+        Without ``min_coordinate`` coordinates may not be negative, and the grid begins at zero. The
+        channels in ``shape`` are ignored.
 
-        Raises :class:`~layoutconv.errors.ArgumentError` where a coordinate is outside of the grid.
+        Raises :class:`~layoutconv.errors.ArgumentError` if a coordinate is outside the grid.
         """
         if shape is not None and len(shape) != self._D + 2:
             raise ArgumentError("shape", f"(N, C, and {self._D} extents)", tuple(shape))
@@ -244,8 +245,8 @@ class SparseTensor(Tensor):
     # -- points -----------------------------------------------------------------------------------
 
     def features_at_coordinates(self, query_coordinates: TorchTensor) -> TorchTensor:
-        """Linear interpolation at floating coordinates (points, 1 + D); what is missing is zero,
-        and weights are not scaled up for it."""
+        """Interpolate linearly at floating coordinates (points, 1 + D); missing voxels count as
+        zero, and the weights of the others are not scaled up."""
         rows, weights = self.interpolation(query_coordinates)
         found = self._F.new_zeros(len(query_coordinates), self._F.shape[1])
         for row, weight in zip(rows, weights, strict=True):
@@ -255,25 +256,25 @@ class SparseTensor(Tensor):
     def interpolation(
         self, query_coordinates: TorchTensor
     ) -> tuple[TorchTensor, list[TorchTensor]]:
-        """The rows around points, int64 (2**D, points), -1 for none, and their weights."""
+        """Return the rows around points, int64 (2**D, points), -1 for none, and their weights."""
         cells = self.cells
         steps = query_coordinates.new_tensor(self.tensor_stride, dtype=torch.float64)
         places = query_coordinates[:, 1:].double() / steps
         assert cells.corner is not None
-        # `around` counts from the corner, and to it the centre of a cell is half a cell further.
+        # `around` counts from the corner, and takes a cell's centre to be at half a cell.
         positions = (places - places.new_tensor(cells.corner) + 0.5).flip(1)
         return around(cells, positions, query_coordinates[:, 0].round().int())
 
     def interpolate(self, X: Any) -> Any:
-        """A field of the features at the coordinates of a field."""
+        """Return a field of the features, interpolated at the coordinates of a field."""
         return X.on(self.features_at_coordinates(X.C.to(self.dtype)))
 
     def slice(self, X: Any) -> Any:
-        """The features of the voxel of each point: a field, where ``X`` is one."""
+        """Return the features of each point's voxel, as a field."""
         return self._sliced(X, lambda rows: self._F[rows])
 
     def cat_slice(self, X: Any) -> Any:
-        """As :meth:`slice`, and the features of the points behind them."""
+        """Return as :meth:`slice`, with the points' own features appended."""
         return self._sliced(X, lambda rows: torch.cat([self._F[rows], X.F], 1))
 
     def _sliced(self, X: Any, of_rows: Any) -> Any:
@@ -290,7 +291,7 @@ class SparseTensor(Tensor):
 def quantized(
     features: TorchTensor, rows: TorchTensor, place: TorchTensor, mode: Mode
 ) -> TorchTensor:
-    """The features of each coordinate, of the rows (rows, C) at ``place`` that share it."""
+    """Merge the features (rows, C) of rows with the same ``place`` to one row per coordinate."""
     if mode == Mode.RANDOM_SUBSAMPLE:
         return features[rows]
     kinds = {

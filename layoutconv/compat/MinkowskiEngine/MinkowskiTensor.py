@@ -24,7 +24,7 @@ class SparseTensorOperationMode(Enum):
 class SparseTensorQuantizationMode(Enum):
     """Modes of merging rows that share a coordinate."""
 
-    RANDOM_SUBSAMPLE = 0  # here the first row, always
+    RANDOM_SUBSAMPLE = 0  # here always the first row
     UNWEIGHTED_AVERAGE = 1
     UNWEIGHTED_SUM = 2
     NO_QUANTIZATION = 3
@@ -33,7 +33,7 @@ class SparseTensorQuantizationMode(Enum):
 
 
 class MinkowskiAlgorithm(Enum):
-    """Kept for those who pass it; it has no effect."""
+    """Accepted for compatibility; it has no effect."""
 
     DEFAULT = 0
     MEMORY_EFFICIENT = 1
@@ -41,7 +41,7 @@ class MinkowskiAlgorithm(Enum):
 
 
 class _Shared:
-    """The manager of programs that share one; as long as they say so."""
+    """The shared coordinate manager, while a program asks for sharing."""
 
     mode: ClassVar[SparseTensorOperationMode] = (
         SparseTensorOperationMode.SEPARATE_COORDINATE_MANAGER
@@ -70,12 +70,12 @@ def set_global_coordinate_manager(coordinate_manager: CoordinateManager | None) 
 
 
 def clear_global_coordinate_manager() -> None:
-    """Forget the shared manager: to be called after every step of a program that shares one."""
+    """Forget the shared manager; a program that shares one calls this after every step."""
     _Shared.manager = None
 
 
 def manager_for(dimension: int) -> CoordinateManager:
-    """The manager of a tensor that comes without one."""
+    """Return the manager for a tensor that is made without one."""
     if _Shared.mode != SparseTensorOperationMode.SHARE_COORDINATE_MANAGER:
         return CoordinateManager(dimension)
     if _Shared.manager is None:
@@ -84,7 +84,7 @@ def manager_for(dimension: int) -> CoordinateManager:
 
 
 class Tensor(NoTensor):
-    """Features in rows, and a coordinate manager that knows where they are."""
+    """Features in rows, with a coordinate manager that knows their coordinates."""
 
     _container = "a MinkowskiEngine module"
     _applied = "ME.SparseTensor(function(x.F), coordinate_map_key=..., coordinate_manager=...)"
@@ -198,7 +198,7 @@ class Tensor(NoTensor):
     # -- arithmetic -------------------------------------------------------------------------------
 
     def on(self, features: TorchTensor) -> Self:
-        """Other features, (rows, any C), at the same coordinates."""
+        """Return other features, (rows, any C), at the same coordinates."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._F = features
@@ -256,7 +256,7 @@ class Tensor(NoTensor):
 
 
 def check_tensor(name: str, value: Any) -> Tensor:
-    """An argument that is one of MinkowskiEngine's tensors or fields.
+    """Return an argument if it is one of MinkowskiEngine's tensors or fields; else raise.
 
     >>> check_tensor("x", 3)
     Traceback (most recent call last):
@@ -269,7 +269,7 @@ def check_tensor(name: str, value: Any) -> Tensor:
 
 
 def over_features(input: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The tensor or field of ``function(features, ...)``, at the same coordinates.
+    """Return the tensor or field of ``function(features, ...)``, at the same coordinates.
 
     >>> import torch
     >>> over_features(torch.ones(2, 3), torch.relu)

@@ -1,4 +1,4 @@
-"""MinkowskiEngine's field: features at floating coordinates, and the voxels that they lie in."""
+"""MinkowskiEngine's field: features at floating coordinates, and the voxels that contain them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .MinkowskiTensor import Tensor, manager_for
 
 
 class TensorField(Tensor):
-    """Features at floating coordinates; arguments as of MinkowskiEngine.
+    """Features at floating coordinates; arguments as in MinkowskiEngine.
 
     Args:
         features: (points, C).
         coordinates: (points, 1 + D), columns ``(batch, x, y, z)``.
-        quantization_mode: what :meth:`sparse` makes of points of one voxel.
+        quantization_mode: how :meth:`sparse` merges points of one voxel.
         coordinate_field_map_key: instead of coordinates, those of another field of the same
             ``coordinate_manager``.
-        coordinate_manager: of the sparse tensors, by default one of its own.
+        coordinate_manager: of the sparse tensors; by default a new one.
 
     >>> field = TensorField(
     ...     torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([[0, 0.2], [0, 0.9], [0, -1.5]]),
@@ -111,7 +111,8 @@ class TensorField(Tensor):
         coordinate_map_key: CoordinateMapKey | None = None,
         quantization_mode: Mode | None = None,
     ) -> SparseTensor:
-        """The voxels that points lie in, or those of a key, with the features of their points."""
+        """Return the points' voxels, or those of a key, with the merged features of their
+        points."""
         manager, mode = self._manager, quantization_mode or self.quantization_mode
         if coordinate_map_key is None:
             steps = whole_per_mode("tensor_stride", tensor_stride, self._D, 1)
@@ -135,7 +136,7 @@ class TensorField(Tensor):
         )
 
     def pooled(self, kind: str) -> SparseTensor:
-        """The maximum, mean or sum ("max", "avg", "sum") over the points of each image."""
+        """Return the maximum, mean or sum ("max", "avg", "sum") over the points of each image."""
         image = self._points[:, 0].round().int()
         self._manager.count_images(int(image.max()) + 1 if len(image) else 0)
         rows = torch.arange(len(image), dtype=torch.int32, device=image.device)
@@ -148,7 +149,7 @@ class TensorField(Tensor):
         )
 
     def splat(self) -> SparseTensor:
-        """The features shared out, by linear interpolation, among the voxels around points."""
+        """Distribute the features to the voxels around points, by linear interpolation."""
         low = self._points.floor()
         corners = [low + low.new_tensor([0, *offset]) for offset in product((0, 1), repeat=self._D)]
         key, _ = self._manager.insert_and_map(torch.cat(corners))
@@ -161,7 +162,7 @@ class TensorField(Tensor):
         return empty.at(add_rows(given, rows.flatten(), count), key)
 
     def inverse_mapping(self, sparse_tensor_map_key: CoordinateMapKey) -> TorchTensor:
-        """The row of the voxel of each point, int64, among those of a key."""
+        """Return the row of each point's voxel, int64, among the voxels of a key."""
         found = self._rows.get(sparse_tensor_map_key)
         if found is None:
             own = self.coordinate_field_map_key

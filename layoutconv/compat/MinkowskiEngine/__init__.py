@@ -1,8 +1,8 @@
 """The interface of MinkowskiEngine 0.5.4: the same names, arguments and rules, by layoutconv.
 
-``import layoutconv.compat.MinkowskiEngine as ME`` in place of ``import MinkowskiEngine as ME`` is
-all that changes, or :func:`install` in a program whose files stay as they are;
-docs/coming_from_minkowski.md says what is the same and what is not.
+Replace ``import MinkowskiEngine as ME`` by ``import layoutconv.compat.MinkowskiEngine as ME``, or
+call :func:`install` to leave the program's files unchanged; docs/coming_from_minkowski.md lists
+what is the same and what is not.
 
 >>> import torch
 >>> import layoutconv.compat.MinkowskiEngine as ME
@@ -156,11 +156,12 @@ __version__ = "0.5.4"  # of the interface
 
 
 def install() -> Installed:
-    """Have ``import MinkowskiEngine``, and all its modules, find those of layoutconv.
+    """Let ``import MinkowskiEngine``, and imports of its modules, find those of layoutconv.
 
-    As :func:`layoutconv.compat.spconv.install`. Modules that are one file there and part of
-    another here are found under both names. MinkowskiEngine puts its folder on ``sys.path``; so
-    ``import MinkowskiFunctional``, without the package's name, finds a module here, too.
+    It works as :func:`layoutconv.compat.spconv.install`. Modules of MinkowskiEngine that are part
+    of another file here are found under both names. MinkowskiEngine puts its folder on
+    ``sys.path``; so ``import MinkowskiFunctional``, without the package's name, finds a module
+    here, too.
 
     >>> with install():
     ...     import MinkowskiFunctional

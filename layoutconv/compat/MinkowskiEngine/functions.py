@@ -1,7 +1,7 @@
 """MinkowskiEngine's autograd functions, as ``function.apply(features, ..., manager)``.
 
-Layers are the usual way; these compute the same over features and keys. A key of results that is
-not set yet, or None, is that of the layer's own coordinates, and is set.
+Programs usually call layers; these compute the same from features and keys. If the key of results
+is not set yet, or None, the layer's own coordinates are used, and the key is set to theirs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _set(key: Key | None, found: Key) -> None:
 
 
 def _given_or(key: Key | None, find: Callable[[], Key]) -> Key:
-    """The key of a result, if it is set; else the one that is found, and set."""
+    """Return the key of a result if it is set; else set it to the one that is found, and return
+    it."""
     if key is not None and key.is_key_set():
         return key
     found = find()
@@ -200,7 +201,8 @@ class MinkowskiUnionFunction:
 
 
 class MinkowskiInterpolationFunction:
-    """Features at floating coordinates, the rows that they come from and go to, their weights."""
+    """Features at floating coordinates, the rows that they come from and go to, and their
+    weights."""
 
     @staticmethod
     def apply(
@@ -231,7 +233,7 @@ class MinkowskiInstanceNormFunction:
 
 
 class MinkowskiDirectMaxPoolingFunction:
-    """The maximum of rows ``in_map`` of ``in_feat`` at rows ``out_map``, 0 where there is none.
+    """The maximum of rows ``in_map`` of ``in_feat`` at rows ``out_map``; 0 for rows without any.
 
     >>> rows, to = torch.tensor([0, 1, 0]), torch.tensor([0, 0, 2])
     >>> MinkowskiDirectMaxPoolingFunction.apply(rows, to, torch.tensor([[1.0], [3.0]]), 3).T
@@ -244,7 +246,7 @@ class MinkowskiDirectMaxPoolingFunction:
     ) -> Tensor:
         values = in_feat.index_select(0, in_map.long())
         place = out_map.long()
-        # The first of equal rows takes the gradient, as of our other maxima.
+        # The first of equal rows gets the gradient, as in our other maxima.
         with torch.no_grad():
             where = place[:, None].expand_as(values)
             zeros = values.new_zeros(out_nrows, values.shape[1])

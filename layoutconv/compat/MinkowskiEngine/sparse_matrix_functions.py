@@ -1,4 +1,5 @@
-"""A sparse matrix of ``(row, column, value)`` times a dense one, as MinkowskiEngine has it."""
+"""The product of a sparse matrix, ``(row, column, value)``, and a dense one, as in
+MinkowskiEngine."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ def spmm(
     ``rows``, ``cols`` and ``vals`` are (entries,); entries at one place are added up. Sums have
     the same bits in every run; ``is_sorted`` and ``cuda_spmm_alg`` have no effect.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` if they are not of one length, or name places
-    outside of ``size``, and :class:`~layoutconv.errors.ArgumentTypeError` for what is no tensor.
+    Raises :class:`~layoutconv.errors.ArgumentError` if their lengths differ or a place is outside
+    ``size``, and :class:`~layoutconv.errors.ArgumentTypeError` for an argument that is not a
+    tensor.
 
     >>> place = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1])
     >>> spmm(*place, torch.tensor([1.0, 2.0, 3.0]), (3, 2), torch.tensor([[10.0], [1.0]])).T
@@ -46,7 +48,7 @@ def spmm(
 
 
 def _checked_size(size: Any, mat: Any) -> list[int]:
-    """The rows and columns of the sparse matrix, by which the dense one is checked."""
+    """Return the rows and columns of the sparse matrix, and check the dense one against them."""
     found = whole_numbers("size", size, 0, "(rows, columns)")
     if len(found) != 2:
         raise ArgumentError("size", "(rows, columns)", size)
@@ -60,8 +62,8 @@ def _checked_size(size: Any, mat: Any) -> list[int]:
 def spmm_average(
     rows: Tensor, cols: Tensor, size: Sequence[int], mat: Tensor, cuda_spmm_alg: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean, at each of ``rows``, of the rows ``cols`` of ``mat``; the entries (2, entries) of
-    that matrix, by rows, and their values.
+    """Return the mean, at each of ``rows``, of the rows ``cols`` of ``mat``; and the averaging
+    matrix's entries (2, entries), sorted by rows, and their values.
 
     >>> place = torch.tensor([2, 0, 2]), torch.tensor([0, 1, 1])
     >>> spmm_average(*place, (3, 2), torch.tensor([[10.0], [1.0]]))[0].T

@@ -1,4 +1,4 @@
-"""MinkowskiEngine's questions about its build and memory: torch's CUDA, and torch's allocator."""
+"""MinkowskiEngine's queries of its build and memory, answered for torch's CUDA and allocator."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 
 
 class CoordinateMapType(Enum):
-    """Kept for those who pass it; coordinates are on the device of their tensor."""
+    """Accepted for compatibility; coordinates are on the device of their tensor."""
 
     CPU = 0
     CUDA = 1
 
 
 class GPUMemoryAllocatorType(Enum):
-    """Kept for those who pass it; memory is torch's."""
+    """Accepted for compatibility; torch allocates memory."""
 
     PYTORCH = 0
     CUDA = 1
 
 
 def is_cuda_available() -> bool:
-    """Return what ``torch.cuda.is_available()`` does."""
+    """Return ``torch.cuda.is_available()``."""
     return torch.cuda.is_available()
 
 
 def cuda_version() -> int:
-    """CUDA's version in torch as 12040 for 12.4, -1 without CUDA."""
+    """Return torch's CUDA version as a number, 12040 for 12.4, -1 without CUDA."""
     version = torch.version.cuda
     if version is None:
         return -1
@@ -39,7 +39,7 @@ cudart_version = cuda_version
 
 
 def get_gpu_memory_info() -> tuple[int, int]:
-    """The free and the total bytes of the current GPU."""
+    """Return the free and the total bytes of the current GPU."""
     return torch.cuda.mem_get_info()
 
 

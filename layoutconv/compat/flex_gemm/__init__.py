@@ -1,7 +1,7 @@
-"""The interface of FlexGEMM: sparse convolutions and sampling as TRELLIS.2 calls them.
+"""The interface of FlexGEMM: the sparse convolutions and the sampling that TRELLIS.2 calls.
 
-``import layoutconv.compat.flex_gemm as flex_gemm``, or :func:`install` in a program whose files
-stay as they are. It runs on a CPU, too.
+``import layoutconv.compat.flex_gemm as flex_gemm``, or call :func:`install` to leave the program's
+files unchanged. It runs on a CPU, too.
 
 >>> import layoutconv.compat.flex_gemm as flex_gemm
 >>> flex_gemm.ops.spconv.Algorithm.IMPLICIT_GEMM
@@ -23,7 +23,7 @@ _ABSENT = {
 
 
 def install() -> Installed:
-    """Have ``import flex_gemm``, and all its modules, find those of layoutconv.
+    """Let ``import flex_gemm``, and imports of its modules, find those of layoutconv.
 
     As :func:`layoutconv.compat.spconv.install`.
 

@@ -1,4 +1,4 @@
-"""Blocks whose channels are weighted by the mean over all rows of an image."""
+"""Squeeze-and-excitation blocks: channels weighted by functions of their means over an image."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .resnet_block import BasicBlock, Bottleneck
 
 
 class SELayer(torch.nn.Module):
-    """Channels times a weight that two linear layers make of their means in each image.
+    """Scales channels by weights that two linear layers compute from the channels' means in each
+    image.
 
-    ``reduction`` is how many channels the first layer makes one of; ``D`` is kept for those who
-    pass it.
+    The first layer has ``reduction`` times fewer channels; ``D`` is accepted for compatibility.
     """
 
     def __init__(self, channel: int, reduction: int = 16, D: int = -1) -> None:

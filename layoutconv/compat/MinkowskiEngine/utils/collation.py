@@ -1,4 +1,4 @@
-"""Lists of clouds as one batch, the image in the first column."""
+"""Batches of lists of clouds, with the image in the first column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...whole_numbers import whole
 def batched_coordinates(
     coords: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
 ) -> Tensor:
-    """Coordinates (rows, 1 + D) of clouds (rows, D), arrays or tensors; rounded down for int32.
+    """Batch coordinates (rows, D), arrays or tensors, to (rows, 1 + D); int32 rounds them down.
 
     >>> batched_coordinates([torch.tensor([[-0.5, 1.0]]), torch.tensor([[3.0, 4.0]])]).tolist()
     [[0, -1, 1], [1, 3, 4]]
@@ -43,7 +43,7 @@ def sparse_collate(
     dtype: torch.dtype = torch.int32,
     device: Any = None,
 ) -> tuple[Any, ...]:
-    """Coordinates, features and, if there are, labels of clouds as those of one batch."""
+    """Join the coordinates, features and optional labels of clouds to one batch."""
     for name, given in (("coords", coords), ("feats", feats)):
         _check_clouds(name, given)
     rows = [len(cloud) for cloud in coords], [len(features) for features in feats]

@@ -14,8 +14,8 @@ from ...tensor_arguments import check_tensors
 def kaiming_normal_(
     tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Normal numbers by the fan of a kernel (taps, C, K); of one of two modes, its second is the
-    fan in, as MinkowskiEngine counts."""
+    """Fill a kernel (taps, C, K) with normal numbers scaled by its fan; for a kernel of two modes,
+    the second counts as the fan in, as in MinkowskiEngine."""
     check_tensors(tensor=tensor)
     if mode.lower() not in ("fan_in", "fan_out"):
         raise ArgumentError("mode", "fan_in or fan_out", mode)

@@ -1,4 +1,4 @@
-"""Coordinates, each once."""
+"""Unique coordinates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..MinkowskiCoordinateManager import first_rows
 
 
 def unique_coordinate_map(coordinates: Tensor, tensor_stride: Any = 1) -> tuple[Tensor, Tensor]:
-    """The first row of each coordinate (rows, 1 + D), int64, and which of those every row has.
+    """Return the first row of each coordinate (rows, 1 + D), int64, and per row the index of its
+    coordinate among these.
 
     >>> rows, inverse = unique_coordinate_map(torch.tensor([[0, -3], [0, 5], [0, -3]]))
     >>> rows.tolist(), inverse.tolist()
@@ -38,20 +39,20 @@ def sparse_quantize(
     quantization_size: Any = None,
     device: Any = "cpu",
 ) -> Any:
-    """The cells of points, each once, with the features of its first point.
+    """Return the unique cells of points, each with the features of its first point.
 
     Args:
         coordinates: (points, D), an array or a tensor; divided by ``quantization_size``, a number
             or one per axis, and rounded down.
         features: (points, C).
-        labels: (points,): a cell whose points differ gets ``ignore_label``.
-        return_index, return_inverse: whether the rows of the first points, and the cell of every
-            point, are returned too; with ``return_maps_only`` nothing else.
+        labels: (points,); a cell whose points' labels differ gets ``ignore_label``.
+        return_index, return_inverse: also return the rows of the first points, and the cell of
+            every point; with ``return_maps_only`` only these.
 
-    Returns coordinates, then features, labels and maps, as far as they are asked for. Raises
-    :class:`~layoutconv.errors.ArgumentTypeError` for what holds no numbers, and
-    :class:`~layoutconv.errors.ArgumentError` for other modes, as many rows as there are no points,
-    sizes that are not above 0, and an ``ignore_label`` that labels' type does not hold.
+    Returns coordinates, then the requested features, labels and maps. Raises
+    :class:`~layoutconv.errors.ArgumentTypeError` for anything but numbers, and
+    :class:`~layoutconv.errors.ArgumentError` for other modes, another number of rows than points,
+    sizes that are not above 0, and an ``ignore_label`` that the labels' type cannot hold.
     """
     flags = {"return_index": return_index, "return_inverse": return_inverse}
     for name, flag in (flags | {"return_maps_only": return_maps_only}).items():
@@ -72,7 +73,8 @@ def sparse_quantize(
     rows, inverse = unique_coordinate_map(torch.nn.functional.pad(cells, (1, 0)))
     if return_maps_only:
         return (rows, inverse) if return_inverse else rows
-    # With labels MinkowskiEngine keeps arrays as arrays, without them all but features are tensors.
+    # With labels MinkowskiEngine keeps arrays as arrays; without them it returns all but features
+    # as tensors.
     arrays = labels is not None and not isinstance(coordinates, torch.Tensor)
     if arrays:
         cells, rows, inverse = cells.cpu(), rows.cpu(), inverse.cpu()
@@ -96,7 +98,7 @@ def _like(array: Any, rows: Tensor) -> Any:
 
 
 def _size(quantization_size: Any, points: Tensor) -> Tensor | float:
-    """A size of cells by which points are divided: a number, or one for each axis."""
+    """Return the size of cells that divides points: a number, or one per axis."""
     size = as_numbers("quantization_size", quantization_size)
     if not bool((size > 0).all()) or not size.numel():
         raise ArgumentError("quantization_size", "numbers > 0", shown(quantization_size))

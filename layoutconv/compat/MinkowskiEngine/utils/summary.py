@@ -20,10 +20,10 @@ def summary(model: torch.nn.Module, summary_input: Any) -> tuple[int, int]:
     """Print the layers of a network in the order of a call, and count its parameters.
 
     Args:
-        model: the network; it stays in its mode, so that norms in training count the call.
-        summary_input: the tensor that it is called with.
+        model: the network; its mode does not change, so norms in training count the call.
+        summary_input: the input of the call.
 
-    Returns how many parameters it has, each once, and how many of them have a gradient.
+    Returns the number of parameters, each counted once, and how many of them have a gradient.
 
     >>> import layoutconv.compat.MinkowskiEngine as ME
     >>> x = ME.SparseTensor(torch.ones(2, 3), torch.tensor([[0, 1, 1], [0, 2, 1]]).int())
@@ -63,7 +63,7 @@ def summary(model: torch.nn.Module, summary_input: Any) -> tuple[int, int]:
 
 
 def _shapes(result: Any) -> Iterator[Any]:
-    """The shapes of what a layer returned: of tensors, in lists and tuples too."""
+    """Return the shapes of a layer's results: tensors, also in lists and tuples."""
     if isinstance(result, list | tuple):
         for one in result:
             yield from _shapes(one)

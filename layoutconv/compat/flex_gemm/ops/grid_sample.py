@@ -14,7 +14,7 @@ __all__ = ["grid_sample_3d", "grid_sample_3d_torch", "set_hashmap_ratio"]
 
 
 def set_hashmap_ratio(ratio: float) -> None:
-    """Kept for those who call it; it has no effect."""
+    """Accepted for compatibility; it has no effect."""
 
 
 def grid_sample_3d(
@@ -24,16 +24,17 @@ def grid_sample_3d(
     grid: Tensor,
     mode: Literal["nearest", "trilinear"] = "trilinear",
 ) -> Tensor:
-    """The features at points of a sparse grid, (B, L, C); differentiable in the features.
+    """Sample the features of a sparse grid at points, (B, L, C); differentiable in the features.
 
     Args:
         feats: (rows, C).
         coords: int32 (rows, 4), ``(batch, x, y, z)``.
         shape: ends in (C, W, H, D).
-        grid: (B, L, 3), points ``(x, y, z)`` in cells: that of cell 0 is from 0 to 1, its centre
-            at 0.5.
-        mode: ``nearest``, the cell that a point lies in, zeros where there is none; ``trilinear``,
-            of the eight cells around it, those that there are, whose weights sum to one.
+        grid: (B, L, 3), points ``(x, y, z)`` in units of cells: cell 0 spans 0 to 1, with its
+            centre at 0.5.
+        mode: ``nearest``, the cell that contains a point, zeros if it does not exist; or
+            ``trilinear``, the existing ones of the eight cells around it, with weights that sum to
+            one.
 
     >>> import torch
     >>> coords = torch.tensor([[0, 0, 0, 0], [0, 1, 0, 0]]).int()

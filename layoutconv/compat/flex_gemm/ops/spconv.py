@@ -1,4 +1,4 @@
-"""FlexGEMM's sparse convolutions: a weight is (K, W, H, D, C), as layoutconv's."""
+"""FlexGEMM's sparse convolutions; a weight is (K, W, H, D, C), as in layoutconv."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Triple = int | Sequence[int]
 
 
 class Algorithm:
-    """Names of FlexGEMM's kernels; all are one here."""
+    """Names of FlexGEMM's kernels; they make no difference here."""
 
     EXPLICIT_GEMM = "explicit_gemm"
     IMPLICIT_GEMM = "implicit_gemm"
@@ -38,7 +38,8 @@ class Algorithm:
 
 
 class SerializationMode:
-    """Orders of coordinates that a layer makes; here they are lexicographic, ``BXYZ``."""
+    """Orders of the coordinates that a layer makes; here the order is always lexicographic,
+    ``BXYZ``."""
 
     BXYZ = 0
     Z_ORDER = 1
@@ -54,7 +55,7 @@ def set_hashmap_ratio(ratio: float) -> None:
 
 
 class SubMConv3dNeighborCache:
-    """A kernel map, that layers on the same coordinates share, and what it was made with."""
+    """A kernel map that layers on the same coordinates share, and the arguments that made it."""
 
     def __init__(self, kernel_map: KernelMap, coords: Tensor, **sizes: tuple[int, ...]) -> None:
         self.kernel_map, self.sizes = kernel_map, sizes
@@ -91,7 +92,7 @@ class SubMConv3dNeighborCache:
 
 
 class SparseConv3dNeighborCache(SubMConv3dNeighborCache):
-    """The same, of a convolution that makes coordinates."""
+    """The same for a convolution that makes coordinates."""
 
 
 def sparse_submanifold_conv3d(
@@ -111,15 +112,15 @@ def sparse_submanifold_conv3d(
         shape: (N, C, W, H, D).
         weight: (K, kw, kh, kd, C), odd sizes.
         bias: (K,).
-        neighbor_cache: that of another call on the same coordinates, with these sizes. Coordinates
-            in another tensor are compared, which waits for the device; of those that come while a
-            CUDA graph is captured only the shape is.
+        neighbor_cache: from another call on the same coordinates, with these sizes. Coordinates in
+            another tensor are compared, which waits for the device; while a CUDA graph is captured,
+            only their shape is.
         dilation: a number, or one per mode.
 
     Returns features (rows, K) and the cache.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`, for the cache of other coordinates or sizes
-    too.
+    Raises :class:`~layoutconv.errors.ArgumentError`, also for the cache of other coordinates or
+    sizes.
 
     >>> coords = torch.tensor([[0, 1, 1, 1], [0, 1, 1, 2]]).int()
     >>> y, cache = sparse_submanifold_conv3d(
@@ -151,10 +152,10 @@ def sparse_conv3d(
     padding: Triple = (0, 0, 0),
     dilation: Triple = (1, 1, 1),
 ) -> tuple[Tensor, Tensor, SparseConv3dNeighborCache]:
-    """A convolution whose coordinates are all that read some input, in the grid of a dense one.
+    """A convolution whose outputs are all cells of a dense convolution's grid that read some input.
 
-    Args as of :func:`sparse_submanifold_conv3d`, and ``out_coords``, int32 (outputs, 4), those to
-    compute instead.
+    Arguments as for :func:`sparse_submanifold_conv3d`; ``out_coords``, int32 (outputs, 4), are the
+    outputs to compute instead.
 
     Returns features (outputs, K), coordinates in lexicographic order, and the cache.
     """
