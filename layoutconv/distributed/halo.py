@@ -122,7 +122,7 @@ class HaloPart(NamedTuple):
 
 
 class HaloPlan(NamedTuple):
-    """What a rank sends, receives and computes in a pass over a split tensor. Row numbers are
+    """Sends, receives and computations of a rank in a pass over a split tensor. Row numbers are
     global.
     """
 

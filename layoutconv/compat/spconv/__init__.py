@@ -1,8 +1,8 @@
 """The interface of spconv 2.3: the same names, arguments and contracts, computed by layoutconv.
 
-``import layoutconv.compat.spconv.pytorch as spconv`` in place of ``import spconv.pytorch as
-spconv`` is all that changes, or :func:`install` in a program whose files stay as they are;
-docs/coming_from_spconv.md says what is the same and what is not.
+Replace ``import spconv.pytorch as spconv`` by ``import layoutconv.compat.spconv.pytorch as
+spconv``, or call :func:`install` to leave the program's files unchanged; docs/coming_from_spconv.md
+lists what is the same and what is not.
 
 >>> import layoutconv.compat.spconv as spconv
 >>> float(spconv.__version__[2:]) >= 2.2

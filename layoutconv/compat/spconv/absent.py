@@ -1,4 +1,4 @@
-"""Names of spconv that are not there, and the sentence that says why, and what is instead."""
+"""Names of spconv that are missing here, each with a sentence on why, and on its replacement."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ MODULES = {
 
 
 def explain(module: str, absent: Mapping[str, str] = REASONS) -> Callable[[str], NoReturn]:
-    """A ``__getattr__`` for ``module`` that says what stands in for a name of ``absent``, or for a
-    module of it.
+    """Return a ``__getattr__`` for ``module`` that explains what replaces a name of ``absent``, or
+    a module of it.
 
-    It raises ``AttributeError``, and ``ImportError`` in a ``from module import name``, whose own
-    message would leave the reason out.
+    It raises ``AttributeError``, but ``ImportError`` in a ``from module import name``, whose own
+    message would omit the reason.
 
     >>> explain("layoutconv.compat.spconv.utils", {"rbbox_iou": "boxes are another package's"})(
     ...     "rbbox_iou"

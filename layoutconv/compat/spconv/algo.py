@@ -1,4 +1,4 @@
-"""``spconv.algo``: there to be imported. spconv tunes its kernels here; see :mod:`.absent`."""
+"""``spconv.algo``: exists to be imported. spconv tunes its kernels here; see :mod:`.absent`."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Settings of spconv, by their names. Two are read, whenever they matter:
+"""Settings of spconv, by their names. Two have an effect, at every use:
 
 ``SAVED_WEIGHT_LAYOUT``
-    "KRSC", "RSKC" or "RSCK": the layout of filters in state dicts that do not say theirs; "" to
-    tell it by the shapes. The environment variable ``SPCONV_SAVED_WEIGHT_LAYOUT`` sets it.
+    "KRSC", "RSKC" or "RSCK": the layout of filters in state dicts that do not record theirs; "" to
+    infer it from the shapes. The environment variable ``SPCONV_SAVED_WEIGHT_LAYOUT`` sets it.
 ``SPCONV_ALLOW_TF32``
     ``torch.backends.cudnn.allow_tf32`` by another name, for reading and for writing: layoutconv's
     layers multiply float32 as torch's do. It can be read where torch's newer ``fp32_precision`` was
     set, too.
 
-The rest choose among spconv's algorithms; they are there to be set.
+The rest choose among spconv's algorithms; setting them has no effect.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_amp_enabled() -> bool:
 
 
 class _Constants(ModuleType):
-    """A module with an attribute that is torch's."""
+    """A module with one attribute that reads and writes a setting of torch."""
 
     @property
     def PYTORCH_VERSION(self) -> list[int]:

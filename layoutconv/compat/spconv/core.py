@@ -10,7 +10,7 @@ __getattr__ = explain(__name__)
 
 
 class ConvAlgo(Enum):
-    """spconv's algorithms. A layer takes one and keeps it; layoutconv has a way of its own.
+    """spconv's algorithms. A layer accepts and keeps one; layoutconv chooses kernels by itself.
 
     >>> ConvAlgo.MaskImplicitGemm.value
     1
@@ -22,7 +22,7 @@ class ConvAlgo(Enum):
 
 
 class AlgoHint(Enum):
-    """spconv's hints to its tuner, which layoutconv does not have. There to be read.
+    """spconv's hints to its tuner, for programs that read them; layoutconv has no such tuner.
 
     >>> AlgoHint.Fowrard.value  # its own spelling
     1
@@ -35,8 +35,7 @@ class AlgoHint(Enum):
 
 
 class Activation(Enum):
-    """Activations that may follow a convolution, fused into it: cumm's
-    ``tensorview.gemm.Activation``.
+    """Activations that can be fused into a convolution: cumm's ``tensorview.gemm.Activation``.
 
     >>> [activation.name for activation in Activation]
     ['None_', 'ReLU', 'Sigmoid', 'LeakyReLU']

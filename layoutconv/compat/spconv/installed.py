@@ -1,4 +1,4 @@
-"""layoutconv under the name of spconv, for programs whose files stay as they are."""
+"""Install layoutconv under the name of spconv, for unchanged programs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Installed", "install"]
 
 
 def install(version: str = "2.3") -> Installed:
-    """Have ``import spconv``, and all its modules, find those of layoutconv.
+    """Let ``import spconv``, and imports of its modules, find those of layoutconv.
 
-    ``version`` is as of :func:`set_interface`. For "1.2" layers are in ``spconv`` itself, and there
-    is no ``spconv.pytorch``.
+    ``version`` is as for :func:`set_interface`. For "1.2" layers are in ``spconv`` itself, and
+    there is no ``spconv.pytorch``.
 
-    Call it before anything imports spconv, say in ``sitecustomize`` or first in a program: then
-    frameworks that were installed run as they are. Another spconv that is installed is not touched;
-    it is only not found. A second call changes nothing.
+    Call it before anything imports spconv, for example in ``sitecustomize`` or first in a program:
+    then installed frameworks run unchanged. It leaves another installed spconv alone, but
+    ``import`` does not find it. A second call changes nothing.
 
-    Returns a handle whose ``undo()`` takes it back, also at the end of a ``with``.
+    Returns a handle whose ``undo()`` uninstalls it; so does the end of a ``with``.
 
-    Raises ``RuntimeError`` if another spconv was imported already: what has its classes would not
-    know ours.
+    Raises ``RuntimeError`` if another spconv was imported already: code that holds its classes
+    would not know ours.
 
     >>> with install():
     ...     import spconv.pytorch as spconv

@@ -1,7 +1,7 @@
-"""The first points of each voxel, in a table with a row per voxel: what detectors start from.
+"""The first points of each voxel, in a table with a row per voxel: the input of detectors.
 
-A voxel's row comes where its first point comes. Points and voxels past the numbers that were asked
-for are left out. The same on every device, and in every run.
+Voxels are in the order of their first points. Points and voxels beyond the given maxima are
+dropped. Results are the same on every device, and in every run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Grid:
             expected = f"{2 * self.rank} bounds, the lower ones first"
             raise ArgumentError("coors_range_xyz", expected, coors_range_xyz)
         self.low = bounds[: self.rank]
-        # As spconv has it: numbers of 32 bits.
+        # As in spconv: 32-bit numbers.
         size, low, high = (torch.tensor(v, dtype=torch.float32) for v in self._sides(bounds))
         extents = torch.round((high - low) / size)
         if not bool((extents >= 1).all()) or prod(extents.tolist()) >= 2**62:
@@ -66,13 +66,13 @@ class Grid:
     def table(
         self, points: Tensor, max_voxels: int, max_points: int, empty_mean: bool = False
     ) -> VoxelTable:
-        """The first ``max_points`` points of the first ``max_voxels`` voxels of a cloud.
+        """Return the first ``max_points`` points of the first ``max_voxels`` voxels of a cloud.
 
         Args:
             points: floating (points, F), columns ``x, y, z`` first. A point that is not finite
                 belongs to no voxel.
-            max_voxels, max_points: how many there may be.
-            empty_mean: fill the places of a voxel that has fewer points with their mean.
+            max_voxels, max_points: maximum numbers of voxels, and of points per voxel.
+            empty_mean: fill the unused places of a voxel with the mean of its points.
 
         >>> cloud = torch.tensor([[0.9], [0.1], [0.8], [0.2], [7.0]])
         >>> found = Grid([0.5], [0, 1]).table(cloud, max_voxels=5, max_points=1)
@@ -105,7 +105,7 @@ class Grid:
         row_of_run = torch.empty_like(by_first)
         row_of_run[by_first] = torch.arange(len(by_first), device=device)
 
-        rows = row_of_run[run]  # of each point, voxels by their first points
+        rows = row_of_run[run]  # of each point; voxels are in the order of their first points
         place = torch.arange(len(order), device=device) - starts[run]
         count = min(max_voxels, len(counts))
         pc_voxel_id = torch.full((len(points),), -1, dtype=torch.int64, device=device)

@@ -29,5 +29,5 @@ class CUDAKernelTimer:
 
     @staticmethod
     def collect_by_name(name: str, res: dict[str, float]) -> dict[str, float]:
-        """The times whose dotted names have ``name`` among their parts."""
+        """Return the times whose dotted names have ``name`` among their parts."""
         return {key: time for key, time in res.items() if name in key.split(".")}

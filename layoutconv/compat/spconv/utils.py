@@ -1,7 +1,7 @@
 """``spconv.utils``: voxels of NumPy clouds, for the data loaders of detectors.
 
-``Point2VoxelCPU3d`` and its like are spconv 2's, ``VoxelGenerator`` and ``VoxelGeneratorV2`` those
-of 1.x, which OpenPCDet takes where they are there, without the package ``cumm``.
+``Point2VoxelCPU3d`` and its variants are spconv 2's, ``VoxelGenerator`` and ``VoxelGeneratorV2``
+those of 1.x, which OpenPCDet prefers if they exist, and which need no package ``cumm``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _tensor(points: Any) -> Tensor:
 class _Point2Voxel:
     """The points of each voxel, for a number of spatial modes.
 
-    Arguments as of :class:`layoutconv.compat.spconv.pytorch.utils.PointToVoxel`.
+    Arguments as for :class:`layoutconv.compat.spconv.pytorch.utils.PointToVoxel`.
     """
 
     _rank: int
@@ -80,13 +80,13 @@ class _Point2VoxelCPU(_Point2Voxel):
     def point_to_voxel(
         self, points: Any, clear_voxels: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tensors on the CPU: voxels, indices ``(z, y, x)``, numbers of points."""
+        """Return tensors on the CPU: voxels, indices ``(z, y, x)``, numbers of points."""
         return self._table(points, False)[:3]
 
     def point_to_voxel_empty_mean(
         self, points: Any, clear_voxels: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same with the mean of a voxel's points where there are fewer."""
+        """Return the same, with unused places filled by the mean of the voxel's points."""
         return self._table(points, True)[:3]
 
 
@@ -94,7 +94,8 @@ class _Point2VoxelGPU(_Point2Voxel):
     def point_to_voxel_hash(
         self, points: Any, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Tensors where the points are: voxels, indices ``(z, y, x)``, numbers of points."""
+        """Return tensors on the points' device: voxels, indices ``(z, y, x)``, numbers of
+        points."""
         return self._table(points, empty_mean)[:3]
 
 
@@ -158,8 +159,8 @@ class VoxelGenerator:
     Args:
         voxel_size: edges ``(x, y, z)``.
         point_cloud_range: ``(x0, y0, z0, x1, y1, z1)``.
-        max_num_points, max_voxels: points of a voxel, and voxels, that are kept.
-        full_mean: fill the places of a voxel that has fewer points with their mean.
+        max_num_points, max_voxels: maximum numbers of points per voxel, and of voxels.
+        full_mean: fill the unused places of a voxel with the mean of its points.
 
     >>> points = np.array([[0.5, 3.5, 1.5], [0.6, 3.5, 1.5]], dtype=np.float32)
     >>> generator = VoxelGenerator([1, 1, 1], [0, 0, 0, 4, 4, 2], max_num_points=5)
@@ -189,7 +190,7 @@ class VoxelGenerator:
         return tuple(t.numpy() for t in self._grid.table(_tensor(points), *sizes)[:3])
 
     def generate(self, points: Any, max_voxels: int | None = None) -> Any:
-        """Voxels, coordinates ``(z, y, x)`` and numbers of points, as NumPy arrays."""
+        """Return voxels, coordinates ``(z, y, x)`` and numbers of points, as NumPy arrays."""
         return self._arrays(points, max_voxels)
 
 

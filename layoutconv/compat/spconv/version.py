@@ -1,4 +1,4 @@
-"""Which spconv tensors are as: 2.3 by default, 1.2 for projects that were written before."""
+"""The version of spconv's interface: 2.3 by default, 1.2 for older projects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ VERSIONS = ("2.3", "1.2")
 
 
 class _Interface:
-    """The interface of all layers, an attribute as each call asks for it."""
+    """The interface of all layers; an attribute, as every call reads it."""
 
     is_1x = False
 
@@ -17,14 +17,14 @@ INTERFACE = _Interface()
 
 
 def set_interface(version: str) -> None:
-    """Tensors and keys of all layers as those of a version.
+    """Let the tensors and keys of all layers behave as in a version.
 
-    "2.3": features are read-only, and a submanifold layer whose key is another's has its sizes.
+    "2.3": features are read-only, and submanifold layers that share a key must have the same sizes.
 
     "1.2": features may be assigned, as in ``x.features = relu(x.features)``, and modules of
-    features in ``SparseSequential`` assign them. All tensors that come of one share their kernel
-    maps. A submanifold layer takes the map that was made under its key whatever its own sizes are:
-    the first of its taps, in C order, are those of the map.
+    features in ``SparseSequential`` assign them. All tensors derived from one share their kernel
+    maps. A submanifold layer uses the map under its key for any sizes of its own: the first of its
+    taps, in C order, are those of the map.
 
     >>> import torch
     >>> from layoutconv.compat.spconv.pytorch import SparseConvTensor
@@ -38,7 +38,7 @@ def set_interface(version: str) -> None:
 
 
 def is_old(version: str) -> bool:
-    """Return whether a version is "1.2"; refuse what is none.
+    """Return whether a version is "1.2"; raise for an unknown version.
 
     >>> is_old("1.2"), is_old("2.3")
     (True, False)

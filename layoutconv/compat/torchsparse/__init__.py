@@ -1,8 +1,8 @@
 """The interface of TorchSparse 2.1: the same names, arguments and rules, computed by layoutconv.
 
-``import layoutconv.compat.torchsparse as torchsparse`` in place of ``import torchsparse``, or
-:func:`install` in a program whose files stay as they are; :func:`set_interface` is for programs of
-1.4 and 2.0. docs/coming_from_torchsparse.md says what is the same and what is not.
+Replace ``import torchsparse`` by ``import layoutconv.compat.torchsparse as torchsparse``, or call
+:func:`install` to leave the program's files unchanged; :func:`set_interface` is for programs of 1.4
+and 2.0. docs/coming_from_torchsparse.md lists what is the same and what is not.
 
 >>> import torch
 >>> import layoutconv.compat.torchsparse as torchsparse
@@ -30,9 +30,10 @@ __version__ = "2.1.0"  # of the interface
 
 
 def install(version: str = "2.1") -> Installed:
-    """Have ``import torchsparse``, and all its modules, find those of layoutconv.
+    """Let ``import torchsparse``, and imports of its modules, find those of layoutconv.
 
-    As :func:`layoutconv.compat.spconv.install`; ``version`` as of :func:`set_interface`.
+    It works as :func:`layoutconv.compat.spconv.install`; ``version`` is as for
+    :func:`set_interface`.
 
     >>> with install():
     ...     from torchsparse.nn.functional.devoxelize import calc_ti_weights

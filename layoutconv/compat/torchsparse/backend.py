@@ -1,4 +1,4 @@
-"""The hash table that SPVNAS asks for the voxels around points."""
+"""The hash table in which SPVNAS looks up the voxels around points."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["GPUHashTable"]
 
 
 class GPUHashTable:
-    """Rows of coordinates ``(x, y, z, batch)``, on a CPU too; the memory that it is given is left
-    alone."""
+    """A table of the rows of coordinates ``(x, y, z, batch)``, also on a CPU; it does not use the
+    memory that it is given."""
 
     def __init__(self, *memory: Any) -> None:
         self._cells: Coordinates | None = None
@@ -27,7 +27,7 @@ class GPUHashTable:
     def lookup_coords(
         self, coords: Tensor, kernel_sizes: Any, strides: Any, kernel_volume: int
     ) -> Tensor:
-        """1 + the row of each tap around coordinates, int32 (rows, taps), 0 for none."""
+        """Return 1 + the row of each tap around coordinates, int32 (rows, taps), 0 for none."""
         if self._cells is None:
             raise ArgumentError("coords", "coordinates that were inserted first", None)
         sizes, steps = (tuple(map(int, values)) for values in (kernel_sizes, strides))

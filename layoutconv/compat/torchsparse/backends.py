@@ -5,4 +5,4 @@ hash_rsv_ratio = 2
 
 
 def init() -> None:
-    """Nothing is to be started."""
+    """Do nothing: there is nothing to initialize."""

@@ -13,7 +13,7 @@ __all__ = ["cat", "generative_add"]
 
 
 def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
-    """The channels of tensors at the same coordinates, one after another."""
+    """Concatenate the channels of tensors at the same coordinates."""
     if not isinstance(inputs, Sequence) or not inputs:
         raise ArgumentTypeError("inputs", "a list of SparseTensors", type(inputs).__name__)
     for x in inputs:
@@ -22,7 +22,7 @@ def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
 
 
 def generative_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
-    """The sum over the union of the coordinates, in lexicographic order."""
+    """Add tensors over the union of their coordinates, in lexicographic order."""
     check_input(a, "a")
     check_input(b, "b")
     total = a.to_layoutconv() + b.to_layoutconv()

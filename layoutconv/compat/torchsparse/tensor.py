@@ -1,4 +1,5 @@
-"""TorchSparse's tensors: features, coordinates and a stride, and what is known of coordinates."""
+"""TorchSparse's tensors: features, coordinates and a stride, with a cache of coordinates and
+maps."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
 
 
 def _of_caches(name: str, told: str | None = None) -> property:
-    """A property of a tensor that is an attribute of its caches."""
+    """Return a property of a tensor that reads and writes an attribute of its caches."""
     return property(
         lambda self: getattr(self._caches, name),
         lambda self, value: setattr(self._caches, name, value),
@@ -45,17 +46,19 @@ def _of_caches(name: str, told: str | None = None) -> property:
 
 
 class SparseTensor(NoTensor):
-    """Features at coordinates; arguments as of TorchSparse.
+    """Features at coordinates; arguments as in TorchSparse.
 
     Args:
         feats: (rows, C).
-        coords: int (rows, 4), ``(batch, x, y, z)`` in units of ``stride``, no coordinate twice;
-            :func:`~layoutconv.compat.torchsparse.set_interface` says otherwise. Any integers.
-        stride: cells of the first tensor that those of this one lie apart.
-        spatial_range: extents ``(batch, X, Y, Z)`` for :meth:`dense`. They bound the cells that a
-            stride leaves, too, and layers hand on those of their results.
+        coords: any integers, (rows, 4), ``(batch, x, y, z)`` in units of ``stride``, each
+            coordinate once; :func:`~layoutconv.compat.torchsparse.set_interface` changes the order
+            and the units.
+        stride: distance of this tensor's cells, in cells of the first tensor.
+        spatial_range: extents ``(batch, X, Y, Z)`` for :meth:`dense`. They also bound the cells of
+            strided layers, and layers pass on the extents of their results.
 
-    Attributes are read and written, as ``x.F = ...``; tensors that a layer made share ``_caches``.
+    Attributes can be assigned, as in ``x.F = ...``; the results of a layer share its input's
+    ``_caches``.
 
     >>> x = SparseTensor(torch.ones(2, 3), torch.tensor([[0, -1, 0, 0], [0, 4, 1, 1]]).int())
     >>> x.s, (x + x).F[0]
@@ -119,7 +122,7 @@ class SparseTensor(NoTensor):
         return self._moved(self.feats.detach(), self.coords.detach())
 
     def on(self, feats: Tensor) -> SparseTensor:
-        """Other features, (rows, any C), at the same coordinates."""
+        """Return other features, (rows, any C), at the same coordinates."""
         made = SparseTensor(feats, self.coords, self.stride, self.spatial_range)
         made._caches = self._caches
         return made
@@ -133,7 +136,8 @@ class SparseTensor(NoTensor):
         return self.on(self.feats + other.feats)
 
     def dense(self) -> Tensor:
-        """The grid ``(batch, X, Y, Z, C)`` of ``spatial_range``, in which every cell has to be."""
+        """Return the grid ``(batch, X, Y, Z, C)`` of ``spatial_range``, which must contain every
+        cell."""
         if self.spatial_range is None:
             raise ArgumentError("spatial_range", "the extents (batch, X, Y, Z)", None)
         return to_dense(self.feats, batch_first(self.coords, self.stride), self.spatial_range)
@@ -142,8 +146,8 @@ class SparseTensor(NoTensor):
 
     @property
     def cells(self) -> Coordinates:
-        """The coordinates in units of the stride, as layoutconv has them: those of the cache, if
-        it has the same tensor at this stride."""
+        """layoutconv's coordinates, in units of the stride: those of the cache, if it has the same
+        tensor at this stride."""
         kept = self._caches.levels.get(self.stride)
         coords = self.coords
         if kept is not None and _same(kept[0], coords):
@@ -160,7 +164,7 @@ class SparseTensor(NoTensor):
         stride: tuple[int, ...],
         spatial_range: Sequence[int] | None = None,
     ) -> SparseTensor:
-        """Return what a layer returns: features at cells of another stride."""
+        """Return features at cells of another stride, as layers do."""
         kept = self._caches.levels.get(stride)
         if kept is None or kept[1].cells is not cells.cells:
             kept = self._caches.levels[stride] = in_convention(cells.coords, stride), cells
@@ -170,17 +174,18 @@ class SparseTensor(NoTensor):
         return made
 
     def remember(self) -> None:
-        """Note the coordinates of this stride, and their extents, for layers that come back."""
+        """Keep the coordinates of this stride, and their extents, for layers that return to
+        them."""
         of = self.coords if batch_last() else (self.coords, self.spatial_range)
         self._caches.cmaps.setdefault(self.stride, of)
 
     def to_layoutconv(self) -> _SparseTensor:
-        """The same tensor for :mod:`layoutconv.nn`, in units of the stride."""
+        """Return the same tensor for :mod:`layoutconv.nn`, in units of the stride."""
         return _SparseTensor(self.feats, self.cells)
 
 
 class PointTensor:
-    """Features at floating coordinates, with what was looked up for them, as 1.4 has it."""
+    """Features at floating coordinates, with caches of lookups, as in 1.4."""
 
     def __init__(
         self,
@@ -213,7 +218,7 @@ class PointTensor:
 
 
 def batch_first(coords: Tensor, stride: Sequence[int]) -> Tensor:
-    """Coordinates (batch, x, y, z) in units of a stride.
+    """Return coordinates (batch, x, y, z) in units of a stride.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for coordinates of another shape.
     """
@@ -228,14 +233,14 @@ def batch_first(coords: Tensor, stride: Sequence[int]) -> Tensor:
 
 
 def in_convention(coords: Tensor, stride: Sequence[int]) -> Tensor:
-    """Coordinates as the interface has them, of those in units of a stride."""
+    """Convert coordinates in units of a stride to the interface's convention."""
     if not batch_last():
         return coords
     return torch.cat([coords[:, 1:] * coords.new_tensor(stride), coords[:, :1]], 1)
 
 
 def extents_of(spatial_range: Any) -> tuple[int, ...] | None:
-    """Extents ``(batch, X, Y, Z)``, or None.
+    """Return extents ``(batch, X, Y, Z)``, or None.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for others.
 

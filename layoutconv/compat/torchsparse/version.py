@@ -1,4 +1,4 @@
-"""Which TorchSparse tensors are as: 2.1 by default, 1.4 for projects that were written before."""
+"""The version of TorchSparse's interface: 2.1 by default, 1.4 for older projects."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class _Interface:
 
 
 def set_interface(version: str) -> None:
-    """Coordinates of all tensors as those of a version.
+    """Let the coordinates of all tensors follow the convention of a version.
 
-    "2.1": ``(batch, x, y, z)``, in units of a tensor's stride. "1.4", and 2.0: ``(x, y, z,
-    batch)``, multiples of it; so mmdet3d has them.
+    "2.1": ``(batch, x, y, z)``, in units of a tensor's stride. "1.4", also for 2.0: ``(x, y, z,
+    batch)``, multiples of it, as in mmdet3d.
 
     >>> set_interface("1.4"), batch_last()
     (None, True)
@@ -28,5 +28,5 @@ def set_interface(version: str) -> None:
 
 
 def batch_last() -> bool:
-    """Return whether coordinates are those of 1.4."""
+    """Return whether coordinates follow the convention of 1.4."""
     return _Interface.version == "1.4"

@@ -1,10 +1,10 @@
-"""Traces of a module's ``forward``, found out by calling it once with stand-ins.
+"""Trace a module's ``forward`` by calling it once with stand-ins.
 
-The function's code runs as it is, with a stand-in for the module and one for a sparse tensor; these
-note calls of submodules, ``features``, ``replace_feature`` and sums, and refuse everything else.
-Its globals are stand-ins, too, for the functions that it calls, and there are no builtins but
-``getattr``: nothing that is there before can be reached, and so nothing can be changed.
-:func:`_refuses` reads the code before for what could get around that, such as an import.
+The function's code runs unchanged, with a stand-in for the module and one for a sparse tensor;
+these record calls of submodules, ``features``, ``replace_feature`` and sums, and refuse everything
+else. Its globals are stand-ins, too, for the functions that it calls, and the only builtin is
+``getattr``: the code cannot reach existing objects, and so cannot change any. First
+:func:`_refuses` checks the code for ways around that, such as an import.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import nn
 _CONSTANTS = (type(None), bool, int, float, str)
 _GONE = object()
 OWN, MODULE, CLASS, GLOBAL = "own", "module", "class", "global"
-# Beginnings of the names of instructions whose effect is seen outside of a function, or that keep
-# what happens from those who call it.
+# Name prefixes of instructions with effects outside a function, or that hide events from its
+# callers.
 _LASTING = (
     "STORE_GLOBAL", "STORE_NAME", "STORE_SUBSCR", "STORE_SLICE", "STORE_DEREF", "DELETE_GLOBAL",
     "DELETE_NAME", "DELETE_DEREF", "IMPORT_", "YIELD_", "SEND", "GET_A", "SETUP_", "BEFORE_",
@@ -35,8 +35,8 @@ class Operation(NamedTuple):
 
     Attributes:
         kind: "sparse", "features" or "add".
-        of: places: of a sparse value and its features, of features, or of both terms.
-        made: the same of what it gives.
+        of: places of the operands: a sparse value and its features, features, or both terms.
+        made: places of the results.
     """
 
     kind: str
@@ -46,11 +46,12 @@ class Operation(NamedTuple):
 
 
 class Guard(NamedTuple):
-    """Something that a function was told, which it has to be told again.
+    """An answer that a function was given while it was traced, and must get again for the trace to
+    hold.
 
     Attributes:
-        where: OWN for an attribute of the module itself, MODULE for a submodule that is there,
-            CLASS for what its class has under a name, and GLOBAL for a global of a function.
+        where: OWN for an attribute of the module itself, MODULE for an existing submodule, CLASS
+            for an attribute of its class, and GLOBAL for a global of a function.
         of: that function.
     """
 
@@ -61,8 +62,8 @@ class Guard(NamedTuple):
 
 
 class Trace:
-    """The operations of a call, in order: places of sparse values and of features count up from 0,
-    which is what the function was given.
+    """The operations of a call, in order. Places of sparse values and of features count up from 0,
+    the function's argument.
     """
 
     def __init__(self, block: Any) -> None:
@@ -75,18 +76,18 @@ class Trace:
         self.refused = False
 
     def refuse(self, why: str) -> NoReturn:
-        """End the trace, whoever catches this."""
+        """End the trace, even if the function catches this."""
         self.refused = True
-        raise TypeError(why)  # which :func:`traced` catches
+        raise TypeError(why)  # caught by :func:`traced`
 
     def features(self, place: int) -> _Features:
-        """The features at a place, one object as long as it is asked for."""
+        """Return the features at a place, the same object at every request."""
         if place not in self._features:
             self._features[place] = _Features(self, place)
         return self._features[place]
 
     def note(self, kind: str, name: str, of: tuple[int, ...]) -> Any:
-        """Add an operation; return a stand-in for what it gives."""
+        """Record an operation; return a stand-in for its result."""
         self._places += 1
         made: tuple[int, ...] = (self._places,)
         if kind == "sparse":
@@ -96,12 +97,13 @@ class Trace:
         return _Sparse(self, *made) if kind == "sparse" else self.features(self._places)
 
     def guard(self, guard: Guard) -> None:
-        """Note what the function was told."""
+        """Record an answer that the function was given."""
         if guard not in self.guards:
             self.guards.append(guard)
 
     def users(self, place: int) -> list[int]:
-        """The operations that read features, once for each time; past the last, the result."""
+        """Return the operations that read features, one entry per read; an index past the last is
+        the result."""
         found = []
         for at, operation in enumerate(self.operations):
             read = operation.of[1:] if operation.kind == "sparse" else operation.of
@@ -110,9 +112,7 @@ class Trace:
 
 
 def traced(block: Any) -> Trace | None:
-    """Return what the ``forward`` of a module does with one sparse tensor; None if that is not
-    known.
-    """
+    """Return the trace of a module's ``forward`` on one sparse tensor; None if it cannot be traced."""
     kind = type(block)
     forward = getattr_static(kind, "forward", None)
     if not isinstance(forward, FunctionType) or kind.__call__ is not nn.Module.__call__:
@@ -126,7 +126,7 @@ def traced(block: Any) -> Trace | None:
     try:
         trace.guard(Guard(CLASS, "forward", forward))
         result = _run(trace, forward, _Self(trace), _Sparse(trace, 0, 0))
-    except Exception:  # stand-ins are no tensors: whatever goes wrong is no fault of the function
+    except Exception:  # stand-ins are no tensors: an error is no fault of the function
         return None
     if trace.refused or not isinstance(result, _Sparse):
         return None
@@ -138,7 +138,7 @@ def traced(block: Any) -> Trace | None:
 
 
 class _StandIn:
-    """A stand-in that refuses to be looked at in any way that a subclass does not name."""
+    """A stand-in that refuses every access that a subclass does not define."""
 
     _trace: Trace
 
@@ -161,7 +161,7 @@ class _Features(_StandIn):
         self.__dict__.update(_trace=trace, _place=place)
 
     def dim(self) -> int:
-        """Return 2: what has other features is given to no plan."""
+        """Return 2: no plan runs on other features."""
         return 2
 
     def __add__(self, other: Any) -> Any:
@@ -171,7 +171,7 @@ class _Features(_StandIn):
 
 
 class _Sparse(_StandIn):
-    """A sparse tensor: the cells of one, the features of one."""
+    """A sparse tensor: cells and features, each by its place."""
 
     def __init__(self, trace: Trace, cells: int, features: int) -> None:
         self.__dict__.update(_trace=trace, _at=(cells, features))
@@ -191,11 +191,11 @@ class _Sparse(_StandIn):
         return self.replace_feature(self.features + other)
 
     def __dir__(self) -> list[str]:
-        return ["features", "replace_feature"]  # which projects ask for, to tell versions apart
+        return ["features", "replace_feature"]  # projects look for these to tell versions apart
 
 
 class _Module(_StandIn):
-    """A submodule, which is called with one stand-in."""
+    """A submodule, to be called with one stand-in."""
 
     def __init__(self, trace: Trace, name: str) -> None:
         self.__dict__.update(_trace=trace, _name=name)
@@ -244,7 +244,7 @@ class _Self(_StandIn):
 
 
 class _Function(_StandIn):
-    """A function that is called, of the module perhaps."""
+    """A function, perhaps a method of the module, to be called."""
 
     def __init__(self, trace: Trace, function: FunctionType, *first: Any) -> None:
         self.__dict__.update(_trace=trace, _function=function, _first=first)
@@ -257,7 +257,7 @@ class _Function(_StandIn):
 
 
 def _run(trace: Trace, function: FunctionType, *given: Any, **named: Any) -> Any:
-    """Call a function that can reach nothing but stand-ins; guards those that it calls."""
+    """Call a function so that it reaches only stand-ins, and guard the functions that it calls."""
     code, options = function.__code__, function.__kwdefaults__ or {}
     defaults = function.__defaults__ or ()
     if _refuses(code) or any(
@@ -276,7 +276,7 @@ def _run(trace: Trace, function: FunctionType, *given: Any, **named: Any) -> Any
 
 
 def _attribute(trace: Trace, of: Any, name: Any) -> Any:
-    """``getattr`` of a module, as properties of mmdetection3d's blocks call it."""
+    """``getattr`` on the module, as properties of mmdetection3d's blocks call it."""
     if not isinstance(of, _Self) or type(name) is not str:
         trace.refuse("an attribute of something else")
     return getattr(of, name)
@@ -299,7 +299,8 @@ def _refuses(code: CodeType) -> bool:
         name = instruction.opname
         if name.startswith(_LASTING):
             return True
-        # Stand-ins are other objects than what they stand for: they are compared with None alone.
+        # Stand-ins differ from the objects that they stand for: only comparisons with None are
+        # valid.
         if name == "IS_OP" and before != ("LOAD_CONST", None):
             return True
         before = name, instruction.argval

@@ -1,17 +1,16 @@
 """Residual blocks of other projects, run with norms, sums and activations as epilogues.
 
-A block is a user's module whose ``forward`` computes on ``features`` between convolutions, as those
-of OpenPCDet, mmdetection3d and Pointcept do. :func:`plan_of` calls that function once with
-stand-ins (:mod:`.block_trace`), and what it did with them becomes a :class:`BlockPlan`: calls in
-their order, of which a convolution takes up the norm, the sum and the activation after it. A plan
-holds names, no modules, so that whatever a name stands for is looked up at every call; what the
-function was told of itself, ``self.downsample is None`` say, is compared at every call.
+A block is a user's module whose ``forward`` computes on ``features`` between convolutions, as in
+OpenPCDet, mmdetection3d and Pointcept. :func:`plan_of` calls that function once with stand-ins
+(:mod:`.block_trace`) and turns the trace into a :class:`BlockPlan`: calls in order, in which a
+convolution takes up the norm, the sum and the activation after it. A plan holds names, not modules,
+so that every call looks the modules up; it also compares the answers that the function was given,
+such as ``self.downsample is None``.
 
-The alternative is features that are computed when somebody reads them, a subclass of
-``torch.Tensor`` on which torch's own norms would be deferred. That was measured:
-``__torch_function__`` takes a norm, an activation or a sum as long as torch's own takes, so that
-the host gains nothing, and C++ extensions get a tensor without memory. A plan takes a block a few
-comparisons.
+The alternative is lazy features: a subclass of ``torch.Tensor`` that defers torch's own norms.
+Measured, ``__torch_function__`` has as much overhead for a norm, an activation or a sum as torch's
+own operation, so that the host gains nothing, and C++ extensions would get a tensor without memory.
+A plan costs a block a few comparisons.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ if TYPE_CHECKING:
 
     from .core import SparseConvTensor
 
-_FEW = 8  # plans of a class: one for each way that its instances differ
+_FEW = 8  # plans per class, one for each variant of its instances
 _plans: BoundedCache[type, tuple[BlockPlan, ...]] = BoundedCache(
     "plans of blocks", entries=256, nbytes=2 << 20
 )
 
 
 class Step(NamedTuple):
-    """A call of a plan, and what it takes up: names of modules, and places of values.
+    """A call of a plan, and the operations fused into it: names of modules, and places of values.
 
-    ``of`` are what a module is given: places of a sparse value and of features, or of features
-    alone, or of both terms of a sum; ``made`` those of what it gives.
+    ``of`` are the places of the operands: a sparse value and features, features alone, or both
+    terms of a sum; ``made`` are the places of the results.
     """
 
     operation: str
@@ -47,19 +46,19 @@ class Step(NamedTuple):
     made: tuple[int, ...]
     norm: str | None = None
     past: int | None = None
-    first: bool = False  # of the sum, what is added
+    first: bool = False  # which term of the sum is added
     last: str | None = None
 
 
 class BlockPlan(NamedTuple):
-    """The steps of a block's ``forward``, and what holds of a block of which they are."""
+    """The steps of a block's ``forward``, and the guards under which they hold."""
 
     guards: tuple[Guard, ...]
     steps: tuple[Step, ...]
     result: tuple[int, int]
 
     def fits(self, block: Any) -> bool:
-        """Return whether the function would do the same with this block."""
+        """Return whether the function would do the same for this block."""
         own, kind = block.__dict__, type(block)
         modules = own["_modules"]
         for where, name, value, of in self.guards:
@@ -78,7 +77,7 @@ class BlockPlan(NamedTuple):
         return True
 
     def run(self, block: Any, x: SparseConvTensor) -> SparseConvTensor:
-        """Return what the block's ``forward`` returns."""
+        """Run the steps; return the result of the block's ``forward``."""
         modules = block.__dict__["_modules"]
         sparse: dict[int, SparseConvTensor] = {0: x}
         values: dict[int, Tensor] = {0: x._features}
@@ -101,9 +100,10 @@ class BlockPlan(NamedTuple):
 def run_fused(
     module: Any, x: SparseConvTensor, modules: list[Any], at: int
 ) -> tuple[SparseConvTensor, int]:
-    """``module(x)``, and how many of the ``modules`` from ``at`` on are part of it already.
+    """Return ``module(x)``, and how many of the ``modules`` from ``at`` on are fused into it.
 
-    ``module`` takes sparse tensors; features of ``x`` :func:`~layoutconv.nn.fused_norm.may_fuse`.
+    ``module`` takes sparse tensors; :func:`~layoutconv.nn.fused_norm.may_fuse` holds for the
+    features of ``x``.
     """
     if module._convolves:
         norm, last, count = following(modules, at)
@@ -122,7 +122,7 @@ def run_fused(
 
 
 def plan_of(block: Any) -> BlockPlan | None:
-    """The plan of a block; None for one that is no such block.
+    """Return the plan of a block; None if the module is no such block.
 
     >>> import torch
     >>> from .conv import SubMConv3d
@@ -159,7 +159,7 @@ def plan_of(block: Any) -> BlockPlan | None:
 def _called(
     step: Step, modules: dict[str, Any], x: SparseConvTensor, values: dict[int, Tensor]
 ) -> SparseConvTensor:
-    """Return what a step on a sparse tensor gives: in one launch, or module after module."""
+    """Run a step on a sparse tensor, in one launch or module after module; return the result."""
     module = modules[step.name]
     past = None if step.past is None else values[step.past]
     norm = None if step.norm is None else modules[step.norm]
@@ -188,8 +188,8 @@ def _called(
 
 
 def _planned(trace: Trace, block: Any) -> BlockPlan | None:
-    """The plan of a trace; None if nothing becomes part of a convolution."""
-    steps: dict[int, Step] = {}  # by the operation at whose place they are
+    """Return the plan of a trace; None if nothing can be fused into a convolution."""
+    steps: dict[int, Step] = {}  # by the index of the operation that they replace
     taken: set[int] = set()
     for at, operation in enumerate(trace.operations):
         if at in taken:
@@ -208,7 +208,7 @@ def _planned(trace: Trace, block: Any) -> BlockPlan | None:
 
 
 def _chain(trace: Trace, block: Any, start: int) -> list[int]:
-    """The operations that a convolution takes up, in order, itself the first."""
+    """Return the operations to fuse into a convolution, in order, starting with itself."""
     chain, stages = [start], ["norm", "add", "last"]
     while stages:
         value = trace.operations[chain[-1]].made[-1]
@@ -225,7 +225,7 @@ def _chain(trace: Trace, block: Any, start: int) -> list[int]:
 
 
 def _stage(operation: Operation, value: int, block: Any) -> str | None:
-    """Return what an operation is to the convolution before it."""
+    """Return the role of an operation for the convolution before it."""
     if operation.kind == "add":
         return "add" if operation.of[0] != operation.of[1] else None
     if operation.kind == "features":
@@ -235,10 +235,10 @@ def _stage(operation: Operation, value: int, block: Any) -> str | None:
 
 
 def _may_wait(trace: Trace, chain: list[int], until: int) -> bool:
-    """Return whether a convolution may as well run at the place of a later operation.
+    """Return whether a convolution may run at the place of a later operation instead.
 
-    Modules in between may write to what they are given: they are given what the block was, and the
-    convolution is not.
+    Modules in between may write to their inputs: they must read only the block's input, and the
+    convolution must not read it.
     """
     start = trace.operations[chain[0]]
     for at in range(chain[0] + 1, until):

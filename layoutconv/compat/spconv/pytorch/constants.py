@@ -4,5 +4,5 @@ import sys
 
 from .. import constants
 
-# One module by two names: what is set through either is read.
+# One module by two names, so that a setting through either has effect.
 sys.modules[__name__] = constants

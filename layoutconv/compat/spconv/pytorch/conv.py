@@ -30,22 +30,22 @@ _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU"
 
 
 class SparseConvolution(GeometricLayer):
-    """Every sparse convolution, for ``ndim`` spatial modes; the classes below say which.
+    """The base of all sparse convolutions, over ``ndim`` spatial modes.
 
     Args:
-        in_channels, out_channels, groups, bias: C, K and as of ``torch.nn.Conv3d``.
+        in_channels, out_channels, groups, bias: C, K, and as for ``torch.nn.Conv3d``.
         kernel_size, stride, padding, dilation, output_padding: a number, or one per spatial mode.
-        subm: submanifold: outputs are the cells of the input, row for row, whatever ``padding``
-            and ``stride`` are.
+        subm: submanifold: outputs are the cells of the input, row for row, for any ``padding`` and
+            ``stride``.
         transposed: outputs are all cells that the input feeds.
-        inverse: back to the cells that the layer of ``indice_key`` had as inputs.
-        indice_key: layers of one key share a kernel map: submanifold layers of the same sizes at
-            the same cells, and a strided layer and the inverse ones that go back through it.
+        inverse: outputs are the input cells of the layer with the same ``indice_key``.
+        indice_key: layers with one key share a kernel map: submanifold layers of the same sizes at
+            the same cells, or a strided layer and the inverse layers that reverse it.
         act_type, act_alpha: the activation, an :class:`~layoutconv.compat.spconv.core.
             Activation` or one of cumm's, and the slope of ``LeakyReLU``; differentiable.
-        record_voxel_count: keep the most rows that a result had in a buffer.
-        algo, fp32_accum, act_beta, large_kernel_fast_algo, name: kept, without effect: sums are in
-            fp32.
+        record_voxel_count: keep the largest number of rows of a result in a buffer.
+        algo, fp32_accum, act_beta, large_kernel_fast_algo, name: accepted, without effect; sums are
+            in fp32.
         device, dtype: of the parameters.
 
     ``weight`` is (K, *kernel_size, C / groups), ``bias`` (K,), both uniform in ``+-1 / sqrt(C /
@@ -115,7 +115,7 @@ class SparseConvolution(GeometricLayer):
         self._activation = _activation(act_type)
         self.conv1x1 = prod(ksize) == 1 and (subm or set(steps) == {1})
         self.is_matrix = self.conv1x1 and groups == 1
-        # Then every cell stays where it is, and there is no kernel map, unless the grid is another.
+        # Then cells stay as they are, and no kernel map is needed, unless the grid changes.
         self._stays = subm or inverse or not (any(near) or any(more))
         shape = self.weight_shape = [out_channels, *geometry.ksize, in_channels // groups]
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -126,7 +126,7 @@ class SparseConvolution(GeometricLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New random weights and biases."""
+        """Draw new random weights and biases."""
         bound = max(1, prod(self.weight_shape[1:])) ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -134,7 +134,7 @@ class SparseConvolution(GeometricLayer):
 
     @property
     def activation(self) -> str | None:
-        """The name of the activation, as :mod:`layoutconv.nn` has it."""
+        """The name of the activation in :mod:`layoutconv.nn`."""
         return self._activation
 
     @activation.setter
@@ -144,7 +144,7 @@ class SparseConvolution(GeometricLayer):
 
     @property
     def slope(self) -> float:
-        """That of ``leaky_relu`` below zero."""
+        """The slope of ``leaky_relu`` below zero."""
         return self.act_alpha
 
     @slope.setter
@@ -186,15 +186,15 @@ class SparseConvolution(GeometricLayer):
     def with_following(
         self, input: SparseConvTensor, norm: Any, last: Any, past: Tensor | None = None
     ) -> SparseConvTensor | None:
-        """``last(norm(self(input)) + past)`` as one launch, of which each may be None; of a norm
-        in training as one function that autograd records.
+        """Run ``last(norm(self(input)) + past)``, each of which may be None, as one launch; with a
+        norm in training, as one function that autograd records.
 
-        Returns None, and has done nothing, where it cannot be one: the caller runs module after
-        module, which gives the same but for rounding. ``input`` is one whose features
-        :func:`~layoutconv.nn.fused_norm.may_fuse`.
+        Returns None, without an effect, if it cannot be fused: then the caller runs module after
+        module, with the same result up to rounding. :func:`~layoutconv.nn.fused_norm.may_fuse` must
+        hold for the features of ``input``.
         """
         own = self.__dict__
-        # As ``is_bare`` has it, whose call takes as long as the rest.
+        # Inlined ``is_bare``: calling it takes as long as the rest.
         if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
             return None
         if type(self).forward is not SparseConvolution.forward:
@@ -204,7 +204,7 @@ class SparseConvolution(GeometricLayer):
         features = self._features_of(input)
         found, known, version = map_of_layer(self, input)
         if features.shape[0] != found.inputs.cells.shape[0]:
-            SparseTensor(features, found.inputs)  # says what does not fit
+            SparseTensor(features, found.inputs)  # raises if something does not fit
         after = trained_layer if norm is not None and norm.training else normalised
         y = after(self, features, found, norm, last, past)
         if y is None:
@@ -214,7 +214,7 @@ class SparseConvolution(GeometricLayer):
         return input.on(y, found.outputs, known, version)
 
     def _features_of(self, input: SparseConvTensor) -> Tensor:
-        """Return its features, if this layer takes them."""
+        """Return the features of a tensor if this layer takes them; else raise."""
         if not isinstance(input, SparseConvTensor) or len(input.spatial_shape) != self.ndim:
             check_input(input, self.ndim)
         features, shape = input._features, input._features.shape
@@ -224,10 +224,10 @@ class SparseConvolution(GeometricLayer):
         return features
 
     def _map_of(self, input: SparseConvTensor) -> tuple[KernelMap, dict[Any, Any], int]:
-        """The kernel map, all that are known then, and the version of the cells it leads to."""
+        """Return the kernel map, all maps known then, and the version of its output cells."""
         made = map_of_layer(self, input)
         rows, own = input._features.shape[0], made[0].inputs.cells.shape[0]
-        # A tracer compares no numbers that are not known yet: this says what does not fit.
+        # A tracer cannot compare unknown numbers: this raises if something does not fit.
         if torch.compiler.is_dynamo_compiling() or type(own) is not int or rows != own:
             SparseTensor(input._features, made[0].inputs)
         return made
@@ -246,7 +246,7 @@ class SparseConvolution(GeometricLayer):
         self, state_dict: dict[str, Any], prefix: str, version: Any, error_msgs: list[str]
     ) -> None:
         count = self.get_max_num_voxels()
-        if count is not None:  # of checkpoints that were saved without one
+        if count is not None:  # for checkpoints that were saved without one
             state_dict.setdefault(prefix + "max_num_voxels_during_training", count)
         key = prefix + "weight"
         stored = state_dict.get(key)
@@ -262,7 +262,7 @@ class SparseConvolution(GeometricLayer):
         try:
             layouts = [told] if told else layouts_of([(stored.shape, self.weight.shape)])
         except ArgumentError:
-            return  # torch says which shapes do not fit
+            return  # torch reports the shapes that do not fit
         if layouts is None:
             error_msgs.append(
                 f"{key} of shape {tuple(stored.shape)} may be of spconv 1.x, (*taps, C, K), or of "
@@ -273,7 +273,7 @@ class SparseConvolution(GeometricLayer):
             state_dict[key] = to_krsc(stored, layouts[0])
 
 
-SparseConvolutionBase = SparseConvolution  # in spconv its first half
+SparseConvolutionBase = SparseConvolution  # in spconv, a base class of it
 
 __getattr__ = explain(__name__)
 
@@ -383,7 +383,7 @@ class SubMConv2d(_SubMConv):
 class SubMConv3d(_SubMConv):
     """Submanifold convolution: outputs are the cells of the input, row for row.
 
-    Arguments as of :class:`SparseConvolution`. An even filter reaches one cell further down than
+    Arguments as for :class:`SparseConvolution`. An even filter reaches one cell further down than
     up.
 
     >>> cells = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1]], dtype=torch.int32)
@@ -416,7 +416,7 @@ class SparseConv2d(_SparseConv):
 class SparseConv3d(_SparseConv):
     """Convolution whose outputs are all cells that some input reaches, in lexicographic order.
 
-    Arguments as of :class:`SparseConvolution`; the grid is a dense convolution's.
+    Arguments as for :class:`SparseConvolution`; the grid is a dense convolution's.
 
     >>> cells = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1]], dtype=torch.int32)
     >>> x = SparseConvTensor(torch.ones(2, 4), cells, [2, 2, 2], batch_size=1)
@@ -476,7 +476,7 @@ class SparseInverseConv2d(_SparseInverseConv):
 
 
 class SparseInverseConv3d(_SparseInverseConv):
-    """The way back through the strided convolution, or pooling, of the same ``indice_key``.
+    """Inverse of the strided convolution, or pooling, with the same ``indice_key``.
 
     >>> x = SparseConvTensor(torch.ones(1, 4), torch.zeros(1, 4).int(), [2, 2, 2], batch_size=1)
     >>> y = SparseConv3d(4, 8, 2, stride=2, indice_key="down1")(x)

@@ -1,4 +1,4 @@
-"""spconv's sparse tensor: features, the cells they are at, and the kernel maps known so far."""
+"""spconv's sparse tensor: features, their cells, and the kernel maps known so far."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ __getattr__ = explain(__name__)
 
 
 class SparseConvTensor(NoTensor):
-    """Features at cells of a batch of grids, as spconv has them.
+    """Features at cells of a batch of grids, as in spconv.
 
     Args:
-        features: (rows, C), read-only afterwards: :meth:`replace_feature` makes another tensor. In
-            the interface of 1.2 they may be assigned.
-        indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3. Of a cell that is
-            there more than once every row is kept, and layers compute what spconv does on a CPU:
-            :attr:`layoutconv.sparse.Coordinates.repeats` says what that is.
+        features: (rows, C), read-only: :meth:`replace_feature` makes another tensor. The interface
+            of 1.2 allows assignment.
+        indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3. All rows of a
+            repeated cell are kept, and layers compute the same as spconv on a CPU: see
+            :attr:`layoutconv.sparse.Coordinates.repeats`.
         spatial_shape: extents ``[D, H, W]`` of the grid, one to four of them.
         batch_size: the number of grids.
         grid, voxel_num, benchmark, permanent_thrust_allocator, enable_timer, force_algo: kept for
-            those who read them; they have no effect.
+            programs that read them; they have no effect.
         indice_dict: kernel maps by the ``indice_key`` of the layers that made them.
 
-    Making one looks at dtypes and shapes. The first layer that makes a kernel map looks at the
+    The constructor checks dtypes and shapes. The first layer that makes a kernel map checks the
     cells, and refuses one that is outside the grid.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``.
@@ -69,7 +69,7 @@ class SparseConvTensor(NoTensor):
     _applied = "x.replace_feature(function(x.features))"
     _features: Tensor
     _coordinates: Coordinates | None
-    _version: int  # of `indices`, when `_coordinates` was made of them
+    _version: int  # of `indices`, when `_coordinates` was made from them
 
     def __init__(
         self,
@@ -115,7 +115,8 @@ class SparseConvTensor(NoTensor):
         self._coordinates, self._version = None, 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled and copied: what is known of the cells is found out again."""
+        """Return the state to pickle or copy, without knowledge of the cells, which is derived
+        again."""
         return {**self.__dict__, "_coordinates": None}
 
     def __repr__(self) -> str:
@@ -138,26 +139,27 @@ class SparseConvTensor(NoTensor):
         )
 
     def replace_feature(self, feature: Tensor) -> SparseConvTensor:
-        """The same cells and kernel maps with other features, (rows, any C)."""
+        """Return the same cells and kernel maps with other features, (rows, any C)."""
         made = object.__new__(type(self))
         made.__dict__ = own = self.__dict__.copy()
         own["_features"] = feature
         return made
 
     def __dir__(self) -> list[str]:
-        """Names of attributes: projects look for ``replace_feature`` among them at every layer."""
+        """Return the names of attributes; projects look for ``replace_feature`` there at every
+        layer."""
         if type(self) is SparseConvTensor:
             return [*_NAMES, *self.__dict__]
         return list(super().__dir__())
 
     def shadow_copy(self) -> SparseConvTensor:
-        """Another tensor of the same members."""
+        """Return another tensor with the same members."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
 
     def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
-        """The rows of an index or a mask, with no kernel map known.
+        """Return the rows of an index or a mask, without kernel maps.
 
         >>> x = SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None])
         >>> x.select_by_index(torch.tensor([2, 0])).indices.tolist()
@@ -169,7 +171,7 @@ class SparseConvTensor(NoTensor):
         return made
 
     def minus(self) -> SparseConvTensor:
-        """Minus this."""
+        """Return the tensor with negated features."""
         return self.replace_feature(-self._features)
 
     def __add__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:
@@ -203,7 +205,7 @@ class SparseConvTensor(NoTensor):
 
     @property
     def coordinates(self) -> Coordinates:
-        """The cells as layoutconv has them; tensors that share them share their kernel maps."""
+        """layoutconv's coordinates; tensors that share them share their kernel maps."""
         found, cells = self._coordinates, self.indices
         if (
             found is None
@@ -218,7 +220,7 @@ class SparseConvTensor(NoTensor):
         return found
 
     def find_indice_pair(self, key: Any) -> IndiceData | None:
-        """The kernel map that a layer with this ``indice_key`` made, if there is one."""
+        """Return the kernel map that a layer with this ``indice_key`` made, if there is one."""
         return None if key is None else self.indice_dict.get(key)
 
     def on(
@@ -228,7 +230,7 @@ class SparseConvTensor(NoTensor):
         indice_dict: dict[Any, IndiceData],
         version: int | None = None,
     ) -> SparseConvTensor:
-        """Return what a layer returns: features at the cells it computed, ``version`` of them."""
+        """Return a layer's result: features at the cells that it computed, of this ``version``."""
         made = object.__new__(type(self))
         made.__dict__ = own = self.__dict__.copy()
         own["indices"] = cells = coordinates.cells
@@ -240,10 +242,11 @@ class SparseConvTensor(NoTensor):
     # -- other tensors ---------------------------------------------------------------------------
 
     def dense(self, channels_first: bool = True) -> Tensor:
-        """The stored grid, (N, C, D, H, W), or (N, D, H, W, C); zeros where there is no row.
+        """Return the dense grid, (N, C, D, H, W) or (N, D, H, W, C), with zeros where there is no
+        row.
 
-        Of a cell that is there more than once it has the last row; its gradient goes to all rows
-        of the cell, as in spconv.
+        A repeated cell gets its last row, and the gradient goes to all rows of the cell, as in
+        spconv.
         """
         x = self.to_layoutconv().check()
         repeats = x.coordinates.repeats
@@ -254,7 +257,7 @@ class SparseConvTensor(NoTensor):
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseConvTensor:
-        """The cells of ``x`` (N, D, H, W, C) that have a channel other than zero.
+        """Return a tensor of the cells of ``x`` (N, D, H, W, C) that have a nonzero channel.
 
         >>> SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None]).indices.tolist()
         [[0, 0, 0], [0, 1, 1], [0, 2, 2]]
@@ -262,7 +265,7 @@ class SparseConvTensor(NoTensor):
         return cls.from_layoutconv(SparseTensor.from_dense(x))
 
     def to_layoutconv(self) -> SparseTensor:
-        """The same tensor for :mod:`layoutconv.nn`.
+        """Return the same tensor for :mod:`layoutconv.nn`.
 
         >>> x = SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None])
         >>> SparseConvTensor.from_layoutconv(x.to_layoutconv()).coordinates is x.coordinates
@@ -272,17 +275,17 @@ class SparseConvTensor(NoTensor):
 
     @classmethod
     def from_layoutconv(cls, x: SparseTensor) -> SparseConvTensor:
-        """A tensor of :mod:`layoutconv.nn`, with its coordinates and their kernel maps."""
+        """Convert a tensor of :mod:`layoutconv.nn`, with its coordinates and their kernel maps."""
         made = cls(x.features, x.coords, x.spatial_shape, x.batch_size)
         made._coordinates, made._version = x.coordinates, version_of(x.coords)
         return made
 
 
-_NAMES = dir(SparseConvTensor)  # asking takes ten times as long as looking
+_NAMES = dir(SparseConvTensor)  # calling dir takes ten times as long
 
 
 class _LikeLast(torch.autograd.Function):
-    """Features as they are; the gradient of the last row at a cell is that of all its rows."""
+    """The identity on features; all rows of a cell get the gradient of its last row."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, last: Tensor) -> Tensor:
@@ -295,8 +298,8 @@ class _LikeLast(torch.autograd.Function):
 
 
 def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor:
-    """Zeros of ``shape`` with ``updates`` (rows, ...) at ``indices`` (rows, modes); the last row of
-    those at one place.
+    """Return zeros of ``shape`` with ``updates`` (rows, ...) at ``indices`` (rows, modes); the last
+    row at a place wins.
 
     >>> scatter_nd(torch.tensor([[2], [0]]), torch.tensor([5, 7]), [3])
     tensor([7, 0, 5])
@@ -319,7 +322,7 @@ def _features_of(other: SparseConvTensor | Tensor) -> Tensor:
 
 
 def expand_nd(ndim: int, value: Any) -> list[int]:
-    """A number for every spatial mode.
+    """Return a number per spatial mode.
 
     >>> expand_nd(3, 2), expand_nd(2, (1, 3))
     ([2, 2, 2], [1, 3])

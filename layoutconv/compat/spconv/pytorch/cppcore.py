@@ -1,4 +1,4 @@
-"""``spconv.pytorch.cppcore``: there to be imported. spconv hands tensors to cumm here."""
+"""``spconv.pytorch.cppcore``: exists to be imported. spconv passes tensors to cumm here."""
 
 from __future__ import annotations
 

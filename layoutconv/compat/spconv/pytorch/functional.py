@@ -14,11 +14,11 @@ __all__ = ["sparse_add", "sparse_add_hash_based"]
 
 
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
-    """The sum of tensors at different cells of one grid: at all cells that some of them has.
+    """Return the sum of tensors at different cells of one grid, over the union of their cells.
 
-    Every row of a cell counts. If one of the tensors has all these cells, none more than once, the
-    result has its rows and its kernel maps; else rows are in lexicographic order, and no kernel map
-    is known. The same bits in every run.
+    All rows of a repeated cell are added. If one of the tensors has all these cells, each once, the
+    result has its rows and its kernel maps; else rows are in lexicographic order, without kernel
+    maps. Results have the same bits in every run.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for tensors of different grids or channels.
 
@@ -56,7 +56,7 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
     dtype = first.features.dtype
     for x in tens[1:]:
         dtype = torch.promote_types(dtype, x.features.dtype)
-    # One tensor after the other, and the rows of a cell in their order: sums have one order.
+    # Tensor by tensor, and a cell's rows in their order: sums have a fixed order.
     total = first.features.new_zeros((len(cells), first.features.shape[1]), dtype=dtype)
     for x, place in zip(tens, places, strict=True):
         features = x.features.to(dtype)

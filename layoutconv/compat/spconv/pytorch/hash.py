@@ -16,7 +16,7 @@ class HashTable:
     Args:
         device: where keys and values are.
         key_dtype, value_dtype: ``torch.int32`` or ``torch.int64`` of keys, any dtype of values.
-        max_size: kept, without effect: there is room for all keys.
+        max_size: accepted, without effect: the table grows as needed.
 
     >>> table = HashTable(torch.device("cpu"), torch.int64, torch.int32)
     >>> table.insert(torch.tensor([7, 3]), torch.tensor([70, 30], dtype=torch.int32))
@@ -39,7 +39,7 @@ class HashTable:
         self._values = torch.empty(0, dtype=value_dtype, device=device)
 
     def insert(self, keys: Tensor, values: Tensor | None = None) -> None:
-        """Put keys in, with their values, or zeros; of equal keys, the last one's value stays."""
+        """Insert keys with their values, or zeros; the last value of equal keys stays."""
         if values is None:
             values = torch.zeros(len(keys), dtype=self.value_dtype, device=keys.device)
         every = torch.cat([self._keys, keys.to(self.key_dtype)])
@@ -50,9 +50,9 @@ class HashTable:
         self._values = torch.cat([self._values, values.to(self.value_dtype)])[order[last]]
 
     def query(self, keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The values of keys, and where there is no such key, bool; they have the value 0.
+        """Return the values of keys, and a bool mask of missing keys, whose value is 0.
 
-        With ``values`` the result is written there, but for those that are not there.
+        With ``values`` the result is written there, except for missing keys.
         """
         place, there = self._places(keys)
         if values is None:
@@ -61,19 +61,20 @@ class HashTable:
         return values, ~there
 
     def insert_exist_keys(self, keys: Tensor, values: Tensor) -> Tensor:
-        """Give keys that are there other values; uint8, 1 where one is not there."""
+        """Give existing keys other values; return uint8, 1 for missing keys."""
         place, there = self._places(keys)
         self._values[place[there]] = values[there].to(self.value_dtype)
         return (~there).to(torch.uint8)
 
     def assign_arange_(self) -> Tensor:
-        """Number the keys in rising order; returns how many there are, int64 (1,)."""
+        """Set the values to 0, 1, ... in rising order of keys; return the number of keys, int64
+        (1,)."""
         count = len(self._keys)
         self._values = torch.arange(count, device=self._keys.device).to(self.value_dtype)
         return torch.tensor([count], device=self._keys.device)
 
     def items(self, max_size: int = -1) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys in rising order, their values, and how many there are."""
+        """Return the keys in rising order, their values, and their number."""
         count = torch.tensor([len(self._keys)], device=self._keys.device)
         return self._keys.clone(), self._values.clone(), count
 

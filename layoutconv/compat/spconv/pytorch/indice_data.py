@@ -1,4 +1,4 @@
-"""Kernel maps by ``indice_key``: what layers leave for layers that follow them."""
+"""Kernel maps by ``indice_key``, which layers leave for later layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The geometry that a layer asks of a kernel map: sizes, one per spatial mode, and the kind."""
+    """The geometry of a layer's kernel map: its sizes, one per spatial mode, and its kind."""
 
     ksize: list[int]
     stride: list[int]
@@ -34,7 +34,7 @@ class Geometry:
     transposed: bool = False
 
     def map_of(self, cells: Coordinates) -> KernelMap:
-        """The kernel map, found or made."""
+        """Return the kernel map, found or made."""
         ksize, dilation = tuple(self.ksize), tuple(self.dilation)  # which maps are kept under
         if self.subm:
             return submanifold_map(cells, ksize, dilation)
@@ -58,8 +58,8 @@ class Geometry:
         return f"a {kind} layer of {sizes}{more}"
 
     def like(self, other: Geometry) -> bool:
-        """Return whether both have the same map; of a submanifold one, padding and stride say
-        nothing. In the interface of 1.2 it has the first taps of this one.
+        """Return whether both have the same map; for a submanifold map, padding and stride do not
+        matter. In the interface of 1.2 the other may have the first taps of this one.
         """
         if self.subm and other.subm:
             if INTERFACE.is_1x:
@@ -74,7 +74,7 @@ class IndiceData:
     Attributes:
         map: the kernel map.
         geometry: of the layer.
-        algo: that of the layer, for those who read it.
+        algo: that of the layer, for programs that read it.
     """
 
     def __init__(self, map: KernelMap, geometry: Geometry, algo: Any = None) -> None:
@@ -86,9 +86,7 @@ class IndiceData:
         self.out_version = self.in_version if same else version_of(outputs.cells)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: of versions how far behind they are, 0 if nobody wrote to the
-        cells.
-        """
+        """Return the state to pickle; versions become their lag, 0 if nobody wrote to the cells."""
         map = self.map
         return {
             **self.__dict__,
@@ -166,12 +164,12 @@ class IndiceData:
         return self.geometry.dilation
 
 
-ImplicitGemmIndiceData = IndiceData  # there is one kind
+ImplicitGemmIndiceData = IndiceData  # there is only one kind
 
 
 def map_of_layer(layer: Any, x: SparseConvTensor) -> tuple[KernelMap, dict[Any, IndiceData], int]:
-    """The kernel map of a convolution of ``x``, all maps that are known then, and the version of
-    the cells that it leads to.
+    """Return the kernel map of a convolution of ``x``, all maps known then, and the version of its
+    output cells.
     """
     if layer.inverse:
         data = map_back(x, layer.kernel_size, layer.indice_key)
@@ -183,16 +181,16 @@ def map_of_layer(layer: Any, x: SparseConvTensor) -> tuple[KernelMap, dict[Any, 
 def map_for(
     x: SparseConvTensor, geometry: Geometry, key: Any, algo: Any = None
 ) -> tuple[IndiceData, dict[Any, IndiceData]]:
-    """The map of a layer that is given ``x``, and the maps that are known afterwards.
+    """Return the map of a layer for the input ``x``, and the maps that are known afterwards.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` if the map of that key is another layer's.
+    Raises :class:`~layoutconv.errors.ArgumentError` if the key's map is that of a different layer.
     """
     found = None if key is None else x.indice_dict.get(key)
     if found is None:
         data = IndiceData(geometry.map_of(x.coordinates), geometry, algo)
         known = x.indice_dict
         if INTERFACE.is_1x and key is not None:
-            known[key] = data  # for all tensors that share it
+            known[key] = data  # for all tensors that share the dict
             return data, known
         return data, known if key is None else {**known, key: data}
     if geometry is not found.geometry and not geometry.like(found.geometry):
@@ -204,9 +202,9 @@ def map_for(
 
 
 def map_back(x: SparseConvTensor, ksize: list[int], key: Any) -> IndiceData:
-    """The map that an inverse layer goes back through.
+    """Return the map that an inverse layer reverses.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` if there is none, or not of these sizes.
+    Raises :class:`~layoutconv.errors.ArgumentError` if there is none, or it has other sizes.
     """
     found = x.find_indice_pair(key)
     if found is None:

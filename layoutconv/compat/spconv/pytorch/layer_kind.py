@@ -1,4 +1,4 @@
-"""Convolutions of spconv's names in 8 bits, and their batch norms folded."""
+"""8-bit convolutions under spconv's names, and folding of their batch norms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class QuantizedSparseConv(QuantizedConv, SparseModule):
-    """:class:`~layoutconv.nn.quantized_conv.QuantizedConv` that containers give sparse tensors.
+    """:class:`~layoutconv.nn.quantized_conv.QuantizedConv` to which containers pass sparse tensors.
 
     Its results are numbers: features of spconv's tensors are read by anybody.
     """
@@ -34,7 +34,7 @@ _SWAPPED = {QuantizedConv: QuantizedSparseConv, QuantizationAware: QuantizationA
 
 
 class SpconvLayers(LayerKind):
-    """Every sparse convolution of spconv's names, but products of matrices."""
+    """Every sparse convolution under spconv's names, except those that are matrix products."""
 
     def takes(self, module: Any) -> bool:
         return isinstance(module, SparseConvolution)

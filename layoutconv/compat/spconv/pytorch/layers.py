@@ -1,4 +1,4 @@
-"""The common part of convolutions and pooling: geometry, key, and the count of voxels."""
+"""The common base of convolutions and pooling: geometry, key, and voxel count."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class GeometricLayer(SparseModule):
         if not isinstance(indice_key, Hashable):
             raise ArgumentTypeError("indice_key", "a name, or another key of a dict", indice_key)
         self.indice_key = indice_key
-        if algo is None:  # which one spconv would take
+        if algo is None:  # spconv's default
             few = prod(geometry.ksize) <= limit
             algo = ConvAlgo.MaskImplicitGemm if few else ConvAlgo.Native
         self.algo = algo
@@ -51,7 +51,8 @@ class GeometricLayer(SparseModule):
             self.register_buffer(_COUNT, torch.zeros(1, dtype=torch.int32, device=device))
 
     def get_max_num_voxels(self) -> torch.Tensor | None:
-        """The most rows that a result had, int32 (1,), of a layer with ``record_voxel_count``."""
+        """Return the largest number of rows of a result, int32 (1,), with
+        ``record_voxel_count``."""
         return getattr(self, _COUNT, None)
 
     def _count(self, rows: int) -> None:
@@ -110,10 +111,10 @@ def check_dtype(features: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 def check_rows(input: SparseConvTensor, y: torch.Tensor, past: torch.Tensor | None) -> None:
-    """Refuse features of other rows than the cells, and a residual that would be broadcast.
+    """Raise unless features have one row per cell, and a residual needs no broadcast.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for either. Of sizes that are traced nothing
-    is asked: the graph is to serve others.
+    Raises :class:`~layoutconv.errors.ArgumentError`. Traced sizes are not checked, as the graph
+    must serve other sizes.
     """
     if torch.compiler.is_compiling():
         return

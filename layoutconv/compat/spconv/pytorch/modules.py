@@ -19,9 +19,9 @@ from .core import SparseConvTensor
 
 
 class SparseModule(nn.Module):
-    """A module that :class:`SparseSequential` gives the sparse tensor, and not its features.
+    """A module to which :class:`SparseSequential` passes the sparse tensor, not its features.
 
-    Its state dicts have version 2, which says that filters are (K, *taps, C).
+    Its state dicts have version 2, which means that filters are (K, *taps, C).
     """
 
     _version = 2
@@ -42,8 +42,9 @@ class SparseModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        # Here and not in the convolutions: who knows the layout of his checkpoints better replaces
-        # this method, as mmdetection3d does, and then none is recognised a second time.
+        # Here and not in the convolutions: a project that knows the layout of its checkpoints
+        # replaces this method, as mmdetection3d does, and then no layout is recognised a second
+        # time.
         self._recognise_layout(state_dict, prefix, local_metadata.get("version"), error_msgs)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
@@ -52,18 +53,18 @@ class SparseModule(nn.Module):
     def _recognise_layout(
         self, state_dict: dict[str, Any], prefix: str, version: Any, error_msgs: list[str]
     ) -> None:
-        """Convolutions bring their filters in ``state_dict`` into today's layout."""
+        """Convert the filters in ``state_dict`` to today's layout, in convolutions."""
 
 
 class SparseSequential(SparseModule):
     """Modules one after the other: sparse ones take the tensor, others its features.
 
-    They are given in order, as one ``OrderedDict``, or by keyword. Features of no rows, (0, C), go
-    through torch's modules and through batch norms of ours, too, so that they have the channels and
-    the dtype that those after them expect, and parameters get gradients, of zeros: spconv passes
-    over modules of features there. A batch norm in training counts such a batch, and its running
-    statistics stay. Modules of users, which may refuse it, are passed over as in spconv, and so is
-    what then has other channels.
+    Modules are given in order, as one ``OrderedDict``, or by keyword. Unlike in spconv, features
+    without rows, (0, C), also go through torch's modules and our batch norms, so that later modules
+    get the channels and the dtype that they expect, and parameters get gradients of zero. A batch
+    norm in training counts such a batch, but keeps its running statistics. Modules of users, which
+    may refuse such features, are skipped as in spconv, and so are modules that then would get other
+    channels.
 
     >>> from .conv import SubMConv3d
     >>> net = SparseSequential(SubMConv3d(4, 16, 3), nn.BatchNorm1d(16), nn.ReLU())
@@ -100,7 +101,8 @@ class SparseSequential(SparseModule):
 
     def forward(self, input: Any) -> Any:
         modules, at = list(self._modules.values()), 0
-        # Features of all modules are on one device, and who looks at one of them looks at all.
+        # Features of all modules are on one device, and whatever intercepts one of them intercepts
+        # all.
         writes = INTERFACE.is_1x
         fuses = isinstance(input, SparseConvTensor) and not writes and may_fuse(input._features)
         while at < len(modules):
@@ -170,7 +172,7 @@ class ToDense(SparseModule):
 
 
 class RemoveGrid(SparseModule):
-    """Let go of the tensor's ``grid``."""
+    """Drop the tensor's ``grid``."""
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         x.grid = None  # type: ignore[assignment]
@@ -226,7 +228,7 @@ def is_sparse_conv(module: Any) -> bool:
 
 
 def assign_name_for_sparse_modules(module: nn.Module) -> None:
-    """Tell every sparse module the name it has in ``module``.
+    """Set the name of every sparse module to its name in ``module``.
 
     >>> net = SparseSequential(dense=ToDense())
     >>> assign_name_for_sparse_modules(net)

@@ -1,4 +1,4 @@
-"""The grids that convolutions have as results."""
+"""Extents of the grids of convolutions' outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def get_conv_output_size(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> list[int]:
-    """The extents of a convolution's outputs, torch's.
+    """Return the extents of a convolution's outputs, as in torch.
 
     >>> get_conv_output_size([41, 1600], [3, 3], [2, 2], [0, 1], [1, 1])
     [20, 800]
@@ -42,10 +42,10 @@ def get_deconv_output_size(
     dilation: Sequence[int],
     output_padding: Sequence[int],
 ) -> list[int]:
-    """The extents of a transposed convolution's outputs: torch's for a dilation of 1.
+    """Return the extents of a transposed convolution's outputs: torch's for a dilation of 1.
 
-    spconv leaves the dilation out of account. Cells that a dilated filter feeds past the end of
-    this grid are not there.
+    Like spconv, it ignores the dilation. Cells that a dilated filter feeds past the end of this
+    grid are dropped.
 
     >>> get_deconv_output_size([5], [3], [2], [1], [1], [1])
     [10]

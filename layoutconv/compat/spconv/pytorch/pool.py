@@ -1,4 +1,4 @@
-"""Pooling layers. A cell that is not there is no zero: it takes no part in a maximum or a mean."""
+"""Pooling layers. Missing cells are no zeros: they take no part in a maximum or a mean."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __getattr__ = explain(__name__)
 
 
 class _SparsePool(GeometricLayer):
-    """Pooling of the windows of a convolution; with ``subm``, around the cells of the input."""
+    """Pooling over the windows of a convolution; with ``subm``, around the cells of the input."""
 
     _function: Any
 
@@ -61,8 +61,7 @@ class _SparsePool(GeometricLayer):
 class SparseMaxPool(_SparsePool):
     """The maximum of the cells in every window, for ``ndim`` spatial modes.
 
-    Arguments as of :class:`SparseMaxPool3d`, whose ``stride`` is the kernel size by default; here
-    it is 1.
+    Arguments as for :class:`SparseMaxPool3d`, but the default ``stride`` is 1, not the kernel size.
     """
 
     _function = staticmethod(sparse_max_pool)
@@ -75,7 +74,7 @@ class SparseAvgPool(_SparsePool):
 
 
 class _OfRank(_SparsePool):
-    """The same for as many modes as the class has, with windows side by side by default."""
+    """The same with the class's number of modes, and non-overlapping windows by default."""
 
     _rank: int
 
@@ -121,8 +120,8 @@ class SparseMaxPool3d(_MaxPoolNd):
         kernel_size, stride, padding, dilation: a number, or one per spatial mode; the stride is the
             kernel size by default.
         indice_key: under which an inverse convolution finds the kernel map.
-        algo, name: kept, without effect.
-        record_voxel_count: keep the most rows that a result had in a buffer.
+        algo, name: accepted, without effect.
+        record_voxel_count: keep the largest number of rows of a result in a buffer.
 
     >>> import torch
     >>> x = SparseConvTensor.from_dense(-torch.eye(4).view(1, 1, 4, 4, 1))
@@ -152,7 +151,7 @@ class SparseAvgPool2d(_AvgPoolNd):
 
 
 class SparseAvgPool3d(_AvgPoolNd):
-    """The mean of the cells in every window; arguments as of :class:`SparseMaxPool3d`.
+    """The mean of the cells in every window; arguments as for :class:`SparseMaxPool3d`.
 
     >>> import torch
     >>> x = SparseConvTensor.from_dense(torch.tensor([1.0, 3.0, 0.0, 4.0]).view(1, 1, 1, 4, 1))
@@ -164,7 +163,7 @@ class SparseAvgPool3d(_AvgPoolNd):
 
 
 class SparseGlobalMaxOrAvgPool(SparseModule):
-    """All cells of each image: the mean, or the maximum; (N, C)."""
+    """The mean, or the maximum, of all cells of each image, (N, C)."""
 
     def __init__(self, is_mean: bool, name: str | None = None) -> None:
         super().__init__(name=name)

@@ -8,9 +8,9 @@ from .modules import SparseModule
 
 
 class RemoveDuplicate(SparseModule):
-    """The first row of each cell, cells in lexicographic order; no kernel map is known afterwards.
+    """Keep the first row of each cell, in lexicographic order; the result has no kernel maps.
 
-    Within layers, rows of repeated cells are all kept; this is how to drop them.
+    Layers keep all rows of repeated cells; this module drops the repeats.
 
     >>> import torch
     >>> cells = torch.tensor([[0, 2], [0, 1], [0, 2]], dtype=torch.int32)

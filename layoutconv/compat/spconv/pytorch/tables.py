@@ -1,4 +1,4 @@
-"""Modules of lists of sparse tensors at the same cells."""
+"""Modules on lists of sparse tensors at the same cells."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .modules import SparseModule
 
 
 def _check_cells(tensors: Sequence[SparseConvTensor]) -> SparseConvTensor:
-    """The first, if all of them have as many rows in grids like its."""
+    """Return the first tensor if all have the same number of rows and the same grid; else raise."""
     first, *others = tensors
     for x in others:
         own = x.spatial_shape, x.batch_size, len(x.indices)
@@ -27,7 +27,7 @@ def _check_cells(tensors: Sequence[SparseConvTensor]) -> SparseConvTensor:
 
 
 class JoinTable(SparseModule):
-    """Channels of several tensors at the same cells, side by side.
+    """Concatenates the channels of several tensors at the same cells.
 
     >>> x = SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None])
     >>> JoinTable()([x, x]).features.shape
@@ -61,7 +61,7 @@ class AddTable(SparseModule):
 
 
 class AddTableMisaligned(SparseModule):
-    """The sum of several tensors, each at cells of its own: ``functional.sparse_add``."""
+    """The sum of several tensors at different cells: ``functional.sparse_add``."""
 
     def forward(self, input: Sequence[SparseConvTensor]) -> SparseConvTensor:
         return sparse_add_hash_based(*input)
@@ -71,7 +71,7 @@ class AddTableMisaligned(SparseModule):
 
 
 class ConcatTable(SparseModule):
-    """A list of what each of some modules makes of one tensor, as a list.
+    """The list of the results of several modules for one tensor.
 
     >>> from .identity import Identity
     >>> ConcatTable().add(Identity()).add(Identity())(7)

@@ -1,4 +1,4 @@
-"""From points to voxels with tensors of torch."""
+"""Voxelization of points in torch tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PointToVoxel:
         vsize_xyz: edges of a voxel, ``[x, y, z]``; one to four of them.
         coors_range_xyz: the box, ``[x0, y0, z0, x1, y1, z1]``.
         num_point_features: F, columns of a cloud, the coordinates included.
-        max_num_voxels, max_num_points_per_voxel: what is past them is left out; voxels and points
-            that come first are kept.
+        max_num_voxels, max_num_points_per_voxel: maxima; the first voxels and points are kept, the
+            others dropped.
         device: where clouds are.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
@@ -56,7 +56,7 @@ class PointToVoxel:
     def __call__(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Voxels, indices and numbers of points, as :class:`VoxelTable` has them.
+        """Return voxels, indices and numbers of points, as in :class:`VoxelTable`.
 
         ``clear_voxels`` has no effect: results are tensors of their own.
         """
@@ -65,9 +65,9 @@ class PointToVoxel:
     def generate_voxel_with_id(
         self, pc: Tensor, clear_voxels: bool = True, empty_mean: bool = False
     ) -> VoxelTable:
-        """The same, and ``pc_voxel_id``, the row of each point's voxel, -1 for none.
+        """Return the same, and ``pc_voxel_id``, the row of each point's voxel, -1 for none.
 
-        It has the row of all points of a voxel, those past ``max_num_points_per_voxel`` included.
+        It includes points past ``max_num_points_per_voxel``.
         """
         if not isinstance(pc, Tensor):
             raise ArgumentTypeError("pc", "a torch tensor", type(pc).__name__)
@@ -84,7 +84,7 @@ class PointToVoxel:
 def gather_features_by_pc_voxel_id(
     seg_res_features: Tensor, pc_voxel_id: Tensor, invalid_value: float = 0
 ) -> Tensor:
-    """Return what each point's voxel has, ``invalid_value`` for points of none.
+    """Return the features of each point's voxel, ``invalid_value`` for points without one.
 
     >>> gather_features_by_pc_voxel_id(torch.tensor([5, 6]), torch.tensor([1, -1, 0, 1]), -9)
     tensor([ 6, -9,  5,  6])

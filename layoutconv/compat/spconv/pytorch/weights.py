@@ -1,4 +1,4 @@
-"""Which layout the filters of a checkpoint have, and that of spconv 2.3 for all of them.
+"""Recognise the layout of a checkpoint's filters, and convert them to that of spconv 2.3.
 
 K filters of C channels and taps ``(T, R, S)`` are stored as
 
@@ -8,21 +8,20 @@ K filters of C channels and taps ``(T, R, S)`` are stored as
 "RSCK"   (T, R, S, C, K)     spconv 1.x
 =======  ==================  =====================================================================
 
-A filter of one tap is an exception in all of them. Where its layer is submanifold, or all its
-strides are 1, spconv multiplies by ``weight.view(C, K)``, whatever the parameter's shape is, and so
-does layoutconv: of such a filter every layout has the same numbers in the same order. A strided
-filter of one tap is like any other.
+A filter of one tap is an exception in all layouts. If its layer is submanifold, or all its strides
+are 1, spconv multiplies by ``weight.view(C, K)``, whatever the parameter's shape, and so does
+layoutconv: every layout has the same numbers of such a filter in the same order. A strided filter
+of one tap is like any other.
 
-All filters of a state dict are RSCK, or each is KRSC or RSKC. Where shapes leave that open:
+All filters of a state dict are RSCK, or each is KRSC or RSKC. If shapes leave that open:
 
 - if all filters can be KRSC, they are taken to be;
-- else nothing is guessed: there is an error, and the layout has to be said.
+- else nothing is guessed: an error asks for the layout.
 
-A layer that is loaded by ``load_state_dict`` sees its own filter alone: one of K = C channels in
-1.x's layout is such an error. :func:`convert_state_dict` sees them all, and
-``constants.SAVED_WEIGHT_LAYOUT`` says the layout to every layer. A state dict that was saved by
-layers with ``SparseModule._version = 2``, as layoutconv's and mmdetection3d's are, says itself that
-its filters are KRSC.
+In ``load_state_dict`` a layer sees only its own filter: one of K = C channels in 1.x's layout is
+such an error. :func:`convert_state_dict` sees all filters, and ``constants.SAVED_WEIGHT_LAYOUT``
+sets the layout for every layer. A state dict saved by layers with ``SparseModule._version = 2``,
+such as layoutconv's and mmdetection3d's, records that its filters are KRSC.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ LAYOUTS = ("KRSC", "RSKC", "RSCK")
 
 
 def to_krsc(weight: Tensor, layout: str) -> Tensor:
-    """Return a filter (K, *taps, C) of one that is stored in ``layout``.
+    """Convert a filter that is stored in ``layout`` to (K, *taps, C).
 
     >>> import torch
     >>> to_krsc(torch.empty(3, 3, 3, 16, 32), "RSCK").shape
@@ -64,7 +63,7 @@ def _fits(stored: Shape, wanted: Shape) -> dict[str, bool]:
 
 
 def fits_some(stored: Shape, wanted: Shape) -> bool:
-    """Return whether a filter for (K, *taps, C) may be stored like this.
+    """Return whether a filter for (K, *taps, C) may have this stored shape.
 
     >>> fits_some((1, 4, 6), (6, 1, 4)), fits_some((2, 2, 6), (6, 1, 4))
     (True, False)
@@ -73,12 +72,12 @@ def fits_some(stored: Shape, wanted: Shape) -> bool:
 
 
 def layouts_of(shapes: Sequence[tuple[Shape, Shape]]) -> list[str] | None:
-    """The layout of each filter of a state dict, None if the shapes leave that open.
+    """Return the layout of each filter of a state dict, None if the shapes leave it open.
 
     Args:
-        shapes: of each filter, as it is stored and as (K, *taps, C).
+        shapes: of each filter, as stored and as (K, *taps, C).
 
-    Raises :class:`~layoutconv.errors.ArgumentError` if they have none.
+    Raises :class:`~layoutconv.errors.ArgumentError` if no layout fits.
 
     >>> layouts_of([((3, 3, 16, 32), (32, 3, 3, 16)), ((3, 3, 32, 32), (32, 3, 3, 32))])
     ['RSCK', 'RSCK']
@@ -106,15 +105,15 @@ def layouts_of(shapes: Sequence[tuple[Shape, Shape]]) -> list[str] | None:
 def convert_state_dict(
     module: nn.Module, state_dict: Mapping[str, Tensor], layout: str | None = None
 ) -> OrderedDict[str, Tensor]:
-    """A state dict of any spconv for a module of today's layers.
+    """Convert a state dict of any spconv for a module of today's layers.
 
     Args:
         module: the network that will load it.
-        state_dict: its own, or that of the same network with another spconv's layers. What is no
-            filter of a sparse convolution of ``module`` stays as it is.
-        layout: "KRSC", "RSKC" or "RSCK" of all filters; by default as their shapes say, together.
+        state_dict: its own, or that of the same network with another spconv's layers. Entries other
+            than filters of sparse convolutions of ``module`` stay as they are.
+        layout: "KRSC", "RSKC" or "RSCK" of all filters; by default inferred from all their shapes.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` if the shapes do not say it, or fit nothing.
+    Raises :class:`~layoutconv.errors.ArgumentError` if the shapes leave it open, or fit no layout.
 
     >>> import torch, layoutconv.compat.spconv.pytorch as spconv
     >>> net = spconv.SparseSequential(
@@ -139,7 +138,7 @@ def convert_state_dict(
     if layout is not None:
         found = dict.fromkeys(filters, layout)
     else:
-        # Of one tap and as many channels in as out, a shape says nothing, and need not.
+        # With one tap and K = C, the shape does not tell, and need not.
         telling = {
             key: (new[key].shape, layer.weight.shape)
             for key, layer in filters.items()
@@ -161,7 +160,7 @@ def convert_state_dict(
             raise ArgumentError("state_dict", expected, tuple(new[key].shape))
         new[key] = weight
     if marks is not None:
-        # An attribute of the dict, as torch has it: filters say from now on that they are KRSC.
+        # Metadata of the dict, as in torch: from now on it records that filters are KRSC.
         prefixes = {key.removesuffix("weight").removesuffix(".") for key in filters}
         marks = OrderedDict(marks)
         marks.update((p, {**(marks.get(p) or {}), "version": 2}) for p in prefixes)

@@ -42,8 +42,8 @@ class SparseConvTransposeBlock(SparseConvBlock):
 
 
 class SparseResBlock(nn.Module):
-    """Two convolutions, ``main``, and a ``shortcut``; where channels or cells change, that is a
-    convolution of one tap."""
+    """Two convolutions, ``main``, and a ``shortcut``, which is a convolution of one tap if channels
+    or cells change."""
 
     def __init__(
         self,

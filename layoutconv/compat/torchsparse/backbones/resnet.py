@@ -43,7 +43,7 @@ class SparseResNet(nn.ModuleList):
 
 
 class SparseResNet21D(SparseResNet):
-    """Five stages of 16, 32, 64, 128 and 128 channels; the last has a filter along y alone."""
+    """Five stages of 16, 32, 64, 128 and 128 channels; the last has a filter only along y."""
 
     def __init__(self, **kwargs: Any) -> None:
         stages: list[Stage] = [(3, 16, 3, 1), (3, 32, 3, 2), (3, 64, 3, 2), (3, 128, 3, 2)]

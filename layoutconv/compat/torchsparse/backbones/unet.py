@@ -18,8 +18,8 @@ __all__ = ["SparseResUNet42"]
 class SparseResUNet(nn.Module):
     """A ``stem``, ``encoders`` and ``decoders``, four of each.
 
-    A call returns the stem's result, those of the encoders and those of the decoders.
-    ``width_multiplier`` scales all channels.
+    A call returns the results of the stem, the encoders and the decoders. ``width_multiplier``
+    scales all channels.
     """
 
     def __init__(

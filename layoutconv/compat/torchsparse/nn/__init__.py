@@ -1,4 +1,5 @@
-"""Layers, as ``torchsparse.nn``: ``kernel`` of a convolution is (taps, C, K), (C, K) of one tap."""
+"""Layers, as ``torchsparse.nn``; a convolution's ``kernel`` is (taps, C, K), or (C, K) for one
+tap."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class Conv3d(nn.Module):
     stride=1, padding=0, dilation=1, bias=False, transposed=False, generative=False, config=None``;
     the interface of 1.4 has ``dilation, bias, transposed`` behind the stride.
 
-    The padding of an odd filter at stride 1 is set by itself. Of ``config`` the
-    ``downsample_mode`` counts: "minkowski" leaves ``floor(x / stride)``.
+    The padding of an odd filter at stride 1 is set automatically. Only the ``downsample_mode`` of
+    ``config`` has an effect: "minkowski" computes the cells ``floor(x / stride)``.
 
     >>> Conv3d(4, 8, 3).kernel.shape, Conv3d(4, 8, 1).kernel.shape
     (torch.Size([27, 4, 8]), torch.Size([4, 8]))
@@ -108,7 +109,7 @@ _DEFAULTS = {
 
 
 def _further(others: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments behind the stride, in the order of the interface."""
+    """Return the arguments after the stride, in the order of the interface."""
     names = ("dilation", "bias", "transposed") if batch_last() else tuple(_DEFAULTS)
     named = dict(zip(names, others, strict=False))
     again = [name for name in options if name in named or name not in _DEFAULTS]
@@ -126,8 +127,8 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class InstanceNorm(nn.InstanceNorm1d):
-    """``torch.nn.InstanceNorm1d`` of the features as they are, as TorchSparse has it: each row of a
-    2-D tensor is an instance."""
+    """``torch.nn.InstanceNorm1d`` of the plain features, as in TorchSparse: each row of a 2-D
+    tensor is an instance."""
 
     def forward(self, input: Any) -> Any:
         return fapply(input, super().forward)

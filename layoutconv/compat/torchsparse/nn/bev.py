@@ -22,7 +22,7 @@ __all__ = ["ToBEVConvolution", "ToBEVHeightCompression", "ToBEVReduction", "ToDe
 
 
 class ToBEVReduction(nn.Module):
-    """The mean of the rows that differ in one axis alone, in lexicographic order.
+    """The mean of the rows that differ only in one axis, in lexicographic order.
 
     Args:
         dim: the axis of (x, y, z) that is left out, 0, 1 or 2: its coordinate is then 0.
@@ -48,10 +48,11 @@ class ToBEVReduction(nn.Module):
 
 
 class _Columns(nn.Module):
-    """A matrix (C, K) for each coordinate along an axis, and the sums over that axis.
+    """The base of layers with a matrix (C, K) per coordinate along an axis, and sums over that
+    axis.
 
-    A convolution whose filter and stride are as long as the axis. The bias belongs to every row, so
-    that a sum has it as often as it has rows.
+    It is a convolution whose filter and stride are as long as the axis. The bias is added to every
+    row, so a sum includes it once per row.
     """
 
     n_kernels: int
@@ -89,7 +90,7 @@ class _Columns(nn.Module):
         taps[self.dim] = self.n_kernels
         rows: Tensor = input.feats
         kernel: Tensor = self.kernel
-        if self.bias is not None:  # the matrix of one channel more, which is 1
+        if self.bias is not None:  # the matrix of an extra channel that is 1
             rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
             kernel = torch.cat([kernel, self.bias.expand(self.n_kernels, 1, -1)], 1)
         weight = kernel.permute(2, 0, 1).reshape(self.out_channels, *taps, -1)
@@ -99,12 +100,12 @@ class _Columns(nn.Module):
 
 
 class ToBEVConvolution(_Columns):
-    """The sums over one axis of rows times the matrix of their coordinate there, a sparse tensor.
+    """The sums, over one axis, of rows times the matrix of their coordinate there; a sparse tensor.
 
     Args:
         in_channels, out_channels: C and K.
         n_kernels: coordinates along the axis, from 0 on; others are an error.
-        stride: cells of the result that one of these joins along the other axes.
+        stride: input cells per output cell, along the other axes.
         dim: the axis of (x, y, z).
         bias: (1, K), added to every row before the sum.
 
@@ -143,7 +144,7 @@ class ToBEVConvolution(_Columns):
 
 
 class _Grid:
-    """The extents of a grid and where it begins, in cells of stride 1."""
+    """The extents and the origin of a grid, in cells of stride 1."""
 
     offset: Tensor
     shape: Tensor
@@ -159,7 +160,7 @@ class _Grid:
         self.bev_dims = [axis for axis in range(3) if axis != self.dim]
 
     def _places(self, input: SparseTensor, coords: Tensor) -> Tensor:
-        """Coordinates (batch, x, y, z) of a tensor's cells, counted from the offset."""
+        """Return coordinates (batch, x, y, z) of a tensor's cells, counted from the offset."""
         steps = coords.new_tensor(input.stride)
         own = coords[:, 1:] * steps - self.offset[:, :3].to(coords.device)
         own = torch.div(own, steps, rounding_mode="floor")
@@ -170,9 +171,9 @@ class ToDenseBEVConvolution(_Columns, _Grid):
     """:class:`ToBEVConvolution` of stride 1 as a dense tensor (N, K, X, Z).
 
     Args:
-        in_channels, out_channels, dim, bias: as there.
-        shape: extents (X, Y, Z) of the grid, in cells of the input; that of ``dim`` is how many
-            matrices there are.
+        in_channels, out_channels, dim, bias: as for :class:`ToBEVConvolution`.
+        shape: extents (X, Y, Z) of the grid, in cells of the input; that of ``dim`` is the number
+            of matrices.
         offset: where the grid begins, in cells of stride 1; along ``dim`` it has no effect.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for rows outside the grid (waits for the
@@ -248,7 +249,8 @@ def _axis(dim: int) -> int:
 
 
 def _merged(feats: Tensor, cells: Tensor, mean: bool, stride: tuple[int, ...]) -> SparseTensor:
-    """A tensor of the sums, or means, at coordinates (batch, x, y, z) in units of its stride."""
+    """Return a tensor of the sums, or means, at coordinates (batch, x, y, z) in units of its
+    stride."""
     runs = runs_of(Coordinates.unbounded(cells, repeated=True).keys())
     coords = in_convention(cells[runs.order[runs.first]], stride)
     place = torch.empty_like(runs.order).scatter(0, runs.order, runs.place)
@@ -257,7 +259,7 @@ def _merged(feats: Tensor, cells: Tensor, mean: bool, stride: tuple[int, ...]) -
 
 
 def _dense(feats: Tensor, places: Tensor, extents: list[int]) -> Tensor:
-    """(N, channels, two extents) of rows at places (batch, and one for each extent)."""
+    """Return (N, channels, two extents) of rows at places (batch, and one per extent)."""
     images = int(places[:, 0].max()) + 1 if len(places) else 0
     keys = keys_in("shape", places, [images, *extents])
     grid = add_rows(feats, keys, images * math.prod(extents))

@@ -16,7 +16,7 @@ __all__ = ["make_divisible", "make_ntuple", "make_tensor", "to_dense"]
 
 
 def make_ntuple(x: Any, ndim: int) -> tuple[int, ...]:
-    """A number for each mode.
+    """Return a number per mode.
 
     >>> make_ntuple(2, 3), make_ntuple([1, 2, 3], 3)
     ((2, 2, 2), (1, 2, 3))
@@ -29,15 +29,15 @@ def make_tensor(x: Sequence[Any], dtype: torch.dtype, device: Any) -> Tensor:
 
 
 def make_divisible(x: int, divisor: int) -> int:
-    """``x``, or the next multiple of ``divisor``."""
+    """Return ``x``, or the next multiple of ``divisor``."""
     return -(-x // divisor) * divisor
 
 
 def to_dense(feats: Tensor, coords: Tensor, spatial_range: Sequence[int]) -> Tensor:
-    """The grid ``(batch, X, Y, Z, C)`` of features at ``(batch, x, y, z)``; differentiable.
+    """Return the grid ``(batch, X, Y, Z, C)`` of features at ``(batch, x, y, z)``; differentiable.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` where a cell is outside of it, which waits for
-    the device, and for features of other rows.
+    Raises :class:`~layoutconv.errors.ArgumentError` for a cell outside the grid (this check waits
+    for the device), and for features with another number of rows.
     """
     if feats.ndim != 2 or len(feats) != len(coords):
         raise ArgumentError("feats", f"({len(coords)}, C)", tuple(feats.shape))
@@ -47,10 +47,11 @@ def to_dense(feats: Tensor, coords: Tensor, spatial_range: Sequence[int]) -> Ten
 
 
 def keys_in(name: str, cells: Tensor, extents: Sequence[int]) -> Tensor:
-    """Places int64 (rows,) of cells int64 (rows, modes) in a grid whose last mode is fastest.
+    """Return places int64 (rows,) of cells int64 (rows, modes) in a grid whose last mode is
+    fastest.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` that names the extents where a cell is outside
-    of them (waits for the device).
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the extents for a cell outside them
+    (waits for the device).
 
     >>> keys_in("shape", torch.tensor([[1, 2]]), (2, 3))
     tensor([5])

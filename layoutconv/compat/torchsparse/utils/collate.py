@@ -1,4 +1,4 @@
-"""Several clouds as one batch."""
+"""Batches of several clouds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["sparse_collate", "sparse_collate_fn"]
 
 
 def sparse_collate(inputs: Sequence[SparseTensor]) -> SparseTensor:
-    """Tensors whose coordinates are (rows, 3), arrays or torch's, as the images of a batch.
+    """Join tensors whose coordinates are (rows, 3), of NumPy or torch, as the images of a batch.
 
     >>> import torch
     >>> one = SparseTensor(torch.ones(1, 2), torch.tensor([[4, 5, 6]]).int())
@@ -37,8 +37,8 @@ def sparse_collate(inputs: Sequence[SparseTensor]) -> SparseTensor:
 
 
 def sparse_collate_fn(inputs: Sequence[Any]) -> Any:
-    """A ``collate_fn`` of dicts: sparse tensors become batches, arrays and tensors are stacked, and
-    of anything else there is a list."""
+    """A ``collate_fn`` for dicts: sparse tensors become batches, arrays and tensors are stacked,
+    and anything else becomes a list."""
     if not isinstance(inputs[0], dict):
         return inputs
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The cells of points, each once."""
+"""Unique cells of points."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def sparse_quantize(
     return_index: bool = False,
     return_inverse: bool = False,
 ) -> Any:
-    """Cells int32 (cells, 3) of points (points, 3) of NumPy, in lexicographic order; the first
-    point of each, and the cell of every point, if they are asked for.
+    """Return the unique cells, int32 (cells, 3), of NumPy points (points, 3), in lexicographic
+    order; on request, also the first point of each cell, and the cell of every point.
 
     >>> sparse_quantize(numpy.array([[0.5, 0.1, -0.1], [0.7, 0.2, -0.2]]), 0.4).tolist()
     [[1, 0, -1]]

@@ -1,4 +1,4 @@
-"""Cache that the tensors of one network share: coordinates by their stride."""
+"""The cache that the tensors of one network share: coordinates by their stride."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class TensorCacheMode(Enum):
 
 
 class TensorCache:
-    """Coordinates and maps by stride; programs look at them, hand them on and keep things of their
-    own beside them."""
+    """Coordinates and maps by stride; programs read them, pass them on, and keep their own data
+    beside them."""
 
     def __init__(self) -> None:
         self.cmaps: dict[Any, Any] = {}
@@ -27,9 +27,9 @@ class TensorCache:
 
     @property
     def levels(self) -> dict[tuple[int, ...], tuple[Tensor, Coordinates]]:
-        """The coordinates of each stride, in whose kernel maps layers are computed.
+        """The coordinates of each stride, which hold the layers' kernel maps.
 
-        They are in ``kmaps``, which programs of 1.4 hand on from one tensor to another.
+        They are in ``kmaps``, which programs of 1.4 pass from one tensor to another.
         """
         found: dict[Any, Any] = self.kmaps.setdefault("levels", {})
         return found
@@ -76,7 +76,7 @@ def clear_global_tensor_cache() -> None:
 
 
 def cache_for() -> TensorCache:
-    """The cache of a tensor that is made."""
+    """Return the cache for a new tensor."""
     if _Shared.mode == TensorCacheMode.SEPARATE_TENSOR_CACHE:
         return TensorCache()
     if _Shared.cache is None:

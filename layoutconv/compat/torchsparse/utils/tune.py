@@ -1,4 +1,4 @@
-"""TorchSparse's tuner, of which there is nothing to do."""
+"""TorchSparse's tuner, which has nothing to do here."""
 
 from __future__ import annotations
 
@@ -8,4 +8,5 @@ __all__ = ["tune"]
 
 
 def tune(*args: Any, **options: Any) -> None:
-    """Accepted, without effect: a model chooses the tile of a kernel, and ``lc.tune`` measures."""
+    """Accepted, without effect: a cost model chooses the tile of a kernel, and ``lc.tune``
+    measures."""

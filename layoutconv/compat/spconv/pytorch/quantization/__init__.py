@@ -1,7 +1,7 @@
-"""``spconv.pytorch.quantization``: what it has that is no step of quantisation by ``torch.fx``.
+"""``spconv.pytorch.quantization``: its functions other than the steps of ``torch.fx`` quantisation.
 
-Networks of spconv's names are quantised by :func:`layoutconv.nn.quantize`, which the names that are
-not here say.
+:func:`layoutconv.nn.quantize` quantises networks of spconv's layers; the errors of missing names
+say so.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from ...absent import explain
 
 
 def fuse_spconv_bn_eval(conv: Any, bn: Any) -> Any:
-    """A copy of a convolution that does what the batch norm after it does, too; for inference.
+    """Return a copy of a convolution with the batch norm after it folded in; for inference.
 
-    :func:`layoutconv.nn.fold_batch_norms` folds all of a network.
+    :func:`layoutconv.nn.fold_batch_norms` folds all batch norms of a network.
 
     >>> import layoutconv.compat.spconv.pytorch as spconv
     >>> conv, norm = spconv.SubMConv3d(4, 8, 3, bias=False).eval(), nn.BatchNorm1d(8).eval()
@@ -30,7 +30,7 @@ def fuse_spconv_bn_eval(conv: Any, bn: Any) -> Any:
 
 
 def fuse_spconv_act_eval(conv: Any, act: nn.Module) -> Any:
-    """A copy of a convolution that does what a ``ReLU`` or ``LeakyReLU`` after it does, too.
+    """Return a copy of a convolution with the ``ReLU`` or ``LeakyReLU`` after it fused in.
 
     >>> import layoutconv.compat.spconv.pytorch as spconv
     >>> fuse_spconv_act_eval(spconv.SubMConv3d(4, 8, 3).eval(), nn.LeakyReLU(0.2)).act_alpha

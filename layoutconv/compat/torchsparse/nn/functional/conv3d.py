@@ -1,4 +1,4 @@
-"""TorchSparse's convolution over layoutconv's maps."""
+"""TorchSparse's convolution, by layoutconv's kernel maps."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def conv3d(
     generative: bool = False,
     training: bool = False,
 ) -> SparseTensor:
-    """The convolution of a ``weight`` (taps, C, K), or (C, K) of one tap.
+    """Convolve with a ``weight`` (taps, C, K), or (C, K) for one tap.
 
-    Output cell y reads ``y * stride + t - (size - 1) // 2`` for every tap t; ``padding`` says which
-    cells there are: from 0, or with ``set_allow_negative_coordinates(True)`` from the least, up to
-    the ``spatial_range`` or else the greatest cell of the input. A transposed one goes back to the
-    coordinates of the finer stride, through the map of the layer that left them. Of ``config`` the
-    ``downsample_mode`` counts, see :mod:`.conv_config`; ``training`` has no effect.
+    Output cell y reads ``y * stride + t - (size - 1) // 2`` for every tap t; ``padding`` determines
+    the output cells: from 0, or with ``set_allow_negative_coordinates(True)`` from the least, up to
+    the ``spatial_range`` or else the greatest cell of the input. A transposed convolution returns
+    to the coordinates of the finer stride, through the map of the layer that left them. Only the
+    ``downsample_mode`` of ``config`` has an effect, see :mod:`.conv_config`; ``training`` has none.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a dilation, which TorchSparse ignores where
+    Raises :class:`~layoutconv.errors.ArgumentError` for a dilation, which TorchSparse ignores when
     it makes a map, and for ``generative``.
     """
     check_input(input)
@@ -86,8 +86,8 @@ def conv3d(
 
 
 def weight_of(kernel: Tensor, sizes: Triple) -> Tensor:
-    """layoutconv's weight (K, *taps, C) of a ``kernel`` (taps, C, K): of an odd number of taps the
-    first axis is fastest, of an even one the last."""
+    """Return layoutconv's weight (K, *taps, C) of a ``kernel`` (taps, C, K): with an odd number of
+    taps the first axis is fastest, with an even one the last."""
     kernel = kernel[None] if kernel.dim() == 2 else kernel
     if prod(sizes) % 2:
         return kernel.reshape(*sizes[::-1], *kernel.shape[1:]).permute(4, 2, 1, 0, 3)
@@ -99,7 +99,7 @@ def _map(inputs: Coordinates, outputs: Coordinates, sizes: Triple, steps: Triple
     if inputs is outputs and all(size % 2 for size in sizes):
         return submanifold_map(inputs, sizes)
     if sizes == steps and not any(low for low, _ in near):
-        found = strided_map(inputs, sizes, steps)  # that which made the outputs, most likely
+        found = strided_map(inputs, sizes, steps)  # most likely the map that made the outputs
         if found.outputs.cells is outputs.cells:
             return found
     return strided_map(inputs, sizes, steps, near, outputs=outputs)
@@ -108,7 +108,7 @@ def _map(inputs: Coordinates, outputs: Coordinates, sizes: Triple, steps: Triple
 def _extents_after(
     extents: Triple | None, sizes: Triple, steps: Triple, padding: Triple
 ) -> Triple | None:
-    """Extents (batch, X, Y, Z) of a dense convolution's result."""
+    """Return extents (batch, X, Y, Z) of a dense convolution's result."""
     if extents is None:
         return None
     axes = zip(extents[1:], sizes, steps, padding, strict=True)
@@ -116,7 +116,7 @@ def _extents_after(
 
 
 def _extents_at(input: SparseTensor, stride: Triple) -> Triple | None:
-    """Extents of the tensor that the coordinates of a stride came with."""
+    """Return the extents of the tensor from which the coordinates of a stride came."""
     kept = input._caches.cmaps.get(stride)
     return kept[1] if isinstance(kept, tuple) else None
 
@@ -129,9 +129,10 @@ def _strided_cells(
     mode: str,
     extents: Triple | None,
 ) -> Coordinates:
-    """The cells of a strided layer: those of the cache, if it was made for these; or
-    ``floor(x / stride)`` where a filter is as large as its stride or that is 1, along each axis,
-    or the mode is "minkowski"; or those that a filter reaches, within TorchSparse's bounds."""
+    """Return the cells of a strided layer: those of the cache, if it was made for these inputs; or
+    ``floor(x / stride)`` if along each axis the filter is as large as the stride or the stride is
+    1, or if the mode is "minkowski"; or the cells that the filter reaches, within TorchSparse's
+    bounds."""
     cells, made = input.cells, input._caches.made
     key = input.stride, sizes, steps, padding, mode, extents, get_allow_negative_coordinates()
     kept = made.get(key)

@@ -1,9 +1,9 @@
-"""Settings of TorchSparse's convolutions, of which one counts: the cells that a stride leaves.
+"""Settings of TorchSparse's convolutions; only one has an effect: the cells of a strided layer.
 
 ``downsample_mode`` is "spconv", cells that a filter reaches, or "minkowski", ``floor(x / stride)``
-whatever the filter is. Dataflows, kernel-map and convolution modes choose kernels there, and are
-accepted without effect. As there, a program that changes what :func:`get_default_conv_config`
-returns changes the default.
+for any filter. Dataflows, kernel-map and convolution modes choose kernels in TorchSparse, and are
+accepted without effect. As in TorchSparse, changing the result of :func:`get_default_conv_config`
+changes the default.
 
 >>> config = get_default_conv_config()
 >>> config.downsample_mode, config["dataflow"]
@@ -65,30 +65,29 @@ class _Settings:
 
 
 def get_default_conv_config(conv_mode: Any = ConvMode.mode0, training: bool = False) -> ConvConfig:
-    """The settings of layers without any."""
+    """Return the settings of layers without any of their own."""
     return _Settings.default
 
 
 def get_global_conv_config() -> Any:
-    """The settings of all layers that have none of their own; None if none were set."""
+    """Return the global settings of layers without any of their own; None if none were set."""
     return _Settings.of_all
 
 
 def set_global_conv_config(conv_config: Any) -> None:
-    """Have all layers that have no settings of their own take these; what is missing is the
-    default."""
+    """Set the settings of all layers without any of their own; missing entries are the defaults."""
     _Settings.of_all = conv_config
 
 
 def clear_global_conv_config() -> None:
-    """Forget them."""
+    """Clear the global settings."""
     _Settings.of_all = None
 
 
 def downsample_mode_of(config: Any) -> str:
-    """The rule of a layer with these settings, or None.
+    """Return the downsampling rule of a layer with these settings, or None.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for another than the two.
+    Raises :class:`~layoutconv.errors.ArgumentError` for anything but these two rules.
 
     >>> downsample_mode_of({"downsample_mode": "minkowski"}), downsample_mode_of(None)
     ('minkowski', 'spconv')
@@ -104,7 +103,7 @@ def downsample_mode_of(config: Any) -> str:
 
 
 def get_kmap_mode() -> str:
-    """The mode that was set last, of kernel maps."""
+    """Return the kernel-map mode that was set last."""
     return _Settings.kmap_mode
 
 
@@ -114,19 +113,19 @@ def set_kmap_mode(kmap_mode: str) -> None:
 
 
 def get_downsample_mode() -> str:
-    """The rule that was set last, which no layer looks at."""
+    """Return the rule that was set last, which layers ignore."""
     return _Settings.downsample_mode
 
 
 def set_downsample_mode(downsample_mode: str) -> None:
-    """Kept, and not looked at by a layer, as in TorchSparse 2.1: its settings are."""
+    """Set a rule that layers ignore, as in TorchSparse 2.1: they use their settings."""
     if downsample_mode not in DOWNSAMPLE_MODES:
         raise ArgumentError("downsample_mode", " or ".join(DOWNSAMPLE_MODES), downsample_mode)
     _Settings.downsample_mode = downsample_mode
 
 
 def get_conv_mode() -> Any:
-    """The mode that was set last."""
+    """Return the convolution mode that was set last."""
     return _Settings.conv_mode
 
 

@@ -16,8 +16,8 @@ def spcrop(
     coords_min: Sequence[int] | None = None,
     coords_max: Sequence[int] | None = None,
 ) -> SparseTensor:
-    """The rows whose coordinates (x, y, z) are at least ``coords_min`` and less than
-    ``coords_max``, as ``C`` has them; None is no bound.
+    """Return the rows whose coordinates (x, y, z), as in ``C``, are at least ``coords_min`` and
+    less than ``coords_max``; None is no bound.
 
     >>> x = SparseTensor(torch.ones(2, 3), torch.tensor([[0, -1, 0, 0], [1, 4, 1, 1]]).int())
     >>> spcrop(x, (0, 0, 0), (5, 5, 5)).C.tolist()

@@ -1,4 +1,4 @@
-"""Linear interpolation between voxels, of weights that are computed once."""
+"""Linear interpolation between voxels, with weights that are computed once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ...version import batch_last
 
 
 def calc_ti_weights(coords: Tensor, idx_query: Tensor, scale: float = 1) -> Tensor:
-    """The weights of the eight voxels around points, of the shape of ``idx_query``.
+    """Return the weights of the eight voxels around points, in the shape of ``idx_query``.
 
     Args:
         coords: floating (points, 3 or more), ``x, y, z`` first.
-        idx_query: the rows of those voxels, -1 for none, z fastest: (points, 8), or (8, points) as
-            1.4 has it.
+        idx_query: the rows of those voxels, -1 for none, z fastest: (points, 8), or (8, points) in
+            1.4.
         scale: the edge of a voxel.
 
-    Those that there are sum to one.
+    The weights of existing voxels sum to one.
     """
     check_tensors(coords=coords, idx_query=idx_query)
     with torch.no_grad():
@@ -35,7 +35,7 @@ def calc_ti_weights(coords: Tensor, idx_query: Tensor, scale: float = 1) -> Tens
 
 
 def spdevoxelize(feats: Tensor, coords: Tensor, weights: Tensor) -> Tensor:
-    """The sums, (points, C), of the rows ``coords`` (points, 8) of voxels with ``weights``."""
+    """Return the weighted sums, (points, C), of voxels' rows ``coords`` (points, 8)."""
     check_tensors(feats=feats, coords=coords, weights=weights)
     total = feats.new_zeros(len(coords), feats.shape[1])
     for rows, weight in zip(coords.long().unbind(1), weights.unbind(1), strict=True):

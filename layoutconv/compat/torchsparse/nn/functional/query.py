@@ -14,10 +14,10 @@ _BASIS, _PRIME = -3750763034362895579, 1099511628211  # of FNV-1a in 64 bits
 
 
 def sphash(coords: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """A hash, int64 (rows,), of coordinates int32 (rows, 4); of those moved by ``offsets``, int32
-    (taps, 3), (taps, rows).
+    """Return a hash, int64 (rows,), of coordinates int32 (rows, 4); with ``offsets``, int32 (taps,
+    3), of the moved coordinates, (taps, rows).
 
-    Offsets move ``(x, y, z)``, wherever the interface has the batch.
+    Offsets move ``(x, y, z)``, in either column order of the interface.
     """
     check_tensors(coords=coords, **({} if offsets is None else {"offsets": offsets}))
     if coords.dtype != torch.int or coords.ndim != 2 or coords.shape[1] != 4:
@@ -35,7 +35,7 @@ def sphash(coords: Tensor, offsets: Tensor | None = None) -> Tensor:
 
 
 def sphashquery(queries: Tensor, references: Tensor) -> Tensor:
-    """The place of each query among references, int64 of the queries' shape; -1 for none."""
+    """Return the place of each query among references, int64 of the queries' shape; -1 for none."""
     check_tensors(queries=queries, references=references)
     keys, order = torch.sort(references.flatten(), stable=True)
     flat = queries.flatten()
@@ -53,8 +53,9 @@ def spcount(coords: Tensor, num: int | Tensor) -> Tensor:
 
 
 def spvoxelize(feats: Tensor, coords: Tensor, counts: Tensor) -> Tensor:
-    """The mean, (voxels, C), of the rows of each voxel: ``coords`` (rows,) are their voxels, -1
-    none, and ``counts`` how many each has. Differentiable, the same bits in every run."""
+    """Return the mean, (voxels, C), of the rows of each voxel: ``coords`` (rows,) are the rows'
+    voxels, -1 for none, and ``counts`` the voxels' numbers of rows. Differentiable, with the same
+    bits in every run."""
     check_tensors(feats=feats, coords=coords, counts=counts)
     sums = add_rows(feats, coords.long().flatten(), len(counts))
     return sums / counts.clamp(min=1)[:, None].to(sums.dtype)

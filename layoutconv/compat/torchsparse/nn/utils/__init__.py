@@ -18,7 +18,7 @@ __all__ = ["fapply", "get_kernel_offsets"]
 def fapply(
     input: SparseTensor, fn: Callable[..., Tensor], *args: Any, **kwargs: Any
 ) -> SparseTensor:
-    """``fn(feats, *args, **kwargs)`` at the same coordinates."""
+    """Return ``fn(feats, *args, **kwargs)`` at the same coordinates."""
     check_input(input)
     return input.on(fn(input.feats, *args, **kwargs))
 
@@ -26,8 +26,8 @@ def fapply(
 def get_kernel_offsets(
     size: Any, stride: Any = 1, dilation: Any = 1, device: Any = "cpu"
 ) -> Tensor:
-    """The taps of a filter, int32 (taps, 3): from ``-((size - 1) // 2)`` on; of an odd number of
-    them the first axis is fastest, of an even one the last.
+    """Return the taps of a filter, int32 (taps, 3), from ``-((size - 1) // 2)`` on; with an odd
+    number of taps the first axis is fastest, with an even one the last.
 
     >>> get_kernel_offsets(2)[:3].tolist(), get_kernel_offsets(3)[:3].tolist()
     ([[0, 0, 0], [0, 0, 1], [0, 1, 0]], [[-1, -1, -1], [0, -1, -1], [1, -1, -1]])
