@@ -1,5 +1,4 @@
-"""The demo: convolve a real point cloud by the sparse and the dense view; check, time and draw
-it."""
+"""The demo: convolve a point cloud by the sparse and the dense view; check, time, draw."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ class _Task:
         return y
 
     def dense(self) -> None:
-        """Convolve the fullest part of the grid, stored densely with a rim of one cell: (1, D, H,
-        W, K)."""
+        """Convolve the fullest part of the grid, dense with a rim of one cell: (1, D, H, W, K)."""
 
         low, high = _fullest_box(self.voxels)
         rim = [c - 1 for c in low], [c + 1 for c in high]
@@ -176,8 +174,7 @@ class _Report:
         print(f"  {label:<13}{text}", file=self.stream, flush=True)
 
     def check(self, name: str, error: Tensor, bound: Tensor) -> None:
-        """Report the largest error, and the largest share of the rounding bound that an error
-        uses."""
+        """Report the largest error, and the largest share of its rounding bound."""
         # "not <=" rather than ">": NaN errors fail too.
         passed = not bool((~(error <= bound)).any())
         self.passed &= passed

@@ -57,8 +57,7 @@ def stencil_weight(channels: int) -> Tensor:
 
 
 def _orthonormal(rows: int, columns: int) -> Tensor:
-    """Return the first columns of the discrete cosine transform (DCT-II), float64 (rows,
-    columns)."""
+    """Return the first columns of the cosine transform (DCT-II), float64 (rows, columns)."""
     row = torch.arange(rows, dtype=torch.float64)[:, None] + 0.5
     column = torch.arange(columns, dtype=torch.float64)
     basis = torch.cos(torch.pi * row * column / rows)

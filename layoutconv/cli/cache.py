@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """The contents of the cache folder: kernels, choices, and leftovers of interrupted
-    processes."""
+    """The cache folder's contents: kernels, choices, leftovers of interrupted processes."""
 
     kernels: list[Kernel]
     choices: list[Path]

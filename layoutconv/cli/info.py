@@ -103,8 +103,7 @@ def _version(package: str) -> str | None:
 
 
 def _driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Return the version of NVIDIA's driver and its CUDA version, such as "580.65.06, CUDA
-    13.0"."""
+    """Return the versions of NVIDIA's driver and its CUDA, such as "580.65.06, CUDA 13.0"."""
     parts = []
     try:
         release = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", proc.read_text())

@@ -78,8 +78,7 @@ def profile(
 
 
 def _on(value: Any, device: Any, dtype: Any) -> Any:
-    """Move a tensor to a device, and a floating-point one to a dtype; return other values as they
-    are."""
+    """Move a tensor to a device, and a floating-point one to a dtype; leave other values alone."""
     import torch
 
     if not isinstance(value, torch.Tensor):

@@ -55,8 +55,7 @@ def called(target: str, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _told(target: str, error: Exception) -> click.ClickException:
-    """Return an error for a user's exception; the line is the last one outside installed
-    packages."""
+    """Return an error for a user's exception, with its last line outside installed packages."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if _PACKAGE not in f.filename and "site-packages" not in f.filename]
     line = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

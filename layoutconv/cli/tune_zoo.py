@@ -25,8 +25,7 @@ TURNED = {"fprop": "dgrad", "dgrad": "fprop", "wgrad": "wgrad"}  # of transposed
 def races_of(
     file: Path, count: int, seed: int, dtypes: Sequence[str], passes: Sequence[str]
 ) -> list[tuple[ConvProblem, str, str]]:
-    """Return the passes of a sample of a file's core layers, not depthwise, at the training
-    batch."""
+    """Return passes of a sample of a file's core layers, not depthwise, at the training batch."""
     zoo = bench.load("zoo_layers")
     try:
         layers = [x for x in zoo.read(file) if x.core and x.family != "depthwise"]

@@ -17,8 +17,8 @@ def _rows(array: Any) -> Any:
 
 
 def ravel_hash_vec(arr: Any) -> Any:
-    """Return uint64 (rows,): the place of each row in the bounding grid of ``arr`` (rows, columns),
-    the last column fastest.
+    """Return the place of each row, uint64 (rows,), in the bounding grid of ``arr`` (rows,
+    columns), the last column fastest.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another number of modes.
 
@@ -35,8 +35,7 @@ def ravel_hash_vec(arr: Any) -> Any:
 
 
 def fnv_hash_vec(arr: Any) -> Any:
-    """Return uint64 (rows,): FNV-64 over the columns of ``arr``, with a product, then XOR, for
-    each.
+    """Return FNV-64 over the columns of ``arr``, uint64 (rows,): a product, then XOR, for each.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for another number of modes.
 

@@ -14,8 +14,7 @@ from .tensor_arguments import check_tensors
 
 
 def whole(name: str, value: Any, least: int | None = None) -> int:
-    """Return an argument as an int: an int, a NumPy integer, a tensor of one, or a float such as
-    2.0.
+    """Return an argument as an int: an int, NumPy's, a tensor of one, or a float such as 2.0.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for anything else, also a ``bool`` or 2.5,
     and :class:`~layoutconv.errors.ArgumentError` for less than ``least``.

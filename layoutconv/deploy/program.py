@@ -222,8 +222,7 @@ class Runner:
         return _arranged(self._as, [_filled(each, values) for each in self._results])
 
     def watch(self, name: str, told: Callable[..., object]) -> None:
-        """From now on, pass the arguments of every call of an operator to a function, before the
-        call."""
+        """Pass the arguments of every later call of an operator to a function, before the call."""
 
         def watched(target: Callable[..., Any], *arguments: Any) -> Any:
             told(*arguments)
@@ -277,8 +276,7 @@ class Runner:
         return {name: self._decoded(each) for name, each in value.items()}
 
     def _last_uses(self, before: int) -> list[list[int]]:
-        """Return the values that each step uses last, to be freed; weights, inputs and results
-        stay."""
+        """Return the values that each step uses last; weights, inputs and results stay."""
         last: dict[int, int] = {before + at: at for at in range(len(self._steps))}
         for at, (_, arguments, named) in enumerate(self._steps):
             last.update((place.at, at) for place in _places(arguments) if place.at in last)

@@ -209,8 +209,7 @@ def _listed(values: list[str]) -> str:
 
 
 def _cpu_group(group: Any) -> Any:
-    """Return a group of the same ranks that takes CPU tensors: itself, unless it has no CPU
-    backend."""
+    """Return a group of the same ranks with a CPU backend: itself if it has one."""
     group = dist.group.WORLD if group is None else group
     if group not in _cpu_groups:
         beside = None

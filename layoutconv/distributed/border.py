@@ -1,5 +1,4 @@
-"""Border cells: the cells of other ranks that a filter reads across the border of a rank's
-range."""
+"""Border cells: cells of other ranks that a filter reads across a rank's border."""
 
 from __future__ import annotations
 
@@ -38,12 +37,11 @@ def border_of(
     dilation: Ints = 1,
     offsets: Sequence[Sequence[int]] | None = None,
 ) -> Border:
-    """Return the border of a filter, arguments as for :func:`layoutconv.sparse.submanifold_map`.
-    The cloud keeps it.
+    """Return the border of a filter, as for :func:`layoutconv.sparse.submanifold_map`.
 
-    Each rank derives from the taps the keys of the cells that it reads on other ranks, and asks the
-    ranks that hold these key ranges; they answer which cells exist, and note what to send. It is a
-    collective, unless the cloud has the border already.
+    The cloud keeps it. Each rank derives from the taps the keys of the cells that it reads on other
+    ranks, and asks the ranks that hold these key ranges; they answer which cells exist, and note
+    what to send. It is a collective, unless the cloud has the border already.
     """
     taps = Taps.centred(cloud.rank, kernel_size, dilation, offsets)
     found = cloud.borders.get(taps)
@@ -76,8 +74,7 @@ def _made(cloud: Cloud, taps: Taps, inside: KernelMap) -> Border:
     route = Route(place[here], send, receive, cloud.group)
     grid = cloud.spatial_shape, cloud.batch_size
     others = Coordinates(cloud.curve.cells(wanted[there]), *grid, valid=True)
-    # Search for readers from the halo's cells: it finds the few border rows without a pass over
-    # all.
+    # Search for readers from the halo's cells, instead of in all rows: they are few.
     back = [tuple(-step for step in offset) for offset in taps.offsets]
     readers = cloud.local.table.search(others.cells, taps.stride, back)
     rows = torch.unique(readers[readers >= 0]).long()

@@ -140,8 +140,7 @@ class Cloud(Coordinates):
         raise ArgumentError("coords", expected, self)
 
     def to(self, device: Any) -> Coordinates:
-        """Return itself for its own device, and refuse others: ranks exchange tensors on one
-        device."""
+        """Return itself for its own device; refuse others: ranks exchange tensors on one."""
         if torch.empty(0, device=device).device != self.device:
             raise ArgumentError("device", f"{self.device}, where the cloud was split", device)
         return self

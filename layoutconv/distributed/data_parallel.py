@@ -11,8 +11,7 @@ from .agreement import Agreement
 
 
 def mean_over_ranks(values: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """Return the mean over the values of all ranks, with a gradient for
-    ``DistributedDataParallel``.
+    """Return the mean over all ranks' values, with a gradient for ``DistributedDataParallel``.
 
     Args:
         values: any shape, such as a loss per point; each rank may have another number, or none.

@@ -85,9 +85,7 @@ def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
 
 
 def _along(operand: OperandLayout, which: int, mode: int) -> list[Tensor]:
-    """Return what each mode of m (``which`` 0) or of k (1) adds to the coordinate in a spatial
-    mode.
-    """
+    """Return what each mode of m (``which`` 0) or of k (1) adds to a spatial coordinate."""
     layout = stages(operand)[0].layout
     extents = [int(extent) for extent in flatten(layout.shape[which])]
     found = []
@@ -122,9 +120,7 @@ class HaloPart(NamedTuple):
 
 
 class HaloPlan(NamedTuple):
-    """Sends, receives and computations of a rank in a pass over a split tensor. Row numbers are
-    global.
-    """
+    """A rank's sends, receives and computations in a pass; row numbers are global."""
 
     own: range  # rows that the rank holds of the input tensor
     rows: range  # rows that the rank writes
@@ -204,8 +200,7 @@ def output_bounds(problem: ConvProblem, mode: int, bounds: tuple[int, ...]) -> t
 def _plan(
     found: Reads, held: Sequence[int], written: Sequence[int], rank: int, part: Any
 ) -> HaloPlan:
-    """Make a plan from the rows that are read inside the tensor; ``part`` makes a :class:`HaloPart`
-    of rows."""
+    """Make a plan from the rows read inside the tensor; ``part`` makes a :class:`HaloPart`."""
     slabs = [range(*ends) for ends in pairwise(held)]
     results = [range(*ends) for ends in pairwise(written)]
     halos = [_halo(found, own, rows) for own, rows in zip(slabs, results, strict=True)]
@@ -257,8 +252,7 @@ def _common(slab: range, *sides: range) -> range:
 def _fprop_part(
     problem: ConvProblem, mode: int, windows: Reads, found: Reads, rows: range
 ) -> HaloPart:
-    """Return the part that computes ``rows`` of the output; what they read outside ``found`` is
-    padding."""
+    """Return the part that computes ``rows`` of the output; reads outside ``found`` are padding."""
     (low, high), (start, stop) = windows.of(rows), found.of(rows)
     if start >= stop:  # padding alone
         return HaloPart(rows, _NONE, 1, _with(problem, mode, 1, 0, high - low - 1))
@@ -267,8 +261,7 @@ def _fprop_part(
 
 
 def _dgrad_part(problem: ConvProblem, mode: int, found: Reads, rows: range) -> HaloPart:
-    """Return the part for ``rows`` of the activation: a problem whose output is the voxels that
-    read them.
+    """Return the part for ``rows`` of the activation, whose output is the voxels that read them.
 
     Its first cell lies ``near`` cells after the start of the first voxel's window. If no voxel
     reads the first cells, that would be negative: then a voxel of zeros comes first. The cells

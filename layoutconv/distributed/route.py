@@ -58,8 +58,7 @@ def carry(x: Tensor, route: Route, label: str = "carry") -> Tensor:
 
 
 def depart(x: Tensor, route: Route, label: str) -> tuple[Tensor, Tensor, Trip]:
-    """Send rows without waiting; return a tensor to compute with meanwhile, and the arguments of
-    :func:`arrive`.
+    """Send rows; return a tensor to compute with meanwhile, and the arguments of :func:`arrive`.
 
     In the backward pass, the gradients of the received rows are sent before the gradients of the
     overlapped computation are made, and are added to those on arrival.
@@ -70,8 +69,7 @@ def depart(x: Tensor, route: Route, label: str) -> tuple[Tensor, Tensor, Trip]:
 
 
 def arrive(token: Tensor, trip: Trip) -> Tensor:
-    """Return the rows that other ranks sent. On a GPU, later launches wait for them, not the
-    host."""
+    """Return the rows that other ranks sent; on a GPU, later launches wait, not the host."""
     received: Tensor = _Arrive.apply(token, trip)
     return received
 

@@ -130,8 +130,7 @@ class Slab:
         return Slab(bounds[-1], self.mode, self.group, bounds)
 
     def check(self, name: str, tensor: Tensor) -> int:
-        """Return the split axis of a tensor ``(N, C, *spatial)``; raise unless its rows are this
-        rank's."""
+        """Return the split axis of ``(N, C, *spatial)``; raise unless the rows are this rank's."""
         axis = self._axis(tensor, name)
         if tensor.shape[axis] != len(self.rows):
             held = f"rows {self.rows.start} to {self.rows.stop} of {self.extent}"

@@ -289,8 +289,7 @@ def _tunes() -> bool:
 
 
 def kernel_type(dtype: torch.dtype, precision: str) -> str:
-    """Return the kernel's name of a dtype: fp32 is multiplied as tf32, or as three tf32
-    products."""
+    """Return the kernel's name of a dtype; fp32 is one tf32 product, or three of them."""
     kinds = {(torch.float32, "tf32"): "tfloat32", (torch.int8, INT4): INT4}
     return kinds.get((dtype, precision), _name(dtype))
 
@@ -336,8 +335,7 @@ def _without_empty_parts(k: int, tile: TileConfig, splits: int) -> int:
 
 
 def _parts_of_boxes(view: GemmView, tile: GroupTile, splits: int) -> int:
-    """Return the same for sums over boxes of voxels; other tiles of several groups have one
-    slice."""
+    """Return the same for sums over boxes of voxels; other group tiles have one slice."""
     sums = GroupSumView.of(view) if isinstance(tile, GroupSumTile) else None
     if sums is None:
         return 1

@@ -62,8 +62,7 @@ MAPPED = dict(
 MAPPED_SUMS = dict(
     zip(HOPPER, (0.12, 0.23, 1.20, 1.60, 1.20, 1.73, 1.25, 1.73, 1.79, 2.02), strict=True)
 )
-# With halo reuse (a tile of A serves the taps of a filter row) and k-tiles of half a line: rate,
-# stages.
+# Rate and stages with halo reuse (a tile of A serves a filter row), k-tiles of half a line.
 WINDOWS = {
     (128, 32, 4, 1): (1.25, 4),
     (128, 64, 4, 1): (1.26, 4),
@@ -109,7 +108,7 @@ class PersistentRow(NamedTuple):
         return self[:5]
 
 
-# Tiles for numbers of columns that others would pad; the rate of 160 is interpolated.
+# Tiles for columns that others would pad; the rate of 160 lies between those of its neighbours.
 WHOLE_COLUMNS = [
     PersistentRow(256, 96, 8, False, False, 1.76, 4.0, 5),
     PersistentRow(128, 160, 8, False, False, 1.70, 3.0, 6),
@@ -180,8 +179,7 @@ class GatheredRow(NamedTuple):
 
 
 _HALF = Load.CP_ASYNC_HALF_WARPGROUP
-# Tiles over kernel maps, for data of 16 and 8 bits. Two of 128x128 fit an SM if half a warpgroup
-# loads.
+# Tiles over kernel maps, 16 and 8 bits. Two of 128x128 fit an SM if half a warpgroup loads.
 GATHERED = {
     (128, 8, 4, 1): GatheredRow(0.16, 4), (128, 16, 4, 1): GatheredRow(0.31, 4),
     (128, 32, 4, 1): GatheredRow(0.59, 4), (64, 64, 4, 1): GatheredRow(0.93, 3),
@@ -216,8 +214,7 @@ def shapes(arch: str, dtype: str) -> list[Shape]:
 
 
 def tile_of(shape: Shape, k: int, half_line: int) -> TileConfig:
-    """Return the tile of a shape, with k-tiles of ``k``, or of ``half_line`` if these suit it
-    better."""
+    """Return the tile of a shape, with k-tiles of ``k``, or of ``half_line`` for some."""
     m, n, warps_m, warps_n = shape
     warps = warps_m, warps_n
     stages = HOPPER.get(shape)

@@ -198,9 +198,7 @@ def _of_map(problem: Problem, tile: TileConfig, machine: Machine) -> map_rates.M
 def _over_map(
     problem: Problem, of_map: map_rates.MapTerms, ctas: int, parts: int, machine: Machine
 ) -> float:
-    """Return the time of a tile over a kernel map. Split-K slices skip no taps; 0 rows stand for
-    that.
-    """
+    """Return a tile's time over a kernel map. Split-K slices skip no taps, as if of 0 rows."""
     rows, taps = problem.m if parts == 1 else 0, problem.k // problem.channels
     time = of_map.time(rows, -(-problem.k // parts), taps, ctas * parts, machine.sm_count)
     return _with_parts(problem, time, parts, machine)
@@ -221,8 +219,7 @@ def gathered_rows(problem: Problem) -> dict[Shape, GatheredRow]:
 
 
 def expected_time(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
-    """Return the expected microseconds of a tile: waves of CTAs, and the reduction of split-K
-    slices.
+    """Return the expected microseconds of a tile: waves of CTAs, and split-K reduction.
 
     >>> from layoutconv.planning.cost_model import choose
     >>> from .machine import MACHINES
@@ -368,9 +365,7 @@ def times_of(
 
 
 def _half_empty(problem: Problem, tile: TileConfig) -> float:
-    """Return the slowdown of a tile that a TMA warp loads, if at least half of its columns are
-    empty; 1 for others.
-    """
+    """Return the slowdown of a TMA warp's tile with half or more of its columns empty; else 1."""
     empty = 2 * problem.n <= tile.n and tile.load is Load.TMA_WARP
     return HALF_EMPTY if empty and not (problem.pointwise or tile.b_resident) else 1.0
 
@@ -445,8 +440,7 @@ def _short_vectors(
         if access != VECTOR_BYTES:
             rate = COPIES if access >= ASYNC_BYTES else COPIES_BY_REGISTERS
             copied.append((rows * size, 1 / access - 1 / VECTOR_BYTES, rate))
-    # Rates are those of full tiles; if most columns are empty, the vectors stored for them are
-    # extra.
+    # Rates are those of full tiles; if most columns are empty, their vectors are extra.
     full = min(problem.n, tile.n) if problem.n < tile.n // 2 else tile.n
     vectors = tile.n / problem.access_bytes[2] - full / VECTOR_BYTES
     return copied, tile.m * problem.stored_bytes * vectors / STORES

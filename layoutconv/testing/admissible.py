@@ -73,8 +73,7 @@ def disjoint(rng: Random, strides: str = "int", max_size: int = 24, gaps: bool =
 
 
 def tile_by_mode(rng: Random, shape: Any, whole: bool = True) -> tuple[Any, ...]:
-    """Return a tiler per mode: a divisor of the mode, None for all of it, or a layout of
-    positions."""
+    """Return a tiler per mode: a divisor, None for the whole mode, or a layout of positions."""
     found: list[Any] = []
     for mode in shape if isinstance(shape, tuple) else (shape,):
         tile = positions(rng, mode, still=False, max_rank=2)
@@ -90,8 +89,7 @@ def divisor_of(rng: Random, mode: Any) -> int:
 
 
 def tile_of_copies(rng: Random, block: Layout) -> Layout:
-    """Return the tile of a product: an order of the block's copies that composes with their
-    starts."""
+    """Return the tile of a product: an order of copies that composes with their starts."""
     gaps, current = [], 1
     for d, s in moving(block):
         gaps.append(d // current)

@@ -196,8 +196,7 @@ def check_max_common_layout(a: Any, b: Any, result: Any) -> None:
 
 
 def check_max_common_vector(a: Any, b: Any, result: int) -> None:
-    """Check that both layouts have their first ``result`` offsets, counted from the first value, at
-    common positions.
+    """Check that ``result`` offsets of both layouts, from the first on, lie at common positions.
 
     >>> check_max_common_vector(Layout((4, 8)), Layout((4, 4)), 16)
     >>> check_max_common_vector(Layout((4, 8)), Layout((4, 4)), 17)

@@ -1,5 +1,4 @@
-"""Checks of operations that change modes but keep the function, and of sums and casts of
-layouts."""
+"""Checks of operations that change modes but keep the function, and of sums and casts."""
 
 from __future__ import annotations
 
@@ -266,8 +265,7 @@ def check_is_injective(a: Any, result: bool) -> None:
 
 
 def check_is_surjective(a: Any, result: bool) -> None:
-    """Check that the result is True exactly if no offset from the smallest to the largest is
-    missing.
+    """Check that the result is True exactly if no offset from least to largest is missing.
 
     >>> check_is_surjective(Layout(4, 2), False)
     """

@@ -163,8 +163,7 @@ def check_zipped_product(a: Any, tile: Any, result: Any) -> None:
 
 
 def check_tiled_product(a: Any, tile: Any, result: Any) -> None:
-    """Check the values of the product, with the block in mode 0 and each mode of the tile as a
-    mode.
+    """Check the values of the product, with the block in mode 0, then each mode of the tile.
 
     >>> check_tiled_product(Layout(2), Layout((2, 3)), Layout((2, 2, 3), (1, 2, 4)))
     """

@@ -171,8 +171,7 @@ def has_xor(f: Any) -> bool:
 
 
 def is_still(d: Any) -> bool:
-    """Return whether a stride of any kind is 0; a user's stride, a function of the coordinate, is
-    not."""
+    """Return whether a stride of any kind is 0; a user's stride, a function, never is."""
     if kind_of(d) == "F2":
         return not d.value
     if kind_of(d) == "CustomStride":

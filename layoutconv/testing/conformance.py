@@ -155,8 +155,7 @@ def _function(module: Any, operation: Operation) -> Any:
 
 
 def _is_of_tuples(module: Any, operation: Operation, function: Any) -> bool:
-    """Return whether a function of this name works on tuples, and takes a layout as a leaf or
-    refuses it."""
+    """Return whether a function works on tuples, and takes a layout for a leaf or refuses it."""
     before = _BEFORE_TUPLES.get(operation.names[-1])
     if before is None:
         return False

@@ -178,8 +178,7 @@ def split(n: Any, shape: Any) -> Any:
 
 
 def spread(crd: Any, shape: Any) -> Any:
-    """Return the digits of a coordinate: a tuple, an integer, or a value with components by
-    mode."""
+    """Return the digits of a coordinate: a tuple, an integer, or components by mode."""
     if isinstance(crd, dict):
         if not isinstance(shape, tuple):
             raise ValueError("a coordinate of an integer shape")
@@ -214,8 +213,7 @@ def value(f: Any, crd: Any) -> Any:
 
 
 def table(f: Any, stride: Any = None, paths: Any = None) -> Any:
-    """Return the values at every linear coordinate; for a shape and a stride, as vectors by
-    path."""
+    """Return the values at all linear coordinates; for a shape and a stride, as vectors."""
     if stride is None:
         return [value(f, i) for i in range(volume(f.shape))]
     return [evaluate(f, stride, i, paths or ((),)) for i in range(volume(f))]
@@ -258,8 +256,7 @@ def factorizations(n: Any) -> Any:
 
 
 def is_layout(values: Any, add: Any = plus, multiply: Any = times) -> Any:
-    """Return whether values are the table of some layout with this addition; the first must be
-    0."""
+    """Return whether values are the table of some layout with this addition; 0 comes first."""
     zero = multiply(0, values[0])
     if values[0] != zero:
         return False
@@ -313,8 +310,7 @@ def exists(function: Any, shape: Any, values: Any, by_xor: Any) -> Any:
 
 
 def refines(coarse: Any, fine: Any) -> Any:
-    """Return whether ``fine`` refines ``coarse``: each coordinate of the latter is one of the
-    former."""
+    """Return whether every coordinate of ``coarse`` is one of ``fine``."""
     if isinstance(coarse, tuple):
         if not isinstance(fine, tuple) or len(coarse) != len(fine):
             return False

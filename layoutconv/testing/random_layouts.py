@@ -93,8 +93,7 @@ def random_layout(
 
 
 def plain_shape(rng: Any, max_rank: Any = 3, max_size: Any = 64, *, nested: Any = True) -> Any:
-    """Return a shape of at most ``max_size`` coordinates: an integer, or a tuple, with at most one
-    nested pair."""
+    """Return a shape of at most ``max_size`` coordinates, with at most one nested pair."""
     extents, left = [], max_size
     for _ in range(rng.randint(1, max_rank)):
         extents.append(rng.choice([s for s in EXTENTS if s <= left]))
@@ -214,8 +213,7 @@ def operand(rng: Any, kind: Any, strides: Any, max_size: Any = 64) -> Any:
 
 
 def over(rng: Any, kind: Any, layout: Any) -> Any:
-    """Return a layout as an operand of one kind: itself, swizzled, with an offset, a tensor, its
-    text."""
+    """Return a layout as an operand: itself, swizzled, with an offset, a tensor, its text."""
     if kind == "layout":
         return layout
     if kind == "shape":

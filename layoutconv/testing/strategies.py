@@ -102,8 +102,7 @@ def arguments(operation: str, kind: str = "layout", strides: str = "int") -> Any
 
 
 def disjoint_layouts(max_size: int = 24, gaps: bool = True) -> Any:
-    """Draw an injective layout, as complement, products and inverses need: each mode steps over the
-    smaller ones.
+    """Draw an injective layout whose modes step over each other, as complement and products need.
 
     >>> from hypothesis import find
     >>> a = find(disjoint_layouts(), lambda a: a.cosize() > a.size() > 1)

@@ -51,8 +51,7 @@ _SHAPES: list[Callable[[Random], Layout]] = [
 
 
 def symbolic_case(rng: Random) -> SymbolicCase:
-    """Return a layout over H, W and C, values for these, and some relations that the values
-    satisfy."""
+    """Return a layout over H, W and C, values for these, and some of their true relations."""
     layout = rng.choice(_SHAPES)(rng)
     values = {name: rng.choice([1, 2, 3, 4, 5, 8, 12]) for name in "HWC"}
     names = dict(zip("HWC", symbols("H W C"), strict=True))

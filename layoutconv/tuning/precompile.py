@@ -232,7 +232,6 @@ def check_processes(processes: Any) -> int | None:
 
 
 def _compilers(processes: int | None, *, main: bool = False) -> Workers[Item]:
-    """Start processes that compile. If one is killed, for lack of memory, say, whoever loads the
-    kernel compiles it."""
+    """Make processes that compile. If one is killed, loading the kernel compiles it."""
     count = check_processes(processes) or os.cpu_count() or 1
     return Workers(_compile_or_look, count, main=main, ready=ready_to_compile)

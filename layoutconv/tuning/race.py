@@ -221,8 +221,7 @@ def _checked(
     structure: Any,
     aligned: Any,
 ) -> tuple[int, int, int]:
-    """Raise ``ArgumentError`` for arguments that a race does not take; return the alignments as a
-    tuple."""
+    """Raise ``ArgumentError`` for invalid arguments of a race; return the alignments as a tuple."""
     if not isinstance(view, GemmView):
         raise ArgumentTypeError("view", "a GemmView", type(view).__name__)
     for name, given in (("dtype", dtype), ("out_dtype", out_dtype)):

@@ -84,8 +84,7 @@ def store(
 def _by_cta(
     team: Team, addresses: Addresses, lanes: Numbers
 ) -> Iterator[tuple[CTA, NDArray[np.int64], slice | NDArray[np.bool_]]]:
-    """Yield the CTAs whose shared memory is addressed: CTA, addresses in it, mask of the
-    addresses."""
+    """Yield the CTAs whose shared memory is addressed: CTA, addresses in it, their mask."""
     ranks = addresses >> CLUSTER_BITS
     if not some(ranks):
         yield team.cta, addresses, slice(None)
@@ -98,8 +97,7 @@ def _by_cta(
 
 
 def _generic(addresses: Addresses) -> list[tuple[str, int, NDArray[np.bool_]]]:
-    """Return the spaces that generic addresses lie in: name, window offset, mask of the
-    addresses."""
+    """Return the spaces of generic addresses: name, window offset, mask of the addresses."""
     windows = addresses >> _WINDOW_BITS
     parts = []
     for space, base in (("global", 0), *GENERIC_WINDOW.items()):

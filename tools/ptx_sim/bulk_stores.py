@@ -50,8 +50,7 @@ class BulkStores:
     def issue(
         self, lane: int, addresses: NDArray[np.int64], words: NDArray, units: NDArray[np.int64]
     ) -> None:
-        """Issue a lane's store of words, which reads shared memory at ``units`` until it is waited
-        for."""
+        """Issue a lane's store, which reads shared memory at ``units`` until it is waited for."""
         team = self._team
         warp = int(team.warp_of[lane])
         local = warp - int(team.warp_of[0])
@@ -69,8 +68,7 @@ class BulkStores:
         self._committed[self._team.active] += 1
 
     def wait(self, newest: int, only_read: bool) -> None:
-        """Let the active lanes wait for all but their ``newest`` groups, or only for the reads of
-        these."""
+        """Let the active lanes wait for all but their ``newest`` groups, or for their reads."""
         team, remaining = self._team, []
         for store in self._stores:
             over = team.active[store.lane] and store.group < self._committed[store.lane] - newest
@@ -87,8 +85,7 @@ class BulkStores:
             clocks.known[warp, clocks.of_stores(warp)] = done
 
     def end(self) -> None:
-        """End the CTA: a store that still reads shared memory is a fault; the others reach global
-        memory."""
+        """End the CTA: a store that still reads shared memory is a fault; the others land."""
         team = self._team
         for store in self._stores:
             if store.reads:

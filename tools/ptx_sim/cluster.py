@@ -94,8 +94,7 @@ class Cluster:
     # ---- sleeping, and what asynchronous operations do meanwhile
 
     def sleep(self, team: Team, pc: int, lanes: Lanes, what: str) -> None:
-        """Put lanes to sleep until something happens; then they run the instruction at ``pc``
-        again."""
+        """Let lanes sleep until something happens, then run the instruction at ``pc`` again."""
         team.issued[pc] -= int(lanes.reshape(-1, WARP).any(axis=1).sum())
         self._asleep.append((team, pc, lanes, what))
 
@@ -107,8 +106,7 @@ class Cluster:
             team.push(pc, lanes)
 
     def pass_time(self) -> bool:
-        """Complete a pending arrival or bulk copy, chosen at random; return whether there was
-        one."""
+        """Complete a random pending arrival or bulk copy; return whether there was one."""
         teams = [team for team in self.teams if team.copies.arrivals]
         if teams:
             copies = teams[int(self._random.integers(len(teams)))].copies
@@ -123,8 +121,7 @@ class Cluster:
         return bool(told or self._random.integers(4) == 0)
 
     def _rouse(self) -> bool:
-        """Nothing else can happen: let one sleeper give up, in case that leads on; else a
-        deadlock."""
+        """Nothing else can happen: let one sleeper give up; if that never helps, a deadlock."""
         if not self._asleep:
             return False
         number = int(self._random.integers(len(self._asleep)))
@@ -144,8 +141,7 @@ class Cluster:
 
 
 class ClusterBarrier:
-    """barrier.cluster: when all threads that have not exited have arrived, the waiting ones go
-    on."""
+    """barrier.cluster: when all threads that have not exited have arrived, waiters go on."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

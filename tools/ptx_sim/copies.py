@@ -86,8 +86,7 @@ class PendingCopies:
         self._committed[self._team.active] += 1
 
     def wait(self, newest: int | None) -> None:
-        """Let the active lanes wait for all but their ``newest`` groups; None waits for
-        everything."""
+        """Let the active lanes wait for all but their ``newest`` groups; for all, if None."""
         limit = np.full(self._committed.shape, np.iinfo(np.int64).min)
         active = self._team.active
         if newest is None:

@@ -40,8 +40,7 @@ class Descriptor:
 
 
 def describe(bits: int) -> Descriptor:
-    """Decode a descriptor; reserved bits are a fault, and so is a base offset, which is not
-    modelled."""
+    """Decode a descriptor; reserved bits are a fault, and so is a base offset (not modelled)."""
     if bits & ~_USED:
         raise Fault(f"matrix descriptor {bits:#x} has bits that mean nothing")
     if bits >> 49 & 7:
@@ -72,8 +71,7 @@ def addresses(
 def places(
     bits: int, rows: int, columns: int, size: int, transposed: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the 16-byte words that a matrix lies in, and each element's index among their
-    elements."""
+    """Return the 16-byte words that a matrix lies in, and each element's index in them."""
     at = addresses(describe(bits), rows, columns, size, transposed)
     words, number = np.unique(at >> 4, return_inverse=True)
     return words << 4, number.reshape(at.shape) * (16 // size) + (at & 15) // size

@@ -181,8 +181,7 @@ def fused_multiply_add_64(
 
 
 def _is_tame(x: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return where products of numbers, and their rounding errors, neither overflow nor
-    underflow."""
+    """Return where products, and their rounding errors, neither overflow nor underflow."""
     magnitude = np.abs(x)
     return (magnitude > 2.0**-200) & (magnitude < 2.0**200)
 

@@ -83,8 +83,7 @@ class MBarriers:
         return self._objects[number]
 
     def arrive(self, barrier: MBarrier, warp: int, count: int, lane: int | None = None) -> None:
-        """Make ``count`` arrivals by a thread, which release everything that its warp did
-        before."""
+        """Make ``count`` arrivals by a thread, which release all that its warp did before."""
         clocks = self._cta.clocks
         self.land(barrier, clocks.known[warp], count, lane)
         clocks.known[warp, warp] += 1

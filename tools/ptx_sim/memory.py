@@ -31,14 +31,12 @@ _NOBODY, _ATOMIC = -1, -2
 
 @cache
 def word_dtype(width: int) -> np.dtype:
-    """Return the dtype that moves ``width`` bytes at once: an unsigned integer, or 16 opaque
-    bytes."""
+    """Return the dtype that moves ``width`` bytes: an unsigned integer, or 16 opaque bytes."""
     return np.dtype("V16") if width == 16 else np.dtype(f"u{width}")
 
 
 def as_words(raw: NDArray[np.uint8], width: int) -> NDArray:
-    """View ``raw`` as words of ``width`` bytes, without a remainder that no aligned access
-    touches."""
+    """View ``raw`` as words of ``width`` bytes, without a remainder that none can touch."""
     return raw[: raw.size - raw.size % width].view(word_dtype(width))
 
 
@@ -74,8 +72,7 @@ class Buffer:
     _words: dict[int, tuple[NDArray, np.int64, np.uint64]] = field(default_factory=dict)
 
     def words(self, width: int) -> tuple[NDArray, np.int64, np.uint64]:
-        """Return its words of ``width`` bytes (at least one), its address, and the last word's
-        index."""
+        """Return its words of ``width`` bytes (one or more), address, and the last word's index."""
         found = self._words.get(width)
         if found is None:
             words = as_words(self.raw, width)
@@ -142,8 +139,7 @@ class Memory:
         return f"byte {address - nearest.address} of {nearest.name} ({nearest.raw.size} bytes)"
 
     def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
-        """Load one word of ``width`` bytes per address; ``lanes`` are the accessing lanes, for
-        faults."""
+        """Load one word of ``width`` bytes per address; faults name the accessing ``lanes``."""
         found = self._in_one(addresses, width)
         if found is not None:
             buffer, words, index = found

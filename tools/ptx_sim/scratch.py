@@ -31,8 +31,7 @@ class Scratch:
         self._start = np.int64(base)
 
     def load(self, addresses: Addresses, width: int, lanes: Numbers) -> NDArray:
-        """Load one word of ``width`` bytes per address; ``lanes`` are the accessing lanes, for
-        faults."""
+        """Load one word of ``width`` bytes per address; faults name the accessing ``lanes``."""
         offsets = self._offsets(addresses, width, lanes)
         return self._read(offsets, self._granules(offsets, width), addresses, width, lanes)
 
@@ -120,8 +119,7 @@ class Clocks:
         return "wgmma" if column < len(self.known) + self.groups else "bulk store"
 
     def join(self, arrived: Numbers, waiting: Numbers) -> None:
-        """Join at a barrier: waiting warps acquire the clocks of all arrived warps, which start an
-        interval."""
+        """A barrier: waiting warps acquire the clocks of arrived ones, which start an interval."""
         self.known[waiting] = self.known[arrived].max(axis=0)
         self.known[arrived, arrived] += 1
 
@@ -182,8 +180,7 @@ class SharedMemory(Scratch):
         self._mbarriers.discard(address)
 
     def _refuse_mbarriers(self, addresses: Addresses, width: int, lanes: Numbers) -> None:
-        """PTX ISA, ``mbarrier.inval``: an mbarrier must be invalidated before its bytes are
-        written."""
+        """PTX ISA, ``mbarrier.inval``: an mbarrier must end before its bytes are written."""
         if not self._mbarriers or not addresses.size:
             return
         first, last = min(self._mbarriers), max(self._mbarriers)
@@ -216,8 +213,7 @@ class SharedMemory(Scratch):
         return words
 
     def keep(self, addresses: Addresses, width: int, column: int, n: int) -> None:
-        """Record the ``n``-th read of an asynchronous reader, which lasts until it is waited
-        for."""
+        """Record an asynchronous reader's ``n``-th read, which lasts until it is waited for."""
         if self._clocks is not None:
             self._read_time[self._granules(addresses - self.base, width), column] = n
 

@@ -15,8 +15,7 @@ def _lane(t: Team) -> NDArray[np.intp]:
 
 
 def _axis(axis: int) -> dict[str, Callable[[Team], NDArray | int]]:
-    """Return positions and extents along x, y or z; without clusters every CTA is a cluster of
-    one."""
+    """Return positions and extents along x, y or z; without clusters a CTA is one by itself."""
 
     def extent(t: Team) -> int:
         return t.cta.launch.cluster[axis]

@@ -217,8 +217,7 @@ class Team:
         return bits.repeat(WARP)
 
     def warps_in(self, lanes: Lanes) -> NDArray[np.intp]:
-        """Return the warps that have any of these lanes, in order; for one warp, without a
-        search."""
+        """Return the warps of these lanes, in order; for a team of one, without a search."""
         if self.warps == 1:
             return self.warp_of[: some(lanes)]
         return np.unique(self.warp_of[lanes])
@@ -285,8 +284,7 @@ class Team:
         return min(here, default=len(self.cta.program))
 
     def _follow(self, pc: int, lanes: Lanes, budget: int) -> int:
-        """Run one path until it meets another, splits, ends, parks or has spent its budget; return
-        the steps."""
+        """Run one path until it meets another, splits, ends, parks or has spent its budget."""
         program, issued = self.cta.program, self.issued
         stop = self._next_meeting(pc)
         full = every(lanes)

@@ -75,8 +75,7 @@ class WarpGroups:
         mine.groups.append(mine.issued)
 
     def wait(self, team: Team, warp: int, newest: int) -> bool:
-        """Let a warp wait for all but its ``newest`` groups; return False if other warps must issue
-        first."""
+        """Let a warp wait for all but its ``newest`` groups; False if others must issue first."""
         local = warp - self._first
         mine, first = self._warps[local], local // GROUP * GROUP
         ended = mine.groups[: len(mine.groups) - newest]

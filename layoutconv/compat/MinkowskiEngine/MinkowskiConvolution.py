@@ -1,5 +1,4 @@
-"""MinkowskiEngine's convolutions, by layoutconv; ``kernel`` is (taps, C, K), or (C, K) for one
-tap."""
+"""MinkowskiEngine's convolutions; ``kernel`` is (taps, C, K), or (C, K) for one tap."""
 
 from __future__ import annotations
 

@@ -257,8 +257,7 @@ class CoordinateManager:
     def stride(
         self, coordinate_map_key: CoordinateMapKey, stride: Ints, string_id: str = ""
     ) -> CoordinateMapKey:
-        """Return the key of the cells ``floor(x / stride)``; existing cells of that tensor stride
-        are used."""
+        """Return the key of the cells ``floor(x / stride)``, or of those kept at that stride."""
         steps, word = coordinate_map_key.get_key()
         factors = whole_per_mode("stride", stride, self.D, 1)
         name = tuple(a * b for a, b in zip(steps, factors, strict=True)), string_id or word
@@ -401,8 +400,7 @@ class CoordinateManager:
 
 
 def first_rows(cells: Coordinates) -> tuple[Tensor, Tensor]:
-    """Return the first row of each cell, int64, in row order; and per row the index of its cell
-    among these."""
+    """Return the first row of each cell, int64, in row order; and the cell's index, per row."""
     runs = runs_of(cells.keys())
     firsts, order = runs.order[runs.first].sort()
     place = torch.empty_like(order)

@@ -76,8 +76,7 @@ def normed(input: SparseTensor, eps: float) -> torch.Tensor:
 
 
 class MinkowskiInstanceNorm(MinkowskiModuleBase):
-    """Instance norm: each channel of each image over its rows; ``weight`` and ``bias`` are (1,
-    C)."""
+    """Norm of each channel of each image over its rows; ``weight`` and ``bias`` are (1, C)."""
 
     eps = 1e-8
 

@@ -186,8 +186,8 @@ def dense_coordinates(shape: Sequence[int]) -> Tensor:
 def to_sparse(
     x: Tensor, format: str | None = None, coordinates: Any = None, device: Any = None
 ) -> SparseTensor:
-    """Return the sparse tensor of a dense one, (N, C, X, Y, ...) or in ``format``: its coordinates
-    with a nonzero channel."""
+    """Keep a dense tensor's coordinates with nonzero channels; it is (N, C, X, Y, ...) or in
+    ``format``."""
     _check_dense("x", x)
     format = "BC" + "X" * (x.ndim - 2) if format is None else format
     if not isinstance(format, str):

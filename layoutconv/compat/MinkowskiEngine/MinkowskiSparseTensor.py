@@ -138,8 +138,7 @@ class SparseTensor(Tensor):
         return self._manager.cells(self.coordinate_map_key)
 
     def to_layoutconv(self) -> _SparseTensor:
-        """Return the same tensor for :mod:`layoutconv.nn`, with coordinates in units of the tensor
-        stride."""
+        """Return the same for :mod:`layoutconv.nn`, in units of the tensor stride."""
         return _SparseTensor(self._F, self.cells)
 
     def at(self, features: TorchTensor, key: CoordinateMapKey) -> SparseTensor:
@@ -192,8 +191,7 @@ class SparseTensor(Tensor):
         min_coordinate: TorchTensor | int | None = None,
         contract_stride: bool = True,
     ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
-        """Return the grid (N, C, X, Y, Z), its first coordinate, and the tensor stride;
-        differentiable.
+        """Return the grid (N, C, X, Y, Z), differentiable, its first coordinate, and the stride.
 
         Without ``min_coordinate`` coordinates may not be negative, and the grid begins at zero. The
         channels in ``shape`` are ignored.

@@ -111,8 +111,7 @@ class TensorField(Tensor):
         coordinate_map_key: CoordinateMapKey | None = None,
         quantization_mode: Mode | None = None,
     ) -> SparseTensor:
-        """Return the points' voxels, or those of a key, with the merged features of their
-        points."""
+        """Return the points' voxels, or those of a key, with their points' merged features."""
         manager, mode = self._manager, quantization_mode or self.quantization_mode
         if coordinate_map_key is None:
             steps = whole_per_mode("tensor_stride", tensor_stride, self._D, 1)

@@ -48,8 +48,7 @@ def _set(key: Key | None, found: Key) -> None:
 
 
 def _given_or(key: Key | None, find: Callable[[], Key]) -> Key:
-    """Return the key of a result if it is set; else set it to the one that is found, and return
-    it."""
+    """Return the key of a result; if it is not set, set it to the one that is found."""
     if key is not None and key.is_key_set():
         return key
     found = find()
@@ -201,8 +200,7 @@ class MinkowskiUnionFunction:
 
 
 class MinkowskiInterpolationFunction:
-    """Features at floating coordinates, the rows that they come from and go to, and their
-    weights."""
+    """Features at floating coordinates, the rows they come from and go to, and the weights."""
 
     @staticmethod
     def apply(

@@ -1,5 +1,4 @@
-"""The product of a sparse matrix, ``(row, column, value)``, and a dense one, as in
-MinkowskiEngine."""
+"""MinkowskiEngine's product of a sparse matrix, ``(row, column, value)``, and a dense one."""
 
 from __future__ import annotations
 

@@ -106,8 +106,7 @@ MODULES = {
 
 
 def explain(module: str, absent: Mapping[str, str] = REASONS) -> Callable[[str], NoReturn]:
-    """Return a ``__getattr__`` for ``module`` that explains what replaces a name of ``absent``, or
-    a module of it.
+    """Return a ``__getattr__`` for ``module`` that explains the names and modules of ``absent``.
 
     It raises ``AttributeError``, but ``ImportError`` in a ``from module import name``, whose own
     message would omit the reason.

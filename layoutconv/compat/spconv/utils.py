@@ -94,8 +94,7 @@ class _Point2VoxelGPU(_Point2Voxel):
     def point_to_voxel_hash(
         self, points: Any, clear_voxels: bool = True, empty_mean: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tensors on the points' device: voxels, indices ``(z, y, x)``, numbers of
-        points."""
+        """Return voxels, indices ``(z, y, x)`` and numbers of points, on the points' device."""
         return self._table(points, empty_mean)[:3]
 
 

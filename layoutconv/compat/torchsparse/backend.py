@@ -15,8 +15,7 @@ __all__ = ["GPUHashTable"]
 
 
 class GPUHashTable:
-    """A table of the rows of coordinates ``(x, y, z, batch)``, also on a CPU; it does not use the
-    memory that it is given."""
+    """A table of the rows of coordinates ``(x, y, z, batch)``; it leaves the given memory alone."""
 
     def __init__(self, *memory: Any) -> None:
         self._cells: Coordinates | None = None

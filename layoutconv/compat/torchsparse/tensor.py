@@ -1,5 +1,4 @@
-"""TorchSparse's tensors: features, coordinates and a stride, with a cache of coordinates and
-maps."""
+"""TorchSparse's tensors: features, coordinates, a stride, and a cache of coordinates and maps."""
 
 from __future__ import annotations
 
@@ -136,8 +135,7 @@ class SparseTensor(NoTensor):
         return self.on(self.feats + other.feats)
 
     def dense(self) -> Tensor:
-        """Return the grid ``(batch, X, Y, Z, C)`` of ``spatial_range``, which must contain every
-        cell."""
+        """Return the grid ``(batch, X, Y, Z, C)``; ``spatial_range`` must hold all cells."""
         if self.spatial_range is None:
             raise ArgumentError("spatial_range", "the extents (batch, X, Y, Z)", None)
         return to_dense(self.feats, batch_first(self.coords, self.stride), self.spatial_range)
@@ -146,8 +144,7 @@ class SparseTensor(NoTensor):
 
     @property
     def cells(self) -> Coordinates:
-        """layoutconv's coordinates, in units of the stride: those of the cache, if it has the same
-        tensor at this stride."""
+        """layoutconv's coordinates, in units of the stride; the cache's, if made of this tensor."""
         kept = self._caches.levels.get(self.stride)
         coords = self.coords
         if kept is not None and _same(kept[0], coords):
@@ -174,8 +171,7 @@ class SparseTensor(NoTensor):
         return made
 
     def remember(self) -> None:
-        """Keep the coordinates of this stride, and their extents, for layers that return to
-        them."""
+        """Keep this stride's coordinates, and their extents, for layers that return to them."""
         of = self.coords if batch_last() else (self.coords, self.spatial_range)
         self._caches.cmaps.setdefault(self.stride, of)
 

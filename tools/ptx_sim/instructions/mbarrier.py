@@ -48,8 +48,7 @@ def _object(t: Team, lane: int, at: int, remote: bool = False) -> MBarrier:
 
 
 def looks(t: Team, address: Read) -> Iterator[tuple[int, MBarrier]]:
-    """:func:`objects` of lanes that only test: one lane of a warp tests for all with the same
-    query.
+    """:func:`objects` of lanes that only test: one lane of a warp tests for all alike.
 
     A waiting kernel tests hundreds of times: lane by lane, that took most of its time.
     """

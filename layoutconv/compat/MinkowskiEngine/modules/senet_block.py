@@ -14,8 +14,7 @@ from .resnet_block import BasicBlock, Bottleneck
 
 
 class SELayer(torch.nn.Module):
-    """Scales channels by weights that two linear layers compute from the channels' means in each
-    image.
+    """Scales channels by weights that two linear layers compute from their means per image.
 
     The first layer has ``reduction`` times fewer channels; ``D`` is accepted for compatibility.
     """

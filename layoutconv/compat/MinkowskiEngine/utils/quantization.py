@@ -15,8 +15,7 @@ from ..MinkowskiCoordinateManager import first_rows
 
 
 def unique_coordinate_map(coordinates: Tensor, tensor_stride: Any = 1) -> tuple[Tensor, Tensor]:
-    """Return the first row of each coordinate (rows, 1 + D), int64, and per row the index of its
-    coordinate among these.
+    """Return the first row of each coordinate (rows, 1 + D), int64, and each row's index in these.
 
     >>> rows, inverse = unique_coordinate_map(torch.tensor([[0, -3], [0, 5], [0, -3]]))
     >>> rows.tolist(), inverse.tolist()
@@ -73,8 +72,7 @@ def sparse_quantize(
     rows, inverse = unique_coordinate_map(torch.nn.functional.pad(cells, (1, 0)))
     if return_maps_only:
         return (rows, inverse) if return_inverse else rows
-    # With labels MinkowskiEngine keeps arrays as arrays; without them it returns all but features
-    # as tensors.
+    # MinkowskiEngine keeps arrays with labels; without, all but features become tensors.
     arrays = labels is not None and not isinstance(coordinates, torch.Tensor)
     if arrays:
         cells, rows, inverse = cells.cpu(), rows.cpu(), inverse.cpu()

@@ -38,8 +38,7 @@ class Algorithm:
 
 
 class SerializationMode:
-    """Orders of the coordinates that a layer makes; here the order is always lexicographic,
-    ``BXYZ``."""
+    """Orders of the coordinates that a layer makes; here always lexicographic, ``BXYZ``."""
 
     BXYZ = 0
     Z_ORDER = 1

@@ -20,8 +20,7 @@ from torch import nn
 _CONSTANTS = (type(None), bool, int, float, str)
 _GONE = object()
 OWN, MODULE, CLASS, GLOBAL = "own", "module", "class", "global"
-# Name prefixes of instructions with effects outside a function, or that hide events from its
-# callers.
+# Name prefixes of instructions that have effects outside a function, or hide events from callers.
 _LASTING = (
     "STORE_GLOBAL", "STORE_NAME", "STORE_SUBSCR", "STORE_SLICE", "STORE_DEREF", "DELETE_GLOBAL",
     "DELETE_NAME", "DELETE_DEREF", "IMPORT_", "YIELD_", "SEND", "GET_A", "SETUP_", "BEFORE_",
@@ -46,8 +45,7 @@ class Operation(NamedTuple):
 
 
 class Guard(NamedTuple):
-    """An answer that a function was given while it was traced, and must get again for the trace to
-    hold.
+    """An answer that a function got while it was traced, and must get again for the trace to hold.
 
     Attributes:
         where: OWN for an attribute of the module itself, MODULE for an existing submodule, CLASS
@@ -62,9 +60,7 @@ class Guard(NamedTuple):
 
 
 class Trace:
-    """The operations of a call, in order. Places of sparse values and of features count up from 0,
-    the function's argument.
-    """
+    """The operations of a call, in order; places count up from 0, the function's argument."""
 
     def __init__(self, block: Any) -> None:
         self.block = block
@@ -102,8 +98,7 @@ class Trace:
             self.guards.append(guard)
 
     def users(self, place: int) -> list[int]:
-        """Return the operations that read features, one entry per read; an index past the last is
-        the result."""
+        """Return the operations that read features, once per read; past the last, the result."""
         found = []
         for at, operation in enumerate(self.operations):
             read = operation.of[1:] if operation.kind == "sparse" else operation.of
@@ -112,7 +107,7 @@ class Trace:
 
 
 def traced(block: Any) -> Trace | None:
-    """Return the trace of a module's ``forward`` on one sparse tensor; None if it cannot be traced."""
+    """Trace a module's ``forward`` on one sparse tensor; return None if that is impossible."""
     kind = type(block)
     forward = getattr_static(kind, "forward", None)
     if not isinstance(forward, FunctionType) or kind.__call__ is not nn.Module.__call__:
@@ -299,8 +294,7 @@ def _refuses(code: CodeType) -> bool:
         name = instruction.opname
         if name.startswith(_LASTING):
             return True
-        # Stand-ins differ from the objects that they stand for: only comparisons with None are
-        # valid.
+        # Stand-ins are not the objects they stand for: only comparisons with None are valid.
         if name == "IS_OP" and before != ("LOAD_CONST", None):
             return True
         before = name, instruction.argval

@@ -115,8 +115,7 @@ class SparseConvTensor(NoTensor):
         self._coordinates, self._version = None, 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to pickle or copy, without knowledge of the cells, which is derived
-        again."""
+        """Return the state to pickle or copy; facts about the cells are derived again."""
         return {**self.__dict__, "_coordinates": None}
 
     def __repr__(self) -> str:
@@ -146,8 +145,7 @@ class SparseConvTensor(NoTensor):
         return made
 
     def __dir__(self) -> list[str]:
-        """Return the names of attributes; projects look for ``replace_feature`` there at every
-        layer."""
+        """Return attribute names; projects look for ``replace_feature`` there at every layer."""
         if type(self) is SparseConvTensor:
             return [*_NAMES, *self.__dict__]
         return list(super().__dir__())
@@ -242,8 +240,7 @@ class SparseConvTensor(NoTensor):
     # -- other tensors ---------------------------------------------------------------------------
 
     def dense(self, channels_first: bool = True) -> Tensor:
-        """Return the dense grid, (N, C, D, H, W) or (N, D, H, W, C), with zeros where there is no
-        row.
+        """Return the dense grid, (N, C, D, H, W) or (N, D, H, W, C); zeros where no row is.
 
         A repeated cell gets its last row, and the gradient goes to all rows of the cell, as in
         spconv.
@@ -298,8 +295,8 @@ class _LikeLast(torch.autograd.Function):
 
 
 def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros of ``shape`` with ``updates`` (rows, ...) at ``indices`` (rows, modes); the last
-    row at a place wins.
+    """Return zeros of ``shape`` with ``updates`` (rows, ...) at ``indices`` (rows, modes). Of
+    several rows at one place, the last counts.
 
     >>> scatter_nd(torch.tensor([[2], [0]]), torch.tensor([5, 7]), [3])
     tensor([7, 0, 5])

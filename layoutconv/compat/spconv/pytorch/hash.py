@@ -67,8 +67,7 @@ class HashTable:
         return (~there).to(torch.uint8)
 
     def assign_arange_(self) -> Tensor:
-        """Set the values to 0, 1, ... in rising order of keys; return the number of keys, int64
-        (1,)."""
+        """Set the values to 0, 1, ... in rising order of keys; return their count, int64 (1,)."""
         count = len(self._keys)
         self._values = torch.arange(count, device=self._keys.device).to(self.value_dtype)
         return torch.tensor([count], device=self._keys.device)

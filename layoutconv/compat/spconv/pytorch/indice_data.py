@@ -168,9 +168,7 @@ ImplicitGemmIndiceData = IndiceData  # there is only one kind
 
 
 def map_of_layer(layer: Any, x: SparseConvTensor) -> tuple[KernelMap, dict[Any, IndiceData], int]:
-    """Return the kernel map of a convolution of ``x``, all maps known then, and the version of its
-    output cells.
-    """
+    """Return the kernel map of a convolution of ``x``, all known maps, and the outputs' version."""
     if layer.inverse:
         data = map_back(x, layer.kernel_size, layer.indice_key)
         return data.map.inverse, x.indice_dict, data.in_version

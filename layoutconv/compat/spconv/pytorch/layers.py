@@ -51,8 +51,7 @@ class GeometricLayer(SparseModule):
             self.register_buffer(_COUNT, torch.zeros(1, dtype=torch.int32, device=device))
 
     def get_max_num_voxels(self) -> torch.Tensor | None:
-        """Return the largest number of rows of a result, int32 (1,), with
-        ``record_voxel_count``."""
+        """Return the most rows of a result, int32 (1,), if ``record_voxel_count`` is set."""
         return getattr(self, _COUNT, None)
 
     def _count(self, rows: int) -> None:

@@ -43,8 +43,7 @@ class SparseModule(nn.Module):
         error_msgs: list[str],
     ) -> None:
         # Here and not in the convolutions: a project that knows the layout of its checkpoints
-        # replaces this method, as mmdetection3d does, and then no layout is recognised a second
-        # time.
+        # replaces this method, as mmdetection3d does, and then none is recognised twice.
         self._recognise_layout(state_dict, prefix, local_metadata.get("version"), error_msgs)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
@@ -101,8 +100,7 @@ class SparseSequential(SparseModule):
 
     def forward(self, input: Any) -> Any:
         modules, at = list(self._modules.values()), 0
-        # Features of all modules are on one device, and whatever intercepts one of them intercepts
-        # all.
+        # All modules' features are on one device, and what intercepts one intercepts all.
         writes = INTERFACE.is_1x
         fuses = isinstance(input, SparseConvTensor) and not writes and may_fuse(input._features)
         while at < len(modules):

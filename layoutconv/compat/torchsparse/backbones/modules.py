@@ -42,8 +42,7 @@ class SparseConvTransposeBlock(SparseConvBlock):
 
 
 class SparseResBlock(nn.Module):
-    """Two convolutions, ``main``, and a ``shortcut``, which is a convolution of one tap if channels
-    or cells change."""
+    """Two convolutions, ``main``, and a ``shortcut``, of one tap if channels or cells change."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Layers, as ``torchsparse.nn``; a convolution's ``kernel`` is (taps, C, K), or (C, K) for one
-tap."""
+"""Layers, as ``torchsparse.nn``; a ``kernel`` is (taps, C, K), or (C, K) for one tap."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 class InstanceNorm(nn.InstanceNorm1d):
-    """``torch.nn.InstanceNorm1d`` of the plain features, as in TorchSparse: each row of a 2-D
-    tensor is an instance."""
+    """``torch.nn.InstanceNorm1d`` of the features; as in TorchSparse, a row is an instance."""
 
     def forward(self, input: Any) -> Any:
         return fapply(input, super().forward)

@@ -48,8 +48,7 @@ class ToBEVReduction(nn.Module):
 
 
 class _Columns(nn.Module):
-    """The base of layers with a matrix (C, K) per coordinate along an axis, and sums over that
-    axis.
+    """Base of layers with a matrix (C, K) per coordinate along an axis, and sums over the axis.
 
     It is a convolution whose filter and stride are as long as the axis. The bias is added to every
     row, so a sum includes it once per row.
@@ -249,8 +248,7 @@ def _axis(dim: int) -> int:
 
 
 def _merged(feats: Tensor, cells: Tensor, mean: bool, stride: tuple[int, ...]) -> SparseTensor:
-    """Return a tensor of the sums, or means, at coordinates (batch, x, y, z) in units of its
-    stride."""
+    """Return the sums, or means, at coordinates (batch, x, y, z) in units of the stride."""
     runs = runs_of(Coordinates.unbounded(cells, repeated=True).keys())
     coords = in_convention(cells[runs.order[runs.first]], stride)
     place = torch.empty_like(runs.order).scatter(0, runs.order, runs.place)

@@ -47,8 +47,7 @@ def to_dense(feats: Tensor, coords: Tensor, spatial_range: Sequence[int]) -> Ten
 
 
 def keys_in(name: str, cells: Tensor, extents: Sequence[int]) -> Tensor:
-    """Return places int64 (rows,) of cells int64 (rows, modes) in a grid whose last mode is
-    fastest.
+    """Return places int64 (rows,) of cells int64 (rows, modes) in a grid, last mode fastest.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the extents for a cell outside them
     (waits for the device).

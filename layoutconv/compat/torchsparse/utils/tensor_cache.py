@@ -17,8 +17,7 @@ class TensorCacheMode(Enum):
 
 
 class TensorCache:
-    """Coordinates and maps by stride; programs read them, pass them on, and keep their own data
-    beside them."""
+    """Coordinates and maps by stride; programs read and share them, and add their own data."""
 
     def __init__(self) -> None:
         self.cmaps: dict[Any, Any] = {}

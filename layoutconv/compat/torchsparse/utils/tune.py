@@ -8,5 +8,4 @@ __all__ = ["tune"]
 
 
 def tune(*args: Any, **options: Any) -> None:
-    """Accepted, without effect: a cost model chooses the tile of a kernel, and ``lc.tune``
-    measures."""
+    """Accepted, without effect: a cost model chooses a kernel's tile, and ``lc.tune`` measures."""
