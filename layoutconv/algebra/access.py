@@ -1,4 +1,4 @@
-"""The cost of an access: bank conflicts in shared memory, sectors of global memory."""
+"""Access costs: bank conflicts in shared memory, sectors in global memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .swizzle import Swizzle
 
 
 class SharedAccess(NamedTuple):
-    """The cost of a warp's access of shared memory.
+    """The cost of one access of a warp to shared memory.
 
-    ``wavefronts`` is how often the memory answers, ``ideal`` how often it has to for so many bytes
-    on so many banks, ``ways`` the most words that one bank serves in one phase: 1 is conflict-free.
+    ``wavefronts`` is the number of passes, ``ideal`` the minimum for so many bytes on these banks,
+    ``ways`` the most words that one bank serves in one phase: 1 is conflict-free.
 
     >>> bank_conflicts(Layout(32, 2), 32)
     SharedAccess(wavefronts=2, ideal=1, ways=2)
@@ -27,19 +27,19 @@ class SharedAccess(NamedTuple):
 
     @property
     def conflict_free(self) -> bool:
-        """Tell if no bank is asked twice in one phase."""
+        """Tell if no bank serves two words in one phase."""
         return self.ways == 1
 
 
 def bank_conflicts(
     layout: Any, element_bits: int, vector: int = 1, *, banks: int = 32, bank_bytes: int = 4
 ) -> SharedAccess:
-    """Bank conflicts of one instruction that accesses ``vector`` elements for each thread.
+    """Count the bank conflicts of an instruction that accesses ``vector`` elements per thread.
 
-    ``layout`` maps (thread, value) to offsets in elements, or thread alone; values 0 .. vector-1
-    are accessed, and have to be consecutive and aligned if there are several. As in the hardware,
-    16-byte accesses go in phases of 8 threads, 8-byte ones in phases of 16; the same word counts
-    once.
+    ``layout`` maps (thread, value) to offsets in elements, or thread alone. Each thread accesses
+    values 0 .. vector-1, which must be consecutive and aligned if there are several. As in the
+    hardware, 16-byte accesses run in phases of 8 threads, 8-byte ones in phases of 16; threads that
+    access the same word count once.
 
     >>> bank_conflicts(Layout((32, 8), (8, 1)), 16, vector=8).ways
     1
@@ -83,10 +83,10 @@ def bank_conflicts(
 
 
 class GlobalAccess(NamedTuple):
-    """The cost of a warp's access of global memory, in sectors of 32 bytes.
+    """The cost of one access of a warp to global memory, in sectors of 32 bytes.
 
-    ``sectors`` is how many are moved, ``ideal`` how many the bytes would fill, ``lines`` how many
-    lines of 128 bytes they lie in.
+    ``sectors`` is the number of sectors moved, ``ideal`` the number that the bytes would fill,
+    ``lines`` the number of 128-byte lines touched.
 
     >>> access = coalescing(Layout(32, 2), 32)
     >>> access.sectors, access.ideal, access.efficiency
@@ -99,14 +99,14 @@ class GlobalAccess(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """The part of the moved bytes that is asked for."""
+        """Return the requested share of the sectors moved: ``ideal / sectors``."""
         return self.ideal / self.sectors
 
 
 def coalescing(layout: Any, element_bits: int, vector: int = 1) -> GlobalAccess:
-    """Sectors of one instruction in which every thread of a warp accesses ``vector`` elements.
+    """Count the sectors of an instruction in which each thread accesses ``vector`` elements.
 
-    ``layout`` is that of :func:`bank_conflicts`; offset 0 is taken to begin a line.
+    ``layout`` is as in :func:`bank_conflicts`; offset 0 begins a line.
 
     >>> coalescing(Layout(32, 1), 32)
     GlobalAccess(sectors=4, ideal=4, lines=1)
@@ -123,7 +123,7 @@ def coalescing(layout: Any, element_bits: int, vector: int = 1) -> GlobalAccess:
 
 
 def _byte_addresses(name: str, layout: Any, element_bits: int, vector: int) -> list[int]:
-    """The start of each thread's access, after a check that its values are one vector."""
+    """Return where each thread's access starts, after checking that its values are one vector."""
     for what, n in (("bits of an element", element_bits), ("elements of a vector", vector)):
         if type(n) is not int or n < 1:
             raise LayoutValueError(f"{name}: expected at least 1 {what}, got {n!r}")

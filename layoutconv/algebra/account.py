@@ -1,4 +1,4 @@
-"""A step-by-step account of an operation, in text."""
+"""``explain``: a step-by-step account of an operation, in text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPERATIONS = {
 
 
 def explain(operation: Any, a: Any, b: Any) -> str:
-    """Say line by line how ``operation(a, b)`` comes about, or why it does not.
+    """Explain line by line how ``operation(a, b)`` comes about, or why it fails.
 
     ``operation`` is ``composition``, ``logical_divide`` or ``logical_product``, or its name; ``b``
     is a layout, an integer or a tuple of them. The last line is the result, or the error's reason.

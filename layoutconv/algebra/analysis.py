@@ -1,4 +1,4 @@
-"""Questions about the offsets of a layout: all different, all there, side by side."""
+"""Properties of a layout's offsets: injective, surjective, contiguous, aligned."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from .values_at_once import values_at_once
 from .xor import F2
 from .xor_image import MASK_BITS, XorImage, common_block, mask_of_sums
 
-_LOOKS = 32  # values, of which it is asked if a run begins or ends there
+_LOOKS = 32  # values at which to check if a run begins or ends
 
 
 def asked(name: str, x: Any) -> Any:
-    """A layout or a composed one to ask, at the present values of a kernel's integers."""
+    """Return a layout or composed layout to analyse, at the present values of symbols."""
     x = as_like(name, x)
     if not isinstance(x, Layout | ComposedLayout):
         x = x.layout
@@ -63,12 +63,12 @@ def asked(name: str, x: Any) -> Any:
     x = values_of(x)
     by_bits = isinstance(x.outer, Swizzle) and type(x.offset) is int and x.offset == 0
     if by_bits and isinstance(x.inner, Layout) and _is_matrix(x.inner):
-        return f2_layout(x)  # two matrices after each other are one
+        return f2_layout(x)  # the product of two matrices over F2 is one
     return x
 
 
 def _modes(layout: Layout) -> list[Mode]:
-    """The leaves with strides as integers, each sum of them once."""
+    """Return the leaves, with each stride packed into an integer."""
     if layout._plain:
         return layout._leaves
     packing = Packing([d for _, d in layout._leaves], 2 * int(layout.size()))
@@ -122,7 +122,7 @@ def _is_injective(layout: Layout) -> bool:
 
 
 def _is_injective_by_order(layout: Layout) -> bool:
-    """The answer for symbols: yes if each stride is known to be above all that lies below it."""
+    """Decide for symbols: yes if each stride provably exceeds the reach of all smaller ones."""
     if arithmetic(layout) is not Arithmetic.INTEGER:
         raise LayoutTypeError(f"is_injective: the coordinates that {layout} gives have no values")
     reach: Any = 0
@@ -137,7 +137,7 @@ def _is_injective_by_order(layout: Layout) -> bool:
 
 
 def is_surjective(layout: Any, bound: int | None = None) -> bool:
-    """Tell if every integer from the smallest offset to the largest is one; or below ``bound``.
+    """Tell if the offsets include every integer from smallest to largest, or all below ``bound``.
 
     >>> is_surjective(Layout((4, 2), (2, 1))), is_surjective(Layout((4, 2), (1, 8)))
     (True, False)
@@ -212,17 +212,17 @@ def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
         return True
     if start < 0 or start + bound > largest + 1:
         return False
-    if start + bound <= reach or largest - start < reach:  # sums are the same from both ends
+    if start + bound <= reach or largest - start < reach:  # the set of sums is symmetric
         return True
     if start <= reach < start + bound or start <= largest - reach < start + bound:
-        return False  # no sum is there
+        return False  # no sum has that value
     budget = Budget("is_surjective", (layout, bound))
     budget.spend(bound)
     return len(set(within(start, start + bound - 1, modes, budget))) == bound
 
 
 def _covers_of_names(layout: Layout, constant: Any, bound: Any) -> bool:
-    """The same where names are: of layouts whose offsets differ, but for modes of stride 0."""
+    """Decide for symbols, if offsets are distinct apart from modes of stride 0."""
     moving = from_leaves(filtered(layout))
     if is_injective(moving) and (bound is None or same(bound, moving.size())):
         lowest = constant + sum([(s - 1) * d for s, d in moving._leaves if d < 0])
@@ -231,7 +231,7 @@ def _covers_of_names(layout: Layout, constant: Any, bound: Any) -> bool:
 
 
 def contiguity(layout: Any) -> Any:
-    """The number of coordinates from the first on that have consecutive offsets.
+    """Return the number of leading coordinates with consecutive offsets.
 
     >>> contiguity(Layout((4, 8), (1, 4))), contiguity(Layout((4, 8), (8, 1)))
     (32, 1)
@@ -259,7 +259,7 @@ def contiguity(layout: Any) -> Any:
 
 
 def _run(layout: Layout) -> Any:
-    """The run of a layout: leaf by leaf, each going on where those before it end."""
+    """Return the length of a layout's first run: each leaf continues where those before it end."""
     by_xor = arithmetic(layout) is Arithmetic.XOR
     budget = Budget("contiguity", (layout,))
     run: Any = 1
@@ -297,14 +297,14 @@ def _run(layout: Layout) -> Any:
 
 
 def _number(x: Any) -> Any:
-    """A plain integer; an expression of names as it is."""
+    """Return a plain integer; an expression of symbols unchanged."""
     return x if isinstance(x, Symbolic) else int(x)
 
 
 def _swizzled_run(swizzle: Swizzle, start: int) -> int:
-    """The number of offsets from ``start`` on that a swizzle moves by the same amount.
+    """Return the number of offsets from ``start`` on that a swizzle shifts by the same amount.
 
-    That changes where the bits change that it reads, or those that it writes, if it does.
+    The amount can change only where the bits that it reads or writes change.
     """
     mask = swizzle.mask
     if not mask:
@@ -321,12 +321,12 @@ def _swizzled_run(swizzle: Swizzle, start: int) -> int:
 
 
 def vector_width(layout: Any, limit: int | None = None) -> int:
-    """The largest n such that the offsets fall into aligned blocks of n consecutive ones.
+    """Return the largest n such that the offsets fill aligned blocks of n consecutive ones.
 
-    In any order of the coordinates, so this is how wide a load or store can be, in elements, for a
-    base that is aligned to it. A swizzle keeps blocks of ``1 << base``, an offset has to be a
-    multiple of the width. Of a layout with names it is a width that all their values allow.
-    ``limit`` bounds the answer. CUTLASS: ``max_alignment``.
+    The order of coordinates does not matter, so n is the widest possible load or store, in
+    elements, for a base that is aligned to it. A swizzle keeps blocks of ``1 << base``; an offset
+    must be a multiple of the width. For symbols, all their values allow the width. ``limit`` bounds
+    the answer. CUTLASS: ``max_alignment``.
 
     >>> vector_width(Layout((4, 8), (8, 1))), vector_width(Layout((4, 6), (10, 1)))
     (32, 2)
@@ -397,7 +397,7 @@ def _aligned_block(layout: Layout) -> int:
 
 
 def _block_of_xors(layout: Layout) -> int:
-    """The same of XORs: what is free in every coordinate, and runs where that is not all."""
+    """Return the block of XOR strides: a bound from their bits, refined by runs if needed."""
     image = XorImage(layout)
     block = image.block()
     if image.first(block, Budget("vector_width", (layout,))) is None:
@@ -408,15 +408,15 @@ def _block_of_xors(layout: Layout) -> int:
 
 
 def _block_of_values(layout: Layout, block: int) -> int:
-    """The same of a set of values, where ``block`` is known to divide it: most often it is that.
+    """Return the block of a set of values, which ``block`` is known to divide and usually equals.
 
-    So the ends of some runs are looked for, and all of them only if these say more.
+    Therefore it first looks at the ends of some runs, and at all values only if needed.
     """
     values = values_at_once(layout)
     if values is not None:
         low, high = values.extremes()
         found = gcd(low, high + 1)
-        corners, place = [0], 1  # where coordinates end, most runs do
+        corners, place = [0], 1  # most runs end where coordinates do
         for s, _ in layout._leaves:
             corners += [i + (s - 1) * place for i in corners] if s > 1 else []
             place *= s
@@ -443,7 +443,7 @@ def _block_of_values(layout: Layout, block: int) -> int:
 
 
 def _symbolic_block(layout: Layout) -> int:
-    """A width that is known for symbols: of integer strides and what divides the others."""
+    """Return a width that holds for all symbols: integer strides, and divisors of the others."""
     block, others = 1, []
     for s, d in by_stride([leaf for leaf in layout._leaves if not known(leaf[1] == 0)]):
         if known(d == block) and type(s) is int:
@@ -458,10 +458,10 @@ def _known_factor(d: Any) -> int:
 
 
 def _block_of_sums(layout: Layout) -> int:
-    """The common divisor of the starts and the lengths of all runs of offsets.
+    """Return the common divisor of the starts and lengths of all runs of offsets.
 
-    The first run is known, and so is a divisor of all: that of the first run and of the strides
-    that go beyond it. Runs from the first on then show where the largest one lies.
+    The first run is known; with the larger strides it gives a divisor of all runs. Further runs are
+    enumerated from the first on until the bounds meet.
     """
     modes = [(s, abs(d)) for s, d in layout._leaves if d and s > 1]
     first = interval(modes)
@@ -489,7 +489,7 @@ def _block_of_sums(layout: Layout) -> int:
 
 
 def _common(values: list[int], *, whole: bool = True) -> int:
-    """The common divisor of the starts and the lengths of the runs in sorted integers."""
+    """Return the common divisor of the starts and lengths of the runs in sorted integers."""
     starts = [v for i, v in enumerate(values) if i == 0 or values[i - 1] != v - 1]
     ends = [v + 1 for i, v in enumerate(values) if i + 1 == len(values) or values[i + 1] != v + 1]
     if not whole:

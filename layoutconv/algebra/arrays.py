@@ -1,8 +1,8 @@
 """Arrays of coordinates: evaluated in a type that holds the offsets, or refused.
 
-NumPy, torch and what follows them. Nothing is imported: an array is what has a ``dtype`` and an
-``ndim``. The type is chosen by the layout and by the type of the coordinates; only where 64 bits
-may be too few for coordinates far outside the layout are their values looked at.
+This handles NumPy, torch and libraries like them without importing any: an array has a ``dtype``
+and an ``ndim``. The layout and the type of the coordinates decide the type. The values count only
+if coordinates far outside the layout may exceed 64 bits.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _INT64: Interval = (-(1 << 63), (1 << 63) - 1)
 
 
 def is_array(c: Any) -> bool:
-    """Tell if ``c`` is an array of NumPy, torch or the like."""
+    """Tell if ``c`` is an array of NumPy, torch or a similar library."""
     return hasattr(c, "dtype") and hasattr(c, "ndim")
 
 
 def has_array(crd: IntTuple) -> bool:
-    """Tell if a coordinate has an array in it."""
+    """Tell if a coordinate contains an array."""
     return any(map(has_array, crd)) if isinstance(crd, tuple) else is_array(crd)
 
 
 def type_range(c: Any) -> Interval:
-    """The smallest and the largest integer of an array's type."""
+    """Return the smallest and the largest integer of an array's type."""
     dtype = c.dtype
     bits = 8 * dtype.itemsize
     kind = getattr(dtype, "kind", None)
@@ -38,7 +38,7 @@ def type_range(c: Any) -> Interval:
 
 
 def widened(c: Any) -> Any:
-    """An array of integers as one of signed 64 bits."""
+    """Convert an array of integers to signed 64 bits."""
     most = type_range(c)
     if most == _INT64:
         return c
@@ -55,7 +55,7 @@ def is_negative(c: Any) -> bool:
 
 
 def computable(c: Any) -> Any:
-    """An array of a type that its library computes with: torch's unsigned ones, but bytes, are not.
+    """Widen an array that its library cannot compute with: torch's unsigned types, except bytes.
 
     >>> import torch
     >>> computable(torch.tensor([40000], dtype=torch.uint16)) % 7
@@ -68,7 +68,7 @@ def computable(c: Any) -> Any:
 
 
 def product_of(c: Any, factor: Any) -> Any:
-    """``c * factor``, in a type that holds it."""
+    """Return ``c * factor``, in a type that holds it."""
     c = widened(c)
     if isinstance(factor, int) and abs(factor) >> 1:
         low, high = _extremes(c)
@@ -78,7 +78,7 @@ def product_of(c: Any, factor: Any) -> Any:
 
 
 def moved(c: Any, offset: int) -> Any:
-    """``c + offset``, in a type that holds it."""
+    """Return ``c + offset``, in a type that holds it."""
     if not offset:
         return c
     c = widened(c)
@@ -92,9 +92,9 @@ def moved(c: Any, offset: int) -> Any:
 
 
 def fitting(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
-    """``crd`` with its arrays in a type in which the layout can be evaluated.
+    """Convert the arrays of ``crd`` to a type in which the layout can be evaluated.
 
-    Raises :class:`LayoutValueError` where 64 bits do not hold the offsets.
+    Raises :class:`LayoutValueError` if 64 bits do not hold the offsets.
     """
     arrays = [c for c in flatten(crd) if is_array(c)]
     by_type = _reach(crd, shape, stride, type_range)
@@ -122,7 +122,7 @@ def fitting(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
 
 
 def checked_arrays(c: IntTuple) -> IntTuple:
-    """A coordinate with the integers of array libraries made plain, and no arrays of floats."""
+    """Make integers of array libraries plain in a coordinate, and refuse arrays of floats."""
     if isinstance(c, tuple):
         return type(c)([checked_arrays(part) for part in c])
     if not is_array(c):
@@ -133,13 +133,13 @@ def checked_arrays(c: IntTuple) -> IntTuple:
 
 
 def fitted(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
-    """A coordinate with its arrays checked, in a type in which the offsets can be computed."""
+    """Check the arrays of a coordinate, and convert them to a type that holds the offsets."""
     crd = checked_arrays(crd)
     return fitting(crd, shape, stride) if has_array(crd) else crd
 
 
 def dividing(c: Any, extents: Any) -> Any:
-    """An array of positions, in a type that holds the extents that they are divided by."""
+    """Convert an array of positions to a type that holds the extents to divide by."""
     c = checked_arrays(c)
     constants = [x for x in extents if isinstance(x, int)]
     if max(constants, default=0) > _INT64[1]:
@@ -151,7 +151,7 @@ def dividing(c: Any, extents: Any) -> Any:
 
 
 def at_array(c: Any, leaves: list[tuple[int, int]]) -> Any:
-    """The offsets of a layout of plain integers at an array, already of a type that holds them."""
+    """Evaluate a layout of plain integers at an array, already of a type that holds the offsets."""
     total: Any = None
     for s, d in leaves[:-1]:
         if s & (s - 1) == 0:  # masks and shifts take a fifth of the time of divisions
@@ -188,25 +188,25 @@ def _extremes(c: Any) -> Interval:
         return 0, 0
     try:
         return int(c.min()), int(c.max())
-    except RuntimeError:  # of torch's meta device, of a graph that is being traced
+    except RuntimeError:  # torch's meta device, or a graph that is being traced
         raise LayoutValueError(f"the values of a tensor of {c.dtype} are not known") from None
 
 
 def _is_unbounded(s: Any, d: Any) -> bool:
-    """Tell if a stride does not say how large its values are: then 64 bits are the best to do."""
+    """Tell if a stride gives no bounds on its values; 64 bits are then the best choice."""
     if isinstance(d, int) or is_integer(d) or not isinstance(s, int):
         return False
     return bounds(d, -1, s) is None
 
 
 def _reach(crd: IntTuple, shape: IntTuple, stride: IntTuple, range_of: Any) -> Interval:
-    """Bounds on every partial sum of a layout's value at these coordinates."""
+    """Return bounds on every partial sum of a layout's value at these coordinates."""
     if isinstance(crd, tuple) and isinstance(shape, tuple):
         total = (0, 0)
         for c, s, d in zip(crd, shape, stride):  # noqa: B905
             total = _plus(total, _reach(c, s, d, range_of))
         return total
-    if crd is None:  # open in a slice
+    if crd is None:  # an open mode of a slice
         return 0, 0
     low, high = range_of(crd) if is_array(crd) else (crd, crd)
     if not isinstance(low, int) or not isinstance(high, int):

@@ -1,4 +1,4 @@
-"""Scaled basis: strides whose values are coordinates, scaled unit vectors and their sums.
+"""Scaled bases: strides whose values are coordinates, as scaled unit vectors and their sums.
 
 CUTLASS: cute/numeric/arithmetic_tuple.hpp; Cecka, *CuTe Layout Representation and Algebra* (2026),
 on integer semimodules.
@@ -17,9 +17,9 @@ from .symbols import Symbolic, same
 
 
 class Coordinate(Stride):
-    """Base of coordinates: sums, differences, their order, and the modes that they merge.
+    """Base class of coordinates: sums, differences, order, and merging of modes.
 
-    The order is colexicographic, that of the places of a shape: the last mode decides.
+    The order is colexicographic, like positions in a shape: the last mode decides.
 
     >>> E(0) < E(1), ArithmeticTuple((5,)) < ArithmeticTuple((0, 1)), 0 < E(2), E(0) - E(0) == 0
     (True, True, True, True)
@@ -55,31 +55,31 @@ class Coordinate(Stride):
         return _order(self, other) >= 0 if _is_coordinate(other) else NotImplemented
 
     def can_merge(self, extent: Any, following: Any) -> bool:
-        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
+        """Tell if modes ``extent:self`` and ``n:following`` merge into one mode of this stride."""
         return _same_terms(self.times(extent), following)
 
     def plus(self, other: Any) -> Any:
-        """The sum with a stride of coordinates; None for any other."""
+        """Return the sum with another coordinate stride; None for any other stride."""
         return _sum_of_strides(self, other)
 
     def terms(self) -> Terms | None:
-        """The components that are not 0, by path; None where one is a traced value."""
+        """Return the components other than 0, by path; None if one is a traced value."""
         return _terms_of(self)
 
 
 def is_sequence(x: Any) -> bool:
-    """Tell if something gives parts in an order, which are not characters or bytes."""
+    """Tell if a value is an ordered iterable of parts, other than characters or bytes."""
     if isinstance(x, set | frozenset | dict | str | bytes) or getattr(x, "ndim", 1) == 0:
         return False
     return isinstance(x, Iterable)
 
 
 class ArithmeticTuple(Coordinate, tuple[Any, ...]):
-    """A coordinate that can be added to: by mode, the shorter one padded with zeros.
+    """A coordinate that adds mode by mode, with the shorter operand padded with zeros.
 
-    Zeros at the end say nothing: a coordinate is equal to one that has more of them, and one of
-    nothing but zeros to the integer 0, the zero of every kind. Components are integers, arrays of
-    them, strides, or tuples of these; :class:`LayoutTypeError` for any other.
+    Trailing zeros do not matter: coordinates that differ only in them are equal, and one of zeros
+    alone equals the integer 0, the zero of every kind. Components are integers, arrays of them,
+    strides, or tuples of these; others raise :class:`LayoutTypeError`.
 
     >>> ArithmeticTuple((1, 2)) + ArithmeticTuple((0, 0, 3))
     ArithmeticTuple((1, 2, 3))
@@ -131,11 +131,11 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):
         return "(" + ",".join(map(str, self)) + ")"
 
     def at(self, c: Any) -> Any:
-        """``c`` times this coordinate."""
+        """Return ``c`` times this coordinate."""
         return scaled(c, self)
 
     def zero(self) -> Any:
-        """Zeros in the place of its components."""
+        """Return the coordinate with every component 0."""
         return scaled(0, self)
 
     def is_zero(self) -> bool:
@@ -143,55 +143,55 @@ class ArithmeticTuple(Coordinate, tuple[Any, ...]):
         return not self.terms()
 
     def times(self, n: Any) -> Any:
-        """``n`` times this coordinate."""
+        """Return ``n`` times this coordinate."""
         return scaled(n, self)
 
     scale = times
 
     def xor(self) -> int | None:
-        """None: coordinates add with carries."""
+        """Return None: coordinates add with carries."""
         return None
 
     def bounds(self, low: Any, high: Any) -> Bounds | None:
-        """The extremes of its multiples, by path."""
+        """Return the extremes of the multiples, by path."""
         return _bounds_of(self.terms() or (), low, high)
 
     def divisor(self) -> int:
-        """1: coordinates are no multiples of an integer."""
+        """Return 1: coordinates are not multiples of an integer."""
         return 1
 
     def lifted(self, path: Path) -> Any:
-        """The same values as mode ``path`` of a coordinate."""
+        """Return the same values as mode ``path`` of a coordinate."""
         return sum_of_bases([ScaledBasis(v, path + p) for p, v in self.terms() or ()])
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The coordinate with ``fn`` applied to its components."""
+        """Return the coordinate with ``fn`` applied to its components."""
         return coordinate([
             coordinate(x).map_integers(fn) if isinstance(x, tuple) else fn(x) for x in self
         ])  # fmt: skip
 
 
 def coordinate(components: Iterable[Any]) -> ArithmeticTuple:
-    """A coordinate of components that are known to be good: no check, for what is computed."""
+    """Make a coordinate of components that are known to be valid: no checks, for results."""
     return tuple.__new__(ArithmeticTuple, components)
 
 
 def _factor(c: Any) -> Any:
-    """Return what a coordinate can be multiplied by, or refuse it."""
+    """Return a valid factor of a coordinate as a plain value; refuse any other."""
     if isinstance(c, tuple) or (not isinstance(c, Stride) and is_no_integer(c)):
         raise wrong_argument("coordinate", "factor", "an integer or an array of them", c)
     return late("plain")(c)
 
 
 def _term(other: Any) -> Any:
-    """Return what may be added to a coordinate, its components looked at, or refuse it."""
+    """Return a valid term to add to a coordinate, with checked components; refuse any other."""
     if type(other) is tuple:
         return plain_numbers("coordinate", "term", other)
     return other
 
 
 def _trimmed(t: Any) -> Any:
-    """A coordinate as a plain tuple without zeros at the end, nested too; 0 for zeros alone."""
+    """Return a tuple without trailing zeros, nested ones included; 0 if only zeros are left."""
     if not isinstance(t, tuple):
         return t
     parts = [_trimmed(part) for part in t]
@@ -201,15 +201,15 @@ def _trimmed(t: Any) -> Any:
 
 
 def _both_xor(coordinate: Stride, basis: ScaledBasis) -> bool:
-    """Tell if a coordinate and the value of a scaled basis add by XOR: then so does the product."""
+    """Tell if a coordinate and a scaled basis both add by XOR: then so does the product."""
     return xor(coordinate) is not None and xor(basis.value) is not None
 
 
 class ScaledBasis(Coordinate):
-    """``value * E(*path)``: the unit vector of one (nested) mode, scaled.
+    """``value * E(*path)``: the scaled unit vector of one mode, which may be nested.
 
-    Its text is CuTe's, which lifts the value from the innermost mode outwards: ``1@1@0`` is mode 1
-    inside mode 0.
+    ``str`` prints CuTe's notation, from the innermost mode outwards: ``1@1@0`` is mode 1 inside
+    mode 0.
 
     >>> 3 * E(1)
     3*E(1)
@@ -227,7 +227,7 @@ class ScaledBasis(Coordinate):
     def __init__(self, value: Any, path: Path | list[int]) -> None:
         if type(value) is not int:
             value = plain_numbers("ScaledBasis", "value", value)
-        if type(path) is list:  # as of the CuTe DSL
+        if type(path) is list:  # as in the CuTe DSL
             path = tuple(path)
         if type(path) is tuple and any(type(mode) is not int for mode in path):
             path = late("plain_shape")(path)
@@ -252,7 +252,7 @@ class ScaledBasis(Coordinate):
     __rmul__ = __mul__
 
     def at(self, c: Any) -> Any:
-        """``c`` times the stride."""
+        """Return ``c`` times the stride."""
         return self * c
 
     def __eq__(self, other: object) -> bool:
@@ -268,7 +268,7 @@ class ScaledBasis(Coordinate):
         return hash(self.as_tuple())
 
     def __repr__(self) -> str:
-        if isinstance(self.value, Stride):  # which is no factor of a basis
+        if isinstance(self.value, Stride):  # a stride cannot multiply ``E``
             return f"ScaledBasis({self.value!r}, {self.path!r})"
         basis = f"E({', '.join(map(str, self.path))})"
         return basis if type(self.value) is int and self.value == 1 else f"{self.value!r}*{basis}"
@@ -280,14 +280,14 @@ class ScaledBasis(Coordinate):
         return f"{shown}@" + "@".join(map(str, reversed(self.path)))
 
     def as_tuple(self) -> Any:
-        """The vector itself: the value in its mode, zeros before it."""
+        """Return the vector as a tuple: the value in its mode, zeros before it."""
         result = self.value
         for mode in reversed(self.path):
             result = coordinate((0,) * mode + (result,))
         return result
 
     def zero(self) -> Any:
-        """The basis, scaled by 0."""
+        """Return the basis scaled by 0."""
         return ScaledBasis(zero_of(self.value), self.path)
 
     def is_zero(self) -> bool:
@@ -295,26 +295,26 @@ class ScaledBasis(Coordinate):
         return is_zero(self.value)
 
     def times(self, n: Any) -> Any:
-        """The basis, scaled by ``n`` more."""
+        """Return the basis with its scale multiplied by ``n``."""
         return ScaledBasis(n * self.value, self.path)
 
     scale = times
 
     def bounds(self, low: Any, high: Any) -> Bounds | None:
-        """The extremes of its multiples, at its path."""
+        """Return the extremes of the multiples, at its path."""
         found = self.terms()
         return None if found is None else _bounds_of(found, low, high)
 
     def lifted(self, path: Path) -> Any:
-        """The same values as mode ``path`` of a coordinate."""
+        """Return the same values as mode ``path`` of a coordinate."""
         return ScaledBasis(self.value, path + self.path)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The same basis, scaled by what ``fn`` gives for the scale."""
+        """Return the same basis, with ``fn`` applied to its scale."""
         return ScaledBasis(fn(self.value), self.path)
 
 
-_VALUE = vars(ScaledBasis)["value"].__set__  # the slots: twice as fast as object.__setattr__
+_VALUE = vars(ScaledBasis)["value"].__set__  # slot descriptors: twice as fast as object.__setattr__
 _PATH = vars(ScaledBasis)["path"].__set__
 
 
@@ -323,9 +323,10 @@ def E() -> int: ...
 @overload
 def E(mode: int | Sequence[int], /, *modes: int) -> ScaledBasis: ...
 def E(*path: Any) -> Any:
-    """The unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 inside mode 0.
+    """Return the unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 in mode 0.
 
-    A list is a path, too, as in the CuTe DSL. Without a mode it is the integer 1, as C++'s ``E<>``.
+    A list is also a path, as in the CuTe DSL. Without a mode it is the integer 1, like C++'s
+    ``E<>``.
 
     >>> print(3 * E(1), E(0, 1), E([0, 1]), 3 * E())
     3@1 1@1@0 1@1@0 3
@@ -340,7 +341,7 @@ def E(*path: Any) -> Any:
 
 
 def add(a: Any, b: Any) -> Any:
-    """The sum of two coordinates; a plain 0 is the zero of every kind."""
+    """Add two coordinates; a plain 0 is the zero of every kind."""
     if isinstance(a, ScaledBasis):
         a = a.as_tuple()
     if isinstance(b, ScaledBasis):
@@ -360,26 +361,26 @@ def add(a: Any, b: Any) -> Any:
 
 
 def scaled(c: Any, x: Any) -> Any:
-    """``c * x`` for a coordinate ``x``, by mode."""
+    """Return ``c * x`` for a coordinate ``x``, mode by mode."""
     if isinstance(x, tuple):
         return coordinate([scaled(c, mode) for mode in x])
     return c * x
 
 
 def negated(x: Any) -> Any:
-    """``-x`` for a coordinate ``x``, by mode: an XOR value is its own negative."""
+    """Return ``-x`` for a coordinate ``x``, mode by mode; an XOR value is its own negative."""
     if isinstance(x, ScaledBasis):
         return ScaledBasis(-x.value, x.path)
     return coordinate([negated(mode) for mode in x]) if isinstance(x, tuple) else -x
 
 
 def _is_coordinate(x: Any) -> bool:
-    """Tell if ``x`` is ordered among coordinates: one of them, a tuple, or the zero of all."""
+    """Tell if ``x`` compares with coordinates: a coordinate, a tuple, or 0, the zero of all."""
     return isinstance(x, tuple | ScaledBasis) or (isinstance(x, int) and x == 0)
 
 
 def _order(a: Any, b: Any) -> int:
-    """-1, 0 or 1: ``a`` before ``b``, equal to it, or behind it, colexicographically."""
+    """Return -1, 0 or 1: ``a`` is before ``b``, equal to it or after it, colexicographically."""
     a = a.as_tuple() if isinstance(a, ScaledBasis) else a
     b = b.as_tuple() if isinstance(b, ScaledBasis) else b
     if not isinstance(a, tuple) and not isinstance(b, tuple):
@@ -392,7 +393,7 @@ def _order(a: Any, b: Any) -> int:
 
 
 def basis_terms(d: Any, path: Path = ()) -> list[ScaledBasis]:
-    """The scaled bases that a stride is the sum of; none for a plain 0.
+    """Return the scaled bases that a stride is the sum of; none for a plain 0.
 
     >>> basis_terms(ArithmeticTuple((2, 0, (1, 3))))
     [2*E(0), E(2, 0), 3*E(2, 1)]
@@ -405,12 +406,12 @@ def basis_terms(d: Any, path: Path = ()) -> list[ScaledBasis]:
 
 
 def lifted(d: Any, path: Path) -> Any:
-    """The stride as mode ``path`` of a coordinate; None if unknown."""
+    """Return the stride as mode ``path`` of a coordinate; None if unknown."""
     return d.lifted(path) if is_stride(d) else ScaledBasis(d, path)
 
 
 def stride_text(d: Any) -> str:
-    """A stride leaf in the notation of the literature; a sum of scaled bases as such.
+    """Return a stride leaf in CuTe's notation; a sum of scaled bases as a sum.
 
     >>> stride_text(E(0) + 2 * E(1))
     '1@0+2@1'
@@ -421,7 +422,7 @@ def stride_text(d: Any) -> str:
 
 
 def sum_of_bases(terms: list[ScaledBasis]) -> Any:
-    """The stride that these add up to, in the simplest kind that holds it."""
+    """Return the sum of scaled bases as the simplest kind of stride that holds it."""
     if len(terms) == 1:
         return terms[0]
     total: Any = 0

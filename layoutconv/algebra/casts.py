@@ -1,4 +1,4 @@
-"""The same memory seen as elements of another size."""
+"""Casts: view the same memory as elements of another size."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .xor import F2
 
 
 def upcast(layout: Any, n: int) -> Any:
-    """The layout in units of ``n`` elements: positions that share a unit become one.
+    """Return the layout in units of ``n`` elements: positions that share a unit become one.
 
     A leaf of stride d divides its extent by ``k = ceil(n / |d|)`` and its stride by n, both rounded
-    up, so that ``layout(c) // n == upcast(layout, n)(c // k)`` by leaf; one that never leaves its
-    unit ends with extent 1. Swizzles and composed layouts too. CUTLASS: cute/layout.hpp.
+    up, so that ``layout(c) // n == upcast(layout, n)(c // k)`` leaf by leaf; a leaf that never
+    leaves its unit gets extent 1. Swizzles and composed layouts work too. CUTLASS: cute/layout.hpp.
 
-    Raises :class:`LayoutValueError` where that equation fails, with the coordinate as ``witness``.
+    Raises :class:`LayoutValueError` if that equation fails, with the coordinate as ``witness``.
 
     >>> print(upcast(Layout((8, 4), (1, 8)), 4), upcast(Layout((2, 2), (1, 2)), 4))
     (2,4):(1,2) (1,1):(1,1)
@@ -54,7 +54,7 @@ def upcast(layout: Any, n: int) -> Any:
 
 
 def _upcast_composed(layout: ComposedLayout, n: int) -> Any:
-    """Units go through a swizzle, and through an outer layout that keeps them together."""
+    """Upcast through a swizzle, or an outer layout that keeps units together."""
     if n == 1:
         return layout
     outer = layout.outer
@@ -73,18 +73,18 @@ def _upcast_composed(layout: ComposedLayout, n: int) -> Any:
 
 
 def _upcast(layout: Layout, n: int, *, bounded: bool = True) -> Layout:
-    """The units of a layout; ``bounded`` takes a symbolic mode to fill its units."""
+    """Upcast a layout; ``bounded`` assumes that symbolic modes fill their units."""
     if n == 1:
         return layout
     if _by_xor("upcast", layout):
         return _upcast_xor(layout, n)
     result: list[Leaf] = []
-    least: Any = 0  # of what is left of an offset in its unit, over all coordinates
+    least: Any = 0  # of the offsets' remainders within their units, over all coordinates
     most: Any = 0
     at_least: list[Any] = []
     at_most: list[Any] = []
     for s, d in simplified(layout)._leaves:
-        # Every step is one of whole units; nothing less is ever known of a stride with a name.
+        # All steps are whole units; a stride with a symbol is never known to be less.
         if known(d % n == 0) or (isinstance(d, Symbolic) and d % n == 0):
             result.append((s, d // n))
             at_least.append(0)
@@ -115,9 +115,9 @@ def _upcast(layout: Layout, n: int, *, bounded: bool = True) -> Layout:
 
 
 def _rests(s: Any, d: Any, share: Any, unit: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The extremes of ``c * d - c // share * unit`` for c < s, each with a c that has it.
+    """Return the extremes of ``c * d - c // share * unit`` for c < s, each with a c that has it.
 
-    It is linear in the quotient and in the rest of c by the share: the extremes are at corners.
+    It is linear in ``c // share`` and ``c % share``, so the extremes are at corners.
     """
     drift = share * d - unit
     if type(drift) is int and drift == 0 and type(share) is int and share == 1:
@@ -150,7 +150,7 @@ def _refuse_upcast(layout: Layout, n: int, best: Layout, crd: list[Any]) -> None
 
 
 def _upcast_xor(layout: Layout, n: int) -> Layout:
-    """By bits: those of a leaf that stay in a unit come first, the rest double from bit to bit."""
+    """Upcast by bits: bits of a leaf within a unit come first, the rest double from bit to bit."""
     drop = n.bit_length() - 1
     if 1 << drop != n:
         inexact("upcast", (layout, n), "XOR strides have units of powers of two", witness=0)
@@ -172,11 +172,12 @@ def _upcast_xor(layout: Layout, n: int) -> Layout:
 
 
 def downcast(layout: Any, n: int) -> Any:
-    """The layout in units of the n-th part of an element: each position becomes n of them.
+    """Return the layout in units of 1/n of an element: each position becomes n.
 
-    The mode of stride 1 (the first one) grows by n; all other strides do. Without one the n parts
-    become a mode of their own in front of the first leaf, where CuTe keeps the first part alone. So
-    the offset of part r of position c is ``n * layout(c) + r``. CUTLASS: cute/layout.hpp.
+    The extent of the first mode of stride 1 is multiplied by n, and so are all other strides. If no
+    mode has stride 1, the n parts become a mode before the first leaf, of which CuTe keeps only the
+    first part. The offset of part r of position c is ``n * layout(c) + r``. CUTLASS:
+    cute/layout.hpp.
 
     >>> print(downcast(Layout((2, 4), (1, 2)), 4), downcast(Layout(4, 2), 2))
     (8,4):(1,8) (2,4):(1,4)
@@ -199,12 +200,12 @@ def downcast(layout: Any, n: int) -> Any:
 
 
 def _of_parts(outer: Layout, n: int) -> Layout:
-    """The function ``n * i + r -> n * outer(i) + r`` of the parts ``r`` of every position i."""
+    """Return the function ``n * i + r -> n * outer(i) + r`` of the parts ``r`` of positions i."""
     kind: Any = F2 if _by_xor("downcast", outer) else int
     if kind is F2 and n & (n - 1):
         inexact("downcast", (outer, n), "XOR strides have units of powers of two", witness=0)
     leaves = list(simplified(outer)._leaves) or [(1, 1)]
-    (extent, step), *rest = leaves  # all of them: the last one has no end, even if it is 1
+    (extent, step), *rest = leaves  # keep all: the last is unbounded, even if its extent is 1
     if type(step) is int and step == 1:
         return from_leaves([(extent * n, step), *[(s, times(n, d)) for s, d in rest]])
     return from_leaves([(n, _as(kind, 1)), *[(s, times(n, d)) for s, d in leaves]])
@@ -239,7 +240,7 @@ def _as(kind: Any, d: Any) -> Any:
 
 
 def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
-    """The layout of elements of ``new_bits`` over the memory of elements of ``old_bits``.
+    """Return the layout of elements of ``new_bits`` in the memory of elements of ``old_bits``.
 
     >>> print(recast(Layout((8, 4), (1, 8)), 16, 32), recast(Layout((8, 4), (1, 8)), 32, 16))
     (4,4):(1,4) (16,4):(1,16)
@@ -250,13 +251,13 @@ def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
     try:
         return downcast(upcast(layout, units), parts)
     except LayoutError as error:
-        if parts > 1:  # of the first step alone
+        if parts > 1:  # these belong to the upcast alone
             error.exact = error.best = None
         under("recast", (layout, old_bits, new_bits), error)
 
 
 def recast_layout(new_bits: int, old_bits: int, layout: Any) -> Any:
-    """:func:`recast` with the order of arguments that the CuTe DSL has.
+    """Call :func:`recast` with the CuTe DSL's order of arguments.
 
     >>> print(recast_layout(16, 8, Layout((8, 4), (1, 8))))
     (4,4):(1,4)
@@ -272,7 +273,7 @@ def _positive(name: str, n: Any) -> int:
 
 
 def _by_xor(name: str, layout: Layout) -> bool:
-    """Tell if strides add by XOR; refuse those that are no integers at all."""
+    """Tell if strides add by XOR; refuse strides that are not integers at all."""
     if layout._plain:
         return False
     require_known(name, layout)

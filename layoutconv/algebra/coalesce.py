@@ -1,4 +1,4 @@
-"""The same function with other modes: coalesce, filter, flatten, group."""
+"""Change the modes of a layout but not its function: coalesce, filter, flatten, group."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .normal import by_mode, filtered, from_leaves, from_plain, merge, merge_pla
 
 
 def coalesce(layout: Any, profile: IntTuple = None) -> Any:
-    """The same function of linear coordinates on the same domain, with as few modes as possible.
+    """Return the same function on the same domain, with as few modes as possible.
 
-    With a tuple ``profile``, or a layout in its place, by mode: as many modes of the layout as it
-    has entries are coalesced apart from each other; an entry of None leaves its mode alone. The
-    result without profile has depth <= 1, and no mode of extent 1 unless it is ``1:0``, or an index
-    buffer, whose first entry need not be 0. A composed layout and a tensor are coalesced in their
-    domain. CUTLASS: cute/layout.hpp.
+    A tuple ``profile``, or a layout in its place, coalesces mode by mode: each entry coalesces one
+    mode of the layout on its own; an entry None leaves its mode alone. Without a profile, the
+    result has depth <= 1 and no mode of extent 1, unless it is ``1:0`` or an index buffer, whose
+    first entry need not be 0. A composed layout and a tensor are coalesced in their domain.
+    CUTLASS: cute/layout.hpp.
 
-    Raises :class:`LayoutValueError` for a profile of more modes than the layout.
+    Raises :class:`LayoutValueError` if the profile has more modes than the layout.
 
     >>> print(coalesce(Layout((2, (1, 6)), (1, (6, 2)))))
     12:1
@@ -44,8 +44,8 @@ def _by_profile(
     layout: Any,
     profile: IntTuple,
 ) -> Any:
-    """``operation(layout, profile)``, which is ``whole`` of a layout and of each mode of it that a
-    tuple ``profile`` has an entry for; of a composed layout and a tensor it is that of the domain.
+    """Return ``operation(layout, profile)``: apply ``whole`` to a layout, or to each mode that a
+    tuple ``profile`` has an entry for. A composed layout and a tensor change in their domain.
     """
     name = operation.__name__
     if type(layout) is not Layout:
@@ -61,10 +61,10 @@ def _by_profile(
 
 
 def coalesce_x(layout: Any, profile: IntTuple = None) -> Any:
-    """Coalesced with the extended domain kept: the same function on *every* integer.
+    """Coalesce, and keep the extended domain: the same function on *every* integer.
 
-    The last leaf is not bounded, so it stays the last even where its extent is 1. By mode with a
-    tuple ``profile``, as :func:`coalesce`. CUTLASS: ``detail::coalesce_x``.
+    The last leaf is unbounded, so it stays last even if its extent is 1. A tuple ``profile`` is as
+    in :func:`coalesce`. CUTLASS: ``detail::coalesce_x``.
 
     >>> L = Layout((4, 1), (1, 7))
     >>> print(coalesce(L), coalesce_x(L), L(4))
@@ -80,9 +80,9 @@ def _coalesce_x(layout: Layout) -> Layout:
 
 
 def filter(layout: Any, profile: IntTuple = None) -> Any:
-    """Coalesced after the modes of stride 0 are dropped: the same image, each offset less often.
+    """Drop the modes of stride 0, then coalesce: the same image without the repeats of these modes.
 
-    By mode with a tuple ``profile``, as :func:`coalesce`.
+    A tuple ``profile`` is as in :func:`coalesce`.
 
     >>> print(filter(Layout((4, 2, 3), (1, 0, 4))))
     12:1
@@ -95,7 +95,7 @@ def _filter(layout: Layout) -> Layout:
 
 
 def flatten_layout(layout: Any) -> Any:
-    """The same leaves in one level of modes; of a tuple its leaves, of a leaf itself.
+    """Return the same leaves in one level of modes; for a tuple, its leaves; for a leaf, itself.
 
     >>> print(flatten_layout(Layout((4, (2, 3)), (1, (4, 8)))), flatten_layout((4, (2, 3))))
     (4,2,3):(1,4,8) (4, 2, 3)
@@ -115,9 +115,9 @@ def flatten_layout(layout: Any) -> Any:
 
 
 def group_modes(layout: Any, begin: int, end: int | None = None) -> Any:
-    """Modes ``begin`` to ``end`` (exclusive) as one mode; of a tuple as one entry.
+    """Group modes ``begin`` to ``end`` (exclusive) into one mode; of a tuple, entries into one.
 
-    Without ``end`` all modes from ``begin`` on.
+    Without ``end``, group all modes from ``begin`` on.
 
     >>> print(group_modes(Layout((2, 3, 4, 5)), 1, 3), group_modes((2, 3, 4), 1))
     (2,(3,4),5):(1,(2,6),24) (2, (3, 4))

@@ -1,4 +1,4 @@
-"""Two layouts over one domain: their common refinement, and their sum."""
+"""Combine two layouts over one domain: their common refinement, and their sum."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from .xor import F2
 
 
 def greatest_common_domain(a: Any, b: Any) -> Layout:
-    """The factors that two shapes share in place: their extents, and where each begins.
+    """Return the factors that two shapes share at the same place: their extents and places.
 
-    A leaf begins at the product of the leaves before it. Two leaves, one of each shape, share the
-    digits from the first place on that both reach whole; the result has a mode for each two that
-    share any, and is ``(1):(0)`` without. The shapes need not have one size. Composed with it, any
-    layout of either shape is one. NVlabs/CuTe: ``greatest_common_domain``.
+    A leaf's place is the product of the leaves before it. Two leaves, one of each shape, share the
+    digits from the common multiple of their places on; the result has a mode for each pair that
+    shares any, or is ``(1):(0)``. The sizes may differ. Composing any layout of either shape with
+    the result gives a layout. NVlabs/CuTe: ``greatest_common_domain``.
 
-    Raises :class:`LayoutValueError` for names of which it is unknown if one divides the other.
+    Raises :class:`LayoutValueError` for symbols if it is unknown whether one divides the other.
 
     >>> print(greatest_common_domain((5, 3, 4), (10, 6)), greatest_common_domain((5, 3), (3, 5)))
     (5,2):(1,30) (1):(0)
@@ -82,7 +82,7 @@ def _greatest_common_divisor(p: Any, q: Any) -> Any:
 
 
 def _multiple(p: Any, q: Any) -> Any:
-    """The one of two integers that is a multiple of the other; None if none is."""
+    """Return the one of two integers that is a multiple of the other; None if neither is."""
     ways = ((p, q), (q, p)) if type(q) is int else ((q, p), (p, q))
     proved = next((large for large, small in ways if known(large % small == 0)), None)
     if proved is not None or (type(p) is int and type(q) is int):
@@ -91,7 +91,7 @@ def _multiple(p: Any, q: Any) -> Any:
 
 
 def _placed_leaves(shape: IntTuple) -> list[tuple[Any, Any]]:
-    """The leaves of a shape that are not 1, each with where it begins."""
+    """Return the leaves of a shape other than 1, each with its place."""
     result = []
     place: Any = 1
     for extent in flatten(shape):
@@ -102,12 +102,13 @@ def _placed_leaves(shape: IntTuple) -> list[tuple[Any, Any]]:
 
 
 def layout_add(a: Any, b: Any) -> Layout:
-    """The layout ``R`` with ``R(i) == a(i) + b(i)`` for every position i; both have one size.
+    """Return the layout ``R`` with ``R(i) == a(i) + b(i)`` for every position i; sizes are equal.
 
-    On equal shapes the strides add; otherwise the result is coalesced. XOR strides add by XOR.
+    If the shapes are equal, the strides add; otherwise the result is coalesced. XOR strides add by
+    XOR.
 
     Raises :class:`LayoutValueError` if the sum is not a layout, with a position as ``witness``, and
-    :class:`LayoutTypeError` for strides that do not add up.
+    :class:`LayoutTypeError` if the strides do not add up.
 
     >>> print(layout_add(Layout((4, 6), (1, 4)), Layout((8, 3), (2, 0))))
     (8,3):(3,8)
@@ -143,7 +144,7 @@ def _layout_add(a: Layout, b: Layout) -> Layout:
 
 
 def _refuse_other_values(a: Layout, b: Layout) -> None:
-    """Refuse integers beside coordinates, unless they are zeros."""
+    """Refuse the sum of integers and coordinates, unless the integers are zeros."""
     whole = a if arithmetic(a) is Arithmetic.INTEGER else b
     d = next((d for s, d in whole._leaves if not (s == 1 or is_zero(d))), 0)
     if not is_zero(d):
@@ -166,7 +167,7 @@ def _plus(a: Layout, b: Layout, x: Any, y: Any) -> Any:
 
 
 def _refined(a: Layout, b: Layout) -> list[tuple[Any, Any, Any]] | None:
-    """Extents with a stride of each layout, both cut where the other ends; None if none can be."""
+    """Cut both layouts at each other's modes: extents with a stride of each; None if impossible."""
     left, right = list(a._leaves)[::-1], list(b._leaves)[::-1]
     result = []
     while left and right:
@@ -191,7 +192,7 @@ def _refined(a: Layout, b: Layout) -> list[tuple[Any, Any, Any]] | None:
 
 
 def _by_table(a: Layout, b: Layout) -> Layout:
-    """The sum by XOR where extents do not divide: forced strides, compared everywhere."""
+    """Add by XOR if extents do not divide: strides are forced, then compared at every position."""
     size = int(a.size())
     if not {Arithmetic.XOR} >= {arithmetic(x) for x in (a, b) if any(x._leaves) and not _zero(x)}:
         raise LayoutTypeError(f"layout_add: {a} and {b} do not add up: make both F2, or neither")
@@ -218,7 +219,7 @@ def _zero(a: Layout) -> bool:
 
 
 def _exactly(a: Layout, b: Layout) -> Layout:
-    """The sum of layouts of integers or coordinates, by their carries."""
+    """Add layouts of integers or coordinates by their carries."""
     budget = Budget("layout_add", (a, b))
     size = int(a.size())
     packing = Packing([d for _, d in [*a._leaves, *b._leaves]], 4 * size * size)

@@ -1,4 +1,4 @@
-"""Runs that two layouts have in common: how much one copy can move at once."""
+"""Common runs of two layouts: how many elements one copy can move at once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .table import steps_of
 
 @one_operation()
 def max_common_layout(a: Any, b: Any) -> Any:
-    """The longest ``R`` along which both are the identity: ``a(R(i)) == i == b(R(i))``.
+    """Return the longest ``R`` along which both are the identity: ``a(R(i)) == i == b(R(i))``.
 
-    What one vectorised copy from a tensor of layout ``a`` to one of layout ``b`` can move. A layout
-    that does not begin at 0, such as a gather or one with an offset, is counted from where it
-    begins. A swizzle moves blocks of ``1 << base``, which bound the result, and with it an offset
-    in front of it; where both have the same one the result undoes it. Two tensors stand for their
-    layouts. CUTLASS: cute/layout.hpp.
+    One vectorised copy from a tensor of layout ``a`` to one of layout ``b`` can move that much. If
+    a layout does not begin at 0, like a gather or one with an offset, its offsets count from where
+    it begins. A swizzle moves blocks of ``1 << base``, which bound the result; so does an offset
+    before it. If both have the same swizzle, the result undoes it. A tensor stands for its layout.
+    CUTLASS: cute/layout.hpp.
 
     >>> print(max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (8, 1))))
     (8,4):(4,1)
@@ -53,10 +53,10 @@ def max_common_layout(a: Any, b: Any) -> Any:
 
 
 def _unswizzled(found: Layout, swizzle: Swizzle) -> Any:
-    """A layout back through a swizzle and then through ``found``, as far as both reach."""
+    """Return a layout through the inverse swizzle, then ``found``, as far as both reach."""
     size = kept_below(swizzle, int(found.size()))
     lowest_source = swizzle.base + max(swizzle.shift, 0)
-    if size <= 1 << lowest_source or not swizzle.bits:  # what the swizzle leaves where it is
+    if size <= 1 << lowest_source or not swizzle.bits:  # the swizzle moves nothing below
         plain = _truncated(found, size)
         if plain.size() == size:
             return plain
@@ -64,8 +64,8 @@ def _unswizzled(found: Layout, swizzle: Swizzle) -> Any:
 
 
 def max_common_vector(a: Any, b: Any) -> int:
-    """The number of elements that a copy from ``a`` to ``b`` can move at once: the size of the
-    common layout.
+    """Return the number of elements that a copy from ``a`` to ``b`` can move at once: the size of
+    the common layout.
 
     >>> max_common_vector(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
     8
@@ -75,7 +75,7 @@ def max_common_vector(a: Any, b: Any) -> int:
 
 
 def _domain(x: Any) -> tuple[Any, int]:
-    """The layout to compare, and the block that what comes after it keeps together; 0 for all."""
+    """Return the layout to compare, and the block that its outer maps keep whole; 0 if no limit."""
     x = as_like("max_common_layout", x)
     if not isinstance(x, Layout | ComposedLayout):
         return _domain(x.layout)
@@ -88,14 +88,14 @@ def _domain(x: Any) -> tuple[Any, int]:
         inner, most = _domain(x.inner)
         if not x.outer.bits:
             return inner, most
-        begin = x.inner(0)  # of a gather, anywhere in a block
+        begin = x.inner(0)  # a gather may begin anywhere in a block
         begin = begin if isinstance(begin, int) else 0
         return inner, gcd(1 << x.outer.base, most, x.offset, begin)
     return x, 0
 
 
 def _same_swizzle(a: Any, b: Any) -> Swizzle | None:
-    """The swizzle that both end in, if it is one, of offset 0, over layouts that begin at 0."""
+    """Return the swizzle that both end in, if equal, at offset 0, over layouts that begin at 0."""
     swizzle = _last_swizzle(a)
     return swizzle if swizzle is not None and swizzle == _last_swizzle(b) else None
 
@@ -110,7 +110,7 @@ def _last_swizzle(x: Any) -> Swizzle | None:
 
 
 def _common(a: Any, b: Any) -> Layout:
-    """The common layout of two layouts that nothing comes after."""
+    """Return the common layout of two layouts without outer maps."""
     if is_symbolic(a) or is_symbolic(b):
         unknown = None
         if all(isinstance(x, Layout) and arithmetic(x) is Arithmetic.INTEGER for x in (a, b)):
@@ -138,7 +138,7 @@ def _common(a: Any, b: Any) -> Layout:
 
 
 def _common_of_names(a: Layout, b: Layout) -> Layout:
-    """The same of layouts with names: as much of the inverse of b as ``a`` undoes."""
+    """Return the common layout for symbols: the part of the inverse of b that ``a`` undoes."""
     done: list[tuple[Any, Any]] = []
     length: Any = 1
     for extent, stride in right_inverse(b)._leaves:
@@ -189,7 +189,7 @@ def _longest(a: Any, done: list[tuple[int, Any]], stride: Any, most: Any, size: 
 
 
 def _counts(a: Any, first: Any, candidate: Layout, budget: Budget, price: int) -> bool:
-    """Tell if ``a`` counts from ``first`` on along a layout of positions."""
+    """Tell if ``a`` counts up from ``first`` along a layout of positions."""
     for i in range(int(candidate.size())):
         budget.spend(price)
         if a(candidate(i)) - first != i:
@@ -198,11 +198,11 @@ def _counts(a: Any, first: Any, candidate: Layout, budget: Budget, price: int) -
 
 
 def _truncated(found: Layout, block: int) -> Layout:
-    """The first ``block`` elements of a layout, or as many of them as a layout can take."""
+    """Return the first ``block`` elements of a layout, or as many as a layout can hold."""
     if found.size() <= block:
         return found
     taken: list[tuple[Any, Any]] = []
-    for extent, stride in found._leaves:  # whole modes, then a part of one
+    for extent, stride in found._leaves:  # whole modes, then part of one
         if extent > block:
             taken.append((block, stride))
             break

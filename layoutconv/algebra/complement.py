@@ -1,4 +1,4 @@
-"""``complement``: the layout of what a layout skips."""
+"""``complement``: the layout of the positions that a layout skips."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from .symbols import ceil_div
 
 
 def complement(a: Any, bound: IntTuple | None = 1) -> Any:
-    """The ordered layout ``R`` of the starts of copies of ``a`` that do not meet, up to ``bound``.
+    """Return the ordered layout ``R`` of the starts of disjoint copies of ``a``, up to ``bound``.
 
-    R increases strictly, and ``a(i) + R(j)`` is different for all offsets ``a(i)`` and all j. It
-    has as many copies in each gap between modes of ``a`` as fit, and then repeats the whole, until
-    the copies reach to ``bound``. Where the gaps are multiples of what is below them the copies
-    leave none: ``(a, R)`` reaches every offset once. ``bound`` is an integer or a shape (its size
-    counts), by default 1. Modes of stride 0 do not count; a negative stride counts as its positive
-    one, shifted. For scaled bases ``bound`` is the shape of the coordinates, and R fills each mode
-    of it. XOR strides have copies by XOR. A composed layout stands for its domain, where the copies
-    of it lie, a tensor for its layout.
+    R increases strictly, and the offsets ``a(i) + R(j)`` differ for different offsets ``a(i)`` and
+    different j. R puts as many copies as fit into each gap between modes of ``a``, then repeats the
+    whole until the copies reach ``bound``. If each gap is a multiple of the span below it, copies
+    fill it: ``(a, R)`` reaches every offset once. ``bound`` is an integer or a shape (its size
+    counts), by default 1. Modes of stride 0 do not count; a negative stride counts as a positive
+    one, shifted. For scaled bases ``bound`` is the shape of the coordinates, and R fills each of
+    its modes. Copies of XOR strides are XOR-ed. A composed layout stands for its domain, where its
+    copies lie; a tensor stands for its layout.
 
-    ``bound=None`` sets no end, as NVlabs/CuTe has it: the last mode is ``1:d`` with d the start of
-    the next whole, and starts go on along it past the size of R, copies meeting nowhere. For scaled
+    ``bound=None`` sets no end, as in NVlabs/CuTe: the last mode is ``1:d`` with d the start of the
+    next repetition, and starts continue along it beyond the size of R, still disjoint. For scaled
     bases R then has a mode for each mode of the coordinates.
 
-    Raises :class:`LayoutValueError` where modes interleave: one, the ``witness``, steps into what
-    is below it. CUTLASS: cute/layout.hpp; Cecka, *CuTe Layout Representation and Algebra*, 3.5.
+    Raises :class:`LayoutValueError` if modes interleave: the stride of one, the ``witness``, is
+    shorter than the modes below it. CUTLASS: cute/layout.hpp; Cecka, *CuTe Layout Representation
+    and Algebra*, 3.5.
 
     >>> print(complement(Layout(4, 2), 24), complement(Layout((2, 2), (1, 6)), 24))
     (2,3):(1,8) (3,2):(2,12)
@@ -102,12 +103,12 @@ def _endless(a: Layout) -> Layout:
 
 
 def sorted_modes(a: Layout) -> list[tuple[int, int]]:
-    """The positive strides of a layout of plain integers and their extents, ascending."""
+    """Return pairs (absolute stride, extent) of a layout of plain integers, ascending."""
     return sorted([(abs(d), s) for s, d in a._leaves if d and s != 1])
 
 
 def ascending(a: Layout) -> list[tuple[Any, Any]]:
-    """:func:`sorted_modes` for integers of any kind."""
+    """Return the :func:`sorted_modes` of integers of any kind."""
     if a._plain:
         return sorted_modes(a)
     return [(d, s) for s, d in by_stride([(s, abs(d)) for s, d in filtered(simplified(a))])]
@@ -116,9 +117,9 @@ def ascending(a: Layout) -> list[tuple[Any, Any]]:
 def gaps(
     operands: tuple[Any, ...], ordered: list[tuple[Any, Any]], operation: str = "complement"
 ) -> tuple[list[Leaf], Any]:
-    """The copies that fit between ``ordered`` modes, as leaves, and where the modes end.
+    """Return the copies that fit between ``ordered`` modes, as leaves, and the end of the modes.
 
-    ``operation`` and its ``operands`` are for the error.
+    ``operation`` and ``operands`` are for the error.
     """
     result: list[Leaf] = []
     current: Any = 1
@@ -135,7 +136,7 @@ def gaps(
 def bounded_gaps(
     operands: tuple[Any, ...], ordered: list[tuple[Any, Any]], bound: Any
 ) -> list[Leaf]:
-    """:func:`gaps`, and the copies after them up to ``bound``."""
+    """Return :func:`gaps`, and the copies after them up to ``bound``."""
     result, current = gaps(operands, ordered)
     if not known(current >= bound):
         result.append((ceil_div(bound, current), current))
@@ -145,13 +146,13 @@ def bounded_gaps(
 def endless_gaps(
     operation: str, operands: tuple[Any, ...], ordered: list[tuple[Any, Any]]
 ) -> list[Leaf]:
-    """:func:`gaps`, and a mode that repeats the whole as often as one asks it to."""
+    """Return :func:`gaps`, and a mode that repeats the whole without end."""
     result, current = gaps(operands, ordered, operation)
     return [*result, (1, current)]
 
 
 def by_path(a: Layout, paths: list[Path]) -> dict[Path, list[tuple[Any, Any]]]:
-    """:func:`ascending` for each mode of the coordinates that a layout gives, in their order."""
+    """Return the :func:`ascending` modes of each mode of the layout's coordinates, in order."""
     found: dict[Path, list[Leaf]] = {path: [] for path in paths}
     for s, d in filtered(simplified(a)):
         if not isinstance(d, ScaledBasis) or not is_integer(d.value):
@@ -164,7 +165,7 @@ def by_path(a: Layout, paths: list[Path]) -> dict[Path, list[tuple[Any, Any]]]:
 
 
 def first_lost(ordered: list[tuple[int, int]]) -> int | None:
-    """The first offset that copies in the gaps of ``ordered`` do not reach; None if there is none.
+    """Return the first offset that copies in the gaps of ``ordered`` miss; None if there is none.
 
     >>> first_lost([(1, 4), (10, 2)]), first_lost([(1, 4), (8, 2)])
     (8, None)

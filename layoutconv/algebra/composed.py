@@ -1,4 +1,4 @@
-"""``ComposedLayout``: ``outer o (offset + inner)``, evaluated, never folded."""
+"""``ComposedLayout``: ``outer o (offset + inner)``, evaluated step by step, never folded."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _SET = object.__setattr__
 
 
 class ComposedLayout(LayoutLike):
-    """The function ``c -> outer(offset + inner(c))`` with the domain of ``inner``.
+    """The function ``c -> outer(offset + inner(c))`` on the domain of ``inner``.
 
-    ``outer`` is a layout (composed ones included) or any function; ``inner`` a layout, composed or
-    not; ``offset`` an integer or a coordinate of ``outer``. CUTLASS: cute/layout_composed.hpp.
+    ``outer`` is a layout, plain or composed, or any function; ``inner`` is a layout, plain or
+    composed; ``offset`` is an integer or a coordinate of ``outer``. CUTLASS:
+    cute/layout_composed.hpp.
 
     >>> from layoutconv.algebra import E, Layout
     >>> im2col = Layout((4, 3), (E(0), E(0)))
@@ -58,30 +59,30 @@ class ComposedLayout(LayoutLike):
 
     @property
     def shape(self) -> IntTuple:
-        """The shape of ``inner``: the domain."""
+        """The shape of ``inner``, which is the domain."""
         return self.inner.shape
 
     def size(self) -> Any:
-        """The number of coordinates of the domain."""
+        """Return the number of coordinates in the domain."""
         return self.inner.size()
 
     def on_domain(self, operation: Callable[[Any], Any]) -> Any:
-        """The same outer map and offset over what ``operation`` makes of ``inner``."""
+        """Apply ``operation`` to ``inner``, and keep the outer map and the offset."""
         return ComposedLayout(self.outer, self.offset, operation(self.inner))
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The same with ``fn`` applied to every integer of the layouts and the offset."""
+        """Return the same with ``fn`` applied to every integer of the layouts and the offset."""
         outer = self.outer.map_integers(fn) if isinstance(self.outer, LayoutLike) else self.outer
         inner = self.inner.map_integers(fn) if isinstance(self.inner, LayoutLike) else self.inner
         return ComposedLayout(outer, _mapped(fn, self.offset), inner)
 
     def parts(self) -> tuple[Any, ...]:
-        """The layouts among the outer and the inner map."""
+        """Return the plain layouts in the outer and inner maps."""
         both = (self.outer, self.inner)
         return tuple([p for x in both if isinstance(x, LayoutLike) for p in x.parts()])
 
     def cosize(self) -> Any:
-        """The largest offset less the smallest, plus 1, where ``outer`` gives integers."""
+        """Return the largest offset minus the smallest, plus 1, if ``outer`` gives integers."""
         return late("cosize")(self)
 
     def __len__(self) -> int:
@@ -91,15 +92,15 @@ class ComposedLayout(LayoutLike):
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> ComposedLayout:
-        """Mode ``key``, the others at 0; for a coordinate with None the slice, its offset kept."""
+        """Mode ``key``, the others at 0; for a coordinate with None, the slice with its offset."""
         if isinstance(key, tuple):
             return self.sliced(opened(key))
         return ComposedLayout(self.outer, self.offset, self.inner[key])
 
     def sliced(self, crd: IntTuple) -> ComposedLayout:
-        """Return what ``crd`` leaves open with None, the rest fixed: its offset joins ours.
+        """Return the slice of the modes with None in ``crd``; the others join the offset.
 
-        So a slice of a gather is a gather with an offset.
+        A slice of a gather is therefore a gather with an offset.
         """
         if crd is None:
             return self
@@ -111,12 +112,12 @@ class ComposedLayout(LayoutLike):
         return ComposedLayout(self.outer, add(offset, self.offset), rest)
 
     def compose(self, other: Any) -> ComposedLayout:
-        """``composition(self, other)``: the same outer map on a recomposed domain."""
+        """Return ``composition(self, other)``: the same outer map on a recomposed domain."""
         result: ComposedLayout = late("composition")(self, other)
         return result
 
     def offsets(self) -> Any:
-        """The whole table, as :meth:`Layout.offsets`, of whatever ``outer`` gives."""
+        """Return all values of ``outer``, nested like :meth:`Layout.offsets`."""
         table = self.inner.offsets()
         return _over(lambda x: self.outer(shifted(x, self.offset)), table)
 
@@ -140,15 +141,15 @@ class ComposedLayout(LayoutLike):
 
 
 def _is_a_layout(inner: Any) -> bool:
-    """Tell if a value of another class does as a layout does: a kernel's does."""
+    """Tell if a value of another class behaves like a layout, such as a kernel's."""
     return hasattr(inner, "shape") and callable(inner) and not isinstance(inner, type)
 
 
 def moved_slice(crd: IntTuple, layout: Layout) -> tuple[Any, Any]:
-    """The open modes of a layout, and an offset that adds to what they give.
+    """Return the open modes of a layout, and an offset to add to their values.
 
-    XOR strides add to theirs by XOR, so those modes keep the offset to themselves; in a coordinate
-    each of its modes remembers how it adds.
+    XOR strides add by XOR, so a composed layout of those modes carries the offset, and the second
+    value is 0; in a coordinate each mode knows how it adds.
     """
     rest, offset = cut(crd, layout)
     if not is_xor(offset):
@@ -158,13 +159,13 @@ def moved_slice(crd: IntTuple, layout: Layout) -> tuple[Any, Any]:
     return ComposedLayout(IDENTITY, offset, rest), 0
 
 
-IDENTITY = Layout(1, 1)  # n -> n: the last leaf is not bounded
+IDENTITY = Layout(1, 1)  # n -> n: the last leaf is unbounded
 
 
 def over_coordinates(layout: Layout) -> ComposedLayout:
-    """A layout as a composed one over its coordinates, an integer for each mode.
+    """Return a layout as a composed one over its coordinates, with an integer for each mode.
 
-    Tiling rearranges coordinates, and those an index buffer does not mind.
+    Tiling then rearranges coordinates, which an index buffer accepts in any order.
 
     >>> print(over_coordinates(Layout((4, (2, 3)))))
     (4,(2,3)):(1,(4,8)) o 0 o (4,(2,3)):(1@0,(1@1,2@1))
@@ -179,7 +180,7 @@ def over_coordinates(layout: Layout) -> ComposedLayout:
 
 
 def lift(layout: Layout, mode: int) -> Layout | None:
-    """A layout of positions in mode ``mode`` as one of coordinates; None if a stride cannot be."""
+    """Turn positions in mode ``mode`` into coordinates; None if a stride cannot be lifted."""
     strides = [lifted(d, (mode,)) for _, d in layout._leaves]
     if any(d is None for d in strides):
         return None

@@ -1,8 +1,8 @@
 """``composition(a, b)``: the function ``c -> a(b(c))`` as a layout, exactly or not at all.
 
-The mathematics is in :mod:`.carry`. Here is the pass over the digits that settles nearly every
-composition that occurs in kernels at the price of a few integer operations, with names or without;
-:mod:`.exact` decides the rest.
+The mathematics is in :mod:`.carry`. This module has the pass over the digits that settles nearly
+every composition in kernels with a few integer operations, on integers or symbols; :mod:`.exact`
+decides the rest.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ from .swizzle import Swizzle
 
 
 def composition(a: Any, b: Any) -> Any:
-    """The layout ``R`` with ``R(c) == a(b(c))`` for every coordinate c of b; its shape refines b's.
+    """Return the layout ``R`` with ``R(c) == a(b(c))`` for every coordinate c of b; it refines b.
 
-    ``a`` is extended to every integer: its last leaf is not bounded (floor division below zero).
+    ``a`` is extended to every integer: its last leaf is unbounded (floor division below zero).
 
     ``b`` may be a layout, an integer n (``n:1``), None (``a`` itself), or a tuple of these, which
-    composes by mode and, as in CuTe, drops the modes of ``a`` after the tuple. A ``b`` with
-    scaled-basis strides yields coordinates of ``a``. A composed layout and a tensor for ``a`` are
-    composed in their domain. With a Swizzle or custom strides (a gather) in ``a`` or a composed
-    ``b`` the result is a ComposedLayout: the index buffer stays, and ``b`` comes before it.
+    composes by mode and, as in CuTe, drops the modes of ``a`` beyond the tuple. If ``b`` has
+    scaled-basis strides, it yields coordinates of ``a``. If ``a`` is a composed layout or a tensor,
+    its domain is composed. If ``a`` has a Swizzle or custom strides (a gather), or ``b`` is
+    composed, the result is a ComposedLayout: the index buffer stays outside, ``b`` inside.
 
     Raises :class:`LayoutValueError` if no layout is that function. Its ``witness`` is a coordinate
-    of b, ``best`` a layout that has every stride that is forced, ``exact`` what ``a(b(witness))``
-    is: ``best(witness) != exact``. CUTLASS: cute/layout.hpp; exactness: ``carry.py``.
+    of b, ``best`` a layout with every stride that is forced, and ``exact`` the value of
+    ``a(b(witness))``, which differs from ``best(witness)``. CUTLASS: cute/layout.hpp; exactness:
+    ``carry.py``.
 
     >>> A = Layout((6, 2), (8, 2))
     >>> print(composition(A, Layout((4, 3), (3, 1))))
@@ -101,7 +102,7 @@ def _by_mode(a: Layout, tiler: tuple[Any, ...]) -> Any:
 
 
 def _coordinates(a: Layout, tiler: tuple[Any, ...]) -> Layout:
-    """The coordinates of ``a`` that a tiler takes, an axis for each mode."""
+    """Return the coordinates of ``a`` that a tiler picks, with an axis for each mode."""
     modes = modes_for("composition", a, tiler)
     inner = over_coordinates(a).inner
     lifts = []
@@ -125,7 +126,7 @@ def _mode(inner: Layout, modes: list[Layout], i: int) -> Layout:
 def compose(
     a: Layout, b: Layout, operation: str = "composition", operands: tuple[Any, ...] = ()
 ) -> Any:
-    """:func:`composition` of two layouts; errors name ``operation`` and its ``operands``."""
+    """Compose two layouts as :func:`composition`; errors name ``operation`` and ``operands``."""
     if a._plain and b._plain:
         digits = _Digits(a)
         leaves: list[tuple[Any, Any]] = []
@@ -176,7 +177,7 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
 
 
 class _Digits:
-    """Composition by digits: exact if each mode of b stays within digits that no other fills up."""
+    """Composition by digits: exact if modes of b that share a digit of a do not overflow it."""
 
     __slots__ = ("a", "by_path", "form", "used")
 
@@ -189,7 +190,7 @@ class _Digits:
     def compose(
         self, s: IntTuple, d: IntTuple, leaves: list[tuple[Any, Any]]
     ) -> tuple[IntTuple, IntTuple] | None:
-        """The shape and the stride of ``a`` composed with ``s:d``, or None if this is too hard."""
+        """Return the shape and stride of ``a`` composed with ``s:d``; None if it is too hard."""
         if type(s) is tuple:
             shapes, strides = [], []
             for s_mode, d_mode in zip(s, d):  # noqa: B905
@@ -211,7 +212,7 @@ class _Digits:
         return mode
 
     def compose_basis(self, s: Any, d: Any) -> tuple[IntTuple, IntTuple] | None:
-        """The same for a leaf whose values are coordinates in one mode of a."""
+        """Compose with a leaf whose values are coordinates in one mode of a."""
         terms = basis_terms(d)
         if len(terms) != 1:
             return None
@@ -224,7 +225,7 @@ class _Digits:
         return _leaf(*self.by_path[path], s, terms[0].value)
 
     def fit(self) -> bool:
-        """Tell if the modes that share a digit never carry out of it; the last one has no end."""
+        """Tell if modes that share a digit never carry out of it; the last digit is unbounded."""
         for form, used in ((self.form, self.used), *self.by_path.values()):
             for i in range(len(form) - 1):
                 if used[i] >= form[i][0]:
@@ -235,10 +236,10 @@ class _Digits:
 def _leaf(
     form: list[tuple[Any, Any]], used: list[Any], s: Any, d: Any
 ) -> tuple[IntTuple, IntTuple] | None:
-    """The modes of a composed with the leaf ``s:d``, and in ``used`` what they take of each digit.
+    """Compose a, as its normal form, with the leaf ``s:d``; ``used`` counts each digit's reach.
 
-    ``d`` is positive, divides or is divided by the extents on its way, and so are the rests of s:
-    then every mode of the result moves within one digit. None otherwise.
+    Needs ``d >= 0``. At each digit, ``d`` and the extent divide one another, and so do the rest of
+    s and the steps in the digit: each mode of the result then stays within one digit. Else None.
     """
     if d <= 0:
         return (s, 0) if d == 0 else None
@@ -289,9 +290,9 @@ def _leaf(
 
 
 def _proved_way(s: Any, d: Any, extent: Any) -> str | None:
-    """The way of ``s:d`` at a digit where it is proved: over it, or through it and out of it.
+    """Say how ``s:d`` provably passes a digit: "over" it, or "through" it to the next one.
 
-    Both hold if the mode ends within the digit, too. None where a question has to be asked.
+    Either is also right if the mode ends within the digit. None if the caller has to ask.
     """
     if known((s - 1) * d < extent):
         return None

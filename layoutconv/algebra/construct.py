@@ -1,4 +1,4 @@
-"""Layouts that are made from a shape: compact in an order, identity."""
+"""Layouts made from a shape: compact in a given order, or the identity."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .symbols import same
 
 
 def make_identity_layout(shape: IntTuple) -> Layout:
-    """The layout that maps a coordinate to itself: every leaf has the stride of its own basis.
+    """Return the layout that maps a coordinate to itself: each leaf's stride is its scaled basis.
 
-    An integer shape has the basis ``E(0)``. CUTLASS: ``make_identity_layout``.
+    An integer shape has the stride ``E(0)``. CUTLASS: ``make_identity_layout``.
 
     >>> L = make_identity_layout((4, (2, 3)))
     >>> print(L, L(1, 5))
@@ -37,11 +37,11 @@ def _bases(shape: IntTuple, path: tuple[int, ...]) -> IntTuple:
 
 
 def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
-    """The compact layout whose modes run fastest in increasing ``order``.
+    """Return the compact layout whose modes run fastest in increasing ``order``.
 
-    ``order`` has the profile of ``shape`` or is coarser: an entry for a mode orders all its leaves,
-    which stay colexicographic among themselves, as equal entries do. Its entries may be names of
-    which it is known what they are between. CUTLASS: cute/layout.hpp.
+    ``order`` has the profile of ``shape`` or is coarser: an entry for a mode orders all its leaves.
+    Leaves of one entry, or of equal entries, stay colexicographic. Entries may be symbols if their
+    order is known. CUTLASS: cute/layout.hpp.
 
     >>> print(make_ordered_layout((2, 3, 4), (2, 0, 1)))
     (2,3,4):(12,1,3)
@@ -81,12 +81,12 @@ def _spread(order: IntTuple, shape: IntTuple, whole: IntTuple) -> IntTuple:
 
 
 def make_layout_like(layout: Any) -> Layout:
-    """The compact layout of the same shape, its modes in the order of the strides of ``layout``.
+    """Return the compact layout of the same shape, its modes in the stride order of ``layout``.
 
-    Modes of stride 0 keep it. Coordinates are in colexicographic order: by the last mode that they
-    step along, then by how far; XOR strides by their value. Of a composed layout or a tensor it is
-    a plain layout all the same: the order of its domain. CUTLASS: cute/layout.hpp; of coordinates
-    and XOR strides: NVlabs/CuTe.
+    Strides of 0 stay 0. Strides that are coordinates are ordered colexicographically: by the last
+    mode that they step along, then by the distance; XOR strides by their value. For a composed
+    layout or a tensor, the result is the plain layout of its domain's order. CUTLASS:
+    cute/layout.hpp; for coordinates and XOR strides: NVlabs/CuTe.
 
     >>> print(make_layout_like(Layout((4, 2, 8), (0, 10, 1))))
     (4,2,8):(0,8,1)
@@ -119,7 +119,7 @@ def _make_layout_like(layout: Layout) -> Layout:
 
 
 def _steps(d: Any, layout: Layout) -> list[tuple[Path, int]]:
-    """The modes that a stride of coordinates steps along, each with how far, the last one first."""
+    """Return the modes that a coordinate stride steps along, each with its distance, last first."""
     found = terms(d) or ()
     if not all(type(value) is int for _, value in found):
         raise LayoutTypeError(f"make_layout_like: the stride {d} of {layout} is not known")
@@ -127,7 +127,7 @@ def _steps(d: Any, layout: Layout) -> list[tuple[Path, int]]:
 
 
 def _is(relation: Any, asking: str) -> bool:
-    """Decide a relation; the error that it is unknown says who asks."""
+    """Decide a relation; if it is unknown, the error names the operation that is ``asking``."""
     try:
         return bool(relation)
     except LayoutValueError as error:
@@ -135,7 +135,7 @@ def _is(relation: Any, asking: str) -> bool:
 
 
 def with_shape(layout: Any, shape: IntTuple) -> Any:
-    """The same function of linear coordinates on another shape of the same size.
+    """Return the same function of linear coordinates on another shape of the same size.
 
     Raises :class:`LayoutValueError` if the sizes differ or the new shape cuts through a mode.
 

@@ -1,8 +1,7 @@
-"""Drawing hooks: values of the algebra come to be drawn although the algebra knows of no pictures.
+"""Drawing hooks: values of the algebra can be drawn although the algebra does not import drawing.
 
-What can be drawn has a ``draw`` method, and values of the algebra show themselves in notebooks. The
-drawing itself is a function that whoever has one hands in: the package does, as its last step of
-being imported.
+A drawable value has a ``draw`` method, and shows its picture in notebooks. The function that draws
+is passed in by the package, as the last step of its import.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ _DRAW: list[Callable[..., Any]] = []
 
 
 def draw_with(function: Callable[..., Any]) -> None:
-    """Let ``function(obj, path, **options)`` draw from now on."""
+    """Make ``function(obj, path, **options)`` the function that draws."""
     _DRAW[:] = [function]
 
 
 class Pictured:
-    """A value with a picture, which it shows in notebooks."""
+    """A value with a picture, which notebooks show."""
 
     __slots__ = ()
 
     def draw(self, path: Any = None, **options: Any) -> Any:
-        """The picture of this, written to ``path`` as well if there is one: ``l.draw("l.svg")``.
+        """Draw this, and write the picture to ``path`` if given: ``l.draw("l.svg")``.
 
         :func:`layoutconv.drawing.draw` describes the options.
         """
@@ -39,7 +38,7 @@ class Pictured:
             drawn: str = self.draw()._repr_svg_()
             return drawn
         except (LayoutError, ArgumentError):
-            # No numbers to draw, in a kernel that is being traced, or no rows of a view: text then.
+            # Show text instead: a kernel is being traced and has no numbers, or a view has no rows.
             return None
 
 

@@ -1,4 +1,4 @@
-"""Division: a layout as tiles, and the rest that runs over the tiles."""
+"""Division: split a layout into a tile and the rest, which runs over the tiles."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .xor_image import first_missed
 
 
 def logical_divide(a: Any, tiler: Any) -> Any:
-    """``a o (tiler, complement of tiler in a)``: mode 0 is the tile, mode 1 runs over the tiles.
+    """Compute ``a o (tiler, complement of tiler in a)``: mode 0 is the tile, mode 1 the rest.
 
-    ``tiler`` is a layout of positions in ``a``, an integer (``n:1``), None (``a`` as it is), or a
-    tuple of these that divides mode by mode; modes after the tuple are kept. Where the tiler does
-    not divide the size the last tile reaches beyond ``a``, as in CuTe, to be predicated. A
-    composed layout or a tensor is divided in its domain, and so is a gather.
+    The rest runs over the tiles. ``tiler`` is a layout of positions in ``a``, an integer (``n:1``),
+    None (``a`` itself), or a tuple of these that divides mode by mode; modes beyond the tuple are
+    kept. If the tiler does not divide the size, the last tile reaches beyond ``a``, as in CuTe, and
+    needs predication. A composed layout, a gather or a tensor is divided in its domain.
 
-    Raises :class:`LayoutValueError` if tiles meet or leave positions out, or if the composition is
+    Raises :class:`LayoutValueError` if tiles overlap or miss positions, or if the composition is
     inexact.
 
     >>> print(logical_divide(Layout((4, 2, 3), (2, 1, 8)), Layout(4, 2)))
@@ -48,10 +48,10 @@ def logical_divide(a: Any, tiler: Any) -> Any:
 
 
 def by_coordinates(public: Any, operation: Any, a: Layout, tiler: Any) -> Any:
-    """``operation`` on a layout, or on the coordinates that it takes, where that is always exact.
+    """Apply ``operation`` to a layout, or to its coordinates, where it is always exact.
 
-    An index buffer does not mind in which order its coordinates come. For XOR strides this is the
-    way out where modes of their kind do not exist.
+    An index buffer accepts its coordinates in any order. XOR strides fall back to coordinates if
+    the result has no modes with XOR strides.
     """
     kind = arithmetic(a)
     if kind is Arithmetic.XOR:
@@ -72,7 +72,7 @@ def _logical_divide(a: Layout, tiler: Any) -> Any:
         try:
             made = by_mode(logical_divide, "logical_divide", a, tiler)
             return made if arithmetic(a) is Arithmetic.XOR else in_one_kind("logical_divide", made)
-        except LayoutTypeError:  # modes that carry: those of the coordinates do not
+        except LayoutTypeError:  # the modes carry into each other; those of coordinates do not
             found = _of_coordinates(a, tiler, zipped=False)
             if found is None:
                 raise
@@ -89,7 +89,7 @@ def _logical_divide(a: Layout, tiler: Any) -> Any:
 
 
 def _divide_plain(a: Layout, tile: Layout, tiler: Any) -> Any:
-    """The same for plain integers, the modes of the tile sorted once."""
+    """Divide plain integers, sorting the modes of the tile only once."""
     size, ordered = a.size(), sorted_modes(tile)
     leaves, current = gaps((a, tiler), ordered, "logical_divide")
     if current < size:
@@ -122,7 +122,7 @@ def _lost(tile: Layout) -> Any:
 
 
 def _cut(extent: int, stride: int, tile: int) -> Layout:
-    """One mode in tiles of consecutive positions: nothing there can carry."""
+    """Cut one mode into tiles of consecutive positions: nothing can carry there."""
     if tile < 1:
         raise LayoutValueError(f"logical_divide: the tile {tile} of {extent}:{stride} is empty")
     count = -(-extent // tile)
@@ -131,7 +131,7 @@ def _cut(extent: int, stride: int, tile: int) -> Layout:
 
 
 def as_tile(name: str, tiler: Any) -> Layout:
-    """A tiler that is not a tuple, as a layout; ``name`` is the operation's, for the error."""
+    """Return a tiler that is not a tuple, as a layout; ``name`` is the operation, for the error."""
     if isinstance(tiler, Layout):
         return tiler
     if is_integer(tiler):
@@ -147,9 +147,9 @@ def as_tile(name: str, tiler: Any) -> Layout:
 
 
 def zipped_divide(a: Any, tiler: Any) -> Any:
-    """``((tile, ...), (rest, ...))``: the tiles of all modes in mode 0, what runs over them in 1.
+    """Return ``((tile, ...), (rest, ...))``: the tiles of all modes in mode 0, the rests in mode 1.
 
-    The tiler is that of :func:`logical_divide`; an entry None leaves its mode to the rest.
+    ``tiler`` is as in :func:`logical_divide`; an entry None leaves its whole mode to the rest.
 
     >>> print(zipped_divide(Layout((9, 8), (8, 1)), (3, 4)))
     ((3,4),(3,2)):((8,1),(24,4))
@@ -166,7 +166,7 @@ def _zipped_divide(a: Layout, tiler: Any) -> Any:
 
 
 def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
-    """Split mode by mode, and gather the first halves in mode 0 and the second in mode 1."""
+    """Split mode by mode; gather the first halves in mode 0 and the second halves in mode 1."""
     if tiler is None:
         return make((1, a.shape), (0, a.stride))
     if not isinstance(tiler, tuple):
@@ -195,7 +195,7 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
 
 
 def _of_coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> ComposedLayout | None:
-    """The divide of the coordinates of ``a``, and ``a`` after it; None without an XOR tiler."""
+    """Divide the coordinates of ``a``, with ``a`` outside; None without an XOR tiler."""
     refuse_deep("logical_divide", tiler)
     leaves = flatten(tiler)
     if not any(isinstance(t, Layout) and arithmetic(t) is Arithmetic.XOR for t in leaves):
@@ -205,7 +205,7 @@ def _of_coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> Composed
 
 
 def _coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> Layout | None:
-    """That divide, mode by mode, a nested tuple in the modes of a mode; None if there is none."""
+    """Divide coordinates mode by mode; nested tuples divide nested modes. None if impossible."""
     halves: list[Layout] = []
     for i, mode in enumerate(a):
         whole: Layout | None = Layout(mode.shape)
@@ -229,7 +229,7 @@ def _coordinates(a: Layout, tiler: tuple[Any, ...], zipped: bool) -> Layout | No
 
 
 def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:
-    """``splitter`` on each mode, the first halves gathered in mode 0 and the second in mode 1.
+    """Apply ``splitter`` to each mode; gather the first halves in mode 0, the second in mode 1.
 
     ``hier_unzip(logical_divide, a, tiler)`` is ``zipped_divide(a, tiler)``.
 
@@ -243,10 +243,10 @@ def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:
 
 
 def tile_unzip(a: Any, tiler: Any) -> Any:
-    """The modes of a divide or a product, (tile, rest) each, as ``((tile, ...), (rest, ...))``.
+    """Turn pairs (tile, rest), the modes of a divide or product, to ``((tile, ...), (rest, ...))``.
 
-    The profile of ``tiler`` says at which modes the pairs are. Raises :class:`LayoutTypeError`
-    where a mode is no pair.
+    The profile of ``tiler`` says which modes are pairs. Raises :class:`LayoutTypeError` if one of
+    them is not.
 
     >>> print(tile_unzip(logical_divide(Layout((8, 24)), (4, 8)), (4, 8)))
     ((4,8),(2,3)):((1,8),(4,64))
@@ -263,7 +263,7 @@ def tile_unzip(a: Any, tiler: Any) -> Any:
 
 
 def tiled_divide(a: Any, tiler: Any) -> Any:
-    """As :func:`zipped_divide`, the rest as modes of their own: ``((tile, ...), rest, ...)``.
+    """Divide as :func:`zipped_divide`, the rests as top-level modes: ``((tile, ...), rest, ...)``.
 
     >>> print(tiled_divide(Layout((9, 8), (8, 1)), (3, 4)))
     ((3,4),3,2):((8,1),24,4)
@@ -272,7 +272,7 @@ def tiled_divide(a: Any, tiler: Any) -> Any:
 
 
 def flat_divide(a: Any, tiler: Any) -> Any:
-    """As :func:`zipped_divide`, everything as modes of their own: ``(tile, ..., rest, ...)``.
+    """Divide as :func:`zipped_divide`, with all modes top-level: ``(tile, ..., rest, ...)``.
 
     >>> print(flat_divide(Layout((9, 8), (8, 1)), (3, 4)))
     (3,4,3,2):(8,1,24,4)
@@ -281,7 +281,7 @@ def flat_divide(a: Any, tiler: Any) -> Any:
 
 
 def unpacked(zipped: Any, unpack: tuple[bool, bool]) -> Any:
-    """The modes of a rank-2 layout, those of a half that is to be unpacked one by one."""
+    """Return a rank-2 layout with the modes of the halves in ``unpack`` as top-level modes."""
     if type(zipped) is not Layout:
         return zipped.on_domain(lambda inner: unpacked(inner, unpack))
     modes: list[Layout] = []

@@ -1,7 +1,7 @@
-"""Layouts as index expressions of other languages: CUDA C++, Triton, NumPy, sympy.
+"""Emit layouts as index expressions of other languages: CUDA C++, Triton, NumPy, sympy.
 
-An expression takes each coordinate apart into the digits of its mode, and adds up what the strides
-give at them. How a language spells that is in ``spelling.py``.
+An expression splits each coordinate into the digits of its mode, and adds up the strides at them.
+``spelling.py`` knows how each language spells that.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def emit(
     names: str | tuple[str, ...] | None = None,
     index: str | tuple[str, ...] = "index",
 ) -> str:
-    """The offset of a coordinate as an expression of ``language``: cuda, triton, numpy or sympy.
+    """Emit the offset of a coordinate as an expression: for cuda, triton, numpy or sympy.
 
     Args:
-        layout: a layout, composed layout or tensor; its offset is added. Strides are integers, with
-            names too, scaled bases, which make the expression a coordinate, XOR strides, index
+        layout: a layout, composed layout or tensor; its offset is added. Strides may be integers
+            and symbols, scaled bases (the expression is then a coordinate), XOR strides, index
             buffers, or of a class that defines :meth:`~layoutconv.Stride.expression`.
         language: one of cuda, triton, numpy and sympy.
         names: the variables, one for each mode, or one for the linear coordinate; by default
-            ``i``, ``j``, ``k``, ``l`` and so on by mode. They hold coordinates that are inside, in
-            a signed type that holds the offsets.
+            ``i``, ``j``, ``k``, ``l`` and so on by mode. They hold coordinates in bounds, in a
+            signed type that holds the offsets.
         index: the name of the index buffer; several names for several buffers, in their order.
 
-    Raises :class:`LayoutTypeError` for what the language cannot say: functions without an
-    expression, and bits in sympy.
+    Raises :class:`LayoutTypeError` if the language cannot express it: functions without an
+    expression, and bit operations in sympy.
 
     >>> print(emit(Layout((4, (2, 3)), (1, (4, 8))), "triton"))
     i + (j % 2) * 4 + (j // 2) * 8
@@ -74,7 +74,7 @@ def emit(
 
 
 def _variables(like: Any, names: Any) -> Any:
-    """A term for each mode, or one for the linear coordinate."""
+    """Return a term for each mode, or one for the linear coordinate."""
     shape = like.shape
     modes = shape if isinstance(shape, tuple) else (shape,)
     if isinstance(names, str):
@@ -100,7 +100,7 @@ def _variable(name: str, shape: Any) -> Term:
 
 
 def _check_names(like: Any, coordinate: Any, named: dict[Any, str]) -> None:
-    """Refuse a variable that an extent or an index buffer is called, too."""
+    """Refuse a variable that also names an extent or an index buffer."""
     variables = coordinate if isinstance(coordinate, tuple) else (coordinate,)
     used = [variable.text for variable in variables] + list(named.values())
     found: set[str] = set()
@@ -117,7 +117,7 @@ def _check_names(like: Any, coordinate: Any, named: dict[Any, str]) -> None:
 
 
 class _Walk:
-    """Values of a layout as terms of a language: one, or a tuple for a coordinate."""
+    """Evaluates a layout to terms of a language: one, or a tuple of them for a coordinate."""
 
     def __init__(self, spelling: Spelling, index: str | tuple[str, ...]) -> None:
         self.spelling = spelling
@@ -130,7 +130,7 @@ class _Walk:
         return str(value.text)
 
     def value(self, like: Any, coordinate: Any) -> Any:
-        """The value of ``like`` at a coordinate."""
+        """Return the value of ``like`` at a coordinate."""
         if isinstance(like, Tensor):
             return self._shifted(self.value(like.layout, coordinate), like.offset)
         if isinstance(like, Layout):
@@ -158,11 +158,11 @@ class _Walk:
         return self.spelling.plus([value, self.spelling.integer(offset)])
 
     def _digits(self, coordinate: Any, shape: Any) -> list[Term]:
-        """The digits of a coordinate in the leaves of a shape, the last of a mode unbounded."""
+        """Return the digits of a coordinate in the leaves of a shape, the last one unbounded."""
         if isinstance(coordinate, tuple):
             if not isinstance(shape, tuple) or len(shape) < len(coordinate):
                 raise LayoutValueError(f"emit: {self.text(coordinate)} is no coordinate of {shape}")
-            absent = [number(0)] * (len(shape) - len(coordinate))  # sums of bases leave them out
+            absent = [number(0)] * (len(shape) - len(coordinate))  # sums of bases may be shorter
             pairs = zip([*coordinate, *absent], shape, strict=True)
             return [digit for c, s in pairs for digit in self._digits(c, s)]
         extents = flatten(shape)
@@ -198,7 +198,7 @@ class _Walk:
         return _nested(layout, sums)
 
     def _of_stride(self, digit: Term, d: Any) -> list[tuple[Path, Term]]:
-        """The components of what a stride gives at a digit."""
+        """Return the components of a stride's value at a digit."""
         found = terms(d)
         if found is not None:
             spell = self.spelling
@@ -216,7 +216,7 @@ class _Walk:
         return self._of_stride(term, d.stride) if isinstance(d, CustomStride) else [((), term)]
 
     def _buffer(self, gather: IndexedGather) -> str:
-        """The name of an index buffer."""
+        """Return the name of an index buffer."""
         if gather not in self.named:
             names = (self.index,) if isinstance(self.index, str) else self.index
             if len(self.named) == len(names):
@@ -229,7 +229,7 @@ class _Walk:
 
 
 def _nested(layout: Layout, sums: dict[Path, Term]) -> Any:
-    """The components of a value as one term, or as a tuple of them."""
+    """Return the components of a value as one term, or as a tuple of them."""
     if set(sums) <= {()}:
         return sums.get((), number(0))
     if any(not sums[path].is_number(0) for path in sums if path == ()):

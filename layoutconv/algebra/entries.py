@@ -1,7 +1,7 @@
-"""The entries of a tuple and the modes of a layout, by CuTe's names: get, append, select, take.
+"""Entries of a tuple and modes of a layout, by CuTe's names: get, append, select, take.
 
-Each function takes an int tuple, a layout, a composed layout or a tensor. An entry of a tuple is
-what a mode of a layout is: an integer counts as a tuple of one. CUTLASS: cute/layout.hpp and
+Each function takes an int tuple, a layout, a composed layout or a tensor. Entries of a tuple play
+the part of modes of a layout; an integer counts as a tuple of one. CUTLASS: cute/layout.hpp and
 cute/algorithm/tuple_algorithms.hpp.
 """
 
@@ -29,15 +29,15 @@ from .layout import Layout, as_like, innermost, make, make_layout
 from .like import LayoutLike
 from .operands import expect_entries, is_entry
 
-Mode = int | Sequence[int] | None  # a mode, the path of a nested one, or all
+Mode = int | Sequence[int] | None  # a mode, the path of a nested one, or None for all
 
 
 def get(x: Any, mode: Mode = None) -> Any:
-    """The entry of a tuple, or the mode of a layout, at an index or a path of them.
+    """Return the entry of a tuple, or the mode of a layout, at an index or a path of indices.
 
     C++ writes ``get<1,0>(x)``, the DSL ``get(x, mode=[1, 0])``.
 
-    Raises :class:`LayoutTypeError` where there is no such entry.
+    Raises :class:`LayoutTypeError` if there is no such entry.
 
     >>> print(get(Layout((4, (2, 3)), (6, (3, 1))), mode=[1, 0]), get((4, (2, 3)), 1))
     2:3 (2, 3)
@@ -51,7 +51,7 @@ def get(x: Any, mode: Mode = None) -> Any:
 
 
 def shape(x: Any, mode: Mode = None) -> IntTuple:
-    """The shape of a layout, a tensor or a tuple, or that of one mode.
+    """Return the shape of a layout, a tensor or a tuple, or of one of its modes.
 
     >>> shape(Layout((4, (2, 3))), mode=[1])
     (2, 3)
@@ -60,7 +60,7 @@ def shape(x: Any, mode: Mode = None) -> IntTuple:
 
 
 def stride(x: Any, mode: Mode = None) -> IntTuple:
-    """The strides of a layout or a tensor, or those of one mode.
+    """Return the strides of a layout or a tensor, or of one of its modes.
 
     >>> stride(Layout((4, (2, 3)), (6, (3, 1))), mode=[1, 0])
     3
@@ -73,9 +73,9 @@ def stride(x: Any, mode: Mode = None) -> IntTuple:
 
 
 def append(x: Any, entry: Any = None, rank: int | None = None) -> Any:
-    """``x`` with ``entry`` as a new last entry, or with as many as it takes to have ``rank``.
+    """Append ``entry`` to ``x`` as a new last entry, or repeatedly until ``x`` has ``rank``.
 
-    Without an entry those are ``1:0``, for a tuple 1: C++'s ``append<3>(x)``.
+    The default entry is ``1:0``, or 1 for a tuple: C++'s ``append<3>(x)``.
 
     >>> print(append(Layout((2, 3), (1, 2)), Layout(4, 6)), append((2, 3), 1, 4))
     (2,3,4):(1,2,6) (2, 3, 1, 1)
@@ -84,7 +84,7 @@ def append(x: Any, entry: Any = None, rank: int | None = None) -> Any:
 
 
 def prepend(x: Any, entry: Any = None, rank: int | None = None) -> Any:
-    """``x`` with ``entry`` as a new first entry, or with as many as it takes to have ``rank``.
+    """Prepend ``entry`` to ``x`` as a new first entry, or repeatedly until ``x`` has ``rank``.
 
     >>> print(prepend(Layout((2, 3), (1, 2)), Layout(4, 6)), prepend((2, 3), 1, 4))
     (4,2,3):(6,1,2) (1, 1, 2, 3)
@@ -112,7 +112,7 @@ def _extended(name: str, x: Any, entry: Any, rank: int | None) -> Any:
 
 
 def replace(x: Any, mode: int, entry: Any) -> Any:
-    """``x`` with another entry in the place of entry ``mode``. C++: ``replace<I>(x, entry)``.
+    """Replace entry ``mode`` of ``x`` with ``entry``. C++: ``replace<I>(x, entry)``.
 
     >>> print(replace(Layout((2, 3), (1, 2)), 0, Layout(5, 7)), replace((2, 3), 1, (4, 5)))
     (5,3):(7,2) (2, (4, 5))
@@ -133,7 +133,7 @@ def replace(x: Any, mode: int, entry: Any) -> Any:
 
 
 def select(x: Any, mode: Mode) -> Any:
-    """The entries of ``x`` at these indices, in this order. C++: ``select<0,2>(x)``.
+    """Return the entries of ``x`` at these indices, in this order. C++: ``select<0,2>(x)``.
 
     >>> print(select(Layout((2, 3, 4), (1, 2, 6)), mode=[0, 2]), select((2, 3, 4), [2, 0]))
     (2,4):(1,6) (4, 2)
@@ -148,7 +148,7 @@ def select(x: Any, mode: Mode) -> Any:
 
 
 def take(x: Any, begin: int, end: int) -> Any:
-    """The entries ``begin`` to ``end`` (exclusive) of ``x``. C++: ``take<B,E>(x)``.
+    """Return the entries ``begin`` to ``end`` (exclusive) of ``x``. C++: ``take<B,E>(x)``.
 
     Raises :class:`LayoutTypeError` unless ``0 <= begin <= end <= rank``.
 
@@ -168,12 +168,12 @@ def take(x: Any, begin: int, end: int) -> Any:
 
 
 def concat(*xs: Any) -> Any:
-    """The entries of all operands side by side; those of layouts make a layout. C++: tuple_cat.
+    """Join the entries of all operands; modes of layouts make a layout. C++: tuple_cat.
 
     >>> print(concat(Layout(2, 1), Layout(3, 2)), concat((1, 2), (3,)))
     (2,3):(1,2) (1, 2, 3)
 
-    Raises :class:`LayoutTypeError` for composed layouts and tensors: :func:`append` extends one.
+    Raises :class:`LayoutTypeError` for composed layouts and tensors; :func:`append` extends one.
     """
     entries: list[Any] = []
     layout = None
@@ -187,7 +187,7 @@ def concat(*xs: Any) -> Any:
 
 
 def wrap(x: Any) -> Any:
-    """A tuple as it is, an integer in a tuple of one; a layout of depth 0 with one mode.
+    """Wrap an integer in a tuple of one; give a layout of depth 0 one mode; keep all others.
 
     >>> wrap(3), wrap((3, 4)), str(wrap(Layout(4, 2)))
     ((3,), (3, 4), '(4):(2)')
@@ -196,7 +196,7 @@ def wrap(x: Any) -> Any:
 
 
 def unwrap(x: Any) -> Any:
-    """``x`` without tuples of one around it.
+    """Remove tuples of one around ``x``.
 
     >>> unwrap(((3,),)), str(unwrap(Layout(((4,),), ((2,),))))
     (3, '4:2')
@@ -211,7 +211,7 @@ def unwrap(x: Any) -> Any:
 
 
 def unflatten(x: Any, profile: IntTuple) -> Any:
-    """The entries of ``x``, all of depth 0, in the nesting of ``profile``, which may be a layout.
+    """Nest the entries of ``x``, all of depth 0, like ``profile``, which may be a layout.
 
     >>> print(unflatten(Layout((2, 2, 3)), ((1, 1), 1)), unflatten((2, 2, 3), ((1, 1), 1)))
     ((2,2),3):((1,2),4) ((2, 2), 3)
@@ -240,9 +240,9 @@ def _nested(entries: Any, profile: IntTuple, layouts: bool) -> Any:
 
 
 def transform_leaf(fn: Callable[..., Any], *ts: IntTuple) -> IntTuple:
-    """``fn`` of the leaves of congruent tuples, in their nesting.
+    """Apply ``fn`` to the matching leaves of congruent tuples, and keep their nesting.
 
-    Raises :class:`LayoutTypeError` for tuples of another profile than the first, and for none.
+    Raises :class:`LayoutTypeError` if a profile differs from the first, or without tuples.
 
     >>> transform_leaf(lambda x: x + 1, (1, (2, 3)))
     (2, (3, 4))
@@ -256,7 +256,7 @@ def transform_leaf(fn: Callable[..., Any], *ts: IntTuple) -> IntTuple:
 
 
 def repeat_like(x: Any, profile: IntTuple) -> IntTuple:
-    """``x`` at every leaf of ``profile``.
+    """Return ``x`` at every leaf of ``profile``.
 
     >>> repeat_like(7, (1, (2, 3)))
     (7, (7, 7))
@@ -265,7 +265,7 @@ def repeat_like(x: Any, profile: IntTuple) -> IntTuple:
 
 
 def product_each(x: Any) -> Any:
-    """The size of every entry of a shape; of an integer itself.
+    """Return the size of every entry of a shape; for an integer, itself.
 
     >>> product_each(((2, 3), 4)), product_each(Layout((2, (3, 4))))
     ((6, 4), (2, 12))
@@ -275,7 +275,7 @@ def product_each(x: Any) -> Any:
 
 
 def product_like(x: Any, profile: IntTuple) -> IntTuple:
-    """The sizes of the parts of a shape that are leaves of ``profile``.
+    """Return the size of the part of a shape at each leaf of ``profile``.
 
     >>> product_like(((2, 3), (4, 5)), (1, (1, 1)))
     (6, (4, 5))
@@ -292,7 +292,7 @@ def _product_like(found: IntTuple, profile: IntTuple) -> IntTuple:
 
 
 def _entries(name: str, x: Any) -> list[Any]:
-    """The entries of a tuple or the modes of a layout; of an integer, or depth 0, itself."""
+    """Return the entries of a tuple or modes of a layout; an integer or depth 0 is one entry."""
     if isinstance(x, str):
         x = as_like(name, x)
     if isinstance(x, LayoutLike):
@@ -322,7 +322,7 @@ def _on_domain(name: str, x: Any, operation: Callable[[Any], Any]) -> Any:
         return operation(x)
     if isinstance(x, Layout):
         return x.on_domain(operation)
-    return x.on_domain(lambda inner: _on_domain(name, inner, operation))  # which may be composed
+    return x.on_domain(lambda inner: _on_domain(name, inner, operation))  # may be composed, too
 
 
 def _checked(name: str, x: Any, entries: list[Any], chosen: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The extent of what a layout reaches: coshape, cosize, and the extremes that they come from."""
+"""Extents of the codomain: coshape, cosize, and the extremes that they follow from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .values_at_once import values_at_once
 
 
 def size(layout: Any, mode: Mode = None) -> Any:
-    """The number of coordinates of a domain: of a layout, a tensor, or a shape, or of one mode.
+    """Return the number of coordinates of a layout, a tensor or a shape, or of one mode.
 
     >>> size(Layout((4, (2, 3)))), size((2, 3)), size(Layout((4, (2, 3))), mode=[1, 0])
     (24, 6, 2)
@@ -39,11 +39,11 @@ def size(layout: Any, mode: Mode = None) -> Any:
 
 
 def coshape(layout: Any, mode: Mode = None) -> IntTuple:
-    """The extent of the offsets; for coordinates that of each mode, in their profile.
+    """Return the extent of the offsets; for coordinates, the extent of each of their modes.
 
-    With ``mode`` that of one mode of the layout.
+    With ``mode``, it is the extent of one mode of the layout.
 
-    An extent is the largest offset less the smallest, plus 1, so that negative strides count as
+    An extent is the largest offset minus the smallest, plus 1, so negative strides count as
     positive ones. For F2 strides the smallest offset is 0. A tensor stands for its layout.
 
     >>> coshape(Layout((4, 2), (-1, 8)))
@@ -63,7 +63,7 @@ def coshape(layout: Any, mode: Mode = None) -> IntTuple:
 
 
 def coprofile(layout: Any) -> IntTuple:
-    """The nesting of the values of a layout: 0 for integers, a tuple with 0s for coordinates.
+    """Return the nesting of the values of a layout: 0 for integers, tuples of 0 for coordinates.
 
     >>> from .stride import E
     >>> coprofile(Layout(4, 2)), coprofile(Layout((4, 8), (E(0), E(1, 0))))
@@ -77,7 +77,7 @@ def _coshape(layout: Any) -> IntTuple:
 
 
 def cosize(layout: Any, mode: Mode = None) -> Any:
-    """The size of :func:`coshape`: how long a memory is that holds every offset.
+    """Return the size of :func:`coshape`: the length of a memory that holds every offset.
 
     >>> cosize(Layout(4, -1)), cosize(Layout((4, 2), (1, 8))), cosize(Layout((4, 2), (1, 8)), 1)
     (4, 12, 9)
@@ -100,7 +100,7 @@ def _nested(extents: dict[Path, Any]) -> IntTuple:
 
 
 def extremes(a: Any) -> tuple[Any, Any]:
-    """The smallest and the largest offset of a layout that gives integers.
+    """Return the smallest and the largest offset of a layout that gives integers.
 
     >>> extremes(Layout((4, 2), (-1, 8)))
     (-3, 8)
@@ -112,7 +112,7 @@ def extremes(a: Any) -> tuple[Any, Any]:
 
 
 def ends(name: str, a: Any) -> Bounds:
-    """The extremes of the values of a layout, by path: ``()`` for integers."""
+    """Return the extremes of the values of a layout, by path: ``()`` for integers."""
     plain = folded(a) or separated(a)
     if plain is not None:
         layout, constant = plain
@@ -154,9 +154,9 @@ def _of_layout(name: str, layout: Layout) -> Bounds:
 
 
 def _largest_xor(name: str, layout: Layout, after: Any = int) -> int:
-    """The largest XOR of values: of every choice of aligned ranges of 2^k coordinates.
+    """Return the largest XOR of values, over every choice of aligned ranges of 2^k coordinates.
 
-    ``after`` is a linear map that is applied to them.
+    ``after`` is a linear map to apply to the values.
     """
     budget = Budget(name, (layout,))
     pieces = []
@@ -184,10 +184,10 @@ def _largest_xor(name: str, layout: Layout, after: Any = int) -> int:
 
 
 def _of_swizzle(name: str, a: ComposedLayout) -> tuple[int, int]:
-    """The extremes of a swizzle of sums: they lie next to those of the sums themselves.
+    """Return the extremes of swizzled sums, which lie next to the extremes of the sums.
 
-    A swizzle changes the bits from ``base`` on of numbers that agree in what is above them. So the
-    largest value is that of a sum whose upper bits are the largest.
+    A swizzle changes bits from ``base`` on, but not the bits above those that it writes. So the
+    largest value comes from a sum whose upper bits are the largest.
     """
     kind = arithmetic(a.inner)
     if kind is Arithmetic.XOR and a.offset == 0:
@@ -215,7 +215,7 @@ def _of_swizzle(name: str, a: ComposedLayout) -> tuple[int, int]:
 
 
 def _of_values(name: str, a: Any) -> Bounds:
-    """The extremes of all values, one after the other."""
+    """Return the extremes of all values, enumerated one by one."""
     at_once = values_at_once(a)
     if at_once is not None:
         return {(): at_once.extremes()}

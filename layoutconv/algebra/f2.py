@@ -1,7 +1,7 @@
 """Layouts that are linear over F2, the field of two elements: swizzles, Triton's linear layouts.
 
 A function of the bits of a position is linear if XOR of positions gives XOR of values. It is then a
-matrix over F2, kept here as its columns: the value of each bit, lowest first. A layout is one if
+matrix over F2, kept here as its columns: the value of each bit, lowest first. A layout is linear if
 its extents are powers of two and its strides are :class:`F2`, or integers whose sums never carry.
 """
 
@@ -27,9 +27,9 @@ from .xor import F2
 
 
 def to_f2(layout: Any) -> Columns:
-    """The matrix of a layout over F2: column i is the offset of position ``1 << i``.
+    """Return the matrix of a layout over F2: column i is the offset of position ``1 << i``.
 
-    ``layout`` is a layout, a composed layout (of a swizzle), a tensor's or a Swizzle. These are
+    ``layout`` is a layout, a composed layout (of a swizzle), a tensor or a Swizzle. Columns are
     the bases of Triton's linear layouts (Zhou et al., *Linear Layouts*, 2025).
 
     Raises :class:`LayoutValueError` if it is not linear, with two positions whose XOR shows it.
@@ -66,7 +66,7 @@ def to_f2(layout: Any) -> Columns:
 
 
 def _columns(layout: Any) -> Columns | None:
-    """The columns where the kind of a layout shows that it is linear; None where it does not."""
+    """Return the columns if the kind of layout shows that it is linear; None otherwise."""
     if isinstance(layout, Swizzle):
         return tuple([layout(1 << i) for i in range(layout.size().bit_length() - 1)])
     if isinstance(layout, ComposedLayout):
@@ -94,9 +94,9 @@ def _adds(layout: Layout) -> bool:
 
 
 def _pairs(layout: Any, columns: Columns, size: int) -> Any:
-    """Pairs of positions: bits first, where integers show that they carry, then all the rest.
+    """Yield pairs of positions: of bits first, where integers show their carries, then the rest.
 
-    Of the rest only the first that is not linear, where all values are known at once.
+    If all values are known at once, the rest is only the first position that is not linear.
     """
     yield 0, 0
     bits = [1 << i for i in range(size.bit_length() - 1)]
@@ -117,10 +117,10 @@ def _pairs(layout: Any, columns: Columns, size: int) -> Any:
 
 
 def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
-    """The layout of a matrix over F2, its columns given; on ``shape``, by default all of it.
+    """Return the layout of a matrix over F2, given its columns; ``shape`` is one mode by default.
 
-    Strides are integers where sums cannot carry, else :class:`F2`. Raises
-    :class:`LayoutValueError` if the shape is not made of powers of two with that many bits.
+    Strides are integers if sums cannot carry, else :class:`F2`. Raises :class:`LayoutValueError`
+    if the shape is not made of powers of two with that many bits.
 
     >>> print(from_f2((1, 2, 4)), from_f2((1, 2, 5), (4, 2)), from_f2((2, 4, 1)))
     8:1 (4,2):(f1,f5) (4,2):(2,1)
@@ -152,7 +152,7 @@ def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
 
 
 def f2_layout(layout: Any) -> Layout:
-    """A composed layout of a swizzle, or a Swizzle, as a plain layout with XOR strides.
+    """Turn a composed layout of a swizzle, or a Swizzle, into a plain layout with XOR strides.
 
     >>> print(f2_layout(ComposedLayout(Swizzle(3, 0, 3), 0, Layout((8, 8)))))
     (8,8):(f1,f9)
@@ -171,7 +171,7 @@ def _integer(column: Any) -> int:
 
 
 def _leaf_of(columns: list[int], kind: Any) -> tuple[IntTuple, IntTuple]:
-    """Consecutive columns as modes: a mode goes on while each column is twice the one before."""
+    """Group columns into modes: a mode continues while each column is twice the one before."""
     modes: list[tuple[int, int]] = []
     for column in columns:
         if modes and column == modes[-1][1] * modes[-1][0]:
@@ -186,9 +186,9 @@ def _leaf_of(columns: list[int], kind: Any) -> tuple[IntTuple, IntTuple]:
 
 
 def as_f2(layout: Layout) -> Layout:
-    """Integer strides as F2 strides: the operands had some, so the result keeps to them.
+    """Turn integer strides into F2 strides, as the operands have some.
 
-    Of each leaf they have to give the same values by XOR.
+    Each leaf must give the same values by XOR.
     """
     if arithmetic(layout) is Arithmetic.XOR:
         return layout
@@ -197,37 +197,37 @@ def as_f2(layout: Layout) -> Layout:
 
 
 def span_of(a: Layout) -> Span:
-    """The span of the values of an XOR layout, its extents rounded up to powers of two.
+    """Return the span of the values of an XOR layout, with extents rounded up to powers of two.
 
-    Differences of coordinates below 3 are all numbers below 4, so what is different for the
-    rounded extents is what is different for the layout itself.
+    Rounding keeps which values differ: the differences of coordinates below 3, for example, are
+    all numbers below 4.
     """
     return Span(tuple([c for leaf in bit_columns(a) or [] for c in leaf]))
 
 
 def is_bitwise(a: Layout) -> bool:
-    """Tell if positions of a layout are made of the bits of its coordinates.
+    """Tell if the bits of a position are the bits of its coordinates.
 
-    All extents are powers of two but the last one that is not 1.
+    All extents but the last are powers of two, not counting extents of 1.
     """
     extents = [s for s, _ in a._leaves if s != 1]
     return all(s & (s - 1) == 0 for s in extents[:-1])
 
 
 def integer_strides(a: Layout) -> Layout | None:
-    """An XOR layout as one of integers, where no sum carries; None where one does."""
+    """Turn an XOR layout into one of integers if no sum carries; None otherwise."""
     strides = [_column_of(d) for _, d in a._leaves]
     same = make(a.shape, unflatten(iter(strides), a.shape))
     return same if bit_columns(same) is not None else None
 
 
 def _column_of(d: Any) -> int:
-    """The bits of an XOR stride, or of a plain 0 among them."""
+    """Return the bits of an XOR stride, or of a plain 0 among them."""
     return int(d.value) if isinstance(d, F2) else int(d)
 
 
 def right_inverse_f2(a: Layout) -> Layout:
-    """The longest R with ``a(R(k)) == k``: solve for bit after bit of k."""
+    """Return the longest R with ``a(R(k)) == k``, solved bit by bit of k."""
     span = span_of(a)
     columns: list[int] = []
     while True:
@@ -242,7 +242,7 @@ def right_inverse_f2(a: Layout) -> Layout:
 
 
 def _shortened(columns: list[int], size: int) -> Layout:
-    """The layout of the columns, as far as its values stay below ``size``."""
+    """Return the layout of the columns, cut where its values stop being below ``size``."""
     layout = from_f2(tuple(columns))
     reach = 0
     for column in columns:
@@ -263,7 +263,7 @@ def _shortened(columns: list[int], size: int) -> Layout:
 
 
 def first_reaching(columns: list[int], bound: int) -> int:
-    """The first choice of columns whose XOR is not below ``bound``, one more than all if none is.
+    """Return the first choice of columns whose XOR reaches ``bound``; one past all if none does.
 
     >>> first_reaching([1, 2, 5], 5), first_reaching([1, 2], 4)
     (4, 4)
@@ -273,13 +273,13 @@ def first_reaching(columns: list[int], bound: int) -> int:
         return 1 << len(columns)
     choice = base = 0
     for i in reversed(range(len(columns))):
-        if Span(tuple(columns[:i])).largest(base) < bound:  # not without this one
+        if Span(tuple(columns[:i])).largest(base) < bound:  # out of reach without this column
             choice, base = choice | 1 << i, base ^ columns[i]
     return choice
 
 
 def left_inverse_f2(a: Layout) -> Layout:
-    """The L with ``L(a(i)) == i``, 0 on a complement of the image."""
+    """Return the L with ``L(a(i)) == i``, which is 0 on a complement of the image."""
     span = refuse_clashing_bits(a)
     width = max((row.bit_length() for row, _ in span.rows.values()), default=0)
     result = [0] * width  # bits that lead no row of the span are free
@@ -290,10 +290,10 @@ def left_inverse_f2(a: Layout) -> Layout:
 
 
 def left_inverse_of_coordinates(a: Layout) -> ComposedLayout:
-    """The left inverse of XOR strides, whatever the extents: their bits, then the positions.
+    """Return the left inverse of XOR strides for any extents: to bits, then to positions.
 
-    The bits of the coordinates are linear in those of the offset; extents that are no powers of two
-    make positions of them that are not.
+    The bits of the coordinates are linear in the bits of the offset, but their positions are not if
+    extents are not powers of two.
 
     >>> print(left_inverse_of_coordinates(Layout((6, 3), (F2(1), F2(9)))))
     (8,4):(1,6) o 0 o (8,4):(f1,f9)
@@ -309,7 +309,7 @@ def left_inverse_of_coordinates(a: Layout) -> ComposedLayout:
 
 
 def refuse_clashing_bits(a: Layout) -> Span:
-    """The span of an XOR layout without two positions of one offset; an error if there are two."""
+    """Return the span of an XOR layout; raise if two positions have the same offset."""
     span = span_of(a)
     still = _still(a)
     moving = [difference for difference in span.kernel if difference & ~still]
@@ -321,7 +321,7 @@ def refuse_clashing_bits(a: Layout) -> Span:
 
 
 def _still(a: Layout) -> int:
-    """The bits of coordinates that strides of 0 do not move."""
+    """Return the bits of coordinates that have a stride of 0."""
     found = at = 0
     for s, d in a._leaves:
         bits = (s - 1).bit_length()
@@ -332,7 +332,7 @@ def _still(a: Layout) -> int:
 
 
 def _meeting(a: Layout, difference: int) -> tuple[int, int]:
-    """Two positions whose coordinates differ by the bits of ``difference``."""
+    """Return two positions whose coordinates differ by the bits of ``difference``."""
     i = j = 0
     place = 1
     for s, _ in a._leaves:
@@ -346,14 +346,14 @@ def _meeting(a: Layout, difference: int) -> tuple[int, int]:
 
 
 def nullspace_f2(a: Layout) -> Layout:
-    """The kernel of the matrix."""
+    """Return the kernel of the matrix."""
     return as_f2(from_f2(span_of(a).kernel))
 
 
 def complement_f2(a: Layout, bound: int | None) -> Layout:
-    """The bits below ``bound`` that lead no value of ``a``: together they reach each once.
+    """Return the bits below ``bound`` that lead no value of ``a``: with ``a`` they reach all once.
 
-    Without a bound a last mode ``1:d`` goes on after them.
+    Without a bound, a last mode ``1:d`` continues after them.
     """
     span = span_of(a)
     top = max((bound or 1) - 1, *[row for row, _ in span.rows.values()], 0).bit_length()

@@ -1,4 +1,4 @@
-"""Strides that apply a function to the coordinate first: index buffers above all.
+"""Strides that apply a function to the coordinate first, such as index buffers.
 
 CUTLASS: gather_tensor.hpp of example 59.
 """
@@ -44,10 +44,9 @@ _SET = object.__setattr__
 class CustomStride(Stride):
     """A stride that applies ``func`` to the coordinate: ``c * CustomStride(f, d) == f(c) * d``.
 
-    What operations may know of ``func`` it says itself, by methods that it need not have:
-    ``step()``, the integer that its values are the coordinate's multiples of, if they are,
-    ``bounds(low, high)``, the extremes of its values at these coordinates, and ``values(count)``,
-    its values at the first ones.
+    ``func`` may tell operations more by optional methods: ``step()``, the integer s if
+    ``func(c) == c * s``; ``bounds(low, high)``, the extremes of its values at these coordinates;
+    and ``values(count)``, its first values.
 
     >>> 2 * CustomStride(IndexedGather([7, 5, 3]), 10)
     30
@@ -70,7 +69,7 @@ class CustomStride(Stride):
         return CustomStride, (self.func, self.stride)
 
     def at(self, c: Any) -> Any:
-        """``func(c) * stride``, arrays in a type that holds the product."""
+        """Return ``func(c) * stride``; an array gets a type that holds the product."""
         value = self.func(c)
         if type(value) is not int:
             value = late("plain")(value)
@@ -88,7 +87,7 @@ class CustomStride(Stride):
         return f"CustomStride({self.func!r}, {self.stride!r})"
 
     def __str__(self) -> str:
-        # A function's own text has its address; `f*2` would be twice an integer with a name.
+        # A function's repr has its address; `f*2` would read as twice an integer named f.
         name = getattr(self.func, "__name__", None)
         shown = stride_text(self.stride)
         if any(sign in shown[1:] for sign in "+-"):
@@ -96,13 +95,13 @@ class CustomStride(Stride):
         return f"{name}(c)*{shown}" if name else f"{self.func}*{shown}"
 
     def _additive(self) -> Any:
-        """The stride that this one is, if ``func`` is a multiple; None otherwise."""
+        """Return the equivalent plain stride if ``func`` is a multiple; None otherwise."""
         step = getattr(self.func, "step", None)
         factor = step() if callable(step) else None
         return times(factor, self.stride) if factor is not None and is_integer(factor) else None
 
     def zero(self) -> Any:
-        """The zero of the stride."""
+        """Return the zero of the stride."""
         return zero_of(self.stride)
 
     def is_zero(self) -> bool:
@@ -110,7 +109,7 @@ class CustomStride(Stride):
         return is_zero(self.stride) or (self._additive() is not None and is_zero(self._additive()))
 
     def can_merge(self, extent: Any, following: Any) -> bool:
-        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
+        """Tell if modes ``extent:self`` and ``n:following`` merge into one mode of this stride."""
         mine = self._additive()
         if mine is None:
             return self.is_zero() and is_zero(following)
@@ -118,17 +117,17 @@ class CustomStride(Stride):
         return other is not None and can_merge(extent, mine, other)
 
     def scale(self, n: Any) -> Any:
-        """The stride of every n-th coordinate, where ``func`` is a multiple."""
+        """Return the stride of every n-th coordinate, if ``func`` is a multiple."""
         if self._additive() is None:
             return self if self.is_zero() else None
         return CustomStride(self.func, scale(n, self.stride))
 
     def times(self, n: Any) -> Any:
-        """The stride whose values are n times as large."""
+        """Return the stride whose values are n times as large."""
         return CustomStride(self.func, times(n, self.stride))
 
     def plus(self, other: Any) -> Any:
-        """The sum with a stride of the same function, or of two that are multiples."""
+        """Return the sum with a stride: one stride for equal functions or two multiples."""
         if isinstance(other, CustomStride) and self.func == other.func:
             both = plus(self.stride, other.stride)
             return None if both is None else CustomStride(self.func, both)
@@ -139,41 +138,41 @@ class CustomStride(Stride):
         return plus(mine, theirs)
 
     def terms(self) -> Terms | None:
-        """The components, where ``func`` is a multiple."""
+        """Return the components, if ``func`` is a multiple."""
         mine = self._additive()
         if mine is None:
             return () if self.is_zero() else None
         return terms(mine)
 
     def xor(self) -> int | None:
-        """0 for the zero stride; None otherwise."""
+        """Return 0 for the zero stride, None otherwise."""
         return 0 if self.is_zero() else None
 
     def bounds(self, low: Any, high: Any) -> Bounds | None:
-        """The extremes of its values, where those of ``func`` are known."""
+        """Return the extremes of the values, if those of ``func`` are known."""
         ask = getattr(self.func, "bounds", None)
         found = ask(low, high) if callable(ask) else None
         return None if found is None else bounds(self.stride, *found)
 
     def values(self, count: int) -> Any:
-        """Its values at ``count`` coordinates, where those of ``func`` are known at once."""
+        """Return the first ``count`` values, if those of ``func`` are known at once."""
         ask = getattr(self.func, "values", None)
         found = ask(count) if callable(ask) and type(self.stride) is int else None
         values = None if found is None else of_integers(found)
         return None if values is None else values.times(self.stride)
 
     def divisor(self) -> int:
-        """A positive integer that divides all values: a divisor of the stride."""
+        """Return a positive integer that divides all values: a divisor of the stride."""
         mine = self._additive()
         return divisor(self.stride if mine is None else mine)
 
     def lifted(self, path: Path) -> Any:
-        """The same values as mode ``path`` of a coordinate."""
+        """Return the same values as mode ``path`` of a coordinate."""
         inner = lifted(self.stride, path)
         return None if inner is None else CustomStride(self.func, inner)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The same function, times what ``fn`` gives for the stride."""
+        """Return the same function, with ``fn`` applied to the stride."""
         return CustomStride(self.func, map_integers(fn, self.stride))
 
 
@@ -195,7 +194,7 @@ class SummedStride(Stride):
         return SummedStride, (self.addends,)
 
     def at(self, c: Any) -> Any:
-        """The sum of the values of the addends."""
+        """Return the sum of the values of the addends."""
         return sum_of([c * d for d in self.addends])
 
     def __eq__(self, other: object) -> bool:
@@ -211,25 +210,25 @@ class SummedStride(Stride):
         return "+".join(map(stride_text, self.addends))
 
     def times(self, n: Any) -> Any:
-        """The stride whose values are n times as large."""
+        """Return the stride whose values are n times as large."""
         parts = tuple([times(n, d) for d in self.addends])
         return None if any(part is None for part in parts) else SummedStride(parts)
 
     def plus(self, other: Any) -> Any:
-        """The sum with one more."""
+        """Return the sum with one more stride."""
         return SummedStride((*self.addends, other)) if xor(other) is None else None
 
     def divisor(self) -> int:
-        """A common divisor of those of the addends."""
+        """Return a common divisor of the addends' divisors."""
         return gcd(*map(divisor, self.addends))
 
     def lifted(self, path: Path) -> Any:
-        """The same values as mode ``path`` of a coordinate."""
+        """Return the same values as mode ``path`` of a coordinate."""
         parts = tuple([lifted(d, path) for d in self.addends])
         return None if any(part is None for part in parts) else SummedStride(parts)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The sum of the addends with ``fn`` applied to their integers."""
+        """Return the sum of the addends with ``fn`` applied to their integers."""
         return SummedStride(tuple([map_integers(fn, d) for d in self.addends]))
 
 
@@ -237,8 +236,8 @@ class IndexedGather(Immutable):
     """The function ``i -> index[i]`` of an index buffer.
 
     ``index`` is a sequence, a NumPy or torch array, or a kernel's pointer. An integer position
-    outside a buffer whose length is known is refused, where Python would wrap a negative one
-    around; positions that are arrays follow the rules of their library.
+    outside a buffer of known length is refused (Python would wrap a negative one around); arrays
+    of positions follow the rules of their library.
 
     >>> IndexedGather([7, 5, 3])(2)
     3
@@ -280,7 +279,7 @@ class IndexedGather(Immutable):
             raise LayoutTypeError(f"IndexedGather: the position {i} has no value")
         if not is_array(i):
             return self.index[i]
-        i, index = widened(i), self.index  # torch takes bytes for a mask
+        i, index = widened(i), self.index  # torch would take bytes for a mask
         if 0 not in i.shape and hasattr(index, "__len__"):
             low, high = int(i.min()), int(i.max())
             if low < 0 or high >= len(index):
@@ -294,7 +293,7 @@ class IndexedGather(Immutable):
         return index[i]
 
     def bounds(self, low: Any, high: Any) -> tuple[int, int] | None:
-        """The smallest and the largest entry from position ``low`` to ``high``."""
+        """Return the smallest and the largest entry from position ``low`` to ``high``."""
         if not hasattr(self.index, "__len__") or not 0 <= low <= high < len(self.index):
             return None
         part = self.index[low : high + 1]
@@ -305,7 +304,7 @@ class IndexedGather(Immutable):
         return None if values is None else values.extremes()
 
     def values(self, count: int) -> Any:
-        """The entries at the first ``count`` positions; None of a buffer that has fewer."""
+        """Return the entries at the first ``count`` positions; None if the buffer is shorter."""
         if not hasattr(self.index, "__len__") or count > len(self.index):
             return None
         return self.index[:count]
@@ -327,7 +326,7 @@ class IndexedGather(Immutable):
 
 
 class StridedGather(Immutable):
-    """The function ``i -> i * stride``: what an ``IndexedGather`` of a regular index would be.
+    """The function ``i -> i * stride``, like an ``IndexedGather`` of a regular index.
 
     >>> 3 * CustomStride(StridedGather(4), 10)
     120
@@ -350,11 +349,11 @@ class StridedGather(Immutable):
         return product_of(i, self.stride) if is_array(i) else i * self.stride
 
     def step(self) -> Any:
-        """The integer that a coordinate is multiplied by."""
+        """Return the factor of a coordinate."""
         return self.stride
 
     def bounds(self, low: Any, high: Any) -> tuple[Any, Any] | None:
-        """The smallest and the largest multiple of the coordinates ``low`` to ``high``."""
+        """Return the smallest and the largest multiple of the coordinates ``low`` to ``high``."""
         found = bounds(self.stride, low, high)
         return None if found is None else found.get(())
 

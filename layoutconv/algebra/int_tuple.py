@@ -1,8 +1,8 @@
-"""Hierarchical tuples of integers: what shapes, strides and coordinates are made of.
+"""Hierarchical tuples of integers, which make up shapes, strides and coordinates.
 
-A leaf is anything that has ``+ - * // %``: an ``int``, an integer array, a value of a kernel that
-is being traced. Tuples are Python tuples. Orders are colexicographic: the first mode runs fastest.
-Where a shape is asked for, a layout or a tensor stands for its own, and a string for what it says.
+A leaf is anything with ``+ - * // %``: an ``int``, an integer array, a value of a kernel that is
+being traced. Tuples are Python tuples. Orders are colexicographic: the first mode runs fastest.
+In place of a shape, functions take a layout or a tensor, and a string in layout notation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither rea
 
 
 def flatten(t: IntTuple) -> tuple[Any, ...]:
-    """The leaves of ``t``, first mode first.
+    """Return the leaves of ``t``, first mode first.
 
     >>> flatten((4, (2, 3)))
     (4, 2, 3)
@@ -40,7 +40,7 @@ def flatten(t: IntTuple) -> tuple[Any, ...]:
 
 
 def unflatten(leaves: Iterator[Any], profile: IntTuple) -> IntTuple:
-    """The next ``leaves`` in the profile of ``profile``: the inverse of ``flatten``.
+    """Arrange the next ``leaves`` in the profile of ``profile``: the inverse of ``flatten``.
 
     >>> unflatten(iter("abc"), (4, (2, 3)))
     ('a', ('b', 'c'))
@@ -51,9 +51,9 @@ def unflatten(leaves: Iterator[Any], profile: IntTuple) -> IntTuple:
 
 
 def shape_of(name: str, x: Any) -> IntTuple:
-    """The shape that ``x`` stands for: its own if it is a layout or a tensor, or what it says.
+    """Return the shape that ``x`` stands for: of a layout or a tensor, or of a layout in text.
 
-    ``name`` is the operation's, for the error. Anything that may be a leaf is returned as it is.
+    ``name`` is the operation, for the error. A possible leaf is returned as it is.
 
     >>> shape_of("rank", "(4,8):(8,1)")
     (4, 8)
@@ -71,7 +71,7 @@ def shape_of(name: str, x: Any) -> IntTuple:
         return x.shape
     if isinstance(x, str):
         return shape_of(name, late("parse")(x))
-    if x is None or hasattr(x, "can_merge"):  # a coordinate that is open, a stride
+    if x is None or hasattr(x, "can_merge"):  # an open mode of a coordinate, or a stride
         return x
     if is_no_integer(x):
         hint = "; write it as a tuple" if isinstance(x, list) else ""
@@ -80,9 +80,9 @@ def shape_of(name: str, x: Any) -> IntTuple:
 
 
 def expect_leaves(name: str, t: IntTuple) -> bool:
-    """Refuse a tuple with a leaf that is no integer: a bool, a float, text. None may be one.
+    """Refuse a tuple with a leaf that is not an integer: a bool, a float, text. None is allowed.
 
-    Tell if one is no ``int`` either, so that it may be a number of NumPy or sympy.
+    Tell if some leaf is not an ``int`` either, and so may be a number of NumPy or sympy.
 
     >>> expect_leaves("size", (4, (True, 2)))
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ def expect_leaves(name: str, t: IntTuple) -> bool:
 
 
 def refuse_other_profile(name: str, a: IntTuple, b: IntTuple) -> None:
-    """Refuse ``b`` where a tuple of ``a`` meets none of its length."""
+    """Refuse ``b`` unless each tuple in ``a`` has a matching tuple of the same length in ``b``."""
     if isinstance(a, tuple):
         if not isinstance(b, tuple) or len(a) != len(b):
             raise LayoutTypeError(f"{name}: {text(b)} does not have the profile of {text(a)}")
@@ -112,7 +112,7 @@ def refuse_other_profile(name: str, a: IntTuple, b: IntTuple) -> None:
 
 
 def product(t: IntTuple) -> Any:
-    """The product of the leaves of ``t``; 1 for the empty tuple. A layout gives its size.
+    """Return the product of the leaves of ``t``; 1 for the empty tuple. A layout gives its size.
 
     >>> product((4, (2, 3)))
     24
@@ -141,7 +141,7 @@ def _product_of(shape: IntTuple) -> Any:
 
 
 def path_of(name: str, mode: Any) -> tuple[int, ...]:
-    """A mode as a path: an index, or a sequence of them, from the outside in.
+    """Return a mode as a path: an index, or a sequence of indices from the outside in.
 
     >>> path_of("get", None), path_of("get", 1), path_of("get", [1, 0])
     ((), (1,), (1, 0))
@@ -159,7 +159,7 @@ def path_of(name: str, mode: Any) -> tuple[int, ...]:
 
 
 def at_mode(name: str, shape: IntTuple, mode: Any) -> IntTuple:
-    """The part of a shape at a mode: an index, or a sequence of them from the outside in."""
+    """Return the part of a shape at a mode, which is an index or a path from the outside in."""
     for i in path_of(name, mode):
         if not isinstance(shape, tuple) or not -len(shape) <= i < len(shape):
             raise LayoutTypeError(f"{name}: the shape {text(shape)} has no mode {i}")
@@ -168,7 +168,7 @@ def at_mode(name: str, shape: IntTuple, mode: Any) -> IntTuple:
 
 
 def rank(t: IntTuple, mode: Any = None) -> int:
-    """The number of top-level modes of ``t``, or of one of its modes; an integer has one.
+    """Return the number of top-level modes of ``t``, or of one of its modes; 1 for an integer.
 
     >>> rank((4, (2, 3))), rank(24), rank("(4,8):(8,1)"), rank((4, (2, 3, 5)), mode=[1])
     (2, 1, 2, 3)
@@ -180,7 +180,7 @@ def rank(t: IntTuple, mode: Any = None) -> int:
 
 
 def depth(t: IntTuple, mode: Any = None) -> int:
-    """The levels of nesting of ``t``, or of one of its modes; an integer has depth 0.
+    """Return the levels of nesting of ``t``, or of one of its modes; 0 for an integer.
 
     >>> depth((4, (2, 3))), depth(24), depth((4, (2, 3)), mode=1)
     (2, 0, 1)
@@ -224,7 +224,7 @@ def compatible(a: IntTuple, b: IntTuple) -> bool:
 
 
 def map_leaves(fn: Any, *ts: IntTuple) -> IntTuple:
-    """Apply ``fn`` to the leaves of congruent tuples, in their profile.
+    """Apply ``fn`` to matching leaves of congruent tuples, and keep their profile.
 
     >>> map_leaves(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
     (4, (8, 24))
@@ -237,7 +237,7 @@ def map_leaves(fn: Any, *ts: IntTuple) -> IntTuple:
 
 
 def compact_stride(shape: IntTuple, first: Any = 1) -> IntTuple:
-    """The products of all leaves before each leaf: the compact colexicographic strides.
+    """Return for each leaf the product of all leaves before it: compact colexicographic strides.
 
     >>> compact_stride((4, (2, 3)))
     (1, (4, 8))
@@ -253,7 +253,9 @@ def compact_stride(shape: IntTuple, first: Any = 1) -> IntTuple:
 
 
 def divmod_leaf(c: Any, s: Any) -> tuple[Any, Any]:
-    """``(c // s, c % s)``, asking an extent with its own ``__rdivmod__`` (a kernel's divisor)."""
+    """Return ``(c // s, c % s)``; an extent with its own ``__rdivmod__`` (a kernel's divisor) does
+    the division itself.
+    """
     if not isinstance(s, int) and hasattr(s, "__rdivmod__"):
         both: tuple[Any, Any] = divmod(c, s)
         return both
@@ -264,15 +266,15 @@ def divmod_leaf(c: Any, s: Any) -> tuple[Any, Any]:
 
 
 def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
-    """The inner product of strides and a coordinate that has taken the profile of ``shape``.
+    """Return the inner product of strides and a coordinate, which takes the profile of ``shape``.
 
-    An integer coordinate of a hierarchical mode is split colexicographically; the last leaf is not
-    bounded, as in CuTe (Cecka, *CuTe Layout Representation and Algebra*, 2026). ``stride`` is
-    compact by default; a layout has its own, and so has that of a tensor. Arrays are evaluated in
+    An integer coordinate of a hierarchical mode is split colexicographically; the last leaf is
+    unbounded, as in CuTe (Cecka, *CuTe Layout Representation and Algebra*, 2026). ``stride`` is
+    compact by default; a layout, or that of a tensor, brings its own. Arrays are evaluated in
     a type that holds the offsets. An arithmetic tuple that is shorter than ``shape``, and a scaled
-    basis, have zeros after it.
+    basis, are padded with zeros.
 
-    Raises :class:`LayoutTypeError` for a coordinate or a stride of another profile.
+    Raises :class:`LayoutTypeError` if the profile of a coordinate or a stride differs.
 
     >>> crd2idx((1, 5), (4, (2, 3)), (1, (4, 8)))
     21
@@ -303,14 +305,14 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
 
 
 def _plain_offset(crd: Any, shape: IntTuple, stride: IntTuple) -> int | None:
-    """The offset of a coordinate of plain integers, of plain strides; None of any other."""
+    """Return the offset if the coordinate and the strides are plain integers, else None."""
     if type(crd) is int:
         return digits_offset(crd, shape, stride)
     return plain_offset(crd, shape, stride) if type(crd) is tuple else None
 
 
 def _expect_strides(shape: IntTuple, stride: IntTuple) -> None:
-    """Refuse strides of another profile: Python would repeat a tuple for each of a mode."""
+    """Refuse strides of another profile: Python would repeat a tuple instead of multiplying it."""
     refuse_other_profile("crd2idx", shape, stride)
     for s, d in paired_leaves(shape, stride):
         if type(d) is tuple:
@@ -324,7 +326,7 @@ def _has_array(crd: IntTuple) -> bool:
 
 
 def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
-    """:func:`crd2idx`, its arrays of a type that holds the offsets already."""
+    """Evaluate :func:`crd2idx`, with arrays whose type already holds the offsets."""
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or (
             len(crd) != len(shape) and (type(crd) is tuple or len(crd) > len(shape))
@@ -333,9 +335,9 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
                 f"crd2idx: the coordinate {text(crd)} does not have the profile of "
                 f"the shape {text(shape)}"
             )
-        if not isinstance(stride, tuple):  # a set would be taken in some order
+        if not isinstance(stride, tuple):  # a set, for one, has no order
             refuse_other_profile("crd2idx", shape, stride)
-        if len(crd) < len(shape):  # zeros at the end, where a function need not be 0
+        if len(crd) < len(shape):  # pad with zeros, where a custom stride need not give 0
             crd = (*crd, *[0] * (len(shape) - len(crd)))
         terms = [offset_at(c, s, d) for c, s, d in zip(crd, shape, stride, strict=True)]
         return sum_of(terms)
@@ -352,7 +354,7 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
 
 
 def split_and_sum(crd: Any, leaves: Any) -> Any:
-    """``crd`` split over ``leaves``, pairs of an extent and a stride, the last one unbounded."""
+    """Split ``crd`` over ``leaves``, pairs (extent, stride), and add up; the last is unbounded."""
     if not leaves:
         return 0
     terms = []
@@ -364,7 +366,7 @@ def split_and_sum(crd: Any, leaves: Any) -> Any:
 
 
 def sum_of(terms: list[Any]) -> Any:
-    """The sum, started from the first term, so that tracing it adds no zero."""
+    """Add up terms, starting from the first one, so that no zero is traced."""
     if not terms:
         return 0
     result = terms[0]
@@ -374,11 +376,11 @@ def sum_of(terms: list[Any]) -> Any:
 
 
 def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
-    """The coordinate of ``shape`` at the colexicographic position ``idx``, the last leaf unbounded.
+    """Return the coordinate of ``shape`` at the colexicographic position ``idx``.
 
-    So ``crd2idx(idx2crd(i, shape), shape) == i`` for every integer ``i``, also outside the shape,
-    as in CuTe (pycute wraps around there). A tuple ``idx`` is taken by mode, an arithmetic one that
-    is shorter than ``shape`` with zeros after it; a layout stands for its shape.
+    The last leaf is unbounded, so ``crd2idx(idx2crd(i, shape), shape) == i`` for every integer
+    ``i``, also outside the shape, as in CuTe (pycute wraps around there). A tuple ``idx`` is taken
+    mode by mode; a shorter arithmetic tuple is padded with zeros. A layout stands for its shape.
 
     >>> idx2crd(21, (4, (2, 3)))
     (1, (1, 2))
@@ -417,10 +419,10 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
 
 
 def crd2crd(crd: IntTuple, dst_shape: IntTuple, src_shape: IntTuple = None) -> IntTuple:
-    """The coordinate of ``dst_shape`` that is ``crd`` of ``src_shape``: same colexicographic place.
+    """Return the coordinate of ``dst_shape`` at the same colexicographic position as ``crd``.
 
-    A tuple is taken mode by mode where the destination is one too, as in CuTe; a coordinate that is
-    outside its mode there is refused. ``src_shape`` is needed only where a tuple becomes an
+    If ``crd`` and ``dst_shape`` are tuples, this goes mode by mode, as in CuTe; an entry outside
+    its mode is refused. ``src_shape``, the shape of ``crd``, is needed only to turn a tuple into an
     integer. pycute has the arguments in this order, CuTe C++ the source first.
 
     >>> crd2crd((1, 5), (4, (2, 3)))

@@ -1,4 +1,4 @@
-"""Inverses: the layouts that lead from offsets, or coordinates, back to positions."""
+"""Inverses: layouts from offsets or coordinates back to positions."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ from .sums import collision, solution
 from .swizzle import Swizzle
 from .xor import F2
 
-_FEW = 1024  # positions of XOR strides, of whose inverse one layout is searched for
+_FEW = 1024  # positions up to which a single layout is sought as the inverse of XOR strides
 Inverse = TypeVar("Inverse")
-Mode = tuple[Any, Any, Any]  # stride, extent, and the place: how far the mode moves the position
+Mode = tuple[Any, Any, Any]  # stride, extent, and place: the step of the mode in positions
 
 
 def right_inverse(a: Any) -> Any:
-    """The longest layout ``R`` with ``a(R(k)) == k`` for every k below ``size(R)``.
+    """Return the longest layout ``R`` with ``a(R(k)) == k`` for every k below ``size(R)``.
 
-    The longest there is if no two positions of ``a`` share an offset (modes of stride 0 aside);
-    otherwise the longest whose modes are modes of ``a`` or the beginnings of such. For scaled bases
-    R takes coordinates: it has a mode for each mode of them. A tensor stands for its layout. Of a
-    composed layout it is composed of the inverses of its parts, as in CuTe. CUTLASS:
+    It is the longest of all if no two positions of ``a`` share an offset (modes of stride 0
+    aside); otherwise the longest whose modes are modes of ``a`` or prefixes of them. For scaled
+    bases R takes coordinates, with a mode for each of theirs. A tensor stands for its layout. The
+    inverse of a composed layout composes the inverses of its parts, as in CuTe. CUTLASS:
     cute/layout.hpp.
 
-    Raises :class:`LayoutValueError` where position 0 has another offset than 0, as in a gather.
+    Raises :class:`LayoutValueError` if position 0 has an offset other than 0, as in a gather.
 
     >>> print(right_inverse(Layout((4, 8), (8, 1))))
     (8,4):(4,1)
@@ -80,7 +80,7 @@ def _of_any_kind(
     of_composed: Callable[[ComposedLayout], Any],
     a: Any,
 ) -> Any:
-    """``inverse(a)``, by what it is of each kind of layout; ``plain`` is of integers alone."""
+    """Compute ``inverse(a)`` by the kind of layout; ``plain`` is for layouts of integers."""
     if type(a) is Layout and a._plain:
         return from_plain(plain(a, _sorted_placed(a)))
     if isinstance(a, Swizzle):
@@ -118,7 +118,7 @@ def _of_strides(
     of_bits: Callable[[Layout], Inverse],
     of_table: Callable[[Layout], Inverse],
 ) -> Layout | Inverse:
-    """The inverse of a layout of multiples: by its modes, or of XOR strides by bits, or a table."""
+    """Invert a layout of multiples: by modes, or for XOR strides by bits, or by a table."""
     if arithmetic(a) is Arithmetic.XOR:
         a = at_present(name, a)
         if is_bitwise(a):
@@ -132,19 +132,19 @@ def _of_strides(
 
 
 def left_inverse(a: Any) -> Any:
-    """A layout ``L`` with ``L(a(i)) == i`` for every position i of ``a``.
+    """Return a layout ``L`` with ``L(a(i)) == i`` for every position i of ``a``.
 
-    Between the offsets of ``a`` it is free: there it stays where it is, as in CuTe. Modes of ``a``
+    Between the offsets of ``a``, L is free: it stays at its last value, as in CuTe. Modes of ``a``
     of stride 0 do not count: their coordinate comes back as 0. For scaled bases L takes
-    coordinates. A tensor stands for its layout. Of a composed layout it is composed of the inverses
-    of its parts, as in CuTe.
+    coordinates. A tensor stands for its layout. The inverse of a composed layout composes the
+    inverses of its parts, as in CuTe.
 
-    Where strides do not divide each other, as CuTe asks of them, a layout through all points is
-    searched for. XOR strides over extents that are no powers of two have an inverse in two steps
-    where no single layout is found: the bits of the coordinates, and the positions of these.
+    CuTe needs strides that divide each other; for others, this searches for a layout through all
+    points. For XOR strides over extents that are not powers of two, if no single layout is found,
+    the inverse has two steps: to the bits of the coordinates, then to positions.
 
     Raises :class:`LayoutValueError` if none is found: two positions share an offset (the
-    ``witness``), or the offsets are too irregular for one. CUTLASS: cute/layout.hpp.
+    ``witness``), or the offsets are too irregular. CUTLASS: cute/layout.hpp.
 
     >>> print(left_inverse(Layout((4, 8), (1, 5))), left_inverse(Layout(4, 2)))
     (5,8):(1,4) (2,4):(0,1)
@@ -168,12 +168,12 @@ def _left_inverse(a: Layout) -> Layout | ComposedLayout:
 
 
 def _left_of_bits(a: Layout) -> Layout | ComposedLayout:
-    """The left inverse of XOR strides over positions that are not their bits."""
+    """Return the left inverse of XOR strides over extents that are not powers of two."""
     return _left_of_table(a) or left_inverse_of_coordinates(a)
 
 
 def _left_of_axis(a: Layout) -> Layout:
-    """The left inverse of one mode of the coordinates that a layout gives."""
+    """Return the left inverse of a layout that gives one mode of coordinates."""
     found = _left_inverse(a)
     if not isinstance(found, Layout):
         raise LayoutTypeError(f"left_inverse: {a} is undone by {found}, which is no layout alone")
@@ -181,7 +181,7 @@ def _left_of_axis(a: Layout) -> Layout:
 
 
 def _left_of_table(a: Layout) -> Layout | None:
-    """A layout that undoes XOR strides over positions that are not their bits, if one is found."""
+    """Search for one layout that undoes XOR strides over extents that are not powers of two."""
     refuse_clashing_bits(a)
     size = int(a.size())
     if size > _FEW:
@@ -197,13 +197,13 @@ def _left_of_table(a: Layout) -> Layout | None:
 
 
 def nullspace(a: Any) -> Any:
-    """The positions that ``a`` maps to 0 by strides of 0; for F2 strides all of its kernel.
+    """Return the positions that ``a`` maps to 0 by strides of 0; for F2 strides its whole kernel.
 
-    ``a(N(j)) == 0`` for all j. A tensor stands for its layout, of a composed layout it is the
-    nullspace of the domain. CUTLASS: cute/layout.hpp.
+    ``a(N(j)) == 0`` for all j. A tensor stands for its layout, a composed layout for its domain.
+    CUTLASS: cute/layout.hpp.
 
-    Raises :class:`LayoutValueError` where ``a(0)`` is not 0, as in a gather or with an offset: then
-    no layout of positions begins there.
+    Raises :class:`LayoutValueError` if ``a(0)`` is not 0, as in a gather or with an offset: then
+    no layout of positions can start there.
 
     >>> print(nullspace(Layout((4, 2, 3), (1, 0, 0))))
     (2,3):(4,8)
@@ -251,7 +251,7 @@ def _starts_at_zero(name: str, a: Any) -> None:
 
 
 def _sorted_placed(a: Layout) -> list[Mode]:
-    """The modes of a layout of plain integers, ascending by stride."""
+    """Return the modes of a layout of plain integers, ascending by stride."""
     result = []
     place = 1
     for s, d in a._leaves:
@@ -263,7 +263,7 @@ def _sorted_placed(a: Layout) -> list[Mode]:
 
 
 def placed(a: Layout) -> list[Mode]:
-    """The modes of a layout that move, each with its place."""
+    """Return the modes with a stride other than 0, each with its place, ascending by stride."""
     result = []
     place: Any = 1
     for s, d in a._leaves:
@@ -274,14 +274,14 @@ def placed(a: Layout) -> list[Mode]:
 
 
 def _modes_by_path(name: str, a: Layout) -> dict[Path, list[Mode]]:
-    """The modes of each mode of the coordinates that ``a`` gives; ``()`` is that of integers."""
+    """Return the modes that feed each mode of the coordinates of ``a``, ``()`` for integers."""
     a = simplified(a)
     if arithmetic(a) is Arithmetic.INTEGER:
         return {(): placed(a)}
     result: dict[Path, list[Mode]] = {}
     place: Any = 1
     for s, d in a._leaves:
-        if type(s) is int and s == 1:  # it moves nothing, but says which coordinates there are
+        if type(s) is int and s == 1:  # it moves nothing, but names its modes of the coordinates
             for path, _ in terms(d) or ():
                 result.setdefault(path, [])
         elif not is_integer(d):
@@ -294,7 +294,7 @@ def _modes_by_path(name: str, a: Layout) -> dict[Path, list[Mode]]:
 
 
 def _right(a: Layout, modes: list[Mode]) -> list[tuple[Any, Any]]:
-    """The leaves of the right inverse of integer modes."""
+    """Return the leaves of the right inverse of integer modes."""
     result: list[tuple[Any, Any]] = []
     current: Any = 1
     for d, s, place in modes:
@@ -308,10 +308,10 @@ def _right(a: Layout, modes: list[Mode]) -> list[tuple[Any, Any]]:
 
 
 def _at_present(name: str, a: Layout, modes: list[Mode]) -> list[Mode]:
-    """Modes of integers that have a value."""
+    """Return modes of integers at their present values."""
     if all(type(x) is int for mode in modes for x in mode):
         return modes
-    at_present(name, a)  # notes, or refuses
+    at_present(name, a)  # records the assumption, or raises
     return sorted([(present(d), present(s), present(p)) for d, s, p in modes])
 
 
@@ -324,7 +324,7 @@ def _right_in_general(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
 
 
 def _forced(a: Layout, modes: list[Mode], budget: Budget) -> list[tuple[int, int]]:
-    """The leaves of the longest layout of positions whose offsets are 0, 1, 2, ...: all forced."""
+    """Return the leaves of the longest layout whose offsets are 0, 1, 2, ...: each is forced."""
     pairs = [(s, d) for d, s, _ in modes]
     leaves: list[tuple[int, int]] = []
     done = 1
@@ -344,13 +344,13 @@ def _forced(a: Layout, modes: list[Mode], budget: Budget) -> list[tuple[int, int
     return leaves
 
 
-_ELSEWHERE = 1 << 128  # a stride that no sum of others undoes
+_ELSEWHERE = 1 << 128  # a stride that no sum of others cancels
 
 
 def _alone(a: Layout, modes: list[Mode]) -> Layout:
-    """``a`` with these modes only: what steps along other coordinates leads far away.
+    """Return ``a`` with only these modes; a step along another coordinate leads far away.
 
-    Positions carry from mode to mode, so all modes stay where they are.
+    Positions carry from mode to mode, so every mode keeps its place.
     """
     strides = {place: d for d, _, place in modes}
     leaves = []
@@ -364,14 +364,14 @@ def _alone(a: Layout, modes: list[Mode]) -> Layout:
 
 
 def longest(a: Layout, done: list[tuple[int, Any]], stride: Any, most: int, size: int) -> int:
-    """The largest n for which ``a`` composed with ``done`` and ``n:stride`` is the identity."""
+    """Return the largest n for which ``a o (done, n:stride)`` is the identity."""
     if arithmetic(a) is Arithmetic.XOR:
         most = min(most, inside(done, stride, size))
         found = identical(a, from_leaves([*done, (most, stride)]))
         if found is not None:
             return max(1, found // prod([s for s, _ in done]))
-    low, high = 1, most  # the identity on a beginning is one on every shorter beginning
-    middle = most  # which is the answer most of the time
+    low, high = 1, most  # if a prefix is the identity, so is every shorter one
+    middle = most  # usually the answer
     while low < high:
         candidate = from_leaves([*done, (middle, stride)])
         reach = sum((s - 1) * int(d) for s, d in candidate._leaves)
@@ -401,8 +401,8 @@ def is_identity(a: Layout, candidate: Layout) -> bool:
 
 
 def _longest_chain(modes: list[Mode]) -> list[tuple[int, int]]:
-    """The beginnings of modes that continue each other from 1 as far as possible."""
-    chains: dict[int, list[Mode]] = {}  # the modes that lead to the stride of each that is reached
+    """Return the prefixes of modes that continue each other from stride 1 as far as possible."""
+    chains: dict[int, list[Mode]] = {}  # by the stride of the last mode: the modes that lead to it
     for d, s, place in modes:
         if d == 1:
             chains[1] = max(chains.get(1, []), [(1, s, place)])
@@ -422,7 +422,7 @@ def _longest_chain(modes: list[Mode]) -> list[tuple[int, int]]:
 
 
 def _left(a: Layout, modes: list[Mode]) -> list[tuple[Any, Any]]:
-    """The leaves of the left inverse of integer modes; ``a`` is named in the error."""
+    """Return the leaves of the left inverse of integer modes; ``a`` is for the error."""
     shapes: list[Any] = []
     strides: list[Any] = [0]
     reach: Any = 1
@@ -465,7 +465,7 @@ def _left_in_general(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
 
 
 def _points(modes: list[Mode]) -> Any:
-    """Some offsets and their positions, then all of them if they are not many."""
+    """Yield some offsets with their positions, then all of them if they are few."""
     size = 1
     for _, s, _ in modes:
         size *= s
@@ -482,7 +482,7 @@ def _points(modes: list[Mode]) -> Any:
 
 
 def _undoes(found: Layout, modes: list[Mode]) -> bool:
-    """Tell if a layout takes every offset of the modes to its position."""
+    """Tell if a layout maps every offset of the modes to its position."""
     shape, stride = tuple([s for _, s, _ in modes]), tuple([d for d, _, _ in modes])
     try:
         whole = compose(found, Layout(shape, stride))

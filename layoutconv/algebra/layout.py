@@ -1,4 +1,4 @@
-"""``Layout``: a shape and a stride, and the function of coordinates that they are."""
+"""``Layout``: a shape and a stride, which define a function from coordinates to offsets."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Leaf = tuple[Any, Any]  # an extent and its stride
 class Layout(LayoutLike):
     """A function from coordinates to offsets: the inner product with ``stride`` on ``shape``.
 
-    ``shape`` is an integer >= 1 or a nested tuple of them, ``stride`` has the same profile and is
-    by default compact, the first mode fastest. Leaves may be ``int``, symbolic integers, values of
-    a kernel that is being traced; stride leaves also scaled bases, :class:`F2`, custom strides and
-    any other :class:`Stride`. A coordinate is an integer (taken colexicographically, the last leaf
-    unbounded), a tuple of the profile of ``shape``, or arrays of either. A runtime extent
-    (:class:`SymInt`) may be 0.
+    ``shape`` is an integer >= 1 or a nested tuple of them; ``stride`` has the same profile and
+    defaults to compact strides, the first mode fastest. A leaf is an ``int``, a symbolic integer or
+    a value of a kernel that is being traced; a stride leaf may also be a scaled basis, :class:`F2`,
+    a custom stride or any other :class:`Stride`. A coordinate is an integer (split
+    colexicographically; the last leaf is unbounded), a tuple in the profile of ``shape``, or arrays
+    in place of either. A runtime extent (:class:`SymInt`) may be 0.
 
-    Raises :class:`LayoutTypeError` for a different profile or a leaf that is no integer and
+    Raises :class:`LayoutTypeError` if the profiles differ or a leaf is not an integer, and
     :class:`LayoutValueError` for an extent below 1. CUTLASS: cute/layout.hpp.
 
     >>> L = Layout((4, (2, 3)), (1, (4, 8)))
@@ -56,8 +56,8 @@ class Layout(LayoutLike):
     shape: IntTuple
     stride: IntTuple
     _plain: bool  # every leaf is exactly an int
-    _flat: list[Leaf]  # the leaves of shape, each with its stride; made when first asked for
-    _normal: list[Leaf]  # the normal form of .normal.normal_form, made when first asked for
+    _flat: list[Leaf]  # the leaves of shape, each with its stride; set on first use
+    _normal: list[Leaf]  # the normal form of .normal.normal_form; set on first use
     _assumed: tuple[Relation, ...]
 
     def __init__(self, shape: IntTuple, stride: IntTuple = None) -> None:
@@ -81,7 +81,7 @@ class Layout(LayoutLike):
     def _leaves(self) -> list[Leaf]:
         try:
             return self._flat
-        except AttributeError:  # a slot that nothing was put into yet
+        except AttributeError:  # the slot is not set yet
             leaves = paired_leaves(self.shape, self.stride)
             FLAT(self, leaves)
             return leaves
@@ -92,7 +92,7 @@ class Layout(LayoutLike):
         return _restored, (self.shape, self.stride, self.assumptions)
 
     def __call__(self, *crd: Any) -> Any:
-        """The offset of a coordinate: ``L(i)``, ``L(i, j)``, ``L((i, (j, k)))``, or of arrays.
+        """Return the offset of a coordinate: ``L(i)``, ``L(i, j)``, ``L((i, (j, k)))``, or arrays.
 
         Arrays are evaluated in an integer type that holds the offsets.
         """
@@ -107,7 +107,7 @@ class Layout(LayoutLike):
                 for s, d in leaves:
                     offset += c % s * d
                     c //= s
-                if c:  # outside the shape: the last leaf is not bounded
+                if c:  # outside the shape: the last leaf is unbounded
                     offset += c * s * d if leaves else 0
                 return offset
             if type(c) is tuple:
@@ -117,7 +117,7 @@ class Layout(LayoutLike):
         return finished(self.raw(c))
 
     def raw(self, c: IntTuple) -> Any:
-        """The sum of strides at a coordinate, before it is made an offset or a coordinate."""
+        """Return the sum of strides at a coordinate, not yet an offset or a coordinate."""
         if type(c) is int:
             return split_and_sum(c, self._leaves)
         if has_array(c):
@@ -133,21 +133,21 @@ class Layout(LayoutLike):
         return split_and_sum(c, self._leaves)
 
     def on_domain(self, operation: Callable[[Any], Any]) -> Any:
-        """Return what ``operation`` makes of the layout."""
+        """Apply ``operation`` to the layout, keeping its assumptions."""
         return operation(self) if self._plain else carried(operation(self), self)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Layout:
-        """The layout with ``fn`` applied to every integer of its shape and its strides."""
+        """Return the layout with ``fn`` applied to every integer of its shape and strides."""
         stride = map_leaves(lambda _, d: map_integers(fn, d), self.shape, self.stride)
         return make(map_leaves(fn, self.shape), stride)
 
     def parts(self) -> tuple[Layout, ...]:
-        """The layout itself."""
+        """Return the layout itself, as its only part."""
         return (self,)
 
     @property
     def assumptions(self) -> tuple[Relation, ...]:
-        """Return what this result took for granted of the symbols in it: ``()`` if nothing.
+        """The relations that this result assumes of the symbols in it; ``()`` if there are none.
 
         >>> from layoutconv.algebra import SymInt, composition
         >>> W = SymInt(64, "W")
@@ -160,11 +160,11 @@ class Layout(LayoutLike):
             return ()
 
     def assume(self, relations: tuple[Relation, ...]) -> None:
-        """Note what the operation that has just made this layout took for granted."""
+        """Record the assumptions of the operation that has just made this layout."""
         _ASSUMED(self, relations)
 
     def __getitem__(self, key: Any) -> Layout:
-        """Mode ``key``; modes for a slice; what a coordinate with None (or ``:``) leaves open."""
+        """Mode ``key``; modes for a slice; for a coordinate, the modes with None (or ``:``)."""
         if isinstance(key, tuple):
             key = tuple([None if k == slice(None) else k for k in key])
             if not has_none(key):
@@ -211,7 +211,7 @@ class Layout(LayoutLike):
         return f"Layout({self.shape!r}, {self.stride!r})"
 
     def size(self) -> Any:
-        """Return how many coordinates the domain has."""
+        """Return the number of coordinates in the domain."""
         if self._plain:
             result = 1
             try:
@@ -224,9 +224,9 @@ class Layout(LayoutLike):
         return product(self.shape)
 
     def cosize(self) -> Any:
-        """The length of a memory that holds every offset: the largest less the smallest, plus 1.
+        """Return the largest offset minus the smallest, plus 1: the memory that the layout spans.
 
-        For coordinates the product over their modes.
+        If values are coordinates, it is the product over their modes.
 
         >>> Layout((4, 2), (1, 8)).cosize(), Layout(4, -1).cosize()
         (12, 4)
@@ -239,19 +239,19 @@ class Layout(LayoutLike):
         return product(late("coshape")(self))
 
     def compose(self, other: Any) -> Layout | ComposedLayout:
-        """``composition(self, other)``: the function ``c -> self(other(c))`` as a layout."""
+        """Return ``composition(self, other)``: the function ``c -> self(other(c))`` as a layout."""
         result: Layout | ComposedLayout = late("composition")(self, other)
         return result
 
     def coalesce(self, profile: Any = None) -> Layout:
-        """``coalesce(self, profile)``: the same function with as few modes as possible."""
+        """Return ``coalesce(self, profile)``: the same function with as few modes as possible."""
         result: Layout = late("coalesce")(self, profile)
         return result
 
     def offsets(self) -> Any:
-        """The whole table: nested lists with ``offsets()[i][j] == self(i, j)``, one level a mode.
+        """Return all offsets: nested lists, ``offsets()[i][j] == self(i, j)``, one level per mode.
 
-        A hierarchical mode is one level. An integer shape gives one list.
+        A hierarchical mode is one level. An integer shape gives a flat list.
 
         >>> Layout((2, 3), (3, 1)).offsets()
         [[0, 1, 2], [3, 4, 5]]
@@ -267,7 +267,7 @@ def _strides_text(shape: IntTuple, stride: IntTuple) -> str:
     return stride_text(stride)
 
 
-_SETTERS: Any = vars(Layout)  # the slots themselves: twice as fast as object.__setattr__
+_SETTERS: Any = vars(Layout)  # the slot descriptors: twice as fast as object.__setattr__
 _SHAPE = _SETTERS["shape"].__set__
 _STRIDE = _SETTERS["stride"].__set__
 FLAT = _SETTERS["_flat"].__set__
@@ -278,7 +278,7 @@ _NEW = Layout.__new__
 
 
 def make(shape: IntTuple, stride: IntTuple) -> Layout:
-    """A layout of leaves that are known to be good: no check, for results of operations."""
+    """Make a layout of leaves that are known to be valid: no checks, for results of operations."""
     self = _NEW(Layout)
     _SHAPE(self, shape)
     _STRIDE(self, stride)
@@ -287,18 +287,18 @@ def make(shape: IntTuple, stride: IntTuple) -> Layout:
 
 
 def carried(result: Any, *parts: Layout) -> Any:
-    """Return what was made of layouts, with the assumptions that they make."""
+    """Return the result of an operation on layouts, with the assumptions of its operands."""
     if not isinstance(result, Layout) or result._plain:
         return result
     relations = [r for part in (result, *parts) for r in part.assumptions]
     if relations:
-        result = make(result.shape, result.stride)  # it may be one of the parts, or a part of them
+        result = make(result.shape, result.stride)  # a copy: it may share an operand
         result.assume(tuple(dict.fromkeys(relations)))
     return result
 
 
 def _restored(shape: IntTuple, stride: IntTuple, assumptions: tuple[Relation, ...]) -> Layout:
-    """A copy of a layout, whose extents may be known to be good under its assumptions only."""
+    """Restore a pickled layout, whose extents may be valid under its assumptions only."""
     result = make(shape, stride)
     if assumptions:
         result.assume(assumptions)
@@ -306,7 +306,7 @@ def _restored(shape: IntTuple, stride: IntTuple, assumptions: tuple[Relation, ..
 
 
 def make_plain(shape: IntTuple, stride: IntTuple, leaves: list[tuple[int, int]]) -> Layout:
-    """A layout of plain integers whose leaves are at hand already."""
+    """Make a layout of plain integers whose leaves are already known."""
     self = _NEW(Layout)
     _SHAPE(self, shape)
     _STRIDE(self, stride)
@@ -316,7 +316,7 @@ def make_plain(shape: IntTuple, stride: IntTuple, leaves: list[tuple[int, int]])
 
 
 def make_all_plain(shape: IntTuple, stride: IntTuple) -> Layout:
-    """A layout of plain integers, whose leaves are collected when they are asked for."""
+    """Make a layout of plain integers, whose leaves are collected on first use."""
     self = _NEW(Layout)
     _SHAPE(self, shape)
     _STRIDE(self, stride)
@@ -325,11 +325,11 @@ def make_all_plain(shape: IntTuple, stride: IntTuple) -> Layout:
 
 
 def make_layout(*modes: Any, stride: Any = None) -> Layout:
-    """A layout of a shape and strides, or one with the given layouts as its modes.
+    """Make a layout from a shape and strides, or with the given layouts as its modes.
 
-    A shape alone is compact, the first mode fastest; ``LayoutRight`` in place of strides has
-    the last mode fastest. The strides may be named, as in the CuTe DSL. Of layouts one iterable
-    works too, in which an integer or a string stands for what it says. CUTLASS: cute/layout.hpp.
+    A shape alone is compact, the first mode fastest; ``LayoutRight`` in place of strides makes the
+    last mode fastest. ``stride`` may be a keyword, as in the CuTe DSL. Layouts may also come as one
+    iterable, in which an integer or a string stands for a layout. CUTLASS: cute/layout.hpp.
 
     >>> print(make_layout((4, 8), (8, 1)), make_layout(4, stride=2), make_layout((4, (2, 3))))
     (4,8):(8,1) 4:2 (4,(2,3)):(1,(4,8))
@@ -356,7 +356,7 @@ def make_layout(*modes: Any, stride: Any = None) -> Layout:
 
 
 def _is_shape(x: Any) -> bool:
-    """Tell if an operand is a shape: integers at every leaf, if it has any."""
+    """Tell if an operand is a shape: an integer or a tuple whose leaves are all integers."""
     if isinstance(x, tuple):
         return all(map(_is_shape, x))
     return is_integer(as_integer(x))
@@ -366,15 +366,15 @@ def _of_shape(shape: IntTuple, stride: Any = None, *rest: Any) -> Layout:
     if rest or isinstance(stride, LayoutLike | str):
         shown = ", ".join(map(text, (shape, stride, *rest)))
         raise LayoutTypeError(f"make_layout({shown}): expected a shape and a stride, or layouts")
-    if callable(getattr(stride, "strides", None)):  # of an array it is a tuple
+    if callable(getattr(stride, "strides", None)):  # an array's ``strides`` is a tuple
         stride = stride.strides(shape)
     return Layout(shape, stride)
 
 
 def as_like(name: str, x: Any) -> Any:
-    """``x`` as a layout, a composed layout or a tensor; a shape is a compact layout.
+    """Return ``x`` as a layout, a composed layout or a tensor; a shape becomes a compact layout.
 
-    Raises :class:`LayoutTypeError` for anything else; ``name`` says who asks.
+    Raises :class:`LayoutTypeError` for anything else; ``name`` is the operation in the error.
     """
     if isinstance(x, LayoutLike):
         return x
@@ -389,7 +389,7 @@ def as_like(name: str, x: Any) -> Any:
 
 
 def innermost(name: str, x: Any) -> Layout:
-    """The plain layout of the domain: of a composed layout the inner one, of a tensor its own."""
+    """Return the plain layout of the domain: the inner one, or that of a tensor."""
     found = as_like(name, x)
     while not isinstance(found, Layout):
         found = found.inner if hasattr(found, "inner") else found.layout
@@ -397,7 +397,7 @@ def innermost(name: str, x: Any) -> Layout:
 
 
 def as_layout(name: str, x: Any) -> Layout:
-    """``x`` as a plain layout; a composed layout and a tensor are refused."""
+    """Return ``x`` as a plain layout; refuse a composed layout and a tensor."""
     found = as_like(name, x)
     if not isinstance(found, Layout):
         raise LayoutTypeError(f"{name}: {found} is a {type(found).__name__}, not a plain layout")
@@ -405,7 +405,7 @@ def as_layout(name: str, x: Any) -> Layout:
 
 
 def _with_zeros(shape: IntTuple, stride: IntTuple) -> IntTuple:
-    """Strides with every 0 made the zero of the others: arrays of zeros do not show it."""
+    """Replace every stride 0 by the zero of the others' kind, which an array of zeros hides."""
     leaves = [d for _, d in paired_leaves(shape, stride)]
     zeros = [zero_of(d) for d in leaves if not is_zero(d)] or list(map(zero_of, leaves))
     zero = next((z for z in zeros if not isinstance(z, int)), 0)

@@ -1,4 +1,4 @@
-"""Layouts and tensors that CuTe has a function to make: of bases, of coordinates, of parts."""
+"""CuTe's maker functions for layouts and tensors: of bases, coordinates and fragments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .tensor import Coordinates, Tensor
 
 
 def make_tensor(engine: Any, layout: Any) -> Tensor:
-    """A tensor: an engine, which holds values, and a layout of places in it.
+    """Make a tensor: an engine, which holds values, and a layout of their positions.
 
     >>> make_tensor([10, 11, 12, 13], "(2,2):(2,1)")[1, 0]
     12
@@ -32,9 +32,9 @@ def make_tensor(engine: Any, layout: Any) -> Tensor:
 
 
 def make_identity_tensor(shape: IntTuple) -> Tensor:
-    """The tensor that holds its own coordinates, for predicates: C++'s ``make_coord_tensor``.
+    """Make the tensor that holds its own coordinates, for predicates: C++'s ``make_coord_tensor``.
 
-    Tiled and partitioned as the data is, it tells which element of it a thread has.
+    Tile and partition it like the data: it then tells a thread which elements it has.
 
     >>> make_identity_tensor((4, 8))[1, 2]
     (1, 2)
@@ -46,7 +46,7 @@ def make_identity_tensor(shape: IntTuple) -> Tensor:
 
 
 def tiler_to_layout(tiler: Any) -> Layout:
-    """The coordinates that a tiler takes, as a layout of scaled bases.
+    """Return the coordinates that a tiler picks, as a layout of scaled bases.
 
     >>> print(tiler_to_layout((4, 5)), tiler_to_layout((4, "2:3")))
     (4,5):(1@0,1@1) (4,2):(1@0,3@1)
@@ -68,7 +68,7 @@ def _within(d: Any, i: int) -> Any:
 
 
 def make_basis_like(profile: IntTuple) -> IntTuple:
-    """The scaled basis of every leaf of ``profile``: the strides of an identity layout.
+    """Return the scaled basis of every leaf of ``profile``: the strides of an identity layout.
 
     >>> print(*make_basis_like((4, 8)))
     1@0 1@1
@@ -77,7 +77,7 @@ def make_basis_like(profile: IntTuple) -> IntTuple:
 
 
 def basis_get(basis: ScaledBasis | int, x: Any) -> Any:
-    """The entry of ``x`` that a scaled basis points at; all of it for an integer.
+    """Return the entry of ``x`` that a scaled basis points at; for an integer, all of ``x``.
 
     >>> from .stride import E
     >>> basis_get(E(1), (4, 8)), basis_get(E(1, 0), (4, (8, 2))), basis_get(E(), (4, 8))
@@ -91,7 +91,7 @@ def basis_get(basis: ScaledBasis | int, x: Any) -> Any:
 
 
 def basis_value(basis: Any) -> Any:
-    """The factor of a scaled basis; of an integer itself.
+    """Return the factor of a scaled basis; for an integer, itself.
 
     >>> from .stride import E
     >>> basis_value(3 * E(1)), basis_value(3)
@@ -104,10 +104,10 @@ def basis_value(basis: Any) -> Any:
 
 
 def make_fragment_like(layout: Any) -> Layout:
-    """The compact layout of registers for a partition: mode 0 first, the rest in stride order.
+    """Return the compact register layout of a partition: mode 0 first, the rest in stride order.
 
-    What mode 0 repeats, with stride 0, has one register; everything else has its own. Strides that
-    are no integers are taken in the order of the modes.
+    Elements that mode 0 repeats with stride 0 share a register; all others have their own. Strides
+    that are not integers are ordered by their modes.
 
     >>> print(make_fragment_like(Layout((4, (2, 3)), (6, (3, 0)))))
     (4,(2,3)):(1,(12,4))
@@ -136,14 +136,14 @@ def _make_fragment_like(layout: Layout) -> Layout:
 
 
 def _rank_of(d: Any, place: int) -> Any:
-    """Return what a stride is ordered by: its magnitude; the place of one that is no integer."""
+    """Return a stride's sort key: its magnitude, or its place if it is not an integer."""
     if isinstance(d, Symbolic):
         return d if d >= 0 else -d
     return abs(d) if isinstance(d, int) else place + 1
 
 
 def filter_zeros(layout: Any) -> Any:
-    """The same modes, those of stride 0 with an extent of 1: each offset once, the rank kept.
+    """Set the extent of every leaf of stride 0 to 1: each offset once, with the rank kept.
 
     >>> print(filter_zeros(Layout((2, 3), (0, 1))))
     (1,3):(0,1)
@@ -155,11 +155,11 @@ def filter_zeros(layout: Any) -> Any:
 
 
 def sort(layout: Any) -> Any:
-    """The leaves of a layout in one level, by their strides: another order of the same offsets.
+    """Return the leaves of a layout in one level, sorted by stride: the same offsets, reordered.
 
-    Of equal strides the smaller extent comes first.
+    Leaves of equal strides are sorted by extent.
 
-    Raises :class:`LayoutTypeError` for strides that have no order, as index buffers.
+    Raises :class:`LayoutTypeError` if the strides have no order, like index buffers.
 
     >>> print(sort(Layout((4, 8), (8, 1))), sort(Layout((5, 32, 16), (1, 5, 5))))
     (8,4):(1,8) (5,16,32):(1,5,5)
@@ -173,7 +173,7 @@ def sort(layout: Any) -> Any:
 
 
 def _sorted(layout: Layout) -> Layout:
-    alike: list[list[Any]] = []  # leaves of one stride
+    alike: list[list[Any]] = []  # groups of leaves with equal strides
     for leaf in by_stride(layout._leaves):
         if alike and known(alike[-1][0][1] == leaf[1]):
             alike[-1].append(leaf)
@@ -184,9 +184,9 @@ def _sorted(layout: Layout) -> Layout:
 
 
 def leading_dim(shape: Any, stride: IntTuple = None) -> Any:
-    """The mode of stride 1, or its path where modes are nested; None if there is none.
+    """Return the mode of stride 1, or its path if modes are nested; None if there is none.
 
-    A stride with a name is none of 1, as in the DSL, though its value may be.
+    A symbolic stride does not count, as in the DSL, though its value may be 1.
 
     >>> leading_dim((4, 8), (8, 1)), leading_dim(Layout((4, (2, 8)), (16, (8, 1))))
     (1, (1, 1))
@@ -207,7 +207,7 @@ def _unit_path(shape: IntTuple, stride: IntTuple) -> tuple[int, ...] | None:
 
 
 def is_major(mode: int, layout: Any) -> bool:
-    """Tell if the stride of a mode, or of its first leaf, is 1; one with a name is not.
+    """Tell if the stride of a mode, or of its first leaf, is 1; a symbolic one does not count.
 
     >>> is_major(1, Layout((4, 8), (8, 1))), is_major(0, Layout((4, 8), (8, 1)))
     (True, False)
@@ -217,7 +217,7 @@ def is_major(mode: int, layout: Any) -> bool:
 
 
 def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
-    """``Swizzle(bits, base, shift)``.
+    """Make ``Swizzle(bits, base, shift)``.
 
     >>> print(make_swizzle(3, 3, 3))
     S<3,3,3>
@@ -226,7 +226,7 @@ def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
 
 
 def make_composed_layout(last: Any, offset: Any, first: Any) -> ComposedLayout:
-    """``last o offset o first``: the layout, then the offset, then a swizzle or another layout.
+    """Make ``last o offset o first``: the layout, then the offset, then a swizzle or a layout.
 
     The DSL calls ``last`` the inner and ``first`` the outer layout.
 
@@ -237,7 +237,7 @@ def make_composed_layout(last: Any, offset: Any, first: Any) -> ComposedLayout:
 
 
 def get_swizzle_portion(layout: Any) -> Swizzle:
-    """The swizzle of a composed layout; of any other the one that moves nothing.
+    """Return the swizzle of a composed layout; for any other, the swizzle that moves nothing.
 
     >>> print(get_swizzle_portion("S<3,3,3> o 0 o (8,64):(64,1)"), get_swizzle_portion((8, 64)))
     S<3,3,3> S<0,4,3>
@@ -250,7 +250,7 @@ def get_swizzle_portion(layout: Any) -> Swizzle:
 
 
 def get_nonswizzle_portion(layout: Any) -> Any:
-    """A layout without its swizzle; the offset stays.
+    """Return a layout without its swizzle; the offset stays.
 
     >>> print(get_nonswizzle_portion("S<3,3,3> o 0 o (8,64):(64,1)"))
     (8,64):(64,1)
@@ -266,7 +266,7 @@ def get_nonswizzle_portion(layout: Any) -> Any:
 
 
 def size_in_bytes(element_bits: int, layout: Any) -> Any:
-    """The bytes from the first offset to the end of the last element; with names an expression.
+    """Return the bytes from the first offset to the end of the last element, symbols included.
 
     >>> size_in_bytes(16, Layout((4, 8))), size_in_bytes(4, Layout(3))
     (64, 2)

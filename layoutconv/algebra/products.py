@@ -1,4 +1,4 @@
-"""Products: a layout repeated as another one says."""
+"""Products: repeat a layout at the positions that another layout gives."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from .symbols import ceil_div
 
 
 def logical_product(a: Any, tiler: Any) -> Any:
-    """``(a, complement of a o tiler)``: mode 0 is ``a``, mode 1 runs over its copies.
+    """Compute ``(a, complement of a o tiler)``: mode 0 is ``a``, mode 1 runs over its copies.
 
-    ``tiler`` is a layout of the copies, an integer (``n:1``), None (``a`` as it is), or a tuple of
-    these that repeats mode by mode; modes after the tuple are kept. Copies never meet: those that
-    do not fit into the gaps of ``a`` follow after it. A composed layout or a tensor is repeated in
-    its domain. CUTLASS: cute/layout.hpp.
+    ``tiler`` is a layout of the copies, an integer (``n:1``), None (``a`` itself), or a tuple of
+    these that repeats mode by mode; modes beyond the tuple are kept. Copies never overlap: those
+    that do not fit into the gaps of ``a`` come after it. A composed layout or a tensor is repeated
+    in its domain. CUTLASS: cute/layout.hpp.
 
-    Copies that no stride leads to, in the order of an index buffer or of XOR strides that carry,
-    are a composed layout: ``(a, complement of a)`` after the coordinates in it.
+    If no stride leads to the copies (an index buffer orders them, or XOR strides that carry), the
+    result is a composed layout: ``(a, complement of a)`` over coordinates in it.
 
     Raises :class:`LayoutValueError` if ``a`` has no complement or the composition is inexact.
 
@@ -77,7 +77,7 @@ def _logical_product(a: Layout, tiler: Any) -> Any:
     except LayoutValueError as error:
         if error.operation:
             raise
-        under("logical_product", (a, tiler), error)  # a scaled basis that leads nowhere
+        under("logical_product", (a, tiler), error)  # a scaled basis of a mode that ``a`` lacks
     if not isinstance(copies, Layout):
         if arithmetic(tile) is Arithmetic.COORDINATE:
             raise LayoutTypeError(f"logical_product: {tiler} is no layout of copies")
@@ -96,16 +96,16 @@ def _logical_product(a: Layout, tiler: Any) -> Any:
 
 
 def _composed(a: Layout, tiler: Any) -> ComposedLayout:
-    """The product where its copies are no strides beside those of ``a``."""
+    """Build the product if the copies have no strides that go with those of ``a``."""
     found = _over_copies(a, tiler)
     if arithmetic(a) is Arithmetic.XOR:
-        return ComposedLayout(as_f2(found.outer), 0, found.inner)  # modes of 0 have copies n:1
+        return ComposedLayout(as_f2(found.outer), 0, found.inner)  # copies of stride 0 are n:1
     expect_one_codomain("logical_product", list(found.outer))
     return found
 
 
 def _over_copies(a: Layout, tiler: Any) -> ComposedLayout:
-    """``a`` and all its copies, mode by mode, over the coordinates of those that are taken."""
+    """Return ``a`` and its copies, mode by mode, over the coordinates of the copies in use."""
     if tiler is None:
         return ComposedLayout(a, 0, Layout(a.shape))
     if isinstance(tiler, tuple):
@@ -123,7 +123,7 @@ def _over_copies(a: Layout, tiler: Any) -> ComposedLayout:
 
 
 def _axes(modes: list[Layout]) -> Layout:
-    """Layouts of positions as one of coordinates, an axis for each."""
+    """Turn layouts of positions into one layout of coordinates, with an axis for each."""
     found: list[Layout] = []
     for i, mode in enumerate(modes):
         lifted = lift(mode, i)
@@ -134,10 +134,10 @@ def _axes(modes: list[Layout]) -> Layout:
 
 
 def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
-    """The starts of as many copies of ``a`` as anybody asks for."""
+    """Return the starts of copies of ``a``, without a bound on their number."""
     if a._plain:
         leaves, current = gaps(operands, sorted_modes(a), "logical_product")
-        leaves.append((2, current))  # or more: the last one has no end
+        leaves.append((2, current))  # any extent: the last leaf is unbounded
         return from_plain(leaves)
     require_known("logical_product", a)
     kind = arithmetic(a)
@@ -162,7 +162,7 @@ def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
 
 
 def zipped_product(a: Any, tiler: Any) -> Any:
-    """``((a, ...), (copies, ...))``: the product of each mode, the halves gathered.
+    """Return ``((a, ...), (copies, ...))``: the product mode by mode, with the halves gathered.
 
     >>> print(zipped_product(Layout((2, 3), (1, 1)), (4, 5)))
     ((2,3),(4,5)):((1,1),(2,3))
@@ -176,14 +176,14 @@ def _zipped_product(a: Layout, tiler: Any) -> Any:
     if arithmetic(a) is not Arithmetic.XOR or not isinstance(tiler, tuple):
         try:
             return unzipped(logical_product, "zipped_product", a, tiler)
-        except LayoutTypeError:  # the modes do not add, but for over coordinates
+        except LayoutTypeError:  # the modes add up only over coordinates
             if not isinstance(tiler, tuple):
                 raise
     return logical_product(a, tiler).on_domain(lambda inner: tile_unzip(inner, tiler))
 
 
 def tiled_product(a: Any, tiler: Any) -> Any:
-    """As :func:`zipped_product`, the copies as modes of their own: ``((a, ...), copies, ...)``.
+    """Repeat as :func:`zipped_product`, the copies as top-level modes: ``((a, ...), copies, ...)``.
 
     >>> print(tiled_product(Layout((2, 3), (1, 1)), (4, 5)))
     ((2,3),4,5):((1,1),2,3)
@@ -192,7 +192,7 @@ def tiled_product(a: Any, tiler: Any) -> Any:
 
 
 def flat_product(a: Any, tiler: Any) -> Any:
-    """As :func:`zipped_product`, everything as modes of their own: ``(a, ..., copies, ...)``.
+    """Repeat as :func:`zipped_product`, all modes top-level: ``(a, ..., copies, ...)``.
 
     >>> print(flat_product(Layout((2, 3), (1, 1)), (4, 5)))
     (2,3,4,5):(1,1,2,3)
@@ -201,7 +201,7 @@ def flat_product(a: Any, tiler: Any) -> Any:
 
 
 def blocked_product(block: Any, tiler: Any) -> Any:
-    """``block`` repeated over ``tiler``, mode by mode, a block being contiguous in each mode.
+    """Repeat ``block`` over ``tiler`` mode by mode, with each block contiguous in each mode.
 
     The rank is the larger of the two; mode i is ``(block mode i, copies of mode i)``. CUTLASS:
     cute/layout.hpp.
@@ -213,7 +213,7 @@ def blocked_product(block: Any, tiler: Any) -> Any:
 
 
 def raked_product(block: Any, tiler: Any) -> Any:
-    """``block`` repeated over ``tiler``, mode by mode, the blocks interleaved.
+    """Repeat ``block`` over ``tiler`` mode by mode, with the blocks interleaved.
 
     Mode i is ``(copies of mode i, block mode i)``. CUTLASS: cute/layout.hpp.
 
@@ -249,17 +249,17 @@ def _by_rank(block: Layout, tiler: Layout, raked: bool) -> Any:
 
 
 def _appended(layout: Layout, rank: int) -> Layout:
-    """``layout`` with modes ``1:0`` up to ``rank``."""
+    """Pad ``layout`` with modes ``1:0`` up to ``rank``."""
     modes = list(layout)
     return make_layout(modes + [make(1, 0)] * (rank - len(modes)))
 
 
 def tile_to_shape(block: Any, shape: IntTuple, order: IntTuple = None) -> Any:
-    """``block`` repeated to fill ``shape``; the copies run over its modes in ``order``.
+    """Repeat ``block`` to fill ``shape``; the copies run over its modes in ``order``.
 
     ``shape`` has at least the rank of ``block``, and each of its modes is a multiple of the
-    block's. The default order is colexicographic. A composed layout, the swizzled block of shared
-    memory above all, and a tensor are repeated in their domain. CUTLASS: cute/layout.hpp.
+    block's. The default order is colexicographic. A composed layout (such as a swizzled block of
+    shared memory) and a tensor are repeated in their domain. CUTLASS: cute/layout.hpp.
 
     >>> print(tile_to_shape(Layout((2, 2), (1, 2)), (4, 8), (1, 0)))
     ((2,2),(2,4)):((1,16),(2,4))

@@ -1,6 +1,6 @@
 """Arithmetic of shapes and coordinates by CuTe's names: ceil_div, shape_div, elem_less, dice.
 
-Where a shape is asked for a layout or a tensor stands for its own. CUTLASS: cute/int_tuple.hpp.
+A layout or a tensor may stand for its shape. CUTLASS: cute/int_tuple.hpp.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .symbols import ceil_div as _ceil_div
 
 
 def ceil_div(a: Any, b: Any) -> IntTuple:
-    """``a / b`` rounded up, by leaf; entries of ``a`` after those of ``b`` stay as they are.
+    """Divide ``a`` by ``b`` leaf by leaf, rounding up; entries of ``a`` without one of ``b`` stay.
 
     >>> ceil_div((9, 10, 7), (4, 4)), ceil_div(9, 4), ceil_div((9, (4, 6)), (4, 8))
     ((3, 3, 7), 3, (3, 3))
@@ -42,7 +42,7 @@ def ceil_div(a: Any, b: Any) -> IntTuple:
 
 
 def round_up(a: Any, b: Any) -> IntTuple:
-    """The next multiples of ``b`` from ``a`` on, by leaf.
+    """Round ``a`` up to multiples of ``b``, leaf by leaf.
 
     >>> round_up((9, 10), (4, 4)), round_up(9, 4)
     ((12, 12), 12)
@@ -66,11 +66,12 @@ def _by_leaf(name: str, fn: Any, a: IntTuple, b: IntTuple) -> IntTuple:
 
 
 def shape_div(a: Any, b: Any) -> IntTuple:
-    """``a`` with ``b`` elements of it in one, the first leaves first.
+    """Divide the extents of ``a`` by ``b``, so that one element stands for ``b`` elements of ``a``.
 
-    An integer ``b`` that is larger than a leaf uses it up, and goes on with the next one.
+    An integer ``b`` is divided out of the leaves from the first on: a leaf that it exceeds becomes
+    1, and the rest of ``b`` goes to the next.
 
-    Raises :class:`LayoutValueError` where neither of a leaf and its divisor divides the other.
+    Raises :class:`LayoutValueError` if neither a leaf nor its divisor divides the other.
 
     >>> shape_div((12, 4), (4, 8)), shape_div((4, 6), 8), shape_div(12, (2, 3))
     ((3, 1), (1, 3), 2)
@@ -98,12 +99,12 @@ def shape_div(a: Any, b: Any) -> IntTuple:
         return a // b
     if known(b % a == 0):
         return 1
-    any((a % b == 0, b % a == 0))  # asks: names may leave it open, which is another error
+    any((a % b == 0, b % a == 0))  # symbols may be undecided, which raises another error
     raise LayoutValueError(f"shape_div: neither of {text(a)} and {text(b)} divides the other")
 
 
 def evenly_divides(a: Any, b: Any) -> bool:
-    """Tell if each leaf of ``b`` divides the entry of ``a`` in its place.
+    """Tell if each leaf of ``b`` divides the size of the matching entry of ``a``.
 
     >>> evenly_divides((12, (4, 2)), (4, 8)), evenly_divides((12, 8), (5, 8))
     (True, False)
@@ -117,7 +118,7 @@ def evenly_divides(a: Any, b: Any) -> bool:
 
 
 def elem_scale(a: Any, b: Any) -> IntTuple:
-    """The leaves of ``a``, each times the size of the entry of ``b`` in its place.
+    """Multiply each leaf of ``a`` by the size of the matching entry of ``b``.
 
     >>> elem_scale((2, 3), (4, (5, 6)))
     (8, 90)
@@ -131,9 +132,9 @@ def elem_scale(a: Any, b: Any) -> IntTuple:
 
 
 def inner_product(a: IntTuple, b: IntTuple) -> Any:
-    """The sum of the products of the leaves of congruent tuples.
+    """Return the sum of the products of matching leaves of congruent tuples.
 
-    Raises :class:`LayoutTypeError` for tuples of another profile.
+    Raises :class:`LayoutTypeError` if the profiles differ.
 
     >>> inner_product((1, (2, 3)), (4, (5, 6)))
     32
@@ -155,9 +156,9 @@ def _product(x: Any, y: Any) -> Any:
 
 
 def prefix_product(a: Any, init: Any = 1) -> IntTuple:
-    """The product of all leaves before each leaf: compact strides, the first mode fastest.
+    """Return for each leaf the product of all leaves before it: compact, the first mode fastest.
 
-    They begin at ``init``; at each entry of a tuple ``init``, in the mode that it stands for.
+    Products start from ``init``; a tuple ``init`` has a start for each mode.
 
     >>> prefix_product((3, (2, 4)))
     (1, (3, 6))
@@ -168,7 +169,7 @@ def prefix_product(a: Any, init: Any = 1) -> IntTuple:
 
 
 def suffix_product(a: Any, init: Any = 1) -> IntTuple:
-    """The product of all leaves after each leaf: compact strides, the last mode fastest.
+    """Return for each leaf the product of all leaves after it: compact, the last mode fastest.
 
     ``init`` is as for :func:`prefix_product`.
 
@@ -205,10 +206,10 @@ def _running(name: str, shape: IntTuple, init: Any, *, forwards: bool) -> IntTup
 
 
 def dice(crd: IntTuple, x: Any) -> Any:
-    """The entries of a tuple, or modes of a layout, at which ``crd`` is not None.
+    """Return the entries of a tuple, or the modes of a layout, at which ``crd`` is not None.
 
-    They are what :func:`slice_` drops: all of ``x`` for an integer, nothing for None. Raises
-    :class:`LayoutTypeError` for operands of another order or profile.
+    :func:`slice_` drops these: all of ``x`` for an integer, nothing for None. Raises
+    :class:`LayoutTypeError` if the operands are swapped or their profiles differ.
 
     >>> dice((None, 1, (1, None)), (4, 5, (6, 7))), str(dice((None, 1), Layout((4, 8), (8, 1))))
     ((5, 6), '(8):(1)')
@@ -242,7 +243,7 @@ def _diced(crd: IntTuple, found: IntTuple) -> tuple[Any, ...]:
 
 
 def coordinates(shape: Any) -> Iterator[IntTuple]:
-    """Every coordinate of a shape in the order of its position, the first mode fastest.
+    """Iterate over the coordinates of a shape in colexicographic order, the first mode fastest.
 
     >>> list(coordinates((2, (2, 1))))
     [(0, (0, 0)), (1, (0, 0)), (0, (1, 0)), (1, (1, 0))]
@@ -252,9 +253,9 @@ def coordinates(shape: Any) -> Iterator[IntTuple]:
 
 
 def increment(crd: IntTuple, shape: Any) -> IntTuple:
-    """The coordinate after ``crd``, the first mode fastest; the last leaf has no bound, as in CuTe.
+    """Return the coordinate after ``crd``, the first mode fastest; the last leaf is unbounded.
 
-    So it is ``idx2crd(crd2idx(crd, shape) + 1, shape)``.
+    It equals ``idx2crd(crd2idx(crd, shape) + 1, shape)``, as in CuTe.
 
     >>> increment((3, 0), (4, 2)), increment((3, 1), (4, 2))
     ((0, 1), (0, 2))
@@ -277,7 +278,7 @@ def increment(crd: IntTuple, shape: Any) -> IntTuple:
 
 
 def elem_less(a: IntTuple, b: IntTuple) -> Any:
-    """Tell if every leaf of ``a`` is below the entry of ``b`` in its place: a bounds check.
+    """Tell if every leaf of ``a`` is below the matching entry of ``b``: a bounds check.
 
     >>> elem_less((3, (1, 2)), (4, (2, 3))), elem_less((3, 8), (4, 8))
     (True, False)
@@ -295,7 +296,7 @@ def elem_less(a: IntTuple, b: IntTuple) -> Any:
 
 
 def lex_less(a: IntTuple, b: IntTuple) -> bool:
-    """Tell if ``a`` comes before ``b``, the first leaf being the most significant.
+    """Tell if ``a`` comes before ``b`` lexicographically: the first leaf is the most significant.
 
     >>> lex_less((1, 9), (2, 0)), lex_less((1, 9), (1, 9))
     (True, False)
@@ -304,7 +305,7 @@ def lex_less(a: IntTuple, b: IntTuple) -> bool:
 
 
 def colex_less(a: IntTuple, b: IntTuple) -> bool:
-    """Tell if ``a`` comes before ``b``, the last leaf being the most significant: layouts' order.
+    """Tell if ``a`` comes before ``b`` colexicographically, as in layouts: the last leaf decides.
 
     >>> colex_less((1, 9), (2, 0)), colex_less((2, 0), (1, 9))
     (False, True)
@@ -320,10 +321,10 @@ def colex_less(a: IntTuple, b: IntTuple) -> bool:
 
 
 def domain_distribute(x: Any, count: int) -> Layout:
-    """The positions of ``count`` elements of a shape that its modes divide, first modes first.
+    """Take ``count`` elements of a shape, first modes first, as the layout of their positions.
 
-    A tiler for as many elements from wherever they come; fewer where the modes have not got the
-    factors. C++: ``domain_distribute(layout, Int<6>{})``.
+    It is a tiler. Each mode contributes the factor that it shares with the rest of ``count``; if
+    factors are missing, there are fewer elements. C++: ``domain_distribute(layout, Int<6>{})``.
 
     >>> print(domain_distribute((15, 14), 6), domain_distribute((4, 8), 8))
     (3,2):(1,15) 8:1
@@ -339,9 +340,9 @@ def domain_distribute(x: Any, count: int) -> Layout:
 
 
 def weakly_congruent(a: Any, b: Any) -> bool:
-    """Tell if ``b`` is nested as ``a`` is, or deeper: a coordinate like ``a`` fits a shape ``b``.
+    """Tell if ``b`` is nested like ``a`` or deeper: coordinates like ``a`` then fit a shape ``b``.
 
-    An arithmetic tuple or a scaled basis has zeros after it.
+    A shorter arithmetic tuple and a scaled basis are padded with zeros.
 
     >>> weakly_congruent((4, 8), (4, (2, 4))), weakly_congruent((4, (2, 4)), (4, 8))
     (True, False)
@@ -356,7 +357,7 @@ def weakly_congruent(a: Any, b: Any) -> bool:
 
 
 def common_refinement(a: Any, b: Any) -> IntTuple:
-    """The coarsest shape that refines both: coordinates of either are coordinates of it.
+    """Return the coarsest shape that refines both: coordinates of either are coordinates of it.
 
     It is the join under :func:`compatible`. Raises :class:`LayoutValueError` if there is none.
 
@@ -374,7 +375,7 @@ def common_refinement(a: Any, b: Any) -> IntTuple:
 
 
 def common_coarsening(a: Any, b: Any) -> IntTuple:
-    """The finest shape that both refine: its coordinates are coordinates of either.
+    """Return the finest shape that both refine: its coordinates are coordinates of either.
 
     It is the meet under :func:`compatible`. Raises :class:`LayoutValueError` if sizes differ.
 

@@ -1,4 +1,4 @@
-"""Slices: the modes that a coordinate leaves open, and the offset of those that it fixes."""
+"""Slices: the modes that a coordinate leaves open, and the offset of the modes that it fixes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .stride import finished
 
 
 def slice_(crd: IntTuple, target: Any) -> Any:
-    """The modes that ``crd`` leaves open with None, as CuTe does: *without* the offset of the rest.
+    """Return the modes that ``crd`` leaves open with None, as in CuTe: *without* the offset.
 
-    ``target`` is a layout, a composed layout or a tensor (whose slices do have the offset), or a
-    tuple. :func:`slice_and_offset` gives both parts.
+    ``target`` is a layout, a composed layout or a tensor (these two do keep the offset), or a
+    tuple. :func:`slice_and_offset` returns the modes and the offset.
 
     >>> print(slice_((None, 2), Layout((4, (2, 3)), (1, (4, 8)))))
     (4):(1)
@@ -37,10 +37,10 @@ def slice_(crd: IntTuple, target: Any) -> Any:
 
 
 def slice_and_offset(crd: IntTuple, layout: Any) -> tuple[Any, Any]:
-    """The modes that ``crd`` leaves open, and the offset of the coordinate at which it is fixed.
+    """Return the modes that ``crd`` leaves open, and the offset of the modes that it fixes.
 
     ``layout(c) == offset + rest(open modes of c)`` for every ``c`` that agrees with ``crd``; XOR
-    strides add by XOR. A composed layout and a tensor keep the offset, and give 0 here.
+    strides add by XOR. A composed layout and a tensor keep the offset, so 0 is returned.
 
     >>> rest, offset = slice_and_offset((None, 3), Layout((4, 8), (8, 1)))
     >>> print(rest, offset)
@@ -62,7 +62,7 @@ def slice_and_offset(crd: IntTuple, layout: Any) -> tuple[Any, Any]:
 
 
 def cut(crd: IntTuple, layout: Layout) -> tuple[Layout, Any]:
-    """The open modes of a layout, and the sum of what its strides give in the others."""
+    """Return the open modes of a layout, and the sum of the strides at the fixed ones."""
     if crd is None:
         return layout, 0
     refuse_deep("slice_", crd)
@@ -108,7 +108,7 @@ def _plain_slice(
     shapes: list[IntTuple],
     strides: list[IntTuple],
 ) -> int | None:
-    """The offset of plain integers, the open modes put into the lists; None for all else."""
+    """Return the offset for plain integers, and append the open modes to the lists; else None."""
     if type(shape) is not tuple or len(crd) != len(shape):
         return None
     offset = 0
@@ -129,7 +129,7 @@ def _plain_slice(
 
 
 def opened(crd: Any) -> Any:
-    """A coordinate with None for ``:``."""
+    """Replace ``:`` by None in a coordinate."""
     if isinstance(crd, tuple):
         return tuple([opened(c) for c in crd])
     return None if isinstance(crd, slice) and crd == slice(None) else crd
@@ -139,7 +139,7 @@ __all__ = ["LayoutLike", "cut", "opened", "slice_", "slice_and_offset"]
 
 
 def _open_modes(crd: IntTuple, t: IntTuple) -> tuple[Any, ...]:
-    """The modes of ``t`` that ``crd`` leaves open (None), one level of nesting kept."""
+    """Return the modes of ``t`` that ``crd`` leaves open with None, as one flat tuple."""
     if crd is None:
         return (t,)
     if not isinstance(crd, tuple):

@@ -1,8 +1,8 @@
-"""Strides beyond integers, one door to all kinds of them.
+"""Strides beyond integers: one module to import all kinds from.
 
-``ScaledBasis`` keeps the modes of a coordinate apart, ``ArithmeticTuple`` is what its sums are,
-``F2`` adds without carry, which is what a swizzle does, ``CustomStride`` applies a function first:
-an index buffer. ``Stride`` is the protocol that they follow, and one of your own can follow.
+``ScaledBasis`` keeps the modes of a coordinate apart, and its sums are ``ArithmeticTuple``. ``F2``
+adds without carry, as a swizzle does. ``CustomStride`` applies a function first, such as an index
+buffer. ``Stride`` is the protocol that they follow; you can write a stride of your own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def finished(total: Any) -> Any:
-    """A sum of strides as the coordinate or the offset that it stands for.
+    """Turn a sum of strides into the coordinate or the offset that it stands for.
 
     >>> finished(2 * E(1)), finished(F2(5))
     (ArithmeticTuple((0, 2)), 5)
@@ -62,7 +62,7 @@ def finished(total: Any) -> Any:
 
 
 def is_xor(total: Any) -> bool:
-    """Tell if a sum of strides, or a mode of it, adds by XOR to what comes after it."""
+    """Tell if a sum of strides, or a mode of it, adds to others by XOR."""
     if isinstance(total, ScaledBasis):
         return is_xor(total.value)
     if isinstance(total, tuple):
@@ -71,7 +71,7 @@ def is_xor(total: Any) -> bool:
 
 
 def shifted(value: Any, offset: Any) -> Any:
-    """``value + offset``; an offset of XOR strides is added as they add."""
+    """Return ``value + offset``; an offset of XOR strides is XOR-ed instead."""
     if isinstance(offset, F2):
         return value ^ offset.value
     if is_xor(offset):

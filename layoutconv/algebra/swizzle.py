@@ -1,4 +1,4 @@
-"""``Swizzle``: bits of an offset XOR-ed into lower ones, so that shared memory has no conflicts."""
+"""``Swizzle``: XOR bits of an offset into lower bits, to avoid bank conflicts in shared memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SET = object.__setattr__
 
 
 class Swizzle(Drawable):
-    """The bijection ``x -> x ^ ((x & Y) >> shift)`` of ``bits`` bits.
+    """The bijection ``x -> x ^ ((x & Y) >> shift)`` on ``bits`` bits.
 
-    ``base`` is how many low bits stay as they are, Y the ``bits`` bits from ``base + shift`` on. A
-    negative shift moves low bits into higher ones. Its own inverse, for ``|shift| >= bits``.
-    CUTLASS: cute/swizzle.hpp.
+    ``base`` is the number of low bits left alone; Y masks the ``bits`` bits from ``base + shift``
+    on. A negative shift moves low bits into higher ones. A swizzle is its own inverse, as
+    ``|shift| >= bits``. CUTLASS: cute/swizzle.hpp.
 
     >>> swizzle = Swizzle(3, 0, 3)
     >>> [swizzle(8 + i) for i in range(4)], str(swizzle)
@@ -52,11 +52,11 @@ class Swizzle(Drawable):
 
     @property
     def mask(self) -> int:
-        """The bits Y that are XOR-ed into others."""
+        """The mask Y of the bits that are XOR-ed into others."""
         return ((1 << self.bits) - 1) << (self.base + max(self.shift, 0))
 
     def __call__(self, x: Any) -> Any:
-        """The swizzled offset; ``x`` may be an array. It uses ``& ^ // *`` alone."""
+        """Return the swizzled offset; ``x`` may be an array. Only ``& ^ // *`` are used."""
         if type(x) is not int:
             if isinstance(x, Symbolic):
                 raise LayoutTypeError(f"Swizzle: the bits of {x} are not known")
@@ -64,7 +64,7 @@ class Swizzle(Drawable):
                 raise LayoutTypeError(f"Swizzle: the coordinate {x} has no bits")
             if x is None or is_no_integer(x):
                 raise LayoutTypeError(f"Swizzle: {x!r} is no integer")
-            if isinstance(late("plain")(x), Symbolic):  # a name of sympy
+            if isinstance(late("plain")(x), Symbolic):  # a symbol of sympy
                 raise LayoutTypeError(f"Swizzle: the bits of {x} are not known")
         if is_array(x) and not x.ndim and hasattr(x.dtype, "kind"):
             x = int(x)  # a scalar of NumPy
@@ -76,7 +76,7 @@ class Swizzle(Drawable):
         return x ^ (picked * (1 << -self.shift))
 
     def of_integers(self) -> Callable[[int], int]:
-        """The same function for plain integers alone, made fast.
+        """Return the same function for plain integers only, which is faster.
 
         >>> Swizzle(2, 0, 3).of_integers()(9)
         8
@@ -87,11 +87,11 @@ class Swizzle(Drawable):
         return lambda x: x ^ ((x & mask) << -shift)
 
     def size(self) -> int:
-        """The period: offsets are permuted within blocks of so many."""
+        """Return the period: offsets are permuted within blocks of this size."""
         return 1 << (self.bits + self.base + abs(self.shift))
 
     def cosize(self) -> int:
-        """The same as :meth:`size`: a permutation."""
+        """Return :meth:`size`, as a swizzle is a permutation."""
         return self.size()
 
     def __eq__(self, other: object) -> bool:

@@ -1,12 +1,12 @@
-"""Integers without a value: extents and strides that have a name, and what is computed from them.
+"""Symbolic integers: extents and strides that have a name, and expressions of them.
 
-A :class:`Symbolic` is an exact expression. Where an operation has to know how two of them compare,
-it asks; if the answer does not follow from the names' minima and from what was said with
-:func:`assuming`, the operation is refused, with the relation that is unknown.
+A :class:`Symbolic` is an exact expression. If an operation has to know how two of them compare, it
+asks; if the answer follows neither from the minima of the names nor from :func:`assuming`, the
+operation is refused, and the error names the unknown relation.
 
 The integers of kernels, :class:`~layoutconv.SymInt`, have a name *and* a value. Operations compute
-with their names as well. A question that their names do not answer is answered by their values, and
-written down: the result says what it took for granted.
+with their names as well. If the names leave a question open, the values answer it, and the result
+records the answer as an assumption.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _SET = object.__setattr__
 class Symbolic(Immutable):
     """An integer expression over names, such as ``2*H*W`` or ``W//8``.
 
-    It computes with integers and others of its kind, and is equal to what it is the same expression
-    as. A comparison that holds for all values of the names, or for none, is that answer; any other
-    raises :class:`~layoutconv.LayoutValueError` when its truth is asked for.
+    It computes with integers and its own kind, and equals the same expression. A comparison that
+    holds for all values of the names, or for none, is True or False; any other raises
+    :class:`~layoutconv.LayoutValueError` if its truth is asked for.
 
     >>> H, W = symbols("H W")
     >>> H * (W + 2) - 2 * H, (4 * H * W) // (2 * W), (8 * W + 5) % 8
@@ -58,7 +58,7 @@ class Symbolic(Immutable):
     __slots__ = ("terms", "value")
 
     terms: Frozen
-    value: int | None  # of a kernel's integer; None for a name that stands for any
+    value: int | None  # of a kernel's integer; None for a name that stands for any value
 
     def __init__(self, terms: Frozen, value: int | None = None) -> None:
         _SET(self, "terms", terms)
@@ -76,7 +76,7 @@ class Symbolic(Immutable):
     __repr__ = __str__
 
     def _sympy_(self) -> Any:
-        """The same expression in sympy, which asks for it by this name."""
+        """Return the same expression in sympy, which calls this method."""
         from sympy import Symbol, sympify
 
         names = {
@@ -125,22 +125,22 @@ class Symbolic(Immutable):
 
 
 def _at_least(minimum: int | None) -> dict[str, bool]:
-    """A name's minimum in the words of sympy."""
+    """Return a name's minimum as assumptions of sympy."""
     if minimum is None or minimum < 0:
         return {}
     return {"positive": True} if minimum > 0 else {"nonnegative": True}
 
 
 def symbols(names: str, minimum: int | None = 1) -> Any:
-    """Integers without a value, by their names: one for one name, a tuple for several.
+    """Make integers without a value from their names: one for one name, a tuple for several.
 
-    They are extents unless you say otherwise: at least 1. ``minimum`` is the smallest integer that
-    they may stand for, None if there is none.
+    They are extents by default, so at least 1. ``minimum`` is the smallest integer that they may
+    stand for, None if there is none.
 
     A name is an identifier of Python that the :func:`notation <layoutconv.parse>` does not use: no
     keyword, nothing that begins with two underscores or ``make_``, no ``o``, ``f5`` or ``_5``.
 
-    Raises :class:`~layoutconv.LayoutValueError` for what is no name.
+    Raises :class:`~layoutconv.LayoutValueError` for an invalid name.
 
     >>> H, W = symbols("H W")
     >>> from layoutconv.algebra import Layout, logical_divide
@@ -164,7 +164,7 @@ _WORDS = frozenset({
 
 
 def is_name(word: str) -> bool:
-    """Tell if an integer may have this name: Python and the notation read it as a name.
+    """Tell if an integer may have this name: Python and the notation both read it as a name.
 
     >>> [word for word in ("W", "_w2", "complement", "lambda", "__w", "o", "f5") if is_name(word)]
     ['W', '_w2', 'complement']
@@ -175,7 +175,7 @@ def is_name(word: str) -> bool:
 
 
 def poly_of(x: Any) -> Poly:
-    """The polynomial of an integer, with or without a name."""
+    """Return the polynomial of an integer, symbolic or not."""
     return dict(x.terms) if isinstance(x, Symbolic) else constant(int(x))
 
 
@@ -204,7 +204,7 @@ def _minus(a: Poly, b: Poly) -> Poly:
 def _apply(
     a: Any, b: Any, on_polys: Callable[[Poly, Poly], Poly], on_values: Callable[[int, int], int]
 ) -> Any:
-    """An operation on two operands of which one is symbolic."""
+    """Apply an operation to two operands, at least one of them symbolic."""
     for x in (a, b):
         if not isinstance(x, int | Symbolic):
             if hasattr(x, "dtype"):
@@ -224,12 +224,12 @@ def _apply(
 
 
 def made(p: Poly, value: int | None = None) -> Any:
-    """The integer that a polynomial is: an int if it is constant, else a :class:`Symbolic`."""
+    """Return the integer of a polynomial: an int if it is constant, else a :class:`Symbolic`."""
     return p.get((), 0) if is_constant(p) else Symbolic(freeze(p), value)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Tell if two trees of leaves are alike: symbols by name, nothing that has to be decided.
+    """Tell if two trees of leaves are identical: symbols by name, without deciding relations.
 
     >>> H, W = symbols("H W")
     >>> same((H, (2, W)), (H, (2, W))), same((H, 2), (W, 2))
@@ -243,7 +243,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def ceil_div(a: Any, b: Any) -> Any:
-    """``a / b`` rounded up, for ``b > 0``.
+    """Return ``a / b`` rounded up, for ``b > 0``.
 
     >>> W = symbols("W")
     >>> ceil_div(9, 4), ceil_div(W, 8), ceil_div(6 * W, 3)
@@ -266,7 +266,7 @@ _OPERATIONS: dict[str, Callable[[Poly, Poly], Poly]] = {
 
 
 def symbolic_of(x: SymInt) -> Symbolic | int:
-    """A kernel's integer as an expression that has a value.
+    """Turn a kernel's integer into an expression that has a value.
 
     >>> symbolic_of(SymInt(24, "2*H*W"))
     2*H*W
@@ -286,7 +286,7 @@ def symbolic_of(x: SymInt) -> Symbolic | int:
 
 
 def have_one_value(expressions: list[Symbolic]) -> bool:
-    """Tell if every name has one value in these, as the names of one kernel have."""
+    """Tell if every name has one value throughout, like the names of one kernel."""
     values: dict[str, int] = {}
     for x in expressions:
         names = list(names_of(dict(x.terms)))
@@ -308,7 +308,7 @@ def _minimum_of(x: SymInt) -> int | None:
 
 
 def _poly_of_text(node: ast.AST, x: SymInt) -> Poly:
-    """The polynomial of the expression that a kernel's integer came from."""
+    """Return the polynomial of the expression of a kernel's integer."""
     kind = type(node).__name__
     if kind == "Name":
         name = node.id  # type: ignore[attr-defined]
@@ -326,7 +326,7 @@ def _poly_of_text(node: ast.AST, x: SymInt) -> Poly:
 
 
 def symint_of(x: Any) -> Any:
-    """An expression that has a value as a kernel's integer; any other as it is."""
+    """Turn an expression that has a value into a kernel's integer; return others unchanged."""
     if not isinstance(x, Symbolic) or x.value is None:
         return x
     noted = record()
@@ -336,7 +336,7 @@ def symint_of(x: Any) -> Any:
 
 
 def value_at(x: Any, values: dict[str, int]) -> Any:
-    """An integer with the names that have a value replaced by it."""
+    """Evaluate an integer with the values of its names."""
     if not isinstance(x, Symbolic):
         return x
     p = dict(x.terms)
@@ -347,7 +347,7 @@ def value_at(x: Any, values: dict[str, int]) -> Any:
 
 
 def from_sympy(x: Any) -> Any:
-    """A sympy expression as an integer, or None if it is none."""
+    """Turn a sympy expression into an integer; None if it is not one."""
     if getattr(x, "is_Integer", False):
         return int(x)
     if getattr(x, "is_Symbol", False):
@@ -375,7 +375,7 @@ def from_sympy(x: Any) -> Any:
 
 
 def relation_of_sympy(x: Any) -> Any:
-    """A relation of sympy as one of ours; what is none of integers as it is."""
+    """Turn a relation of sympy into one of ours; return it unchanged if it is not of integers."""
     left, right = from_sympy(x.lhs), from_sympy(x.rhs)
     if left is None or right is None:
         return x
@@ -383,7 +383,7 @@ def relation_of_sympy(x: Any) -> Any:
 
 
 def _rounded(x: Any) -> Any:
-    """The quotient of sympy's ``floor(a/b)`` or ``ceiling(a/b)``, or None."""
+    """Return the quotient of sympy's ``floor(a/b)`` or ``ceiling(a/b)``, or None."""
     over, under = (from_sympy(part) for part in x.args[0].as_numer_denom())
     if over is None or under is None:
         return None

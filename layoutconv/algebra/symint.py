@@ -1,4 +1,4 @@
-"""Symbolic integers, which know their name: exact when computed with, letters when printed."""
+"""``SymInt``: an int that knows its expression, computes exactly and prints as letters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .errors import whole, wrong_argument
 
 
 def both_ways(name: str, combine: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """The methods of an operation, ``__add__`` of "add", and of the same with its operands
-    exchanged, ``__radd__``.
+    """Return the methods of an operation: ``__add__`` for "add", and ``__radd__``, which swaps the
+    operands.
     """
 
     def reflected(self: Any, other: Any) -> Any:
@@ -24,7 +24,7 @@ def both_ways(name: str, combine: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
 class SymInt(int):
     """An ``int`` with the expression that it came from.
 
-    ``runtime`` says that a compiled kernel takes it as an argument instead of a constant; an
+    ``runtime`` says if a compiled kernel takes it as an argument rather than a constant; an
     expression is runtime if any part of it is.
 
     >>> D, H = SymInt(6, "D"), SymInt(4, "H")
@@ -73,7 +73,7 @@ class SymInt(int):
         return _combine(self, other, "//", int.__floordiv__)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return other // int(self)  # a coordinate divided by an extent: a number, not a name
+        return other // int(self)  # a coordinate divided by an extent: a number without a name
 
     def __mod__(self, other: Any) -> Any:
         return _combine(self, other, "%", int.__mod__)
@@ -114,7 +114,7 @@ def _plain(x: int, value: int) -> bool:
 
 def _atom(x: int, *, tight: bool, right: bool = False) -> str:
     text = str(x)
-    if text.isidentifier():  # a letter, as most are
+    if text.isidentifier():  # a single name, as most are
         return text
     loose = "+" in text or "-" in text[1:] or (tight and text[0] == "-")
     split = right and ("*" in text or "/" in text or "%" in text)
@@ -122,5 +122,5 @@ def _atom(x: int, *, tight: bool, right: bool = False) -> str:
 
 
 def is_runtime(x: Any) -> bool:
-    """Return whether a leaf is an argument of a compiled kernel rather than a constant of it."""
+    """Return whether a leaf is an argument of a compiled kernel rather than a constant in it."""
     return isinstance(x, SymInt) and x.runtime

@@ -1,4 +1,4 @@
-"""``Tensor``: an engine, which holds values, composed with a layout, which says where."""
+"""``Tensor``: an engine, which holds values, indexed by the offsets of a layout."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _SET = object.__setattr__
 
 
 class Coordinates:
-    """The engine of a tensor of coordinates: at each place there is the place itself.
+    """The engine of a tensor of coordinates: the value at each place is the place itself.
 
-    It has an entry for each mode of a shape: those that a layout never moves in are 0.
+    A coordinate has an entry for each mode of the shape: 0 for modes in which the layout never
+    moves.
 
     >>> engine = Coordinates((4, (8, 2)))
     >>> engine[1, (2, 1)], engine[(3,)]
@@ -45,7 +46,7 @@ class Coordinates:
 
 
 def _filled(place: Any, origin: IntTuple) -> Any:
-    """A coordinate with the entries of ``origin`` where it has none."""
+    """Return a coordinate with missing entries taken from ``origin``."""
     if not isinstance(origin, tuple) or not (isinstance(place, tuple) or _is_origin(place)):
         return place
     given = place if isinstance(place, tuple) else ()
@@ -60,11 +61,11 @@ def _is_origin(place: Any) -> bool:
 class Tensor(LayoutLike):
     """The function ``c -> engine[offset + layout(c)]``.
 
-    ``engine`` is anything that is indexed by what the layout gives: a list, a one-dimensional NumPy
-    or torch array, or for layouts of scaled bases an array with as many modes. The tensor is a
-    view: a slice shares the engine, and ``tensor[c] = value`` writes into it.
+    ``engine`` is indexed by the values of the layout: a list, a one-dimensional NumPy or torch
+    array, or for layouts of scaled bases an array with as many modes. The tensor is a view: a slice
+    shares the engine, and ``tensor[c] = value`` writes into it.
 
-    It is a sequence of its elements, in the order of linear coordinates: ``len`` is its size.
+    It is a sequence of its elements in the order of linear coordinates: ``len`` is its size.
     Operations on layouts (coalesce, divide, compose, tile) give a view of the same engine.
 
     >>> rows = Tensor(list(range(24)), Layout((4, 6), (6, 1)))
@@ -103,23 +104,23 @@ class Tensor(LayoutLike):
 
     @property
     def stride(self) -> IntTuple:
-        """The strides of the layout, where it is a plain one."""
+        """The strides of the layout, if it is a plain one."""
         return self.layout.stride
 
     def size(self) -> Any:
-        """The number of elements."""
+        """Return the number of elements."""
         return self.layout.size()
 
     def on_domain(self, operation: Callable[[Any], Any]) -> Any:
-        """The same engine and offset over what ``operation`` makes of the layout."""
+        """Apply ``operation`` to the layout, and keep the engine and the offset."""
         return Tensor(self.engine, operation(self.layout), self.offset)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The same with ``fn`` applied to every integer of the layout and the offset."""
+        """Return the same with ``fn`` applied to every integer of the layout and the offset."""
         return Tensor(self.engine, self.layout.map_integers(fn), map_integers(fn, self.offset))
 
     def parts(self) -> tuple[Any, ...]:
-        """The layouts that it consists of."""
+        """Return the layouts that it consists of."""
         found: tuple[Any, ...] = self.layout.parts()
         return found
 
@@ -130,16 +131,16 @@ class Tensor(LayoutLike):
         return (self(i) for i in range(len(self)))
 
     def at(self, *crd: Any) -> Any:
-        """Where in the engine the element of a coordinate is."""
+        """Return the index into the engine of the element at a coordinate."""
         place = shifted(self.layout(*crd), self.offset)
         return tuple(place) if isinstance(place, tuple) else place
 
     def __call__(self, *crd: Any) -> Any:
-        """The element of a coordinate; for arrays of coordinates an array of elements."""
+        """Return the element at a coordinate; for arrays of coordinates, an array of elements."""
         return self.engine[self._checked(self.at(*crd))]
 
     def __getitem__(self, crd: Any) -> Any:
-        """An element; with None (or ``:``) for some modes the tensor of those, the rest fixed."""
+        """Return an element; if modes are None (or ``:``), the tensor of those modes."""
         crd = opened(crd)
         return self.sliced(crd) if has_none(crd) else self(crd)
 
@@ -150,7 +151,7 @@ class Tensor(LayoutLike):
         self.engine[self._checked(self.at(crd))] = value
 
     def sliced(self, crd: IntTuple) -> Tensor:
-        """The tensor of the modes that ``crd`` leaves open with None."""
+        """Return the tensor of the modes that ``crd`` leaves open with None."""
         if crd is None:
             return self
         if isinstance(self.layout, ComposedLayout):
@@ -159,7 +160,7 @@ class Tensor(LayoutLike):
         return Tensor(self.engine, rest, add(offset, self.offset))
 
     def compose(self, other: Any) -> Tensor:
-        """The same engine over ``composition(layout, other)``."""
+        """Return the same engine over ``composition(layout, other)``."""
         return Tensor(self.engine, self.layout.compose(other), self.offset)
 
     def _checked(self, place: Any) -> Any:
@@ -177,7 +178,7 @@ class Tensor(LayoutLike):
         return bool(self.layout == other.layout)
 
     def _same_engine(self, other: Tensor) -> bool:
-        """Tell if both hold the same: one engine, or coordinates, which are no memory."""
+        """Tell if both share an engine, or have equal coordinates, which are not in memory."""
         mine, theirs = self.engine, other.engine
         return mine is theirs or (isinstance(mine, Coordinates) and mine == theirs)
 

@@ -1,7 +1,7 @@
 """Tiles and partitions of tensors and layouts, for kernels: slices of a division.
 
-What a tensor gives is a tensor; a composed layout (a gather, a swizzle) a composed layout, its
-offset moved; a plain layout, which has nowhere to keep an offset, a pair of a layout and an offset.
+A tensor gives a tensor, and a composed layout (a gather, a swizzle) a composed layout with a moved
+offset. A plain layout has nowhere to keep an offset, so it gives a pair of a layout and an offset.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .tensor import Tensor
 
 
 def local_tile(x: Any, tiler: Any, crd: IntTuple, proj: IntTuple = None) -> Any:
-    """Tile ``crd`` of ``x``: the modes of the tile, and those of the rest that ``crd`` leaves open.
+    """Return tile ``crd`` of ``x``: the tile's modes, and the rest modes that ``crd`` leaves open.
 
-    ``tiler`` is that of :func:`zipped_divide`; ``crd`` has an entry for each of its modes, None for
-    a mode of the rest to keep. ``proj`` drops the entries of both where it is None, so that one
-    tiler (M, N, K) serves all operands. CUTLASS: cute/tensor_impl.hpp.
+    ``tiler`` is as in :func:`zipped_divide`; ``crd`` has an entry for each of its modes, with None
+    for a rest mode to keep. ``proj`` drops entries of both where it is None, so that one tiler
+    (M, N, K) serves all operands. CUTLASS: cute/tensor_impl.hpp.
 
     >>> tensor = Tensor(list(range(32)), Layout((4, 8), (8, 1)))
     >>> tile = local_tile(tensor, (2, 4), (1, 0))
@@ -41,10 +41,10 @@ def local_tile(x: Any, tiler: Any, crd: IntTuple, proj: IntTuple = None) -> Any:
 
 
 def local_partition(x: Any, threads: Any, index: int, proj: IntTuple = None) -> Any:
-    """The part of ``x`` that thread ``index`` owns: one element of each tile of the shape of
+    """Return the part of ``x`` that thread ``index`` owns: one element of each tile of the shape of
     ``threads``.
 
-    ``threads`` maps coordinates to thread indices; ``proj`` as in :func:`local_tile`. CUTLASS:
+    ``threads`` maps coordinates to thread indices; ``proj`` is as in :func:`local_tile`. CUTLASS:
     cute/tensor_impl.hpp.
 
     >>> tensor = Tensor(list(range(32)), Layout((4, 8), (8, 1)))
@@ -65,9 +65,10 @@ def local_partition(x: Any, threads: Any, index: int, proj: IntTuple = None) -> 
 
 
 def domain_offset(crd: IntTuple, x: Any) -> Any:
-    """``x`` with its origin moved to ``crd``: ``domain_offset(c0, x)(c) == x(c0 + c)``.
+    """Move the origin of ``x`` to ``crd``: ``domain_offset(c0, x)(c) == x(c0 + c)``.
 
-    A plain layout gives itself and the offset. CUTLASS: cute/layout.hpp, cute/tensor_impl.hpp.
+    A plain layout gives a pair: itself and the offset. CUTLASS: cute/layout.hpp,
+    cute/tensor_impl.hpp.
 
     >>> print(domain_offset((1, 2), Tensor(list(range(32)), Layout((4, 8), (8, 1)))))
     (4,8):(8,1) + 10 over list
@@ -88,9 +89,10 @@ def domain_offset(crd: IntTuple, x: Any) -> Any:
 
 
 def _moving(x: Any) -> Any:
-    """A layout whose values move by as much from every coordinate, or a composed one over those.
+    """Return a layout whose values shift by a constant when coordinates do, or a composed one.
 
-    The coordinates of an index buffer move so, and those of a layout that adds without carry.
+    An index buffer and a layout that adds without carry are composed over their coordinates, which
+    do shift so.
     """
     additive = (Arithmetic.INTEGER, Arithmetic.COORDINATE, Arithmetic.TRACED)
     if not isinstance(x, Layout) or arithmetic(x) in additive:
@@ -108,7 +110,7 @@ def _all_open(x: Any, mode: int) -> IntTuple:
 
 
 def _padded(x: Any, mode: int, crd: IntTuple) -> IntTuple:
-    """``crd`` with None for the modes that the tiler left alone."""
+    """Pad ``crd`` with None for the modes beyond the tiler."""
     shape = x.shape[mode]
     if not isinstance(crd, tuple):
         return crd

@@ -9,7 +9,7 @@ class Immutable:
     """A value whose attributes nobody can change."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # a NumPy array on the left lets our own operators answer
+    __array_ufunc__ = None  # so that our reflected operators handle a NumPy array on the left
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name}")
@@ -18,18 +18,18 @@ class Immutable:
         raise AttributeError(f"{type(self).__name__} is immutable; cannot delete {name}")
 
     def __format__(self, spec: str) -> str:
-        """The text of the value, aligned as a text is: ``f"{layout:>20}"``."""
+        """Format the value as its text: ``f"{layout:>20}"``."""
         return format(str(self), spec)
 
     def __setstate__(self, state: Any) -> None:
-        """Set the attributes of a copy, which Python would do one by one: users' strides, too."""
+        """Set the attributes of a copy, users' strides included, without ``__setattr__``."""
         for attributes in state if isinstance(state, tuple) else (state,):
             for name, value in (attributes or {}).items():
                 object.__setattr__(self, name, value)
 
 
 class Shaped(Immutable):
-    """A value that stands for its ``shape`` where a shape is asked for: a layout, a tensor."""
+    """A value that may stand for its ``shape``: a layout, a tensor."""
 
     __slots__ = ()
 
