@@ -1,10 +1,10 @@
 """The layout algebra: pure Python over duck-typed integers.
 
-Nothing here imports anything of the package outside this folder, and nothing here imports torch,
-NumPy or the CuTe DSL: a layout is evaluated on whatever integers it is given (``int``, integer
-arrays, values of a kernel that is being traced). Every other room of the house may import this one.
+It imports nothing else of the package, nor torch, NumPy or the CuTe DSL. A layout is evaluated on
+any integers: ``int``, integer arrays, values of a kernel that is being traced. Every other folder
+may import this one.
 
-Composition and what it needs are imported at once; the other families when first asked for.
+Composition and its dependencies are imported at once, the other families on first use.
 """
 
 from importlib import import_module
@@ -235,7 +235,7 @@ _HOMES = {
     "substitution": "substitute",
     "tiling": "domain_offset local_partition local_tile",
 }
-# They look at all that they take, and their time counts: of 2 us a call 0.1 more would show.
+# These check all operands themselves, and 0.1 us more would show in a call of 2 us.
 _CHECKING = {
     "blocked_product",
     "coalesce",
@@ -464,7 +464,7 @@ __all__ = [
 
 
 def _exported(name: str, value: Any) -> Any:
-    """Keep a public name here, a function so that it names an operand that makes no sense."""
+    """Export a public name; wrap a function so that errors name the senseless operand."""
     is_function = type(value) is FunctionType or hasattr(value, "cache_info")
     if is_function and name not in _CHECKING:
         value = naming_operands(value)

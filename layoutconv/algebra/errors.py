@@ -1,26 +1,26 @@
-"""The errors of the algebra: every one says which operation, on what, why, and where it shows."""
+"""The errors of the algebra: each names the operation, its operands, the reason and a witness."""
 
 from __future__ import annotations
 
 from operator import index
 from typing import Any, NoReturn
 
-_SHOWN = 60  # characters of what came
+_SHOWN = 60  # characters of an operand that an error shows
 DEEPEST = 64  # levels of tuples in tuples, and of parentheses
 
 
 class LayoutError(Exception):
     """An operation has no exact result, or its input is malformed.
 
-    Raised as one of its subclasses, so that ``except ValueError`` and ``except TypeError`` work
-    too. Where an operation has no exact result the error carries the proof:
+    It is raised as one of its subclasses, so ``except ValueError`` and ``except TypeError`` work
+    too. If an operation has no exact result, the error carries the proof:
 
     ``operation``  its name;
-    ``operands``   what it was called with;
+    ``operands``   its operands;
     ``witness``    a coordinate at which the definition and ``best`` differ (see each operation);
-    ``exact``      what the definition gives there;
-    ``best``       the closest layout there is;
-    ``unknown``    the relation that could not be decided, where symbols are involved.
+    ``exact``      the value of the definition there;
+    ``best``       the closest layout;
+    ``unknown``    the relation between symbols that could not be decided.
 
     >>> from layoutconv.algebra import Layout, composition
     >>> try:
@@ -78,8 +78,8 @@ class LayoutTypeError(LayoutError, TypeError):
 class LayoutBudgetError(LayoutError, RuntimeError):
     """The exact answer would take longer than an operation may: about 100 ms and 100 MB.
 
-    Nothing is known about the answer then. It happens to layouts of many modes, or of millions of
-    elements, whose strides follow no order.
+    The answer is then unknown. This happens to layouts of many modes, or of millions of elements,
+    with irregular strides.
 
     >>> from layoutconv.algebra import Layout, is_injective
     >>> strides = tuple([7**9 + 1000 * i**5 % 65537 for i in range(32)])
@@ -92,7 +92,7 @@ class LayoutBudgetError(LayoutError, RuntimeError):
 
 
 def inexact(operation: str, operands: tuple[Any, ...], condition: str, **proof: Any) -> NoReturn:
-    """Raise the error of an operation that has no exact result on its operands."""
+    """Raise the error of an operation that has no exact result for its operands."""
     expression = f"{operation}({', '.join(map(str, operands))})"
     raise LayoutValueError(
         f"{expression}: {condition}", operation=operation, operands=operands, **proof
@@ -100,7 +100,7 @@ def inexact(operation: str, operands: tuple[Any, ...], condition: str, **proof: 
 
 
 def under(operation: str, operands: tuple[Any, ...], error: LayoutError) -> NoReturn:
-    """Raise the error of a step as that of the operation that took it."""
+    """Raise the error of a step as the error of the operation that took the step."""
     raise type(error)(
         f"{operation}({', '.join(map(text, operands))}): {error}",
         operation=operation,
@@ -113,9 +113,9 @@ def under(operation: str, operands: tuple[Any, ...], error: LayoutError) -> NoRe
 
 
 def text(tree: Any, levels: int = DEEPEST) -> str:
-    """A shape, stride or coordinate in the notation of the literature: ``(4,(2,3))``.
+    """Return a shape, stride or coordinate in CuTe's notation: ``(4,(2,3))``.
 
-    Below so many ``levels`` it is cut off.
+    It is cut off below ``levels`` levels.
 
     >>> text((4, (2, None))), text((4, (2, 3)), levels=1)
     ('(4,(2,_))', '(4,...)')
@@ -133,7 +133,7 @@ def text(tree: Any, levels: int = DEEPEST) -> str:
 
 
 def point_at(tree: Any, path: tuple[int, ...]) -> str:
-    """``tree`` in text, and carets below the part of it that ``path`` leads to.
+    """Return the text of ``tree``, with carets below the part at ``path``.
 
     >>> print(point_at((4, (2, 0.5)), (1, 1)))
     (4,(2,0.5))
@@ -147,7 +147,7 @@ def point_at(tree: Any, path: tuple[int, ...]) -> str:
 
 
 def expect(name: str, kind: Any, what: str, x: Any) -> None:
-    """Refuse an operand that is of another kind; ``what`` says which it has to be.
+    """Refuse an operand of another kind; ``what`` describes the expected one.
 
     >>> expect("make_tiled_mma", int, "an mma atom", "m16n8k16")
     Traceback (most recent call last):
@@ -160,7 +160,7 @@ def expect(name: str, kind: Any, what: str, x: Any) -> None:
 
 
 def wrong_argument(operation: str, argument: str, expected: str, x: Any) -> LayoutTypeError:
-    """The error that names an argument, what was expected of it and what came.
+    """Return the error that names an argument, what was expected of it and what came.
 
     >>> print(wrong_argument("append", "rank", "an int", 2.5))
     append: argument `rank`: expected an int, got 2.5
@@ -172,7 +172,7 @@ def wrong_argument(operation: str, argument: str, expected: str, x: Any) -> Layo
 
 
 def too_deep(operation: str) -> LayoutTypeError:
-    """The error of an operand whose tuples are nested deeper than is followed.
+    """Return the error for an operand whose tuples are nested too deeply.
 
     >>> print(too_deep("rank"))
     rank: an operand is nested too deeply; expected at most 64 levels
@@ -184,7 +184,7 @@ def too_deep(operation: str) -> LayoutTypeError:
 
 
 def refuse_deep(operation: str, tree: Any) -> None:
-    """Refuse tuples in tuples of more than :data:`DEEPEST` levels.
+    """Refuse tuples nested more than :data:`DEEPEST` levels deep.
 
     >>> refuse_deep("rank", (4, (2, 3)))
     """
@@ -197,7 +197,7 @@ def refuse_deep(operation: str, tree: Any) -> None:
 
 
 def shortly(x: Any) -> str:
-    """The repr of anything, cut where it is long.
+    """Return the repr of any value, cut if it is long.
 
     >>> shortly((1, "x")), len(shortly("x" * 100))
     ("(1, 'x')", 60)
@@ -210,7 +210,7 @@ def shortly(x: Any) -> str:
 
 
 def whole(name: str, x: Any) -> int:
-    """An integer that has a value; one with a name has none, and a coordinate is no integer.
+    """Return an integer with a value; refuse symbols, which have none, and coordinates.
 
     >>> whole("sum", 3)
     3

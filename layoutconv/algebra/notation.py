@@ -1,4 +1,4 @@
-"""The notation of the literature, read: ``((2,2),(4,2)):((1,8),(2,16))``."""
+"""``parse``: read CuTe's notation, such as ``((2,2),(4,2)):((1,8),(2,16))``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .stride import F2, CustomStride, ScaledBasis, Stride, StridedGather, basis_
 from .swizzle import Swizzle
 from .symbols import is_name, symbols
 
-# Bounds of what is read. They lie far above what anyone writes, keep reading within a few ms, and
-# clear of the interpreter's limits: on recursion, and on the 4,300 digits of an integer that is
-# printed, since a product of integers has no more digits than its factors together.
+# Limits of the input. They lie far above what anyone writes, and keep reading within a few ms and
+# clear of the interpreter's limits: on recursion, and on the 4,300 digits of a printed integer (a
+# product of integers has no more digits than its factors together).
 LONGEST = 4000  # characters
-MOST_MODES = 64  # a scaled basis names one of so many modes
+MOST_MODES = 64  # modes that a scaled basis may name
 MOST_BITS = 64  # of each number of a swizzle
 
 # C++ writes static integers `_4{}` and `Int<4>{}`, and prints a pointer between swizzle and layout.
@@ -42,33 +42,34 @@ _KNOWN = (
     r"|strided(?=\s*\()"
     r"|-?[0-9]+|S[wW]?<|Swizzle<"
 )
-_WORD = r"(?!f[0-9]+(?!\w))[^\W\d]\w*"  # no XOR stride
+_WORD = r"(?!f[0-9]+(?!\w))[^\W\d]\w*"  # not an XOR stride
 _TOKEN = re.compile(rf"{_KNOWN}|\S")
 _TOKEN_OR_WORD = re.compile(rf"{_KNOWN}|{_WORD}|//|\S")
 _INTEGER = re.compile(rf"(?:{_STATIC}|-?[0-9]+)")
 _DIGITS = re.compile(r"-?[0-9]+")
 _TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
 _AFTER = ("o", "O", "∘")
-_WIDTH = 120  # columns of the text that an error shows
+_WIDTH = 120  # columns of text that an error shows
 
 
 def parse(notation: str) -> Any:
-    """Read what ``str`` of a layout, a composed layout or a swizzle says; a shape alone is compact.
+    """Read the text of a layout, a composed layout or a swizzle; a shape alone is compact.
 
     Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1``, XOR strides ``f5`` and
-    those after a multiple, ``strided(3)*2``.
-    What CuTe C++ and the CuTe DSL print is read too, and what C++ writes: ``_4``, ``Int<4>{}``,
-    ``make_shape(4, 8)``, ``make_layout(shape, stride)``, ``make_layout(shape, LayoutRight{})``,
+    strides after a multiple, ``strided(3)*2``. ``parse`` also reads what CuTe C++ and the CuTe DSL
+    print, and C++ source: ``_4``, ``Int<4>{}``, ``make_shape(4, 8)``,
+    ``make_layout(shape, stride)``, ``make_layout(shape, LayoutRight{})``,
     ``Layout<Shape<_4,_8>, Stride<_8,_1>>{}``, ``Swizzle<3,3,3>{}`` and ``E<0,1>{}``, also after
-    ``cute::``, and the DSL's ``cute.make_layout(shape, stride=stride)``. A swizzle in
-    front of a pointer moves bytes there, and elements here; of a tensor in memory the layout is
-    read, of one of coordinates the tensor. A dynamic ``?`` is an integer with the name d0, d1, ...
-    that the text does not use, and ``?{div=8}`` eight times one. A name that :func:`symbols` takes
-    is such an integer too, at least 1, and may be computed with: ``(H,(W+7)//8):(W,8)``. Index
-    buffers and functions have no notation: what is printed for them is refused.
-    A text has at most 4,000 characters and 64 levels of parentheses.
+    ``cute::``, and the DSL's ``cute.make_layout(shape, stride=stride)``.
 
-    Raises :class:`LayoutValueError` that points at the first character that does not fit.
+    A swizzle before a pointer counts bytes in that text, and elements in the result. A tensor in
+    memory gives its layout, a tensor of coordinates itself. A dynamic ``?`` becomes an integer with
+    a name d0, d1, ... that the text does not use, and ``?{div=8}`` eight times one. A name that
+    :func:`symbols` accepts is such an integer too, at least 1, and may be part of an expression:
+    ``(H,(W+7)//8):(W,8)``. Index buffers and functions have no notation: their printed text is
+    refused. A text has at most 4,000 characters and 64 levels of parentheses.
+
+    Raises :class:`LayoutValueError` that points at the first unexpected character.
 
     >>> parse("((2,2),(4,2)):((1,8),(2,16))")
     Layout(((2, 2), (4, 2)), ((1, 8), (2, 16)))
@@ -101,7 +102,7 @@ def parse(notation: str) -> Any:
 
 
 def parse_part(whole: str, start: int, stop: int, reader: str = "") -> Any:
-    """:func:`parse` of ``whole[start:stop]``, which may be a stride ``1@0``.
+    """Parse ``whole[start:stop]`` as :func:`parse`; it may also be a stride ``1@0``.
 
     Errors point into the whole, after ``reader``.
     """
@@ -109,10 +110,10 @@ def parse_part(whole: str, start: int, stop: int, reader: str = "") -> Any:
 
 
 def pointed(why: str, written: str, at: int) -> str:
-    """An error: why, and below it the text with a caret under character ``at``.
+    """Return an error text: the reason, then the text with a caret under character ``at``.
 
-    Of a long text the part around the caret is shown. What no terminal or page should get, such as
-    control characters and halves of surrogate pairs, is shown as a replacement character.
+    A long text is cut around the caret. Characters that no terminal or page should get, such as
+    control characters and halves of surrogate pairs, become a replacement character.
 
     >>> print(pointed("expected an integer", "(4,x)", 3))
     expected an integer
@@ -128,12 +129,12 @@ def pointed(why: str, written: str, at: int) -> str:
 
 
 def visible_lines(written: str) -> str:
-    """:func:`visible` of each line of a text."""
+    """Apply :func:`visible` to each line of a text."""
     return "\n".join(map(visible, written.split("\n")))
 
 
 def visible(written: str) -> str:
-    """A text in one line, each character that is not printable replaced.
+    """Return a text in one line, with unprintable characters replaced.
 
     >>> visible("(4,\\n8) \\x1b[31m")
     '(4, 8) �[31m'
@@ -148,7 +149,7 @@ class _Parser(Expressions):
     ) -> None:
         self.written = written
         self.reader = reader
-        self.names = names  # are there integers that are names
+        self.names = names  # are integers with names allowed
         words = _TOKEN_OR_WORD if names else _TOKEN
         found = words.finditer(as_calls(written), start, stop)
         self.tokens = [*((token[0], token.start()) for token in found), ("", stop)]
@@ -159,7 +160,7 @@ class _Parser(Expressions):
 
     def whole(self) -> Any:
         if len(self.tokens) == 2 and self.is_symbol(self.peek()):
-            self.fail("a layout")  # a lone word is mistyped more often than it is an extent
+            self.fail("a layout")  # a lone word is more often a typo than an extent
         if len({token for token, _ in self.tokens if self.is_symbol(token)}) > MOST_MODES:
             self.fail(f"at most {MOST_MODES} names")
         result = self.composed()
@@ -168,7 +169,7 @@ class _Parser(Expressions):
         return result
 
     def composed(self, of_tensor: bool = False) -> Any:
-        """Functions after each other, ``f o offset o g o ...``; an offset of 0 may be left out."""
+        """Read composed functions, ``f o offset o g o ...``; an offset of 0 may be left out."""
         parts, places = [self.part()], [0]
         if of_tensor and not isinstance(parts[0], Pointer):
             parts = [Origin(parts[0])]
@@ -185,7 +186,7 @@ class _Parser(Expressions):
         if len(parts) == 1 and isinstance(parts[0], Pointer | Origin):
             return parts[0].tensor(result)
         while parts:
-            # Of two parts that are left, f o g, none is an offset.
+            # Of the last two parts, f o g, neither is an offset.
             offset = parts.pop() if len(parts) > 1 else 0
             if callable(offset):
                 self.next = places[len(parts)]
@@ -197,7 +198,7 @@ class _Parser(Expressions):
         return result
 
     def part(self) -> Any:
-        """A swizzle, a layout, or a lone tuple."""
+        """Read a swizzle, a layout, or a lone tuple."""
         if self.peek() in ("S<", "Sw<", "SW<", "Swizzle<"):
             return self.swizzle()
         if self.peek() in ("make_layout", "Layout"):
@@ -224,7 +225,7 @@ class _Parser(Expressions):
         return Layout(shape, self.tree(self.stride))
 
     def make_layout(self, depth: int = 0) -> Layout:
-        """C++'s ``make_layout`` of a shape, with strides or an order, or of layouts."""
+        """Read C++'s ``make_layout`` of a shape with strides or an order, or of layouts."""
         if depth == DEEPEST:
             self.fail(f"at most {DEEPEST} levels of parentheses")
         self.take()
@@ -290,17 +291,17 @@ class _Parser(Expressions):
             return terms[0]
         if not all(isinstance(term, ScaledBasis) for term in terms):
             self.fail("a sum of scaled bases")
-        # Printed, a sum has no term that is zero, so it has none here.
+        # A printed sum has no terms that are zero, so drop them here, too.
         left = basis_terms(sum_of_bases(terms))
         return sum_of_bases(left) if left else 0
 
     def adds_by_xor(self) -> bool:
-        """Is this an XOR stride, as ``f8``?"""
+        """Tell if the next token is an XOR stride, such as ``f8``."""
         after = self.tokens[self.next + 1][0] if self.next + 1 < len(self.tokens) else ""
         return self.peek() == "f" and bool(re.fullmatch("_?[0-9]+", after))
 
     def alone(self) -> bool:
-        """Is there a scaled basis that no layout is around?"""
+        """Tell if a scaled basis comes next, outside any layout."""
         return self.next + 1 < len(self.tokens) and self.tokens[self.next + 1][0] == "@"
 
     def scaled(self, depth: int = 0) -> Any:
@@ -326,7 +327,7 @@ class _Parser(Expressions):
         return F2(self.integer(0))
 
     def is_multiple(self) -> bool:
-        """Is there a stride after a multiple of the coordinate, as ``strided(3)*2``?"""
+        """Tell if a stride after a multiple of the coordinate comes next: ``strided(3)*2``."""
         return self.peek() == "strided"
 
     def multiple(self, depth: int) -> CustomStride:
@@ -345,7 +346,7 @@ class _Parser(Expressions):
         return CustomStride(func, stride)
 
     def is_grouped(self) -> bool:
-        """Is what comes next a stride in parentheses that is no integer?"""
+        """Tell if a stride in parentheses that is not an integer comes next."""
         opened = 0
         for at in range(self.next, len(self.tokens) - 1):
             token = self.tokens[at][0]
@@ -401,7 +402,7 @@ class _Parser(Expressions):
 
 
 def _made(operands: list[Any]) -> Layout:
-    """``make_layout`` of what was read: one shape, a shape and strides, or layouts."""
+    """Call ``make_layout`` on the parsed operands: a shape, a shape and strides, or layouts."""
     if all(isinstance(x, Layout) for x in operands):
         return make_layout(*operands)
     return make_layout(*operands[:2]) if len(operands) < 3 else make_layout(*operands)

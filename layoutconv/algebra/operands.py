@@ -1,10 +1,10 @@
-"""The kinds of operands, by the names of parameters, and the error that names one of another kind.
+"""The kinds of operands, by parameter name, and errors that name an operand of the wrong kind.
 
-An operation converts what it is given and computes with it; it looks for what is senseless only
-after something went wrong, so that right calls pay nothing for it. The names of parameters are
-those of the whole algebra, each with one meaning: :data:`KINDS` is the list. An operation that
-hands on what it is given, and a value that keeps it, look first: :func:`expect_entries`,
-:func:`expect_fields`, and for numbers :func:`~.int_tuple.expect_numbers`.
+An operation converts its operands and computes; it looks for a senseless operand only after
+something went wrong, so that valid calls pay nothing for the check. A parameter name means the same
+throughout the algebra: :data:`KINDS` lists them. An operation that passes an operand on, and a
+value that keeps it, check first: :func:`expect_entries`, :func:`expect_fields`, and for numbers
+:func:`~.int_tuple.expect_numbers`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .values import Immutable, Shaped
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-Kind = tuple[Callable[[Any], bool], str]  # tells if an operand is one, and says what it is
+Kind = tuple[Callable[[Any], bool], str]  # a test of an operand, and the description for errors
 
 
 def _is_tree(x: Any) -> bool:
@@ -51,18 +51,18 @@ def _is_coordinate(x: Any) -> bool:
         return all(map(_is_coordinate, x))
     if x is None or isinstance(x, Shaped) or is_leaf(x):
         return True
-    return isinstance(getattr(x, "ndim", None), int) and not is_no_integer(x)  # an array of them
+    return isinstance(getattr(x, "ndim", None), int) and not is_no_integer(x)  # an integer array
 
 
 def is_entry(x: Any) -> bool:
-    """Tell if something may stand in a tuple of the algebra: a leaf, a layout, a tuple of these.
+    """Tell if a value may stand in a tuple of the algebra: a leaf, a layout, or a tuple of these.
 
     >>> from .swizzle import Swizzle
     >>> is_entry((4, (None, Swizzle(2, 0, 3)))), is_entry((4, 2.5)), is_entry(True)
     (True, False, False)
     """
     if type(x) is tuple:
-        for part in x:  # a loop, which takes half the time of all()
+        for part in x:  # a loop takes half the time of all()
             if type(part) is not int and part is not None and not is_entry(part):
                 return False
         return True
@@ -70,9 +70,9 @@ def is_entry(x: Any) -> bool:
 
 
 def expect_entries(operation: str, argument: str, x: Any) -> None:
-    """Refuse what cannot stand in a tuple of the algebra; ask for what is no plain integer.
+    """Refuse a value that cannot stand in a tuple of the algebra; callers skip it for plain ints.
 
-    For operations that hand on what they are given, and would answer with anything.
+    For operations that pass their operands on, and would accept anything.
 
     >>> expect_entries("append", "entry", (2, "x"))
     Traceback (most recent call last):
@@ -91,7 +91,7 @@ def _is_path(x: Any) -> bool:
 
 
 def of_class(kind: type) -> Kind:
-    """The operands that are of a class, no bool for an int.
+    """Return the kind of operands of a class; a bool is not an int.
 
     >>> fits, expected = of_class(int)
     >>> fits(3), fits(True), fits(3.0), expected
@@ -114,7 +114,7 @@ TILERS: Kind = (
 
 
 def expect_fields(value: Any, kinds: dict[str, Kind]) -> None:
-    """Refuse a value one of whose fields is of another kind.
+    """Refuse a value if one of its fields is of the wrong kind.
 
     >>> from .layout import Layout
     >>> expect_fields(Layout(4), {"shape": INTS})
@@ -132,7 +132,7 @@ ints, got 4
 def _fits(is_one: Callable[[Any], bool], x: Any) -> bool:
     try:
         return is_one(x)
-    except RecursionError:  # tuples in tuples, too deep for anything
+    except RecursionError:  # tuples nested too deeply
         return False
 
 
@@ -159,7 +159,7 @@ _NAMES = (
     "a str or a tuple of them",
 )
 _COUNTS = ("int", "int | None")  # annotations
-_RECORDS = ("CopyAtom", "CopyUnit", "MmaAtom", "TiledCopy", "TiledMma")  # which are above this file
+_RECORDS = ("CopyAtom", "CopyUnit", "MmaAtom", "TiledCopy", "TiledMma")  # modules above this one
 _FLAG = (lambda x: isinstance(x, bool), "a bool")
 _CALLABLE = (callable, "a function")
 
@@ -174,15 +174,15 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _named(kind: str) -> Kind:
-    """The operands of a class with this name."""
+    """Return the kind of operands whose class, or a base of it, has this name."""
     article = "an" if kind == "MmaAtom" else "a"
     return lambda x: any(cls.__name__ == kind for cls in type(x).__mro__), f"{article} {kind}"
 
 
 def naming_operands(fn: Function) -> Function:
-    """``fn``, with an error of the algebra in place of Python's for a senseless operand.
+    """Wrap ``fn`` to raise an error of the algebra instead of Python's for a senseless operand.
 
-    Counts of NumPy, sympy and torch are made plain before, so that they compute like Python's.
+    Counts from NumPy, sympy and torch are converted to plain ints first.
 
     >>> from .shapes import ceil_div
     >>> naming_operands(ceil_div)((9, 10), (4, {}))
@@ -192,7 +192,7 @@ def naming_operands(fn: Function) -> Function:
 `b`: expected an int, a nested tuple of them, a layout, or text that says one, got (4, {})
     """
 
-    if "_naming" in vars(fn):  # another name of the same function
+    if "_naming" in vars(fn):  # the same function under another name
         return vars(fn)["_naming"]  # type: ignore[no-any-return]
     counts = _counts_of(fn)
 
@@ -220,14 +220,14 @@ def naming_operands(fn: Function) -> Function:
                 raise
             raise LayoutTypeError(f"{fn.__name__}: {found}", operation=fn.__name__) from error
 
-    call.__module__ = __package__  # where a pickle finds it
+    call.__module__ = __package__  # where pickle looks it up
     vars(fn)["_naming"] = call
     return call  # type: ignore[return-value]
 
 
 def _counts_of(fn: Any) -> dict[str, int]:
-    """The parameters of a function that are counts, each with its place."""
-    code = getattr(fn, "__wrapped__", fn).__code__  # of a function that keeps its results
+    """Return the parameters of a function that are counts, each with its position."""
+    code = getattr(fn, "__wrapped__", fn).__code__  # unwrap a cached function
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return {name: i for i, name in enumerate(names) if fn.__annotations__.get(name) in _COUNTS}
 
@@ -235,7 +235,7 @@ def _counts_of(fn: Any) -> dict[str, int]:
 def _with_plain_counts(
     counts: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The positional operands with plain counts; those given by name are changed in place."""
+    """Return the positional operands with plain counts; keyword counts are changed in place."""
     for name, i in counts.items():
         x = args[i] if i < len(args) else kwargs.get(name)
         if x is None or type(x) is int or (number := as_integer(x)) is None:
@@ -254,9 +254,9 @@ def refused(
     *,
     strictly: bool = False,
 ) -> str:
-    """Name the first operand of another kind, what was expected and what came; "" if there is none.
+    """Name the first operand of the wrong kind, what was expected and what came; "" if none is.
 
-    ``strictly`` refuses strides and names where some operations have a meaning for them.
+    ``strictly`` also refuses strides and symbols, which only some operations accept.
 
     >>> from .shapes import ceil_div
     >>> refused(ceil_div, (9, 2j), {})
@@ -267,7 +267,7 @@ def refused(
     signature = inspect.signature(fn)
     try:
         given = signature.bind(*args, **kwargs).arguments
-    except TypeError:  # too few or unknown ones: Python's own error says it
+    except TypeError:  # missing or unknown arguments: Python's own error says so
         return ""
     counts, operand = (_WHOLE, _INTS) if strictly else (_COUNT, _OPERAND)
     for name, value in given.items():

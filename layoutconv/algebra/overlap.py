@@ -1,4 +1,4 @@
-"""Do two layouts share an offset? From what is cheapest to what is long: a table of both."""
+"""``overlaps``: do two layouts share an offset? Cheap tests come first, a table of both last."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .sums import solution
 from .values_at_once import values_at_once
 from .xor_image import MASK_BITS, XorImage, mask_of_sums
 
-Plain = tuple[Layout, Any]  # a layout and what is added to its values
+Plain = tuple[Layout, Any]  # a layout, and a constant to add to its values
 _ZERO = Layout(1, 0)
-_FEW = 4096  # values, each of which is looked for among the offsets of another layout
-_SAMPLE = 512  # of more values, which may show that some are shared
-_LOOKS = 24  # of them that are looked for among all values of another layout
+_FEW = 4096  # values to look up one by one among the offsets of another layout
+_SAMPLE = 512  # values to try first if there are more: one may be shared
+_LOOKS = 24  # of these, values to look up among all values of another layout
 _STEPS = 40_000
-_WIDTH = 64  # bits of values, each of which is one integer for all of them
+_WIDTH = 64  # most bits of values for bit planes, each of which is one integer for all values
 
 
 @one_operation()
 def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
-    """Tell if some offset of ``a`` is an offset of ``b`` moved by ``shift``.
+    """Tell if some offset of ``a`` is also an offset of ``b`` moved by ``shift``.
 
-    ``shift`` is an integer, or a coordinate where the layouts give coordinates.
+    ``shift`` is an integer, or a coordinate if the layouts give coordinates.
 
     >>> evens, odds = Layout(8, 2), Layout(8, 2)
     >>> overlaps(evens, odds), overlaps(evens, odds, 1)
@@ -52,7 +52,7 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
         if None not in kinds[1:] and kinds[1] != kinds[2]:
             raise LayoutTypeError(f"overlaps: {b} cannot be moved by {shift}")
         moved = kinds[1] if kinds[2] is None else kinds[2]
-        if kinds[2] is not None and kinds[0] not in (None, moved):  # they share the zero alone
+        if kinds[2] is not None and kinds[0] not in (None, moved):  # they can share only zero
             return overlaps(a, _ZERO) and overlaps(_ZERO, b, shift)
     one, two = (folded(x) for x in both)
     if one is not None and two is not None:
@@ -86,9 +86,9 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
 
 
 def _is_coordinate(x: Any) -> bool | None:
-    """Tell if a layout gives coordinates, or a value is one; None of zeros, which are of any kind.
+    """Tell if a layout gives coordinates, or a value is one; None for zeros, which are of any kind.
 
-    Of a function its value at 0 tells, if it is not 0.
+    For a function, its value at 0 decides, if it is not 0.
     """
     if isinstance(x, Layout) and arithmetic(x) is not Arithmetic.OPAQUE:
         return arithmetic(x) is Arithmetic.COORDINATE if filtered(x) else None
@@ -97,7 +97,7 @@ def _is_coordinate(x: Any) -> bool | None:
 
 
 def _sides(both: list[Any], plains: Any, shift: Any) -> list[tuple[Values, Plain | None]]:
-    """All values of two layouts, the second moved, and what these are sums of; or nothing."""
+    """Return all values of both layouts, the second moved, each with its plain form; or nothing."""
     values = [values_at_once(x) for x in both]
     if values[0] is None or values[1] is None or type(shift) is not int:
         return []
@@ -107,9 +107,9 @@ def _sides(both: list[Any], plains: Any, shift: Any) -> list[tuple[Values, Plain
 
 
 def _values_meet(sides: list[tuple[Values, Plain | None]], budget: Budget) -> bool:
-    """Tell if two runs of values share one: of those that may be shared a sample, then all.
+    """Tell if two sets of values share one: try a sample of the candidates, then all.
 
-    Shared are values between the ends of the other side that leave what all of that do.
+    A value is a candidate if it lies within the other side's range and has its remainder.
     """
     masks = []
     for (values, _), (others, plain) in zip(sides, sides[::-1], strict=True):
@@ -147,7 +147,7 @@ def _sums_meet(one: Plain, two: Plain, shift: Any, budget: Budget) -> bool:
 
 
 def _told(one: Plain, two: Plain, a: Any, b: Any) -> bool | None:
-    """The answer from remainders, all values at once, images as integers or a sample; or None."""
+    """Decide by remainders, bit planes, images as integers or a sample; None if undecided."""
     for plain, other in ((one, two), (two, one)):
         if arithmetic(plain[0]) is Arithmetic.COORDINATE:
             has = _member(other, Budget("overlaps", (a, b), _STEPS // 4))
@@ -173,16 +173,16 @@ def _told(one: Plain, two: Plain, a: Any, b: Any) -> bool | None:
         if has is not None and size > _FEW:
             sample = range(0, size, -(-size // _SAMPLE))
             drawn = [other[0](i) + other[1] for i in sample]
-            if any(has(v) for v in drawn if isinstance(v, int)):  # coordinates are no offsets
+            if any(has(v) for v in drawn if isinstance(v, int)):  # coordinates are not offsets
                 return True
     return None
 
 
 def _among_xor(plain: Plain, other: Plain, budget: Budget) -> bool | None:
-    """Tell if ``plain``, of XOR strides, has a value of ``other``: None where that is too long.
+    """Tell if ``plain``, of XOR strides, has a value of ``other``; None if that takes too long.
 
-    All values of ``other`` are held at once against what XORs of the columns reach. What is left,
-    the extents of ``plain`` decide.
+    All values of ``other`` are tested at once against the span of the columns; the extents of
+    ``plain`` decide the remaining ones.
     """
     (layout, constant), (values, start) = plain, other
     if arithmetic(layout) is not Arithmetic.XOR or whole("overlaps", values.size()) > TABLE:
@@ -208,7 +208,7 @@ def _among_xor(plain: Plain, other: Plain, budget: Budget) -> bool | None:
 
 
 def _remainder(plain: Plain) -> tuple[int, int] | None:
-    """A modulus and what all values leave of it; a modulus of 0 where there is but one value."""
+    """Return a modulus and the remainder of all values; modulus 0 if there is only one value."""
     layout, constant = plain
     if arithmetic(layout) is Arithmetic.XOR:
         bits = 0
@@ -222,7 +222,7 @@ def _remainder(plain: Plain) -> tuple[int, int] | None:
 
 
 def _member(plain: Plain, budget: Budget) -> Callable[[int], bool] | None:
-    """The function that tells if a layout has a value; None where only its table does."""
+    """Return a test whether a layout has a value; None if only a table can tell."""
     layout, constant = plain
     if type(constant) is not int:
         return None
@@ -237,7 +237,7 @@ def _member(plain: Plain, budget: Budget) -> Callable[[int], bool] | None:
 
 
 def _mask(plain: Plain) -> tuple[int, int] | None:
-    """The image as an integer and the value of its bit 0, where that is not too long an integer."""
+    """Return the image as an integer, and the value of its bit 0; None if it has too many bits."""
     layout, constant = plain
     if arithmetic(layout) is Arithmetic.XOR:
         image = XorImage(layout)

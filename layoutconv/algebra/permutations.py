@@ -1,4 +1,4 @@
-"""The image of a layout, and layouts as permutations: their cycles, order and parity."""
+"""The image of a layout, and layouts as permutations: cycles, order and parity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .values_at_once import values_at_once
 
 
 def image(layout: Any) -> list[Any]:
-    """The offsets that a layout reaches, each once, ascending.
+    """Return the offsets that a layout reaches, each once, ascending.
 
     Raises :class:`LayoutBudgetError` for more than 2^20 coordinates.
 
@@ -35,7 +35,7 @@ def image(layout: Any) -> list[Any]:
 
 
 def offset_table(layout: Any) -> dict[Any, list[IntTuple]]:
-    """For each offset, ascending, the coordinates that have it.
+    """Map each offset, ascending, to the coordinates that have it.
 
     >>> offset_table(Layout((2, 2), (1, 1)))
     {0: [(0, 0)], 1: [(1, 0), (0, 1)], 2: [(1, 1)]}
@@ -48,10 +48,10 @@ def offset_table(layout: Any) -> dict[Any, list[IntTuple]]:
 
 
 def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
-    """The offsets along one mode, the others at ``crd``, as bits: a multicast mask of CTAs.
+    """Return the offsets along one mode, the others at ``crd``, as a bit mask: multicast of CTAs.
 
-    ``layout`` maps coordinates of a cluster to the ranks of CTAs. Raises
-    :class:`LayoutTypeError` for a coordinate of another rank.
+    ``layout`` maps coordinates in a cluster to CTA ranks. Raises :class:`LayoutTypeError` for a
+    coordinate of another rank.
 
     >>> cluster = Layout((2, 4))
     >>> bin(make_layout_image_mask(cluster, (1, 0), 1)), make_layout_image_mask(cluster, (0, 1), 0)
@@ -71,7 +71,7 @@ def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
     if min(bits) < 0:
         raise LayoutValueError(f"{name}: {like} has the offset {min(bits)}, and a mask no such bit")
     table_size(name, like, max(bits))
-    mask = bytearray(max(bits) // 8 + 1)  # a sum of integers of so many bits takes seconds
+    mask = bytearray(max(bits) // 8 + 1)  # summing integers of so many bits would take seconds
     for bit in bits:
         mask[bit >> 3] |= 1 << (bit & 7)
     return int.from_bytes(mask, "little")
@@ -82,10 +82,10 @@ def _has_rank(crd: Any, rank: int) -> bool:
 
 
 class Footprint(NamedTuple):
-    """The memory that a layout reaches: first and last offset, how many there are, and holes.
+    """The memory that a layout reaches: first and last offset, their number, and the holes.
 
-    ``span`` is how many offsets there are from the first to the last, ``distinct`` how many of
-    them are reached, ``reuse`` how many coordinates each of those has on average.
+    ``span`` is the number of offsets from the first to the last, ``distinct`` the number reached,
+    ``reuse`` the average number of coordinates per reached offset.
 
     >>> padded = footprint(Layout((4, 8), (10, 1)))
     >>> padded.span, padded.distinct, padded.holes
@@ -101,7 +101,7 @@ class Footprint(NamedTuple):
 
 
 def footprint(layout: Any) -> Footprint:
-    """Return what of memory a layout reaches, and how often.
+    """Return the memory that a layout reaches, and how often it reaches it.
 
     >>> footprint(Layout((4, 2), (2, 0)))
     Footprint(first=0, last=6, span=7, distinct=4, holes=3, reuse=2.0)
@@ -116,7 +116,7 @@ def footprint(layout: Any) -> Footprint:
 
 @one_operation()
 def functionally_equal(a: Any, b: Any) -> bool:
-    """Tell if two layouts have one size and the same offset at every linear coordinate.
+    """Tell if two layouts have the same size and the same offset at every linear coordinate.
 
     >>> functionally_equal(Layout((2, 2)), Layout(4)), functionally_equal(Layout((2, 2)), Layout(8))
     (True, False)
@@ -129,10 +129,10 @@ def functionally_equal(a: Any, b: Any) -> bool:
         if same(tuple(normal_form(one)), tuple(normal_form(two))):
             return True
         if a._plain and b._plain and a.size():
-            return False  # a function of integers has one normal form
+            return False  # plain integer layouts have a unique normal form
         ends = [1 << i for i in range(int(a.size()).bit_length())]
         if any(_without_zeros(a(i - 1)) != _without_zeros(b(i - 1)) for i in ends):
-            return False  # which spares most of the tables
+            return False  # avoids most of the tables
     first, second = (values_at_once(values_of(x)) for x in (a, b))
     if first is not None and second is not None:
         return first.first_difference(second) is None
@@ -141,7 +141,7 @@ def functionally_equal(a: Any, b: Any) -> bool:
 
 
 def _without_zeros(value: Any) -> Any:
-    """A coordinate as it is, but 0 for the origin: a plain 0 is the zero of every kind."""
+    """Return a coordinate as it is, but 0 for the origin: a plain 0 is the zero of every kind."""
     return value if isinstance(value, int) or basis_terms(value) else 0
 
 
@@ -166,14 +166,14 @@ def is_bijective(layout: Any) -> bool:
         return False
     if gives_integers(a) and not is_symbolic(
         a
-    ):  # so many different integers between these ends are all there are
+    ):  # that many different integers between these ends are all of them
         return extremes(a) == (0, whole("is_bijective", size) - 1)
     return is_surjective(a, whole("is_bijective", size))
 
 
 @one_operation()
 def is_contiguous(layout: Any) -> bool:
-    """Tell if the offsets are consecutive, each reached once, wherever they begin.
+    """Tell if the offsets are consecutive and each is reached once, from any first offset.
 
     >>> is_contiguous(Layout(4, -1)), is_contiguous(Layout(4, 2))
     (True, False)
@@ -191,7 +191,7 @@ def is_contiguous(layout: Any) -> bool:
 
 @one_operation()
 def mode_contiguity(layout: Any) -> list[int]:
-    """:func:`contiguity` of every mode, the others at 0.
+    """Return the :func:`contiguity` of every mode, the others at 0.
 
     >>> mode_contiguity(Layout((4, 8), (1, 4)))
     [4, 1]
@@ -204,7 +204,7 @@ def mode_contiguity(layout: Any) -> list[int]:
 
 
 def slice_contiguity(layout: Any, crd: IntTuple) -> int:
-    """:func:`contiguity` of the modes that ``crd`` leaves open with None, from where it leads.
+    """Return the :func:`contiguity` of the modes with None in ``crd``, at the slice's offset.
 
     >>> slice_contiguity(Layout((4, 8), (8, 1)), (2, None))
     8
@@ -214,9 +214,9 @@ def slice_contiguity(layout: Any, crd: IntTuple) -> int:
 
 
 def cycles(layout: Any) -> list[list[int]]:
-    """The cycles of a layout that permutes its positions, each from its smallest on.
+    """Return the cycles of a layout that permutes its positions, each from its smallest position.
 
-    Raises :class:`LayoutValueError` for a layout that is no permutation.
+    Raises :class:`LayoutValueError` if the layout is not a permutation.
 
     >>> cycles(Layout((2, 2), (2, 1)))
     [[0], [1, 2], [3]]
@@ -236,7 +236,7 @@ def cycles(layout: Any) -> list[list[int]]:
 
 
 def fixed_points(layout: Any) -> list[int]:
-    """The positions that a layout maps to themselves.
+    """Return the positions that a layout maps to themselves.
 
     >>> fixed_points(Layout((2, 2), (2, 1)))
     [0, 3]
@@ -245,7 +245,7 @@ def fixed_points(layout: Any) -> list[int]:
 
 
 def permutation_order(layout: Any) -> int:
-    """Return how often a permutation has to be applied until every position is back.
+    """Return how many applications of a permutation bring every position back.
 
     >>> permutation_order(Layout((2, 4), (4, 1)))
     3
@@ -254,7 +254,7 @@ def permutation_order(layout: Any) -> int:
 
 
 def permutation_parity(layout: Any) -> int:
-    """0 for an even permutation, 1 for an odd one.
+    """Return 0 for an even permutation, 1 for an odd one.
 
     >>> permutation_parity(Layout((2, 2), (2, 1)))
     1
@@ -268,7 +268,7 @@ def _asked(name: str, x: Any) -> Any:
 
 
 def _opened(crd: IntTuple, a: Any) -> tuple[Any, Any]:
-    """A slice, and an offset that adds to what it gives, also where strides add by XOR."""
+    """Return a slice, and an offset to add to its values, also for strides that add by XOR."""
     return moved_slice(crd, a) if isinstance(a, Layout) else slice_and_offset(crd, a)
 
 
@@ -277,7 +277,7 @@ def _values(name: str, x: Any) -> list[Any]:
     size = table_size(name, a, a.size())
     if not size:
         return []
-    few = [a(1 << i) for i in range((size - 1).bit_length())]  # which spare most of the tables
+    few = [a(1 << i) for i in range((size - 1).bit_length())]  # may rule out a table early
     values = flat_table(a) if all(isinstance(v, int) for v in few) else few
     if not all(isinstance(v, int) for v in values):
         raise LayoutTypeError(f"{name}: {a} gives coordinates, no offsets")

@@ -1,8 +1,8 @@
-"""The stride protocol: the few questions that operations ask of a stride, whatever kind it is.
+"""The stride protocol: the questions that operations ask of a stride of any kind.
 
-A layout is the sum over its leaves of what each stride gives at its coordinate. An operation never
-tests for a class; it asks, and an unknown answer is None or "no", never "as if it were an integer".
-Plain and symbolic integers are answered for here, every other kind is a :class:`Stride`.
+A layout is the sum of its strides at the digits of a coordinate. An operation never tests for a
+class; it asks, and an unknown answer is None or "no", never "as if it were an integer". This
+module answers for plain and symbolic integers; every other kind is a :class:`Stride`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Bounds = dict[Path, tuple[Any, Any]]  # the smallest and the largest component a
 
 
 class Stride(Immutable):
-    """A stride that is no integer; subclass it for one of your own.
+    """A stride that is not an integer; subclass it to define your own.
 
-    ``c * stride`` is ``stride.at(c)``, and what it gives has to add up with what the other
-    strides of the layout give. Nothing else has to be defined: what a stride does not say of itself
-    is taken as unknown, and operations leave it alone or refuse it. Each answer that you do define
-    opens operations, and has to be true for all coordinates.
+    ``c * stride`` is ``stride.at(c)``, whose value must add up with the values of the layout's
+    other strides. You need to define nothing else: an undefined answer counts as unknown, and
+    operations leave such a stride alone or refuse it. Each answer that you define enables
+    operations, and must be true for all coordinates.
 
     >>> from layoutconv.algebra import Layout, coalesce, composition, cosize
     >>> class Cyclic(Stride):
@@ -48,17 +48,17 @@ class Stride(Immutable):
     __slots__ = ()
 
     def at(self, c: Any) -> Any:
-        """The value at coordinate ``c``: an integer, an array, a traced value, a coordinate."""
+        """Return the value at ``c``: an integer, an array, a traced value or a coordinate."""
         raise NotImplementedError(f"{type(self).__name__} does not define at")
 
     def __rmul__(self, c: Any) -> Any:
         return self.at(c)
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}(c)"  # a name alone is an integer
+        return f"{type(self).__name__}(c)"  # a bare name would read as an integer
 
     def zero(self) -> Any:
-        """The zero of its values: 0, or a coordinate of zeros."""
+        """Return the zero of the values: 0, or a coordinate of zeros."""
         return 0
 
     def is_zero(self) -> bool:
@@ -66,59 +66,59 @@ class Stride(Immutable):
         return False
 
     def can_merge(self, extent: Any, following: Any) -> bool:
-        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
+        """Tell if modes ``extent:self`` and ``n:following`` merge into one mode of this stride."""
         return False
 
     def scale(self, n: Any) -> Any:
-        """The stride ``d`` with ``c * d == (n * c) * self`` for every ``c``; None if unknown."""
+        """Return the stride ``d`` with ``c * d == (n * c) * self`` for all c; None if unknown."""
         return None
 
     def times(self, n: Any) -> Any:
-        """The stride ``d`` with ``c * d == n * (c * self)`` for every ``c``; None if unknown."""
+        """Return the stride ``d`` with ``c * d == n * (c * self)`` for all c; None if unknown."""
         return None
 
     def plus(self, other: Any) -> Any:
-        """The stride ``d`` with ``c * d == c * self + c * other``; None if unknown."""
+        """Return the stride ``d`` with ``c * d == c * self + c * other``; None if unknown."""
         return None
 
     def terms(self) -> Terms | None:
-        """The integers that its values are multiples of, by path, where it is additive.
+        """Return the components of an additive stride, by path; None if it is not additive.
 
-        So ``c * self`` is ``c`` times the vector of these components for every integer ``c``.
+        ``c * self`` is then ``c`` times the vector of these components for every integer ``c``.
         """
         return None
 
     def xor(self) -> int | None:
-        """The integer whose carry-less multiples its values are, where these add by XOR."""
+        """Return the integer whose carry-less multiples the values are, if they add by XOR."""
         return None
 
     def bounds(self, low: Any, high: Any) -> Bounds | None:
-        """The extremes of its values at the coordinates ``low`` to ``high``, by path."""
+        """Return the extremes of the values at the coordinates ``low`` to ``high``, by path."""
         return None
 
     def values(self, count: int) -> Any:
-        """Its values at the coordinates from 0 to ``count - 1``; None if they come one by one.
+        """Return the values at coordinates 0 to ``count - 1``; None if only calls compute them.
 
-        A sequence or an array of integers, computed faster than by calls, as a slice of a buffer
-        is: what is asked of all values is answered for up to 2^20 of them then, and for up to
-        30,000 without.
+        Return a sequence or an array of integers that is faster than calls, such as a slice of a
+        buffer: questions about all values are then answered for up to 2^20 of them, instead of
+        30,000.
         """
         return None
 
     def divisor(self) -> int:
-        """A positive integer that divides all its values; 0 where they are all 0."""
+        """Return a positive integer that divides all values; 0 if all are 0."""
         return 1
 
     def lifted(self, path: Path) -> Any:
-        """The same values as mode ``path`` of a coordinate; None if unknown."""
+        """Return the same values as mode ``path`` of a coordinate; None if unknown."""
         return None
 
     def expression(self, c: str, language: str) -> str | None:
-        """The text of the value at ``c`` for :func:`~layoutconv.emit`; None if there is none."""
+        """Return the text of the value at ``c`` for :func:`~layoutconv.emit`, or None."""
         return None
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The same stride with ``fn`` applied to the integers that it is made of."""
+        """Return the same stride with ``fn`` applied to its integers."""
         return self
 
 
@@ -128,12 +128,12 @@ def is_integer(d: Any) -> bool:
 
 
 def is_stride(d: Any) -> bool:
-    """Tell if a leaf answers for itself: anything else is an integer, known or traced."""
+    """Tell if a leaf answers for itself; any other leaf is an integer, known or traced."""
     return isinstance(d, Stride)
 
 
 def is_zero(d: Any) -> bool:
-    """Tell if a stride moves nothing.
+    """Tell if a stride is 0 at every coordinate.
 
     >>> is_zero(0), is_zero(3)
     (True, False)
@@ -146,12 +146,12 @@ def is_zero(d: Any) -> bool:
 
 
 def zero_of(d: Any) -> Any:
-    """The zero of what a stride gives."""
+    """Return the zero of a stride's values."""
     return d.zero() if is_stride(d) else 0
 
 
 def can_merge(extent: Any, d: Any, following: Any) -> bool:
-    """Tell if ``extent:d`` goes on with a mode of stride ``following``.
+    """Tell if a mode of stride ``following`` continues ``extent:d``.
 
     >>> can_merge(4, 2, 8), can_merge(4, 2, 4)
     (True, False)
@@ -165,23 +165,23 @@ def can_merge(extent: Any, d: Any, following: Any) -> bool:
 
 
 def scale(n: Any, d: Any) -> Any:
-    """The stride of every ``n``-th coordinate; None if unknown."""
+    """Return the stride of every ``n``-th coordinate; None if unknown."""
     if type(n) is int and n == 1:
         return d
     return d.scale(n) if is_stride(d) else n * d
 
 
 def times(n: Any, d: Any) -> Any:
-    """The stride whose values are ``n`` times as large; None if unknown."""
+    """Return the stride whose values are ``n`` times as large; None if unknown."""
     return d.times(n) if is_stride(d) else n * d
 
 
 def plus(d: Any, e: Any) -> Any:
-    """The stride of the sum of two layouts; None if unknown. A 0 is the zero of every kind."""
+    """Return the stride of the sum of two layouts; None if unknown. 0 is the zero of every kind."""
     if is_zero(d) and not (is_stride(d) and is_zero(e)):
         return e
     if is_zero(e):
-        return d  # of two zeros the one with a kind, so that both orders give one sum
+        return d  # of two zeros, the one with a kind, so that the order does not matter
     if is_stride(d):
         return d.plus(e)
     if is_stride(e):
@@ -190,9 +190,9 @@ def plus(d: Any, e: Any) -> Any:
 
 
 def terms(d: Any) -> Terms | None:
-    """The components of an additive stride: none for 0, one of path () for any other integer.
+    """Return the components of an additive stride: none for 0, path () for any other integer.
 
-    None for a stride that is not additive, and for a traced value, of which nothing is known.
+    None for a stride that is not additive, and for a traced value, which is unknown.
     """
     if is_integer(d):
         return () if type(d) is int and d == 0 else (((), d),)
@@ -200,9 +200,9 @@ def terms(d: Any) -> Terms | None:
 
 
 def xor(d: Any) -> int | None:
-    """The integer whose carry-less multiples a stride gives; None for any other stride.
+    """Return the integer whose carry-less multiples a stride gives; None for any other stride.
 
-    An integer 0 is the zero of this kind, too.
+    The integer 0 is also the zero of XOR strides.
     """
     if type(d) is int:
         return 0 if d == 0 else None
@@ -211,7 +211,7 @@ def xor(d: Any) -> int | None:
 
 
 def bounds(d: Any, low: Any, high: Any) -> Bounds | None:
-    """The extremes of ``c * d`` for ``low <= c <= high``, by path; None if unknown."""
+    """Return the extremes of ``c * d`` for ``low <= c <= high``, by path; None if unknown."""
     if is_integer(d):
         ends = (low * d, high * d) if d >= 0 else (high * d, low * d)
         return {(): ends}
@@ -220,12 +220,12 @@ def bounds(d: Any, low: Any, high: Any) -> Bounds | None:
 
 
 def divisor(d: Any) -> int:
-    """A positive integer that divides all values of a stride; 0 for the zero stride."""
+    """Return a positive integer that divides all values of a stride; 0 for the zero stride."""
     if type(d) is int:
         return abs(d)
     return d.divisor() if is_stride(d) else 1
 
 
 def map_integers(fn: Callable[[Any], Any], d: Any) -> Any:
-    """The stride with ``fn`` applied to the integers that it is made of."""
+    """Return the stride with ``fn`` applied to its integers."""
     return d.map_integers(fn) if is_stride(d) else fn(d)

@@ -1,6 +1,6 @@
-"""Relations between symbols: what is asked, what is taken for granted, and what was.
+"""Relations between symbols: questions, assumptions, and the record of assumptions used.
 
-Polynomials are multiplied and divided here too: ``8 * (W // 8)`` is ``W`` where ``W % 8 == 0``.
+It also multiplies and divides polynomials: ``8 * (W // 8)`` is ``W`` if ``W % 8 == 0``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 class Relation(Immutable):
-    """A relation of two expressions, to be assumed or to be asked: ``W % 8 == 0``.
+    """A relation of two expressions, to assume or to ask: ``W % 8 == 0``.
 
     >>> from layoutconv.algebra import symbols
     >>> H, W = symbols("H W")
@@ -58,7 +58,7 @@ class Relation(Immutable):
     sign: str
     left: Frozen
     right: Frozen
-    order: int | None  # how the present values of a kernel's integers compare, if there are any
+    order: int | None  # left - right at the present values of a kernel's integers, if they have any
 
     def __init__(self, sign: str, left: Frozen, right: Frozen, order: int | None = None) -> None:
         _SET(self, "sign", sign)
@@ -90,11 +90,11 @@ class Relation(Immutable):
     __repr__ = __str__
 
     def opposite(self) -> Relation:
-        """The relation that holds where this one does not."""
+        """Return the relation that holds exactly where this one does not."""
         return Relation(_OPPOSITE[self.sign], self.left, self.right, self.order)
 
     def question(self) -> tuple[Question, bool]:
-        """The question to ask, and what its answer has to be for this to hold."""
+        """Return the question to ask, and the answer that makes this relation true."""
         left, right = dict(self.left), dict(self.right)
         if self.sign in ("==", "!="):
             return Question("==", add(left, right, -1)), self.sign == "=="
@@ -103,12 +103,12 @@ class Relation(Immutable):
         return Question(">=", add(right, left, -1)), self.sign == "<="
 
     def holds_now(self) -> bool | None:
-        """The answer at the present values of a kernel's integers, where all have some."""
+        """Return the answer at the present values of a kernel's integers; None without values."""
         return None if self.order is None else holds(self.sign, self.order)
 
 
 def holds(sign: str, order: int) -> bool:
-    """Tell if a comparison holds of numbers that differ by ``order``.
+    """Tell if a comparison holds for numbers that differ by ``order``.
 
     >>> holds("<=", 0), holds(">", -3)
     (True, False)
@@ -121,11 +121,11 @@ def holds(sign: str, order: int) -> bool:
 
 
 def assuming(*relations: Relation | bool) -> AbstractContextManager[None]:
-    """Take relations between symbols for granted inside a ``with`` block.
+    """Assume relations between symbols inside a ``with`` block.
 
-    Results that need one of them say so: ``result.assumptions``. Relations of sympy are taken, too:
-    ``sympy.Eq(w % 8, 0)``, since ``w % 8 == 0`` is False there. A relation that holds anyway may
-    be given too; one that never holds is refused with :class:`~layoutconv.LayoutValueError`.
+    Results that need one of them list it in ``result.assumptions``. Relations of sympy work too:
+    ``sympy.Eq(w % 8, 0)``, since ``w % 8 == 0`` is False there. A relation that always holds is
+    accepted; one that never holds is refused with :class:`~layoutconv.LayoutValueError`.
 
     >>> from layoutconv.algebra import Layout, logical_divide, symbols
     >>> W = symbols("W")
@@ -143,7 +143,7 @@ def assuming(*relations: Relation | bool) -> AbstractContextManager[None]:
         if not isinstance(relation, Relation):
             raise LayoutValueError(f"assuming: expected relations that can hold, got {relation!r}")
         question, wanted = relation.question()
-        disproved = fails if wanted else follows  # the other answer is not asked for
+        disproved = fails if wanted else follows  # do not ask for the other answer
         if disproved(question, facts):
             raise LayoutValueError(f"assuming: {relation} cannot hold")
         facts = facts.with_fact(_as_fact(question, wanted))
@@ -151,7 +151,7 @@ def assuming(*relations: Relation | bool) -> AbstractContextManager[None]:
 
 
 def granted(relations: Iterable[Relation]) -> AbstractContextManager[None]:
-    """:func:`assuming`, of what one result took for granted, which is no contradiction."""
+    """Assume the assumptions of one result, which cannot contradict each other."""
     facts = active()
     if facts is not NONE:
         return assuming(*relations)
@@ -161,7 +161,7 @@ def granted(relations: Iterable[Relation]) -> AbstractContextManager[None]:
 
 
 def _as_fact(question: Question, wanted: bool) -> Question:
-    """A question whose answer is yes, where that of ``question`` is ``wanted``."""
+    """Return a question whose answer is yes exactly if the answer to ``question`` is ``wanted``."""
     if wanted:
         return question
     if question.kind == "==":
@@ -170,7 +170,7 @@ def _as_fact(question: Question, wanted: bool) -> Question:
 
 
 class Record:
-    """The assumptions of an operation, and which names are a kernel's arguments."""
+    """The assumptions of an operation, and which names are arguments of a kernel."""
 
     __slots__ = ("relations", "runtime")
 
@@ -179,13 +179,13 @@ class Record:
         self.runtime = runtime
 
     def note(self, relation: Relation) -> None:
-        """Remember a relation, once."""
+        """Record a relation, once."""
         if relation not in self.relations:
             self.relations.append(relation)
 
 
 def record() -> Record | None:
-    """The record that is being kept, if one is."""
+    """Return the current record, or None."""
     return _RECORD.get()
 
 
@@ -194,7 +194,7 @@ _RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
 
 @contextmanager
 def recording() -> Iterator[Record]:
-    """Write down what is taken for granted inside the block, and in the one around it."""
+    """Record the assumptions made inside the block, also in the record of the block around it."""
     outer = _RECORD.get()
     record = Record(outer.runtime if outer else {})
     token = _RECORD.set(record)
@@ -208,9 +208,9 @@ def recording() -> Iterator[Record]:
 
 
 def decide(relation: Relation) -> bool:
-    """The truth of a relation: proved, or by the present values of a kernel's integers.
+    """Decide a relation: by proof, or by the present values of a kernel's integers.
 
-    Raises :class:`~layoutconv.LayoutValueError` where neither tells; ``unknown`` is the relation.
+    Raises :class:`~layoutconv.LayoutValueError` if neither decides; ``unknown`` is the relation.
     """
     result = _proved(relation)
     if result is None:
@@ -225,11 +225,11 @@ def decide(relation: Relation) -> bool:
 
 
 def known(relation: Any) -> bool:
-    """Tell if a relation is proved; what is not proved is not known. A bool is its own answer."""
+    """Tell if a relation is proved; an unproved one is not known. A bool is its own answer."""
     if not isinstance(relation, Relation):
         return bool(relation)
     question, wanted = relation.question()
-    proved = follows if wanted else fails  # the other answer is not asked for
+    proved = follows if wanted else fails  # do not ask for the other answer
     if proved(question, NONE):
         return True
     facts = active()
@@ -260,7 +260,7 @@ def _note(relation: Relation) -> None:
 
 
 def product(a: Poly, b: Poly) -> Poly:
-    """``a * b``, with divisions that come out even worked out."""
+    """Return ``a * b``, with exact divisions cancelled."""
     result: Poly = {}
     for monomial, coefficient in multiply(a, b).items():
         result = add(result, _even(monomial, coefficient))
@@ -268,7 +268,7 @@ def product(a: Poly, b: Poly) -> Poly:
 
 
 def _even(monomial: Any, coefficient: int) -> Poly:
-    """A term, with ``d * (n // d)`` made ``n`` where the division is known to come out even."""
+    """Return a term with ``d * (n // d)`` made ``n`` if the division is known to be exact."""
     for atom, power in monomial:
         if isinstance(atom, Quotient) and power == 1:
             rest = {tuple(item for item in monomial if item[0] != atom): coefficient}
@@ -296,7 +296,7 @@ def _remainder_atom(a: Poly, b: Poly) -> Poly:
 
 
 def _split(a: Poly, b: Poly) -> tuple[Poly, Poly]:
-    """``a`` as ``whole * b + rest``, with as much in ``whole`` as its terms show."""
+    """Split ``a`` into ``whole * b + rest``, with as much in ``whole`` as its terms show."""
     if not b:
         raise LayoutValueError(f"{show(a)} is divided by 0")
     even = exact_quotient(a, b)
@@ -318,7 +318,7 @@ def _is_below(rest: Poly, b: Poly) -> bool:
 
 
 def quotient(a: Poly, b: Poly) -> Poly:
-    """``a // b``."""
+    """Return ``a // b``."""
     whole, rest = _split(a, b)
     if not rest or _is_below(rest, b):
         return whole
@@ -327,7 +327,7 @@ def quotient(a: Poly, b: Poly) -> Poly:
 
 
 def remainder(a: Poly, b: Poly) -> Poly:
-    """``a % b``."""
+    """Return ``a % b``."""
     _, rest = _split(a, b)
     if not rest or _is_below(rest, b):
         return rest

@@ -1,4 +1,4 @@
-"""The whole table of a layout: every offset, as nested lists."""
+"""The table of a layout: all of its offsets, as nested lists."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .stride import finished, shifted
 from .swizzle import Swizzle
 from .values_at_once import values_at_once
 
-_FEW = 256  # values, which take no longer one by one
-_LISTED = SET // EVALUATIONS + 1  # values that are put in a set in the time of an evaluation
+_FEW = 256  # values for which evaluating one by one is as fast
+_LISTED = SET // EVALUATIONS + 1  # values that a set takes in the time of one evaluation
 
 
 def table_of(layout: Layout) -> Any:
-    """Nested lists of the offsets of a layout, one level a mode.
+    """Return nested lists of the offsets of a layout, one level per mode.
 
     Raises :class:`LayoutBudgetError` for more than 2^20 offsets.
 
@@ -38,7 +38,7 @@ def table_of(layout: Layout) -> Any:
 
 
 def flat_table(layout: Any) -> list[Any]:
-    """The values of a layout at its linear coordinates, in order; names by their present values.
+    """Return a layout's values at all linear coordinates, in order, at present values of symbols.
 
     >>> flat_table(Layout((2, 3), (3, 1)))
     [0, 3, 1, 4, 2, 5]
@@ -48,11 +48,11 @@ def flat_table(layout: Any) -> list[Any]:
 
 
 def all_values(name: str, layout: Any) -> list[Any] | memoryview:
-    """The same for an operation that nothing but the values helps: as many as its time allows.
+    """Return all values for an operation that cannot decide otherwise, within its time budget.
 
-    They are computed at once where that can be.
+    They are computed at once if possible.
 
-    Raises :class:`LayoutBudgetError` for more.
+    Raises :class:`LayoutBudgetError` if there are too many.
 
     >>> all_values("is_injective", Layout((2, 3), (3, 1)))
     [0, 3, 1, 4, 2, 5]
@@ -68,7 +68,7 @@ def all_values(name: str, layout: Any) -> list[Any] | memoryview:
 
 
 def steps_of(f: Any) -> int:
-    """The steps of a search that one evaluation of a layout is worth.
+    """Return the cost of one evaluation of a layout, in steps of a search.
 
     An entry of an index buffer, or a call of a function, takes 1 to 1.5 us.
 
@@ -85,7 +85,7 @@ def steps_of(f: Any) -> int:
 
 
 def _price(f: Any, size: int) -> int:
-    """The evaluations that take as long as all values of a layout."""
+    """Return the cost of all values of a layout, in evaluations."""
     if isinstance(f, Layout):
         kind = arithmetic(f)
         if kind is Arithmetic.COORDINATE:
@@ -124,9 +124,9 @@ def _values(f: Any, size: int) -> list[Any]:
 
 
 def _sums_of_leaves(layout: Layout) -> list[int] | None:
-    """The values of a layout whose leaves give integers that all add up in one way, or None.
+    """Return the values of a layout whose leaves give integers of one kind of sum; None otherwise.
 
-    Each leaf is evaluated along itself, and the rest is sums of integers.
+    Each leaf is evaluated on its own; the rest are sums of integers.
     """
     by_xor = arithmetic(layout) is Arithmetic.XOR
     plus = int.__xor__ if by_xor else int.__add__
@@ -140,7 +140,7 @@ def _sums_of_leaves(layout: Layout) -> list[int] | None:
 
 
 def _xor_steps(s: int, d: int) -> list[int]:
-    """The carry-less multiples of d, doubled in number by each bit."""
+    """Return the carry-less multiples of d; each bit doubles the list."""
     steps = [0]
     while len(steps) < s:
         bit = len(steps) * d
@@ -149,7 +149,7 @@ def _xor_steps(s: int, d: int) -> list[int]:
 
 
 def _column(mode: Layout) -> list[int] | range:
-    """The offsets of one mode, in the order of its linear coordinate."""
+    """Return the offsets of one mode, in the order of its linear coordinate."""
     column: list[int] | range = range(1)
     for s, d in merge(mode._leaves):
         if len(column) == 1:
@@ -160,7 +160,7 @@ def _column(mode: Layout) -> list[int] | range:
 
 
 def _moved(column: list[int] | range, offset: int) -> list[int] | range:
-    if type(column) is range:  # which needs no additions
+    if type(column) is range:  # no additions needed
         return range(column.start + offset, column.stop + offset, column.step)
     return list(map(offset.__add__, column))
 

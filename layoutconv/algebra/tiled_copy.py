@@ -1,7 +1,7 @@
-"""``TiledCopy``: a copy atom repeated over threads and values, and what each thread has of a tile.
+"""``TiledCopy``: a copy atom repeated over threads and values, and each thread's part of a tile.
 
-A tiled copy is a layout (thread, value) -> position of a tile, divided by the threads and values
-of its atom: the atom's own source and destination say which of them a thread reads and writes.
+A tiled copy is a layout (thread, value) -> position in a tile, divided by the threads and values of
+its atom. The atom's source and destination layouts say which elements a thread reads and writes.
 CUTLASS: cute/atom/copy_atom.hpp.
 """
 
@@ -32,10 +32,10 @@ from .tiled_mma import TiledMma
 
 @dataclass(frozen=True)
 class CopyUnit:
-    """A copy instruction in units of elements: who reads and who writes which of them.
+    """A copy instruction in units of elements: which threads read and write which elements.
 
-    ``source``, ``destination`` and ``reference`` map (thread, value) to elements of what one
-    instruction moves; the reference is the one that a tiled copy's layout speaks of.
+    ``source``, ``destination`` and ``reference`` map (thread, value) to the elements that one
+    instruction moves; a tiled copy's layout refers to ``reference``.
 
     >>> unit = universal_copy(8)
     >>> unit.threads, unit.values
@@ -56,12 +56,12 @@ class CopyUnit:
 
     @property
     def values(self) -> int:
-        """The number of elements of each thread."""
+        """The number of elements per thread."""
         return int(self.reference[1].size())
 
 
 def universal_copy(values: int = 1) -> CopyUnit:
-    """A copy of one thread that moves ``values`` elements at once, as loads and stores do.
+    """Make a copy of one thread that moves ``values`` elements at once, like a load or store.
 
     >>> print(universal_copy(8).source)
     (1,8):(0,1)
@@ -73,11 +73,11 @@ def universal_copy(values: int = 1) -> CopyUnit:
 
 
 def copy_unit(atom: CopyAtom, element_bits: int = 16) -> CopyUnit:
-    """A copy atom, whose layouts count bits, in units of elements.
+    """Convert a copy atom, whose layouts count bits, to units of elements.
 
-    Raises :class:`LayoutTypeError` for a size of elements that is no integer >= 1, and for a box of
-    TMA that is swizzled: tile its shared memory with :func:`smem_atom` instead, and take the box
-    unswizzled.
+    Raises :class:`LayoutTypeError` if the element size is not an integer >= 1, and for a swizzled
+    TMA box: tile its shared memory with :func:`smem_atom` instead, and take the box without its
+    swizzle.
 
     >>> from .atoms import copy_atom
     >>> print(copy_unit(copy_atom("ldmatrix.x4")).destination)
@@ -90,15 +90,15 @@ def copy_unit(atom: CopyAtom, element_bits: int = 16) -> CopyUnit:
     destination = upcast(atom.destination, element_bits)
     if not isinstance(destination, Layout):
         raise LayoutTypeError(f"copy_unit: the destination of {atom.name}, {destination}, swizzles")
-    of_source = atom.name.startswith(("stmatrix", "tcgen05.ld"))  # else what arrives is spoken of
+    of_source = atom.name.startswith(("stmatrix", "tcgen05.ld"))  # else the destination
     return CopyUnit(source, destination, source if of_source else destination)
 
 
 @dataclass(frozen=True)
 class TiledCopy(Pictured):
-    """A copy unit, (thread, value) -> position of a tile, and the tiler of that tile.
+    """A copy unit, (thread, value) -> position in a tile, and the tiler of that tile.
 
-    Make it with :func:`make_tiled_copy`, :func:`make_tiled_copy_tv` or their kin.
+    Make it with :func:`make_tiled_copy`, :func:`make_tiled_copy_tv` and similar functions.
 
     >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
     >>> print(copy.size, copy.tiler, copy.layout_tv)
@@ -108,7 +108,7 @@ class TiledCopy(Pictured):
     unit: CopyUnit
     layout_tv: Layout
     tiler: tuple[Any, ...]
-    fragment: tuple[int, ...] | None = None  # of an mma's thread in one tile: values, rest, rest
+    fragment: tuple[int, ...] | None = None  # an mma thread's part of a tile: values, rest, rest
 
     def __post_init__(self) -> None:
         expect_fields(self, _OF_COPY)
@@ -119,14 +119,14 @@ class TiledCopy(Pictured):
         return int(self.layout_tv[0].size())
 
     def thrfrg(self, tensor: Any, target: Layout) -> Any:
-        """``tensor`` as ``((threads, (values, repeats)), (rest, ...))`` of an atom's layout."""
+        """Divide ``tensor`` into ``((threads, (values, repeats)), (rest, ...))`` by ``target``."""
         like = as_like("TiledCopy", tensor)
         if like.rank < len(self.tiler):
             raise LayoutTypeError(f"TiledCopy: {like} has less modes than the tiler {self.tiler}")
         return self._of_tiles(zipped_divide(like, self.tiler), target)
 
     def _of_tiles(self, tiles: Any, target: Layout) -> Any:
-        """``(tile, rest)`` as :meth:`thrfrg` has it."""
+        """Arrange ``(tile, rest)`` as in :meth:`thrfrg`."""
         by_atom = zipped_divide(self.layout_tv, (self.unit.threads, self.unit.values))
         moved = composition(right_inverse(self.unit.reference), target)
         moved = with_shape(moved, target.shape) if moved.shape != target.shape else moved
@@ -141,12 +141,12 @@ class TiledCopy(Pictured):
 
     @property
     def layout_src_tv(self) -> Layout:
-        """(thread, value) that reads -> position of the tile."""
+        """The layout (thread, value) -> position in the tile that it reads."""
         return self._whole(self.unit.source)
 
     @property
     def layout_dst_tv(self) -> Layout:
-        """(thread, value) that writes -> position of the tile.
+        """The layout (thread, value) -> position in the tile that it writes.
 
         >>> from .atoms import copy_atom
         >>> unit = copy_unit(copy_atom("ldmatrix.x1"))
@@ -162,18 +162,18 @@ class TiledCopy(Pictured):
         return make_layout(threads, values)
 
     def get_slice(self, thread: int) -> ThrCopy:
-        """Return what one thread has of source and destination."""
+        """Return one thread's part of source and destination."""
         thread = plain_shape(thread)
         if type(thread) is not int or not 0 <= thread < self.size:
             raise LayoutValueError(f"TiledCopy: no thread {thread!r} of {self.size}")
         return ThrCopy(self, thread)
 
     def retile(self, tensor: Any) -> Any:
-        """A fragment ``(values, rest, rest)`` of an mma's thread, in the modes of this copy.
+        """Arrange an mma thread's fragment ``(values, rest, rest)`` in the modes of this copy.
 
-        A copy made for an mma knows how its values go through the fragment: what is retiled are the
-        elements of ``partition_S`` or ``partition_D``, in their order. Any other takes the rests of
-        the fragment to go through the tile in order, as CuTe always does.
+        A copy made for an mma knows how its values run through the fragment: retiling gives the
+        elements of ``partition_S`` or ``partition_D``, in their order. Any other copy assumes that
+        the rests of the fragment run through the tile in order, as CuTe always does.
 
         >>> from .atoms import mma_atom
         >>> from .makers import make_identity_tensor
@@ -211,9 +211,9 @@ class ThrCopy:
         expect_fields(self, _OF_THREAD)
 
     def partition_S(self, tensor: Any) -> Any:
-        """Return what the thread reads of ``tensor``: ``((values, repeats), rest, ...)``.
+        """Return the part of ``tensor`` that the thread reads: ``((values, repeats), rest, ...)``.
 
-        A tensor moves to where the thread begins. Of a layout it is the layout of the part alone,
+        A tensor gives a tensor at the thread's offset. A layout gives the layout of the part alone,
         without that offset.
 
         >>> from .makers import make_identity_tensor
@@ -225,7 +225,7 @@ class ThrCopy:
         return self._partition(tensor, self.copy.unit.source)
 
     def partition_D(self, tensor: Any) -> Any:
-        """Return what the thread writes of ``tensor``: ``((values, repeats), rest, ...)``."""
+        """Return the part of ``tensor`` that the thread writes, as :meth:`partition_S`."""
         return self._partition(tensor, self.copy.unit.destination)
 
     def _partition(self, tensor: Any, target: Layout) -> Any:
@@ -244,13 +244,13 @@ _OF_THREAD = {"copy": of_class(TiledCopy), "thread": of_class(int)}
 
 
 def _retiled(fragment: Any, tiler: Any, by_value: Layout) -> Any:
-    """The tiles of a fragment composed with the values of a copy; one tile has all first modes."""
+    """Compose the tiles of a fragment with the values of a copy; one tile has all first modes."""
     modes = composition(zipped_divide(fragment, tiler), (by_value, None))
     return slice_((None, (0, *[None] * (len(modes.shape[1]) - 1))), modes)
 
 
 def make_tiled_copy_tv(unit: CopyUnit, threads: Any, values: Any = 1) -> TiledCopy:
-    """A tiled copy in which ``threads`` are side by side, each with a block of ``values``.
+    """Make a tiled copy from a layout of ``threads``, each with a block of ``values``.
 
     >>> print(make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8)).layout_tv)
     ((8,16),8):((128,1),16)
@@ -260,10 +260,10 @@ def make_tiled_copy_tv(unit: CopyUnit, threads: Any, values: Any = 1) -> TiledCo
 
 
 def make_layout_tv(threads: Any, values: Any) -> tuple[IntTuple, Layout]:
-    """The tile of threads that own blocks of values: its tiler, and (thread, value) -> position.
+    """Return the tile of threads with blocks of values: its tiler, and (thread, value) -> position.
 
-    Raises :class:`LayoutValueError` where numbers of threads or of values are left out or repeated:
-    then some (thread, value) has no place in the tile.
+    Raises :class:`LayoutValueError` if numbers of threads or of values are missing or repeated:
+    some (thread, value) then has no place in the tile.
 
     >>> tiler, layout = make_layout_tv(Layout((4, 8), (8, 1)), Layout((2, 2), (2, 1)))
     >>> print(tiler, layout)
@@ -289,10 +289,10 @@ def _make_layout_tv(threads: Layout, values: Layout) -> tuple[IntTuple, Layout]:
 
 
 def make_tiled_copy(unit: CopyUnit, layout_tv: Any, tiler: Any) -> TiledCopy:
-    """A tiled copy of (thread, value) -> position of a tile, colexicographically.
+    """Make a tiled copy from (thread, value) -> colexicographic position in a tile.
 
-    Raises :class:`LayoutValueError` where the atom does not divide its threads and values, and
-    :class:`LayoutTypeError` for an atom that :func:`copy_unit` has not put in units of elements.
+    Raises :class:`LayoutValueError` if the atom does not divide the threads and values, and
+    :class:`LayoutTypeError` for an atom that :func:`copy_unit` has not converted to elements.
 
     >>> print(make_tiled_copy(universal_copy(), Layout((128, 8), (8, 1)), (16, 64)).layout_tv)
     (128,8):(8,1)
@@ -318,7 +318,7 @@ def _check_unit(name: str, unit: Any) -> None:
 
 
 def make_cotiled_copy(unit: CopyUnit, layout_tv: Any, data: Any) -> TiledCopy:
-    """A tiled copy of (thread, value) -> *offset* in the layout of the data.
+    """Make a tiled copy from (thread, value) -> *offset* in the layout of the data.
 
     >>> data = Layout((16, 16), (16, 1))
     >>> print(make_cotiled_copy(universal_copy(), Layout((32, 8), (8, 1)), data).layout_tv)
@@ -331,7 +331,7 @@ def make_cotiled_copy(unit: CopyUnit, layout_tv: Any, data: Any) -> TiledCopy:
 
 
 def _of_active(unit: CopyUnit, extents: tuple[int, ...], positions: Layout) -> TiledCopy:
-    """A tiled copy of those positions of a tile that (thread, value) has, and of no others."""
+    """Make a tiled copy of exactly the positions of a tile that (thread, value) reaches."""
     tiler = []
     for i in range(len(extents)):
         only = Layout(extents, tuple([int(j == i) for j in range(len(extents))]))
@@ -342,11 +342,11 @@ def _of_active(unit: CopyUnit, extents: tuple[int, ...], positions: Layout) -> T
 
 
 def make_tiled_copy_C_atom(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
-    """The smallest copy that retiles accumulators: for an epilogue that stores part after part.
+    """Make the smallest copy that retiles accumulators, for an epilogue that stores in parts.
 
-    Each thread has the first values of its fragment that one instruction moves.
+    Each thread has the first values of its fragment, as many as one instruction moves.
 
-    Raises :class:`LayoutValueError` where an instruction moves more than a thread has.
+    Raises :class:`LayoutValueError` if an instruction moves more values than a thread has.
 
     >>> from .atoms import mma_atom
     >>> from .tiled_mma import make_tiled_mma
@@ -367,7 +367,7 @@ def make_tiled_copy_C_atom(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
 
 
 def make_tiled_copy_A(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
-    """A copy whose threads get the fragments of A that a tiled mma wants.
+    """Make a copy whose threads get the fragments of A of a tiled mma.
 
     >>> from .atoms import mma_atom
     >>> from .tiled_mma import make_tiled_mma
@@ -379,7 +379,7 @@ def make_tiled_copy_A(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
 
 
 def make_tiled_copy_B(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
-    """A copy whose threads get the fragments of B that a tiled mma wants.
+    """Make a copy whose threads get the fragments of B of a tiled mma.
 
     >>> from .atoms import mma_atom
     >>> from .tiled_mma import make_tiled_mma
@@ -391,7 +391,7 @@ def make_tiled_copy_B(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
 
 
 def make_tiled_copy_C(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
-    """A copy whose threads have the fragments of C, and D, of a tiled mma.
+    """Make a copy whose threads have the fragments of C, and D, of a tiled mma.
 
     >>> from .atoms import mma_atom
     >>> from .tiled_mma import make_tiled_mma
@@ -403,7 +403,7 @@ def make_tiled_copy_C(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
 
 
 def make_tiled_copy_S(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
-    """A copy whose threads have what those of another copy read.
+    """Make a copy whose threads have the elements that another copy's threads read.
 
     >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
     >>> print(make_tiled_copy_S(universal_copy(4), copy).layout_tv)
@@ -414,7 +414,7 @@ def make_tiled_copy_S(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
 
 
 def make_tiled_copy_D(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
-    """A copy whose threads have what those of another copy write.
+    """Make a copy whose threads have the elements that another copy's threads write.
 
     >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
     >>> print(make_tiled_copy_D(universal_copy(4), copy).layout_tv)

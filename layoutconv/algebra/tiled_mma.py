@@ -1,7 +1,7 @@
-"""``TiledMma``: an mma atom repeated over threads and over a tile, and what each thread has of it.
+"""``TiledMma``: an mma atom repeated over threads and a tile, and each thread's part of it.
 
-Every operand is divided by the tile, each tile by the atom, and the atom's positions are composed
-with its fragment: what comes out is the tensor again, with the modes (thread, value). CUTLASS:
+Each operand is divided by the tile, each tile by the atom, and the atom's positions are composed
+with its fragment: the result is the tensor with the modes (thread, value). CUTLASS:
 cute/atom/mma_atom.hpp.
 """
 
@@ -25,16 +25,16 @@ from .operands import TILERS, expect_fields, of_class
 from .products import tiled_product
 from .slices import slice_
 
-_MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}  # those of (M, N, K) that an operand has
+_MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}  # the modes of (M, N, K) that an operand has
 
 
 @dataclass(frozen=True)
 class TiledMma(Pictured):
     """An mma atom, the layout of atoms over (M, N, K), and a permutation of the tile.
 
-    ``atom_layout`` says where the threads of each atom are: its size is how many atoms run side by
-    side. ``permutation`` has a tiler for each of M, N and K, or None for as many as the atoms are.
-    Make it with :func:`make_tiled_mma`.
+    ``atom_layout`` places the threads of each atom: its size is the number of atoms side by side.
+    ``permutation`` has a tiler for each of M, N and K, or None for the extent of the atoms. Make it
+    with :func:`make_tiled_mma`.
 
     >>> from .atoms import mma_atom
     >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
@@ -51,7 +51,7 @@ class TiledMma(Pictured):
 
     @property
     def thr_layout_vmnk(self) -> Layout:
-        """The thread index of each (thread of an atom, atom in M, in N, in K)."""
+        """The layout (thread of an atom, atom in M, in N, in K) -> thread index."""
         result: Layout = tiled_product(self.atom.thr_id, self.atom_layout)
         return result
 
@@ -66,7 +66,7 @@ class TiledMma(Pictured):
         return self.atom.shape
 
     def get_tile_size(self, mode: int) -> int:
-        """The extent in M (0), N (1) or K (2) of the tile that all threads compute together.
+        """Return the extent in M (0), N (1) or K (2) of the tile that all threads compute together.
 
         >>> from .atoms import mma_atom
         >>> make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).get_tile_size(0)
@@ -78,9 +78,9 @@ class TiledMma(Pictured):
         return whole("TiledMma", tiler.size() if isinstance(tiler, Layout) else product(tiler))
 
     def thrfrg(self, operand: str, tensor: Any) -> Any:
-        """``tensor`` as ``((thread of an atom, (atom, atom)), (value, (rest, rest)))``.
+        """Divide ``tensor`` into ``((thread of an atom, (atom, atom)), (value, (rest, rest)))``.
 
-        ``operand`` is "A", "B" or "C": (M, K), (N, K) or (M, N) are the first modes of its tensor.
+        ``operand`` is "A", "B" or "C"; the first modes of its tensor are (M, K), (N, K) or (M, N).
         """
         i, j = _modes(operand)
         like = as_like(f"TiledMma: {operand}", tensor)
@@ -95,7 +95,7 @@ class TiledMma(Pictured):
         return _by_threads(fragments, tile)
 
     def layout_tv(self, operand: str) -> Layout:
-        """(thread, value) to the position in the operand's tile, colexicographically.
+        """Return the layout (thread, value) -> colexicographic position in the operand's tile.
 
         ``operand`` is "A" (M, K), "B" (N, K) or "C" (M, N). CuTe: ``get_layoutA_TV``,
         ``tv_layout_A_tiled``.
@@ -105,14 +105,14 @@ class TiledMma(Pictured):
         ((4,8,2,2),((2,2),(1,1))):((64,1,16,256),((32,8),(0,0)))
         """
         i, j = _modes(operand)
-        stored = self.atom.shape[j] // self.atom.extents(operand)[1]  # 2 of a sparse A, else 1
+        stored = self.atom.shape[j] // self.atom.extents(operand)[1]  # 2 for a sparse A, else 1
         whole = Layout((self.get_tile_size(i), self.get_tile_size(j) // stored))
         threads, values = self.thrfrg(operand, whole)
         result = make_layout(self._of_thread(threads, i, j), values)
         return result
 
     def _of_thread(self, threads: Layout, i: int, j: int) -> Layout:
-        """The thread modes ``(V, (atom, atom))`` of an operand over thread indices."""
+        """Return the thread modes ``(V, (atom, atom))`` of an operand as a layout of indices."""
         vmnk = self.thr_layout_vmnk
         modes: list[Any] = [threads[0], Layout(vmnk[1].shape, 0), Layout(vmnk[2].shape, 0)]
         modes.append(Layout(vmnk[3].shape, 0))
@@ -122,9 +122,9 @@ class TiledMma(Pictured):
         return found
 
     def get_slice(self, thread: int) -> ThrMma:
-        """Return what one thread has of the operands.
+        """Return one thread's part of the operands.
 
-        Threads are those of :attr:`thr_layout_vmnk`: of one quad pair 0 to 3 and 16 to 19.
+        Threads are numbered by :attr:`thr_layout_vmnk`: 0 to 3 and 16 to 19 for a quad pair.
         """
         thread = plain_shape(thread)
         if type(thread) is not int or _digits(self.thr_layout_vmnk, thread) is None:
@@ -132,7 +132,7 @@ class TiledMma(Pictured):
         return ThrMma(self, thread)
 
     def partition_shape(self, operand: str, tile: IntTuple) -> IntTuple:
-        """The shape of a partition of an operand of shape ``tile``: (values, rest, rest).
+        """Return the shape of a partition of an operand of shape ``tile``: (values, rest, rest).
 
         >>> from .atoms import mma_atom
         >>> make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).partition_shape("C", (32, 32))
@@ -142,7 +142,7 @@ class TiledMma(Pictured):
         return found.shape if isinstance(found, LayoutLike) else found[0].shape
 
     def partition_fragment(self, operand: str, tile: IntTuple) -> Layout:
-        """The registers of one thread for an operand of shape ``tile``, compact.
+        """Return one thread's compact registers for an operand of shape ``tile``.
 
         >>> from .atoms import mma_atom
         >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
@@ -172,10 +172,10 @@ class ThrMma:
         expect_fields(self, _OF_THREAD)
 
     def partition(self, operand: str, tensor: Any) -> Any:
-        """The elements of ``tensor`` that this thread has: ``(values, rest, rest, ...)``.
+        """Return the elements of ``tensor`` that this thread has: ``(values, rest, rest, ...)``.
 
-        A tensor gives a tensor, a composed layout a composed one; of a plain layout, which has no
-        place for an offset, the modes alone.
+        A tensor gives a tensor, a composed layout a composed one. A plain layout has no place for
+        an offset, and gives the modes alone.
         """
         i, j = _modes(operand)
         divided = self.mma.thrfrg(operand, tensor)
@@ -188,7 +188,7 @@ class ThrMma:
         return slice_(((v, (mnk[i], mnk[j])), (None, open_rest)), divided)
 
     def partition_A(self, tensor: Any) -> Any:
-        """:meth:`partition` of an (M, K) tensor.
+        """Return the :meth:`partition` of an (M, K) tensor.
 
         >>> from .atoms import mma_atom
         >>> from .makers import make_identity_tensor
@@ -200,23 +200,23 @@ class ThrMma:
         return self.partition("A", tensor)
 
     def partition_B(self, tensor: Any) -> Any:
-        """:meth:`partition` of an (N, K) tensor."""
+        """Return the :meth:`partition` of an (N, K) tensor."""
         return self.partition("B", tensor)
 
     def partition_C(self, tensor: Any) -> Any:
-        """:meth:`partition` of an (M, N) tensor."""
+        """Return the :meth:`partition` of an (M, N) tensor."""
         return self.partition("C", tensor)
 
     def partition_fragment_A(self, tensor: Any) -> Layout:
-        """The registers for what :meth:`partition_A` gives, in the order of its strides."""
+        """Return registers for the result of :meth:`partition_A`, in the order of its strides."""
         return make_fragment_like(self.partition_A(tensor))
 
     def partition_fragment_B(self, tensor: Any) -> Layout:
-        """The registers for what :meth:`partition_B` gives, in the order of its strides."""
+        """Return registers for the result of :meth:`partition_B`, in the order of its strides."""
         return make_fragment_like(self.partition_B(tensor))
 
     def partition_fragment_C(self, tensor: Any) -> Layout:
-        """The registers of accumulators for what :meth:`partition_C` gives, compact.
+        """Return compact accumulator registers for the result of :meth:`partition_C`.
 
         >>> from .atoms import mma_atom
         >>> thread = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).get_slice(5)
@@ -233,9 +233,9 @@ _OF_THREAD = {"mma": of_class(TiledMma), "thread": of_class(int)}
 def make_tiled_mma(
     atom: MmaAtom, atom_layout: Any = (1, 1, 1), permutation: Any = (None, None, None)
 ) -> TiledMma:
-    """An mma atom repeated over threads by ``atom_layout`` (M, N, K), and a permutation of tiles.
+    """Repeat an mma atom over threads by ``atom_layout`` (M, N, K), with a permutation of tiles.
 
-    Raises :class:`LayoutTypeError` for an atom layout that is no layout of at most three modes, and
+    Raises :class:`LayoutTypeError` if the atom layout is not a layout of at most three modes, and
     :class:`LayoutValueError` for an atom of several blocks.
 
     >>> from .atoms import mma_atom
@@ -266,7 +266,7 @@ def _modes(operand: str) -> tuple[int, int]:
 
 
 def _by_threads(fragments: Any, tile: tuple[Layout, Layout]) -> Any:
-    """``((V, values), (rest, ...))`` as ``((V, (atom, atom)), (values, (rest, ...)))``."""
+    """Regroup ``((V, values), (rest, ...))`` to ``((V, (atom, atom)), (values, (rest, ...)))``."""
 
     def regrouped(inner: Any) -> Any:
         if not isinstance(inner, Layout):  # a tensor over a composed layout
@@ -278,7 +278,7 @@ def _by_threads(fragments: Any, tile: tuple[Layout, Layout]) -> Any:
 
 
 def _digits(layout: Layout, index: int) -> list[int] | None:
-    """The coordinate of a thread index, an integer for each mode of a layout of threads, if any."""
+    """Return the coordinate of a thread index in a layout of threads, or None: one int per mode."""
     for i in range(int(layout.size())):
         if layout(i) == index:
             digits = []

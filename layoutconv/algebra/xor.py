@@ -20,8 +20,8 @@ class F2(Stride):
     """A stride whose sums have no carries: ``+`` is XOR and ``c * F2(d)`` the carry-less product.
 
     Bit ``i`` of ``c`` adds ``d << i``, so a layout of such strides is linear in the bits of its
-    coordinate: a swizzle is one. Equal to no integer, for it adds differently; among themselves
-    they are ordered as their values are.
+    coordinate, like a swizzle. An F2 stride never equals an integer, as it adds differently; F2
+    strides are ordered by value.
 
     >>> row, col = F2(9), F2(1)
     >>> [int(r * row + c * col) for r in range(3) for c in range(3)]
@@ -60,18 +60,18 @@ class F2(Stride):
     __rmul__ = __mul__
 
     def at(self, c: Any) -> Any:
-        """``c`` times the stride."""
+        """Return ``c`` times the stride."""
         return self * c
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, F2):
             return F2(self.value ^ other.value)
         if isinstance(other, int) and (other == 0 or self.is_zero()):
-            return self if other == 0 else other  # a zero is that of every kind
+            return self if other == 0 else other  # zero belongs to every kind
         if isinstance(other, Symbolic) and self.is_zero():
             return other
         if isinstance(other, Stride) and self.is_zero():
-            return NotImplemented  # the sum is the other's to say
+            return NotImplemented  # the other stride defines the sum
         raise LayoutTypeError(f"F2: cannot add {other!r} to {self}; make both F2, or neither")
 
     __radd__ = __sub__ = __rsub__ = __add__  # each value is its own negative
@@ -110,7 +110,7 @@ class F2(Stride):
         return f"f{self.value}"
 
     def zero(self) -> Any:
-        """The zero that adds without carry."""
+        """Return the zero that adds without carry."""
         return F2(0)
 
     def is_zero(self) -> bool:
@@ -118,10 +118,10 @@ class F2(Stride):
         return isinstance(self.value, int) and self.value == 0
 
     def can_merge(self, extent: Any, following: Any) -> bool:
-        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride.
+        """Tell if modes ``extent:self`` and ``n:following`` merge into one mode of this stride.
 
-        The bits of a coordinate below 3 are not the bits of its place: only an extent that is a
-        power of two goes on.
+        Only an extent that is a power of two can: for 3, say, the bits of the coordinates are not
+        the bits of the position.
         """
         if self.is_zero():
             return is_zero(following)
@@ -131,7 +131,7 @@ class F2(Stride):
         return extent & (extent - 1) == 0 and extent * self.value == value
 
     def scale(self, n: Any) -> Any:
-        """The stride of every n-th coordinate, where n is a power of two; None otherwise."""
+        """Return the stride of every n-th coordinate if n is a power of two; None otherwise."""
         if self.is_zero():
             return self
         if isinstance(n, int) and n > 0 and n & (n - 1) == 0 and isinstance(self.value, int):
@@ -141,20 +141,20 @@ class F2(Stride):
     times = scale
 
     def plus(self, other: Any) -> Any:
-        """The XOR of the two, where the other is of this kind."""
+        """Return the XOR of both strides if the other is an XOR stride; None otherwise."""
         value = xor(other)
         return None if value is None or self.xor() is None else F2(self.value ^ value)
 
     def xor(self) -> int | None:
-        """The value, where it is known."""
+        """Return the value if it is known."""
         return self.value if isinstance(self.value, int) else None
 
     def terms(self) -> Any:
-        """Nothing for the zero; None otherwise, since twice a value is not its double."""
+        """Return nothing for zero, None otherwise: twice a value is not its double."""
         return () if self.is_zero() else None
 
     def bounds(self, low: Any, high: Any) -> Bounds | None:
-        """The extremes of its values at coordinates that are not negative."""
+        """Return the extremes of the values at coordinates that are not negative."""
         d = self.xor()
         if d is None or not isinstance(low, int) or not isinstance(high, int) or low < 0:
             return None
@@ -164,20 +164,20 @@ class F2(Stride):
         return {(): (0, top)}
 
     def divisor(self) -> int:
-        """The lowest bit of the value."""
+        """Return the lowest bit of the value."""
         return self.value & -self.value if isinstance(self.value, int) else 1
 
     def lifted(self, path: Path) -> Any:
-        """The same values as mode ``path`` of a coordinate."""
+        """Return the same values as mode ``path`` of a coordinate."""
         return ScaledBasis(self, path)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
-        """The stride of what ``fn`` gives for the value."""
+        """Return the stride with ``fn`` applied to its value."""
         return F2(fn(self.value))
 
 
 def carryless(c: Any, d: int) -> Any:
-    """The carry-less product: the XOR of ``c << i`` over the bits ``i`` of ``d``.
+    """Return the carry-less product: the XOR of ``c << i`` over the bits ``i`` of ``d``.
 
     >>> carryless(3, 3), carryless(5, 8)
     (5, 40)

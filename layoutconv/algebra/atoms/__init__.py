@@ -1,10 +1,10 @@
-"""The instructions that kernels are made of, as data: which thread holds which element.
+"""Matrix and copy instructions as data: which thread holds which element.
 
-one file for each family of instructions: ``mma`` (mma.sync, dense and sparse), ``wgmma``,
+There is one file per family of instructions: ``mma`` (mma.sync, dense and sparse), ``wgmma``,
 ``tcgen05`` (with the accumulators in tensor memory), ``mfma`` (AMD), ``smem`` (the layouts that
-matrix descriptors speak of), ``warp_copies`` (ldmatrix, stmatrix, cp.async, TMA) and
-``tmem_copies`` (tcgen05.ld, .st and .cp). They are rules rather than lists, written down from the
-PTX ISA and AMD's instruction set manuals, and carry CuTe's names where it has some.
+matrix descriptors describe), ``warp_copies`` (ldmatrix, stmatrix, cp.async, TMA) and
+``tmem_copies`` (tcgen05.ld, .st and .cp). They are rules rather than lists, written from the PTX
+ISA and AMD's instruction set manuals, and carry CuTe's names where CuTe has one.
 """
 
 from .atom import CopyAtom, MmaAtom

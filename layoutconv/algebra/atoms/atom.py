@@ -1,8 +1,8 @@
-"""``MmaAtom`` and ``CopyAtom``: an instruction, and the thread and value of every element of it.
+"""``MmaAtom`` and ``CopyAtom``: an instruction, with the thread and value of every element.
 
-A fragment is a layout ``(thread, value) -> position``, positions counting colexicographically
-through the operand: A is (M, K), B is (N, K), C and D are (M, N). A copy maps ``(thread, value)``
-to the *bit* that is read or written.
+A fragment is a layout ``(thread, value) -> position``. Positions count colexicographically through
+the operand: A is (M, K), B is (N, K), C and D are (M, N). A copy maps ``(thread, value)`` to the
+*bit* that is read or written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..operands import INTS, expect_fields, of_class
 
 @dataclass(frozen=True)
 class MmaAtom(Pictured):
-    """A matrix multiply-accumulate ``D = A * B + C`` of the threads that take part in it.
+    """A matrix multiply-accumulate ``D = A * B + C`` and the threads that take part in it.
 
-    ``shape`` is (M, N, K), ``threads`` how many take part: lanes of a warp, a warpgroup or a
-    wavefront, or the CTAs of a tcgen05.mma. ``a``, ``b`` and ``c`` (and D) are the fragments,
-    ``a_bits`` and ``c_bits`` the sizes of the elements. Of a ``sparse`` one A has the K / 2
-    elements that are kept. Where there are ``blocks`` products side by side, as in some of AMD's,
+    ``shape`` is (M, N, K); ``threads`` is the number that take part: lanes of a warp, a warpgroup
+    or a wavefront, or the CTAs of a tcgen05.mma. ``a``, ``b`` and ``c`` (and D) are the fragments,
+    ``a_bits`` and ``c_bits`` the element sizes. If ``sparse``, A has only the K / 2 elements kept.
+    If the instruction computes several products side by side (``blocks``), as some of AMD's do,
     they are the last mode of each operand: A is (M, K, blocks).
 
     >>> from . import mma_atom
@@ -51,11 +51,11 @@ class MmaAtom(Pictured):
         expect_fields(self, _OF_MMA)
 
     def fragment(self, operand: str) -> Layout:
-        """The fragment of operand "A", "B" or "C"."""
+        """Return the fragment of operand "A", "B" or "C"."""
         return {"A": self.a, "B": self.b, "C": self.c}[operand]
 
     def extents(self, operand: str) -> tuple[int, int]:
-        """The rows and columns of operand "A", "B" or "C", as the atom stores it.
+        """Return the rows and columns of operand "A", "B" or "C", as the atom stores it.
 
         >>> from . import mma_atom
         >>> mma_atom("sp.m16n8k32.f16").extents("A"), mma_atom("sp.m16n8k32.f16").extents("B")
@@ -71,8 +71,8 @@ class MmaAtom(Pictured):
 class CopyAtom(Pictured):
     """A copy instruction: ``source`` and ``destination`` map (thread, value) to bits.
 
-    ``row_bits`` is how long a row of the block is that is moved, ``element_bits`` the unit in which
-    the instruction hands it out: pictures have a row for each, and a cell for each unit.
+    ``row_bits`` is the length of a row of the moved block, ``element_bits`` the unit in which the
+    instruction distributes it: pictures have a row for each row, and a cell for each unit.
 
     >>> from . import copy_atom
     >>> atom = copy_atom("ldmatrix.x4")
@@ -82,7 +82,7 @@ class CopyAtom(Pictured):
 
     name: str
     threads: int
-    source: Any  # a Layout; of a swizzled box of TMA the destination is a ComposedLayout
+    source: Any  # a Layout; the destination of a swizzled TMA box is a ComposedLayout
     destination: Any
     row_bits: int = 128
     element_bits: int = 16
@@ -106,9 +106,9 @@ _OF_COPY = {
 
 
 def bits_by_name(prefix: str, groups: Iterable[tuple[int, str, str]]) -> dict[str, int]:
-    """The bits of an input element of each name ``shape.a.b``, without ``.b`` where it is ``a``.
+    """Return the bits of an input element for each name ``shape.a.b``; if b is a, ``shape.a``.
 
-    A group has these bits, the types that A and B may mix, and shapes.
+    A group has the bits, the types that A and B may mix, and the shapes.
 
     >>> bits_by_name("sp.", [(8, "s8 u8", "m16n8k64")]).keys()
     dict_keys(['sp.m16n8k64.s8', 'sp.m16n8k64.s8.u8', 'sp.m16n8k64.u8.s8', 'sp.m16n8k64.u8'])
@@ -121,5 +121,5 @@ def bits_by_name(prefix: str, groups: Iterable[tuple[int, str, str]]) -> dict[st
 
 
 def unknown(function: str, name: str, names: tuple[str, ...]) -> LayoutValueError:
-    """The error that answers a name that is not known with those that are."""
+    """Return the error for an unknown name, which lists the known ones."""
     return LayoutValueError(f"{function}: no {name!r}; there are {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""``copy_atom``: the copies by their names, those of tensor memory among them."""
+"""``copy_atom``: copy instructions by name, including those of tensor memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .warp_copies import warp_copy, warp_names
 
 @lru_cache(maxsize=1)
 def copy_names() -> tuple[str, ...]:
-    """The names that :func:`copy_atom` knows.
+    """Return the names that :func:`copy_atom` knows.
 
     >>> "ldmatrix.x4" in copy_names(), "tcgen05.cp.128x256b" in copy_names()
     (True, True)
@@ -21,13 +21,13 @@ def copy_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def copy_atom(name: str) -> CopyAtom:
-    """The copy instruction of this name, as PTX has it less what a layout does not depend on.
+    """Return the copy instruction of this PTX name, without the parts that do not affect layouts.
 
-    ``ldmatrix`` and ``stmatrix`` (with ``.trans``, and of bytes), ``movmatrix``, ``cp.async`` with
-    bytes, ``universal`` with bits, and ``tcgen05.ld``, ``.st`` and ``.cp`` of tensor memory. A box
-    of TMA is a :func:`tma_atom`.
+    Names: ``ldmatrix`` and ``stmatrix`` (with ``.trans``, and for bytes), ``movmatrix``,
+    ``cp.async`` with bytes, ``universal`` with bits, and ``tcgen05.ld``, ``.st`` and ``.cp`` of
+    tensor memory. For a TMA box, see :func:`tma_atom`.
 
-    Raises :class:`LayoutValueError` with the names there are.
+    Raises :class:`LayoutValueError` that lists the known names.
 
     >>> atom = copy_atom("ldmatrix.x4")
     >>> print(atom.source, atom.destination)

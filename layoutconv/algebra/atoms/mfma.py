@@ -1,10 +1,9 @@
-"""AMD's matrix instructions as data: MFMA of CDNA, one wavefront of 64 lanes.
+"""AMD's matrix instructions as data: MFMA of CDNA, on one wavefront of 64 lanes.
 
-Lane l has row ``l % M`` of A and of B, and along K the values of its group ``l / M`` side by side.
-Of C and D it has column ``l % N``, four rows at a time: group g has rows 4g to 4g + 3, then those
-after the rows of all groups; of f64 one row at a time. Where an instruction multiplies several
-blocks, the groups of A are the blocks. AMD, *CDNA3 Instruction Set Architecture*, "Matrix
-Arithmetic Instructions".
+Lane l has row ``l % M`` of A and B, and the contiguous K values of its group ``l / M``. Of C and D
+it has column ``l % N``, four rows at a time (f64: one row): group g has rows 4g to 4g + 3, then
+those after the rows of all groups. If an instruction multiplies several blocks, the groups of A are
+the blocks. AMD, *CDNA3 Instruction Set Architecture*, "Matrix Arithmetic Instructions".
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MFMA = [
 
 @lru_cache(maxsize=1)
 def mfma_names() -> tuple[str, ...]:
-    """The names that :func:`mfma_atom` knows.
+    """Return the names that :func:`mfma_atom` knows.
 
     >>> "mfma.32x32x8.f16" in mfma_names(), "mfma.4x4x1.16b.f32" in mfma_names()
     (True, True)
@@ -46,9 +45,9 @@ def _bits() -> dict[str, int]:
 
 @lru_cache(maxsize=128)
 def mfma_atom(name: str) -> MmaAtom:
-    """The MFMA instruction of this shape (M, N, K), number of blocks and input type.
+    """Return the MFMA instruction of this shape (M, N, K), number of blocks and input type.
 
-    Raises :class:`LayoutValueError` with the names there are.
+    Raises :class:`LayoutValueError` that lists the known names.
 
     >>> atom = mfma_atom("mfma.32x32x8.f16")
     >>> print(atom.threads, atom.a, atom.c)
@@ -60,7 +59,7 @@ def mfma_atom(name: str) -> MmaAtom:
     m, n, k = map(int, parts[1].split("x"))
     blocks = int(parts[2][:-1]) if parts[2].endswith("b") and parts[2][:-1].isdigit() else 1
     bits = _bits()[name]
-    groups = 64 // m // blocks  # that share K of one block
+    groups = 64 // m // blocks  # that share the K of one block
     values = k // groups
     a = _layout(
         [(m, 1), (blocks, m * k), (groups, values * m)],
@@ -79,7 +78,7 @@ def mfma_atom(name: str) -> MmaAtom:
 
 
 def _layout(threads: list[tuple[int, int]], values: list[tuple[int, int]]) -> Layout:
-    """(threads, values) of these modes, those of one element left out."""
+    """Return (threads, values) with these modes, without modes of extent 1."""
     modes = [[mode for mode in part if mode[0] > 1] or [(1, 0)] for part in (threads, values)]
     shape, stride = (
         tuple([side[0] if len(side) == 1 else tuple(side) for side in sides])

@@ -1,7 +1,7 @@
-"""``mma.sync`` and ``mma.sp``: products of one warp, and the products of a single thread.
+"""``mma.sync`` and ``mma.sp``: products of a warp, and products of a single thread.
 
 The fragments are those of the PTX ISA, "Matrix Fragments for mma": lane 4 * g + t has row g of A
-(and g + 8), column g of B, and neighbours along K packed into registers of 32 bits. CUTLASS:
+(and g + 8) and column g of B; neighbours along K are packed into 32-bit registers. CUTLASS:
 cute/atom/mma_traits_sm61.hpp to mma_traits_sm120.hpp.
 """
 
@@ -35,15 +35,15 @@ _SPARSE = [
     (8, "e4m3 e5m2 e3m2 e2m3 e2m1", "m16n8k64"),
     (4, "e2m1", "m16n8k128"),
 ]
-# Of a quad pair's operands of sm_70: A by rows and B by columns, unless the name says otherwise.
+# Operands of a quad pair of sm_70: A by rows and B by columns, unless the name says otherwise.
 _MAJORS = {"": (True, True), ".nn": (False, True), ".nt": (False, False), ".tt": (True, False)}
-# One thread: a fused multiply-add, and the dot products of sm_61; K and the bits of A.
+# One thread: a fused multiply-add, and the dot products of sm_61; K, then the bits of A.
 _ONE_THREAD = {"m1n1k1.fma": (1, 32), "m1n1k2.dp2a": (2, 16), "m1n1k4.dp4a": (4, 8)}
 
 
 @lru_cache(maxsize=1)
 def mma_names() -> tuple[str, ...]:
-    """The names that :func:`mma_atom` knows.
+    """Return the names that :func:`mma_atom` knows.
 
     >>> "m16n8k16.bf16" in mma_names(), "sp.m16n8k64.e4m3" in mma_names()
     (True, True)
@@ -53,7 +53,7 @@ def mma_names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def _bits() -> dict[str, int]:
-    """The bits of an input element of each name."""
+    """Return the bits of an input element for each name."""
     of_quad_pairs = {f"m8n8k4.f16{major}{c}": 16 for major in _MAJORS for c in ("", ".acc16")}
     of_one_thread = {name: bits for name, (_, bits) in _ONE_THREAD.items()}
     of_warps = bits_by_name("", _DENSE) | bits_by_name("sp.", _SPARSE)
@@ -62,14 +62,14 @@ def _bits() -> dict[str, int]:
 
 @lru_cache(maxsize=512)
 def mma_atom(name: str) -> MmaAtom:
-    """The ``mma.sync`` instruction of this PTX shape and input type.
+    """Return the ``mma.sync`` instruction of this PTX shape and input type.
 
-    The name has the type of A, and that of B where it is another: ``m16n8k32.s8.u8``. Those with
-    ``sp.`` in front are sparse; their metadata is not described. ``m8n8k4.f16`` is of a quad pair
-    of sm_70, with ``.nn``, ``.nt`` and ``.tt`` for other majors and ``.acc16`` for accumulators of
-    16 bits. ``m1n1k1.fma``, ``m1n1k2.dp2a`` and ``m1n1k4.dp4a`` are of one thread.
+    The name has the type of A, then that of B if it differs: ``m16n8k32.s8.u8``. The prefix ``sp.``
+    means sparse; metadata is not described. ``m8n8k4.f16`` is for a quad pair of sm_70, with
+    ``.nn``, ``.nt`` and ``.tt`` for other majors and ``.acc16`` for 16-bit accumulators.
+    ``m1n1k1.fma``, ``m1n1k2.dp2a`` and ``m1n1k4.dp4a`` are for one thread.
 
-    Raises :class:`LayoutValueError` with the names there are.
+    Raises :class:`LayoutValueError` that lists the known names.
 
     >>> atom = mma_atom("m16n8k16.f16")
     >>> print(atom.a, atom.c)
@@ -95,7 +95,7 @@ def mma_atom(name: str) -> MmaAtom:
 
 
 def _quad_pair(name: str) -> MmaAtom:
-    """The instruction of sm_70: four threads of a warp and the four that come 16 after them."""
+    """Return the sm_70 instruction: four threads of a warp and the four that follow 16 later."""
     along_k = Layout((8, 4), (1, 8))  # a thread has one row of A, all of K
     across = Layout(((4, 2), 4), ((8, 4), 1))  # a thread has one column of A, half of M
     major = name.removeprefix("m8n8k4.f16").removesuffix(".acc16")
@@ -115,7 +115,7 @@ def _one_thread(name: str) -> MmaAtom:
 
 
 def _rows_of_registers(rows: int, k: int, bits: int) -> Layout:
-    """A (rows, k) operand: lane 4 * g + t has row g, and in each register neighbours along k.
+    """Return a (rows, k) operand: lane 4 * g + t has row g, each register neighbours along k.
 
     Registers of A alternate between rows g and g + 8, then step through k. An element of 64 bits
     is a register of two.
@@ -132,7 +132,7 @@ def _rows_of_registers(rows: int, k: int, bits: int) -> Layout:
 
 
 def _accumulators(rows: int) -> Layout:
-    """C of 8 columns: lane 4 * g + t has columns 2 * t and 2 * t + 1 of row g, then of g + 8."""
+    """Return C of 8 columns: lane 4 * g + t has columns 2 * t, 2 * t + 1 of row g, then g + 8."""
     if rows == 8:
         return Layout(((4, 8), 2), ((16, 1), 8))
     return Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))

@@ -1,4 +1,4 @@
-"""The layouts of shared memory that descriptors of wgmma and tcgen05 speak of.
+"""The shared-memory layouts that wgmma and tcgen05 descriptors describe.
 
 PTX ISA, "Shared Memory Matrix Layout" and "Canonical Layouts"; CUTLASS:
 cute/atom/mma_traits_sm90_gmma.hpp and mma_traits_sm100.hpp.
@@ -13,18 +13,18 @@ from ..errors import LayoutValueError, expect
 from ..layout import Layout
 from ..swizzle import Swizzle
 
-SWIZZLES = {"INTER": 0, "SW32": 1, "SW64": 2, "SW128": 3}  # bits that are XORed
+SWIZZLES = {"INTER": 0, "SW32": 1, "SW64": 2, "SW128": 3}  # bits that are XOR-ed
 
 
 @lru_cache(maxsize=128)
 def smem_atom(name: str, element_bits: int = 16) -> ComposedLayout:
-    """The canonical shared-memory layout that wgmma and tcgen05 descriptors speak of.
+    """Return a canonical shared-memory layout of wgmma and tcgen05 descriptors.
 
     ``name`` is the major mode, ``K`` or ``MN``, and the swizzle: ``K_SW128``, ``MN_SW64``,
     ``K_INTER`` and so on. ``MN_SW128_32B``, for tcgen05, keeps 32 bytes together instead of 16. The
     modes are (MN, K). Tile it with :func:`tile_to_shape`.
 
-    Raises :class:`LayoutValueError` with the names there are.
+    Raises :class:`LayoutValueError` that lists the known names.
 
     >>> print(smem_atom("K_SW128", 16), smem_atom("MN_SW32", 32))
     S<3,3,3> o 0 o (8,64):(64,1) S<1,2,3> o 0 o (8,8):(1,8)

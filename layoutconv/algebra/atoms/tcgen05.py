@@ -1,4 +1,4 @@
-"""``tcgen05.mma``: the product of one SM or of two, and where its accumulators lie.
+"""``tcgen05.mma``: products of one SM or two, and the place of their accumulators.
 
 PTX ISA, "TensorCore 5th Generation Instructions": matrix shapes, and data path layouts A to G.
 CUTLASS: cute/atom/mma_traits_sm100.hpp and mma_traits_sm100_frag.hpp.
@@ -18,16 +18,16 @@ _ROWS = {1: (64, 128), 2: (128, 256)}  # M of one CTA and of a pair
 _WEIGHT_STATIONARY = (64, 128, 256)  # N of tcgen05.mma.ws
 
 
-@lru_cache(maxsize=256, typed=True)  # True is no 1
+@lru_cache(maxsize=256, typed=True)  # typed: True is not 1
 def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> MmaAtom:
-    """The ``tcgen05.mma`` instruction of M x N and K = 256 / bits, whose "threads" are CTAs.
+    """Return the ``tcgen05.mma`` instruction of M x N and K = 256 / bits; its "threads" are CTAs.
 
-    Of a pair (``cta_group=2``) each CTA has half of the rows of A and of D, and half of the columns
-    of B. Where D lies in tensor memory says :func:`tmem_accumulator`, where A and B in shared
-    memory :func:`smem_atom`. N has steps of 8, of a pair 16; of integers there are fewer: 8, 16,
-    24, 32, 48 and on in steps of 16, of a pair steps of 32.
+    In a pair (``cta_group=2``), each CTA has half of the rows of A and D, and half of the columns
+    of B. :func:`tmem_accumulator` says where D lies in tensor memory, :func:`smem_atom` where A and
+    B lie in shared memory. N has steps of 8, for a pair 16. Integer inputs allow fewer N: 8, 16,
+    24, 32, 48 and on in steps of 16, for a pair in steps of 32.
 
-    Raises :class:`LayoutValueError` for a shape that there is none of.
+    Raises :class:`LayoutValueError` for a shape that does not exist.
 
     >>> atom = tcgen05_atom(256, 128, cta_group=2)
     >>> print(atom.shape, atom.a, atom.b)
@@ -58,12 +58,12 @@ def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> Mma
 def tmem_accumulator(
     m: int, n: int, *, cta_group: int = 1, weight_stationary: bool = False
 ) -> Layout:
-    """D of a ``tcgen05.mma`` in tensor memory: (m, n) to lane@0 + column@1, and CTA@2 of a pair.
+    """Return D of a ``tcgen05.mma`` in tensor memory: (m, n) to lane@0 + column@1, CTA@2 of a pair.
 
-    A column has 32 bits. ``weight_stationary`` is for ``tcgen05.mma.ws``, which has M = 32 too, and
-    N = 64, 128 or 256. A is dense: a pair with M = 128 and a sparse A keeps D elsewhere.
+    A column has 32 bits. ``weight_stationary`` is for ``tcgen05.mma.ws``, which also has M = 32,
+    and has N = 64, 128 or 256. A is dense: a pair with M = 128 and a sparse A keeps D elsewhere.
 
-    Raises :class:`LayoutValueError` for a shape that there is none of.
+    Raises :class:`LayoutValueError` for a shape that does not exist.
 
     >>> print(tmem_accumulator(64, 32), tmem_accumulator(128, 64, cta_group=2))
     ((16,4),32):((1@0,32@0),1@1) ((64,2),(32,2)):((1@0,1@2),(1@1,64@0))
@@ -85,14 +85,14 @@ def tmem_accumulator(
     if m == 64 and cta_group == 1 and not weight_stationary:  # half of each warp's lanes
         return Layout(((16, 4), n), ((lane, 32 * lane), column))
     per_cta = m // cta_group
-    aside = 128 // per_cta  # parts of N that lie in further lanes
+    aside = 128 // per_cta  # parts of N in further lanes
     over_m = (per_cta, lane) if cta_group == 1 else ((per_cta, 2), (lane, cta))
     over_n = (n, column) if aside == 1 else ((n // aside, aside), (column, per_cta * lane))
     return Layout((over_m[0], over_n[0]), (over_m[1], over_n[1]))
 
 
 def _expect_columns(function: str, n: int, cta_group: int) -> None:
-    """Raise unless N is one that the CTAs of ``tcgen05.mma`` have: PTX ISA, "Matrix Shape"."""
+    """Raise unless ``tcgen05.mma`` on these CTAs has this N: PTX ISA, "Matrix Shape"."""
     step = 8 * cta_group
     if type(n) is not int or n % step or not step <= n <= 256:
         ctas = "one CTA" if cta_group == 1 else "two CTAs"

@@ -1,8 +1,7 @@
-"""``tcgen05.ld``, ``.st``, ``.cp``: copies of tensor memory to and from registers, or into it.
+"""``tcgen05.ld``, ``.st``, ``.cp``: copies between tensor memory and registers, or into it.
 
-The side of tensor memory counts the bits of the block that is moved, lane after lane. PTX ISA,
-"Tensor Memory Load and Store Instructions" and "tcgen05.cp"; CUTLASS:
-cute/atom/copy_traits_sm100.hpp.
+The tensor-memory side counts the bits of the moved block, lane after lane. PTX ISA, "Tensor Memory
+Load and Store Instructions" and "tcgen05.cp"; CUTLASS: cute/atom/copy_traits_sm100.hpp.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from ..layout import Layout
 from .atom import CopyAtom
 
-# Shapes: bits of a row of one repetition, and the most repetitions.
+# Shapes: the bits of a row of one repetition, and the most repetitions.
 _SHAPES = {
     "32x32b": (32, 128),
     "16x64b": (64, 128),
@@ -18,8 +17,8 @@ _SHAPES = {
     "16x256b": (256, 32),
     "16x32bx2": (64, 128),
 }
-# tcgen05.cp: bits of a row, rows in shared memory, and where in the lanes the rows are found:
-# extents of the lanes and the row that each step of them moves to.
+# tcgen05.cp: bits of a row, then the rows in shared memory as a layout of lanes: the extents of the
+# lanes, and the rows that each step of them moves by.
 _CP = {
     "128x256b": (256, (128,), (1,)),
     "128x128b": (128, (128,), (1,)),
@@ -30,7 +29,7 @@ _CP = {
 
 
 def tmem_names() -> tuple[str, ...]:
-    """The names of the copies of tensor memory.
+    """Return the names of the copies of tensor memory.
 
     >>> "tcgen05.ld.32x32b.x8" in tmem_names()
     True
@@ -45,7 +44,7 @@ def tmem_names() -> tuple[str, ...]:
 
 
 def tmem_copy(name: str) -> CopyAtom:
-    """The copy of this name, one of :func:`tmem_names`.
+    """Return the copy of this name, one of :func:`tmem_names`.
 
     >>> print(tmem_copy("tcgen05.ld.16x256b.x2").destination)
     ((4,8),(64,2,2)):((64,512),(1,4096,256))
@@ -58,13 +57,13 @@ def tmem_copy(name: str) -> CopyAtom:
     bits = _SHAPES[shape][0]
     row = bits * times
     registers = _registers(shape, row, times)
-    block = Layout((32, int(registers.size())), (0, 1))  # what all threads see together
+    block = Layout((32, int(registers.size())), (0, 1))  # the block that all threads see together
     sides = (block, registers) if way == "ld" else (registers, block)
     return CopyAtom(name, 32, *sides, row, 32)
 
 
 def _registers(shape: str, row: int, times: int) -> Layout:
-    """(thread, bit of its registers) to the bit of the block, of which each lane has a row."""
+    """Return (thread, bit of its registers) -> bit of the block, in which each lane has a row."""
     if shape == "32x32b":  # a thread has a lane
         return Layout((32, row), (row, 1))
     if shape == "16x32bx2":  # half of the threads have the second half of each row
@@ -76,8 +75,8 @@ def _registers(shape: str, row: int, times: int) -> Layout:
 
 
 def _from_smem(name: str, shape: str) -> CopyAtom:
-    """A copy that one thread starts; rows in shared memory lie one after the other."""
-    if shape == "4x256b":  # one lane of every warp's
+    """Return a copy that one thread starts; rows in shared memory lie one after the other."""
+    if shape == "4x256b":  # one lane of each warp
         source = Layout((1, (256, 4)), (0, (1, 256)))
         return CopyAtom(name, 1, source, Layout((1, (256, 4)), (0, (1, 32 * 256))), 256, 32)
     row, lanes, rows = _CP[shape]

@@ -1,6 +1,6 @@
-"""``ldmatrix``, ``stmatrix``, ``movmatrix``, the copies of one thread, and the boxes of TMA.
+"""``ldmatrix``, ``stmatrix``, ``movmatrix``, copies of one thread, and TMA boxes.
 
-The side in shared memory counts the bits of the rows that threads point at, 128 a row. PTX ISA,
+The shared-memory side counts the bits of the rows that threads point at, 128 per row. PTX ISA,
 "Warp-level matrix instructions"; CUTLASS: cute/atom/copy_traits_sm75.hpp to copy_traits_sm100.hpp.
 """
 
@@ -18,18 +18,18 @@ from ..swizzle import Swizzle
 from .atom import CopyAtom
 from .smem import SWIZZLES
 
-# The swizzles of a box, which XOR bits of the address: those of 16 bytes, and of more together.
+# The swizzles of a box, which XOR address bits: in units of 16 bytes, then of larger units.
 _BOX_SWIZZLES = {name: (bits, 7, 3) for name, bits in SWIZZLES.items()} | {
     "SW128_32B": (2, 8, 2),
     "SW128_64B": (1, 9, 1),
 }
 _BOX_BITS = (4, 8, 16, 32, 64)
 _ROWS_OF = {8: "((8,4),128):((128,0),1)", 16: "((16,2),128):((128,0),1)", 32: "(32,128):(128,1)"}
-# Registers of matrices of 8 rows, and of bytes that are transposed: a thread has a column of them.
+# Registers of 8-row matrices, then of transposed bytes, of which a thread has a column.
 _STRAIGHT, _ACROSS = "(32,(32,{0})):(32,(1,1024))", "((4,8),(16,2,{0})):((256,16),(1,128,1024))"
 _BYTES_16 = "((4,8),(8,4,2,{0})):((512,8),(1,128,64,2048))"
 _BYTES_8 = "((4,8),(8,2,2,{0})):((256,8),(1,128,64,1024))"
-# Names with the number of matrices, the matrices there may be, their rows, and the registers.
+# Names with the number of matrices, the possible numbers, their rows, and the registers.
 _LOADS = {
     "ldmatrix.x{0}": ((1, 2, 4), 8, _STRAIGHT, 16),
     "ldmatrix.x{0}.trans": ((1, 2, 4), 8, _ACROSS, 16),
@@ -53,7 +53,7 @@ _OF_ONE_THREAD = {f"cp.async.{n}": 8 * n for n in (4, 8, 16)} | {
 
 
 def warp_names() -> tuple[str, ...]:
-    """The names of copies of matrices and of single threads.
+    """Return the names of matrix copies and of copies of single threads.
 
     >>> "ldmatrix.x4" in warp_names()
     True
@@ -62,7 +62,7 @@ def warp_names() -> tuple[str, ...]:
 
 
 def warp_copy(name: str) -> CopyAtom:
-    """The copy of this name, one of :func:`warp_names`.
+    """Return the copy of this name, one of :func:`warp_names`.
 
     >>> print(warp_copy("stmatrix.x1").source)
     (32,32):(32,1)
@@ -82,17 +82,17 @@ def warp_copy(name: str) -> CopyAtom:
 
 
 def tma_atom(box: tuple[int, ...], element_bits: int = 16, *, swizzle: str = "INTER") -> CopyAtom:
-    """A box of TMA, which one thread starts: bits of the tensor's box to bits of shared memory.
+    """Return a TMA box, copied by one thread: bits of the tensor's box to bits of shared memory.
 
-    ``box`` has the extents of the box, the contiguous one first; in shared memory it is compact,
+    ``box`` has the extents of the box, the contiguous one first. In shared memory it is compact,
     and swizzled in units of 16 bytes: ``SW32``, ``SW64`` or ``SW128``; ``SW128_32B`` and
     ``SW128_64B`` keep 32 and 64 bytes together. PTX ISA, "Swizzling Modes"; shared memory begins
     where the pattern does.
 
-    Raises :class:`LayoutValueError` for a box that the hardware does not take: extents up to 256,
-    of which the first is a multiple of 16 bytes and no longer than its swizzle is wide, elements of
-    4 to 64 bits. Rows that are shorter begin where wide ones would: the manuals do not say so, a
-    copy on an H200 did. Of ``SW128_32B`` and ``SW128_64B`` none was tried, so rows have 128 bytes.
+    Raises :class:`LayoutValueError` for a box that the hardware does not take. Extents go up to
+    256; the first is a multiple of 16 bytes and no wider than its swizzle; elements have 4 to 64
+    bits. Narrower rows begin where full rows would: the manuals do not say so, but a copy on an
+    H200 did so. ``SW128_32B`` and ``SW128_64B`` were not tried, so their rows must have 128 bytes.
 
     >>> print(tma_atom((64, 8), 16, swizzle="SW128").destination)
     S<3,7,3> o 0 o (1,8192):(0,1)
@@ -125,7 +125,7 @@ def tma_atom(box: tuple[int, ...], element_bits: int = 16, *, swizzle: str = "IN
 
 
 def _without_ones(layout: Layout) -> Layout:
-    """The registers of one matrix, without the mode of matrices."""
+    """Return the registers of one matrix, without the mode of matrices."""
     values = layout.shape[1]
     if not isinstance(values, tuple) or values[-1] != 1:
         return layout

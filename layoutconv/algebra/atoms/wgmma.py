@@ -15,17 +15,17 @@ from .atom import MmaAtom
 _BITS = (1, 8, 16, 32)
 
 
-@lru_cache(maxsize=256, typed=True)  # 1 is no True
+@lru_cache(maxsize=256, typed=True)  # typed: 1 is not True
 def wgmma_atom(
     n: int, a_bits: int = 16, *, a_in_registers: bool = False, sparse: bool = False
 ) -> MmaAtom:
-    """The ``wgmma`` instruction m64nNk(256/bits) of one warpgroup.
+    """Return the ``wgmma`` instruction m64nNk(256/bits) of one warpgroup.
 
-    B, and A unless it is in registers, are read from shared memory by all threads alike: their
-    fragments have stride 0 along the threads. Accumulators of 16 bits lie as those of 32 bits do.
-    A ``sparse`` one has twice the K, of which A keeps half.
+    All threads read B, and A unless it is in registers, from shared memory: these fragments have
+    stride 0 along the threads. 16-bit accumulators lie like 32-bit ones. If ``sparse``, K is twice
+    as large, and A keeps half of it.
 
-    Raises :class:`LayoutValueError` for an N or a size of inputs that there is none of.
+    Raises :class:`LayoutValueError` for an N or an input size that does not exist.
 
     >>> atom = wgmma_atom(128)
     >>> atom.shape, str(atom.c)
@@ -45,7 +45,7 @@ def wgmma_atom(
     stored = 256 // a_bits
     k = 2 * stored if sparse else stored
     if a_in_registers:
-        per_word = 32 // a_bits  # neighbouring elements of a row that one register holds
+        per_word = 32 // a_bits  # neighbouring elements of a row in one register
         values = ((per_word, 2, 2), (64, 8, 256 * per_word))
         shape, stride = values if per_word > 1 else ((2, 2), (8, 256))
         a = Layout(((4, 8, 4), shape), ((64 * per_word, 1, 16), stride))
