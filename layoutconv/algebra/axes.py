@@ -1,4 +1,4 @@
-"""Axes: the modes of the coordinates that a layout gives, each of which may add in its own way."""
+"""Axes: the modes of a layout's coordinates, each of which may add in its own way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def has_axes(a: Layout) -> bool:
 
 
 def axes(a: Layout) -> dict[Path, Layout]:
-    """The values that a layout of :func:`has_axes` gives in each mode of its coordinates, by path.
+    """Split a layout with :func:`has_axes` into a layout for each mode of its coordinates, by path.
 
     >>> from layoutconv.algebra import E
     >>> for path, layout in axes(Layout((4, 8), (E(1), E(0)))).items():

@@ -1,7 +1,7 @@
-"""All values of a layout at once: one integer for each bit of them, whose bit i is that of value i.
+"""All values of a layout as bit planes: one integer per bit of them, whose bit i is for value i.
 
-A sum of 2^20 values by a constant is two operations on integers of 2^20 bits for each bit of the
-values, which is a thousand times as fast as 2^20 sums.
+Adding a constant to 2^20 values is two operations on integers of 2^20 bits for each bit of the
+values, a thousand times as fast as 2^20 additions.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from .layout import Layout
 from .normal import Arithmetic, arithmetic
 from .plane_values import Planes, added
 
-_STRIDE = 0x9E3779B1  # from one byte to the next that is looked at
+_STRIDE = 0x9E3779B1  # from one inspected byte to the next
 
 
 def planes_of(layout: Layout, constant: int, width: int) -> Planes:
-    """The values of a layout of integers or XOR strides, and a constant, modulo ``2 ** width``.
+    """Return the values of a layout of integers or XOR strides plus a constant, mod ``2 ** width``.
 
     >>> planes_of(Layout((2, 3), (1, 4)), 0, 4)
     [42, 0, 12, 48]
@@ -29,7 +29,7 @@ def planes_of(layout: Layout, constant: int, width: int) -> Planes:
         while done < s:
             more = min(done, s - done)
             here = (1 << more * count) - 1
-            # Powers of two, whose product is no sum of others, begin at each doubling.
+            # Each doubling begins at a power of two, whose carry-less product is a plain shift.
             by = step * done
             next_ones = added([p & here for p in planes], more * count, by, by_xor=by_xor)
             planes = [p | q << done * count for p, q in zip(planes, next_ones, strict=True)]
@@ -39,7 +39,7 @@ def planes_of(layout: Layout, constant: int, width: int) -> Planes:
 
 
 def in_span(planes: Planes, count: int, span: Span) -> int:
-    """Which of ``count`` values the XORs of columns reach, bit i for value i.
+    """Return which of ``count`` values the XORs of columns reach: bit i for value i.
 
     >>> bin(in_span(planes_of(Layout(8), 0, 4), 8, Span((3, 4))))
     '0b10011001'
@@ -57,7 +57,7 @@ def in_span(planes: Planes, count: int, span: Span) -> int:
 
 
 def scattered_bits(mask: int) -> Iterator[int]:
-    """The bits of a mask that are 1, from all over it.
+    """Iterate over the bits of a mask that are 1, in an order scattered over the mask.
 
     >>> sorted(scattered_bits(0b1001_0000_0010))
     [1, 8, 11]

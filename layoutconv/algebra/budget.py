@@ -1,7 +1,7 @@
-"""A budget: how much work an operation may do before it says that it cannot tell.
+"""Budgets: how much work an operation may do before it gives up.
 
-Most answers take a few steps per mode. The rest are searches, and every search spends from a
-budget, so that no operation takes longer than about 100 ms or more than 100 MB.
+Most answers take a few steps per mode. The rest are searches. Every search spends from a budget, so
+that no operation takes longer than about 100 ms or more than 100 MB.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STEPS = 60_000  # of a search; one takes 0.3 to 1 us
-EVALUATIONS = 30_000  # of a function that nothing is known of; one takes 1 to 3 us
-PROOF = 1_000  # terms that are looked at to prove one inequality; one takes 1 to 5 us
-PROOFS = 8_000  # of all proofs of an operation, in the time of a search
-RESERVE = 0.25  # of an operation, for a search at present values once proofs have taken the rest
-TABLE = 1 << 20  # entries of a table that somebody asks for
-SET = 1 << 19  # values whose set is made in the time of an operation
-MARKS = 1 << 21  # integers, those of a table among which are marked in that time
+EVALUATIONS = 30_000  # of an unknown function; one takes 1 to 3 us
+PROOF = 1_000  # terms inspected to prove one inequality; one takes 1 to 5 us
+PROOFS = 8_000  # terms of all proofs of an operation, in the time of a search
+RESERVE = 0.25  # share of an operation kept for a search at present values, after its proofs
+TABLE = 1 << 20  # most entries of a requested table
+SET = 1 << 19  # values of a set that takes the time of an operation
+MARKS = 1 << 21  # integers in a range in which the values of a table are marked in that time
 
 
 class Pool:
-    """Work that is left to all searches and proofs of one operation: a share of what one may do.
+    """The work left to all searches and proofs of one operation, as a share of its budget.
 
-    ``known`` are values of strides that it has found, each with its stride.
+    ``known`` are values of strides found so far, each with its stride.
     """
 
     __slots__ = ("known", "left")
@@ -43,9 +43,9 @@ _OPERATION: ContextVar[Pool | None] = ContextVar("operation", default=None)
 
 @contextmanager
 def one_operation() -> Iterator[None]:
-    """Let all work in the block share one pool; inside another such block it shares that.
+    """Share one pool among all work in the block; an inner block shares the outer block's pool.
 
-    Used as a decorator of operations that consist of several searches.
+    It decorates operations that consist of several searches.
     """
     if _OPERATION.get() is not None:
         yield
@@ -58,7 +58,7 @@ def one_operation() -> Iterator[None]:
 
 
 def once(x: Any, count: int, find: Callable[[], Any]) -> Any:
-    """Find something of ``x`` and a number once in an operation, however often it is asked for."""
+    """Compute a result for ``x`` and a number only once per operation."""
     pool = _OPERATION.get()
     if pool is None:
         return find()
@@ -69,7 +69,7 @@ def once(x: Any, count: int, find: Callable[[], Any]) -> Any:
 
 
 class Budget:
-    """Steps that are left to one search, within what is left to the operation.
+    """The steps left to one search, within the pool of the operation.
 
     >>> budget = Budget("is_injective", ("(4,4):(1,3)",), steps=2)
     >>> budget.spend(2)
@@ -88,7 +88,7 @@ class Budget:
         self.pool = _OPERATION.get()
 
     def spend(self, steps: int = 1) -> None:
-        """Take ``steps`` from what is left; :class:`LayoutBudgetError` if it is too little."""
+        """Take ``steps`` from the budget; raise :class:`LayoutBudgetError` if too few are left."""
         self.left -= steps
         if self.pool is not None:
             self.pool.left -= steps / self.steps
@@ -98,7 +98,7 @@ class Budget:
             self.give_up()
 
     def give_up(self) -> NoReturn:
-        """Raise :class:`LayoutBudgetError`: what is left to do would take more than there is."""
+        """Raise :class:`LayoutBudgetError`: the remaining work would exceed the budget."""
         shown = ", ".join(map(text, self.operands))
         raise LayoutBudgetError(
             f"{self.operation}({shown}): no answer in {self.steps} steps",
@@ -108,9 +108,9 @@ class Budget:
 
 
 class Effort:
-    """Work that is left to one proof, within what is left to the operation.
+    """The work left to one proof, within the pool of the operation.
 
-    A proof that takes more is given up: what is not proved is unknown, and no error.
+    A proof that takes more is abandoned: its claim is then unknown, which is not an error.
 
     >>> effort = Effort(10)
     >>> effort.take(8), effort.take(8)
@@ -124,7 +124,7 @@ class Effort:
         self.pool = _OPERATION.get()
 
     def take(self, terms: int) -> bool:
-        """Take ``terms`` from what is left; False, for good, if that is too little."""
+        """Take ``terms`` from the effort; return False, then and later, if too few are left."""
         self.left -= terms
         if self.left < 0:
             return False
@@ -135,9 +135,9 @@ class Effort:
 
 
 def charge(terms: int) -> None:
-    """Take the work of computing with names from what is left to the operation.
+    """Take the work of symbolic computation from the pool of the operation.
 
-    Raises :class:`LayoutBudgetError` of an expression where that is too little.
+    Raises :class:`LayoutBudgetError` about an expression if too little is left.
     """
     pool = _OPERATION.get()
     if pool is not None:
@@ -147,7 +147,7 @@ def charge(terms: int) -> None:
 
 
 def table_size(operation: str, operand: Any, size: Any) -> int:
-    """``size`` as the length of a table that is going to be made, or an error if it is too long."""
+    """Return ``size`` as the length of a table to make; raise if it is too long."""
     length = whole(operation, size)
     if length > TABLE:
         raise LayoutBudgetError(

@@ -1,12 +1,12 @@
-r"""Why a composition is exact, or not: the carries of a layout.
+r"""Why a composition is exact or not: the carries of a layout.
 
 A layout with leaves ``a0, a1, ... : d0, d1, ...`` is, as a function of *every* integer n (the last
-leaf is not bounded), with the places ``W_i = a0 * ... * a_(i-1)``,
+leaf is unbounded), with the places ``W_i = a0 * ... * a_(i-1)``,
 
     A(n) = d0 * n + sum over i >= 1 of  g_i * floor(n / W_i),     g_i = d_i - a_(i-1) * d_(i-1)
 
 because digit i of n is ``floor(n / W_i) - a_i * floor(n / W_(i+1))``. In normal form no ``g_i`` is
-zero. Everything about A that is not linear is in the floors: A differs from linear exactly where a
+zero. The floors hold everything about A that is not linear: A differs from linear exactly where a
 sum *carries* across a place W_i. With residues mod W_i (Python's, never negative),
 
     floor((p + q) / W) = floor(p / W) + floor(q / W) + [p mod W + q mod W >= W]
@@ -15,24 +15,24 @@ so with ``carry_i(x)`` the number of carries into place i of the sum ``d_1 x_1 +
 
     A(d_1 x_1 + ... + d_m x_m)  =  A(d_1 x_1) + ... + A(d_m x_m)  +  sum_i g_i * carry_i(x).   (*)
 
-A composition A o B wants a layout R whose shape refines that of B. A layout is a sum over its
+A composition A o B needs a layout R whose shape refines that of B. A layout is a sum over its
 modes, so every stride of R is forced: it is A at the step of that mode. Two questions remain, and
-both are answered exactly:
+both have exact answers:
 
-1. *Which modes?* On one leaf ``s:d`` of B the function is ``f(x) = A(d * x)``. It is a layout of s
-   coordinates if and only if, e being the first x at which f leaves the line ``x * f(1)``, e
-   divides s and the rest goes on as a layout: a coalesced layout breaks for the first time exactly
-   at the end of its first mode. :func:`split` follows the breaks; :func:`first_break` finds each of
-   them from the floors in (*), without walking through the coordinates.
+1. *Which modes?* On one leaf ``s:d`` of B the function is ``f(x) = A(d * x)``. Let e be the first x
+   at which f leaves the line ``x * f(1)``. Then f is a layout of s coordinates if and only if e
+   divides s and the rest continues as a layout: a coalesced layout breaks for the first time
+   exactly at the end of its first mode. :func:`split` follows the breaks; :func:`first_break` finds
+   each of them from the floors in (*), without walking through the coordinates.
 
 2. *Do the modes add up?* They do if and only if ``sum_i g_i * carry_i`` is zero on the whole box.
-   It is when the largest residues of all modes sum to less than W_i for every i: no carry at all.
-   Otherwise some place does carry; :func:`clash` then looks for a coordinate where the weighted sum
-   of carries is not zero. It tries the corners first, and walks through the residues only if those
-   cancel: carries of several places may cancel everywhere, and then the composition is exact still.
-   (``(2,2,2):(1,3,5) o 3:3`` is ``3:4``: both places carry, with weights 1 and -1.)
+   If the largest residues of all modes sum to less than W_i for every i, nothing carries and it is
+   zero. Otherwise some place carries; :func:`clash` then looks for a coordinate at which the
+   weighted sum of carries is not zero. It tries the corners first, and walks through the residues
+   only if those cancel: carries of several places may cancel everywhere, and then the composition
+   is still exact. (``(2,2,2):(1,3,5) o 3:3`` is ``3:4``: both places carry, with weights 1 and -1.)
 
-A step may have several components, one for each mode of A that B's scaled bases reach: each
+A step may have several components, one for each mode of A that B's scaled bases reach. Each
 component carries in its own places, and the weights add up.
 """
 
@@ -47,7 +47,7 @@ Step = tuple[int, ...]  # one integer for each component
 
 
 class Carry(NamedTuple):
-    """A place of one component at which a sum carries, and what each carry adds."""
+    """A place of one component at which a sum carries, and the weight that each carry adds."""
 
     component: int
     place: int
@@ -55,14 +55,14 @@ class Carry(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The modes of one leaf: ``(extent, step)`` each, and where they end if they do not reach."""
+    """The modes ``(extent, step)`` of one leaf, and where they break off if they do."""
 
     modes: list[tuple[int, Step]]
     broken_at: int | None
 
 
 def carries_of(leaves: list[tuple[int, int]], component: int = 0) -> list[Carry]:
-    """The carries of a layout in normal form with integer strides."""
+    """Return the carries of a layout in normal form with integer strides."""
     result = []
     place, last = 1, None
     for extent, stride in leaves:
@@ -74,7 +74,7 @@ def carries_of(leaves: list[tuple[int, int]], component: int = 0) -> list[Carry]
 
 
 def first_break(carries: list[Carry], step: Step, size: int, budget: Budget) -> int:
-    """The first x at which A(step * x) differs from x * A(step), or ``size`` if none is below."""
+    """Return the first x at which A(step * x) differs from x * A(step); ``size`` if none does."""
     floors = []
     for component, place, weight in carries:
         residue = step[component] % place
@@ -93,7 +93,7 @@ def first_break(carries: list[Carry], step: Step, size: int, budget: Budget) -> 
 
 
 def split(carries: list[Carry], step: Step, size: int, budget: Budget) -> Split:
-    """The only modes of which ``x -> A(step * x)``, x < size, can consist."""
+    """Return the only possible modes of ``x -> A(step * x)``, x < size."""
     modes: list[tuple[int, Step]] = []
     done = 1
     while True:
@@ -109,7 +109,7 @@ def split(carries: list[Carry], step: Step, size: int, budget: Budget) -> Split:
 
 
 def clash(carries: list[Carry], modes: list[tuple[int, Step]], budget: Budget) -> list[int] | None:
-    """A coordinate of ``modes`` at which their sum and A differ, or None if there is none."""
+    """Return a coordinate of ``modes`` at which their sum and A differ; None if there is none."""
     at_risk = [c for c in carries if _residues_reach(c, modes)]
     if not at_risk:
         return None
@@ -132,7 +132,7 @@ def _residues_reach(carry: Carry, modes: list[tuple[int, Step]]) -> bool:
 
 
 def _largest_residue(step: int, extent: int, place: int) -> tuple[int, int]:
-    """The largest ``step * x % place`` for x < extent, and the x that has it.
+    """Return the largest ``step * x % place`` for x < extent, and an x that attains it.
 
     >>> _largest_residue(3, 5, 7), _largest_residue(5, 4, 8)
     ((6, 2), (7, 3))
@@ -148,11 +148,11 @@ def _largest_residue(step: int, extent: int, place: int) -> tuple[int, int]:
 
 
 def _record(step: int, last: int, place: int) -> tuple[int, int]:
-    """:func:`_largest_residue` for x <= last, fewer than a period: by Euclid's algorithm.
+    """Return :func:`_largest_residue` for x <= last within a period, by Euclid's algorithm.
 
-    ``rise`` is a change of the residue that a distance in x makes, and ``fall`` one downwards. The
-    residue climbs by the rise while it stays below the place; then the two are made smaller, each
-    by the other, at distances that add up, until the rise fits again.
+    ``rise`` is a change of the residue over a distance in x, and ``fall`` a downward one. The
+    residue climbs by the rise while it stays below the place. Then each of the two shrinks by the
+    other, with distances that add up, until the rise fits again.
     """
     rise, rise_at = step, 1
     fall, fall_at = place, 0
@@ -184,7 +184,7 @@ def _weighted_carries(carries: list[Carry], modes: list[tuple[int, Step]], x: li
 def _search(
     carries: list[Carry], modes: list[tuple[int, Step]], budget: Budget
 ) -> list[int] | None:
-    """Add mode to mode; sums that agree modulo all places carry alike, and are kept once."""
+    """Add mode after mode; sums that agree modulo all places carry alike, and are kept once."""
     modulus = [1] * (1 + max(c.component for c in carries))
     for component, place, _ in carries:
         modulus[component] = lcm(modulus[component], place)

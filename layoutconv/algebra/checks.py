@@ -1,8 +1,8 @@
-"""Checks of a shape and a stride: the slow, talkative half of constructing a layout.
+"""Checks of a shape and a stride: the slow part of constructing a layout, with full errors.
 
-``Layout`` takes nested tuples of plain ``int`` on a fast path of its own; everything else comes
-here, to be converted (NumPy and torch scalars), let through (symbolic integers, scaled bases, the
-values of a kernel that is being traced) or refused with a message that points at the wrong part.
+``Layout`` takes nested tuples of plain ``int`` on a fast path of its own. This module handles
+everything else: it converts scalars of NumPy and torch, accepts symbolic integers, scaled bases and
+values of a kernel that is being traced, and refuses others with a message that points at them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .values import Immutable
 
 
 def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...] = ()) -> IntTuple:
-    """``shape`` with its leaves made plain, or an error that points at the wrong one."""
+    """Return ``shape`` with plain leaves; raise an error that points at a wrong one."""
     whole = shape if whole is None else whole
     if isinstance(shape, tuple):
         return tuple(
@@ -36,7 +36,7 @@ def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...]
             f"Layout: the extent {shortly(shape)} is {_a(shape)}, not an integer{hint}\n"
             + point_at(whole, path)
         )
-    empty_allowed = isinstance(leaf, SymInt) and leaf.runtime  # a batch of none is still a problem
+    empty_allowed = isinstance(leaf, SymInt) and leaf.runtime  # an empty batch is a valid problem
     if isinstance(leaf, Symbolic):
         _known_positive(leaf, whole, path)
     elif isinstance(leaf, int) and leaf < (0 if empty_allowed else 1):
@@ -62,7 +62,7 @@ def _known_positive(leaf: Symbolic, whole: IntTuple, path: tuple[int, ...]) -> N
 def checked_stride(
     stride: IntTuple, shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...] = ()
 ) -> IntTuple:
-    """``stride`` with its leaves made plain, in the profile of ``shape``, or an error."""
+    """Return ``stride`` with plain leaves in the profile of ``shape``; raise if it has another."""
     whole = stride if whole is None else whole
     if isinstance(shape, tuple):
         if not isinstance(stride, tuple) or len(stride) != len(shape):
@@ -102,7 +102,7 @@ def checked_stride(
 
 
 def as_integer(x: Any) -> Any:
-    """``x`` as an integer leaf: an ``int``, or what computes like one; None if it is neither.
+    """Return ``x`` as an integer leaf: an ``int`` or a value that computes like one, else None.
 
     >>> import numpy as np
     >>> as_integer(np.int64(3)), as_integer(2.0), as_integer(True)
@@ -120,15 +120,15 @@ def as_integer(x: Any) -> Any:
         return None
     if type(x).__module__.partition(".")[0] == "sympy":
         return from_sympy(x)
-    if hasattr(x, "item") and hasattr(x, "ndim"):  # an array or a tensor: an integer scalar, or no
+    if hasattr(x, "item") and hasattr(x, "ndim"):  # an array or tensor: only an integer scalar
         return _item(x) if x.ndim == 0 else None
     duck = all(hasattr(x, op) for op in ("__add__", "__mul__", "__floordiv__", "__mod__"))
-    divisor = hasattr(x, "__rdivmod__")  # a kernel's extent that knows how to be divided by
+    divisor = hasattr(x, "__rdivmod__")  # a kernel's extent that implements division by it
     return x if (duck or divisor) and not hasattr(x, "as_integer_ratio") else None
 
 
 def is_leaf(x: Any) -> bool:
-    """Tell if something is a leaf: an integer, which may be of NumPy or have a name, or a stride.
+    """Tell if a value is a leaf: an integer (NumPy's and symbols included) or a stride.
 
     >>> import numpy as np
     >>> is_leaf(np.int64(3)), is_leaf((3,)), is_leaf(True), is_leaf("4:1")
@@ -138,19 +138,19 @@ def is_leaf(x: Any) -> bool:
 
 
 def _item(x: Any) -> int | None:
-    """The integer of an array or a tensor of one; None of other numbers, and of one without any."""
+    """Return the integer of an array or tensor of one element; None if it is not one or unknown."""
     try:
         value = x.item()
-    except Exception:  # of torch's meta device, of a graph that is being traced
+    except Exception:  # torch's meta device, or a graph that is being traced
         return None
     return value if type(value) is int else None
 
 
 def plain(x: Any) -> Any:
-    """A number, or a tuple of them, with those of NumPy and sympy made plain.
+    """Convert numbers of NumPy and sympy, alone or in tuples, to plain ones.
 
-    What is computed with in a type of NumPy's wraps around where it does not hold the result.
-    Arrays, tensors, strides, layouts, None and values of a kernel stay what they are.
+    NumPy's types would wrap around if they do not hold a result. Arrays, tensors, strides, layouts,
+    None and values of a kernel stay unchanged.
 
     >>> import numpy as np
     >>> plain((np.int8(100), (None, 2)))
@@ -161,12 +161,12 @@ def plain(x: Any) -> Any:
     if x is None or isinstance(x, int | tuple | Immutable):
         return x
     if hasattr(x, "ndim") and not hasattr(getattr(x, "dtype", None), "kind"):
-        return x  # a tensor, whose number may be known later
+        return x  # a tensor, whose value may become known later
     return _number(x)
 
 
 def plain_shape(x: Any) -> Any:
-    """A shape, a count or a tuple of them: :func:`plain`, with the numbers of tensors, too.
+    """Convert a shape, a count or a tuple of them as :func:`plain` does, tensor scalars included.
 
     >>> import torch
     >>> plain_shape((torch.tensor(100, dtype=torch.int8), (None, 2)))

@@ -1,4 +1,4 @@
-"""The general decision of a composition: the two questions of :mod:`.carry`, and the proofs."""
+"""The general decision of a composition: the two questions of :mod:`.carry`, with proofs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .packing import Packing, Path
 
 
 class Function:
-    """``a`` as integer functions of the components of b's values, strides packed into integers."""
+    """``a`` as integer functions of the components of b's values, with packed strides."""
 
     def __init__(self, a: Layout, b: Layout) -> None:
         self.paths = _paths(b)
@@ -32,14 +32,14 @@ class Function:
         ]
 
     def step(self, d: Any) -> Step:
-        """The components of a stride of b."""
+        """Return the components of a stride of b."""
         if self.paths == [()]:
             return (int(d),)
         values = {term.path: int(term.value) for term in basis_terms(d)}
         return tuple([values.get(path, 0) for path in self.paths])
 
     def stride(self, step: Step) -> Any:
-        """The value of ``a`` at a step of b: the stride that the result is forced to have."""
+        """Return ``a`` at a step of b: the stride that the result must have."""
         total = 0
         for form, n in zip(self.forms, step, strict=True):
             for extent, stride in form[:-1]:
@@ -51,7 +51,7 @@ class Function:
 
 
 def mode_at(a: Layout, path: Path) -> Layout:
-    """The mode of ``a`` that a scaled basis of b leads to; an integer shape is its own mode 0."""
+    """Return the mode of ``a`` at a scaled basis of b; an integer shape is its own mode 0."""
     mode = a
     for index in path:
         if not isinstance(mode.shape, tuple) or index >= len(mode.shape):
@@ -64,7 +64,7 @@ def mode_at(a: Layout, path: Path) -> Layout:
 
 
 def _paths(b: Layout) -> list[Path]:
-    """The modes of a that b's values reach; ``[()]`` if its values are integers."""
+    """Return the modes of a that b's values reach; ``[()]`` if its values are integers."""
     kinds = {isinstance(d, int) for _, d in b._leaves if not (isinstance(d, int) and d == 0)}
     if len(kinds) > 1:
         raise LayoutTypeError(f"composition: {b} mixes integers and scaled bases")
@@ -76,7 +76,7 @@ def _paths(b: Layout) -> list[Path]:
 
 
 def decided(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) -> Layout:
-    """Composition of layouts of integers, in general, or the proof that there is none."""
+    """Compose layouts of integers in general; raise with a proof if no layout is the result."""
     budget = Budget(operation, operands)
     function = Function(a, b)
     leaves = [(int(s), function.step(d)) for s, d in b._leaves]
@@ -113,7 +113,7 @@ def _assembled(function: Function, splits: list[Split], shape: IntTuple) -> Layo
 
 
 def _joined(splits: list[Split], digits: list[int]) -> list[int]:
-    """Coordinates of the modes of all leaves as coordinates of the leaves."""
+    """Join coordinates of the modes of all leaves to coordinates of the leaves."""
     result, at = [], iter(digits)
     for part in splits:
         x, place = 0, 1

@@ -1,4 +1,4 @@
-"""Integers that are written with names, read: ``(W+7)//8``, ``2*H*W``, ``-(W//8)``."""
+"""A parser of integer expressions with names: ``(W+7)//8``, ``2*H*W``, ``-(W//8)``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .symbols import symbols
 
 
 class Expressions:
-    """The part of a parser that reads ``+ - * // %`` of names and numbers, as Python does."""
+    """The part of a parser that reads ``+ - * // %`` of names and numbers, like Python."""
 
     tokens: list[tuple[str, int]]
     next: int
 
     def peek(self) -> str:
-        """The text of the token that comes next."""
+        """Return the text of the next token."""
         raise NotImplementedError
 
     def take(self) -> None:
-        """Go on to the token after it."""
+        """Advance to the token after it."""
         raise NotImplementedError
 
     def expect(self, token: str) -> None:
@@ -31,7 +31,7 @@ class Expressions:
         raise NotImplementedError
 
     def integer(self, least: int | None = None, most: int | None = None) -> Any:
-        """A number."""
+        """Read a number."""
         raise NotImplementedError
 
     def is_symbol(self, token: str) -> bool:
@@ -39,7 +39,7 @@ class Expressions:
         raise NotImplementedError
 
     def is_operand(self) -> bool:
-        """Tell if an operator follows the parenthesis that closes the one that comes next."""
+        """Tell if an operator follows the group in parentheses that comes next."""
         opened = 0
         for at in range(self.next, len(self.tokens) - 1):
             opened += {"(": 1, ")": -1}.get(self.tokens[at][0], 0)
@@ -49,9 +49,9 @@ class Expressions:
         return False
 
     def extent(self) -> Any:
-        """An expression with a name in it, or a number.
+        """Read an expression with a name in it, or a number.
 
-        In front of ``@`` a sum is in parentheses, as it is printed.
+        Before ``@``, a sum is in parentheses, as in printed text.
         """
         start = self.next
         if not self.has_name():
@@ -66,7 +66,7 @@ class Expressions:
         return value
 
     def has_name(self) -> bool:
-        """Tell if there is a name in the leaf that comes next."""
+        """Tell if the next leaf contains a name."""
         opened = 0
         for token, _ in self.tokens[self.next :]:
             opened += {"(": 1, ")": -1}.get(token, 0)
@@ -77,7 +77,7 @@ class Expressions:
         return False
 
     def sum_from(self, value: Any, depth: int = 0) -> Any:
-        """``value`` and the terms that follow."""
+        """Read the terms that follow, and add them to ``value``."""
         while self.is_sign():
             token, at = self.tokens[self.next]
             if len(token) == 1:
@@ -89,11 +89,11 @@ class Expressions:
         return value
 
     def is_sign(self) -> bool:
-        """Tell if a term of the same sum follows."""
+        """Tell if another term of the same sum follows."""
         return self.peek() == "+" or self.peek()[:1] == "-"
 
     def product(self, depth: int = 0) -> Any:
-        """A term: factors, with quotients and remainders among them, from left to right."""
+        """Read a term: factors, quotients and remainders, from left to right."""
         value = self.factor(depth)
         while self.peek() in ("*", "//", "%"):
             sign, at = self.peek(), self.next
@@ -109,7 +109,7 @@ class Expressions:
         return value
 
     def factor(self, depth: int) -> Any:
-        """A number, a name, or what is in parentheses."""
+        """Read a number, a name, or an expression in parentheses."""
         if depth == DEEPEST:
             self.fail(f"at most {DEEPEST} levels of parentheses")
         if self.peek() == "-":

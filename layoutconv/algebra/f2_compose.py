@@ -1,7 +1,7 @@
-"""Composition where a side adds by XOR.
+"""Composition if a side adds by XOR.
 
-Three ways, from the general to the slow. By bits and by digits (:mod:`.f2_linear`), where these
-tell the modes of the result. By table: the strides are forced, and all values are compared.
+There are three ways, fastest first: by bits and by digits (:mod:`.f2_linear`), if they show the
+modes of the result; and by table: the strides are forced, and all values are compared.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .protocol import xor
 from .values_at_once import through, values_at_once
 from .xor import F2, carryless
 
-_SAMPLE = 64  # coordinates all over the domain
-_STRIDE = 0x9E3779B97F4A7C15  # that lie apart
-_SPREAD = 1 << 16  # of too many coordinates, twice as many as are compared
-_PART = 1 << 9  # values that are compared at once in a step
+_SAMPLE = 64  # coordinates, scattered over the domain
+_STRIDE = 0x9E3779B97F4A7C15  # between them
+_SPREAD = 1 << 16  # step count over a domain too large to compare; half of them are compared
+_PART = 1 << 9  # values that are compared in one step
 
 
 def compose_f2(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) -> Layout:
-    """The layout of ``a(b(c))``, of XOR strides if one is, else of integers; or an error.
+    """Return the layout of ``a(b(c))``, with XOR strides if possible, else integers; or raise.
 
     >>> from layoutconv.algebra import composition
     >>> print(composition(Layout((8, 8), (F2(1), F2(9))), Layout((4, 4), (2, 16))))
@@ -55,7 +55,7 @@ def compose_f2(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) 
 
 
 def _by_one_stride(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
-    """The modes of each leaf of b, of XOR strides, after one mode that adds by XOR as well."""
+    """Compose each leaf of b, of XOR strides, with an ``a`` of one mode that adds by XOR, too."""
     form = normal_form(a)
     if arithmetic(b) is not Arithmetic.XOR or len(form) != 1:
         return None
@@ -68,7 +68,7 @@ def _by_one_stride(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
 
 
 def _by_table(a: Layout, b: Layout, said: tuple[str, tuple[Any, ...]]) -> Layout:
-    """The layout whose strides are forced, compared with the function everywhere."""
+    """Build the layout with the forced strides, and compare it with the function everywhere."""
     table = _Table(a, b, Budget(*said))
     alone = [_alone(a, s, d) for s, d in b._leaves]
     proofs = []
@@ -103,7 +103,7 @@ def _by_table(a: Layout, b: Layout, said: tuple[str, tuple[Any, ...]]) -> Layout
 
 
 class _Table:
-    """The values of ``a o b``, of each leaf of b alone and of all, computed when asked for."""
+    """The values of ``a o b``, along each leaf of b and of all, computed on demand."""
 
     def __init__(self, a: Layout, b: Layout, budget: Budget) -> None:
         self.a, self.b, self.budget = a, b, budget
@@ -112,12 +112,12 @@ class _Table:
         self.whole: Values | None = None
 
     def value(self, leaf: int, x: int) -> int:
-        """The value at coordinate x of a leaf, the others at 0."""
+        """Return the value at coordinate x of a leaf, with the others at 0."""
         s, d = self.b._leaves[leaf]
         return self.outer(int(make(s, d)(x)))
 
     def values(self, layout: Layout, *, inner: bool) -> Values:
-        """All values of a layout, or of ``a`` after it; they cost the budget of the operation."""
+        """Return all values of a layout, or of ``a`` at them; this spends from the budget."""
         self.budget.spend(1 + int(layout.size()) // _PART)
         found = values_at_once(layout)
         found = through(self.a, found) if found is not None and inner else found
@@ -126,20 +126,20 @@ class _Table:
         return found
 
     def along(self, leaf: int) -> Values:
-        """The values along a leaf."""
+        """Return the values along a leaf."""
         if leaf not in self.alone:
             self.alone[leaf] = self.values(make(*self.b._leaves[leaf]), inner=True)
         return self.alone[leaf]
 
     def integer_modes(self, leaf: int) -> list[Mode] | None:
-        """The integer strides that a leaf has by itself; None if there are none."""
+        """Return the integer strides of a leaf on its own; None if there are none."""
         return integer_modes(self.along(leaf), self.budget)
 
     def xor_modes(self, leaf: int) -> list[Mode] | None:
-        """The XOR strides that a leaf has by itself; None if there are none."""
+        """Return the XOR strides of a leaf on its own; None if there are none."""
         size = self.b._leaves[leaf][0]
         if size > TABLE and size & (size - 1) == 0:
-            # Too long to be compared everywhere, but bits leave one choice: a sample may refute it.
+            # Too long to compare everywhere, but bits allow one choice: a sample may refute it.
             columns = [self.value(leaf, 1 << k) for k in range(size.bit_length() - 1)]
             modes = runs(columns, size) if min(columns) >= 0 else None
             if modes is None or self._differs_near(
@@ -149,13 +149,13 @@ class _Table:
         return xor_modes(self.along(leaf), self.budget)
 
     def _differs_near(self, leaf: int, best: Layout) -> int | None:
-        """A bit of a leaf, or a coordinate of a sample, at which ``best`` is another function."""
+        """Return a bit of a leaf, or a coordinate of a sample, at which ``best`` differs."""
         size, inner = int(best.size()), evaluator(best)
         near = [1 << k for k in range((size - 1).bit_length())] + _sample(size)
         return next((x for x in near if self.value(leaf, x) != inner(x)), None)
 
     def differs_along(self, leaf: int, best: Layout) -> Any:
-        """A coordinate of a leaf, the others at 0, at which ``best`` is another function."""
+        """Return a coordinate along a leaf, the others at 0, at which ``best`` differs."""
         at = self._differs_near(leaf, best)
         if at is None:
             at = self.along(leaf).first_difference(self.values(best, inner=False))
@@ -163,7 +163,7 @@ class _Table:
         return unflatten(iter(digits), self.b.shape)
 
     def differs(self, best: Layout) -> Any:
-        """A coordinate of b at which ``best`` is another function, or None."""
+        """Return a coordinate of b at which ``best`` differs, or None."""
         inner, whole = evaluator(self.b), evaluator(best)
         near = _corners(self.b, int(self.b.size()))
         at = next((i for i in near if whole(i) != self.outer(inner(i))), None)
@@ -175,7 +175,7 @@ class _Table:
         return None if at is None else idx2crd(at, self.b.shape)
 
     def _differs_somewhere(self, best: Layout) -> int | None:
-        """The same of positions all over b, of which there are too many; or None."""
+        """Compare at positions spread over a b with too many; return one that differs, or None."""
         step = int(self.b.size()) // _SPREAD | 1
         places = values_at_once(Layout(_SPREAD // 2, step))
         inner = places and through(self.b, places)
@@ -186,14 +186,14 @@ class _Table:
 
 
 def _alone(a: Layout, s: int, d: Any) -> list[Mode] | None:
-    """The modes of one leaf of b by itself, where bits or digits tell."""
+    """Return the modes of one leaf of b on its own, if bits or digits show them."""
     leaf = make(s, d)
     modes = by_bits(a, leaf) or by_digits(a, leaf)
     return modes[0] if modes else None
 
 
 def _as_integers(table: _Table, leaf: int, found: list[Mode] | None) -> list[Mode] | None:
-    """The modes of one leaf of b by itself as integers, most often told by ``found`` or ``a``."""
+    """Return the integer modes of one leaf of b on its own, mostly from ``found`` or ``a``."""
     if found is not None and all(is_carry_free(step, extent) for extent, step in found):
         return found
     s, d = table.b._leaves[leaf]
@@ -211,7 +211,7 @@ def _as_integers(table: _Table, leaf: int, found: list[Mode] | None) -> list[Mod
 
 
 def _joined(modes: list[Mode]) -> list[Mode]:
-    """The modes without extents of 1, a mode joined to one before it that it continues.
+    """Return the modes without extents of 1, each joined to the one before it that it continues.
 
     >>> _joined([(3, 1), (2, 3), (2, 6)]), _joined([(1, 7)])
     ([(3, 1), (4, 3)], [(1, 7)])
@@ -222,7 +222,7 @@ def _joined(modes: list[Mode]) -> list[Mode]:
 
 
 def evaluator(layout: Layout) -> Callable[[int], int]:
-    """The function of linear coordinates of a layout of integers or XOR strides, made fast.
+    """Return a fast function of linear coordinates for a layout of integers or XOR strides.
 
     >>> evaluator(Layout((4, 2), (F2(3), F2(1))))(7)
     4
@@ -246,7 +246,7 @@ def _sample(size: int) -> list[int]:
 
 
 def _corners(b: Layout, size: int) -> list[int]:
-    """The ends of the modes, pairs of bits of two of them and a sample: most differences show."""
+    """Return mode ends, pairs of bits of two modes and a sample: most differences show there."""
     found = [size - 1, *_sample(size)]
     place = 1
     bits: list[int] = []
@@ -260,7 +260,7 @@ def _corners(b: Layout, size: int) -> list[int]:
 
 
 def integer_modes(values: Values, budget: Budget) -> list[Mode] | None:
-    """Modes with integer strides for a table, if there are any: each goes on as far as it can.
+    """Return modes with integer strides for a table, each as long as possible; None if impossible.
 
     >>> integer_modes(values_at_once(Layout((2, 3), (5, 1))), Budget("composition", ()))
     [(2, 5), (3, 1)]
@@ -280,7 +280,7 @@ def integer_modes(values: Values, budget: Budget) -> list[Mode] | None:
 
 
 def xor_modes(values: Values, budget: Budget) -> list[Mode] | None:
-    """Modes with XOR strides for a table, if there are any.
+    """Return modes with XOR strides for a table; None if there are none.
 
     >>> table = values_at_once(Layout((2, 2), (F2(1), F2(5))))
     >>> xor_modes(table, Budget("composition", ()))
@@ -288,7 +288,7 @@ def xor_modes(values: Values, budget: Budget) -> list[Mode] | None:
     """
 
     def search(modes: list[Mode], place: int) -> list[Mode] | None:
-        """All modes, of which those up to ``place`` are known."""
+        """Extend ``modes``, which cover the values up to ``place``, to all values."""
         rest, step = values.count // place, values.at(place)
         if step < 0:
             return None
@@ -307,7 +307,7 @@ def xor_modes(values: Values, budget: Budget) -> list[Mode] | None:
     size = values.count
     if size == 1:
         return []
-    if size & (size - 1) == 0:  # what is linear in the bits is told by them alone
+    if size & (size - 1) == 0:  # a function that is linear in the bits is determined by them
         columns = [values.at(1 << k) for k in range(size.bit_length() - 1)]
         modes = None if any(column < 0 for column in columns) else runs(columns, size)
         return modes if modes and _differ(values, modes, F2, budget) is None else None
@@ -315,7 +315,7 @@ def xor_modes(values: Values, budget: Budget) -> list[Mode] | None:
 
 
 def _differ(values: Values, modes: list[Mode], kind: Any, budget: Budget) -> int | None:
-    """The first place at which a table differs from what these modes give; None if nowhere."""
+    """Return the first place at which a table differs from these modes; None if none does."""
     budget.spend(1 + values.count // _PART)
     layout = make(tuple([s for s, _ in modes]), tuple([kind(d) for _, d in modes]))
     found = values_at_once(layout)
@@ -325,7 +325,7 @@ def _differ(values: Values, modes: list[Mode], kind: Any, budget: Budget) -> int
 
 
 def _assembled(b: Layout, leaves: list[list[Mode]], kind: Any) -> Layout:
-    """The layout of these modes for each leaf of b, neighbours that continue each other joined."""
+    """Build the layout of these modes for each leaf of b, with XOR modes joined where possible."""
     if kind is F2:
         leaves = [_joined(modes) for modes in leaves]
     shapes = [tuple([s for s, _ in m]) if len(m) > 1 else m[0][0] for m in leaves]

@@ -1,8 +1,8 @@
-"""Composition where a side adds by XOR and bits or digits tell the modes of the result.
+"""Composition if a side adds by XOR, and bits or digits show the modes of the result.
 
-By bits: where both sides are linear in the bits of their coordinates the result is, and its columns
-are those of the product of two matrices. By digits: where no mode of ``b`` leaves its digit of
-``a`` and no sum carries, each mode is scaled by itself.
+By bits: if both sides are linear in the bits of their coordinates, so is the result, and its
+columns are those of the matrix product. By digits: if no mode of ``b`` leaves its digit of ``a``
+and no sum carries, each mode is scaled on its own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Mode = tuple[int, int]  # an extent and the value of a stride
 
 
 def bit_columns(layout: Layout) -> list[Columns] | None:
-    """The columns of each leaf where the layout is linear in the bits of its coordinates.
+    """Return the columns of each leaf if the layout is linear in the bits of its coordinates.
 
-    None where it is not: integers whose sums carry, of negative strides.
+    None otherwise: for integers whose sums carry, and for negative strides.
 
     >>> bit_columns(Layout((4, 2), (1, 8))), bit_columns(Layout((4, 2), (1, 2)))
     ([[1, 2], [8]], None)
@@ -47,7 +47,7 @@ def bit_columns(layout: Layout) -> list[Columns] | None:
 
 
 def without_carry(layout: Any) -> Any:
-    """``layout``, made mode by mode from one of XOR strides, if its modes still add by XOR."""
+    """Return ``layout``, made mode by mode from an XOR layout; raise if it adds with carries."""
     if not isinstance(layout, Layout) or arithmetic(layout) is Arithmetic.XOR:
         return layout
     if arithmetic(layout) is not Arithmetic.INTEGER or bit_columns(simplified(layout)) is None:
@@ -58,7 +58,7 @@ def without_carry(layout: Any) -> Any:
 def is_carry_free(d: int, extent: int) -> bool:
     """Tell if ``c * d`` is the carry-less product for every ``c < extent``.
 
-    The smallest number that overlaps with itself when it is moved by g bits is ``1 + 2^g``.
+    The smallest number that overlaps itself shifted by g bits is ``1 + 2^g``.
 
     >>> is_carry_free(8, 100), is_carry_free(5, 4), is_carry_free(5, 6)
     (True, True, False)
@@ -72,7 +72,7 @@ def is_carry_free(d: int, extent: int) -> bool:
 
 
 def by_bits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
-    """The modes of each leaf of b, None for a leaf that has none; None if this way is closed."""
+    """Return the modes of each leaf of b, None for a leaf without; None if this does not apply."""
     columns = bit_columns(b)
     if columns is None:
         return None
@@ -104,9 +104,9 @@ def is_linear_below(a: Layout, reach: int) -> bool:
 
 
 def runs(columns: Columns, extent: int) -> list[Mode] | None:
-    """The modes of a leaf whose bits have these columns, or None: only the last may be odd.
+    """Return the modes of a leaf from the columns of its bits, or None: only the last may be odd.
 
-    A mode goes on while each column is twice the one before.
+    A mode continues while each column is twice the one before.
     """
     modes: list[Mode] = []
     at = 0
@@ -125,7 +125,7 @@ def runs(columns: Columns, extent: int) -> list[Mode] | None:
 
 
 def by_digits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
-    """The modes of each leaf of b, each within one digit of ``a``; None if this way is closed."""
+    """Return the modes of each leaf of b, each within a digit of ``a``; None if not applicable."""
     if arithmetic(a) is not Arithmetic.XOR or arithmetic(b) is Arithmetic.XOR or not a._leaves:
         return None
     extents = [s for s, _ in a._leaves]
@@ -154,7 +154,7 @@ def by_digits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
 
 
 def _steps(extents: list[int], s: int, d: int) -> list[tuple[int, int, int]] | None:
-    """The digits that ``s:d`` moves in: which, how often, in which steps."""
+    """Return the moves of ``s:d`` as triples (digit, extent, step); None if it is too irregular."""
     if d == 0 or s == 1:
         return [(0, s, 0)]
     if d < 0:
@@ -176,7 +176,7 @@ def _steps(extents: list[int], s: int, d: int) -> list[tuple[int, int, int]] | N
 
 
 def tells_bits(a: Layout, s: int, d: Any) -> bool:
-    """Tell if ``a`` is linear along a leaf of ``b`` and no bits of positions there are lost.
+    """Tell if ``a`` is linear and injective in the bits of positions along a leaf of ``b``.
 
     Modes of XOR strides are then those of :func:`runs`, or there are none: an extent before the
     last is a power of two, as ``x * e ^ y`` is ``x * e + y`` for every y below it.
@@ -193,9 +193,9 @@ def tells_bits(a: Layout, s: int, d: Any) -> bool:
 
 
 def integers_for(a: Layout, b: Layout) -> Layout | None:
-    """An XOR layout ``a`` as one of integers, for positions of integers that carry; or None.
+    """Turn an XOR layout ``a`` into integers, for a ``b`` of integers that carry; None if it fails.
 
-    Only where ``a`` moves every bit of the positions of ``b`` to a place of its own: then ``a`` of
+    It works if ``a`` moves every bit of the positions of ``b`` to a place of its own: then ``a`` of
     ``b`` adds by XOR only where ``b`` does.
 
     >>> from layoutconv.algebra import F2

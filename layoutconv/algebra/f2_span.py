@@ -1,4 +1,4 @@
-"""Linear algebra over F2: matrices as columns of bits, and what their XORs span."""
+"""Linear algebra over F2: matrices as columns of bits, and the span of their XORs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ Columns = tuple[int, ...]
 
 
 def apply_columns(columns: Columns, x: int) -> int:
-    """The matrix times the bits of x."""
+    """Return the matrix times the bits of x."""
     result = 0
     for i, column in enumerate(columns):
         if x >> i & 1:
@@ -15,9 +15,9 @@ def apply_columns(columns: Columns, x: int) -> int:
 
 
 class Span:
-    """The values that XORs of some columns reach, and which columns reach each of them.
+    """The values that XORs of some columns reach, and the columns that reach each of them.
 
-    ``rows`` has a value for each leading bit, and the columns that make it up; ``kernel`` the
+    ``rows`` has a value for each leading bit, with the columns that make it up; ``kernel`` has the
     choices of columns whose XOR is 0.
 
     >>> span = Span((1, 2, 3))
@@ -37,9 +37,9 @@ class Span:
                 self.kernel.append(used)
 
     def reduced(self, value: int) -> tuple[int, int]:
-        """``value`` less what the span holds of it, and the columns that make up that part."""
+        """Reduce ``value`` by the span: return the rest, and the columns of the removed part."""
         rest = used = 0
-        while value > 0:  # of a value below 0 the span holds nothing
+        while value > 0:  # the span has no negative values
             lead = value.bit_length()
             if lead in self.rows:
                 row, columns = self.rows[lead]
@@ -51,7 +51,7 @@ class Span:
         return rest ^ value, used
 
     def largest(self, base: int) -> int:
-        """The largest XOR of ``base`` and a value of the span."""
+        """Return the largest XOR of ``base`` and a value of the span."""
         for lead in sorted(self.rows, reverse=True):
             base = max(base, base ^ self.rows[lead][0])
         return base

@@ -1,10 +1,9 @@
-"""Facts about symbols, and what follows from them.
+"""Facts about symbols, and their consequences.
 
-A question is a polynomial with a relation to zero: ``p == 0`` or ``p >= 0``. It is answered with
-True or False where that follows, and with None where it does not: nothing is ever guessed. Names
-are replaced by what is known of them (a multiple of 8 by 8 times another name, a name that is at
-least 5 by one whose minimum is 5), quotients that come out even disappear by that, and a polynomial
-whose coefficients all have one sign then has that sign.
+A question is a polynomial with a relation to zero: ``p == 0`` or ``p >= 0``. The answer is True or
+False if it follows, else None: nothing is ever guessed. A proof replaces names by known facts (a
+multiple of 8 by 8 times another name, a name that is at least 5 by one whose minimum is 5). Exact
+quotients then disappear, and a polynomial whose coefficients all have one sign has that sign.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from .polynomial import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_DEPTH = 2  # how many facts of order may be added up in one proof
+_DEPTH = 2  # the most facts of order that one proof adds up
 
 
 class Question(NamedTuple):
@@ -48,11 +47,11 @@ class Question(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Assumptions that are taken to be true of some names.
+    """Assumptions about some names.
 
-    ``given`` are the facts as they were said, for those that nothing else can use; ``equal`` the
-    names that are polynomials of others, ``multiples`` those with a known divisor, ``minima`` those
-    with another minimum than their own, ``orders`` further polynomials that are >= 0, and
+    ``given`` are the facts as stated, for those that nothing else can use; ``equal`` the names that
+    are polynomials of others, ``multiples`` the names with a known divisor, ``minima`` the names
+    with a larger minimum than their own, ``orders`` further polynomials that are >= 0, and
     ``divisions`` pairs of a polynomial and its divisor.
     """
 
@@ -64,7 +63,7 @@ class Facts(NamedTuple):
     divisions: tuple[tuple[Poly, Poly], ...] = ()
 
     def with_fact(self, question: Question) -> Facts:
-        """These facts, and that the answer to ``question`` is yes."""
+        """Return these facts, plus that the answer to ``question`` is yes."""
         kind, p = question
         changes: dict[str, Any] = {"given": self.given | {(kind, freeze(p))}}
         if kind == "!=":
@@ -99,13 +98,13 @@ _ACTIVE: ContextVar[Facts] = ContextVar("facts", default=NONE)
 
 
 def active() -> Facts:
-    """The facts that hold here."""
+    """Return the active facts."""
     return _ACTIVE.get()
 
 
 @contextmanager
 def holding(facts: Facts) -> Iterator[None]:
-    """Let ``facts`` be the active ones, in this thread or task."""
+    """Make ``facts`` the active ones, in this thread or task."""
     token = _ACTIVE.set(facts)
     try:
         yield
@@ -114,7 +113,7 @@ def holding(facts: Facts) -> Iterator[None]:
 
 
 def answer(question: Question, facts: Facts) -> bool | None:
-    """The answer to a question, or None if it does not follow.
+    """Return the answer to a question; None if it does not follow.
 
     >>> H, W = (of_atom(Name(name, 1)) for name in "HW")
     >>> answer(Question(">=", add(multiply(H, W), W, -1)), NONE)  # H*W >= W
@@ -169,7 +168,7 @@ def divides(divisor: Poly, p: Poly, facts: Facts) -> bool | None:
 
 
 def reduced(p: Poly, facts: Facts) -> Poly:
-    """``p`` with its names replaced by what is known of them, and its even quotients worked out."""
+    """Return ``p`` with names replaced by known facts, and exact quotients worked out."""
     atoms = atoms_of(p)
     replaced: dict[Atom, Poly] = {}
     for atom in atoms:
@@ -189,7 +188,7 @@ def reduced(p: Poly, facts: Facts) -> Poly:
 
 
 def _known(atom: Atom, facts: Facts) -> Poly | None:
-    """Return what an atom is, where that differs from itself."""
+    """Return the polynomial of an atom under the facts; None if it does not change."""
     if isinstance(atom, Name):
         if atom in facts.equal:
             return reduced(facts.equal[atom], facts)
@@ -217,7 +216,7 @@ def _known(atom: Atom, facts: Facts) -> Poly | None:
 
 
 def _is_never_zero(p: Poly) -> bool:
-    """Tell if no multiple of what divides all terms but the constant one is its opposite."""
+    """Tell if the constant term rules out 0: the other terms' common divisor does not divide it."""
     common = gcd(*[c for monomial, c in p.items() if monomial])
     return bool(common and p.get((), 0) % common)
 
@@ -247,7 +246,7 @@ def _names_at_least_zero(p: Poly) -> list[Atom]:
 
 
 def division(p: Poly) -> tuple[Poly, Poly] | None:
-    """The division whose remainder ``p`` is, if it is one."""
+    """Return the numerator and divisor of the remainder that ``p`` is, or None."""
     if len(p) != 1:
         return None
     [(monomial, _)] = p.items()
@@ -257,7 +256,7 @@ def division(p: Poly) -> tuple[Poly, Poly] | None:
 
 
 def _lone_name(p: Poly) -> Name | None:
-    """The only name of a linear polynomial in one name."""
+    """Return the only name of a linear polynomial in one name, or None."""
     names = _linear_names(p, any_factor=True)
     return names[0] if len(names) == 1 and len([m for m in p if m]) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Composed layouts that are layouts after all: of an outer layout that adds up."""
+"""Fold a composed layout whose outer map adds up into a plain layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SET = object.__setattr__
 
 
 class Along(Stride):
-    """The values of a stride along positions: ``c -> (offset + positions(c)) * stride``."""
+    """A stride evaluated along positions: ``c -> (offset + positions(c)) * stride``."""
 
     __slots__ = ("offset", "positions", "stride")
 
@@ -31,11 +31,11 @@ class Along(Stride):
         _SET(self, "offset", offset)
 
     def at(self, c: Any) -> Any:
-        """The value of the stride at the position of ``c``."""
+        """Return the value of the stride at the position of ``c``."""
         return (self.offset + self.positions(c)) * self.stride
 
     def bounds(self, low: Any, high: Any) -> Bounds | None:
-        """The extremes that the stride knows of, where positions follow each other."""
+        """Return the bounds of the stride if positions are consecutive, else None."""
         form = self.positions.stride
         if type(form) is int and form == 1:
             return bounds(self.stride, self.offset + low, self.offset + high)
@@ -46,7 +46,7 @@ class Along(Stride):
 
 
 def folded(a: Any) -> tuple[Layout, Any] | None:
-    """A layout and a constant whose sum ``a`` is, where its outer map is a layout and adds up.
+    """Write ``a`` as a layout plus a constant, if its outer map is a layout that adds up; or None.
 
     >>> outer, inner = Layout((9, 40), (7, 1)), Layout((4, 6), (ScaledBasis(1, (0,)), 0))
     >>> print(*folded(ComposedLayout(outer, (-1, 2), inner)))
@@ -56,7 +56,7 @@ def folded(a: Any) -> tuple[Layout, Any] | None:
         return a, 0
     if not isinstance(a, ComposedLayout):
         return None
-    if isinstance(a.outer, Swizzle) and not a.outer.bits:  # which moves nothing
+    if isinstance(a.outer, Swizzle) and not a.outer.bits:  # a swizzle that moves nothing
         inside, offset = folded(a.inner), a.offset
         if inside is None or type(offset) is not int or type(inside[1]) is not int:
             return None
@@ -91,17 +91,17 @@ def _is_zero(x: Any) -> bool:
 
 
 def _is_linear(outer: Layout, inner: Layout) -> bool:
-    """Tell if a constant before ``outer`` is one after it: no digits of it are moved over."""
+    """Tell if a constant before ``outer`` equals one after it: it moves over no digits."""
     if arithmetic(inner) is Arithmetic.INTEGER:
         return len(outer._leaves) <= 1
     return isinstance(outer.shape, tuple) and all(not isinstance(s, tuple) for s in outer.shape)
 
 
 def separated(a: Any) -> tuple[Layout, Any] | None:
-    """A layout with the values of a composed one, in another order, and a constant: their sum.
+    """Return a layout plus a constant with the values of a composed one, in another order; or None.
 
-    Where an outer layout of any strides is reached by coordinates, each of its modes depends on its
-    own coordinates alone. So a gather that was tiled is, as a set of values, a sum again.
+    If coordinates reach an outer layout of any strides, each of its modes depends only on its own
+    coordinates. A tiled gather is therefore a sum again, as a set of values.
     """
     if isinstance(a, Layout):
         return a, 0
@@ -111,7 +111,7 @@ def separated(a: Any) -> tuple[Layout, Any] | None:
     if not isinstance(inner, Layout) or arithmetic(inner) is not Arithmetic.COORDINATE:
         return None
     if any(xor(d) for _, d in outer._leaves):
-        return None  # no sum: modes that begin elsewhere than at 0 meet in bits
+        return None  # not a sum: modes that begin at other values than 0 share bits
     if not isinstance(outer.shape, tuple) or any(isinstance(s, tuple) for s in outer.shape):
         return None
     leaves = simplified(inner)._leaves

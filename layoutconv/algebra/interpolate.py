@@ -1,9 +1,9 @@
-"""The layout through given points, if there is one: a search over its extents.
+"""Find the layout through given points: a search over its extents.
 
-A layout on every integer is a list of extents and as many strides, plus one for the unbounded rest.
-Once the extents are chosen the strides solve linear equations, one for each point. The search
-chooses extents one after the other; most choices contradict the points at once, because points that
-share what is left over (the quotient) may differ by the digits chosen so far only.
+A layout on every integer is a list of extents with as many strides, plus one stride for the
+unbounded rest. For given extents, the strides solve linear equations, one for each point. The
+search chooses one extent after the other. Most choices contradict the points at once, because
+points with the same quotient may differ only by the digits chosen so far.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from math import gcd
 from .budget import Budget
 
 Row = list[int]
-Point = tuple[int, list[int], int]  # what is left of n, its digits so far, the value
+Point = tuple[int, list[int], int]  # the quotient left of n, its digits so far, the value
 
 
 def interpolate(points: dict[int, int], budget: Budget) -> list[tuple[int, int]] | None:
-    """The leaves of a layout with ``L(n) == points[n]`` for all n, or None if there is none.
+    """Return the leaves of a layout with ``L(n) == points[n]`` for all n; None if there is none.
 
-    The last leaf is as long as it takes to hold the largest n.
+    The last leaf is just long enough for the largest n.
 
     >>> interpolate({0: 0, 2: 1, 3: 2, 5: 3}, Budget("left_inverse", ()))
     [(2, 1), (3, 1)]
@@ -37,7 +37,7 @@ def _search(extents: list[int], items: list[Point], budget: Budget) -> list[tupl
         return list(zip([*extents, max(last, 1)], strides, strict=True))
     low, high = min(q for q, _, _ in items), max(q for q, _, _ in items)
     if low >= -1 and high <= 0:
-        return None  # another digit would tell nothing apart
+        return None  # another digit would not separate any points
     limit = max(high, 1 - low)
     for extent in range(2, limit + 1):
         budget.spend(len(items) * (1 + len(extents)))
@@ -63,7 +63,7 @@ def _may_work(items: list[Point]) -> bool:
 
 
 def _solve(rows: list[Row], unknowns: int) -> list[int] | None:
-    """Integers that satisfy every row (coefficients, then the right-hand side), or None."""
+    """Return integers that satisfy every row (coefficients, then right-hand side), or None."""
     pivots = _eliminated(rows, unknowns)
     if pivots is None:
         return None
@@ -78,7 +78,7 @@ def _solve(rows: list[Row], unknowns: int) -> list[int] | None:
 
 
 def _eliminated(rows: list[Row], unknowns: int) -> dict[int, Row] | None:
-    """Rows in echelon form by their leading column, or None if they contradict each other."""
+    """Return the rows in echelon form by leading column, or None if they contradict each other."""
     pivots: dict[int, Row] = {}
     for row in rows:
         for column in range(unknowns):

@@ -1,4 +1,4 @@
-"""Inverses where modes of the coordinates that a layout gives add by XOR: one for each mode."""
+"""Inverses if modes of a layout's coordinates add by XOR: one for each mode."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .xor import F2
 
 
 def inverse_by_axis(name: str, a: Layout, inverse: Callable[[Layout], Layout]) -> Layout:
-    """The layout of coordinates whose mode k is the ``inverse`` of what ``a`` gives in mode k.
+    """Return the layout of coordinates whose mode k is the ``inverse`` of mode k of ``a``.
 
-    Raises :class:`LayoutTypeError` where the inverses of two modes add differently: positions that
+    Raises :class:`LayoutTypeError` if the inverses of two modes add differently: positions that
     carry cannot be added to positions that do not.
     """
     found = {path: inverse(layout) for path, layout in axes(a).items()}
@@ -28,14 +28,14 @@ def inverse_by_axis(name: str, a: Layout, inverse: Callable[[Layout], Layout]) -
 
 
 def refuse_clashes(name: str, a: Layout, paths: Any) -> None:
-    """Raise where a layout gives a mode of its coordinates as an integer and as a tuple."""
+    """Raise if a layout gives a mode of its coordinates as an integer and as a tuple."""
     for path in paths:
         if any(path != other and path == other[: len(path)] for other in paths):
             raise LayoutTypeError(f"{name}: {a} gives mode {path} as an integer and as a tuple")
 
 
 def _alike(name: str, a: Layout, found: dict[Path, Layout]) -> dict[Path, Layout]:
-    """The inverses with strides of one arithmetic: integers where that can be, else XOR."""
+    """Convert the inverses to one kind of strides: integers if possible, else XOR."""
     integers = {path: _as_integers(r) for path, r in found.items()}
     whole = {path: r for path, r in integers.items() if r is not None}
     if len(whole) == len(found):

@@ -1,4 +1,4 @@
-"""Inverses of composed layouts: the inverses of the parts, in the other order, as in CuTe."""
+"""Inverses of composed layouts: the inverses of the parts in reverse order, as in CuTe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .swizzle import Swizzle
 
 
 def right_inverse_of_composed(a: ComposedLayout, right_inverse: Any) -> Any:
-    """``R`` with ``a(R(k)) == k``: of a swizzle the inverse of the domain, after the swizzle."""
+    """Return ``R`` with ``a(R(k)) == k``: for a swizzle, swizzle first, then invert the domain."""
     plain = folded(a)
     if plain is not None and plain[1] == 0:
         return right_inverse(plain[0])
@@ -32,7 +32,7 @@ def right_inverse_of_composed(a: ComposedLayout, right_inverse: Any) -> Any:
 
 
 def left_inverse_of_composed(a: ComposedLayout, left_inverse: Any) -> Any:
-    """``L`` with ``L(a(i)) == i``: of a swizzle the inverse of the domain, after the swizzle."""
+    """Return ``L`` with ``L(a(i)) == i``: for a swizzle, swizzle first, then invert the domain."""
     plain = folded(a)
     if plain is not None:
         inverse = left_inverse(plain[0])
@@ -60,14 +60,14 @@ def gives_integers(a: Any) -> bool:
 
 
 def _reach(a: ComposedLayout) -> int:
-    """A number that is above all offsets of ``a``."""
+    """Return a bound above all offsets of ``a``."""
     low, high = extremes(a)
     reach: int = max(1, high + 1, -low)
     return reach
 
 
 def lengthened(outer: Layout, position: int) -> Layout:
-    """The same function with a last leaf that is long enough for a position."""
+    """Return the same function, with a last leaf long enough for a position."""
     leaves = list(outer._leaves)
     place = 1
     for s, _ in leaves[:-1]:
@@ -78,7 +78,7 @@ def lengthened(outer: Layout, position: int) -> Layout:
 
 
 def kept_below(swizzle: Swizzle, bound: int) -> int:
-    """The largest n such that the swizzle keeps 0 .. n - 1 below ``bound``.
+    """Return the largest n such that the swizzle keeps 0 .. n - 1 below ``bound``.
 
     >>> kept_below(Swizzle(1, 1, 1), 8), kept_below(Swizzle(1, 1, 1), 6)
     (8, 4)

@@ -1,4 +1,4 @@
-"""Right inverses of functions that nothing is known of but their values."""
+"""Right inverses of functions of which only the values are known."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .table import steps_of
 from .values_at_once import through, values_at_once
 from .xor_image import XorPlaces
 
-_NEAR = 33  # coordinates, most of which show where an identity ends
-_PART = 1 << 14  # of them, most others of which do
+_NEAR = 33  # leading coordinates, which show where most identities end
+_PART = 1 << 14  # leading coordinates that show where most others end
 Leaf = tuple[int, int]  # extent, stride
-Table = list[Any]  # what a leaf adds to the offset at each of its coordinates
+Table = list[Any]  # the offsets that a leaf adds at its coordinates
 
 
 @one_operation()
 def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layout:
-    """The longest layout of positions with the offsets 0, 1, 2, ..., found by looking.
+    """Find the longest layout of positions with offsets 0, 1, 2, ... by evaluating ``a``.
 
-    Where two positions share an offset it takes the first. ``relative`` counts offsets from that of
+    If two positions share an offset, it takes the first. ``relative`` counts offsets from that of
     position 0.
 
-    Raises :class:`LayoutTypeError` for values that are no integers, :class:`LayoutValueError` where
-    position 0 is not at 0.
+    Raises :class:`LayoutTypeError` for values that are not integers, and :class:`LayoutValueError`
+    if position 0 is not at 0.
 
     >>> from layoutconv.algebra import CustomStride, IndexedGather
     >>> print(right_inverse_of_table("", Layout((4, 2), (CustomStride(IndexedGather([0, 2, 1, 3])), 8))))
@@ -65,7 +65,7 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
 
 
 def _found_at_once(a: Any, values: Values, first: int) -> Layout:
-    """The same, where all values are known at once."""
+    """Find the inverse if all values are known at once."""
     leaves: list[Leaf] = []
     done = 1
     while (step := values.place_of(first + done)) is not None:
@@ -79,10 +79,10 @@ def _found_at_once(a: Any, values: Values, first: int) -> Layout:
 
 
 def _blocks_that_go_on(place: Any, count: int, done: int, step: int, leaves: list[Leaf]) -> int:
-    """The number of blocks of ``done`` positions that follow ``count`` of them as these do each
-    other.
+    """Return how many more blocks of ``done`` positions continue the regular spacing after
+    ``count`` of them.
 
-    As many as one look tells, which doubles: the rest is looked at in turn.
+    One look decides as many blocks as possible, a power of two, else a single one.
     """
     more = count & -count
     while more > 1:
@@ -93,7 +93,7 @@ def _blocks_that_go_on(place: Any, count: int, done: int, step: int, leaves: lis
 
 
 def _goes_on(place: Any, offset: int, start: int, done: int, leaves: list[Leaf]) -> bool:
-    """Tell if the offsets from ``offset`` on are at ``start``, moved as the first ones are."""
+    """Tell if offsets from ``offset`` on lie at ``start`` plus the first positions."""
     if isinstance(place, XorPlaces) and place.alike(offset, start, done):
         return True
     return all(place(offset + k) == start + v for k, v in enumerate(_positions(leaves)))
@@ -111,15 +111,15 @@ def _positions(leaves: list[Leaf]) -> Iterator[int]:
 
 
 def inside(done: list[tuple[int, Any]], stride: Any, size: int) -> int:
-    """The largest extent of one more mode with which positions stay below ``size``."""
+    """Return the largest extent of one more mode that keeps positions below ``size``."""
     left = size - 1 - sum([(s - 1) * int(d) for s, d in done])
     return max(1, left // int(stride) + 1) if int(stride) > 0 else size
 
 
 def identical(a: Any, candidate: Layout) -> int | None:
-    """The number of coordinates from 0 on that ``a`` after a layout counts, from ``a(0)`` on.
+    """Return how many coordinates ``a`` after a layout maps to ``a(0)``, ``a(0) + 1``, ... in turn.
 
-    None where the values are not known at once.
+    None if the values are not known at once.
     """
     first = a(0)
     size = int(candidate.size())
@@ -139,14 +139,14 @@ def identical(a: Any, candidate: Layout) -> int | None:
 
 
 def _first_of(layout: Layout, most: int) -> Layout:
-    """The first coordinates of a flat layout: as few of the last mode as are ``most`` or more."""
+    """Cut the last mode of a flat layout to keep just ``most`` coordinates or a few more."""
     *faster, (s, d) = layout._leaves or [(1, 0)]
     block = prod([int(extent) for extent, _ in faster])
     return from_leaves([*faster, (min(int(s), -(-most // block)), d)])
 
 
 def _finder(a: Any, first: int, budget: Budget) -> Any:
-    """The function from an offset to the first position that has it, or None."""
+    """Return the function from an offset to the first position that has it, or None."""
     if isinstance(a, Layout) and arithmetic(a) is Arithmetic.XOR:
         return XorPlaces(a, budget)
     size, price = whole("right_inverse", a.size()), steps_of(a)

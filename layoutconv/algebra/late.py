@@ -1,7 +1,7 @@
-"""The one list of imports that come late: what the methods of a class ask of files above it.
+"""The only list of late imports: functions that methods of a class need from modules above it.
 
-A layout has methods such as ``compose``, whose operation is in a file that imports layouts. These
-names are looked up when they are first asked for, here and nowhere else.
+A layout has methods such as ``compose``, whose operation is in a module that imports layouts.
+These names are looked up on first use, here and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _HOMES = {
     "cosize": "extent",  # ComposedLayout.cosize
     "slice_": "slices",  # `layout[:, 3]`
     "left_inverse": "inverse",  # LayoutLike.get_1d_coord
-    "all_values": "table",  # the same, of what no layout is known to undo
+    "all_values": "table",  # the same, if no layout is known to undo it
     "fitted": "arrays",  # crd2idx of arrays
     "dividing": "arrays",  # idx2crd of arrays
     "relation_of_sympy": "symbols",  # assuming(sympy.Eq(w % 8, 0))
     "plain": "checks",  # numbers of NumPy and sympy
-    "plain_shape": "checks",  # and those of tensors, where a shape or a count is asked for
-    "parse": "notation",  # a string is the layout that it says
+    "plain_shape": "checks",  # numbers of tensors, too, for a shape or a count
+    "parse": "notation",  # a string is a layout in notation
 }
 _FOUND: dict[str, Any] = {}
 
 
 def late(name: str) -> Any:
-    """The function of that name.
+    """Return the function of that name.
 
     >>> late("coalesce").__module__
     'layoutconv.algebra.coalesce'

@@ -1,8 +1,8 @@
-"""Lower bounds of polynomials: what decides an inequality between symbols.
+"""Lower bounds of polynomials, which decide inequalities between symbols.
 
-A polynomial is written in what its atoms are above their minima. If all coefficients but the
-constant one are then >= 0, it is nowhere below that constant. Written out, a product of k names has
-2^k terms, so this is done last, and as far as the effort of the proof goes.
+A polynomial is rewritten in the amounts by which its atoms exceed their minima. If all coefficients
+but the constant are then >= 0, the constant is a lower bound. A product of k names then has 2^k
+terms, so this comes last, within the effort of the proof.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Minima = dict[Atom, int]
 
 
 def least(p: Poly, effort: Effort | None = None) -> int | None:
-    """An integer that ``p`` is never below, or None if none is known, or none within the effort.
+    """Return a lower bound of ``p``; None if none is known or found within the effort.
 
     >>> W = of_atom(Name("W", 2))
     >>> least(add(multiply(constant(3), W), constant(-1)))
@@ -58,7 +58,7 @@ def least(p: Poly, effort: Effort | None = None) -> int | None:
 
 
 def _of_nonnegative(p: Poly, minima: Minima, effort: Effort) -> int | None:
-    """:func:`least` of a polynomial whose atoms are all >= 0."""
+    """Return the :func:`least` of a polynomial whose atoms are all >= 0."""
     negative = [m for m, c in p.items() if m and c < 0]
     if negative:
         others = {m: dict(m) for m, c in p.items() if c > 0}
@@ -66,14 +66,14 @@ def _of_nonnegative(p: Poly, minima: Minima, effort: Effort) -> int | None:
             return None
         above = {m: [big for big in others if _divides(m, others[big])] for m in negative}
         if not all(above.values()):
-            return None  # as that term grows nothing grows faster
+            return None  # nothing grows as fast as that term
         if not _covered(p, above, minima):
             return _written_out(p, minima, effort)
     return sum(c * _at_minima(m, minima) for m, c in p.items())
 
 
 def _covered(p: Poly, above: dict[Monomial, list[Monomial]], minima: Minima) -> bool:
-    """Tell if every negative term has a positive multiple of its own that makes up for it."""
+    """Tell if every negative term has positive multiples that compensate for it."""
     left = {m: c for m, c in p.items() if c > 0}
     for small, multiples in above.items():
         missing = -p[small]
@@ -91,7 +91,7 @@ def _covered(p: Poly, above: dict[Monomial, list[Monomial]], minima: Minima) -> 
 
 
 def _written_out(p: Poly, minima: Minima, effort: Effort) -> int | None:
-    """:func:`least` by all coefficients, if the effort allows for so many."""
+    """Return the :func:`least` by all coefficients, if the effort allows for that many."""
     terms = sum(prod(power + 1 for _, power in monomial) for monomial in p)
     if not effort.take(terms):
         return None
@@ -108,7 +108,7 @@ def _written_out(p: Poly, minima: Minima, effort: Effort) -> int | None:
 
 
 def _common_factor(p: Poly) -> Monomial:
-    """The largest monomial that divides all terms."""
+    """Return the largest monomial that divides all terms."""
     first, *rest = p
     common = dict(first)
     for monomial in rest:
@@ -149,7 +149,7 @@ def _minimum(atom: Atom, effort: Effort) -> int | None:
 
 
 def _without_products_of_quotients(p: Poly, effort: Effort) -> Poly:
-    """A polynomial that is nowhere above ``p``, with ``d * (n // d)`` replaced by its bound."""
+    """Return a polynomial that is never above ``p``, with ``d * (n // d)`` replaced by a bound."""
     if all(isinstance(atom, Name) for atom in atoms_of(p)):
         return p
     result: Poly = {}

@@ -1,8 +1,8 @@
-"""The LayoutLike protocol: what every operation takes, and the one place that says how.
+"""The LayoutLike protocol: what every operation accepts, and how it applies to each kind.
 
 A layout, a composed layout and a tensor have a shape, and a value at every coordinate of it. An
 operation on the coordinates (coalesce, divide, compose, tile) is written for layouts and applied
-*inside* the others: what comes after the domain, a swizzle, an index buffer, an engine, stays.
+*inside* the others: the outer map (a swizzle, an index buffer, an engine) stays.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class LayoutLike(Shaped, Drawable):
     __slots__ = ()
 
     def on_domain(self: Self, operation: Callable[[Any], Any]) -> Self:
-        """The same values over what ``operation`` makes of the layout that is the domain."""
+        """Apply ``operation`` to the layout that is the domain, and keep the outer map."""
         raise NotImplementedError
 
     def map_integers(self: Self, fn: Callable[[Any], Any]) -> Self:
-        """The same with ``fn`` applied to every integer that it is made of."""
+        """Return the same with ``fn`` applied to every integer in it."""
         raise NotImplementedError
 
     def parts(self) -> tuple[Any, ...]:
-        """The layouts that it consists of."""
+        """Return the plain layouts that it consists of."""
         raise NotImplementedError
 
     @property
@@ -54,14 +54,14 @@ class LayoutLike(Shaped, Drawable):
         return depth(self.shape)
 
     def size(self) -> Any:
-        """The number of coordinates of the domain."""
+        """Return the number of coordinates in the domain."""
         return product(self.shape)
 
     def get_hier_coord(self, offset: Any) -> IntTuple:
-        """The coordinate that has this offset, in the profile of the shape.
+        """Return the coordinate that has this offset, in the profile of the shape.
 
-        Of a tensor its layout is asked. Raises :class:`LayoutValueError` for an offset that no
-        coordinate has, and as :func:`left_inverse` does where several share one.
+        A tensor uses its layout. Raises :class:`LayoutValueError` if no coordinate has the offset,
+        and like :func:`left_inverse` if several coordinates share one.
 
         >>> from .layout import Layout
         >>> Layout((4, (2, 4)), (8, (4, 1))).get_hier_coord(10)
@@ -70,7 +70,7 @@ class LayoutLike(Shaped, Drawable):
         return idx2crd(self.get_1d_coord(offset), self.shape)
 
     def get_flat_coord(self, offset: Any) -> IntTuple:
-        """The coordinate that has this offset, with an integer for each mode.
+        """Return the coordinate that has this offset, with an integer for each mode.
 
         >>> from .layout import Layout
         >>> Layout((4, (2, 4)), (8, (4, 1))).get_flat_coord(10)
@@ -82,7 +82,7 @@ class LayoutLike(Shaped, Drawable):
         return tuple([crd2idx(c, s) for c, s in zip(crd, shape, strict=True)])
 
     def get_1d_coord(self, offset: Any) -> Any:
-        """The position of the coordinate that has this offset, colexicographically.
+        """Return the colexicographic position of the coordinate that has this offset.
 
         >>> from .layout import Layout
         >>> Layout((4, 8), (8, 1)).get_1d_coord(10)
@@ -105,11 +105,11 @@ offset 10
         return position
 
     def __matmul__(self, other: Any) -> Any:
-        """``a @ b`` is ``composition(a, b)``."""
+        """Return ``composition(a, b)`` for ``a @ b``."""
         return late("composition")(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        """``a @ b`` of what stands for a layout, or of a swizzle.
+        """Compose ``a @ b`` if ``a`` is a swizzle or stands for a layout.
 
         >>> from .swizzle import Swizzle
         >>> from .layout import Layout
@@ -120,10 +120,10 @@ offset 10
 
     @property
     def assumptions(self) -> tuple[Relation, ...]:
-        """The assumptions that this result made of the symbols in it, beyond what they say
-        themselves.
+        """The assumptions about symbols on which this result rests, beyond the symbols' minima.
 
-        Empty for a result that holds for all values of its symbols. See
+        It is empty for a result that holds for all values of its symbols. See
+        :func:`~layoutconv.assuming`.
         :func:`~layoutconv.assuming`.
         """
         found: list[Relation] = []
@@ -133,7 +133,7 @@ offset 10
 
 
 def _place(values: list[Any], offset: Any, layout: Any) -> int:
-    """The only position of a value, or -1."""
+    """Return the only position of a value, or -1."""
     places = [i for i, x in enumerate(values) if x == offset]
     if len(places) > 1:
         raise LayoutValueError(
@@ -143,7 +143,7 @@ def _place(values: list[Any], offset: Any, layout: Any) -> int:
 
 
 def is_symbolic(x: Any) -> bool:
-    """Tell if an operand has integers with a name in it."""
+    """Tell if an operand contains symbolic integers."""
     if type(x) is int or x is None:
         return False
     if isinstance(x, SymInt | Symbolic):
@@ -168,11 +168,11 @@ def is_symbolic(x: Any) -> bool:
 def symbolically(
     operation: Callable[..., Any], *operands: Any, name: str = "", shown: tuple[Any, ...] = ()
 ) -> Any:
-    """``operation(*operands)``; where they are symbolic the result says what it took for granted.
+    """Return ``operation(*operands)``; for symbolic operands, the result records its assumptions.
 
-    A kernel's integers are computed with by name, and become kernel's integers again; as numbers if
-    one name has two values in the operands. ``name`` and ``shown`` are for the error of a relation
-    that is unknown: the operation, and its operands.
+    A kernel's integers compute by name, and become kernel's integers again; they compute as numbers
+    if one name has two values in the operands. ``name`` and ``shown``, the operation and its
+    operands, are for the error about an unknown relation.
     """
     if not any(map(is_symbolic, operands)):
         return operation(*operands)
@@ -203,9 +203,9 @@ def symbolically(
 
 
 def _hold_now(relations: list[Relation], found: list[Symbolic]) -> bool:
-    """Tell if what the operands rest on holds at the values that the names in them have now.
+    """Tell if the operands' assumptions hold at the values that their names have now.
 
-    An operand that rests on ``A == 4`` and no longer has the name in it may meet an A of 6.
+    An operand that assumes ``A == 4`` and no longer contains A may meet an A of 6.
     """
     values = {str(x): x.value for x in found if x.value is not None}
     for relation in relations:
@@ -218,19 +218,19 @@ def _hold_now(relations: list[Relation], found: list[Symbolic]) -> bool:
 
 
 def _holding(assumptions: list[tuple[Relation, ...]]) -> Any:
-    """Let operations use what their operands rest on, but for what kernels see differently."""
+    """Let operations use their operands' assumptions, unless those contradict each other."""
     if not assumptions:
         return nullcontext()
     try:
         if len(assumptions) == 1:
             return granted(assumptions[0])
         return assuming(*[relation for taken in assumptions for relation in taken])
-    except LayoutValueError:  # names that have another value in each operand
+    except LayoutValueError:  # a name has different values in the operands
         return nullcontext()
 
 
 def _at_present(operation: Any, operands: list[Any], error: LayoutBudgetError) -> Any:
-    """The result at the values of a kernel's integers; names without any are out of budget."""
+    """Return the result at the values of a kernel's integers; without values, raise ``error``."""
     try:
         values = [_mapped(present, x) for x in operands]
     except LayoutValueError:
@@ -239,7 +239,7 @@ def _at_present(operation: Any, operands: list[Any], error: LayoutBudgetError) -
 
 
 def _undecided(name: str, operands: tuple[Any, ...], error: LayoutValueError) -> NoReturn:
-    """Say in which operation a relation is unknown."""
+    """Raise an error that names the operation in which a relation is unknown."""
     raise LayoutValueError(
         f"{name}({', '.join(map(text, operands))}): {error}",
         operation=name,
@@ -258,12 +258,12 @@ def _named(x: Any, found: list[Symbolic]) -> Any:
 
 
 def _number(x: Any) -> Any:
-    """A kernel's integer as a plain one: of operands in which one name has two values."""
+    """Turn a kernel's integer into a plain one, for a name with two values in the operands."""
     return int(x) if isinstance(x, SymInt) else x
 
 
 def _mapped(fn: Callable[[Any], Any], x: Any) -> Any:
-    """``x`` with ``fn`` applied to all integers in it."""
+    """Apply ``fn`` to all integers in ``x``."""
     if isinstance(x, LayoutLike):
         return x.map_integers(fn)
     if isinstance(x, tuple) and not is_stride(x):
@@ -282,7 +282,7 @@ def _noted(x: Any, relations: tuple[Relation, ...]) -> Any:
 
 
 def present(x: Any) -> Any:
-    """The present value of a kernel's integer, which the record notes that a result rests on."""
+    """Return the present value of a kernel's integer, and record it as an assumption."""
     if not isinstance(x, Symbolic):
         return x
     if x.value is None:
@@ -292,7 +292,7 @@ def present(x: Any) -> Any:
 
 
 def at_present(operation: str, layout: Any) -> Any:
-    """A layout at the present values of its kernel's integers, which the result will rest on."""
+    """Return a layout at the present values of its kernel's integers, recorded as assumptions."""
     try:
         return layout.map_integers(present)
     except LayoutValueError as error:
@@ -310,7 +310,7 @@ def is_empty(layout: Any) -> bool:
 
 
 def values_of(layout: Any) -> Any:
-    """``layout`` with the present values of a kernel's integers, for questions about today's."""
+    """Return ``layout`` at the present values of a kernel's integers, for questions about those."""
     return layout.map_integers(lambda x: int(x) if isinstance(x, SymInt) else x)
 
 

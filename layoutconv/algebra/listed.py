@@ -1,4 +1,4 @@
-"""Integers that are listed, in a sequence or in the memory of an array, as planes."""
+"""Bit planes of integers listed in a sequence or in the memory of an array."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .plane_values import Planes, Values, planes_of_bytes, trimmed
 _WORD = 1 << 64
 _SIGNED, _UNSIGNED = tuple("bhilq"), tuple("BHILQ")  # integers of the buffer protocol
 _NATIVE = "@=<" if sys.byteorder == "little" else "@=>"
-_FLIPPED = bytes([byte ^ 0x80 for byte in range(256)])  # a sign, so that what is above 0 is 1
+_FLIPPED = bytes([byte ^ 0x80 for byte in range(256)])  # flips the sign bit
 
 
 def of_integers(values: Any) -> Values | None:
-    """The values of a sequence or an array of integers; None of anything else.
+    """Return the values of a sequence or an array of integers; None for anything else.
 
     >>> of_integers([5, -1, 7]).listed().tolist(), of_integers([1.5]), of_integers([1 << 70]).at(0)
     ([5, -1, 7], None, 1180591620717411303424)
@@ -37,7 +37,7 @@ def of_integers(values: Any) -> Values | None:
 
 
 def _of_words(values: Any) -> Values | None:
-    """The same of integers of more than 64 bits."""
+    """Return the values of integers of more than 64 bits."""
     if not all(isinstance(x, int) for x in values):
         return None
     low = _of_bytes(array("Q", [x % _WORD for x in values]).tobytes(), 8, signed=False)
@@ -46,7 +46,7 @@ def _of_words(values: Any) -> Values | None:
 
 
 def _memory(values: Any) -> memoryview | None:
-    """The memory of an array of integers in a row, of NumPy's most often, if it can be read."""
+    """Return the memory of a contiguous array of integers, mostly NumPy's; None if unreadable."""
     try:
         wide = memoryview(values)
     except (TypeError, ValueError, BufferError):
@@ -56,7 +56,7 @@ def _memory(values: Any) -> memoryview | None:
 
 
 def _of_bytes(wide: bytes, size: int, *, signed: bool) -> Planes:
-    """The planes of integers of ``size`` bytes, less the smallest one that these hold."""
+    """Return the planes of integers of ``size`` bytes, less the smallest integer of that type."""
     order = range(size) if sys.byteorder == "little" else range(size)[::-1]
     columns = [wide[k::size] for k in order]
     if signed:

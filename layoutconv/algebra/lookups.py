@@ -1,4 +1,4 @@
-"""Values of functions as planes: of what is listed, of a stride, and of a table at some places."""
+"""Values of functions as bit planes: of lists, of a stride, and of a table at some places."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .plane_values import Planes, Values, bytes_of, planes_of_bytes
 from .protocol import is_stride
 from .stride import finished
 
-_BYTE = 256  # places that a byte holds
-_LISTS = 4  # entries to a place, from which on a list of all is not worth its making
+_BYTE = 256  # places that fit in a byte
+_LISTS = 4  # entries per place from which a list of all entries does not pay off
 
 
 def of_stride(d: Any, extent: int) -> Values | None:
-    """The values of a stride at ``extent`` coordinates, if it knows them at once or these are few.
+    """Return a stride's values at ``extent`` coordinates, if known at once or few; else None.
 
     >>> from .gather import CustomStride, IndexedGather
     >>> of_stride(CustomStride(IndexedGather([4, 0, 2]), 10), 3).listed().tolist()
@@ -29,7 +29,7 @@ def of_stride(d: Any, extent: int) -> Values | None:
 
 
 def known_values(d: Any, extent: int) -> Values | None:
-    """The same of a stride that knows them without calls."""
+    """Return the values of a stride that knows them without calls; None otherwise."""
     found = d.values(extent) if is_stride(d) else None
     if found is None:
         return None
@@ -47,7 +47,7 @@ def _called(d: Any, extent: int) -> Values | None:
 
 
 def repeated(values: Values, times: int, count: int) -> Planes:
-    """The planes of values, each ``times`` times, and these over to ``count`` values.
+    """Return the planes of values, each repeated ``times``, and all repeated up to ``count``.
 
     >>> repeated(Values([0b10], 2, 0), 3, 10)  # 0 0 0 1 1 1 0 0 0 1
     [568]
@@ -71,7 +71,7 @@ def repeated(values: Values, times: int, count: int) -> Planes:
 
 
 def _stretched(column: bytes | bytearray, times: int) -> bytes | bytearray:
-    """A run of bytes, each ``times`` times."""
+    """Return bytes, each repeated ``times``."""
     if times >= len(column):
         return b"".join([column[i : i + 1] * times for i in range(len(column))])
     result = bytearray(len(column) * times)
@@ -81,7 +81,7 @@ def _stretched(column: bytes | bytearray, times: int) -> bytes | bytearray:
 
 
 def counted(values: Values, first: int = 0, step: int = 1) -> int:
-    """The number of values from the first on that are ``first``, ``first + step``, ....
+    """Return how many leading values are ``first``, ``first + step``, and so on.
 
     >>> counted(of_integers([0, 1, 2, 3, 8, 9]))
     4
@@ -93,7 +93,7 @@ def counted(values: Values, first: int = 0, step: int = 1) -> int:
 
 
 def at_places(table: Values, places: Values) -> Values | None:
-    """The entries of a table at some places of it.
+    """Return the entries of a table at some places.
 
     >>> at_places(of_integers([7, 5, -3]), of_integers([2, 0, 2, 1])).listed().tolist()
     [-3, 7, -3, 5]

@@ -1,8 +1,8 @@
-"""The normal form of a layout, and the arithmetic that its strides follow.
+"""The normal form of a layout, and the arithmetic of its strides.
 
-Every integer of a layout's function is decided by its normal form: no extents of 1 but a last one,
-and no neighbours that continue each other. What operations can do with a layout is decided by how
-its strides add, which is asked of them here, once for all operations.
+The normal form determines a layout's function on every integer: it has no extents of 1 except a
+last one, and no neighbours that continue each other. The way in which the strides add decides what
+operations can do with a layout; operations ask here.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .relations import known
 
 
 class Arithmetic(Enum):
-    """The rule by which the strides of a layout add up."""
+    """The way in which the strides of a layout add up."""
 
-    INTEGER = "integer"  # they are integers, or do as if
-    COORDINATE = "coordinate"  # they are scaled bases and sums of them: vectors
+    INTEGER = "integer"  # integers, or strides that act like them
+    COORDINATE = "coordinate"  # scaled bases and their sums: vectors
     XOR = "xor"  # without carry
-    OPAQUE = "opaque"  # by functions that nothing is known of, or in several ways
-    TRACED = "traced"  # as integers of a kernel whose values nobody knows yet
+    OPAQUE = "opaque"  # by unknown functions, or in several ways
+    TRACED = "traced"  # integers of a kernel whose values are not known yet
 
 
 def arithmetic(layout: Layout) -> Arithmetic:
-    """The arithmetic of a layout's strides.
+    """Return the arithmetic of a layout's strides.
 
     >>> from layoutconv.algebra import E, F2
     >>> arithmetic(Layout((4, 2), (E(0), 0))).value, arithmetic(Layout((4, 2), (F2(3), 0))).value
@@ -56,7 +56,7 @@ def arithmetic(layout: Layout) -> Arithmetic:
 
 
 def require_known(operation: str, *layouts: Layout) -> None:
-    """Refuse layouts with extents or strides whose values nobody knows yet."""
+    """Refuse layouts with extents or strides whose values are not known yet."""
     for layout in layouts:
         if arithmetic(layout) is Arithmetic.TRACED:
             raise LayoutTypeError(
@@ -66,7 +66,7 @@ def require_known(operation: str, *layouts: Layout) -> None:
 
 
 def simplified(layout: Layout) -> Layout:
-    """The same function with integers and scaled bases for all strides that do as these.
+    """Return the same function, with integers and scaled bases for all strides that act like them.
 
     >>> from layoutconv.algebra import F2, CustomStride, StridedGather
     >>> print(simplified(Layout((4, 2), (CustomStride(StridedGather(3), 2), F2(0)))))
@@ -96,7 +96,7 @@ def _stride_of(found: Any) -> Any:
 
 
 def merge(leaves: list[Leaf]) -> list[Leaf]:
-    """``leaves`` without extents of 1, and neighbours that continue each other joined."""
+    """Drop extents of 1 from ``leaves``, and join neighbours that continue each other."""
     result: list[Leaf] = []
     for s, d in leaves:
         if type(s) is int and s == 1 and starts_at_zero(d):
@@ -113,7 +113,7 @@ def merge(leaves: list[Leaf]) -> list[Leaf]:
 
 
 def merge_plain(leaves: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """:func:`merge` for leaves that are plain integers."""
+    """Do :func:`merge` for leaves that are plain integers."""
     result: list[tuple[int, int]] = []
     size = step = 0
     for s, d in leaves:
@@ -129,18 +129,18 @@ def merge_plain(leaves: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def starts_at_zero(d: Any) -> bool:
-    """Tell if a stride is known to give 0 at coordinate 0, as an index buffer need not."""
+    """Tell if a stride is known to give 0 at coordinate 0; an index buffer need not."""
     return not is_stride(d) or terms(d) is not None or xor(d) is not None
 
 
 def normal_form(layout: Layout) -> list[Leaf]:
-    """The leaves of ``coalesce_x(layout)``: equal functions of all integers have equal ones.
+    """Return the leaves of ``coalesce_x(layout)``: equal functions of all integers have equal ones.
 
-    Kept with the layout. Only the extent of the last leaf says nothing about the function.
+    They are kept with the layout. Only the extent of the last leaf does not affect the function.
     """
     try:
         return layout._normal
-    except AttributeError:  # a slot that nothing was put into yet
+    except AttributeError:  # the slot is not set yet
         leaves = layout._leaves
     form = merge_plain(leaves) if layout._plain else merge(leaves)
     if leaves:
@@ -154,7 +154,7 @@ def normal_form(layout: Layout) -> list[Leaf]:
 
 
 def from_leaves(leaves: list[Leaf]) -> Layout:
-    """A layout of depth 1 with these leaves, of depth 0 for one, ``1:0`` for none."""
+    """Make a layout of depth 1 with these leaves; of depth 0 for one leaf, ``1:0`` for none."""
     if len(leaves) == 1:
         return make(*leaves[0])
     if not leaves:
@@ -163,7 +163,7 @@ def from_leaves(leaves: list[Leaf]) -> Layout:
 
 
 def nested_by_path(leaves_by_path: dict[Path, list[tuple[Any, Any]]]) -> Layout:
-    """A layout whose coordinate has each path as a mode; modes in between have extent 1."""
+    """Make a layout whose coordinate has each path as a mode; modes in between have extent 1."""
     top: dict[int, dict[Path, list[tuple[Any, Any]]]] = {}
     for path, leaves in leaves_by_path.items():
         top.setdefault(path[0], {})[path[1:]] = leaves
@@ -175,7 +175,7 @@ def nested_by_path(leaves_by_path: dict[Path, list[tuple[Any, Any]]]) -> Layout:
 
 
 def from_plain(leaves: list[tuple[int, int]]) -> Layout:
-    """:func:`from_leaves` for leaves that are plain integers."""
+    """Do :func:`from_leaves` for leaves that are plain integers."""
     if len(leaves) == 1:
         return make_plain(*leaves[0], leaves)
     if not leaves:
@@ -184,7 +184,7 @@ def from_plain(leaves: list[tuple[int, int]]) -> Layout:
 
 
 def like_shape(layout: Layout, leaves: list[Leaf]) -> Layout:
-    """A layout in the profile of ``layout`` with an entry of ``leaves`` for each of its leaves."""
+    """Make a layout in the profile of ``layout``, with an entry of ``leaves`` for each leaf."""
     return make(
         unflatten(iter([s for s, _ in leaves]), layout.shape),
         unflatten(iter([d for _, d in leaves]), layout.shape),
@@ -192,7 +192,7 @@ def like_shape(layout: Layout, leaves: list[Leaf]) -> Layout:
 
 
 def filtered(layout: Layout) -> list[Leaf]:
-    """The leaves of ``filter(layout)``."""
+    """Return the leaves of ``filter(layout)``."""
     if layout._plain:
         return merge_plain([(s, d) for s, d in layout._leaves if d])
     return merge([(s, d) for s, d in layout._leaves if not is_zero(d)])
@@ -201,9 +201,9 @@ def filtered(layout: Layout) -> list[Leaf]:
 def by_mode(
     operation: Any, name: str, layout: Layout, tiler: tuple[Any, ...], *, keep: bool = True
 ) -> Layout:
-    """``operation`` on the first modes of ``layout``, each with its entry of ``tiler``.
+    """Apply ``operation`` to the first modes of ``layout``, each with its entry of ``tiler``.
 
-    The modes after those are kept as they are, or dropped.
+    Modes beyond the tiler are kept or dropped.
     """
     modes = modes_for(name, layout, tiler)
     rest = modes[len(tiler) :] if keep else []
@@ -211,7 +211,7 @@ def by_mode(
 
 
 def modes_for(name: str, layout: Layout, tiler: tuple[Any, ...]) -> list[Layout]:
-    """The modes of ``layout``, of which there have to be as many as entries of ``tiler``."""
+    """Return the modes of ``layout``; refuse a ``tiler`` with more entries than modes."""
     for entry in tiler:
         if type(entry) is tuple:
             refuse_deep(name, tiler)
@@ -224,11 +224,11 @@ def modes_for(name: str, layout: Layout, tiler: tuple[Any, ...]) -> list[Layout]
 
 
 def by_stride(leaves: list[Any], key: int = 1) -> list[Any]:
-    """``leaves`` in the order of the entry ``key``, which may be symbolic."""
+    """Sort ``leaves`` by the entry ``key``, which may be symbolic."""
     if all(type(leaf[key]) is int for leaf in leaves):
         return sorted(leaves, key=lambda leaf: leaf[key])
     result: list[Any] = []
-    for leaf in leaves:  # by insertion: each comparison may have to be decided
+    for leaf in leaves:  # insertion sort: each comparison may have to be decided
         at = len(result)
         while at and not _is_after(leaf[key], result[at - 1][key]):
             at -= 1

@@ -1,4 +1,4 @@
-"""The numbers that coordinates are made of, and what only looks like one."""
+"""The numbers in coordinates, and values that only look like numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_INTEGERS = (
 
 
 def is_no_integer(c: Any) -> bool:
-    """Tell if a coordinate only looks like one: a float, a fraction, an array of them, a stride."""
+    """Tell if a value only looks like an integer: a float, a fraction, their array, a stride."""
     if isinstance(c, _NO_INTEGERS) or hasattr(c, "can_merge") or not hasattr(c, "__mul__"):
         return True
     if (isinstance(c, Number) and not isinstance(c, Integral)) or (
@@ -35,7 +35,7 @@ def is_no_integer(c: Any) -> bool:
 
 
 def expect_numbers(operation: str, argument: str, x: Any) -> None:
-    """Refuse what is neither a number, nor an array, a stride or a tuple of them: an offset.
+    """Refuse a value that is not a number, an array, a stride or a tuple of them: an offset.
 
     >>> expect_numbers("Tensor", "offset", (1, None))
     Traceback (most recent call last):
@@ -52,7 +52,7 @@ a stride, or a tuple of them, got (1, None)
 
 
 def plain_numbers(operation: str, argument: str, x: Any) -> Any:
-    """:func:`expect_numbers`, and those of NumPy and sympy made plain."""
+    """Check as :func:`expect_numbers`, and convert numbers of NumPy and sympy to plain ones."""
     expect_numbers(operation, argument, x)
     return late("plain")(x)
 

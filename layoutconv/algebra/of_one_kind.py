@@ -1,7 +1,7 @@
-"""Modes whose values add as integers, one of them by XOR inside: one layout has one of the two.
+"""Give modes that add as integers, some of them by XOR inside, strides of one kind.
 
-A layout of integers, divided or repeated by a layout of XOR strides, has such modes. They are put
-into integers where nothing in them carries, or all into XOR strides where no two modes share a bit.
+A layout of integers that is divided or repeated by an XOR layout has such modes. They become
+integers if nothing in them carries, or all become XOR strides if no two modes share a bit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .normal import Arithmetic, arithmetic, simplified
 from .protocol import Path, is_zero, xor
 from .xor import F2
 
-Term = tuple[int, Any, Any]  # the leaf of a mode that it is of, its extent and its value
+Term = tuple[int, Any, Any]  # the index of a leaf in its mode, its extent and its value
 
 
 def added(name: str, modes: list[Layout]) -> list[Layout]:
-    """The modes of one layout, in strides that add as the values of these modes do.
+    """Return the modes of one layout, with strides that add like the values of these modes.
 
-    Raises :class:`LayoutTypeError` where XOR strides share bits with another mode and carry.
+    Raises :class:`LayoutTypeError` if XOR strides share bits with another mode and carry.
 
     >>> from layoutconv.algebra import F2
     >>> print(*added("composition", [Layout((2, 2), (F2(1), F2(2))), Layout(4, 2)]))
@@ -51,7 +51,7 @@ def added(name: str, modes: list[Layout]) -> list[Layout]:
 
 
 def expect_one_codomain(name: str, modes: list[Layout]) -> None:
-    """Refuse modes of one layout of which some give integers and others coordinates.
+    """Refuse modes of one layout if some give integers and others coordinates.
 
     >>> from layoutconv.algebra import E
     >>> expect_one_codomain("logical_product", [Layout(4, E(0)), Layout(3, 1)])
@@ -74,16 +74,16 @@ def _expect_one_codomain(
 
 
 def in_one_kind(name: str, layout: Any) -> Any:
-    """A layout that was made mode by mode, in strides that add as the values of its modes do."""
+    """Return a layout that was made mode by mode, with strides that add like its modes' values."""
     if not isinstance(layout, Layout) or layout._plain:
         return layout
     return make_layout(added(name, list(layout)))
 
 
 def by_xor(name: str, layout: Layout) -> Layout:
-    """A layout whose modes add by XOR, integers among their strides put into XOR strides.
+    """Return a layout whose modes add by XOR, with its integer strides turned into XOR strides.
 
-    Raises :class:`LayoutTypeError` where the integers of a mode carry.
+    Raises :class:`LayoutTypeError` if the integers of a mode carry.
 
     >>> from layoutconv.algebra import F2
     >>> print(by_xor("logical_product", Layout((2, (3, 2)), (F2(5), (1, 8)))))
@@ -100,7 +100,7 @@ def by_xor(name: str, layout: Layout) -> Layout:
 
 
 def _terms(mode: Layout) -> dict[Path, list[Term]]:
-    """The terms of all strides by path; those of which nothing is known are no terms."""
+    """Return the terms of all strides by path; unknown strides have no terms."""
     found: dict[Path, list[Term]] = {}
     for i, (s, d) in enumerate(mode._leaves):
         parts = basis_terms(d) if isinstance(d, ScaledBasis | tuple) else [ScaledBasis(d, ())]
@@ -111,7 +111,7 @@ def _terms(mode: Layout) -> dict[Path, list[Term]]:
 
 
 def _converted(modes: list[list[Term]]) -> list[list[Term]] | None:
-    """The terms of one path, of every mode, all as integers or all by XOR; None if neither adds."""
+    """Convert the terms of one path, in every mode, to integers or XOR; None if neither works."""
     by_xor = [any(xor(v) for _, _, v in terms) for terms in modes]
     if not any(by_xor) or sum(bool(terms) for terms in modes) == 1:
         return modes
@@ -134,7 +134,7 @@ def _integer(v: Any) -> Any:
 
 
 def _mask(terms: list[Term]) -> int | None:
-    """The bits that the values of terms reach by XOR; None where they are no known integers."""
+    """Return the bits that the terms reach by XOR; None if some are not known integers."""
     mask = 0
     for _, s, v in terms:
         column = _integer(v)
@@ -146,7 +146,7 @@ def _mask(terms: list[Term]) -> int | None:
 
 
 def _is_free(terms: list[Term]) -> bool:
-    """Tell if the values of terms are the same by XOR and in integers."""
+    """Tell if the values of terms are equal by XOR and in integers."""
     taken = 0
     for term in terms:
         mask = _mask([term])
@@ -164,7 +164,7 @@ def _union(masks: list[int]) -> int:
 
 
 def _rebuilt(mode: Layout, found: dict[Path, list[Term]]) -> Layout:
-    """The mode with these terms; a stride that has none stays."""
+    """Return the mode with these terms; a stride without terms stays."""
     parts: dict[int, list[ScaledBasis]] = {}
     for path, terms in found.items():
         for i, _, v in terms:

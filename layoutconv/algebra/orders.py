@@ -1,4 +1,4 @@
-"""The orders that compact strides come in, and the tuples that C++ makes, by its names."""
+"""Orders of compact strides, and C++'s functions that make tuples, under their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .values import Immutable
 
 
 class StrideOrder(Immutable):
-    """An order of compact strides: ``LayoutLeft``, the first mode fastest, or ``LayoutRight``.
+    """An order of compact strides: ``LayoutLeft`` (the first mode fastest) or ``LayoutRight``.
 
     ``make_layout(shape, LayoutRight)``, in C++ ``LayoutRight{}``, has the last mode fastest.
 
@@ -42,7 +42,7 @@ LayoutRight = StrideOrder("LayoutRight", suffix_product)
 
 
 def make_shape(*modes: Any) -> tuple[Any, ...]:
-    """A tuple of its arguments, which is all that a shape is in Python.
+    """Return its arguments as a tuple, which is what a shape is in Python.
 
     ``make_stride``, ``make_coord`` and ``make_tile`` are the same function.
 
@@ -52,7 +52,7 @@ def make_shape(*modes: Any) -> tuple[Any, ...]:
     for mode in modes:
         if type(mode) is not int:
             break
-    else:  # plain integers, for which a look is enough
+    else:  # plain integers need no conversion
         return modes
     for mode in modes:
         if type(mode) is not int and mode is not None:

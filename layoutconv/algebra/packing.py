@@ -1,7 +1,7 @@
-"""A sum of scaled bases as one integer, so that what is exact about integers serves vectors too.
+"""Pack a sum of scaled bases into one integer, so that exact integer methods serve vectors, too.
 
-The components are digits in a base too large for them to carry into each other: sums of a bounded
-number of bounded vectors are equal if and only if their packed integers are.
+The components are digits in a base so large that they never carry into each other: sums of a
+bounded number of bounded vectors are equal if and only if their packed integers are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Path = tuple[int, ...]
 
 
 class Packing:
-    """Packs the strides of one layout; ``bound`` is how often they can add up.
+    """Packs the strides of one layout; ``bound`` is the most terms that a sum may have.
 
     >>> packing = Packing([ScaledBasis(3, (0,)), ScaledBasis(-1, (1,))], bound=10)
     >>> packed = 2 * packing.pack(ScaledBasis(3, (0,))) + packing.pack(ScaledBasis(-1, (1,)))
@@ -29,7 +29,7 @@ class Packing:
         self.bits = (largest + 1).bit_length() + bound.bit_length() + 2
 
     def pack(self, d: Any) -> int:
-        """The integer of a stride; a plain integer stride is its own."""
+        """Return the integer of a stride; a plain integer stride is its own."""
         if isinstance(d, int):
             return int(d)
         return sum(
@@ -37,7 +37,7 @@ class Packing:
         )
 
     def unpack(self, packed: int) -> Any:
-        """The stride of an integer: a scaled basis, a sum of them, or a plain 0."""
+        """Return the stride of an integer: a scaled basis, a sum of them, or a plain 0."""
         if not self.paths:
             return packed
         half = 1 << (self.bits - 1)

@@ -1,7 +1,7 @@
-"""Shapes and strides of plain integers, walked by loops that an everyday call has time for.
+"""Shapes and strides of plain integers, in loops fast enough for everyday calls.
 
-Plain are extents that are exactly ``int`` and positive, and strides that are exactly ``int``:
-:func:`is_plain` and :func:`compact` tell. The offsets are of such ones, and check nothing more.
+Plain extents are exactly ``int`` and positive, plain strides exactly ``int``: :func:`is_plain` and
+:func:`compact` tell. The functions for offsets assume such integers and check nothing more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def paired_leaves(shape: IntTuple, stride: IntTuple) -> list[tuple[Any, Any]]:
-    """The leaves of ``shape``, each with its stride.
+    """Return the leaves of ``shape``, each with its stride.
 
     The profile is that of ``shape``, so a stride leaf may itself be an arithmetic tuple.
     """
@@ -31,9 +31,9 @@ def paired_leaves(shape: IntTuple, stride: IntTuple) -> list[tuple[Any, Any]]:
 
 
 def digits_offset(index: int, shape: IntTuple, stride: IntTuple) -> int:
-    """The offset of an integer coordinate of a mode of plain integers, split into its leaves.
+    """Return the offset of an integer coordinate of a mode of plain integers, split by leaf.
 
-    The last leaf is not bounded.
+    The last leaf is unbounded.
     """
     offset, leaf, step = 0, 1, 0
     for leaf, step in paired_leaves(shape, stride):
@@ -43,7 +43,7 @@ def digits_offset(index: int, shape: IntTuple, stride: IntTuple) -> int:
 
 
 def plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | None:
-    """The offset of a coordinate of plain integers; None for any other and for wrong profiles."""
+    """Return the offset of a coordinate of plain integers; None for others and wrong profiles."""
     if type(shape) is not tuple or len(crd) != len(shape):
         return None
     offset = 0
@@ -61,9 +61,9 @@ def plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | None
 
 
 def is_plain(shape: IntTuple, stride: IntTuple, levels: int = DEEPEST) -> bool:
-    """Tell if profiles agree, every leaf is exactly an int and every extent positive.
+    """Tell if profiles agree, every leaf is exactly an int and every extent is positive.
 
-    Two levels without a call and without pairs: half of the time of constructing a layout is here.
+    Two levels are unrolled without calls or pairs: this is half of the time to construct a layout.
     """
     if type(shape) is not tuple or type(stride) is not tuple:
         return type(shape) is int and type(stride) is int and shape > 0
@@ -95,7 +95,7 @@ def is_plain(shape: IntTuple, stride: IntTuple, levels: int = DEEPEST) -> bool:
 
 
 def compact(shape: IntTuple, current: int, levels: int = DEEPEST - 1) -> tuple[IntTuple, int]:
-    """Compact strides from ``current`` on, and what comes next; (None, 0) if not all plain."""
+    """Return compact strides from ``current`` on, and the next one; (None, 0) if not all plain."""
     if type(shape) is not tuple:
         return (current, current * shape) if type(shape) is int and shape > 0 else (None, 0)
     strides = []

@@ -1,7 +1,7 @@
-"""Values as planes: one integer for each bit of them, whose bit i is that of value i.
+"""Values as bit planes: one integer for each of their bits; its bit i belongs to value i.
 
-A sum, a quotient or a comparison of 2^20 values is then some operations on integers of 2^20 bits
-for each bit of the values, in pure Python: a thousand times as fast as 2^20 of them one by one.
+A sum, a quotient or a comparison of 2^20 values is then a few operations on integers of 2^20 bits
+for each bit of the values, in pure Python: a thousand times as fast as one value after the other.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from itertools import compress, zip_longest
 from .budget import MARKS, SET, Budget
 
 Planes = list[int]  # entry j: bit i is bit j of value i
-_LOOKS = 24  # values that are looked for one by one
-_FEW = 4096  # values, which show most that are the same
+_LOOKS = 24  # values to look for one by one
+_FEW = 4096  # leading values, which usually show duplicates
 _WORD = 62  # bits of values that are listed together
-_SWAPS = ((4, 0x0F), (2, 0x33), (1, 0x55))  # blocks of bits that a transposition exchanges
+_SWAPS = ((4, 0x0F), (2, 0x33), (1, 0x55))  # blocks of bits that a transposition swaps
 
 
 class Values:
-    """``count`` values: bit i of ``planes[j]`` is bit j of value i, less ``low``.
+    """``count`` values: bit i of ``planes[j]`` is bit j of value i minus ``low``.
 
     >>> values = Values([0b0101, 0b0011], 4, -1)
     >>> list(values.listed()), values.extremes(), values.at(1)
@@ -32,17 +32,17 @@ class Values:
         self.planes, self.count, self.low = planes, count, low
 
     def above(self, low: int) -> Planes:
-        """The planes of the values less ``low``, which is at most :attr:`low`."""
+        """Return the planes of the values minus ``low``, which is at most :attr:`low`."""
         more, ones = self.low - low, (1 << self.count) - 1
         addend = [ones if more >> j & 1 else 0 for j in range(more.bit_length())]
         return plus(self.planes, addend) if more else self.planes
 
     def at(self, i: int) -> int:
-        """Value i."""
+        """Return value i."""
         return self.low + sum([(plane >> i & 1) << j for j, plane in enumerate(self.planes)])
 
     def place_of(self, value: int) -> int | None:
-        """The first place of a value; None if there is none."""
+        """Return the first place of a value; None if there is none."""
         wanted = value - self.low
         if wanted < 0 or wanted >> len(self.planes):
             return None
@@ -58,7 +58,7 @@ class Values:
         return compress(self.listed(), bytes_of([mask], self.count))
 
     def multiples(self, modulus: int, remainder: int) -> int:
-        """A bit for each value: does ``modulus`` leave ``remainder`` of it? 0 leaves all."""
+        """Return a bit per value: is it ``remainder`` mod ``modulus``? Modulus 0 means equality."""
         ones = (1 << self.count) - 1
         if modulus == 0:
             return self.at_least(remainder) & ~self.at_least(remainder + 1)
@@ -68,11 +68,11 @@ class Values:
         return ones
 
     def beside(self, modulus: int) -> int:
-        """A bit for each value: is it no multiple of ``modulus``?"""
+        """Return a bit per value: is it no multiple of ``modulus``?"""
         return self.multiples(modulus, 0) ^ (1 << self.count) - 1
 
     def at_least(self, bound: int) -> int:
-        """A bit for each value: is it ``bound`` or more?"""
+        """Return a bit per value: is it ``bound`` or more?"""
         ones, borrow, less = (1 << self.count) - 1, 0, bound - self.low
         if less <= 0:
             return ones
@@ -82,16 +82,16 @@ class Values:
         return borrow ^ ones
 
     def xor(self, other: Values) -> Values:
-        """The values, none below 0, each XOR that of another run of one length."""
+        """Return the XOR with other values of the same count; none is below 0."""
         both = zip_longest(self.above(0), other.above(0), fillvalue=0)
         return Values([x ^ y for x, y in both], self.count, 0)
 
     def moved(self, by: int) -> Values:
-        """The values, each with ``by`` added."""
+        """Return the values with ``by`` added to each."""
         return Values(self.planes, self.count, self.low + by)
 
     def times(self, n: int) -> Values:
-        """The values, each ``n`` times as large."""
+        """Return the values, each multiplied by ``n``."""
         planes, low = self.planes, self.low * n
         if n < 0:  # count down from the largest
             ones = (1 << self.count) - 1
@@ -99,7 +99,7 @@ class Values:
         return Values(with_product([], planes, abs(n)), self.count, low)
 
     def first_difference(self, other: Values) -> int | None:
-        """The first place at which two runs of one length differ; None if they do not."""
+        """Return the first place at which two lists of one length differ; None if none does."""
         low = min(self.low, other.low)
         differ = 0
         for one, two in zip_longest(self.above(low), other.above(low), fillvalue=0):
@@ -107,7 +107,7 @@ class Values:
         return (differ & -differ).bit_length() - 1 if differ else None
 
     def step(self) -> int | None:
-        """The step of the arithmetic progression that the values are in some order, if they are.
+        """Return the step if the values, in some order, are an arithmetic progression; else None.
 
         >>> Values([0b0101, 0b0011], 4, -1).times(5).step()
         5
@@ -124,8 +124,8 @@ class Values:
         return step if found.count(1) == self.count else None
 
     def extremes(self) -> tuple[int, int]:
-        """The smallest and the largest value."""
-        least = most = (1 << self.count) - 1  # which values may be it
+        """Return the smallest and the largest value."""
+        least = most = (1 << self.count) - 1  # the values that may still be it
         low = high = 0
         for j in reversed(range(len(self.planes))):
             if without := least & ~self.planes[j]:
@@ -137,7 +137,7 @@ class Values:
         return self.low + low, self.low + high
 
     def cover(self, wanted: range, budget: Budget) -> bool:
-        """Tell if all integers of a range are among the values: some first, then all of them."""
+        """Tell if the values include all integers of a range: try some first, then all."""
         if any(self.place_of(x) is None for x in wanted[:: len(wanted) // _LOOKS + 1]):
             return False
         if len(wanted) > MARKS:
@@ -145,7 +145,7 @@ class Values:
         return self.marks(wanted).count(1) == len(wanted)
 
     def marks(self, span: range) -> bytearray:
-        """A byte for each integer of a range: 1 if it is among the values."""
+        """Return a byte for each integer of a range: 1 if it is among the values."""
         found = bytearray(len(span))
         mask = self.at_least(span.start) & ~self.at_least(span.stop)
         above = self.moved(-span.start)
@@ -154,7 +154,7 @@ class Values:
         return found
 
     def differ(self, budget: Budget) -> bool:
-        """Tell if no two values are the same, if more of them than a set is made of need not."""
+        """Tell if all values differ; give up if that needs a set of too many of them."""
         low, high = self.extremes()
         if high - low + 1 < self.count:
             return False
@@ -169,25 +169,25 @@ class Values:
         return len(set(values)) == len(values)
 
     def apart_along(self, steps: range, budget: Budget) -> bool:
-        """Tell if no two sums of a value and a term of a progression are the same.
+        """Tell if all sums of a value and a term of a progression differ.
 
-        Values collide if they are alike modulo the step and fewer steps apart than there are terms.
-        So those alike fall into blocks of steps that hold one value each, and only values of blocks
-        that follow each other are compared.
+        Values collide if they agree modulo the step and are fewer steps apart than there are terms.
+        So values that agree fall into blocks of steps with one value each, and only values of
+        nearby blocks are compared.
 
         >>> values = Values([0b0101, 0b0011], 4, 0)  # 3, 2, 1, 0
         >>> [values.apart_along(range(0, 8, step), Budget("", ())) for step in (4, 2)]
         [True, False]
         """
-        terms = (steps[-1] - steps[0]) // steps.step + 1  # which may be more than Python counts
+        terms = (steps[-1] - steps[0]) // steps.step + 1  # len() may overflow
         low, high = self.extremes()
         if high - low + 1 + abs(steps[-1] - steps[0]) < self.count * terms:
             return False
         if self.count > SET // 2:
             budget.give_up()
         quotients, alike = divided(self.above(low), abs(steps.step), (1 << self.count) - 1)
-        bits = terms.bit_length() - 1  # of steps of a block, no more than there are terms
-        block = Values([*quotients[bits:], 0, 0, *alike], self.count, 0)  # and room for two more
+        bits = terms.bit_length() - 1  # a block has 2^bits steps, no more than there are terms
+        block = Values([*quotients[bits:], 0, 0, *alike], self.count, 0)  # with room for two more
         if self.count > _FEW:
             few = Values([x & (1 << _FEW) - 1 for x in block.planes], _FEW, 0).listed()
             if len(set(few)) < _FEW:
@@ -204,7 +204,7 @@ class Values:
         return True
 
     def listed(self) -> memoryview | list[int]:
-        """The values as integers, in their order."""
+        """Return the values as integers, in order."""
         if len(self.planes) > _WORD or not -(1 << _WORD) <= self.low < 1 << _WORD:
             words = [
                 Values(self.planes[k : k + _WORD], self.count, 0).listed()
@@ -224,7 +224,7 @@ class Values:
 
 
 def trimmed(planes: Planes, count: int, low: int) -> Values:
-    """Values in as few planes as hold them: the upper ones go that are alike everywhere.
+    """Return values in as few planes as possible: drop upper planes that are constant.
 
     >>> values = trimmed([0b01, 0b10, 0b11, 0], 2, 0)
     >>> values.planes, values.low
@@ -236,7 +236,7 @@ def trimmed(planes: Planes, count: int, low: int) -> Values:
         place = 1 << len(planes)
         if top == ones:
             low += place
-        elif top and planes and top == ones ^ planes[-1]:  # a sign
+        elif top and planes and top == ones ^ planes[-1]:  # a sign bit
             planes[-1] = top
             low += place >> 1
         elif top:
@@ -245,7 +245,7 @@ def trimmed(planes: Planes, count: int, low: int) -> Values:
 
 
 def planes_of_bytes(column: bytes | bytearray) -> Planes:
-    """The eight planes of values of a byte each.
+    """Return the eight planes of one-byte values.
 
     >>> planes_of_bytes(bytes([1, 3, 128]))
     [3, 2, 0, 0, 0, 0, 0, 4]
@@ -259,7 +259,7 @@ def planes_of_bytes(column: bytes | bytearray) -> Planes:
 
 
 def bytes_of(planes: Planes, count: int) -> bytes | bytearray:
-    """Values of at most eight planes, a byte each.
+    """Return values of at most eight planes, one byte each.
 
     >>> list(bytes_of([3, 2], 3))
     [1, 3, 0]
@@ -276,7 +276,7 @@ def bytes_of(planes: Planes, count: int) -> bytes | bytearray:
 
 
 def _transposed(rows: Planes, length: int) -> Planes:
-    """Eight rows of ``length`` bytes; byte k of them is a matrix of bits, which is transposed."""
+    """Transpose eight rows of ``length`` bytes, whose bytes k form an 8 x 8 matrix of bits each."""
     rows = list(rows)
     for shift, block in _SWAPS:
         mask = int.from_bytes(bytes([block]) * length, "little")
@@ -289,7 +289,7 @@ def _transposed(rows: Planes, length: int) -> Planes:
 
 
 def added(planes: Planes, count: int, by: int, *, by_xor: bool = False) -> Planes:
-    """``count`` values, each with ``by`` added, modulo ``2 ** len(planes)``.
+    """Add ``by`` to each of ``count`` values, modulo ``2 ** len(planes)``.
 
     >>> added([0b11, 0b01], 2, 1)  # 3 and 1
     [0, 2]
@@ -308,7 +308,7 @@ def added(planes: Planes, count: int, by: int, *, by_xor: bool = False) -> Plane
 
 
 def plus(one: Planes, two: Planes, shift: int = 0) -> Planes:
-    """The sums of the values in two lists of planes, those of the second times ``2 ** shift``.
+    """Add the values of two lists of planes, those of the second times ``2 ** shift``.
 
     >>> plus([0b11, 0b01], [0b10], 1)  # 3 and 1, 0 and 2
     [3, 3]
@@ -325,7 +325,7 @@ def plus(one: Planes, two: Planes, shift: int = 0) -> Planes:
 
 
 def with_product(total: Planes, digit: Planes, by: int) -> Planes:
-    """``total`` and ``by`` times the values of some planes, in as few additions as it takes."""
+    """Add ``by`` times the values of some planes to ``total``, in as few additions as possible."""
     bits = [j for j in range(by.bit_length()) if by >> j & 1]
     if len(bits) <= len(digit):
         for j in bits:
@@ -337,7 +337,7 @@ def with_product(total: Planes, digit: Planes, by: int) -> Planes:
 
 
 def divided(planes: Planes, by: int, ones: int) -> tuple[Planes, Planes]:
-    """Quotients and remainders of the values in planes, by long division.
+    """Return quotients and remainders of the values in planes, by long division.
 
     >>> divided([0b10, 0b11], 3, 0b11)  # of 2 and 3
     ([2], [0, 1])

@@ -1,7 +1,7 @@
-"""Polynomials with integer coefficients, as dictionaries: what symbolic integers are made of.
+"""Polynomials with integer coefficients as dictionaries, the values of symbolic integers.
 
-A monomial is a sorted tuple of ``(atom, power)``; an atom is a :class:`Name`, or the quotient or
-the remainder of a division that did not come out even.
+A monomial is a sorted tuple of ``(atom, power)``. An atom is a :class:`Name`, or the quotient or
+the remainder of an inexact division.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Quotient(NamedTuple):
 
     numerator: Frozen
     denominator: Frozen
-    sign: str = "//"  # equal to no remainder: tuples compare by their items
+    sign: str = "//"  # keeps it different from a remainder: tuples compare by their items
 
 
 class Remainder(NamedTuple):
@@ -36,30 +36,30 @@ class Remainder(NamedTuple):
 
     numerator: Frozen
     denominator: Frozen
-    sign: str = "%"  # a tuple of two would be equal to the quotient
+    sign: str = "%"  # keeps it different from a quotient
 
 
 Atom: TypeAlias = "Name | Quotient | Remainder"
 
 
 def constant(n: int) -> Poly:
-    """The polynomial of an integer."""
+    """Return the polynomial of an integer."""
     return {(): n} if n else {}
 
 
 def of_atom(atom: Atom) -> Poly:
-    """The polynomial of one atom."""
+    """Return the polynomial of one atom."""
     return {((atom, 1),): 1}
 
 
-_LONGEST = 24  # terms of an expression: those of layouts have one to four
-_DEEPEST = 6  # divisions of divisions: those of layouts have one to three
+_LONGEST = 24  # most terms of an expression: those of layouts have one to four
+_DEEPEST = 6  # most nested divisions: those of layouts have one to three
 
 
 def freeze(p: Poly) -> Frozen:
-    """``p`` as a hashable value; equal polynomials have equal ones.
+    """Return ``p`` as a hashable value, equal for equal polynomials.
 
-    Raises :class:`LayoutBudgetError` for an expression that nobody would read.
+    Raises :class:`LayoutBudgetError` for an expression too long to read.
     """
     if len(p) > _LONGEST:
         raise LayoutBudgetError(f"an expression of {len(p)} terms", operation="expression")
@@ -67,7 +67,7 @@ def freeze(p: Poly) -> Frozen:
 
 
 def check_nesting(*parts: Poly) -> None:
-    """Raise :class:`LayoutBudgetError` for divisions in divisions in divisions ..., too many."""
+    """Raise :class:`LayoutBudgetError` for too many nested divisions."""
     if max(map(_nesting, parts)) >= _DEEPEST:
         raise LayoutBudgetError(
             f"an expression of more than {_DEEPEST} divisions, one in the other",
@@ -86,7 +86,7 @@ def is_constant(p: Poly) -> bool:
 
 
 def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
-    """``a + factor * b``."""
+    """Return ``a + factor * b``."""
     result = dict(a)
     for monomial, coefficient in b.items():
         _add_term(result, monomial, factor * coefficient)
@@ -94,7 +94,7 @@ def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
 
 
 def multiply(a: Poly, b: Poly) -> Poly:
-    """``a * b``.
+    """Return ``a * b``.
 
     >>> H, W = (of_atom(Name(name, 1)) for name in "HW")
     >>> show(multiply(add(H, constant(1)), W))
@@ -108,7 +108,7 @@ def multiply(a: Poly, b: Poly) -> Poly:
 
 
 def _add_term(p: Poly, monomial: Monomial, coefficient: int) -> None:
-    """Add a term to ``p``, which has no coefficient of 0."""
+    """Add a term to ``p``, and drop it if its coefficient becomes 0."""
     total = p.get(monomial, 0) + coefficient
     if total:
         p[monomial] = total
@@ -126,14 +126,14 @@ def _join(x: Monomial, y: Monomial) -> Monomial:
 
 
 def exact_quotient(a: Poly, b: Poly) -> Poly | None:
-    """The polynomial ``q`` with ``q * b == a``, or None.
+    """Return the polynomial ``q`` with ``q * b == a``, or None.
 
     >>> H, W = (of_atom(Name(name, 1)) for name in "HW")
     >>> product = multiply(add(H, W), add(H, W, -1))
     >>> show(exact_quotient(product, add(H, W))), exact_quotient(H, W)
     ('H-W', None)
     """
-    if not b or (len(a) == 1 and len(b) > 1):  # a product of several terms has several
+    if not b or (len(a) == 1 and len(b) > 1):  # a product of several terms has several terms
         return None
     quotient: Poly = {}
     lead = _leading(b)
@@ -164,7 +164,7 @@ def _divided(x: Monomial, y: Monomial) -> Monomial | None:
 
 
 def _leading(p: Poly) -> Monomial:
-    """The largest monomial of ``p``: by degree, then lexicographic."""
+    """Return the largest monomial of ``p``: by degree, then lexicographic."""
     if len(p) == 1:
         return next(iter(p))
     atoms = sorted({atom for monomial in p for atom, _ in monomial}, key=_rank)
@@ -178,7 +178,7 @@ def _leading(p: Poly) -> Monomial:
 
 @lru_cache(maxsize=2048)
 def _rank(atom: Atom) -> tuple[int, str]:
-    """The place of an atom among others: names first, each kind by its text."""
+    """Return the sort key of an atom: names first, each kind by its text."""
     return (0, atom.name) if isinstance(atom, Name) else (1, show_atom(atom))
 
 
@@ -187,12 +187,12 @@ def _place(monomial: Monomial) -> tuple[int, list[tuple[tuple[int, str], int]]]:
 
 
 def atoms_of(p: Poly) -> set[Atom]:
-    """The atoms that occur in ``p``."""
+    """Return the atoms in ``p``."""
     return {atom for monomial in p for atom, _ in monomial}
 
 
 def evaluate(p: Poly, values: dict[str, int]) -> int:
-    """The integer that ``p`` is at these values of its names.
+    """Evaluate ``p`` at these values of its names.
 
     >>> evaluate(add(of_atom(Name("H", 1)), constant(2)), {"H": 5})
     7
@@ -215,7 +215,7 @@ def _value(atom: Atom, values: dict[str, int]) -> int:
 
 
 def names_of(p: Poly) -> dict[str, Name]:
-    """The names that occur in ``p``, in quotients and remainders too."""
+    """Return the names in ``p``, those in quotients and remainders included."""
     found: dict[str, Name] = {}
     for atom in atoms_of(p):
         if isinstance(atom, Name):
@@ -226,7 +226,7 @@ def names_of(p: Poly) -> dict[str, Name]:
 
 
 def show(p: Poly) -> str:
-    """The text of ``p``, which Python reads as the same: ``2*H*W+W//8-1``, ``-(W//8)``."""
+    """Return ``p`` as text that Python evaluates to the same: ``2*H*W+W//8-1``, ``-(W//8)``."""
     if not p:
         return "0"
     result = ""
@@ -239,7 +239,7 @@ def show(p: Poly) -> str:
         ]  # fmt: skip
         scaled = abs(coefficient) != 1 or not factors
         lone = len(factors) == 1 and not isinstance(monomial[0][0], Name)
-        if lone and (scaled or (coefficient < 0 and not result)):  # for -W//8 is (-W)//8
+        if lone and (scaled or (coefficient < 0 and not result)):  # as -W//8 is (-W)//8
             factors = [f"({factors[0]})"]
         if scaled:
             factors.insert(0, str(abs(coefficient)))
@@ -248,7 +248,7 @@ def show(p: Poly) -> str:
 
 
 def show_atom(atom: Atom) -> str:
-    """The text of an atom: ``H``, ``W//8``, ``W%8``."""
+    """Return the text of an atom: ``H``, ``W//8``, ``W%8``."""
     if isinstance(atom, Name):
         return atom.name
     numerator = _operand(dict(atom.numerator), right=False)

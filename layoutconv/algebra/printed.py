@@ -1,4 +1,4 @@
-"""Texts that CuTe has around a layout: types of C++, names, swizzled pointers, and coordinates."""
+"""Text that CuTe prints around a layout: C++ types, names, swizzled pointers, coordinates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .stride import ScaledBasis
 from .swizzle import Swizzle
 from .tensor import Coordinates, Tensor
 
-# Types of C++ that are tuples, and the swizzle, the end of which may be followed by `{}`.
+# C++ types of tuples, and the swizzle; `{}` may follow their end.
 _TYPED = re.compile(r"(?:Shape|Stride|Coord|Tile|Step|Layout)<|<|>")
 _NAMESPACE = re.compile(r"\bcute(?:::|\.)(?=[A-Za-z_])")
-# Calls whose arguments may be named, and these names in their order.
+# Calls whose arguments may be named, and these names in order.
 _NAMES = {
     "make_layout": ("shape", "stride"),
     "Layout": ("shape", "stride"),
@@ -29,7 +29,7 @@ _SHAPE = re.compile(r"(?:make_(?:shape|tuple|coord|tile)\s*\(|[A-Za-z_]\w*\b(?!\
 
 
 def as_calls(written: str) -> str:
-    """The spelling of C++ and the DSL as calls and tuples alone, in a text of the same length.
+    """Rewrite C++ and DSL spelling as calls and tuples alone, in a text of the same length.
 
     >>> as_calls("Layout<Shape<_4,_8>>{}")
     'Layout(     (_4,_8))  '
@@ -54,11 +54,11 @@ def as_calls(written: str) -> str:
 
 
 def _without_names(written: str) -> str:
-    """Calls without the names of arguments that stand where they would without one."""
+    """Blank the names of arguments that stand at the position of that argument."""
     if "=" not in written:
         return written
     found = list(written)
-    open_calls: list[tuple[tuple[str, ...], int]] = []  # its names, and where its operand begins
+    open_calls: list[tuple[tuple[str, ...], int]] = []  # names left, start of operand
     for mark in _MARK.finditer(written):
         if mark[0] == ")":
             del open_calls[-1:]
@@ -69,7 +69,7 @@ def _without_names(written: str) -> str:
             names, start = open_calls.pop()
             alone = names and _SHAPE.fullmatch(
                 "".join(found[start : mark.start()])
-            )  # two layouts have none
+            )  # two layouts have no names
             open_calls.append((names[1:] if alone else (), mark.end()))
         else:
             continue
@@ -87,7 +87,7 @@ class Origin:
         self.at = at
 
     def tensor(self, layout: Any) -> Any:
-        """The tensor of coordinates that begins here."""
+        """Return the tensor of coordinates that begins here."""
         if not isinstance(self.at, tuple) or not isinstance(layout, Layout):
             raise LayoutValueError(f"parse: {self.at} and {layout} are no tensor of coordinates")
         return Tensor(Coordinates(self.at), layout, sum_of_bases(_bases(self.at)))
@@ -103,20 +103,20 @@ class Pointer:
     """The pointer that CuTe prints between a swizzle of bytes and a layout of elements."""
 
     def __init__(self, token: str) -> None:
-        # C++ has the bits of an element in brackets, the DSL its type, and a swizzle after that.
+        # C++ prints the bits of an element in brackets, the DSL its type, then a swizzle.
         found = re.search(r"\[([0-9]+)b\]|[<:]\s*[a-z]+([0-9]+)", token)
         self.bits = int(found[1] or found[2]) if found else 8
         swizzled = re.search(r"S<([0-9]+),([0-9]+),(-?[0-9]+)>", token)
         self.swizzle = Swizzle(*map(int, swizzled.groups())) if swizzled else None
 
     def tensor(self, layout: Any) -> Any:
-        """The layout of a tensor in memory, swizzled if the pointer is."""
+        """Return the layout of a tensor in memory, swizzled if the pointer is."""
         if self.swizzle is None or not self.swizzle.bits:
             return layout
         return ComposedLayout(self.of_elements(self.swizzle), 0, layout)
 
     def of_elements(self, outer: Any) -> Any:
-        """A swizzle of bytes as one of elements; what is no swizzle stays."""
+        """Turn a swizzle of bytes into one of elements; return anything else unchanged."""
         if not isinstance(outer, Swizzle):
             return outer
         base = outer.base + 3 - (self.bits.bit_length() - 1)

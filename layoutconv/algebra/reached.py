@@ -1,4 +1,4 @@
-"""The set of values of a layout that is no sum of multiples: of index buffers, of functions."""
+"""The set of values of a layout that is not a sum of multiples: index buffers, functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Table = list[int] | range  # the values of a leaf
 
 
 def values_of_image(name: str, a: Any) -> set[Any]:
-    """The set of all values; each leaf of a sum is evaluated once.
+    """Return the set of all values; each leaf of a sum is evaluated only once.
 
     >>> from layoutconv.algebra import CustomStride, IndexedGather
     >>> sorted(values_of_image("", Layout((3, 2), (CustomStride(IndexedGather([4, 0, 4])), 1))))
@@ -44,7 +44,7 @@ def values_of_image(name: str, a: Any) -> set[Any]:
         else:
             budget.spend(s)
             values = {finished(c * d) for c in range(s)}
-        # Additions, which are so much faster, those of integers.
+        # Integer additions cost an eighth of others.
         count = s if isinstance(values, range) else len(values)
         budget.spend(count * len(sums) // (16 if type(d) is int else 2))
         sums = {_hashable(x + v) for x in sums for v in values}
@@ -52,9 +52,9 @@ def values_of_image(name: str, a: Any) -> set[Any]:
 
 
 def block_of_leaves(layout: Layout) -> int:
-    """A width of aligned blocks that the values fall into, as far as each leaf by itself tells.
+    """Return a width of aligned blocks that the values fall into, judged leaf by leaf.
 
-    Leaves whose values go on with a run, in any order, make it longer; the others move it.
+    Leaves whose values continue a run, in any order, lengthen it; the others move it.
 
     >>> from layoutconv.algebra import CustomStride, IndexedGather
     >>> gather = CustomStride(IndexedGather([7, 2, 5]), 4)
@@ -86,10 +86,10 @@ def _hashable(x: Any) -> Any:
 
 
 def values_apart(layout: Layout, budget: Budget) -> bool:
-    """Tell if no two coordinates of a layout with functions for strides share a value.
+    """Tell if no two coordinates share a value, for a layout with functions as strides.
 
-    A leaf decides its own coordinate if its values differ and either lie further apart than all
-    others reach together, or differ by what the others' common divisor does not divide.
+    A leaf determines its own coordinate if its values differ and are either further apart than all
+    other leaves reach together, or distinct modulo the others' common divisor.
     """
     if any(s > EVALUATIONS and terms(d) is None for s, d in layout._leaves):
         at_once = values_at_once(layout)
@@ -123,9 +123,9 @@ def values_apart(layout: Layout, budget: Budget) -> bool:
 
 
 def _apart_at_once(leaves: list[Any], tables: list[Table], budget: Budget) -> bool | None:
-    """Tell if no two sums of values of leaves are the same; None if values are not known at once.
+    """Tell if all sums of leaf values differ; None if values are not known at once.
 
-    The longest progression is not multiplied out: sums of the others are looked at along its step.
+    The longest progression is not expanded: the sums of the others are compared along its step.
     """
     progressions = [table for table in tables if isinstance(table, range)]
     if not progressions:
@@ -151,14 +151,14 @@ def _decides(table: Table, others: list[Table]) -> bool:
 
 
 def _count(table: Table) -> int:
-    """The length of a table, which may be more than Python counts."""
+    """Return the length of a table; len() may overflow."""
     if isinstance(table, range):
         return (table[-1] - table[0]) // table.step + 1
     return len(table)
 
 
 def _apart(table: Table) -> int:
-    """The distance of the closest two values of a table."""
+    """Return the smallest distance of two values in a table."""
     if isinstance(table, range):
         return abs(table.step)
     ordered = sorted(table)
@@ -166,14 +166,14 @@ def _apart(table: Table) -> int:
 
 
 def _reach(table: Table) -> int:
-    """The distance of the farthest two values of a table."""
+    """Return the largest distance of two values in a table."""
     if isinstance(table, range):
         return abs(table[-1] - table[0])
     return max(table) - min(table)
 
 
 def _divisor(table: Table) -> int:
-    """The common divisor of the differences of the values of a table."""
+    """Return the common divisor of the differences of a table's values."""
     if isinstance(table, range):
         return table.step
     return gcd(*[v - table[0] for v in table])
@@ -192,7 +192,7 @@ def _table(s: int, d: Any, budget: Budget) -> Any:
 
 
 def _packed(tables: list[Any]) -> list[Table]:
-    """Tables of coordinates as tables of integers whose sums are equal where theirs are."""
+    """Turn tables of coordinates into tables of integers whose sums are equal iff theirs are."""
     if all(isinstance(v, int) for t in tables if not isinstance(t, range) for v in t):
         return tables
     flat = [v for table in tables for v in table]

@@ -1,7 +1,7 @@
-"""The spelling of integer expressions in CUDA C++, Triton, NumPy and sympy.
+"""How integer expressions are spelled in CUDA C++, Triton, NumPy and sympy.
 
-A term knows how tightly it binds, and what is known of its values: where one may be negative, a
-division that rounds towards zero is spelled so that it rounds down.
+A term knows its precedence, and bounds on its value: if a value may be negative, a division that
+rounds towards zero is spelled so that it rounds down.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .symbols import Symbolic, poly_of, symbolic_of
 from .symint import SymInt
 
 LANGUAGES = ("cuda", "triton", "numpy", "sympy")
-LOOSE, XOR, SUM, PRODUCT, ATOM = range(5)  # from the loosest to the tightest binding
+LOOSE, XOR, SUM, PRODUCT, ATOM = range(5)  # precedence, from the loosest to the tightest
 
 
 @dataclass(frozen=True)
 class Term:
-    """An expression, how tightly it binds, and its smallest and largest value where known."""
+    """An expression, its precedence, and its smallest and largest value if known."""
 
     text: str
     binds: int = ATOM
@@ -30,20 +30,20 @@ class Term:
     high: int | None = None
 
     def within(self, binds: int) -> str:
-        """The text, in parentheses if it binds less tightly."""
+        """Return the text, in parentheses if it binds less tightly than ``binds``."""
         return self.text if self.binds >= binds else f"({self.text})"
 
     def is_number(self, n: int) -> bool:
-        """Tell if it is known to be ``n``."""
+        """Tell if the value is known to be ``n``."""
         return self.low == n == self.high
 
     def may_be_negative(self) -> bool:
-        """Tell if it is not known to be 0 or more."""
+        """Tell if the value is not known to be 0 or more."""
         return self.low is None or self.low < 0
 
 
 def number(n: int) -> Term:
-    """An integer."""
+    """Return the term of an integer."""
     return Term(str(n), ATOM, n, n)
 
 
@@ -56,7 +56,7 @@ class Spelling:
         self._truncates = language in ("cuda", "triton")  # -1 / 2 is 0
 
     def integer(self, x: Any) -> Term:
-        """An extent or a stride: an integer, or an expression of names."""
+        """Return the term of an extent or a stride: an integer, or an expression of symbols."""
         if isinstance(x, SymInt):
             x = symbolic_of(x)
         if not isinstance(x, Symbolic):
@@ -89,7 +89,7 @@ class Spelling:
         return way(numerator, denominator)
 
     def quotient(self, a: Term, b: Term) -> Term:
-        """``a / b`` rounded down, for b > 0."""
+        """Return ``a / b`` rounded down, for b > 0."""
         if b.is_number(1):
             return a
         small = _below(a, b)
@@ -104,7 +104,7 @@ class Spelling:
         return Term(f"{a.within(PRODUCT)} {self._divides} {b.within(ATOM)}", PRODUCT, low, high)
 
     def remainder(self, a: Term, b: Term) -> Term:
-        """The rest of ``a / b`` rounded down, for b > 0."""
+        """Return the remainder of ``a / b`` rounded down, for b > 0."""
         if b.is_number(1):
             return number(0)
         if _below(a, b):
@@ -118,7 +118,7 @@ class Spelling:
         return Term(rest, PRODUCT, 0, high)
 
     def times(self, a: Term, b: Term) -> Term:
-        """``a * b``."""
+        """Return ``a * b``."""
         if a.is_number(0) or b.is_number(0):
             return number(0)
         if a.is_number(1) or b.is_number(1):
@@ -129,7 +129,7 @@ class Spelling:
         return Term(f"{a.within(ATOM)} * {b.within(ATOM)}", PRODUCT, low, high)
 
     def plus(self, terms: list[Term]) -> Term:
-        """The sum of terms, those that are 0 left out."""
+        """Return the sum of terms, without those that are 0."""
         terms = [t for t in terms if not t.is_number(0)] or terms[:1]
         if len(terms) < 2:
             return terms[0] if terms else number(0)
@@ -141,7 +141,7 @@ class Spelling:
         return Term(text, SUM, low, high)
 
     def xor(self, terms: list[Term]) -> Term:
-        """The exclusive or of terms, those that are 0 left out."""
+        """Return the exclusive or of terms, without those that are 0."""
         self._bits("strides that add by XOR")
         terms = [t for t in terms if not t.is_number(0)] or [number(0)]
         if len(terms) == 1:
@@ -149,7 +149,7 @@ class Spelling:
         return Term(" ^ ".join(t.within(PRODUCT) for t in terms), XOR, *_bits_of(terms))
 
     def carryless(self, a: Term, d: int) -> Term:
-        """The carry-less product with an integer: the XOR of ``a`` shifted to each bit of it."""
+        """Return the carry-less product with ``d``: the XOR of ``a`` shifted to each bit of it."""
         return self.xor([self._shifted(a, k) for k in range(d.bit_length()) if d >> k & 1])
 
     def _shifted(self, a: Term, k: int) -> Term:
@@ -159,7 +159,7 @@ class Spelling:
         return Term(f"({a.within(SUM)} << {k})", ATOM, low, high)
 
     def swizzled(self, a: Term, swizzle: Swizzle) -> Term:
-        """``a`` after a swizzle."""
+        """Return ``a`` after a swizzle."""
         if not swizzle.bits:
             return a
         self._bits(str(swizzle))
@@ -170,13 +170,13 @@ class Spelling:
         return Term(text, XOR, *_bits_of([a, reach]))
 
     def item(self, buffer: str, a: Term) -> Term:
-        """The entry of an index buffer."""
+        """Return the entry of an index buffer."""
         if self.language == "triton":
             return Term(f"tl.load({buffer} + {a.within(SUM)})")
         return Term(f"{buffer}[{a.text}]")
 
     def coordinate(self, parts: list[str]) -> str:
-        """A coordinate: of CuTe in CUDA, a tuple elsewhere."""
+        """Return a coordinate: CuTe's in CUDA, a tuple elsewhere."""
         if self.language == "cuda":
             return f"cute::make_coord({', '.join(parts)})"
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
@@ -192,7 +192,7 @@ def _below(a: Term, b: Term) -> bool:
 
 
 def _quotient_of(a: Term, b: Term) -> tuple[int | None, int | None]:
-    """The ends of ``a / b``: of a divisor that is not known only the smallest bounds it."""
+    """Return the bounds of ``a / b``: of an unknown divisor, only its minimum bounds it."""
     if not b.low:
         return None, None
     exact = b.low == b.high
@@ -214,7 +214,7 @@ def _total(ends: list[int | None]) -> int | None:
 
 
 def _bits_of(terms: list[Term]) -> tuple[int | None, int | None]:
-    """The bounds of an XOR."""
+    """Return the bounds of an XOR."""
     if any(t.may_be_negative() for t in terms):
         return None, None
     if any(t.high is None for t in terms):

@@ -1,4 +1,4 @@
-"""Values for names: what a symbolic layout is for them."""
+"""``substitute``: give values to the names in a symbolic layout."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .symbols import Symbolic, value_at
 
 
 def substitute(x: Any, **values: int) -> Any:
-    """``x`` with every name replaced by its value: a layout, a shape, an expression.
+    """Replace every name in ``x`` by its value: in a layout, a shape, an expression.
 
-    Raises :class:`~layoutconv.LayoutValueError` for a name that has no value, for a value below the
-    smallest that its name stands for, and for values at which the assumptions of ``x`` are false.
+    Raises :class:`~layoutconv.LayoutValueError` for a name without a value, for a value below the
+    minimum of its name, and for values that violate the assumptions of ``x``.
 
     >>> from layoutconv.algebra import Layout, assuming, logical_divide, symbols
     >>> H, W = symbols("H W")

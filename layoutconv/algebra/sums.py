@@ -1,9 +1,9 @@
-"""Sums of modes as sets of integers: which are reached, and if any is reached twice.
+"""Sums of modes as sets of integers: which are reached, and is one reached twice?
 
-A mode ``(s, d)`` contributes ``c * d`` for one ``c`` of ``0 .. s - 1``. To find a choice of all
-``c`` with a given sum is the bounded subset-sum problem. Layouts are kind instances of it: a stride
-that is larger than all that lies below it, or that a common divisor of the others tells apart,
-decides its own coordinate. What remains is searched, within a budget.
+A mode ``(s, d)`` contributes ``c * d`` for one ``c`` of ``0 .. s - 1``. Finding a choice of all
+``c`` with a given sum is the bounded subset-sum problem. Layouts are easy instances of it: a stride
+that exceeds the reach of all smaller ones, or that differs from the others by a common divisor,
+determines its own coordinate. What remains is searched, within a budget.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Mode = tuple[int, int]  # an extent and a stride
 
 
 def collision(modes: list[Mode], budget: Budget) -> list[int] | None:
-    """Differences of coordinates, not all 0, that move nothing; None if there are none.
+    """Return differences of coordinates, not all 0, that move nothing; None if there are none.
 
-    Two coordinates that differ by them share an offset. Entry i is that of mode i, below its extent
-    and above the negative of that.
+    Two coordinates with these differences share an offset. Entry i is for mode i; its absolute
+    value is below the extent.
 
     >>> collision([(4, 1), (8, 5)], Budget("", ())) is None
     True
@@ -44,11 +44,11 @@ Active = dict[int, tuple[int, int, int]]  # mode: the largest difference, stride
 
 
 def _undecided(active: Active, budget: Budget) -> Active:
-    """Return what is left of the modes once those are dropped whose difference can only be 0.
+    """Return the modes that remain after dropping those whose difference can only be 0.
 
-    A mode's difference is bounded by what all others reach, and a multiple of what makes its step
-    a multiple of their common divisor. Bounds that lower each other step by step do so within half
-    of the budget.
+    The difference of a mode is bounded by the reach of all others, and is a multiple of the factor
+    that makes its step a multiple of their common divisor. Bounds lower each other step by step,
+    within half of the budget.
     """
     changed, left = True, budget.left // 2
     while changed and active and budget.left > left:
@@ -71,7 +71,7 @@ def _undecided(active: Active, budget: Budget) -> Active:
 
 
 def _pair(active: Active, keys: list[int]) -> dict[int, int] | None:
-    """Differences of two modes that cancel."""
+    """Return differences of two modes that cancel."""
     for n, i in enumerate(keys):
         for j in keys[:n]:
             common = gcd(active[i][1], active[j][1])
@@ -82,7 +82,7 @@ def _pair(active: Active, keys: list[int]) -> dict[int, int] | None:
 
 
 def _met(active: Active, keys: list[int], budget: Budget) -> dict[int, int] | None:
-    """Differences that cancel, by the sums of two halves of the modes."""
+    """Find differences that cancel, by the sums of two halves of the modes."""
     halves: tuple[list[int], list[int]] = ([], [])
     counts = [1, 1]
     for i in sorted(keys, key=lambda i: -active[i][0]):
@@ -114,14 +114,14 @@ def _all_sums(
 
 
 def _searched(active: Active, keys: list[int], budget: Budget) -> dict[int, int] | None:
-    """The same by one mode after the other, the one with the largest stride first."""
+    """Find differences that cancel, one mode after the other, the largest stride first."""
     for n, i in enumerate(keys):
         rest = keys[n + 1 :]
         most, d, _ = active[i]
         modes = [(2 * active[j][0] + 1, active[j][1]) for j in rest]
         middle = sum(active[j][0] * active[j][1] for j in rest)
         for x in range(1, most + 1):
-            budget.spend(4)  # to ask takes as long where nothing is searched
+            budget.spend(4)  # a question takes that long even without a search
             found = solution(middle - x * d, modes, budget)
             if found is not None:
                 moved = {j: c - active[j][0] for j, c in zip(rest, found, strict=True)}
@@ -130,7 +130,7 @@ def _searched(active: Active, keys: list[int], budget: Budget) -> dict[int, int]
 
 
 def solution(target: int, modes: list[Mode], budget: Budget) -> list[int] | None:
-    """A coordinate of each mode such that the sum is ``target``; None if there are none.
+    """Return a coordinate of each mode such that the sum is ``target``; None if there are none.
 
     >>> solution(11, [(4, 1), (3, 5)], Budget("", ()))
     [1, 2]
@@ -150,7 +150,7 @@ def solution(target: int, modes: list[Mode], budget: Budget) -> list[int] | None
 
 
 def _descend(target: int, modes: list[Mode], budget: Budget) -> list[int] | None:
-    """:func:`solution` for strides >= 0 in descending order."""
+    """Return the :func:`solution` for strides >= 0 in descending order."""
     count = len(modes)
     reach, common = [0] * (count + 1), [0] * (count + 1)
     for k in range(count - 1, -1, -1):
@@ -183,7 +183,7 @@ def _descend(target: int, modes: list[Mode], budget: Budget) -> list[int] | None
 
 
 def within(low: int, high: int, modes: list[Mode], budget: Budget) -> Iterator[int]:
-    """The sums from ``low`` to ``high``, some of them more than once, in no order.
+    """Iterate over the sums from ``low`` to ``high``, unordered, with some repeated.
 
     >>> sorted(within(4, 7, [(4, 1), (3, 5)], Budget("", ())))
     [5, 6, 7]
@@ -212,7 +212,7 @@ def within(low: int, high: int, modes: list[Mode], budget: Budget) -> Iterator[i
 
 
 def interval(modes: list[Mode]) -> int:
-    """The n such that the sums of non-negative strides begin with 0 .. n - 1, and n is none.
+    """Return the n such that sums of non-negative strides include 0 .. n - 1 but not n.
 
     >>> interval([(4, 1), (3, 2), (2, 20)]), interval([(2, 2)])
     (8, 1)

@@ -1,8 +1,8 @@
-"""All values of a layout, composed or not, at once: computed on the bits of all of them.
+"""All values of a layout, composed or not, at once: computed on the bit planes of all of them.
 
-A value is held as what it is above the lowest that there may be, in a plane for each of its bits. A
-sum, a digit or a swizzle of 2^20 values is then some hundred operations on integers of 2^20 bits,
-and so are comparisons and extremes: 5 to 100 ms, where values one by one take a second.
+A value is stored relative to a lower bound, with a plane for each of its bits. A sum, a digit or a
+swizzle of 2^20 values then takes some hundred operations on integers of 2^20 bits, and so do
+comparisons and extremes: 5 to 100 ms, where values one by one take a second.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .plane_values import Planes, Values, divided, plus, with_product
 from .protocol import xor
 from .swizzle import Swizzle
 
-_WIDTH = 128  # bits of a value at most
+_WIDTH = 128  # most bits of a value
 
 
 def values_at_once(f: Any) -> Values | None:
-    """All values of a layout, if they are integers that bits and digits tell, or short tables.
+    """Return all values of a layout, if they are integers from bits, digits or short tables.
 
     None for more than 2^20 values, for values of more than 128 bits, for coordinates, and for
-    functions that nothing is known of but what they give, one after the other.
+    functions that only give one value after the other.
 
     >>> swizzled = ComposedLayout(Swizzle(1, 0, 2), 0, Layout((2, 4), (4, 1)))
     >>> list(values_at_once(swizzled).listed())
@@ -45,7 +45,7 @@ def values_at_once(f: Any) -> Values | None:
 
 
 def through(outer: Any, values: Values) -> Values | None:
-    """``outer`` at each of the values; None where it is no function of their bits and digits.
+    """Evaluate ``outer`` at each value; None if it is not a function of their bits and digits.
 
     >>> list(through(Layout((3, 2), (5, -1)), values_at_once(Layout(6, 2))).listed())
     [0, 10, 4, -2, 8, 2]
@@ -64,7 +64,7 @@ def through(outer: Any, values: Values) -> Values | None:
 
 
 def _is_table(layout: Layout) -> bool:
-    """Tell if a layout is short enough for all values of its strides."""
+    """Tell if a layout is short enough to compute all values of its strides."""
     size = layout.size()
     return type(size) is int and size <= TABLE
 
@@ -82,7 +82,7 @@ def _of_layout(layout: Layout, count: int) -> Values | None:
 
 
 def _of_tables(layout: Layout, count: int) -> Values | None:
-    """The sums of what each leaf gives, where these are integers that add up."""
+    """Add the values of all leaves; None if they are not integers that add up."""
     planes: Planes = []
     low, place = 0, 1
     for s, d in layout._leaves:
@@ -96,14 +96,14 @@ def _of_tables(layout: Layout, count: int) -> Values | None:
 
 
 def leaf_values(s: int, d: Any) -> Values | None:
-    """The values of one leaf of a sum of integers; None where they are not known at once."""
+    """Return the values of one leaf of a sum of integers; None if they are not known at once."""
     if type(d) is int:
         return _of_layout(Layout(s, d), s) if s <= TABLE else None
     return None if xor(d) else of_stride(d, s)
 
 
 def _swizzled(swizzle: Swizzle, values: Values) -> Values:
-    """Blocks of the period of a swizzle stay, so the values count from the start of one."""
+    """Swizzle values, which count from the start of a period, as a swizzle permutes each period."""
     period = swizzle.size()
     low = values.low // period * period
     before = values.above(low)
@@ -117,7 +117,7 @@ def _swizzled(swizzle: Swizzle, values: Values) -> Values:
 
 def _sums_of_digits(layout: Layout, values: Values) -> Values | None:
     place = prod([s for s, _ in layout._leaves[:-1]])
-    low = values.low // place  # of the last digit; the others are the same of what is left
+    low = values.low // place  # of the last digit; the other digits are unaffected
     rest = values.above(low * place)
     total: Planes = []
     least, ones = 0, (1 << values.count) - 1
@@ -143,7 +143,7 @@ def _sums_of_digits(layout: Layout, values: Values) -> Values | None:
 
 
 def _at_digit(s: int, d: Any, digit: Values) -> Values | None:
-    """The values of a stride that is no integer at a digit, which may be out of its reach."""
+    """Return the values of a non-integer stride at a digit; None if the digit leaves the extent."""
     low, high = digit.extremes()
     table = leaf_values(s, d) if low >= 0 and high < s else None
     return None if table is None else at_places(table, digit)

@@ -1,8 +1,8 @@
-"""The image of an XOR layout, without its table: which values it has, and at which position first.
+"""The image of an XOR layout without its table: which values it has, and where they come first.
 
 Values are XORs of columns, one for each bit of each coordinate. A coordinate below 5 has three bits
-and not all of their eight choices, so the columns alone do not tell which values there are: of the
-choices that give a value the first one is looked for whose coordinates are inside the shape.
+but not all of their eight combinations, so the columns alone do not decide which values exist. Of
+the choices that give a value, the first with coordinates inside the shape is searched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .budget import Budget
 from .f2_span import Columns, Span
 from .layout import Layout
 
-MASK_BITS = 23  # of values whose image is made one integer, of 2^23 bits: 50 ms at most
+MASK_BITS = 23  # most bits of values whose image becomes one integer, of 2^23 bits: <= 50 ms
 
 
 class XorImage:
@@ -31,7 +31,7 @@ class XorImage:
 
     extents: list[int]
     columns: list[Columns]  # of each leaf, the lowest bit of its coordinate first
-    bits: int  # that hold every value
+    bits: int  # enough for every value
     span: Span
     turns: list[int]  # entry i: the XOR of the first i + 1 choices of columns that give 0
 
@@ -48,10 +48,10 @@ class XorImage:
             self.turns.append(choice ^ (self.turns[-1] if self.turns else 0))
 
     def first(self, value: int, budget: Budget) -> int | None:
-        """The first position that has ``value``; None if none does.
+        """Return the first position that has ``value``; None if none does.
 
-        The span holds columns of the lowest bits, so what it says first is the smallest of all
-        choices, and counting through those that give 0 goes through the others in their order.
+        The span prefers columns of low bits, so its first answer is the smallest of all choices,
+        and counting through the kernel visits the others in ascending order.
         """
         rest, choice = self.span.reduced(value)
         budget.spend(2)
@@ -67,7 +67,7 @@ class XorImage:
         return None
 
     def _position(self, choice: int) -> int | None:
-        """The position of a choice of columns; None outside the shape."""
+        """Return the position of a choice of columns; None outside the shape."""
         position, weight = 0, 1
         for s, leaf in zip(self.extents, self.columns, strict=True):
             c = choice & ((1 << len(leaf)) - 1)
@@ -79,10 +79,10 @@ class XorImage:
         return position
 
     def block(self) -> int:
-        """A power of two such that the image is made of aligned blocks of it.
+        """Return a power of two such that the image consists of aligned blocks of that size.
 
-        Bits that are free in every coordinate, those below the lowest 1 of an extent, reach all
-        values of a block.
+        The bits below the lowest 1 of an extent are free in every coordinate, and reach all values
+        of a block.
         """
         free = [c for s, leaf in self._pairs() for c in leaf[: (s & -s).bit_length() - 1]]
         span, block = Span(tuple(free)), 1
@@ -91,7 +91,7 @@ class XorImage:
         return block
 
     def mask(self) -> int:
-        """The image as an integer, bit v for value v: for values of few bits."""
+        """Return the image as an integer, bit v for value v: for values of few bits."""
         return _mask(self._pairs(), self.bits)
 
     def _pairs(self) -> list[tuple[int, Columns]]:
@@ -99,14 +99,14 @@ class XorImage:
 
 
 def _mask(leaves: list[tuple[int, Columns]], bits: int) -> int:
-    """The XORs of columns, those of coordinates below an extent, as an integer of their bits."""
+    """Return the XORs of columns at coordinates below the extents, as an integer of bits."""
     low = [1]  # entry j: the places whose bit j is 0
     for j in range(1, bits):
         low = [x | x << (1 << j) for x in low]
         low.append((1 << (1 << j)) - 1)
 
     def moved(values: int, by: int) -> int:
-        """The values, each XOR ``by``."""
+        """Return the values, each XOR ``by``."""
         for j, zeros in enumerate(low):
             if by >> j & 1:
                 values = (values & zeros) << (1 << j) | values >> (1 << j) & zeros
@@ -114,7 +114,7 @@ def _mask(leaves: list[tuple[int, Columns]], bits: int) -> int:
 
     image = 1
     for s, leaf in leaves:
-        block, result = image, 0  # block: with the coordinates below 1 << k
+        block, result = image, 0  # block: the values with coordinates below 1 << k
         for k in range(s.bit_length()):
             if s >> k & 1:
                 start = 0
@@ -128,11 +128,11 @@ def _mask(leaves: list[tuple[int, Columns]], bits: int) -> int:
 
 
 def first_missed(layout: Layout, budget: Budget) -> int | None:
-    """The first integer that copies of an XOR layout do not reach, those of its complement.
+    """Return the first integer that copies of an XOR layout at its complement miss; None if none.
 
-    The complement has all bits that lead no value of the span, so that copies reach an integer if
-    its other bits are those of a value that the layout has. Bits of coordinates that are free of
-    the extent, those below its lowest 1, reach all that they span.
+    The complement has all bits that lead no value of the span, so copies reach an integer if its
+    other bits are those of a value of the layout. The bits below the lowest 1 of an extent are
+    free, and reach everything that they span.
 
     >>> from layoutconv.algebra import F2
     >>> [first_missed(Layout(s, F2(4)), Budget("", ())) for s in (3, 4)]
@@ -178,10 +178,10 @@ class XorPlaces:
         return self.image.first(value, self.budget)
 
     def alike(self, value: int, position: int, count: int) -> bool:
-        """Tell if it is plain that ``count`` values from ``value`` on are placed as the first are.
+        """Tell if ``count`` values from ``value`` on clearly lie like the first ``count`` ones.
 
-        So they are if the columns of the values share none with those of the first of them, and if
-        all together are still inside the shape: the smallest choice for each is the first.
+        They do if the columns of the values share none with those of the first value, and all
+        columns together stay inside the shape: the smallest choice for each is then the first.
         """
         image = self.image
         if count & (count - 1) or value % count or self(value) != position:
@@ -196,14 +196,14 @@ class XorPlaces:
 
 
 def mask_of_sums(modes: list[tuple[int, int]]) -> int:
-    """The sums of modes of strides >= 0 as an integer, bit v for the sum v.
+    """Return the sums of modes of strides >= 0 as an integer: bit v for the sum v.
 
     >>> bin(mask_of_sums([(3, 1), (2, 5)]))
     '0b11100111'
     """
     image = 1
     for s, d in modes:
-        done = 1  # coordinates of the mode that are in the image
+        done = 1  # coordinates of the mode in the image so far
         while d and done < s:
             step = min(done, s - done)
             image |= image << step * d
@@ -212,9 +212,9 @@ def mask_of_sums(modes: list[tuple[int, int]]) -> int:
 
 
 def common_block(mask: int, block: int, start: int = 0) -> int:
-    """The common divisor of the starts and the ends of the runs of 1 in ``mask``.
+    """Return the common divisor of the starts and ends of the runs of 1 in ``mask``.
 
-    ``block`` is known to divide them. Bit i is for the integer ``start + i``.
+    ``block`` is known to divide them. Bit i stands for the integer ``start + i``.
 
     >>> common_block(0b1100_0011_0011, 1), common_block(0b111, 1)
     (2, 3)
