@@ -115,7 +115,7 @@ def flatten_layout(layout: Any) -> Any:
 
 
 def group_modes(layout: Any, begin: int, end: int | None = None) -> Any:
-    """Group modes ``begin`` to ``end`` (exclusive) into one mode; of a tuple, entries into one.
+    """Modes ``begin`` to ``end`` (exclusive) as one mode; of a tuple as one entry.
 
     Without ``end``, group all modes from ``begin`` on.
 

@@ -1,4 +1,4 @@
-"""How integer expressions are spelled in CUDA C++, Triton, NumPy and sympy.
+"""Spelling of integer expressions in CUDA C++, Triton, NumPy and sympy.
 
 A term knows its precedence, and bounds on its value: if a value may be negative, a division that
 rounds towards zero is spelled so that it rounds down.

@@ -1,4 +1,4 @@
-"""``SymInt``: an int that knows its expression, computes exactly and prints as letters."""
+"""Symbolic integers that know their expression: exact in computations, letters when printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces below every room: the GPU's state, memory of results, processes, progress.
+"""Modules below all others: the GPU's state, caches in memory, processes, progress.
 
-Imports nothing of the package but ``layoutconv.errors``.
+They import nothing of the package but ``layoutconv.errors``.
 """

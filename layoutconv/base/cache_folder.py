@@ -1,12 +1,12 @@
 """The cache folder of kernels and measured choices: ownership, reads and writes, size limit.
 
 A kept kernel is machine code that this process runs, so whoever can write to the folder can run
-what he likes as whoever reads it. The folder is made for its owner alone, and one that others may
-write to is not used. Files are opened once, without waiting and without following links, and used
-if they are plain files of the same owner.
+any code as its reader. The folder is created for its owner alone, and is not used if others may
+write to it. Files are opened once, without waiting and without following links, and used only if
+they are plain files of the same owner.
 
-Nothing is locked. A file is written beside its place and moved there whole; one that another
-process deletes meanwhile is as one that was never there.
+Nothing is locked. A file is written under a temporary name and moved into place as a whole; if
+another process deletes one meanwhile, it counts as missing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..errors import ArgumentError
 FOLDER, LIMIT = "LAYOUTCONV_CACHE_DIR", "LAYOUTCONV_CACHE_LIMIT"  # environment variables
 DEFAULT_LIMIT = 4_000_000_000
 MOST_BYTES = 256 << 20  # of a file: kernels have 20 kB to 1 MB
-PREFIX = 16  # characters of a kernel's name that say which version of the sources it is from
-UNFINISHED = 3600  # seconds after which a file that somebody was writing is left over
+PREFIX = 16  # characters of a kernel's name that identify the version of the sources
+UNFINISHED = 3600  # seconds after which an unfinished file counts as left over
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 class Kernel(NamedTuple):
-    """A kept kernel: where it is, its bytes, and when it was last used, and made."""
+    """A kept kernel: its path, size in bytes, and when it was last used, and made."""
 
     path: Path
     size: int
@@ -41,9 +41,9 @@ class Kernel(NamedTuple):
 
 
 def cache_directory() -> Path:
-    """Where kernels are kept: ``LAYOUTCONV_CACHE_DIR``, or ``~/.cache/layoutconv``.
+    """Return where kernels are kept: ``LAYOUTCONV_CACHE_DIR``, or ``~/.cache/layoutconv``.
 
-    It need not be there, nor can it always be written: then nothing is kept.
+    It need not exist or be writable; nothing is kept then.
     """
     given = os.environ.get(FOLDER)
     if given:
@@ -51,14 +51,14 @@ def cache_directory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "layoutconv"
-    except RuntimeError:  # a user without a home, as in a container that was given any number
+    except RuntimeError:  # a user without a home, such as an arbitrary number in a container
         return Path("/.cache/layoutconv")
 
 
 def cache_limit() -> int:
-    """The most bytes of kernels that are kept: ``LAYOUTCONV_CACHE_LIMIT``, or 4 GB.
+    """Return the most bytes of kernels to keep: ``LAYOUTCONV_CACHE_LIMIT``, or 4 GB.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for what is no size such as ``500 MB``.
+    Raises :class:`~layoutconv.errors.ArgumentError` if it is not a size such as ``500 MB``.
 
     >>> before = os.environ.get(LIMIT)
     >>> os.environ[LIMIT] = "1.5GB"
@@ -76,15 +76,15 @@ def cache_limit() -> int:
 
 
 def usable_folder() -> Path | None:
-    """The cache folder, if nobody else may write to it; else None, and a warning says why.
+    """Return the cache folder if nobody else may write to it; else None, with a warning.
 
-    A folder that is not there is usable: :func:`make_folder` makes it.
+    A folder that does not exist is usable: :func:`make_folder` makes it.
     """
     folder = cache_directory()
     why = why_unused(folder)
     if not why:
         return folder
-    # At one place and in the same words, so that Python says it once.
+    # Always from one place and in the same words, so that Python shows it once.
     warnings.warn(
         f"the cache folder {folder} is not used: {why}, and what is kept there runs in this"
         f" process; kernels are compiled again in every process, unless {FOLDER} names a folder"
@@ -95,10 +95,10 @@ def usable_folder() -> Path | None:
 
 
 def why_unused(folder: Path) -> str:
-    """Who else may write to a folder, in words; empty if nobody may, or there is none.
+    """Return who else may write to a folder, in words; empty if nobody may, or without a folder.
 
-    Root may do as he likes anyway, and fills folders that others read. Where files have no owners,
-    as on Windows, the folder of a user is his.
+    Root has all rights anyway, and fills folders that others read. If files have no owners, as on
+    Windows, a user's folder is their own.
     """
     try:
         found = os.stat(folder)
@@ -114,20 +114,20 @@ def why_unused(folder: Path) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a cache folder, for its owner alone. Raises ``OSError`` where that fails."""
+    """Make a cache folder for its owner alone. Raises ``OSError`` if that fails."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     why = why_unused(folder)
-    if why:  # somebody else was faster
+    if why:  # somebody else made it first
         raise PermissionError(
             f"the cache folder {folder} is not used: {why}; {FOLDER} names another"
         )
 
 
 def read_file(path: Path, *, most: int = MOST_BYTES, used: bool = False) -> bytes | None:
-    """All of a plain file that nobody else may write to; None of anything else.
+    """Return the content of a plain file that nobody else may write to; None for anything else.
 
-    It is opened once and without waiting: a pipe in its place, a link or a folder is nothing.
-    ``used`` notes that it was, which decides what stays when there is too much.
+    It is opened once and without waiting, so a pipe, a link or a folder in its place is harmless.
+    ``used`` records the use, which decides what stays when the folder is too full.
     """
     file = _open(path)
     if file is None:
@@ -148,9 +148,9 @@ def read_file(path: Path, *, most: int = MOST_BYTES, used: bool = False) -> byte
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file in place of what is there, which others see whole or not at all.
+    """Replace a file atomically: others see either the old one or the whole new one.
 
-    Raises ``OSError`` where that fails, and leaves nothing behind then.
+    Raises ``OSError`` if that fails, and then leaves nothing behind.
     """
     with in_its_place(path) as temporary:
         temporary.write_bytes(content)
@@ -158,8 +158,8 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def in_its_place(path: Path) -> Iterator[Path]:
-    """An empty file beside a path, its owner's alone, that is moved there if all goes well."""
-    # A name of its own, known before the file is there: Ctrl-C leaves nothing behind.
+    """Yield an empty file of the owner alone beside a path, and move it there if all goes well."""
+    # A unique name, known before the file exists: Ctrl-C leaves nothing behind.
     suffix = ".o" if path.suffix == ".o" else ".tmp"
     temporary = path.with_name(f"tmp{os.getpid()}-{_host()}-{os.urandom(8).hex()}{suffix}")
     try:
@@ -171,7 +171,7 @@ def in_its_place(path: Path) -> Iterator[Path]:
 
 
 def _move(temporary: Path, path: Path) -> None:
-    """Put a file in its place, though an empty folder be there."""
+    """Move a file into place, even over an empty folder."""
     try:
         temporary.replace(path)
     except (IsADirectoryError, PermissionError):
@@ -182,7 +182,7 @@ def _move(temporary: Path, path: Path) -> None:
 
 
 def kernels(folder: Path) -> list[Kernel]:
-    """The kept kernels of a folder, by name."""
+    """Return the kept kernels of a folder, by name."""
     found = []
     for path in sorted(folder.glob("*.o")):
         if re.fullmatch("[0-9a-f]{64}", path.stem):
@@ -196,7 +196,7 @@ def kernels(folder: Path) -> list[Kernel]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Files that somebody began to write and never will finish."""
+    """Return files that a process began to write and will never finish."""
     found = []
     for path in (*folder.glob("tmp*.o"), *folder.glob("tuned/*/*/tmp*.tmp")):
         try:
@@ -210,11 +210,11 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def shrink(folder: Path, limit: int, version: str) -> None:
-    """Delete kernels until they take no more than so many bytes.
+    """Delete kernels until they take at most ``limit`` bytes.
 
-    What was left over goes first, then what is from other versions of the sources than ``version``,
-    which begins the names of those that are from this one; then what was used longest ago.
-    Processes that do so at once go by the same order, and delete no more than one would.
+    Leftovers go first, then kernels of other versions of the sources (their names do not begin with
+    ``version``), then the least recently used. Processes that shrink at once use the same order,
+    and delete no more than one would.
     """
     kept = kernels(folder)
     total = sum(kernel.size for kernel in kept)
@@ -230,20 +230,20 @@ def shrink(folder: Path, limit: int, version: str) -> None:
 
 
 def delete(paths: Iterable[Path]) -> int:
-    """Delete files; the bytes that they took, 0 of those that another process was faster with."""
+    """Delete files; return their bytes, 0 for files that another process deleted first."""
     size = 0
     for path in paths:
         try:
             about = os.lstat(path)
             path.unlink()
-        except OSError:  # gone, or open in a process of Windows
+        except OSError:  # gone, or open in a process on Windows
             continue
         size += about.st_size
     return size
 
 
 def printable(text: str) -> str:
-    r"""A text without what would do more to a terminal than appear there.
+    r"""Replace the characters of a text that would control a terminal.
 
     >>> printable("a\x1b[31mb\u202ec\n")
     'a?[31mb?c?'
@@ -255,7 +255,7 @@ def _open(path: Path) -> int | None:
     flags = os.O_RDONLY
     for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
         flags |= getattr(os, name, 0)
-    # Looking into a file is no use of it; only its owner may ask for that.
+    # Inspecting a file is not a use of it; only its owner may ask for that.
     for more in (getattr(os, "O_NOATIME", 0), 0):
         try:
             return os.open(path, flags | more)
@@ -267,27 +267,27 @@ def _open(path: Path) -> int | None:
 
 
 def _is_own(found: os.stat_result) -> bool:
-    """Return whether nobody but the user, and root, can have written a file."""
+    """Return whether only the user, or root, can have written a file."""
     if not hasattr(os, "geteuid"):
         return True
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
 
 
 def _note_use(path: Path, file: int, found: os.stat_result) -> None:
-    """Set when a file was read last, which file systems are often told not to note."""
+    """Record the last use of a file, as file systems often do not."""
     of: int | Path = file if os.utime in os.supports_fd else path
-    with suppress(OSError):  # root's, or read-only
+    with suppress(OSError):  # root's file, or a read-only file system
         os.utime(of, ns=(time.time_ns(), found.st_mtime_ns))
 
 
 def _host() -> str:
-    """The name of this machine, as a part of a file's."""
+    """Return the name of this machine, for use in a file name."""
     name = os.uname().nodename if hasattr(os, "uname") else ""
     return re.sub(r"\W", "", name, flags=re.ASCII)[:32] or "host"
 
 
 def _is_of_the_dead(name: str) -> bool:
-    """Return whether a process of this machine began a file, and is there no more."""
+    """Return whether a process of this machine began a file, and has ended."""
     found = re.match(r"tmp(\d{1,9})-(\w+)-", name)
     if found is None or found[2] != _host() or os.name != "posix":
         return False

@@ -1,11 +1,11 @@
-"""Process-wide caches: each has a name, a bound, and is cleared with all others.
+"""Process-wide caches: each has a name and a bound, and all are cleared together.
 
 A :class:`BoundedCache` is for values that take memory: views, plans, bound launches. It is bounded
-in entries and in bytes. :func:`remembered` is for values of a few bytes, numbers and objects
-without tensors, and is ``functools.lru_cache``, in C, with a bound that somebody chose. Nothing
-else in the package keeps values for the life of the process, but for what docs/memory.md lists.
+in entries and bytes. :func:`remembered` is for values of a few bytes, numbers and objects without
+tensors: ``functools.lru_cache``, in C, with a chosen bound. Nothing else in the package keeps
+values for the life of the process, except what docs/memory.md lists.
 
-There are no locks: a child of ``fork`` finds none that a thread of its parent held.
+There are no locks, so a child of ``fork`` never finds one held by a thread of its parent.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-_OPAQUE = 512  # bytes of what Python cannot look into, such as a guard of torch's: 100 to 1000
-_HEADER = 16  # bytes of the garbage collector, before an object that it tracks
+_OPAQUE = 512  # bytes of an object that Python cannot inspect, such as torch's guards: 100 to 1000
+_HEADER = 16  # bytes of the garbage collector before an object that it tracks
 _CONTAINERS = (dict, list, tuple, set, frozenset, partial, MethodType, CellType)
-_LEAVES = (int, float, complex, str, bytes, range)  # whose size Python says
-_SHARED = (type, ModuleType, type(None))  # what there is once, whoever refers to it
+_LEAVES = (int, float, complex, str, bytes, range)  # whose size Python knows
+_SHARED = (type, ModuleType, type(None))  # that exist once, however many refer to them
 _OURS = ("layoutconv", "kernels")
 
 
 class Usage(NamedTuple):
-    """The fill of a cache: entries and bytes, and how many there may be; None: not counted."""
+    """The fill of a cache: its entries and bytes with their limits; None if not counted."""
 
     entries: int
     most_entries: int
@@ -41,18 +41,18 @@ class Usage(NamedTuple):
 
 
 class BoundedCache(Generic[Key, Value]):
-    """Least-recently-used cache, bounded in entries and in bytes.
+    """A least-recently-used cache, bounded in entries and bytes.
 
-    It has two generations. What is kept, or found among the old, is young; when the young are half
-    of what there may be, they become the old ones, and what was old and not asked for is dropped.
-    So what was used within the last half of a cache's entries stays, and a hit among the young is
-    the look-up of a dictionary and nothing else: ``cache.young.get(key) or cache.renewed(key)``,
-    where a call of Python is one too many. Values are not None.
+    It has two generations. An entry is young when it is put, or found among the old. When the young
+    reach half of the limit, they become the old ones, and the previous old ones are dropped. So
+    what was used within the last half of a cache's entries stays. A hit among the young is a single
+    dictionary look-up, ``cache.young.get(key) or cache.renewed(key)``, for callers for whom one
+    more Python call is too slow. Values are not None.
 
     Args:
-        name: as docs/memory.md lists it; :func:`clear_caches` clears what has a name.
-        entries: the most that are kept, at least 2.
-        nbytes: the most that they take; what alone takes more than half of it is not kept.
+        name: as in docs/memory.md; :func:`clear_caches` clears caches with a name.
+        entries: the most entries kept, at least 2.
+        nbytes: the most bytes kept; an entry of more than half of it is not kept.
 
     >>> cache = BoundedCache("", entries=4, nbytes=1000)
     >>> for number in range(3):
@@ -71,19 +71,19 @@ class BoundedCache(Generic[Key, Value]):
         self.most_entries, self.most_bytes = entries, nbytes
         self.young: dict[Key, Value] = {}
         self._old: dict[Key, Value] = {}
-        self._sizes: dict[Key, tuple[int, int]] = {}  # entries and bytes, of both
+        self._sizes: dict[Key, tuple[int, int]] = {}  # entries and bytes, of both generations
         self._weight = (0, 0)  # of the young
-        self.era = object()  # another one after each time that all was dropped
+        self.era = object()  # replaced each time that everything is dropped
         if name:
             _BOUNDED[name] = self
 
     def get(self, key: Key) -> Value | None:
-        """The value that is kept for a key, which is young from now on; or None."""
+        """Return the value of a key, which becomes young; None without one."""
         found = self.young.get(key)
         return self.renewed(key) if found is None else found
 
     def renewed(self, key: Key) -> Value | None:
-        """The same, where the key is not among the young."""
+        """Return the value of a key that is not among the young, as :meth:`get`."""
         found, size = self._old.get(key), self._sizes.get(key)
         if found is None or size is None:
             return None
@@ -91,45 +91,45 @@ class BoundedCache(Generic[Key, Value]):
         return found
 
     def put(self, key: Key, value: Value, nbytes: int, entries: int = 1) -> None:
-        """Keep a value in place of the one before; it may stand for several ``entries``."""
+        """Keep a value, replacing the key's previous one; it may count as several ``entries``."""
         most = max(1, self.most_entries // 2), self.most_bytes // 2
         self.drop(key)
         if entries > most[0] or nbytes > most[1]:
             return
         young = self._weight[0] + entries, self._weight[1] + nbytes
-        # Threads that put at once may lose what one added to the weight, but no entry.
+        # Threads that put at once may lose some of the weight, but no entry.
         if young[0] > most[0] or young[1] > most[1] or len(self.young) >= most[0]:
             self._grow_old()
             young = entries, nbytes
         self.young[key], self._sizes[key], self._weight = value, (entries, nbytes), young
 
     def drop(self, key: Key) -> None:
-        """Keep nothing for a key."""
+        """Drop the value of a key."""
         entries, nbytes = self._sizes.pop(key, (0, 0))
         if self.young.pop(key, None) is not None:
             self._weight = self._weight[0] - entries, self._weight[1] - nbytes
         self._old.pop(key, None)
 
     def clear(self) -> None:
-        """Drop all of it."""
+        """Drop all values."""
         self.young, self._old, self._sizes, self._weight = {}, {}, {}, (0, 0)
         self.era = object()
 
     def usage(self) -> Usage:
-        """Return how full it is."""
+        """Return how full the cache is."""
         sizes = list(self._sizes.values())
         entries, nbytes = sum(size[0] for size in sizes), sum(size[1] for size in sizes)
         return Usage(entries, self.most_entries, nbytes, self.most_bytes)
 
     def values(self) -> list[Value]:
-        """All that is kept, the old first."""
+        """Return all values, the old first."""
         return [*self._old.values(), *self.young.values()]
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
     def _grow_old(self) -> None:
-        """Drop the old; the young take their place."""
+        """Drop the old values; the young become the old ones."""
         dropped, self._old, self.young = self._old, self.young, {}
         for key in list(dropped):
             self._sizes.pop(key, None)
@@ -144,9 +144,9 @@ _UNLOADED: list[Callable[[], None]] = []
 def remembered(
     entries: int, *, stays: bool = False
 ) -> Callable[[Callable[..., Value]], _lru_cache_wrapper[Value]]:
-    """Decorator of a function of hashable arguments: so many results of a few bytes are kept.
+    """Decorate a function of hashable arguments to keep this many results of a few bytes.
 
-    ``stays``: a CUDA graph may read them, so that :func:`clear_caches` drops them with kernels.
+    ``stays``: CUDA graphs may read the results, so :func:`clear_caches` drops them with kernels.
     """
 
     def decorate(function: Callable[..., Value]) -> _lru_cache_wrapper[Value]:
@@ -161,9 +161,9 @@ def remembered(
 def kept_in(
     cache: BoundedCache[Any, Any],
 ) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Decorator of a function of hashable arguments, whose results are kept in a cache.
+    """Decorate a function of hashable arguments to keep its results in a cache.
 
-    Of arguments without a hash, a list, say, the result is computed and not kept.
+    For arguments without a hash, such as a list, the result is computed and not kept.
 
     >>> squares = BoundedCache("", entries=8, nbytes=1000)
     >>> @kept_in(squares)
@@ -192,7 +192,7 @@ def kept_in(
 
 
 def put_few(kept: dict[Any, Value], key: Any, value: Value, most: int) -> Value:
-    """Keep a value in a dictionary that belongs to an object; the first of too many is dropped."""
+    """Keep a value in a dictionary of an object; drop the oldest entries beyond ``most``."""
     while len(kept) >= most:
         kept.pop(next(iter(kept)), None)
     kept[key] = value
@@ -200,9 +200,9 @@ def put_few(kept: dict[Any, Value], key: Any, value: Value, most: int) -> Value:
 
 
 def footprint(*values: Any) -> int:
-    """Bytes that values keep alive, about: of tuples and the like, our own objects, and tensors.
+    """Return about how many bytes values keep alive: tuples and the like, our objects, and tensors.
 
-    What several values share counts for each. Of what Python cannot look into, ``_OPAQUE``.
+    An object that several values share counts for each call; an uninspectable one as ``_OPAQUE``.
 
     >>> import array
     >>> footprint((1000, 2000)), footprint(array.array("b", [0]) * 1000) < 2000
@@ -226,7 +226,7 @@ def footprint(*values: Any) -> int:
             held = gc.get_referents(value)
             total += sys.getsizeof(value) + _HEADER + 8 * len(held)
             waiting += held
-        elif kind == "function":  # not its globals
+        elif kind == "function":  # without its globals
             total += sys.getsizeof(value) + _HEADER
             waiting += (*(value.__closure__ or ()), value.__defaults__, value.__dict__)
         elif kind == "opaque":
@@ -236,8 +236,8 @@ def footprint(*values: Any) -> int:
 
 @lru_cache(maxsize=1024)
 def _looked_into(kind: type[Any]) -> str:
-    """A class of objects: shared by all, or of their own, and what holds what they hold."""
-    if issubclass(kind, (*_SHARED, BoundedCache)):  # a call that knows a cache keeps none of it
+    """Classify a class of objects for :func:`footprint`: shared or owned, and how to inspect it."""
+    if issubclass(kind, (*_SHARED, BoundedCache)):  # a call that refers to a cache does not own it
         return "shared"
     if issubclass(kind, _LEAVES):
         return "leaf"
@@ -249,7 +249,7 @@ def _looked_into(kind: type[Any]) -> str:
 
 
 def usages() -> dict[str, Usage]:
-    """Return how full the process-wide caches are of the modules that are imported, by name."""
+    """Return how full each process-wide cache of the imported modules is, by name."""
     found = {name: cache.usage() for name, cache in _BOUNDED.items()}
     for name, function in (_FUNCTIONS | _STAYING).items():
         info = function.cache_info()
@@ -258,16 +258,16 @@ def usages() -> dict[str, Usage]:
 
 
 def clear_caches(*, kernels: bool = False) -> None:
-    """Drop what calls keep in memory for those to come: views, plans and bound launches.
+    """Drop what calls keep in memory for later calls: views, plans and bound launches.
 
-    Results stay what they were; the next call of each kind takes milliseconds more. What belongs to
-    an object, a kernel map's plans, say, goes with the object, and what is kept on disk stays
-    there. Any thread may call this at any time.
+    Results do not change; the next call of each kind takes milliseconds more. A cache that belongs
+    to an object, such as a kernel map's plans, ends with the object, and files on disk stay. Any
+    thread may call this at any time.
 
     Args:
-        kernels: unload kernels as well, 0.1 MB each and their code on the GPU, and tables on GPUs.
-            It waits for the GPUs. A CUDA graph that was captured before must not be replayed after,
-            as it launches these kernels; nor may another thread convolve meanwhile.
+        kernels: also unload kernels, 0.1 MB each and their code on the GPU, and tables on GPUs.
+            This waits for the GPUs. CUDA graphs captured before must not be replayed afterwards, as
+            they launch these kernels, and no other thread may convolve meanwhile.
 
     >>> import torch
     >>> import layoutconv as lc
@@ -291,6 +291,6 @@ def clear_caches(*, kernels: bool = False) -> None:
 
 
 def unloaded_by(unload: Callable[[], None]) -> Callable[[], None]:
-    """Decorator of a function that unloads kernels, for :func:`clear_caches`."""
+    """Register a function that unloads kernels, for :func:`clear_caches`; a decorator."""
     _UNLOADED.append(unload)
     return unload

@@ -1,4 +1,4 @@
-"""Context managers that set a context variable for a while."""
+"""A context manager that sets a context variable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 @contextmanager
 def setting(variable: ContextVar[Value], value: Value) -> Iterator[None]:
-    """Let a variable be ``value``, in this thread or task.
+    """Set a variable to ``value`` inside the block, in this thread or task.
 
     >>> depth = ContextVar("depth", default=0)
     >>> with setting(depth, 1):

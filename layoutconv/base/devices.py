@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     import torch
 
 ON_THE_CPU = "tensors on the CPU run there"
-# Kernels are machine code for CUDA 12, which every driver for CUDA 12 or newer loads.
+# Kernels are machine code for CUDA 12, which every driver for CUDA 12 or newer can load.
 DRIVER = 12000
 LEAST_RELEASE = "525"  # of NVIDIA's drivers, the first for CUDA 12
 
 
 @cache
 def cuda_driver() -> int | None:
-    """The CUDA that NVIDIA's driver has, 12090 for 12.9; None where there is no driver."""
+    """Return the CUDA version of NVIDIA's driver, 12090 for 12.9; None without a driver."""
     return driver_version(ctypes.CDLL)
 
 
 def driver_version(load: Callable[[str], Any]) -> int | None:
-    """The same of the library that ``load`` returns for its name; it raises where there is none."""
+    """Return the version from the library that ``load`` opens; ``load`` raises if there is none."""
     number = ctypes.c_int()
     try:
         if load("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
@@ -37,7 +37,7 @@ def driver_version(load: Callable[[str], Any]) -> int | None:
 
 
 def version_text(number: int) -> str:
-    """A version of CUDA as people write it.
+    """Return a version of CUDA as people write it.
 
     >>> version_text(12090)
     '12.9'
@@ -46,7 +46,7 @@ def version_text(number: int) -> str:
 
 
 def why_no_gpu() -> str:
-    """Why torch sees no GPU, and what to do about it: half a sentence, of what is wrong first."""
+    """Explain why torch sees no GPU, and what to do: half a sentence, about the first obstacle."""
     import torch
 
     if torch.version.cuda is None:
@@ -66,7 +66,7 @@ def why_no_gpu() -> str:
 
 
 def driver_is_too_old() -> bool:
-    """Return whether there is a driver, and it cannot load kernels."""
+    """Return whether there is a driver that is too old to load kernels."""
     driver = cuda_driver()
     return driver is not None and driver < DRIVER
 
@@ -82,12 +82,12 @@ def check_driver() -> None:
 
 
 def runs_kernels(tensor: torch.Tensor) -> bool:
-    """Return whether kernels compute with a tensor; else torch does, on a CPU."""
+    """Return whether kernels compute with a tensor; otherwise torch does, on a CPU."""
     return tensor.is_cuda
 
 
 def choose_device(name: str) -> tuple[torch.device, str]:
-    """The device ``auto``, ``cpu`` or ``cuda`` stands for, and what its executor is called."""
+    """Return the device for ``auto``, ``cpu`` or ``cuda``, and the name of its executor."""
     import torch
 
     usable = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
@@ -107,6 +107,6 @@ def choose_device(name: str) -> tuple[torch.device, str]:
 
 
 def _number(version: str) -> int:
-    """``12090`` for "12.9"."""
+    """Return ``12090`` for "12.9"."""
     major, minor = version.split(".")[:2]
     return 1000 * int(major) + 10 * int(minor)

@@ -1,8 +1,8 @@
-"""The fork server of :mod:`.processes`: it imports once, and forks the processes that do the work.
+"""The fork server of :mod:`.processes`: it imports once, and forks the worker processes.
 
-A new interpreter imports torch and the CuTe DSL in seconds, sixteen of them at once in three times
-as long. The server does so once. It is a new process, of one thread, that has no CUDA context, so
-it may be forked, which its caller may not. Where there is no ``fork``, its processes are spawned.
+A new interpreter imports torch and the CuTe DSL in seconds; sixteen at once take three times as
+long. The server does so once. It is a new process with one thread and no CUDA context, so it may
+fork, while its caller may not. Without ``fork``, its processes are spawned.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias, cast
 
-IDLE = 60.0  # seconds after which a server that nobody asks anything ends
-# Apple's libraries start threads as they are imported, so that "fork" is not safe there.
+IDLE = 60.0  # seconds without a request after which a server ends
+# Apple's libraries start threads on import, so "fork" is not safe there.
 METHOD = "fork" if hasattr(os, "fork") and sys.platform != "darwin" else "spawn"
-STOP, CLOSE = "stop", "close"  # drop what waits; expect no more
-# Of an item, its number and its error; of one that another item added, -1 when it came, and when it
-# is done; of the function, its error, where it cannot be had; the end. Errors are pickled, and
-# nothing is one that is empty.
+STOP, CLOSE = "stop", "close"  # drop waiting items; expect no more items
+# For an item: its number and its error. For an item that another one added: -1 and None when it
+# comes, -1 and its error when it is done. For the function: its error, if it cannot be loaded. For
+# the end: None. Errors are pickled; an empty one means success.
 Answer: TypeAlias = "tuple[int, bytes | None] | bytes | None"
 ADDED = -1  # the number of an item that another one added
 
 
 def serve(caller: Connection, idle: float = IDLE) -> None:
-    """Be a server: of one function after another, until the caller ends or asks for nothing."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
-    # torch is asked for GPUs as tvm_ffi is imported, and would start CUDA, which no fork survives.
+    """Run as a server for one function after another, until the caller ends or is idle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C
+    # Importing tvm_ffi asks torch for GPUs, which would start CUDA; no fork survives that.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
     with suppress(EOFError, OSError):
         while caller.poll(idle):
             message = caller.recv()
-            if message == STOP:  # of the function before, which was through
+            if message == STOP:  # for the previous function, which was done already
                 continue
             begun, processes, forks = message
             try:
-                function, ready = pickle.loads(begun)  # which imports what it is a function of
+                function, ready = pickle.loads(begun)  # imports the function's module
                 if ready is not None:
                     ready()
             except Exception as error:
@@ -58,17 +58,17 @@ def serve(caller: Connection, idle: float = IDLE) -> None:
             _Dispatch(caller, function, processes, METHOD if forks else "spawn").run()
             caller.send(None)
         return
-    os._exit(1)  # and with it the processes, which it would wait for
+    os._exit(1)  # also ends the worker processes, for which a normal exit would wait
 
 
 def _drain(caller: Connection) -> None:
-    """Drop the items of a function that there is not."""
+    """Drop the items of a function that could not be loaded."""
     while caller.recv() not in (STOP, CLOSE):
         pass
 
 
 class _Dispatch:
-    """The items of one function: those that wait, the heaviest first, and those that run."""
+    """The items of one function: waiting ones, the heaviest first, and running ones."""
 
     def __init__(
         self, caller: Connection, function: Callable[..., object], most: int, method: str
@@ -81,11 +81,11 @@ class _Dispatch:
         self._open, self._dropped, self._added = True, False, 0
 
     def run(self) -> None:
-        """Have all of them done."""
+        """Process all items."""
         while self._open or self._waiting or self._running:
             for ready in wait([self._caller, *self._running]):
                 if ready is self._caller:
-                    while self._caller.poll():  # all that came while the server imported
+                    while self._caller.poll():  # everything that came while the server imported
                         self._hear(self._caller.recv())
                 else:
                     self._listen(cast("Connection", ready))
@@ -97,7 +97,7 @@ class _Dispatch:
             process.join()
 
     def _hear(self, message: Any) -> None:
-        """Take an item, or that there are no more."""
+        """Receive an item, or the message that there are no more."""
         if message in (STOP, CLOSE):
             self._open = False
             if message == STOP:
@@ -108,17 +108,17 @@ class _Dispatch:
         heappush(self._waiting, (-weight, number, item))
 
     def _begin(self) -> None:
-        """Give each idle process an item, and start more of them."""
+        """Give each idle process an item, and start more processes."""
         while self._waiting and len(self._running) < self._most:
             idle = next((one for one in self._processes if one not in self._running), None)
             connection = idle or self._started()
             _, number, item = heappop(self._waiting)
             self._running[connection] = max(number, ADDED)
-            with suppress(OSError):  # one that ended is noticed by what it does not say
+            with suppress(OSError):  # a process that ended is noticed when it does not answer
                 connection.send_bytes(item)
 
     def _started(self) -> Connection:
-        gc.freeze()  # so that a collection copies no memory that processes share
+        gc.freeze()  # so that a collection does not copy memory that processes share
         ours: Connection
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs, self._function))
@@ -128,7 +128,7 @@ class _Dispatch:
         return ours
 
     def _listen(self, connection: Connection) -> None:
-        """Take what an item adds; pass on what became of it, and of its process, if that ended."""
+        """Receive items that an item adds; report results, and a process that ended."""
         try:
             said = connection.recv()
         except (EOFError, OSError):
@@ -148,7 +148,7 @@ class _Dispatch:
 
 
 def _work(server: Connection, function: Callable[..., object]) -> None:
-    """Be a process: call the function of each item."""
+    """Run as a worker process: call the function for each item."""
     global _server
     _server = server
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -162,13 +162,13 @@ def _work(server: Connection, function: Callable[..., object]) -> None:
         server.send(error)
 
 
-_server: Connection | None = None  # of this process, if it is one of a server's
+_server: Connection | None = None  # of this process, if it is a worker of a server
 
 
 def add_item(item: object, weight: float = 0.0) -> None:
-    """Have the function called of one more item, by the function, of an item of which this runs.
+    """Queue one more item for the function, from within the function, in a worker process.
 
-    The caller counts it from now on; where it drops what waits, that one too.
+    The caller counts it from now on; if the caller drops waiting items, it is dropped, too.
     """
     assert _server is not None
     _server.send((weight, pickle.dumps(item)))
@@ -182,7 +182,7 @@ def _end_with_the_server() -> None:
 
 
 def packed(error: BaseException) -> bytes:
-    """An error as it travels, with the text of its traceback.
+    """Pickle an error, with the text of its traceback.
 
     >>> unpacked(packed(ValueError("a number")))
     ValueError('a number')
@@ -190,13 +190,13 @@ def packed(error: BaseException) -> bytes:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # of a class whose errors are not made of their arguments
+    except Exception:  # an error whose class cannot be rebuilt from its arguments
         error = RuntimeError(f"{type(error).__name__}: {error}")
     return pickle.dumps((error, text))
 
 
 def unpacked(packed: bytes) -> BaseException | None:
-    """The error that was packed, with its traceback as its cause; None of nothing.
+    """Return the packed error, with its traceback as its cause; None for empty bytes.
 
     >>> unpacked(b"")
     """

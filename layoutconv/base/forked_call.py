@@ -1,4 +1,4 @@
-"""A call in a fork of this process, which has all that the main module defines."""
+"""A call in a fork of this process, which has everything that the main module defines."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def can_fork() -> bool:
 
 
 def call_in_fork(function: Callable[[Add], None], add: Callable[..., object]) -> None:
-    """Call a function in a fork; ``add`` gets here what the function adds there, as it comes.
+    """Call a function in a fork; whatever it adds there is passed to ``add`` here, as it comes.
 
-    A notebook, standard input and ``python -c`` are main modules that no new process can import,
-    and a script without ``if __name__ == "__main__"`` would do its work once more there. A fork has
-    what they define. It has one thread, and no CUDA context: the function starts neither.
+    No new process can import the main module of a notebook, standard input or ``python -c``, and a
+    script without ``if __name__ == "__main__"`` would repeat its work there. A fork has what they
+    define. It has one thread and no CUDA context, and the function must start neither.
 
-    Raises what the function raised, and ``BrokenProcessPool`` where its process was killed.
+    Raises the function's error, and ``BrokenProcessPool`` if its process was killed.
 
     >>> call_in_fork(lambda add: add("abc"), print)
     abc
@@ -55,7 +55,7 @@ def call_in_fork(function: Callable[[Add], None], add: Callable[..., object]) ->
 
 
 def _call(function: Callable[[Add], None], caller: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C
     try:
         function(lambda *message: caller.send(message))
     except BaseException as error:

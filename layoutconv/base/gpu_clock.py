@@ -1,4 +1,4 @@
-"""The time that calls take on a GPU, between two events of its stream."""
+"""Time calls on a GPU between two events of its stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def gpu_microseconds(call: Callable[[], object], times: int = 1) -> float:
-    """Mean microseconds of a call, of ``times`` in a row on the current stream."""
+    """Return the mean microseconds of a call, over ``times`` in a row on the current stream."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     for _ in range(times):

@@ -11,11 +11,10 @@ from types import FrameType
 
 @contextmanager
 def interrupted_afterwards() -> Iterator[None]:
-    """A context in which Ctrl-C is noted, and raised as ``KeyboardInterrupt`` at its end.
+    """Delay Ctrl-C: note it inside the block, and raise ``KeyboardInterrupt`` at its end.
 
-    A compiler that calls Python from C++ ends the process where such a call raises. Where somebody
-    else handles the signal, or in another thread than the main one, which alone is interrupted,
-    nothing changes.
+    If a compiler calls Python from C++ and that call raises, the process ends. Nothing changes if
+    something else handles the signal, or outside the main thread, the only one interrupted.
 
     >>> try:
     ...     with interrupted_afterwards():

@@ -15,11 +15,11 @@ from .torch_internals import empty_strided_on
 def allocator(
     shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Callable[[], Tensor]:
-    """A function that makes tensors of one kind, whose elements have yet to be written.
+    """Return a function that makes uninitialised tensors of one shape, stride, dtype and device.
 
-    It is for where nothing looks at calls (``plain.is_watched``): torch's allocator is asked past
-    the dispatcher, as code that torch.compile makes does it. That has no number for a GPU, and
-    means the current one, so that of several GPUs one is asked for by ``torch.empty_strided``.
+    Use it only if nothing intercepts calls (``plain.is_watched``): it calls torch's allocator
+    without the dispatcher, like code that torch.compile generates. That function has no device
+    index and uses the current GPU, so with several GPUs this calls ``torch.empty_strided`` instead.
 
     >>> make = allocator((2, 3), (1, 2), torch.float16, torch.device("cpu"))
     >>> make().shape, make().stride(), make().dtype
@@ -33,7 +33,7 @@ def allocator(
 
 @remembered(64)
 def maker(device: torch.device) -> Callable[..., Tensor]:
-    """``f(shape, stride, dtype)``, which makes such tensors on a device: for kinds that differ.
+    """Return ``f(shape, stride, dtype)``, which makes such tensors on a device: for varying kinds.
 
     >>> maker(torch.device("cpu"))((2, 3), (1, 2), torch.int32).stride()
     (1, 2)
@@ -49,7 +49,7 @@ def _by_operator(
 
 @remembered(64)
 def past_dispatcher(device: torch.device) -> Callable[..., Tensor] | None:
-    """``f(shape, stride, dtype)``, which makes tensors on a device; None if torch has none.
+    """Return ``f(shape, stride, dtype)``, which makes tensors on a device; None if torch has none.
 
     >>> past_dispatcher(torch.device("meta"))
     """

@@ -1,4 +1,4 @@
-"""Tensors that outlive the call that makes them, whatever mode torch is in."""
+"""Tensors that outlive the call that makes them, in any mode of torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-# Who exports without it traces these contexts as they are.
+# torch.export without dynamo traces these contexts as they are.
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 is_inference_mode_enabled = torch.is_inference_mode_enabled
 Made = TypeVar("Made")
@@ -17,7 +17,7 @@ _NO_CONTEXT = nullcontext()  # has no state
 
 
 def to_be_kept() -> AbstractContextManager[Any]:
-    """Where tensors are made that outlive a call: autograd takes none of inference mode.
+    """Make tensors inside it outlive a call: autograd refuses inference-mode tensors.
 
     >>> import torch
     >>> with torch.inference_mode(), to_be_kept():
@@ -30,7 +30,7 @@ def to_be_kept() -> AbstractContextManager[Any]:
 
 
 def keeping(make: Callable[..., Made], *of: Any) -> Made:
-    """``make(*of)`` within :func:`to_be_kept`, which takes as long as three calls of Python.
+    """Return ``make(*of)`` within :func:`to_be_kept`, which takes as long as three Python calls.
 
     >>> import torch
     >>> with torch.inference_mode():

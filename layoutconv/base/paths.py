@@ -1,4 +1,4 @@
-"""Paths that a user gives."""
+"""Checks of paths that a user passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 
 
 def name_of(path: Any) -> str:
-    """Return the name of a file that is given as ``path``.
+    """Return the name of a file given as ``path``.
 
     >>> from pathlib import Path
     >>> name_of(Path("sweep.bin")), name_of(b"sweep.bin")
@@ -27,12 +27,12 @@ def name_of(path: Any) -> str:
 
 
 def file_name_of(path: Any) -> str:
-    """Return the name of a file that is given as ``path``, one that a file can have.
+    """Return the name of a file given as ``path``, and check that a file can have it.
 
     >>> file_name_of("net.pack"), file_name_of(b"net.pack")
     ('net.pack', 'net.pack')
     """
     name = name_of(path)
-    if "\0" in name:  # every function of the system refuses it by itself
+    if "\0" in name:  # each system function would refuse it with an error of its own
         raise ArgumentError("path", "a path without the character 0", repr(name))
     return name

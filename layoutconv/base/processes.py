@@ -1,4 +1,4 @@
-"""Work in several processes at once, which Ctrl-C ends in order."""
+"""Work in several processes at once, which Ctrl-C stops cleanly."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def in_processes(
     ready: Callable[[], object] | None = None,
     forks: bool = True,
 ) -> list[BaseException | None]:
-    """Call a function of each item, in new processes; what went wrong with each, None if nothing.
+    """Call a function for each item in new processes; return each item's error, None without one.
 
-    Arguments as of :class:`Workers`, whose items are all there are. ``tick(done, total)`` is called
-    before the first and after every one.
+    Arguments are as for :class:`Workers`; ``items`` are all items. ``tick(done, total)`` is called
+    before the first and after each item.
 
     >>> in_processes(bool, [], 2)
     []
@@ -50,26 +50,26 @@ def in_processes(
 
 
 class Workers(Generic[Item]):
-    """Processes that call a function of items, which may come while others are at work.
+    """Processes that call a function for each item; items may come while others are running.
 
-    Results are not brought back: the function is called for what it leaves behind. It and the items
-    have to be picklable. A process has the imports of the function's module, and runs nothing of
-    the program that called, unless the function is of its main module, or items are: ``main``.
+    No results come back: the function is called for its effects. It and the items must be
+    picklable. A process imports the function's module, and runs nothing of the calling program,
+    unless the function or items come from its main module: ``main``.
 
-    The processes are forks of a server, which imports once, and waits a minute for more work, of
-    this process in an environment like the one that it was started in.
+    The processes are forks of a server, which imports once, and waits a minute for more work from
+    this process in an environment like the one in which it was started.
 
-    On Ctrl-C, calls that have begun are finished, so that nothing is left half done, and no more
-    begin. Where the caller is killed, its processes end with it. Where one of them is killed, its
-    item has a ``BrokenProcessPool``, and another process takes its place.
+    On Ctrl-C, running calls finish, so that nothing is left half done, and no more begin. If the
+    caller is killed, its processes end with it. If one of them is killed, its item gets a
+    ``BrokenProcessPool``, and another process takes its place.
 
     Args:
-        function: of one item.
-        processes: the most that are at work at once.
+        function: called with one item.
+        processes: the most that run at once.
         main: run the caller's main module in the processes.
-        ready: a function without arguments, of some module. The server calls it before it forks:
-            for imports that the function makes.
-        forks: False for a function that uses a GPU, whose processes have to be new ones.
+        ready: a function of a module, without arguments. The server calls it before it forks, for
+            imports that the function makes.
+        forks: False for a function that uses a GPU, which needs new processes.
 
     >>> with Workers(len, 2) as workers:
     ...     workers.add("abc")
@@ -96,7 +96,7 @@ class Workers(Generic[Item]):
         self._answers: SimpleQueue[Answer] = SimpleQueue()
 
     def start(self) -> None:
-        """Start the server, which imports while the caller goes on; the first item does that, too.
+        """Start the server, which imports while the caller goes on; the first item also does so.
 
         >>> with Workers(len, 1) as workers:
         ...     workers.start()
@@ -104,11 +104,11 @@ class Workers(Generic[Item]):
         if self._server is None:
             self._server = _Server.for_caller(self._main)
             self._messages.put(self._begin)
-            for of in self._send, self._hear:  # as both sides are at work, neither waits for room
+            for of in self._send, self._hear:  # both run at once, so neither pipe fills up
                 threading.Thread(target=of, args=(self._server,), daemon=True).start()
 
     def _send(self, server: _Server) -> None:
-        with suppress(OSError):  # the server ended, of which the other thread hears
+        with suppress(OSError):  # the server ended, which the other thread reports
             while (message := self._messages.get()) is not None:
                 server.connection.send(message)
 
@@ -122,7 +122,7 @@ class Workers(Generic[Item]):
             self._answers.put(answer)
 
     def add(self, item: Item, weight: float = 0.0) -> None:
-        """Have the function called of an item; of items that wait, the heaviest is the first."""
+        """Queue an item for the function; of the waiting items, the heaviest starts first."""
         self.start()
         number = len(self._errors)
         self._errors.append(None)
@@ -135,18 +135,18 @@ class Workers(Generic[Item]):
         self._messages.put(message)
 
     def __len__(self) -> int:
-        """The items so far."""
+        """Return the number of items so far."""
         return len(self._errors)
 
     def finish(self, tick: Tick | None = None) -> list[BaseException | None]:
-        """Wait for all items; what went wrong with each, None if nothing.
+        """Wait for all items; return each item's error, None if it has none.
 
-        ``tick(done, total)`` is called now, and after every one. Raises what the function's import
-        raised, ``BrokenProcessPool`` where the server was killed, and ``SystemExit`` where it ended
-        with the program, as a daemon thread waited: that ends the thread, and prints nothing.
+        ``tick(done, total)`` is called now, and after each item. Raises the error of the function's
+        import, ``BrokenProcessPool`` if the server was killed, and ``SystemExit`` if it ended with
+        the program while a daemon thread waited: that ends the thread silently.
         """
         if self._server is None:
-            return self._errors  # there are none
+            return self._errors  # there are no items
         self._messages.put(CLOSE)
         total = len(self._errors)
         if tick:
@@ -171,7 +171,7 @@ class Workers(Generic[Item]):
         return self._errors
 
     def _over(self, answer: Answer) -> None:
-        """Give the server back, if it said that all is done."""
+        """Give the server back if it reported the end, else end it."""
         server, self._server = self._server, None
         assert server is not None
         self._messages.put(None)
@@ -184,11 +184,11 @@ class Workers(Generic[Item]):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Finish what has begun, and no more."""
+        """Finish the calls that have begun, and begin no more."""
         if self._server is None:
             return
         answer: Answer = b""
-        if self._errors:  # else it may be at imports, which nobody wants
+        if self._errors:  # else the server may still be importing, for nobody
             self._messages.put(STOP)
             while isinstance(answer := self._answers.get(), tuple):
                 pass
@@ -196,7 +196,7 @@ class Workers(Generic[Item]):
 
 
 class _Server:
-    """A fork server of this process, and what it was started in."""
+    """A fork server of this process, and the environment in which it was started."""
 
     def __init__(self, main: bool) -> None:
         self._begun_in, self._since = _surroundings(), 0.0
@@ -206,14 +206,14 @@ class _Server:
         with _no_main_module(main):
             self._process.start()
         theirs.close()
-        # Before multiprocessing waits for its processes, as it does when this one ends; whatever it
-        # is at, for a thread that does not keep this process from ending.
+        # Runs before multiprocessing waits for its processes at the end of this one. It ends the
+        # server at any work, for a thread that does not keep this process alive.
         self._program_ends = False
         self._finalizer = Finalize(None, self._end_with_program, exitpriority=100)
 
     @classmethod
     def for_caller(cls, main: bool) -> _Server:
-        """A server that waits, or a new one, in which the main module ran, if that is wanted."""
+        """Return an idle server, or a new one; if ``main``, a new one that ran the main module."""
         with suppress(IndexError):
             while not main:
                 server = _idle.pop()
@@ -228,13 +228,13 @@ class _Server:
         self._process.terminate()
 
     def why_it_ended(self) -> BaseException:
-        """Return the error of who waits for an answer of it."""
+        """Return the error for a caller that waits for an answer."""
         if self._program_ends:
             return SystemExit("the program ends")
         return BrokenProcessPool("the fork server of layoutconv ended")
 
     def give_back(self) -> None:
-        """Keep it for who comes next, if there is none yet."""
+        """Keep the server for the next caller, if none is kept yet."""
         self._since = time.monotonic()
         if _idle:
             self.end()
@@ -242,24 +242,24 @@ class _Server:
             _idle.append(self)
 
     def end(self) -> None:
-        """Have it end, and whatever it does."""
+        """End the server, whatever it is doing."""
         self._finalizer.cancel()
         self._process.terminate()
         self._process.join()
 
 
-_idle: list[_Server] = []  # one at most
+_idle: list[_Server] = []  # at most one
 
 
 def _surroundings() -> tuple[dict[str, str], list[str], str]:
-    """Return what a new process would find as it is here."""
+    """Return the environment, search path and folder that a new process would inherit now."""
     return dict(os.environ), list(sys.path), os.getcwd()
 
 
-# Of what "__main__" is: a fork waits for it, so that no child finds it held.
+# Guards sys.modules["__main__"]; a fork waits for it, so that no child finds it held.
 _main_module = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
+    os.register_at_fork(after_in_child=_idle.clear)  # the servers belong to the parent
     os.register_at_fork(
         before=_main_module.acquire,
         after_in_parent=_main_module.release,
@@ -269,10 +269,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def _no_main_module(needed: bool) -> Iterator[None]:
-    """Processes that start in this context do not run the main module again, if not ``needed``.
+    """Keep processes started in this context from running the main module again, unless ``needed``.
 
-    They would, to find what is defined there, and a script without ``if __name__ == "__main__"``
-    would do all of its work in each of them. Threads that pickle meanwhile find it all the same.
+    They would, to find its definitions, and a script without ``if __name__ == "__main__"`` would
+    repeat all its work in each of them. Threads that pickle meanwhile still find the definitions.
     """
     with _main_module:
         main = sys.modules["__main__"]
@@ -280,7 +280,7 @@ def _no_main_module(needed: bool) -> Iterator[None]:
             yield
             return
         nowhere = ModuleType("__main__")
-        known = dict(vars(main))  # at once, as its globals may change
+        known = dict(vars(main))  # copied at once, as its globals may change
         vars(nowhere).update(known | {"__file__": None, "__spec__": None})
         sys.modules["__main__"] = nowhere
         try:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-# What says which instructions a processor has, of the flags that Linux lists.
+# The flags listed by Linux that name instructions of a processor.
 _INSTRUCTIONS = re.compile(
     r"(p?clmul|v?aes|vpclmul|[sm]+x|sse|ssse|avx|amx|fma|f16c|bmi|adx|gfni|sha|movbe|movdir|popcnt|"
     r"abm|lahf|cx16|fsgs|rdrand|rdseed|prfchw|3dnowp|clflush|clwb|xsave|rdpid|waitpkg|serialize|"
@@ -17,7 +17,7 @@ _INSTRUCTIONS = re.compile(
 
 
 def processor() -> str:
-    """The name of a processor: of its architecture, and of a digest of its flags."""
+    """Return the name of this processor: its architecture, and a digest of its flags."""
     line = _line()
     if line is None:
         return platform.machine()
@@ -25,12 +25,12 @@ def processor() -> str:
 
 
 def flags() -> list[str]:
-    """The flags of this machine's processor; none where the system does not list them."""
+    """Return the flags of this machine's processor; none if the system does not list them."""
     return sorted(set((_line() or "").partition(":")[2].split()))
 
 
 def missing_instructions(wanted: Iterable[str]) -> list[str]:
-    """Return which instructions, of another processor's flags, this one lacks.
+    """Return the instructions among another processor's flags that this one lacks.
 
     >>> missing_instructions(flags())
     []
@@ -42,7 +42,7 @@ def missing_instructions(wanted: Iterable[str]) -> list[str]:
 
 
 def _line() -> str | None:
-    """The line of flags that Linux has; empty if it has none, None where it does not say."""
+    """Return Linux's line of flags; empty if there is none, None if the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -11,7 +11,7 @@ _BAR = 24
 
 
 class Progress:
-    """A line on ``stream``, standard error by default, that is written over until the step is done.
+    """A line on ``stream``, by default standard error, that is overwritten until the step is done.
 
     Nothing is written unless the stream is a terminal, so logs and pipes stay clean.
     """
@@ -38,11 +38,11 @@ class Progress:
         self._write(f"{self.name} {bar} {done}/{total}")
 
     def say(self, line: str) -> None:
-        """Show another line in the place of this one."""
+        """Replace the line by another one."""
         self._write(line)
 
     def print(self, text: object) -> None:
-        """Print on standard output, in the place of the line; the next ``tick`` shows it again."""
+        """Print on standard output in place of the line; the next ``tick`` shows the line again."""
         self._write("")
         print(text, flush=True)
 

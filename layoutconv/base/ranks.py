@@ -1,4 +1,4 @@
-"""The ranks of a group of ``torch.distributed``, and what each of them tells the others."""
+"""The ranks of a ``torch.distributed`` group, and the messages that they exchange."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
 
 
 class Ranks(NamedTuple):
-    """The ranks of a group, by default of all processes, and how many these are."""
+    """The ranks of a group, by default of all processes, and their number."""
 
     group: dist.ProcessGroup | None
     size: int
 
     def gathered(self, told: Tensor) -> Tensor:
-        """The messages (n,) of all ranks, (ranks, n)."""
+        """Return the messages (n,) of all ranks as (ranks, n)."""
         if self.size == 1:
             return told[None]
         every = told.new_empty(self.size * len(told))
-        # Of torch 2.13 on; the older name warns there.
+        # torch 2.13 and newer have it, and warn about the older name.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         gather(every, told, group=self.group)
         return every.view(self.size, -1)
 
     def summed(self, told: Tensor) -> Tensor:
-        """The sum of the messages of all ranks, in the memory of this one's."""
+        """Sum the messages of all ranks, in the memory of this rank's."""
         if self.size > 1:
             dist.all_reduce(told, group=self.group)
         return told
 
 
 def ranks_of(module: Any) -> Ranks | None:
-    """The ranks over whose rows a module's statistics are, as its ``process_group`` says; None for
-    a module without one, and for a process that is alone.
+    """Return the ranks that share a module's statistics, from its ``process_group``; None for a
+    module without one, and for a process that is alone.
 
     >>> import torch
     >>> ranks_of(torch.nn.SyncBatchNorm(4)), ranks_of(torch.nn.BatchNorm1d(4))

@@ -1,8 +1,8 @@
 """Private names of torch, each with a fallback for versions of torch without it.
 
-No other file names any. Where a public function answers the same question, it stands in, slower.
-Where none does, the stand-in supposes the worst: that somebody looks at a call, which then takes
-torch's dispatcher.
+No other file uses private names. If a public function answers the same question, it is the
+fallback, and slower. If there is none, the fallback assumes the worst: something intercepts the
+call, which then takes torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.overrides import has_torch_function
 
 
 def private(path: str, stand_in: Any) -> Any:
-    """Return the attribute that ``path``, module and name, leads to; else ``stand_in``.
+    """Return the attribute at ``path``, a module and a name; else ``stand_in``.
 
     >>> private("torch._C:_len_torch_function_stack", None)()
     0
@@ -35,65 +35,65 @@ def private(path: str, stand_in: Any) -> Any:
 
 
 def supposed(*_: Any) -> bool:
-    """Suppose that somebody looks."""
+    """Assume that something intercepts calls."""
     return True
 
 
 def unknown_mode() -> list[None]:
-    """Suppose one that looks at everything."""
+    """Assume one mode that intercepts everything."""
     return [None]
 
 
 def functions_may_look() -> bool:
-    """Return whether a mode looks at functions of torch, by a public one."""
+    """Return whether a mode intercepts functions of torch, by a public function."""
     return bool(has_torch_function((_PROBE,)))
 
 
 def autocast_is_on() -> bool:
-    """Return whether autocast is on, by public functions, of the devices that convolve."""
+    """Return whether autocast is on for devices that convolve, by public functions."""
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
 def never(_: Any) -> bool:
-    """Find no tensor of a transform: what would refuse one leaves that to torch."""
+    """Find no tensor of a transform: code that would refuse one leaves it to torch."""
     return False
 
 
 def not_begun(*_: Any) -> None:
-    """Raise ``RuntimeError``: nothing is known of what is to be ended."""
+    """Raise ``RuntimeError``: it is unknown how to end or release a pool."""
     raise RuntimeError("this torch does not say how")
 
 
 def added_each(tensors: list[Any], others: list[Any]) -> None:
-    """Add other tensors, one by one."""
+    """Add the other tensors, one by one."""
     for tensor, other in zip(tensors, others, strict=True):
         tensor.add_(other)
 
 
 def copied_each(tensors: list[Any], others: list[Any]) -> None:
-    """Copy other tensors, one by one."""
+    """Copy the other tensors, one by one."""
     for tensor, other in zip(tensors, others, strict=True):
         tensor.copy_(other)
 
 
 def counted_each(tensors: Sequence[Any]) -> None:
-    """Count a write to tensors, one by one."""
+    """Count a write to each tensor, one by one."""
     for tensor in tensors:
         torch.autograd.graph.increment_version(tensor)
 
 
 def others_each_time(_: Any) -> object:
-    """Suppose that what looks is never what looked before."""
+    """Assume that interceptors are never the same as before."""
     return object()
 
 
 def itself(tensor: Any) -> Any:
-    """Return a tensor that nothing is found inside of."""
+    """Return a tensor as it is, assuming that it wraps no other."""
     return tensor
 
 
 class Levels:
-    """The level of forward-mode differentiation, as the module ``forward_ad`` would have it."""
+    """The level of forward-mode differentiation, like the module ``forward_ad`` has it."""
 
     @property
     def _current_level(self) -> int:
@@ -111,13 +111,13 @@ _PROBE = torch.zeros(1)
 # Guards of torch.compile, which compare tensors with earlier ones in C; None without them.
 TENSOR_GUARDS: Any = private("torch._C._dynamo.guards:TensorGuards", None)
 
-# ``f()``: how many modes look at functions, and at operators.
+# ``f()``: how many modes intercept functions, and operators.
 functions_that_look: Callable[[], int] = private(
     "torch._C:_len_torch_function_stack", functions_may_look
 )
 operators_that_look: Callable[[], int] = private("torch._C:_len_torch_dispatch_stack", supposed)
 
-# ``f()``: the modes that look at functions; of stand-ins nobody knows what they look for.
+# ``f()``: the modes that intercept functions; for fallbacks, it is unknown what they intercept.
 function_modes: Callable[[], Sequence[Any]] = private(
     "torch.overrides:_get_current_function_mode_stack", unknown_mode
 )
@@ -130,25 +130,25 @@ is_any_autocast_enabled: Callable[[], bool] = private(
     "torch._C:_is_any_autocast_enabled", autocast_is_on
 )
 
-# ``f()``: whether somebody has hooks that all modules call.
+# ``f()``: whether there are hooks that all modules call.
 has_global_hooks: Callable[[], bool] = private(
     "torch.nn.modules.module:_has_any_global_hook", supposed
 )
 
-# ``f(False)``: the hooks of tensors that autograd saves, as of a checkpoint; None without.
+# ``f(False)``: the hooks on tensors that autograd saves, such as a checkpoint's; None if none.
 saved_tensors_hooks_on_top: Callable[[bool], Any] = private(
     "torch._C._autograd:_top_saved_tensors_default_hooks", others_each_time
 )
 try:
     saved_tensors_hooks_on_top(False)
-except TypeError:  # of a torch whose function takes nothing
+except TypeError:  # a version of torch whose function takes no arguments
     saved_tensors_hooks_on_top = others_each_time
 
-# ``f(node)``, in a backward pass: whether it comes to a node of the graph. It raises RuntimeError
-# for a leaf whose gradient ``torch.autograd.grad`` is asked for.
+# ``f(node)``, in a backward pass: whether it will execute a node of the graph. It raises
+# RuntimeError for a leaf whose gradient ``torch.autograd.grad`` computes.
 comes_to: Callable[[Any], bool] = private("torch._C:_will_engine_execute_node", supposed)
 
-# ``f()``, in a backward pass: whether what is saved for it stays, as another one may follow.
+# ``f()``, in a backward pass: whether saved tensors are kept, as another pass may follow.
 keeps_graph: Callable[[], bool] = private(
     "torch._C._autograd:_get_current_graph_task_keep_graph", supposed
 )
@@ -158,7 +158,7 @@ sums_bfloat16: Callable[[], bool] = getattr(
     torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False
 )
 
-# Of torch.func: the transform on top or None, and how many there are.
+# torch.func: the transform on top or None, and the number of transforms.
 transform_on_top: Callable[[], Any] = private(
     "torch._C._functorch:peek_interpreter_stack", supposed
 )
@@ -168,12 +168,12 @@ _transforms: Callable[[], int] = private(
 
 
 def transforms_look() -> bool:
-    """Return whether transforms of ``torch.func`` look at what is computed.
+    """Return whether transforms of ``torch.func`` intercept what is computed.
 
-    torch.compile takes the answer that it gets as it traces for a constant, as of a function under
+    While tracing, torch.compile treats the answer as a constant, like that of a function under
     ``torch.compiler.assume_constant_result``, which would import the compiler here. It traces
-    transforms by entering them, compiles again under others, and traces the function behind this
-    one not at all before torch 2.12. The number itself may become a symbol where sizes are dynamic.
+    transforms by entering them, and compiles again under others; before torch 2.12 it cannot trace
+    the private function at all. The number itself may become a symbol if sizes are dynamic.
 
     >>> transforms_look()
     False
@@ -183,7 +183,7 @@ def transforms_look() -> bool:
 
 transforms_look._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-# Of torch.autograd.grad(is_grads_batched=True), which is no transform and no mode.
+# torch.autograd.grad(is_grads_batched=True), which is neither a transform nor a mode.
 is_batched: Callable[[Any], bool] = private("torch._C._functorch:is_legacy_batchedtensor", supposed)
 
 
@@ -195,12 +195,12 @@ is_batch_of_transform: Callable[[Any], bool] = private(
 )
 unwrapped: Callable[[Any], Any] = private("torch._C._functorch:get_unwrapped", itself)
 
-# ``f()``: whether a CUDA graph is captured on the current stream: each launch over a map asks.
+# ``f()``: whether the current stream captures a CUDA graph; asked at each launch over a map.
 is_capturing: Callable[[], bool] = private(
     "torch._C:_cuda_isCurrentStreamCapturing", lambda: torch.cuda.is_current_stream_capturing()
 )
 
-# ``f(device, pool)``: no stream allocates from a pool any more; nobody needs it.
+# ``f(device, pool)``: streams stop allocating from a pool; then: the pool is no longer needed.
 end_of_pool: Callable[..., None] = private(
     "torch._C:_cuda_endAllocateToPool",
     private("torch._C:_cuda_endAllocateCurrentStreamToPool", not_begun),
@@ -213,18 +213,18 @@ copy_to_each: Callable[[list[Any], list[Any]], object] = private(
     "torch:_foreach_copy_", copied_each
 )
 
-# ``f(tensors)``: count a write to each that no operator of torch did; one tensor is no argument.
+# ``f(tensors)``: count a write to each that no operator of torch made; a single tensor is refused.
 increment_versions: Callable[[Sequence[Any]], object] = private(
     "torch._C:_increment_version", counted_each
 )
 try:
     increment_versions((_PROBE,))
-except (TypeError, RuntimeError):  # of a torch whose function takes one tensor
+except (TypeError, RuntimeError):  # a version of torch whose function takes one tensor
     increment_versions = counted_each
 
 
 def empty_strided_on(kind: str) -> Any:
-    """``f(shape, stride, dtype)``, torch's allocator past the dispatcher; None if it has none.
+    """Return ``f(shape, stride, dtype)``, torch's allocator without dispatcher, or None.
 
     >>> empty_strided_on("cpu")((2, 3), (1, 2), torch.int32).stride()
     (1, 2)
@@ -233,18 +233,18 @@ def empty_strided_on(kind: str) -> Any:
     return private(f"torch._C._dynamo.guards:_empty_strided_{kind}", None)
 
 
-# ``f(tensor, shape, stride)``: the memory of a tensor from its start on in another shape, which no
-# dispatcher and no autograd sees: in half the time of the operator.
+# ``f(tensor, shape, stride)``: a tensor's memory from its start in another shape, unseen by the
+# dispatcher and autograd, in half the time of the operator.
 in_shape: Callable[..., torch.Tensor] = private(
     "torch._C._dynamo.guards:_reinterpret_tensor", torch.Tensor.as_strided
 )
 
 
 def reader_of(library: Any) -> Callable[[], str]:
-    """Return a function that says how convolutions of ``library``, a torch, multiply float32.
+    """Return a function that tells how convolutions of ``library``, a torch, multiply float32.
 
-    It returns "tf32" or "fp32". The private functions are what the public attributes call, in 0.1
-    us where those take 0.5 to 0.9: each call of a float32 convolution asks.
+    It returns "tf32" or "fp32". It calls the private functions behind the public attributes, in 0.1
+    us instead of 0.5 to 0.9, as each call of a float32 convolution asks.
 
     >>> reader_of(torch)() in ("tf32", "fp32")
     True

@@ -1,6 +1,6 @@
-"""Any GEMM view on the CPU: vectors are gathered as its layouts say, and multiplied.
+"""Any GEMM view on the CPU: vectors are gathered by its layouts, and multiplied.
 
-Nothing here knows what a convolution is.
+It does not know about convolutions.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from .panels import PanelOperand, Place
 from .products import Batch, Dots, Listed, Product, Tile
 from .view_tables import Tables
 
-_WORKSPACE = 64 << 20  # bytes, about: what all temporary tensors take together
-_PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache when it does
-_SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
+_WORKSPACE = 64 << 20  # bytes, about: of all temporary tensors together
+_PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache then
+_SPARSE = 0.8  # share of rows with a tap below which its product leaves out the other rows
 
 
 class Blocking(NamedTuple):
-    """Sizes that products are cut by."""
+    """Block sizes of products."""
 
-    columns: int = 128  # vectors of A that one product multiplies, at most
-    rows: int = 32768  # at once, at most: fewer cost calls, more fall out of the caches
-    depth: int = 32  # numbers in a row of a product: fewer cost more to call than to multiply
+    columns: int = 128  # vectors of A per product, at most
+    rows: int = 32768  # at once, at most: fewer cost more calls, more do not fit in the caches
+    depth: int = 32  # numbers in a row of a product: with fewer, calls take longer than products
     products: int = 16 << 20  # bytes of products of listed rows before they are summed
-    terms: int = 2 << 20  # bytes of the rows that terms of a batch are gathered in
-    small: int = 1 << 19  # numbers that are multiplied in less time than a call for each tap
+    terms: int = 2 << 20  # bytes of the rows in which terms of a batch are gathered
+    small: int = 1 << 19  # numbers whose product takes less time than a call for each tap
 
 
 BLOCKING = Blocking()
 
 
 class _Given(NamedTuple):
-    """Operands, where their product goes, in which dtype it is summed, and what follows."""
+    """Operands, the target of their product, the dtype of the sums, and the epilogue."""
 
     tables: Tables
     a: Tensor
@@ -50,7 +50,7 @@ class _Given(NamedTuple):
     finish: Finish
 
     def in_place(self) -> bool:
-        """Return whether sums are stored as they are, so that D can be where they are made."""
+        """Return whether sums are stored unchanged, so that they can be computed in D."""
         if not self.finish.nothing or self.out.dtype != self.kind:
             return False
         a, b, out = (each.untyped_storage().data_ptr() for each in (self.a, self.b, self.out))
@@ -66,12 +66,12 @@ def execute_cpu(
     epilogue: Epilogue | None = None,
     statistics: Tensor | None = None,
 ) -> Tensor:
-    """``D = A B^T`` of a GEMM view, for tensors that :func:`~layoutconv.execute` has checked.
+    """Compute ``D = A B^T`` of a GEMM view, for tensors that :func:`~layoutconv.execute` checked.
 
-    Sums are in fp64 for fp64, exact for int8 and in fp32 for all else. ``statistics`` is fp64 (2,
-    columns), to which those of an epilogue are added. Memory beyond the operands is bounded by
-    about 64 MB, and ``b`` once more; tables of at most 16 MB are kept with the view.
-    Elements of ``out`` that the view does not write keep what they had.
+    Sums are in fp64 for fp64, exact for int8 and in fp32 otherwise. ``statistics`` is fp64 (2,
+    columns); those of an epilogue are added to it. Memory beyond the operands is bounded by about
+    64 MB plus a copy of ``b``; tables of at most 16 MB are kept with the view. Elements of ``out``
+    that the view does not write keep their values.
     """
     if out is None:
         out = allocate(view, a)
@@ -104,7 +104,7 @@ def execute_cpu(
 
 
 def _multiply(product: Product, given: _Given, columns: Any) -> None:
-    """One matrix product; ``columns`` are the numbers of its columns, as ``Finish`` takes them."""
+    """Compute one matrix product; ``columns`` are its columns' numbers, as for ``Finish``."""
     tables, a, b, out, kind, finish = given
     left, right, n = product.left, product.right, product.n
     x, w, y = left.memory(a), right.memory(b), product.target.memory(out)
@@ -114,7 +114,7 @@ def _multiply(product: Product, given: _Given, columns: Any) -> None:
         return (found.T if right.along == 1 else found).to(kind)
 
     weights: Sequence[Tensor] | None = None
-    if n * product.k <= b.numel():  # else it is stored once, but read many times
+    if n * product.k <= b.numel():  # else each element of B is read several times
         weights = product.right_places(tables, w) if kind == b.dtype else None
         weights = weights or [weight(i) for i in range(len(product.blocks))]
     in_place = given.in_place()
@@ -124,7 +124,7 @@ def _multiply(product: Product, given: _Given, columns: Any) -> None:
         stored = acc is not None
         if acc is None:
             acc = torch.empty(place.rows, n, dtype=kind)
-        begun: set[int] = set()  # parts of the rows, by their first, that have a sum
+        begun: set[int] = set()  # parts of the rows, by first row, that have a sum
         parts = range(0, place.rows, product.tile.block)
         for piece in product.pieces(tables, first):
             if isinstance(piece, Listed):
@@ -150,14 +150,14 @@ def _multiply(product: Product, given: _Given, columns: Any) -> None:
 
 
 def _columns(view: GemmView, l: int) -> Any:
-    """The numbers of the columns of problem ``l``: what they read of tensors per column."""
+    """Return the numbers of problem ``l``'s columns, with which they read per-column tensors."""
     if view.columns is None:
         return slice(l * view.n, (l + 1) * view.n)
     return view.columns(torch.arange(view.n), *((l,) if len(view.a.shape) > 2 else ()))
 
 
 def _begin(acc: Tensor, parts: range, begun: set[int], rows: int) -> None:
-    """Zeros for the parts that have no sum yet."""
+    """Zero the parts that have no sum yet."""
     if len(begun) < len(parts):
         for start in parts:
             if start not in begun:
@@ -167,9 +167,9 @@ def _begin(acc: Tensor, parts: range, begun: set[int], rows: int) -> None:
 def _listed(
     piece: Listed, x: Tensor, dtype: torch.dtype, weights: Any, n: int, kind: torch.dtype
 ) -> Tensor:
-    """The sums of blocks over the rows that they list, (rows, n); ``weights``: a list, or a call.
+    """Return the sums (rows, n) of blocks over their listed rows; ``weights``: a list, or a call.
 
-    Products are summed row by row in the order of the blocks.
+    Products are summed row by row, in the order of the blocks.
     """
     products = torch.empty(sum(piece.sizes), n, dtype=kind)
     for (block, place), part in zip(
@@ -184,11 +184,11 @@ def _listed(
 
 
 def _multiply_batch(batch: Batch, given: _Given) -> None:
-    """All problems of a batch, whose sums are stored as they are."""
+    """Compute all problems of a batch, whose sums are stored unchanged."""
     tables, a, b, out, kind, _ = given
     x, w, y = batch.left.memory(a), batch.right.memory(b), batch.target.memory(out)
     problems = batch.rows_of_d(tables, y).unbind()
-    last = -1  # the problem that the terms before belonged to
+    last = -1  # the problem of the previous terms
     for terms in batch.terms(tables):
         left, right = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
         first, sizes = terms.first, terms.sizes
@@ -209,7 +209,7 @@ def _batch(view: GemmView, kind: torch.dtype) -> Batch:
 
 
 def _dot(view: GemmView, given: _Given) -> None:
-    """Products of one row and one column each, all problems at once: sums element by element."""
+    """Compute products of one row and column each, all problems at once, by element-wise sums."""
     tables, a, b, out, kind, finish = given
     dots: Dots = tables.structure("dots", lambda: Dots(view, BLOCKING.columns, _WORKSPACE))
     x, w, y = dots.left.memory(a), dots.right.memory(b), dots.target.memory(out)
@@ -233,19 +233,19 @@ def _store(
     columns: Any,
     rows: Tensor | None,
 ) -> None:
-    """Finish the accumulators of some rows and columns, which are the numbers of these."""
+    """Apply the epilogue to the accumulators of some rows and columns, given by number."""
     sources = [place.read(target.memory(source), source.dtype) for source in finish.sources]
     written = place.there() if finish.statistics is not None else True
     place.write(memory, finish(acc, columns, sources, written, rows))
 
 
 def _tile(view: GemmView, a: PanelOperand, itemsize: int) -> Tile:
-    """Return how a product is cut.
+    """Return how a product is cut into tiles.
 
-    Wide where A is dense: few calls, and the product sums in registers. One tap at a time where A
-    goes through an index, which most rows may lack, unless all is so little that calls take longer.
-    Where A runs along its rows the vectors are of one column each, and what one product reads of A
-    and B is as large as a panel.
+    Wide if A is dense: few calls, and the product sums in registers. One tap at a time if A goes
+    through an index, which most rows may lack, unless it is so small that calls take longer. If A
+    runs along its rows, vectors have one column each, and one product reads A and B of a panel's
+    size.
     """
     most, along_rows = BLOCKING, a.along == 0
     small = view.m * view.k * (view.n + 8) <= most.small

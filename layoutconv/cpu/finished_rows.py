@@ -1,4 +1,4 @@
-"""Epilogue of complete sums on a CPU: some rows at once, so that caches hold them."""
+"""The epilogue of complete sums on a CPU, some rows at a time, so that they stay in caches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ..tensors.epilogue_in_torch import Finish
 
-_ROWS = 1 << 13  # of sums that are finished at once: their temporaries stay in a cache
+_ROWS = 1 << 13  # rows of sums that are finished at once: their temporaries stay in a cache
 
 
 def finish_rows(finish: Finish, values: Tensor, target: Tensor, sources: Sequence[Tensor]) -> None:
-    """Write what sums ``values`` (rows, K) come to into ``target``, which may be the same memory.
+    """Apply the epilogue to sums ``values`` (rows, K) and write ``target``, maybe the same memory.
 
-    ``sources`` (rows, K) are what residuals read.
+    Residuals read from ``sources`` (rows, K).
 
     >>> sums = torch.tensor([[1.4], [2.5]])
     >>> out = torch.empty(2, 1, dtype=torch.int8)

@@ -1,4 +1,4 @@
-"""Sparse convolutions on a CPU: rows are gathered, multiplied and added, tap by tap.
+"""Sparse convolutions on a CPU: gather rows, multiply and add, tap by tap.
 
     GatherPlan(index, rows)
         .forward(x, w)      x (inputs, C),  w (K, taps, C / groups)  ->  (outputs, K)
@@ -6,8 +6,8 @@
         .filter(y, x)                                                ->  (K, taps, C / groups)
         .gradients(y, x, w)      the last two
 
-The plan of a kernel map is the pairs of rows of each tap, found once in a few milliseconds. A view
-of the map is planned by its layouts in tens of them (:mod:`~layoutconv.cpu.cpu_executor`).
+The plan of a kernel map is the pairs of rows of each tap, found once in a few milliseconds. To plan
+a view of the map by its layouts takes tens of them (:mod:`~layoutconv.cpu.cpu_executor`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 
-_NARROW = 32  # columns, up to which products are listed and summed by row: index_add_ takes longer
+_NARROW = 32  # columns up to which products are listed and summed by row: index_add_ is slower
 
 
 class Tap(NamedTuple):
-    """The pairs of a tap: rows of the outputs, ascending, and of the inputs that they read.
+    """The pairs of a tap: output rows, ascending, and the input rows that they read.
 
-    None stands for all rows in order: they are read and written where they are.
+    None stands for all rows in order, which are read and written in place.
     """
 
     outputs: Tensor | None
@@ -35,7 +35,7 @@ class Tap(NamedTuple):
 
 
 class _Bags(NamedTuple):
-    """Some taps whose products are listed, and by ``order`` and ``starts`` summed by row."""
+    """Some taps with listed products, which ``order`` and ``starts`` sum by row."""
 
     taps: range
     order: Tensor
@@ -43,13 +43,13 @@ class _Bags(NamedTuple):
 
 
 class GatherPlan:
-    """The pairs of rows that every tap of a kernel map multiplies. It holds no tensor of the map.
+    """The pairs of rows that each tap of a kernel map multiplies. It holds no tensor of the map.
 
     Args:
-        index: int32 (outputs, taps), rows of the inputs; -1 where there is none.
-        rows: how many inputs there are.
+        index: int32 (outputs, taps), rows of the inputs; -1 for none.
+        rows: the number of inputs.
         listed: bytes of products that are listed before they are summed. Memory beside operands and
-            results is as much, and that of the rows that one tap gathers and multiplies.
+            results is that, plus the rows that one tap gathers and multiplies.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for an entry outside ``[-1, rows)``.
 
@@ -70,17 +70,17 @@ class GatherPlan:
         self._bags: dict[tuple[bool, int], list[_Bags]] = {}
 
     def forward(self, x: Tensor, w: Tensor, groups: int = 1) -> Tensor:
-        """The sums of the outputs, of the dtype of ``x`` and ``w``, a floating one."""
+        """Return the sums of the outputs, in the floating dtype of ``x`` and ``w``."""
         K, taps, C = w.shape
         by_tap = w.view(groups, K // groups, taps, C).permute(2, 0, 3, 1)  # (taps, g, C, K)
         return self._sums(x, by_tap.contiguous(), backward=False)
 
     def backward(self, y: Tensor, w: Tensor, groups: int = 1) -> Tensor:
-        """The gradient of the inputs."""
+        """Return the gradient of the inputs."""
         return self._sums(y, _backward(w, groups), backward=True)
 
     def filter(self, y: Tensor, x: Tensor, groups: int = 1) -> Tensor:
-        """The gradient of the filter."""
+        """Return the gradient of the filter."""
         found, rows = _Filter(self.taps, y, x, groups), _Gathered(y, self.taps)
         for number, tap in enumerate(self.taps):
             if tap.size:
@@ -88,13 +88,13 @@ class GatherPlan:
         return found.result()
 
     def gradients(self, y: Tensor, x: Tensor, w: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
-        """Return the gradients of inputs and filter, for which rows of ``y`` are gathered once."""
+        """Return the gradients of inputs and filter, gathering the rows of ``y`` only once."""
         found = _Filter(self.taps, y, x, groups)
         return self._sums(y, _backward(w, groups), backward=True, seen=found.add), found.result()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pairs, and of what sums their products."""
+        """The bytes of the pairs, and of the tables that sum their products."""
         kept = [rows for tap in self.taps for rows in tap[:2] if rows is not None]
         kept += [part for bags in self._bags.values() for one in bags for part in one[1:]]
         return sum(part.nbytes for part in kept)
@@ -107,7 +107,7 @@ class GatherPlan:
         backward: bool,
         seen: Callable[[int, Tensor], None] | None = None,
     ) -> Tensor:
-        """The sums of all taps; ``seen`` is given the rows that each reads."""
+        """Return the sums of all taps; ``seen`` is called with the rows that each reads."""
         taps = [Tap(t.inputs, t.outputs, t.size) for t in self.taps] if backward else self.taps
         rows = self.inputs if backward else self.outputs
         columns = by_tap.shape[1] * by_tap.shape[3]
@@ -122,13 +122,13 @@ class GatherPlan:
         there = [number for number, tap in enumerate(taps) if tap.size]
         if len(there) == 1 and taps[there[0]].outputs is None:
             return multiply(there[0], a.new_empty(rows, columns))
-        # Taps are added in their order, so that rows of padding leave the others' bits alone.
+        # Taps are added in order, so that rows of padding do not change the bits of others.
         sums = a.new_zeros(rows, columns)
         if columns > _NARROW:
             products = a.new_empty(max((tap.size for tap in taps), default=0), columns)
             for number in there:
                 to, own = taps[number].outputs, multiply(number, products[: taps[number].size])
-                # Of int64: as fast again.
+                # int64 is twice as fast.
                 sums = sums.add_(own) if to is None else sums.index_add_(0, to.long(), own)
             return sums
         for bags in self._bags_of(taps, rows, columns * a.element_size(), backward):
@@ -143,7 +143,7 @@ class GatherPlan:
         return sums
 
     def _bags_of(self, taps: Sequence[Tap], rows: int, width: int, backward: bool) -> list[_Bags]:
-        """All taps, as many at once as their products of ``width`` bytes may be."""
+        """Split all taps into groups whose products of ``width`` bytes per row fit."""
         most = 1 << (self.listed // width).bit_length()
         key = backward, most
         if key not in self._bags:
@@ -159,7 +159,7 @@ class GatherPlan:
 
 
 def _tap(column: Tensor, rows: int) -> Tap:
-    """The pairs of a tap, int32."""
+    """Return the pairs of a tap, int32."""
     present = (column >= 0).nonzero().view(-1)
     size = len(present)
     everywhere = size == len(column)
@@ -176,7 +176,7 @@ def _bags_of(part: range, taps: Sequence[Tap], rows: int) -> _Bags:
     starts = torch.zeros(rows + 1, dtype=torch.int32)
     counts = torch.bincount(torch.cat(listed), minlength=rows)
     torch.cumsum(counts, 0, out=starts[1:])
-    # In half of the time of a stable sort, where no row is twice among those of a tap.
+    # Half the time of a stable sort, if no row occurs twice in a tap.
     place, first = starts[:-1].clone(), 0
     order = torch.empty(int(starts[-1]), dtype=torch.int32)
     numbers = torch.arange(len(order), dtype=torch.int32)
@@ -192,14 +192,14 @@ def _bags_of(part: range, taps: Sequence[Tap], rows: int) -> _Bags:
 
 
 class _Gathered:
-    """Rows of a tensor that taps read, one tap after the other, in one piece of memory."""
+    """Rows of a tensor that taps read, one tap after the other, in one buffer."""
 
     def __init__(self, tensor: Tensor, taps: Sequence[Tap]) -> None:
         self._tensor, self._taps = tensor, taps
         self._memory: Tensor | None = None
 
     def of(self, rows: Tensor | None, size: int) -> Tensor:
-        """Return the rows of a tap, until the next one asks; None: the tensor itself."""
+        """Return the rows of a tap, valid until the next call; for None, the tensor itself."""
         if rows is None:
             return self._tensor
         if self._memory is None:
@@ -219,7 +219,7 @@ class _Filter:
         self._own = self._found.unbind()
 
     def add(self, number: int, rows: Tensor) -> None:
-        """Multiply a tap's rows of the result's gradient, which are given, with the inputs'."""
+        """Multiply a tap's rows of the output gradient, which are given, by the input rows."""
         tap, groups = self._taps[number], self._groups
         others = self._right.of(tap.inputs, tap.size)
         if groups == 1:
@@ -229,30 +229,30 @@ class _Filter:
             torch.bmm(left, right, out=self._own[number])
 
     def result(self) -> Tensor:
-        """Return it, (K, taps, C / groups)."""
+        """Return the gradient, (K, taps, C / groups)."""
         taps, groups, K, C = self._found.shape
         return self._found.permute(1, 2, 0, 3).contiguous().view(groups * K, taps, C)
 
 
 def _backward(w: Tensor, groups: int) -> Tensor:
-    """A filter (K, taps, C / groups) tap by tap, (taps, groups, K / groups, C / groups)."""
+    """Arrange a filter (K, taps, C / groups) by tap: (taps, groups, K / groups, C / groups)."""
     K, taps, C = w.shape
     return w.view(groups, K // groups, taps, C).permute(2, 0, 1, 3).contiguous()
 
 
 def _by_group(rows: Tensor, groups: int) -> Tensor:
-    """(rows, groups * C) as (groups, rows, C)."""
+    """View (rows, groups * C) as (groups, rows, C)."""
     return rows.view(rows.shape[0], groups, -1).transpose(0, 1)
 
 
 def _product(rows: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """The rows (n, groups * C) times a weight (groups, C, K), as ``out`` (n, groups * K)."""
+    """Multiply rows (n, groups * C) by a weight (groups, C, K) into ``out`` (n, groups * K)."""
     groups, C, K = weight.shape
     if groups == 1:
         return torch.mm(rows, weight[0], out=out)
     if C == K == 1:
         return torch.mul(rows, weight.view(-1), out=out)
-    # Into a tensor: autocast rounds operands of a product that makes its own.
+    # Into a given tensor: autocast rounds the operands of a product that allocates its own.
     products = rows.new_empty(groups, len(rows), K)
     torch.bmm(_by_group(rows, groups), weight, out=products)
     out.view(-1, groups, K).copy_(products.transpose(0, 1))

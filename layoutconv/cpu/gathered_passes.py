@@ -1,8 +1,8 @@
-"""Passes of sparse convolutions on a CPU by the pairs of a kernel map, with their epilogues.
+"""Passes of sparse convolutions on a CPU by the pairs of a kernel map, with epilogues.
 
-Which rows are multiplied at which tap is found out once per map and kept with its index:
-:class:`~layoutconv.cpu.gather_products.GatherPlan`. Integers and fp8 are multiplied as their views
-say, by :mod:`~layoutconv.cpu.cpu_executor`.
+The rows that each tap multiplies are found once per map and kept with its index, as a
+:class:`~layoutconv.cpu.gather_products.GatherPlan`. Integers and fp8 are multiplied by their views
+in :mod:`~layoutconv.cpu.cpu_executor`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def is_gathered(a: Tensor) -> bool:
-    """Return whether passes over kernel maps of such operands are gathered products.
+    """Return whether passes over kernel maps with such operands are gathered products.
 
     >>> is_gathered(torch.ones(1)), is_gathered(torch.ones(1, dtype=torch.int8))
     (True, False)
@@ -30,10 +30,10 @@ def is_gathered(a: Tensor) -> bool:
 
 
 def plan_of(index: Tensor, rows: int) -> GatherPlan:
-    """The plan of an index, int32 (outputs, taps) of ``rows`` inputs, kept with that tensor.
+    """Return the plan of an index, int32 (outputs, taps) of ``rows`` inputs, kept with that tensor.
 
-    All layers over a map have one index, in graphs of ``torch.compile`` and ``torch.export``, too.
-    It is planned once; and again where torch sees that it was written to.
+    All layers over a map share one index, also in graphs of ``torch.compile`` and ``torch.export``.
+    It is planned once, and again if torch recorded a write to it.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for an entry outside ``[-1, rows)``.
 
@@ -52,7 +52,7 @@ def plan_of(index: Tensor, rows: int) -> GatherPlan:
 
 
 class _Kept:
-    """The attribute of an index tensor, which copies and pickles of it lose."""
+    """The plan as an attribute of an index tensor; copies and pickles of the tensor lose it."""
 
     def __init__(self, plan: Any = None, rows: int = -1, version: int = -1) -> None:
         self.plan, self.rows, self.version = plan, rows, version
@@ -72,9 +72,9 @@ def forward(
     *,
     transposed: bool = False,
 ) -> Tensor:
-    """The forward pass, ``x`` (inputs, C) and ``w`` (K, *taps, C / groups) to (outputs, K).
+    """Run the forward pass: ``x`` (inputs, C) and ``w`` (K, *taps, C / groups) to (outputs, K).
 
-    ``transposed`` goes from (outputs, K) to (inputs, C). Sums are in fp32, of fp64 in fp64.
+    ``transposed`` goes from (outputs, K) to (inputs, C). Sums are in fp32, for fp64 in fp64.
 
     >>> index = torch.tensor([[1, -1], [0, 1]], dtype=torch.int32)
     >>> x, w = torch.tensor([[1.0], [2.0]]), torch.tensor([[[10.0], [100.0]]])
@@ -83,7 +83,7 @@ def forward(
             [210.]])
     """
     kind, dtype = accumulator_dtype(x.dtype, 1), out_dtype or x.dtype
-    # Of memory in one order products have the same bits, whatever memory they were given.
+    # Contiguous operands give products the same bits, whatever their original strides.
     x, w = x.to(kind).contiguous(), w.to(kind).contiguous()
     sums = (plan.backward if transposed else plan.forward)(x, w.flatten(1, -2), groups)
     finish = Finish(epilogue, x.dtype, dtype)
@@ -96,7 +96,7 @@ def forward(
 
 @torch.no_grad()
 def filter_gradient(plan: GatherPlan, y: Tensor, x: Tensor, taps: Any, groups: int = 1) -> Tensor:
-    """The gradient of the filter, (K, *taps, C / groups), of ``y`` (outputs, K) and ``x``.
+    """Return the filter gradient (K, *taps, C / groups) from ``y`` (outputs, K) and ``x``.
 
     >>> index = torch.tensor([[1, -1], [0, 1]], dtype=torch.int32)
     >>> y, x = torch.tensor([[1.0], [2.0]]), torch.tensor([[10.0], [100.0]])
@@ -113,7 +113,7 @@ def filter_gradient(plan: GatherPlan, y: Tensor, x: Tensor, taps: Any, groups: i
 def gradients(
     plan: GatherPlan, y: Tensor, x: Tensor, w: Tensor, groups: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of inputs and filter at once, of one dtype.
+    """Return the gradients of inputs and filter at once, for one dtype.
 
     >>> index = torch.tensor([[1, -1], [0, 1]], dtype=torch.int32)
     >>> y, x, w = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]), torch.ones(1, 2, 1)

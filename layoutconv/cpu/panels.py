@@ -1,8 +1,8 @@
-"""Operands on the CPU: where the vectors of a stored tensor lie, read and written as matrices.
+"""Operands on the CPU: where a stored tensor's vectors lie, read and written as matrices.
 
-The coordinate of (row, column) is the sum of a row's and a column's part, and stays one through
-every affine map; so the rows' parts are computed once for all columns, the columns' once for all
-rows, and only bounds that a sum can cross are looked at.
+The coordinate of (row, column) is the sum of a row's part and a column's part, and stays a sum
+through every affine map. So the rows' parts are computed once for all columns, the columns' once
+for all rows, and only bounds that a sum can cross are checked.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class CoordinatePart:
 
 
 class PanelOperand:
-    """A stored operand with vectors along its columns for elements, without its tensor.
+    """A stored operand whose elements are vectors along its columns, without its tensor.
 
-    Columns are what mode ``along`` counts: of the operand's transpose, if that is its rows. Its
-    chain of maps is cut where coordinates stop being sums: at an index buffer, as a rule.
+    Columns are counted by mode ``along``; if that is its rows, the operand is transposed. Its chain
+    of maps is cut where coordinates stop being sums, usually at an index buffer.
     """
 
     def __init__(self, layout: OperandLayout, along: int, vector: int) -> None:
@@ -56,12 +56,12 @@ class PanelOperand:
             cut += 1
         self.sums, self.rest = chain[:cut], chain[cut:]
         self.modes = [rank(stage.layout.shape) for stage in chain[1 : cut + 1]]
-        self.modes += [0] * (cut - len(self.modes))  # of an offset in memory
+        self.modes += [0] * (cut - len(self.modes))  # for an offset in memory
         self.column_shape = chain[0].layout.shape[1]
         self.along, self.vector = along, vector
 
     def rows(self, m: Tensor) -> CoordinatePart:
-        """The part that rows add; the offsets of the maps are theirs. Along the first axis of
+        """Return the part that rows add, with the offsets of the maps; along the first axis of
         ``m``.
         """
         coords: list[Any] = [(m, 0)]
@@ -71,7 +71,7 @@ class PanelOperand:
         return CoordinatePart.of(tuple(m.shape[:1]), coords)
 
     def columns(self, k: IntTuple) -> CoordinatePart:
-        """Return what columns add. Along axes that follow the rows'."""
+        """Return the part that columns add, along axes that follow the rows'."""
         coords: list[Any] = [(0, k)]
         for stage, modes in zip(self.sums, self.modes, strict=True):
             coords.append(_in_all_modes(stage.layout(coords[-1]), modes))
@@ -79,21 +79,21 @@ class PanelOperand:
         return CoordinatePart.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
 
     def memory(self, tensor: Tensor) -> Tensor:
-        """Return what a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
-        if tensor.dtype in FP8:  # which torch does not index on a CPU
+        """Return a tensor's memory as a matrix with one vector per row; fp8 as bytes."""
+        if tensor.dtype in FP8:  # torch does not index fp8 on a CPU
             tensor = tensor.view(torch.uint8)
         size = span(tensor) // self.vector, self.vector
         return tensor.as_strided(size, (self.vector, 1))
 
 
 class Place:
-    """Where a matrix of some rows and columns of an operand lies: the numbers of its vectors.
+    """Where a matrix of some rows and columns of an operand lies: the indices of its vectors.
 
     Args:
-        offset: the number of each vector in memory, (rows, columns).
-        valid: True, or whether each vector is there, like ``offset``.
+        offset: the index of each vector in memory, (rows, columns).
+        valid: True, or whether each vector exists, like ``offset``.
 
-    Rows that follow each other at equal steps in memory are recognised, as they need no copy.
+    Contiguous rows at equal steps in memory are recognised, as they need no copy.
     """
 
     def __init__(self, offset: Tensor, valid: Any = True) -> None:
@@ -107,7 +107,7 @@ class Place:
         self.at = None if self.steps else at
 
     def kept(self) -> Place:
-        """The same in half the memory, where that is enough for the numbers."""
+        """Return the same in half the memory, if the indices fit in int32."""
         at = self.at
         if at is not None and at.numel() and int(at.max()) < 1 << 31:
             self.at = at.int()
@@ -120,7 +120,7 @@ class Place:
         return _OBJECT + sum(t.numel() * t.element_size() for t in tables)
 
     def view(self, memory: Tensor) -> Tensor | None:
-        """The matrix in its place, if its rows lie at equal steps: (rows, columns * vector)."""
+        """Return the matrix in place if its rows have equal steps, (rows, columns * vector)."""
         if self.steps is None:
             return None
         vector = memory.shape[1]
@@ -130,7 +130,7 @@ class Place:
         )
 
     def read(self, memory: Tensor, dtype: torch.dtype) -> Tensor:
-        """The matrix in a tensor's dtype, (rows, columns * vector): 0 where it is not there."""
+        """Return the matrix in a dtype, (rows, columns * vector): 0 for vectors not there."""
         at = self.at
         if at is None:
             found: Any = self.view(memory)
@@ -146,7 +146,7 @@ class Place:
         return matrix
 
     def write(self, memory: Tensor, values: Tensor) -> None:
-        """Store a matrix in the place, but for what is not there."""
+        """Store a matrix in the place, except for vectors that are not there."""
         values = values.view(memory.dtype)
         target = self.view(memory)
         if target is not None:
@@ -160,24 +160,24 @@ class Place:
         memory.index_copy_(0, at.long(), vectors)  # type: ignore[union-attr]
 
     def there(self) -> Any:
-        """True, or whether each vector is there: (rows, columns)."""
+        """Return True, or whether each vector is there, (rows, columns)."""
         if self.absent is None:
             return True
         there = torch.ones(self.rows * self.columns, dtype=torch.bool)
         return there.index_fill_(0, self.absent, False).view(self.rows, self.columns)
 
 
-_OBJECT = 512  # bytes, about, that a place takes beside its tables
+_OBJECT = 512  # bytes, about, of a place besides its tables
 
 
 def _steps(offset: Tensor) -> tuple[int, int] | None:
-    """The first vector and the vectors from row to row, if rows are pieces at equal steps."""
+    """Return the first vector and the vectors from row to row, if rows are evenly spaced pieces."""
     rows, columns = offset.shape
     if not rows or not columns:
         return None
     first = int(offset[0, 0])
     step = int(offset[1, 0]) - first if rows > 1 else columns
-    # The last one tells, nearly always, before a pass over all.
+    # The last vector almost always decides, before a pass over all.
     if step < columns or int(offset[-1, -1]) != first + (rows - 1) * step + columns - 1:
         return None
     expected = torch.arange(rows).view(-1, 1) * step + torch.arange(first, first + columns)
@@ -199,18 +199,18 @@ class Panel:
         ]
 
     def _may_leave(self, at: int, mode: int, extent: int) -> bool:
-        """Return whether a sum can be outside the bounds of a mode of map ``at``."""
+        """Return whether a sum can leave the bounds of a mode of map ``at``."""
         (low, high), (least, most) = self.rows.bounds[at][mode], self.columns.bounds[at][mode]
         return bool(low + least < 0 or high + most >= extent)
 
     def locate(self, part: slice = slice(None)) -> tuple[Tensor, Any]:
-        """Offsets in memory, in vectors, (rows, columns) of a part; True, or whether each is valid.
+        """Return the offsets in memory, in vectors, (rows, columns) of a part; True, or validity.
 
-        An offset that is not valid means nothing.
+        An invalid offset has no meaning.
         """
         valid: Any = True
         for mask in self.masks:
-            # One that rows do not move has no axis of them, and holds for all.
+            # A mask that rows do not move has no row axis, and holds for all.
             of_rows = isinstance(mask, torch.Tensor) and mask.dim() > len(self.columns.shape)
             valid = both(mask[part] if of_rows else mask, valid)
         offset = _sum(_rows(self.rows.coords[-1], part), self.columns.coords[-1])
@@ -224,25 +224,25 @@ class Panel:
         return table(offset), valid if valid is True else table(valid)
 
     def place(self, part: slice = slice(None)) -> Place:
-        """Where a part of the rows, and all columns, lie."""
+        """Return where a part of the rows, and all columns, lie."""
         return Place(*self.locate(part))
 
 
 def _in_all_modes(crd: Any, modes: int) -> Any:
-    """A coordinate with zeros for trailing modes that an offset alone moves."""
+    """Pad a coordinate with zeros for trailing modes that only an offset moves."""
     missing = modes - len(crd) if isinstance(crd, tuple) else 0
     return ArithmeticTuple((*crd, *[0] * missing)) if missing > 0 else crd
 
 
 def _rows(coord: Any, part: slice) -> Any:
-    """A part of the rows of a coordinate, or of what was computed from it."""
+    """Return a part of the rows of a coordinate, or of a value computed from it."""
     if isinstance(coord, tuple):
         return ArithmeticTuple(_rows(c, part) for c in coord)
     return coord[part] if isinstance(coord, torch.Tensor) and coord.dim() > 0 else coord
 
 
 def _sum(row: Any, column: Any) -> Any:
-    """The sum of two coordinates, without a pass over memory for a mode that one does not move."""
+    """Add two coordinates, without a pass over memory for a mode that one does not move."""
     if isinstance(row, tuple):
         return ArithmeticTuple(map(_sum, row, column))
     return row if _is_zero(column) else column if _is_zero(row) else row + column
@@ -258,14 +258,14 @@ def _is_flat(stage: Stage) -> bool:
 
 
 def _transposed(stage: Stage) -> Stage:
-    """The same map of (column, row)."""
+    """Return the same map for (column, row)."""
     return Stage(Layout(stage.layout.shape[::-1], stage.layout.stride[::-1]), stage.offset)
 
 
 def _prepared(stage: Stage) -> Stage:
-    """The same map with plain numbers, whose sums have no name, and fit for whole tensors.
+    """Return the same map with plain numbers, which have no names in sums, for whole tensors.
 
-    Index buffers are read at whole tensors, and widened to 64 bits.
+    Index buffers are read with whole tensors, and widened to 64 bits.
     """
     layout, offset = stage.layout, stage.offset
     made = Layout(map_leaves(_plain, layout.shape), map_leaves(_plain, layout.stride))
@@ -275,9 +275,9 @@ def _prepared(stage: Stage) -> Stage:
 
 
 def _of_coordinates(stage: Stage) -> Stage:
-    """The same map with strides of 0 as coordinates, if it gives such.
+    """Return the same map with strides of 0 as coordinates, if its values are coordinates.
 
-    The image of a whole tensor is then one, too, of rows or columns that move nothing.
+    The image of a whole tensor is then a tensor, too, for rows or columns that move nothing.
     """
     shape, stride = stage.layout.shape, stage.layout.stride
     kinds = (*flatten(stride), stage.offset)
@@ -296,7 +296,7 @@ def _plain(leaf: Any) -> Any:
         return CustomStride(function, _plain(leaf.stride))
     if isinstance(leaf, ScaledBasis):
         return ScaledBasis(_plain(leaf.value), leaf.path)
-    return int(leaf) if leaf and isinstance(leaf, int) else leaf  # an extent of 0 has a name
+    return int(leaf) if leaf and isinstance(leaf, int) else leaf  # an extent of 0 keeps its name
 
 
 @dataclass(frozen=True)

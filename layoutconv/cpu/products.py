@@ -1,7 +1,7 @@
-"""The products of a view on the CPU, without their tensors: how they are cut, what lies where.
+"""The products of a view on the CPU, without tensors: their blocks and where operands lie.
 
-A product is cut in pieces, each of which says where what it multiplies lies; :mod:`tables` keeps
-them with the view.
+A product is cut into pieces, each of which says where its operands lie; :mod:`tables` keeps them
+with the view.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .panels import CoordinatePart, Panel, PanelOperand, Place
 if TYPE_CHECKING:
     from .view_tables import Tables
 
-_APART = 256  # terms of a problem, above which it is read by itself
+_APART = 256  # terms per problem above which each problem is read separately
 
 
 @dataclass
@@ -47,10 +47,10 @@ class Whole:
 
 @dataclass
 class Listed:
-    """Blocks of GEMM-K at the rows that have them, and the rows that their products belong to.
+    """Blocks of GEMM-K at the rows that have them, and the rows of D that the products belong to.
 
-    ``order`` and ``starts`` list the products by the rows of D, as ``torch.embedding_bag`` sums
-    them: 0.1 ms for 44,000 rows of 32, where ``index_add_`` of every block takes 1 ms.
+    ``order`` and ``starts`` list the products by row of D, for ``torch.embedding_bag``: it sums
+    44,000 rows of 32 in 0.1 ms, where ``index_add_`` of every block takes 1 ms.
     """
 
     places: list[tuple[int, Place]]
@@ -60,8 +60,8 @@ class Listed:
 
     @classmethod
     def of(cls, found: list[tuple[int, Tensor, Place]], rows: int) -> Listed:
-        """Make tiles of (block, the rows that it has, where A lies there), each of some of ``rows``
-        rows.
+        """Make one from (block, the rows that have it, where A lies there), for ``rows`` rows of
+        D.
         """
         row = torch.cat([present for _, present, _ in found])
         starts = torch.zeros(rows + 1, dtype=torch.int32)
@@ -95,8 +95,8 @@ class Tile:
 class Product:
     """One matrix product of a view, without its tensors.
 
-    GEMM-K is cut in blocks, each a coordinate of ranges as :func:`_blocks` makes them: of vectors
-    of the operand that runs along K, A before B, if one does.
+    GEMM-K is cut into blocks, each a coordinate of ranges, see :func:`_blocks`. They count vectors
+    of the operand that runs along K, if one does, A before B.
     """
 
     def __init__(self, view: GemmView, key: Any, tile: Any) -> None:
@@ -114,19 +114,19 @@ class Product:
         self.chunks = range(0, self.m, self.tile.chunk)
 
     def rows(self, first: int) -> Tensor:
-        """The numbers of a chunk's rows."""
+        """Return the numbers of a chunk's rows."""
         return torch.arange(first, min(first + self.tile.chunk, self.m))
 
     def pieces(self, tables: Tables, first: int) -> Iterator[Whole | Listed]:
-        """Where A lies at a chunk of rows, piece by piece."""
+        """Iterate over the pieces of A at a chunk of rows."""
         return tables.pieces((self.key, "a", first), lambda: self._pieces(self.rows(first)))
 
     def right_place(self, tables: Tables, block: int) -> Place:
-        """Where all of B lies at a block: (n, k), or (k, n) where B runs along its rows."""
+        """Return where all of B lies at a block: (n, k), or (k, n) if B runs along its rows."""
         return tables.place((self.key, "b", block), lambda: self._right(self.blocks[block]))
 
     def right_places(self, tables: Tables, memory: Tensor) -> Sequence[Tensor] | None:
-        """B at all blocks, each (k, n), if all are alike and at equal steps: in one call."""
+        """Return B at all blocks, each (k, n), if they are alike and equidistant: in one call."""
 
         def make() -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
             places = [self.right_place(tables, block) for block in range(len(self.blocks))]
@@ -153,7 +153,7 @@ class Product:
         return (matrices.mT if self.right.along == 1 else matrices).unbind()
 
     def target_place(self, tables: Tables, first: int) -> Place:
-        """Where a chunk of rows of D lies."""
+        """Return where a chunk of rows of D lies."""
 
         def make() -> Place:
             columns = self.target.columns(torch.arange(self.n // self.target.vector))
@@ -202,14 +202,14 @@ class Product:
         return Panel(b, b.rows(self._numbers(k, 1)[:, None]), columns).place()
 
     def _numbers(self, k: IntTuple, vector: int) -> Tensor:
-        """The numbers of a block's vectors of ``vector`` elements, in its order."""
+        """Return the numbers of a block's vectors of ``vector`` elements, in its order."""
         ratio = self.vector // vector
         first = torch.as_tensor(crd2idx(k, self.shape, compact_stride(self.shape))).reshape(-1, 1)
         return (first * ratio + torch.arange(ratio)).reshape(-1)
 
 
 def _present(valid: Any, share: float) -> Tensor | None:
-    """The rows that have something, where they are fewer than a share of all."""
+    """Return the rows with any valid vector, if they are fewer than a share of all."""
     if valid is True:
         return None
     there = valid[:, 0] if valid.shape[1] == 1 else valid.any(1)
@@ -219,7 +219,7 @@ def _present(valid: Any, share: float) -> Tensor | None:
 
 @dataclass
 class Factors:
-    """Where what is multiplied lies."""
+    """Where the operands of a product lie."""
 
     a: Place
     b: Place
@@ -247,38 +247,38 @@ class Terms(Factors):
 
 
 class Batch:
-    """Products whose terms are rows of memory, gathered: of all problems as one list of terms.
+    """Products whose terms are gathered rows of memory: all problems share one list of terms.
 
-    The gradient of a filter over pairs of rows is one. Terms that either side lacks are left out.
+    The filter gradient over pairs of rows is one. Terms that either side lacks are left out.
     """
 
     def __init__(self, view: GemmView, limit: int) -> None:
         self.limit = limit
         self.m, self.n, self.k, self.l = view.m, view.n, view.k, view.l
-        # (m, (k, l)), (n, (k, l)) and ((m, l), n): one list of terms, one of rows.
+        # (m, (k, l)), (n, (k, l)) and ((m, l), n): one list of terms, and one of rows.
         a, b = (arranged(x, lambda m, k, l: (m, (k, l))) for x in (view.a, view.b))
         self.left, self.right = (PanelOperand(o, *along_memory(o)) for o in (a, b))
         d = arranged(view.d, lambda m, n, l: ((m, l), n))
         self.target = PanelOperand(d, 1, vector_extent(d, 1))
 
     def suits(self, tables: Tables) -> bool:
-        """Return whether both operands are as a batch wants them, and D's rows at equal steps."""
+        """Return whether both operands suit a batch, and D's rows are equidistant."""
         by_row = self.left.along == self.right.along == 0
         gathered = bool(self.left.rest or self.right.rest) and not self.target.rest
         return by_row and gathered and self._place(tables).steps is not None
 
     def rows_of_d(self, tables: Tables, memory: Tensor) -> Tensor:
-        """D in its place, (l, m, n)."""
+        """Return D in place, (l, m, n)."""
         rows = self._place(tables).view(memory)
         assert rows is not None  # or it does not suit
         return torch.unflatten(rows, 0, (self.l, self.m))
 
     def terms(self, tables: Tables) -> Iterator[Terms]:
-        """The terms of all problems, in order."""
+        """Iterate over the terms of all problems, in order."""
         return tables.pieces("terms", self._terms)
 
     def _place(self, tables: Tables) -> Place:
-        """Where D lies, the rows of a problem after those of the last."""
+        """Return where D lies, the rows of one problem after those of another."""
 
         def make() -> Place:
             rows = self.target.rows(torch.arange(self.m * self.l)[:, None])
@@ -307,7 +307,7 @@ class Batch:
             if not len(present) and last == done:
                 continue
             sizes = torch.bincount(number[present] // self.k - first, minlength=last - first + 1)
-            # Few terms of many problems are read at once; many, which may lie in order, by problem.
+            # Few terms of many problems are read at once; many, maybe contiguous, by problem.
             apart = len(present) > _APART * len(sizes)
             for l, own in enumerate(
                 present.split_with_sizes(sizes.tolist()) if apart else (present,), first
@@ -323,28 +323,28 @@ class Batch:
 class Dots:
     """Products of one row and one column each, all problems side by side.
 
-    Problems run along memory if they can, as the channels of a depthwise convolution do; those are
+    Problems run along memory if possible, like the channels of a depthwise convolution; they are
     the columns of an epilogue.
     """
 
     def __init__(self, view: GemmView, depth: int, workspace: int) -> None:
-        # Their rows are one: (l, k), a row for every problem.
+        # Problems become one mode: (l, k), with a row per problem.
         a, b, d = (arranged(x, lambda _, k, l: (l, k)) for x in (view.a, view.b, view.d))
         vector = gcd(vector_extent(a, 0), vector_extent(d, 0))
         self.left, self.target = PanelOperand(a, 0, vector), PanelOperand(d, 0, vector)
         self.right = PanelOperand(b, 0, gcd(vector, vector_extent(b, 0)))
         self.k, self.l, self.channels = view.k, view.l, columns_of(view)
         self.depth = max(1, min(view.k, depth))
-        # Of every element: two numbers, their product, two offsets and what they were summed from.
+        # Per element: two numbers, their product, two offsets and the parts that these add up.
         self.width = max(1, workspace // (8 * 8 * self.depth) // vector) * vector
         self.tiles = range(0, self.l, self.width)
 
     def terms(self, tables: Tables, first: int) -> Iterator[Factors]:
-        """Where both operands lie, (terms, problems), some terms at a time."""
+        """Iterate over the places of both operands, (terms, problems), some terms at a time."""
         return tables.pieces(("terms", first), lambda: self._terms(first))
 
     def target_place(self, tables: Tables, first: int) -> Place:
-        """Where D lies, (1, problems)."""
+        """Return where D lies, (1, problems)."""
 
         def make() -> Place:
             here = self.target.rows(torch.zeros(1, 1, dtype=torch.long))
@@ -370,19 +370,19 @@ class Dots:
 
 
 def along_memory(layout: OperandLayout, columns: int = 0) -> tuple[int, int]:
-    """The mode of an operand that runs along memory, and how many of its elements are a vector.
+    """Return the mode of an operand that runs along memory, and the elements of its vectors.
 
-    A vector along GEMM-K divides ``columns``, those that the other operand reads at once.
+    A vector along GEMM-K divides ``columns``, the number that the other operand reads at once.
     """
     rows, along_k = vector_extent(layout, 0), vector_extent(layout, 1)
     return (0, rows) if rows > along_k else (1, gcd(along_k, columns))
 
 
 def _blocks(shape: IntTuple, limit: int) -> Iterator[IntTuple]:
-    """The coordinates of ``shape`` in blocks of at most ``limit``.
+    """Cut the coordinates of ``shape`` into blocks of at most ``limit``.
 
-    A block is a coordinate whose leaves are ranges, each along an axis of its own, the first
-    leaf's last: flattened, it is in the order of the coordinates. A range of one is an int.
+    A block is a coordinate whose leaves are ranges, each along its own axis, with the first leaf
+    last: flattened, it follows the order of the coordinates. A range of one is an int.
     """
     ranges: list[list[Any]] = []
     for leaf, extent in enumerate(flatten(shape)):

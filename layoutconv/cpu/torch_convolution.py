@@ -1,12 +1,12 @@
-"""Dense convolutions on a CPU by torch's own, which is oneDNN's where that runs.
+"""Dense convolutions on a CPU by torch, which uses oneDNN where it can.
 
     TorchConvolution(problem)
         .fprop(x, w)    (N, C, D, H, W), (K, C / groups, T, R, S)  ->  (N, K, Z, P, Q)
         .dgrad(y, w)                                               ->  (N, C, D, H, W)
         .wgrad(y, x)                                               ->  (K, C / groups, T, R, S)
 
-Tensors have torch's shapes, for 1 to 3 spatial modes, and results the memory of ``channels_last``.
-No layout is evaluated here: :mod:`~layoutconv.cpu.cpu_executor` does that, of any view.
+Tensors have torch's shapes, for 1 to 3 spatial modes, and results are ``channels_last`` in memory.
+No layout is evaluated here; :mod:`~layoutconv.cpu.cpu_executor` does that for any view.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def is_torchs(a: Tensor, b: Tensor) -> bool:
 
 
 class TorchConvolution:
-    """The three passes of a problem none of whose extents is 0, as calls of torch.
+    """The three passes of a problem without extents of 0, as calls of torch.
 
-    Torch pads both sides of a mode alike: the rest is padded before, or cut off after. Of depths
-    that oneDNN pads wrongly, all is; of lines that it steps along wrongly, the cells are picked;
-    where it steps over single channels wrongly, their memory has the strides of torch's own order;
-    where it steps along a column of windows wrongly, that is a line.
+    Torch pads both sides of a mode alike: the rest is padded before, or cut off after. The class
+    also works around oneDNN's wrong cases: depths that it pads wrongly are padded before; lines
+    that it strides along wrongly are sliced first; if it strides over single channels wrongly,
+    their memory gets the strides of torch's own order; if it strides along a column of windows
+    wrongly, the column becomes a line.
 
     >>> problem = ConvProblem((1, 4, 1), (1, 3), padding=[(2, 0)])
     >>> TorchConvolution(problem).fprop(torch.ones(1, 1, 4), torch.ones(1, 1, 3))
@@ -50,9 +51,9 @@ class TorchConvolution:
     """
 
     def __init__(self, problem: ConvProblem) -> None:
-        lines = [1] * (2 - problem.rank)  # modes of planes that are lines
+        lines = [1] * (2 - problem.rank)  # extra modes that make lines planes
         both = [max(0, min(sides)) for sides in problem.padding]
-        # Cells that no window reaches lie at the far side, fewer than a stride.
+        # Cells that no window reaches lie at the far side: fewer than a stride.
         reach = zip(problem.output_spatial, problem.stride, problem.spans, strict=True)
         reached = [(z - 1) * step + span for z, step, span in reach]
         over = [e - r for e, r in zip(problem.padded, reached, strict=True)]
@@ -88,11 +89,11 @@ class TorchConvolution:
         self.spatial = problem.spatial
 
     def fprop(self, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The convolution; ``bias`` (K,) is of the dtype of ``x``."""
+        """Convolve; ``bias`` (K,) has the dtype of ``x``."""
         return in_channels_last(self._sums(in_planes(self._pad(x)), w, bias), *self.y)
 
     def recorded(self, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        """:meth:`fprop` as autograd records torch's own, of two or three spatial modes.
+        """Run :meth:`fprop` recorded by autograd as torch's own, for two or three spatial modes.
 
         >>> convolution = TorchConvolution(ConvProblem((1, 4, 4, 1), (1, 3, 3)))
         >>> x, w = (torch.ones(1, 1, n, n, requires_grad=True) for n in (4, 3))
@@ -107,7 +108,7 @@ class TorchConvolution:
         return sums.new_empty_strided(shape, stride).copy_(sums)
 
     def dgrad(self, y: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The gradient of ``x``, or the transposed convolution, with a ``bias`` (C,).
+        """Return the gradient of ``x``, or the transposed convolution, with a ``bias`` (C,).
 
         >>> problem = ConvProblem((1, 4, 1), (1, 3), stride=2, padding=[(0, 1)])
         >>> y, w = torch.tensor([[[1.0, 2]]]), torch.tensor([[[1.0, 10, 100]]])
@@ -124,7 +125,7 @@ class TorchConvolution:
         return in_channels_last(sums, *self.x)
 
     def _with_unread_cells(self, sums: Tensor, bias: Tensor | None) -> Tensor:
-        """Return sums with those, of nothing, behind a far side that is negative."""
+        """Extend sums by cells at the far side that nothing reads, if that padding is negative."""
         if min(self.far) >= 0:
             return sums
         shape = *sums.shape[: -len(self.spatial)], *self.spatial
@@ -139,13 +140,13 @@ class TorchConvolution:
         return every
 
     def wgrad(self, y: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The gradient of the filter, after which comes no bias.
+        """Return the gradient of the filter; no bias follows it.
 
         >>> problem = ConvProblem((1, 3, 1), (1, 2))
         >>> TorchConvolution(problem).wgrad(torch.ones(1, 1, 2), torch.tensor([[[1.0, 2, 3]]]))
         tensor([[[3., 5.]]])
         """
-        shape = *self.w[0][:2], *self.taps  # and the order of memory: nothing else of it is read
+        shape = *self.w[0][:2], *self.taps  # only shape and memory order of the filter are used
         filter = x.new_empty_strided(shape, channels_last_stride(shape))
         x, filter = self._ordered(in_planes(self._pad(x)), filter)
         _, found, _ = torch.ops.aten.convolution_backward(
@@ -155,10 +156,10 @@ class TorchConvolution:
         return in_channels_last(found, *self.w)
 
     def _sums(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution of cells that are read, whose memory has any order.
+        """Convolve the cells that are read, in any memory order.
 
-        Where a line has one window and H a stride, torch 2.13 writes up to 240 kB beside its
-        memory. With H and W in each other's place 1,000 such problems were right.
+        If a line has one window and H a stride, torch 2.13 writes up to 240 kB outside its memory.
+        With H and W swapped, 1,000 such problems were right.
         """
         numbers = self.read
         if self.turned:
@@ -169,12 +170,12 @@ class TorchConvolution:
         return sums.mT if self.turned else sums
 
     def _ordered(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both in the order in which torch is to convolve them.
+        """Return both operands in the memory order in which torch should convolve them.
 
-        With ``channels_last`` strides of one channel, torch 2.13 makes wrong sums where a line has
-        one window and W a stride, and writes up to 16 kB and more beside its memory where another
-        stride is larger than the taps. In its own order, 10,000 random problems were right; others
-        stay as they are, since a stem of 3x3 taps takes up to ten times as long in that order.
+        With ``channels_last`` strides of one channel, torch 2.13 computes wrong sums if a line has
+        one window and W a stride, and writes 16 kB and more outside its memory if another stride is
+        larger than the taps. In its own order, 10,000 random problems were right. Other cases stay
+        unchanged, since a stem of 3x3 taps takes up to ten times as long in that order.
         """
         if not self.single:
             return x, w
@@ -183,7 +184,7 @@ class TorchConvolution:
     def _pad(self, x: Tensor) -> Tensor:
         x = torch.nn.functional.pad(x, self.padded) if self.padded else x
         for mode, far in enumerate(self.far, -len(self.far)):
-            if far < 0:  # more may be cut off than there was before the near side
+            if far < 0:  # this may cut off more than the input had before the near padding
                 x = x.narrow(mode, 0, x.shape[mode] + far)
         if self.steps:
             picked = [slice(None, None, step) for step in (1, 1, *self.steps)]
@@ -199,10 +200,10 @@ def is_right_of_any_extents(
     dilation: Sequence[int],
     groups: int,
 ) -> bool:
-    """Return whether torch is right in all passes as it is, but where a line has one window.
+    """Return whether torch is right in all passes as it is, except if a line has one window.
 
-    It asks for no extent: those of a compiler are symbols. ``padding`` is that of both sides, and
-    ``channels`` are those of the input, or of what comes out of a transposed convolution.
+    It takes no extents, as a compiler's are symbols. ``padding`` is for both sides, and
+    ``channels`` are those of the input, or of a transposed convolution's result.
 
     >>> is_right_of_any_extents(64, (3, 3), (2, 2), (1, 1), (1, 1), 1)
     True
@@ -220,11 +221,11 @@ def is_right_of_any_extents(
 
 
 def _overruns(problem: ConvProblem, padding: int) -> bool:
-    """Return True where oneDNN's filter gradient may write outside its memory.
+    """Return True if oneDNN's filter gradient may write outside its memory.
 
     Found by trying 15,000 float32 problems with torch 2.13: all that were wrong, or ended the
-    process, were of three modes, with windows at the near side of D that a stride above 1 leaves
-    in the padding, and few enough cells for windows that reach over both sides.
+    process, had three modes, windows at the near side of D that a stride above 1 leaves entirely in
+    the padding, and so few cells that windows reach over both sides.
     """
     few = problem.spatial[0] < problem.taps[0] + problem.stride[0]
     return few and _overruns_if_few(problem.taps, problem.stride, padding, problem.dilation)
@@ -237,11 +238,11 @@ def _overruns_if_few(
 
 
 def _steps_beyond(problem: ConvProblem, unreached: Sequence[int]) -> bool:
-    """Return True where oneDNN's filter gradient of one tap writes outside its memory.
+    """Return True if oneDNN's filter gradient of one tap writes outside its memory.
 
-    Where a stride leaves cells at the far side, it writes as far as these would be, up to 130 kB.
+    If a stride leaves cells at the far side, it writes as far as these would be, up to 130 kB.
     Found by guards around 12,000 float32 passes with torch 2.13: all had one or two modes, no
-    groups and fewer channels than a vector has lanes, 16.
+    groups and fewer channels than the 16 lanes of a vector.
     """
     return _steps_beyond_if_any(problem.C, problem.taps, problem.groups) and any(unreached)
 
@@ -252,7 +253,7 @@ def _steps_beyond_if_any(channels: int, taps: Sequence[int], groups: int) -> boo
 
 
 def last_first(near: Sequence[int], far: Sequence[int]) -> list[int]:
-    """Cells around each mode as ``torch.nn.functional.pad`` takes them; [] if there are none."""
+    """Return padding of each mode as for ``torch.nn.functional.pad``; [] if there is none."""
     pairs = list(zip(near, far, strict=True))[::-1]
     return [side for pair in pairs for side in pair] if any((*near, *far)) else []
 
@@ -265,13 +266,13 @@ def with_epilogue(
     out_dtype: torch.dtype | None = None,
     statistics: Tensor | None = None,
 ) -> Tensor:
-    """Apply the epilogue of a pass, rounded once as the views have it.
+    """Run a pass and apply its epilogue, rounding once, as views do.
 
     Args:
-        sums_of: a pass, of two tensors and of the bias that torch adds, None without one.
-        epilogue: the steps; residuals are in the order of memory, (N, Z, P, Q, K).
+        sums_of: a pass, called with two tensors and the bias that torch adds, or None.
+        epilogue: the steps; residuals are in memory order, (N, Z, P, Q, K).
         out_dtype: the dtype of the result, by default that of ``a``.
-        statistics: fp64 (2, K), to which those of the result are added.
+        statistics: fp64 (2, K), to which the result's statistics are added.
 
     >>> from layoutconv.view.epilogue import Scale
     >>> convolution = TorchConvolution(ConvProblem((1, 4, 1), (1, 3)))
@@ -279,9 +280,9 @@ def with_epilogue(
     >>> with_epilogue(convolution.fprop, x, w, Epilogue((Scale(2),)))
     tensor([[[6., 6.]]])
     """
-    # Not in 16 bits: with AMX, torch 2.13 makes wrong sums of bfloat16 (64 channels, a filter
-    # (1, 3, 2), strides of 4, a dilation of 2), and without instructions for float16 it rounds
-    # parts of a gradient's sums.
+    # Not in 16 bits: with AMX, torch 2.13 computes wrong sums of bfloat16 (64 channels, a filter
+    # (1, 3, 2), strides of 4, a dilation of 2), and without float16 instructions it rounds parts of
+    # a gradient's sums.
     out, kind = out_dtype or a.dtype, accumulator_dtype(a.dtype, 1)
     if epilogue is None and out == a.dtype == kind:
         return sums_of(a, b, None)
@@ -300,7 +301,7 @@ def with_epilogue(
 def _without_bias(
     epilogue: Epilogue | None, dtype: torch.dtype
 ) -> tuple[Epilogue | None, Tensor | None]:
-    """Return what follows a bias that torch adds itself, and that; None if there is none."""
+    """Split off a first bias that torch adds itself: return the other steps, and it or None."""
     first, *rest = epilogue.steps if epilogue is not None and epilogue.steps else (None,)
     if epilogue is None or not isinstance(first, Bias) or first.by.dtype != dtype:
         return epilogue, None
@@ -308,20 +309,20 @@ def _without_bias(
 
 
 def _in_torchs_order(shape: Sequence[int]) -> tuple[int, ...]:
-    """(N, D, H, W, C) as (N, C, D, H, W)."""
+    """Reorder (N, D, H, W, C) to (N, C, D, H, W)."""
     return shape[0], shape[-1], *shape[1:-1]
 
 
 def in_planes(tensor: Tensor) -> Tensor:
-    """Lines as planes of one row, since torch has no other fast path for them.
+    """View lines as planes of one row, since torch has no other fast path for them.
 
-    The memory of a filter says in which order torch convolves: it copies an operand that has
-    another, where that is an order of its own.
+    The memory of a filter decides the order in which torch convolves: it copies an operand in
+    another order.
     """
     return with_packed_strides(tensor.unsqueeze(2) if tensor.dim() == 3 else tensor)
 
 
 def filter_in_planes(tensor: Tensor) -> Tensor:
-    """The same in ``channels_last`` memory."""
+    """View a filter's lines as planes of one row, in ``channels_last`` memory."""
     tensor = tensor.unsqueeze(2) if tensor.dim() == 3 else tensor
     return with_packed_strides(tensor.contiguous(memory_format=CONTIGUOUS[tensor.dim()]))

@@ -1,11 +1,11 @@
-"""Tables that the CPU executor derives from a view and keeps with it: structure, and small tables.
+"""Tables that the CPU executor derives from a view and keeps with it: structure and positions.
 
-Parsed chains of maps, blocks and tiles always; where rows and columns lie while all tables of a
-view take no more than 16 MB together, which end with its index buffers, or 256 KB where it has
-none. Views without an index are kept for all calls of a problem, so their tables have a bound
-together: 16 MB, of those that were used last. What a product reads through an index buffer is kept
-as lists of the rows that are there, block by block, with a copy of the index's entries: where those
-have changed, in whatever way, everything is derived again.
+Structure (parsed chains of maps, blocks, tiles) is always kept. Positions of rows and columns are
+kept while all tables of a view take at most 16 MB together, and end with its index buffers; for a
+view without an index, 256 KB. Such views are kept for all calls of a problem, so all their tables
+together are bounded, too: to the 16 MB used last. What a product reads through an index buffer is
+kept as lists of the present rows, block by block, with a copy of the index: if its entries have
+changed in any way, everything is derived again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..view.gemm_view import GemmView
 from .panels import Place
 
 BYTES = 16 << 20  # of the tables that are kept with a view that has an index
-PLAIN_BYTES = 256 << 10  # with one that has none
+PLAIN_BYTES = 256 << 10  # with a view that has none
 _STRUCTURES = 256  # problems of a batch whose structure is kept
 _EMPTY = 1024  # bytes of an object without tables
 
-# Of views without an index, by the identity of their marks.
+# Tables of views without an index, by the identity of their marks.
 _plain: BoundedCache[int, Tables] = BoundedCache("CPU tables", entries=1024, nbytes=16 << 20)
 
 
 class _Mark:
-    """Stands for the tables in a view that may outlive them, and takes them along where it goes."""
+    """Stands for the tables in a view that may outlive them, and drops them when the view ends."""
 
-    # As a default: an interpreter that ends has no module left where it might be looked up.
+    # A default argument: at interpreter exit, module globals may be gone.
     def __del__(self, drop: Callable[[int], None] = _plain.drop) -> None:
         drop(id(self))
 
@@ -56,7 +56,7 @@ class Tables:
 
     @classmethod
     def of(cls, view: GemmView) -> Tables:
-        """Return those of a view, up to date with its index buffers."""
+        """Return the tables of a view, up to date with its index buffers."""
         indices = expected(view).indices
         if not indices:
             return cls._of_plain(view)
@@ -88,7 +88,7 @@ class Tables:
         self.entries = [buffer.clone() for buffer in buffers] if self.left > 0 else None
 
     def structure(self, key: Any, make: Any) -> Any:
-        """Return what does not depend on the entries of an index; made where it is not there."""
+        """Return something that does not depend on index entries; make it if it is missing."""
         found = self.structures.get(key)
         if found is None:
             found = make()
@@ -98,7 +98,7 @@ class Tables:
         return found
 
     def place(self, key: Any, make: Any) -> Place:
-        """A place; made where it is not there, and kept while there is room."""
+        """Return a place; make it if it is missing, and keep it while there is room."""
         found: Place | None = self.tables.get(key)
         if found is None:
             found = make()
@@ -107,13 +107,13 @@ class Tables:
         return found
 
     def table(self, key: Any, make: Any) -> Any:
-        """Return what is a few numbers."""
+        """Return a few numbers; make and keep them if they are missing."""
         if key not in self.tables:
             self.tables[key] = make()
         return self.tables[key]
 
     def pieces(self, key: Any, make: Any) -> Iterator[Any]:
-        """Return what an iterator gives, one after the other; kept while there is room for all."""
+        """Iterate over the pieces of an iterator; keep them while there is room for all."""
         found = self.tables.get(key)
         return iter(found) if found is not None else self._recorded(key, make)
 
@@ -138,7 +138,7 @@ class Tables:
 
 
 def _same(buffer: Tensor, entries: Tensor) -> bool:
-    """Return whether two vectors of int32 are equal: two entries at once, in half the time."""
+    """Return whether two int32 vectors are equal, two entries at a time in half the time."""
     if buffer.storage_offset() % 2:
         return torch.equal(buffer, entries)
     even = len(buffer) & ~1

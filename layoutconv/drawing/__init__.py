@@ -1,15 +1,15 @@
-"""Pictures: of layouts with the standard library alone, of point clouds with matplotlib and Plotly.
+"""Pictures: of layouts by the standard library alone, of point clouds by matplotlib and Plotly.
 
 :func:`draw` makes a :class:`Figure`, an arrangement of labelled and coloured cells (``layouts.py``,
-``threads.py``, ``views.py``), which is rendered as text, SVG, TikZ or HTML; ``scene.py`` says where
-everything is on a page. ``grammar.py`` reads what is typed, ``expression.py`` evaluates it and
-``steps.py`` takes it apart. ``tasks.py`` has what the command line and the page of ``serve.py`` ask
-for; ``workers.py`` lets processes do it, each a ``worker.py``, within the budgets of ``budget.py``.
-``loopback.py`` says whom the page is served to.
+``threads.py``, ``views.py``), which is rendered as text, SVG, TikZ or HTML; ``scene.py`` places
+everything on a page. ``grammar.py`` parses typed text, ``expression.py`` evaluates it and
+``steps.py`` takes it apart. ``tasks.py`` has the tasks of the command line and the page of
+``serve.py``; ``workers.py`` runs them in processes, each a ``worker.py``, within the budgets of
+``budget.py``. ``loopback.py`` restricts who may load the page.
 
-May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.view``; nothing else
-imports this folder but the command line, the examples, and the package itself, which gives the
-algebra's ``draw`` methods something to call.
+May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.view``. Only the command
+line, the examples and the package itself import this folder; the package passes it to the
+algebra's ``draw`` methods.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what draws clouds, and NumPy with it, where it is asked for: workers have neither."""
+    """Import the drawing of clouds, and NumPy, on first use: workers have neither."""
     if name == "cloud_page":
         from .cloud_html import cloud_page
 

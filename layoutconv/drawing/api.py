@@ -1,4 +1,4 @@
-"""``draw``: the figure of anything that has one."""
+"""``draw``: the figure of any object that has one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .threads import (
 )
 from .views import view_figure
 
-# What can be drawn: by which function, and the options that make sense for it.
+# For each class that can be drawn: the function that draws it, and the options that it accepts.
 _FIGURES: dict[type, tuple[Callable[..., Figure], tuple[str, ...]]] = {
     Layout: (layout_figure, ("tv", "element_bits")),
     ComposedLayout: (composed_figure, ("tv", "element_bits")),
@@ -56,27 +56,27 @@ def draw(
     limit: int = 64,
     title: str | None = None,
 ) -> Figure:
-    """The picture of a layout, a swizzle, a tensor, an atom of tensor cores or a GEMM view.
+    """Draw a layout, a swizzle, a tensor, an atom of tensor cores or a GEMM view.
 
-    The result shows itself: as SVG in a notebook, as text where it is printed.
+    The result shows itself: as SVG in a notebook, as text when printed.
 
     Args:
         obj: ``Layout``, ``ComposedLayout``, ``Swizzle``, ``Tensor``, ``MmaAtom``, ``CopyAtom``,
-            ``TiledMma``, ``TiledCopy`` or ``GemmView``; or the notation of a layout, or a shape, of
-            which the compact layout is drawn. Modes 0 and 1 are rows and columns, further modes
+            ``TiledMma``, ``TiledCopy`` or ``GemmView``; or the notation of a layout, or a shape,
+            whose compact layout is drawn. Modes 0 and 1 are rows and columns, further modes
             panels.
         path: where to write the picture as well: ``.svg``, ``.html``, ``.tex`` (TikZ) or ``.txt``.
         format: ``"svg"``, ``"html"``, ``"tikz"`` or ``"text"``, for a path with another suffix.
-        tv: the extents (M, N) of a tile of which ``obj`` is a thread-value layout; or a layout of
+        tv: the extents (M, N) of a tile, if ``obj`` is its thread-value layout; or a layout with
             these extents, that of the tile in shared memory.
         row: the row of a GEMM view whose cells are marked.
-        element_bits: the size of an element, to colour offsets by their bank of shared memory; of a
-            thread-value layout or ``TiledCopy``, to write the bank of each access into its cell.
-        limit: how many rows and columns are shown; of more, the first and the last.
-        title: what stands above the picture, by default the notation of ``obj``.
+        element_bits: the size of an element, to colour offsets by their bank of shared memory; for
+            a thread-value layout or ``TiledCopy``, each cell names the bank of its access.
+        limit: how many rows and columns to show; of more, the first and the last.
+        title: the line above the picture, by default the notation of ``obj``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for an option that ``obj`` has no use for, and
-    a :class:`~layoutconv.LayoutError` for a layout that has no integers to draw.
+    Raises :class:`~layoutconv.errors.ArgumentError` for an option that ``obj`` does not use, and
+    a :class:`~layoutconv.LayoutError` for a layout without integers to draw.
 
     >>> from layoutconv import Layout
     >>> draw(Layout((2, 4), (4, 1)))

@@ -1,4 +1,4 @@
-"""``Axis``: the positions along one mode that are shown, and the hierarchy they are grouped by."""
+"""``Axis``: the shown positions along one mode, and the hierarchy that groups them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..algebra.int_tuple import paired_leaves
 from ..algebra.stride import stride_text
 from ..errors import ArgumentError
 
-MOST_POSITIONS = 1 << 14  # that are shown along one axis
+MOST_POSITIONS = 1 << 14  # shown along one axis
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Band:
 class Axis:
     """The positions of a mode, in colexicographic order, as headers of a grid.
 
-    ``positions`` are those shown, None once where some are left out. ``bands`` are the levels of
-    headers, the fastest leaf of the mode, which lies next to the cells, first. ``breaks[i]`` is the
-    level of the separator before shown position i: 0 for none, 1 where the second leaf steps on, 2
+    ``positions`` are those shown, with None where some are left out. ``bands`` are the levels of
+    headers, starting with the fastest leaf of the mode, next to the cells. ``breaks[i]`` is the
+    level of the separator before shown position i: 0 for none, 1 where the second leaf steps, 2
     where the third does.
     """
 
@@ -43,10 +43,10 @@ class Axis:
 def mode_axis(
     shape: Any, stride: Any = None, *, limit: int, name: str = "", keep: Collection[int] = ()
 ) -> Axis:
-    """The axis of a mode: a band of headers for each leaf, named ``extent:stride``.
+    """Make the axis of a mode: a band of headers for each leaf, named ``extent:stride``.
 
-    Leaves of extent 1 group nothing and get no band. Without a stride the bands are called
-    ``name``. The positions ``keep`` are shown whatever is left out.
+    Leaves of extent 1 group nothing and get no band. Without a stride, bands are named ``name``.
+    The positions in ``keep`` are always shown.
 
     >>> axis = mode_axis((2, 3), (1, 4), limit=9)
     >>> [(band.name, band.spans) for band in axis.bands][1]
@@ -68,7 +68,7 @@ def make_axis(
     first: int = 0,
     keep: Collection[int] = (),
 ) -> Axis:
-    """An axis of leaves of these extents; ``first`` is what the first position is called."""
+    """Make an axis of leaves with these extents; ``first`` is the label of the first position."""
     periods = [1]
     for extent in extents:
         periods.append(periods[-1] * extent)
@@ -91,10 +91,10 @@ def make_axis(
 def shown(
     n: int, limit: int, periods: Sequence[int] = (1,), keep: Collection[int] = ()
 ) -> tuple[int | None, ...]:
-    """The positions of ``n`` that a picture of about ``limit`` shows, None for those between.
+    """Return the positions of ``n`` that a picture of about ``limit`` shows, None for gaps.
 
-    Two thirds from the beginning, cut after a whole group of the hierarchy where that leaves at
-    least half as many, and the rest from the end; and those of ``keep``, wherever they are.
+    Two thirds come from the beginning, cut after a whole group of the hierarchy if that keeps at
+    least half of them, the rest from the end; positions in ``keep`` are always included.
 
     >>> shown(100, 7)
     (0, 1, 2, 3, None, 98, 99)
@@ -121,7 +121,7 @@ def shown(
 
 
 def _runs(groups: Sequence[int | None]) -> list[tuple[int, int, int]]:
-    """``(start, stop, group)`` of every run of equal groups."""
+    """Return ``(start, stop, group)`` of every run of equal groups."""
     runs: list[tuple[int, int, int]] = []
     for i, group in enumerate(groups):
         if group is None:

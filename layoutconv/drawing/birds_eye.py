@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 PAGE, INK, QUIET = "#0d1117", "#e6edf3", "#9aa7b8"
-# The part of each colour map that stands out from the page by 4.5 to 1 (WCAG 2, success criterion
+# The part of each colour map that contrasts with the page by 4.5 to 1 (WCAG 2, success criterion
 # 1.4.3), so that low values do not vanish.
 MAPS = {"viridis": (0.47, 1.0), "plasma": (0.52, 1.0)}
-# Colours of classes that readers with a colour vision deficiency tell apart (Okabe and Ito, "Color
-# universal design", 2008), less those that are dark.
+# Colours of classes that readers with a colour vision deficiency can distinguish (Okabe and Ito,
+# "Color universal design", 2008), without the dark ones.
 CLASSES = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#d9d9d9")
 _WIDTH, _DPI = 10.0, 200  # inches; text of 10 points is readable at the width of a page
-_SMALLEST = 1.2  # points: the edge of a mark, however far away the cloud is seen from
+_SMALLEST = 1.2  # points: the smallest edge of a mark, however small the scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +39,13 @@ class Panel:
 
     Args:
         title: the line above the view.
-        points: (points, 3), x to the right, y up; of two points above each other the higher shows.
-        values: (points,), drawn as colours: numbers, or indices of the classes of the figure.
+        points: (points, 3), x to the right, y up; of two points above each other, the higher shows.
+        values: (points,), drawn as colours: numbers, or indices of the figure's classes.
         label: the quantity and its unit, at the colour bar.
         colours: the name of a colour map, ``viridis`` or ``plasma``.
-        limits: the values of the first and the last colour. Panels of one quantity get the same
-            limits, so that a colour means the same in both. By default the colours show all but
-            the smallest and the largest values (2 in 100 at each end).
+        limits: the values of the first and last colour. Give panels of one quantity the same
+            limits, so that a colour means the same in both. By default the colours leave out the
+            smallest and the largest values (2 in 100 at each end).
     """
 
     title: str
@@ -64,16 +64,16 @@ def birds_eye(
     Args:
         panels: the views, from left to right.
         title, caption: two lines above all of them.
-        cell: the edge of the square that a point stands for, in metres, as the points.
-        classes: the names of up to 6 classes. Then the values of all panels are indices of
-            classes, and one legend takes the place of the colour bars.
+        cell: the edge of the square that a point stands for, in metres like the points.
+        classes: the names of up to 6 classes. The values of all panels are then indices of
+            classes, and one legend replaces the colour bars.
 
     Returns:
-        A figure of 2000 pixels across. The view takes in all but the outermost points (2 in 1000
-        on each side).
+        A figure 2000 pixels wide. The view leaves out only the outermost points (2 in 1000 on each
+        side).
 
     Raises:
-        ArgumentError: ``panels`` is empty, one of them has no points, or ``classes`` are too many.
+        ArgumentError: ``panels`` is empty, a panel has no points, or ``classes`` are too many.
 
     >>> points = np.array([[0.0, 0.0, 1.0], [4.0, 3.0, 2.0]])
     >>> figure = birds_eye([Panel("Two points", points, points[:, 2], "z, m")], "A cloud", "", 0.5)
@@ -85,7 +85,7 @@ def birds_eye(
         raise ArgumentError("panels", "one or more, with points", f"point counts {counts}")
     if len(classes) > len(CLASSES):
         raise ArgumentError("classes", f"at most {len(CLASSES)}", len(classes))
-    # Not pyplot, which keeps figures, and asks for a display.
+    # Not pyplot, which keeps figures and needs a display.
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -99,7 +99,7 @@ def birds_eye(
         layout=ConstrainedLayoutEngine(h_pad=0.1),
     )
     views = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    # The line after the title is room for the caption, which the layout does not count.
+    # The line after the title makes room for the caption, which the layout ignores.
     figure.suptitle(f"{title}\n", color=INK, fontsize=13, x=0.02, ha="left")
     figure.text(0.02, 1 - 0.42 / figure.get_figheight(), caption, color=QUIET, fontsize=9.5)
     views[0].set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
@@ -110,7 +110,7 @@ def birds_eye(
     ]
     if classes:
         _legend(figure, classes)
-    figure.draw_without_rendering()  # which gives the views their sizes
+    figure.draw_without_rendering()  # gives the views their sizes
     point = views[0].get_window_extent().width / width * 72 / _DPI  # points per metre
     # A little more than a cell: squares side by side leave no line between them.
     edge = max(_SMALLEST, 1.1 * cell * point)
@@ -127,13 +127,13 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def _ground(panels: Sequence[Panel], cell: float) -> tuple[Floats, Floats]:
-    """The corners of the ground that all panels show."""
+    """Return the corners of the ground that all panels show."""
     every = np.concatenate([panel.points[:, :2] for panel in panels])
     low, high = np.quantile(every, [0.002, 0.998], axis=0)
-    # Some ground around the cloud, and at least 60 cells across: a lone point is no poster.
+    # Some ground around the cloud, at least 60 cells across, so that a lone point is not huge.
     room = np.maximum(0.03 * (high - low).max() + cell, 30 * cell - (high - low) / 2)
     low, high = low - room, high + room
-    # Neither a slit nor a tower: show more ground instead.
+    # Keep the proportions moderate: show more ground instead.
     width, height = high - low
     more = np.maximum(0, [height / 1.25 - width, 0.45 * width - height]) / 2
     return low - more, high + more
@@ -141,7 +141,7 @@ def _ground(panels: Sequence[Panel], cell: float) -> tuple[Floats, Floats]:
 
 def _paint(figure: Figure, view: Axes, panel: Panel, classes: bool) -> PathCollection:
     """Draw one panel, and its colour bar unless its values are classes."""
-    order = np.argsort(panel.points[:, 2], kind="stable")  # the highest last, on top
+    order = np.argsort(panel.points[:, 2], kind="stable")  # draw the highest last, on top
     x, y = panel.points[order, :2].T
     values = panel.values[order]
     view.set_facecolor(PAGE)

@@ -1,8 +1,8 @@
-"""Budgets: how much time and memory an expression that a stranger typed may take.
+"""Budgets: how much time and memory an expression typed by a stranger may take.
 
-Time is that of the processor, so that a busy machine refuses nothing that an idle one draws. It is
-measured in a process of its own (``worker.py``), which ``limit_process`` has prepared; elsewhere
-``seconds`` measures nothing, and what is computed may take as long as it takes.
+Time is processor time, so that a busy machine refuses nothing that an idle one draws. It is
+measured in a process of its own (``worker.py``), prepared by ``limit_process``; elsewhere
+``seconds`` measures nothing, and computations may take any time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .figure import MOST_CELLS
 
 EVALUATION = 0.5  # seconds, for all operations of an expression; those of our examples take 0.002
 _DRAWING = 4.0  # seconds, for a picture of 64 rows and columns; the largest takes 1.3
-GRACE = 0.3  # seconds after which a process ends whose C code does not notice that time is up
+GRACE = 0.3  # seconds after which a process ends if its C code does not notice the time limit
 
-_announce: Callable[[float], None] | None = None  # in a process that is limited
+_announce: Callable[[float], None] | None = None  # set in a limited process
 
 
 class Exhausted(BaseException):
-    """The time of :func:`seconds` is up. No ``except Exception`` on the way may swallow it."""
+    """The time of :func:`seconds` is up. Not an ``Exception``, so that no handler swallows it."""
 
 
 def drawing_seconds(limit: int) -> float:
-    """Return how long a picture of so many rows and columns may take.
+    """Return how many seconds a picture of this many rows and columns may take.
 
     >>> drawing_seconds(32), drawing_seconds(64), drawing_seconds(128)
     (1.0, 4.0, 16.0)
@@ -36,7 +36,7 @@ def drawing_seconds(limit: int) -> float:
 
 @contextmanager
 def seconds(limit: float) -> Iterator[None]:
-    """Raise :class:`Exhausted` once the block took ``limit`` seconds of the processor."""
+    """Raise :class:`Exhausted` once the block took ``limit`` seconds of processor time."""
     if _announce is None:
         yield
         return
@@ -52,7 +52,7 @@ def seconds(limit: float) -> Iterator[None]:
     signal.signal(signal.SIGPROF, raise_it)
     signal.setitimer(signal.ITIMER_PROF, limit)
     # Python raises between two of its instructions. The signal of this timer has no handler: it
-    # ends the process, whatever that is doing.
+    # ends the process in any state.
     signal.setitimer(signal.ITIMER_VIRTUAL, limit + GRACE)
     try:
         yield
@@ -61,15 +61,15 @@ def seconds(limit: float) -> Iterator[None]:
 
 
 def has_timers() -> bool:
-    """Does this platform tell a process how much of the processor it took?"""
+    """Tell if this platform can measure a process's own processor time."""
     return hasattr(signal, "setitimer")
 
 
 def limit_process(memory: int, announce: Callable[[float], None]) -> None:
     """Limit this process from now on: to ``memory`` bytes, to no files, and by :func:`seconds`.
 
-    ``announce`` is told how many seconds each block may take, before it begins. Where a platform
-    cannot limit memory, that is not limited.
+    ``announce`` is called with the seconds that each block may take, before it begins. If a
+    platform cannot limit memory, it stays unlimited.
     """
     global _announce
     _announce = announce

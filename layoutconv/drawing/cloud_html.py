@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# On the cloud, not beside it, where a telephone has no room.
+# On the cloud, as a telephone has no room beside it.
 _AT_THE_RIGHT = {"x": 1, "xanchor": "right"}
-# As wide as a telephone's screen is, and dark up to the edges.
+# As wide as a telephone's screen, and dark up to the edges.
 _HEAD = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     f"<style>body {{ margin: 0; background: {PAGE} }}</style>"
 )
-MOST = 400_000  # points: a page of 10 MB, which turns without a jerk on a laptop
+MOST = 400_000  # points: a page of 10 MB, which turns smoothly on a laptop
 
 
 def cloud_page(
@@ -41,26 +41,26 @@ def cloud_page(
     size: float = 2.0,
     most: int = MOST,
 ) -> Any:
-    """The page of a cloud, coloured by one of several quantities that a menu chooses.
+    """Make the page of a cloud, coloured by the quantity that a menu selects.
 
     Args:
         points: (points, 3) or more columns, x, y, z first: an array or a tensor.
-        values: by their names in the menu, (points,) each: numbers, which get a colour bar, or,
-            where ``classes`` are given, integers, which are indices of classes; -1 is unlabelled.
-        path: where to write one HTML file that needs no network, the library included (5 MB).
-        classes: their names, a line of the legend each; a click hides a class.
+        values: (points,) each, by their names in the menu: numbers, which get a colour bar, or,
+            with ``classes``, integers, which are indices of classes; -1 is unlabelled.
+        path: where to write one HTML file, library included (5 MB), that needs no network.
+        classes: their names, a legend entry each; a click hides a class.
         title: the line above the cloud.
         size: the edge of a point, in pixels, > 0.
-        most: points that are shown, >= 1; of more, every second or third is.
+        most: the most points to show, >= 1; of more, every second or third is shown.
 
     Returns:
-        Plotly's figure, which shows itself in a notebook.
+        Plotly's figure, which notebooks show.
 
     Raises:
         ArgumentError: no points, no values, values of other lengths, indices beyond ``classes``, a
             ``size`` or ``most`` that shows nothing.
-        ArgumentTypeError: ``values`` without names, what is no array of real numbers, ``classes``
-            that are no names.
+        ArgumentTypeError: ``values`` without names, data that are not arrays of real numbers,
+            ``classes`` that are not names.
         ImportError: Plotly is not installed; ``pip install "layoutconv[view]"`` does it.
 
     >>> points = np.array([[0.0, 0.0, 1.0], [4.0, 3.0, 2.0], [4.0, 1.0, 2.0]])
@@ -115,13 +115,13 @@ def cloud_page(
 
 
 def _array(argument: str, given: Any) -> Array:
-    """An array of what is given; of a tensor its numbers, wherever and of whatever dtype it is."""
+    """Convert to an array; a tensor of any device and dtype gives its numbers."""
     try:
         if hasattr(given, "detach"):
             given = given.detach().cpu()
             given = given.float() if given.is_floating_point() else given  # NumPy has no bfloat16
         array = np.asarray(given)
-    except (TypeError, ValueError, NotImplementedError):  # of a ragged list, of a sparse tensor
+    except (TypeError, ValueError, NotImplementedError):  # a ragged list, a sparse tensor
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
         raise ArgumentTypeError(argument, "an array or a tensor of real numbers", shown(given))
@@ -136,7 +136,7 @@ def _names(classes: Any) -> tuple[str, ...]:
 
 
 def _checked(name: str, values: Array, points: int, classes: int) -> Array:
-    """One quantity, or an error that names it."""
+    """Return one quantity, or raise an error that names it."""
     if values.shape != (points,):
         raise ArgumentError("values", f"({points},) of `{name}`, one to a point", values.shape)
     if classes and values.dtype.kind in "iu" and (values.min() < -1 or values.max() >= classes):
@@ -146,7 +146,7 @@ def _checked(name: str, values: Array, points: int, classes: int) -> Array:
 
 
 def _of_classes(values: Array, classes: Sequence[str]) -> list[tuple[Array, dict[str, Any]]]:
-    """Rows and looks of each class that there is, the unlabelled first."""
+    """Return rows and style of each class that occurs, the unlabelled first."""
     named = [
         ("unlabelled", "#57606a"),
         *zip(classes, islice(cycle(_colours()), len(classes)), strict=True),
@@ -160,14 +160,14 @@ def _of_classes(values: Array, classes: Sequence[str]) -> list[tuple[Array, dict
 
 
 def _colours() -> list[str]:
-    """Colours that stand out from the page, those of readers' safe palette first."""
+    """Return colours that contrast with the page, the colour-blind-safe palette first."""
     from plotly.colors import qualitative
 
     return [*CLASSES, *(c for c in qualitative.Light24 if c.lower() not in CLASSES)]
 
 
 def _of_numbers(name: str, values: Array) -> tuple[Array, dict[str, Any]]:
-    """All rows, coloured on a scale that leaves out the outermost 2 in 100 at each end."""
+    """Return all rows, coloured on a scale without the outermost 2 in 100 at each end."""
     numbers = values.astype(np.float32)
     finite = numbers[np.isfinite(numbers)]
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
@@ -180,7 +180,7 @@ def _of_numbers(name: str, values: Array) -> tuple[Array, dict[str, Any]]:
 
 
 def _layout(title: str, names: Sequence[str]) -> dict[str, Any]:
-    """A dark page, metres that are equal along all axes, and the menu of quantities."""
+    """Return a dark page with equal metres along all axes, and the menu of quantities."""
     axis = {"backgroundcolor": PAGE, "gridcolor": "#30363d", "color": INK, "showspikes": False}
     buttons = [
         {"label": one, "method": "restyle", "args": [{"visible": [one == of for of in names]}]}
@@ -188,7 +188,7 @@ def _layout(title: str, names: Sequence[str]) -> dict[str, Any]:
     ]
     menu = {
         "buttons": buttons, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",
-        # Plotly makes the entry that is chosen, or pointed at, nearly white: text on it is dark.
+        # Plotly makes the selected or hovered entry nearly white, so its text is dark.
         "bgcolor": "#c9d1d9", "font": {"color": "#1f2328"},
     }  # fmt: skip
     return {

@@ -16,14 +16,14 @@ from .files import write
 from .plain_text import printable, to_ascii
 from .workers import own_worker
 
-LIMIT, STEPS_LIMIT = 64, 32  # rows and columns that are shown; of several layouts, fewer
+LIMIT, STEPS_LIMIT = 64, 32  # rows and columns to show; fewer if there are several layouts
 
 
 @dataclass(frozen=True)
 class DrawOptions:
     """Options of ``layoutconv draw``; the command line describes each.
 
-    One of ``layout``, ``atom`` and ``view`` is given.
+    Exactly one of ``layout``, ``atom`` and ``view`` is given.
     """
 
     layout: str | None = None
@@ -42,10 +42,10 @@ class DrawOptions:
 
 
 def run(options: DrawOptions) -> None:
-    """Draw, into the file that was asked for or on standard output.
+    """Draw into the requested file or on standard output.
 
-    What was typed is evaluated in another process, within a budget of time and memory: a
-    :class:`~layoutconv.algebra.LayoutBudgetError` says so where that is not enough.
+    Typed text is evaluated in another process, within a budget of time and memory; if that is not
+    enough, this raises :class:`~layoutconv.algebra.LayoutBudgetError`.
     """
     if options.steps:
         _run_steps(options)
@@ -67,9 +67,9 @@ def run(options: DrawOptions) -> None:
 
 
 def _run_steps(options: DrawOptions) -> None:
-    """Every operation of an expression: a page that goes through them, or all of them as text.
+    """Write every operation of an expression, as a page to step through or all of them as text.
 
-    Also those of one that has no result, before its error is raised.
+    This includes the operations of an expression without a result, before its error is raised.
     """
     format = options.format or ("text" if options.output is None else format_of(options.output))
     if format not in ("html", "text"):
@@ -90,7 +90,7 @@ def _run_steps(options: DrawOptions) -> None:
 
 
 def serve(expression: str | None, port: int, limit: int | None) -> None:
-    """Serve the page on which expressions are typed, until Ctrl-C."""
+    """Serve the page on which users type expressions, until Ctrl-C."""
     from .serve import Server
 
     if limit is not None and limit < 4:
@@ -102,12 +102,12 @@ def serve(expression: str | None, port: int, limit: int | None) -> None:
 
 
 def _limits(asked: int | None) -> list[int]:
-    """The limits to try until the picture fits the terminal; without one, the first will do."""
+    """Return the limits to try until the picture fits the terminal; else only one."""
     if asked is not None:
         return [asked]
     return [LIMIT, 48, 32, 24, 20, 16, 12, 10, 8] if sys.stdout.isatty() else [LIMIT]
 
 
 def _print(text: str, ascii: bool) -> None:
-    """Print what was drawn; without box-drawing characters where they cannot be written."""
+    """Print a drawing, without box-drawing characters if standard output cannot write them."""
     print(to_ascii(text) if ascii else printable(text), end="")

@@ -1,7 +1,7 @@
-"""Expressions of the algebra, as they are typed: ``zipped_divide((4,8):(8,1), (2,4))``.
+"""Expressions of the algebra as users type them: ``zipped_divide((4,8):(8,1), (2,4))``.
 
-They are read by the parser below and by that of the notation, and nothing else is ever called than
-the operations named here: what a stranger types is not Python.
+The parser below and that of the notation read them. Only the operations named here are ever called:
+typed text is not Python.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..algebra.notation import MOST_BITS, pointed
 from .budget import Exhausted
 from .grammar import Call, read
 
-# What an operand has to be: a layout (L; a shape is a compact one), a layout, shape or tiler as it
-# was typed (T), or an integer (N). The function itself says how many operands there may be.
+# The kinds of operands: a layout (L; a shape is a compact one), a layout, shape or tiler as typed
+# (T), or an integer (N). The function itself limits the number of operands.
 _OPERANDS = {
     "composition": "LT", "complement": "LT",
     "logical_divide": "LT", "zipped_divide": "LT", "tiled_divide": "LT", "flat_divide": "LT",
@@ -44,7 +44,7 @@ _OPERANDS = {
 
 @dataclass(frozen=True)
 class Applied:
-    """An operation on its operands: what it gave, or the error that says why it gave nothing."""
+    """An operation applied to operands: its result, or the error that explains the failure."""
 
     name: str
     operands: tuple[Any, ...]
@@ -53,7 +53,7 @@ class Applied:
 
 
 def operations() -> dict[str, Callable[..., Any]]:
-    """The operations that an expression may name.
+    """Return the operations that an expression may name.
 
     >>> operations()["coalesce"].__name__
     'coalesce'
@@ -62,18 +62,18 @@ def operations() -> dict[str, Callable[..., Any]]:
 
 
 def evaluate(expression: str, applied: list[Applied] | None = None) -> Any:
-    """The layout, composed layout or swizzle that an expression says.
+    """Evaluate an expression to a layout, a composed layout or a swizzle.
 
     Args:
-        expression: what :func:`~layoutconv.parse` reads, ``A @ B`` for a composition, an operation
-            by its name, and parentheses. A tiler is a layout, an integer or a tuple of these, in
-            which ``_`` leaves a mode as it is.
-        applied: where each operation is added once its operands are known, innermost first, also
-            one that fails.
+        expression: text that :func:`~layoutconv.parse` reads, ``A @ B`` for a composition, an
+            operation by name, and parentheses. A tiler is a layout, an integer or a tuple of these,
+            in which ``_`` leaves a mode as it is.
+        applied: gets each operation once its operands are known, innermost first, also one that
+            fails.
 
-    Raises :class:`~layoutconv.LayoutError`: one that points at the character that does not fit, or
-    that of the operation that has no result. In a worker it is also one that points at an operation
-    that takes too long.
+    Raises :class:`~layoutconv.LayoutError`: one that points at the first unexpected character, or
+    that of the operation without a result. In a worker it may also point at an operation that takes
+    too long.
 
     >>> print(evaluate("zipped_divide((4,8):(8,1), (2,4))"))
     ((2,4),(2,2)):((8,1),(16,4))
@@ -92,13 +92,13 @@ def evaluate(expression: str, applied: list[Applied] | None = None) -> Any:
 
 @dataclass(frozen=True)
 class _Evaluation:
-    """Calls a tree of operations; adds each to ``applied``."""
+    """Calls a tree of operations, and adds each to ``applied``."""
 
     expression: str
     applied: list[Applied]
 
     def of(self, node: Any) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         if isinstance(node, tuple):
             return tuple([self.of(part) for part in node])
         if not isinstance(node, Call):
@@ -116,7 +116,7 @@ class _Evaluation:
         pairs = zip(kinds, operands, strict=False)
         operands = [self.operand(node, kind, operand) for kind, operand in pairs]
         if node.name == "composition" and isinstance(operands[0], Swizzle):
-            # It has no modes that a tuple could be for.
+            # A swizzle has no modes for the entries of a tuple.
             operands[1] = self.as_layout(operands[1], node.at)
         result = self.call(node, function, tuple(operands))
         self.applied.append(Applied(node.name, tuple(operands), result))
@@ -132,12 +132,12 @@ class _Evaluation:
             why = f"{node.name}: this operation takes {_more_than(spent)}"
             raise LayoutBudgetError(pointed(why, self.expression, node.at)) from None
         except Exception as error:
-            # An operand of a kind that the operation did not expect deep in a tuple.
+            # Deep in a tuple, an operand has a kind that the operation did not expect.
             written = ", ".join(map(text, operands))
             raise LayoutValueError(f"{node.name}({written}): {error}") from error
 
     def operand(self, node: Call, kind: str, value: Any) -> Any:
-        """An operand as the operation takes it."""
+        """Convert an operand for the operation."""
         if kind == "L":
             return self.as_layout(value, node.at)
         if kind == "N":
@@ -150,12 +150,12 @@ class _Evaluation:
         return value
 
     def as_layout(self, value: Any, at: int) -> Any:
-        """A layout, or a shape as one; ``at`` is where to point if it is neither."""
+        """Return a layout, also for a shape; ``at`` is the position for an error."""
         known = Layout | ComposedLayout | Swizzle | Tensor
         if isinstance(value, known):
             return value
         if isinstance(value, tuple):
-            # By mode: tuples of integers are a shape, and layouts side by side are no layout.
+            # A tuple of integers is a shape; layouts side by side are not a layout.
             for part in value:
                 if isinstance(part, known) or part is None:
                     self.fail(at, f"expected a layout, got the tiler {text(value)}")

@@ -1,7 +1,7 @@
-"""``Figure``: what every picture is before it is text, SVG, TikZ or HTML.
+"""``Figure``: the common form of every picture before it becomes text, SVG, TikZ or HTML.
 
-A figure is grids arranged in rows and columns; a grid is labelled, coloured cells between two axes;
-an axis knows which positions are shown, how they are grouped and what each group is called.
+A figure is grids arranged in rows and columns. A grid is labelled, coloured cells between two axes.
+An axis knows which positions are shown, how they are grouped and the label of each group.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MOST_CELLS = 1 << 18  # of a picture: 75 MB of HTML, drawn in 10 s
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: what is written in it, its colour, and what a reader is told who points at it.
+    """One cell: its label, its colour, and the facts that a reader sees by pointing at it.
 
-    ``kind`` is "value"; "padding" for what reads zero, outside a shape; "absent" for an index that
-    names nothing; "gap" where cells were left out. Cells of one ``key`` belong together: all the
-    elements of a thread, all the copies of an activation. ``mark`` puts a border around the cell.
+    ``kind`` is "value"; "padding" if it reads zero outside a shape; "absent" if it is an index that
+    names nothing; "gap" if cells were left out. Cells with the same ``key`` belong together: all
+    elements of a thread, all copies of an activation. ``mark`` puts a border around the cell.
     """
 
     label: str = ""
@@ -53,7 +53,7 @@ class Grid:
 class Figure:
     """Grids in rows and columns (None leaves a place empty) under a title, above a legend.
 
-    Printed it is the picture for a terminal, in ASCII where standard output has no box-drawing
+    When printed, it is a picture for a terminal, in ASCII if standard output has no box-drawing
     characters; a notebook shows it as SVG.
     """
 
@@ -62,7 +62,7 @@ class Figure:
     legend: tuple[tuple[Cell, str], ...] = ()
 
     def render(self, format: str) -> str:
-        """The picture as ``"text"``, ``"svg"``, ``"tikz"`` or ``"html"``."""
+        """Return the picture as ``"text"``, ``"svg"``, ``"tikz"`` or ``"html"``."""
         check_choice("format", format, RENDERERS)
         return RENDERERS[format](self)
 
@@ -81,18 +81,18 @@ class Figure:
 
 
 def checked_figure(figure: Any) -> Figure:
-    """The figure; raises ``ArgumentTypeError`` for what is none, a layout, say."""
+    """Return the figure; raise ``ArgumentTypeError`` for any other object, such as a layout."""
     if not isinstance(figure, Figure):
         raise ArgumentTypeError("figure", "a Figure, as draw makes one", type(figure).__name__)
     return figure
 
 
-# Text of a figure by the format; ``renderers.py`` fills it in, which knows them all.
+# Renderers by format; ``renderers.py``, which knows them all, fills this in.
 RENDERERS: dict[str, Callable[[Figure], str]] = {}
 
 
 def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], Cell]) -> Grid:
-    """The grid of ``cell(i, j)`` at the positions that the axes show."""
+    """Make the grid of ``cell(i, j)`` at the positions that the axes show."""
     check_cells(rows, columns)
     return Grid(
         title,
@@ -106,7 +106,7 @@ def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], 
 
 
 def check_cells(rows: Axis, columns: Axis, panels: int = 1) -> None:
-    """Refuse a picture of too many cells before any of them is looked at."""
+    """Refuse a picture of too many cells before any is evaluated."""
     cells = len(rows) * len(columns) * panels
     if cells > MOST_CELLS:
         expected = f"one that shows at most {MOST_CELLS} cells"
@@ -118,7 +118,7 @@ def _gap(i: int | None, j: int | None) -> Cell:
 
 
 def plain(value: Any) -> Any:
-    """A value as Python's own numbers: named integers, NumPy and torch scalars lose their kind."""
+    """Convert a value to Python's own numbers, from named integers, NumPy and torch scalars."""
     if isinstance(value, tuple):
         return tuple([plain(part) for part in value])
     if isinstance(value, int) and not isinstance(value, bool):
@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
 
 
 def label(value: Any) -> str:
-    """Return what is written in the cell of a value; floats to three digits.
+    """Return the label of a value's cell; floats have three digits.
 
     >>> label((1, (2, 3))), label(0.123456), label(7)
     ('(1,(2,3))', '0.123', '7')
@@ -138,7 +138,7 @@ def label(value: Any) -> str:
 
 
 def title_lines(title: str, width: int) -> list[str]:
-    """A title in lines of at most ``width`` characters, broken before the ``o`` between maps.
+    """Break a title into lines of at most ``width`` characters, before an ``o`` between maps.
 
     >>> title_lines("(6):(10) o (-1) o (4,3):(1@0,1@0)", 20)
     ['(6):(10) o (-1)', 'o (4,3):(1@0,1@0)']
@@ -156,7 +156,7 @@ _SUFFIXES = {".svg": "svg", ".html": "html", ".htm": "html", ".tex": "tikz", ".t
 
 
 def format_of(path: str | Path) -> str:
-    """The format that the suffix of a file's name says.
+    """Return the format for the suffix of a file's name.
 
     >>> format_of("layout.tex")
     'tikz'

@@ -1,4 +1,4 @@
-"""Pictures on disk."""
+"""Write pictures to files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..base.paths import file_name_of
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a picture, text in UTF-8; an ``OSError`` says which file, also of a full disk."""
+    """Write a picture, text in UTF-8; an ``OSError`` names the file, also if the disk is full."""
     try:
         Path(file_name_of(path)).write_bytes(
             content.encode() if isinstance(content, str) else content
         )
-    except OSError as error:  # of a full disk, it does not say which file
+    except OSError as error:  # for a full disk, it does not name the file
         error.filename = error.filename or os.fspath(path)
         raise

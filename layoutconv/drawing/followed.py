@@ -1,7 +1,7 @@
-"""Composition and division: what is followed is one function after another, ``R(c) = A(P(c))``.
+"""Steps of composition and division: both apply one function after another, ``R(c) = A(P(c))``.
 
-P says which position of A each coordinate is mapped to. Both are shown beside the result, and a
-coordinate can be followed from one to the next.
+P gives the position in A of each coordinate. Both are shown beside the result, and a reader can
+follow a coordinate from one to the next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .layouts import covers
 from .palette import by_rank, wheel
 from .step import Panel, Step
 
-_MOST = 1 << 14  # positions that are looked at one by one to colour them by their tile
+_MOST = 1 << 14  # positions that are evaluated one by one, to colour them by tile
 DIVIDES = "logical_divide", "zipped_divide", "tiled_divide", "flat_divide"
 
 
@@ -43,7 +43,7 @@ class _Positions:
     through: Any
 
     def at(self, index: int) -> int | None:
-        """The position in ``a`` that an index is mapped to; None outside of its shape."""
+        """Return the position in ``a`` of an index; None outside its shape."""
         return self.of(plain(self.through(index)))
 
     def of(self, value: Any) -> int | None:
@@ -59,7 +59,7 @@ def _bounds(a: Any) -> Any:
 
 
 def composition_steps(applied: Applied, limit: int) -> list[Step] | None:
-    """``A @ B``: B, then A, then the result, or where it goes wrong; None if B is no layout."""
+    """Return the steps of ``A @ B``: B, A, the result or the failure; None if B is no layout."""
     a, b = applied.operands
     through = b
     if isinstance(b, int):
@@ -74,7 +74,7 @@ def composition_steps(applied: Applied, limit: int) -> list[Step] | None:
     positions = _Positions(a, through)
     witness = None if error is None else int(crd2idx(error.witness, through.shape))
 
-    # What a coordinate gets has one colour all along its way.
+    # A coordinate has one colour all along its way.
     figures = [draw(a, limit=limit), draw(result, limit=limit)]
     offsets = {_number(_fact(c, "offset")) for figure in figures for c in _cells(figure)}
     fills = by_rank(offsets - {None})
@@ -126,7 +126,7 @@ def composition_steps(applied: Applied, limit: int) -> list[Step] | None:
 
 
 def proof(error: LayoutError) -> str:
-    """The proof that an error carries, in sentences; nothing if it has none.
+    """Return the proof that an error carries, in sentences; empty if it has none.
 
     >>> try:
     ...     algebra.composition(Layout((4, 3), (1, 8)), Layout(6, 1))
@@ -144,9 +144,9 @@ def proof(error: LayoutError) -> str:
 
 
 def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
-    """Return what is divided, the tile and its complement, both as positions, and the result.
+    """Return the steps of a division: the layout, the tile and its complement, then the result.
 
-    None if what is divided, or the tiler, is no layout.
+    None if the divided object, or the tiler, is not a layout.
     """
     a, tiler = applied.operands
     name = applied.name
@@ -229,9 +229,9 @@ def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
 
 
 def _by_mode(name: str, a: Any, b: Any) -> Any:
-    """``name`` of the positions of ``a`` and ``b``: coordinates if ``b`` is a tuple, else indices.
+    """Apply ``name`` to the positions of ``a`` and to ``b``: coordinates if ``b`` is a tuple.
 
-    The shape of ``a`` is taken with one extent for each mode. None if there is no such layout.
+    The shape of ``a`` has one extent for each mode. None if there is no such layout.
     """
     shape = _bounds(a)
     domain: Any = Layout(product(shape))
@@ -245,7 +245,7 @@ def _by_mode(name: str, a: Any, b: Any) -> Any:
 
 
 def _tiles(positions: _Positions, tiler: Any) -> dict[int | None, str]:
-    """The colour of each position of the divided layout, by its tile; none for very many."""
+    """Return the colour of each position of the divided layout, by tile; none if they are many."""
     if positions.a.size() > _MOST:
         return {}
     zipped = _by_mode("zipped_divide", positions.a, tiler)
@@ -253,7 +253,7 @@ def _tiles(positions: _Positions, tiler: Any) -> dict[int | None, str]:
         return {}
     size, count = zipped[0].size(), zipped[1].size()
     colours = {
-        # Of many tiles, those beside each other have colours far apart.
+        # With many tiles, neighbours get colours far apart.
         positions.of(plain(zipped(i, tile))): wheel(tile, count)
         if count <= 12
         else wheel(5 * tile, 12)
@@ -265,16 +265,14 @@ def _tiles(positions: _Positions, tiler: Any) -> dict[int | None, str]:
 
 
 def _account(name: str, a: Any, b: Any) -> str:
-    """Return what :func:`~layoutconv.explain` tells; nothing where a composition is not one of
-    layouts.
-    """
+    """Return the account of :func:`~layoutconv.explain`; empty for a composition not of layouts."""
     if not isinstance(a, Layout) or not isinstance(b, Layout | int):
         return ""
     return explain(getattr(algebra, name), a, b)
 
 
 def _redrawn(figure: Figure, change: Callable[[Cell], Cell]) -> Figure:
-    """A figure whose cells are ``change`` of those with an index; colours have no legend then."""
+    """Apply ``change`` to the cells of a figure that have an index, and drop its legend."""
 
     def line(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
         return tuple([change(cell) if _fact(cell, "index") else cell for cell in cells])
@@ -295,7 +293,7 @@ def _fact(cell: Cell, name: str) -> str:
 
 
 def _number(written: str) -> Any:
-    """An offset as it is compared: a number, or the text of a coordinate; None without one."""
+    """Return an offset for comparison: a number, or the text of a coordinate; None without one."""
     return int(written) if re.fullmatch(r"-?\d+", written) else written or None
 
 

@@ -1,4 +1,4 @@
-"""The part of a page for an expression: its drawing and the steps to it, or why it has none."""
+"""The part of a page for an expression: its drawing and steps, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .steps import steps_of
 
 
 def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
-    """Is an expression a layout? And what a page shows of it: the layout, or why there is none.
+    """Return whether an expression is a layout, and what a page shows: the layout, or why not.
 
-    Raises :class:`~layoutconv.algebra.LayoutBudgetError` for one that takes too long.
+    Raises :class:`~layoutconv.algebra.LayoutBudgetError` if it takes too long.
     """
     if not expression.strip():
         return True, ""
@@ -39,10 +39,10 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
 
 
 def _with_steps(first: str, applied: list[Applied], limit: int) -> str:
-    """A section and the steps after it.
+    """Return a section and the steps after it.
 
-    There are none if a map on the way has no picture, such as a swizzle of coordinates, or if they
-    take too long.
+    There are no steps if a map on the way has no picture, such as a swizzle of coordinates, or if
+    drawing them takes too long.
     """
     try:
         with seconds(drawing_seconds(limit)):

@@ -1,6 +1,6 @@
 """The grammar of expressions: text to a tree of calls, whose leaves are values of the algebra.
 
-Nothing is evaluated here. Errors point at the character that does not fit.
+Nothing is evaluated here. Errors point at the first unexpected character.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..algebra.notation import parse_part, pointed
 from ..algebra.printed import as_calls
 
 LONGEST = 2000  # characters of an expression
-MOST_CALLS = 64  # operations in an expression, so that trees of them are not too deep either
+MOST_CALLS = 64  # operations in an expression, which also bounds the depth of the tree
 
 _CALL = re.compile(r"([A-Za-z][A-Za-z0-9_]+)\s*\(")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]+")
-_PRINTED = re.compile(r"(?:raw_ptr|ArithTuple(?:Iter)?|strided)\b")  # no call: notation
+_PRINTED = re.compile(r"(?:raw_ptr|ArithTuple(?:Iter)?|strided)\b")  # notation, not a call
 _TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
 _ORDER = re.compile(r"(?:Layout(Left|Right)|Gen(Col|Row)Major)(?:\{\})?(?![A-Za-z0-9_(])")
 _STATIC = re.compile(r"(?:Int|C)<(-?[0-9]+)>(?:\{\})?|_(-?[0-9]+)\{\}")
@@ -32,7 +32,7 @@ _INTEGER = re.compile("_?(-?[0-9]+)(?:_c)?")
 
 @dataclass(frozen=True)
 class Call:
-    """An operation and the expressions that it is applied to; ``at`` is where its name stands."""
+    """An operation and its operands, which are expressions; ``at`` is the position of its name."""
 
     name: str
     operands: tuple[Any, ...]
@@ -40,14 +40,14 @@ class Call:
 
 
 def read(expression: str, names: Collection[str]) -> Any:
-    """The tree of an expression: a :class:`Call`, a value, None for ``_``, or a tuple of these.
+    """Parse an expression to a :class:`Call`, a value, None for ``_``, or a tuple of these.
 
     Args:
         expression: at most 2,000 characters, with at most 64 operations and 64 levels of
             parentheses.
-        names: operations that it may name.
+        names: the operations that it may name.
 
-    Raises :class:`~layoutconv.LayoutValueError` that points at the character that does not fit.
+    Raises :class:`~layoutconv.LayoutValueError` that points at the first unexpected character.
 
     >>> read("coalesce((4,2) @ 8)", ["coalesce"]).operands[0].name
     'composition'
@@ -108,7 +108,7 @@ class _Parser:
         return self.notation()
 
     def items(self) -> tuple[tuple[Any, ...], bool]:
-        """Expressions in parentheses; and is there a comma before the one that closes?"""
+        """Read expressions in parentheses; return them, and whether a comma ends the list."""
         if self.depth == DEEPEST:
             self.fail(f"at most {DEEPEST} levels of parentheses")
         self.depth += 1
@@ -127,14 +127,14 @@ class _Parser:
         return tuple(result), comma
 
     def is_notation(self) -> bool:
-        """Does a shape, or the offset of a composed layout, begin at this parenthesis?"""
+        """Tell if a shape, or the offset of a composed layout, begins at this parenthesis."""
         if self.at not in self.closes:
             self.at = len(self.expression)
             self.fail("',' or ')'")
         return bool(_AFTER_SHAPE.match(self.expression, self.closes[self.at] + 1))
 
     def notation(self) -> Any:
-        """Read what ``parse`` does: up to a comma, a parenthesis that closes, or the operator
+        """Read notation, as ``parse`` does, up to a comma, a closing parenthesis or the operator
         ``@``.
         """
         start = self.at
@@ -159,12 +159,12 @@ class _Parser:
         return parse_part(self.written, start, stop)
 
     def in_basis(self) -> bool:
-        """Does this ``@`` stand between digits, as in ``2@0``? There it names a mode."""
+        """Tell if this ``@`` stands between digits, as in ``2@0``, where it names a mode."""
         around = self.expression[max(0, self.at - 1) : self.at + 2]
         return re.fullmatch("[0-9]@[0-9]", around) is not None
 
     def suggestion(self, name: str, end: str) -> str:
-        """The operation that someone may have meant."""
+        """Suggest the operation that the user may have meant."""
         close = get_close_matches(name[:40], self.names, 1)
         return f" ({close[0]}{end})" if close else ""
 
@@ -174,7 +174,7 @@ class _Parser:
         self.calls += 1
 
     def next(self) -> str:
-        """The next character that is not blank, to which this moves on; "" at the end."""
+        """Skip blanks and return the next character; "" at the end."""
         while self.expression[self.at : self.at + 1].isspace():
             self.at += 1
         return self.expression[self.at : self.at + 1]
@@ -187,7 +187,7 @@ class _Parser:
 
 
 def _closing(expression: str) -> dict[int, int]:
-    """Where the parenthesis that opens at each place closes, as far as it does."""
+    """Map each opening parenthesis to its closing one, if it has one."""
     found: dict[int, int] = {}
     opened = []
     for at, character in enumerate(expression):

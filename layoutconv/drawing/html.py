@@ -1,4 +1,4 @@
-"""HTML: one page without any other file; pointing at a cell shows what it is, and its like."""
+"""HTML: one self-contained page; pointing at a cell shows its facts and highlights its like."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .svg import svg
 if TYPE_CHECKING:
     from .step import Step
 
-_COUNTED = 1 << 14  # coordinates, at most, for a figure that has to look at each
+_COUNTED = 1 << 14  # most coordinates for a figure that evaluates each
 _POINT = "Point at a cell, touch it, or move through the cells with the arrow keys."
 _READOUT = f'<p class="readout" aria-live="polite" data-empty="{_POINT}">{_POINT}</p>\n'
 _BAR = (
@@ -32,21 +32,21 @@ _BAR = (
 
 @remembered(8)
 def asset(name: str) -> str:
-    """``page.css`` or ``page.js``, which every page has inside."""
+    """Return ``page.css`` or ``page.js``, which every page contains."""
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def to_html(figure: Figure) -> str:
-    """The figure as a page: coordinate, index and offset of the cell under the pointer.
+    """Return the figure as a page, with coordinate, index and offset of the cell under the pointer.
 
-    Cells that belong together light up: equal offsets, the elements of one thread, every place of
-    the matrix that reads one activation.
+    Cells that belong together light up: equal offsets, the elements of one thread, all places of
+    the matrix that read one activation.
     """
     return page(checked_figure(figure).title, f"<section>{_panels([('', figure)])}</section>")
 
 
 def page(title: str, main: str, head: str = "") -> str:
-    """A whole page: ``head`` above what is shown, with the style and the script in it."""
+    """Return a whole page, with its style and script; ``head`` stands above ``main``."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -57,9 +57,7 @@ def page(title: str, main: str, head: str = "") -> str:
 
 
 def drawing(value: Any, figure: Figure) -> str:
-    """Return what a page shows of a value: its notation, what there is to say about it, its
-    drawing.
-    """
+    """Return a page's section for a value: its notation, its properties, its drawing."""
     return (
         f'<section>\n<p class="notation"><code>{escape(str(value))}</code></p>\n{_said(value)}'
         f"{_panels([('', figure)], title=False)}"
@@ -68,9 +66,9 @@ def drawing(value: Any, figure: Figure) -> str:
 
 
 def no_drawing(heading: str, sentence: str, line: str) -> str:
-    """Return what a page shows of an expression without a value: why.
+    """Return a page's section for an expression without a value, which says why.
 
-    Where the last step marks a witness, a button leads there; the script shows it then.
+    If the last step marks a witness, a button leads there; the script then shows it.
     """
     told = f"<p>{escape(sentence)}</p>\n" if sentence else ""
     return (
@@ -81,12 +79,12 @@ def no_drawing(heading: str, sentence: str, line: str) -> str:
 
 
 def walk(first: str, steps: Sequence[Step]) -> str:
-    """A section of a page, the steps after it, and the buttons to go through them."""
+    """Return a section of a page, the steps after it, and the buttons to go through them."""
     return _BAR + first + "".join(map(_step, steps))
 
 
 def _said(value: Any) -> str:
-    """Shape, stride, size and cosize, as far as a value has them."""
+    """Return the shape, stride, size and cosize that a value has."""
     said: list[tuple[str, str]] = []
     if hasattr(value, "shape"):
         said.append(("shape", text(value.shape)))
@@ -96,7 +94,7 @@ def _said(value: Any) -> str:
         said.append(("size", str(value.size())))
         strided = hasattr(value, "stride")
         composed = isinstance(value, ComposedLayout) and not maps_coordinates(value)
-        # Where this is no sum over modes it is counted, coordinate by coordinate.
+        # A cosize that is not a sum over modes is counted, coordinate by coordinate.
         summed = strided and not any(
             isinstance(d, F2) for _, d in paired_leaves(value.shape, value.stride)
         )
@@ -118,7 +116,7 @@ def _step(step: Step) -> str:
 
 
 def code(sentence: str) -> str:
-    """A sentence whose `code` is set as code."""
+    """Return a sentence as HTML, with `code` set as code."""
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
 
 

@@ -1,4 +1,4 @@
-"""Layouts, swizzles, composed layouts and tensors: what every coordinate is mapped to."""
+"""Figures of layouts, swizzles, composed layouts and tensors: the image of every coordinate."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .figure import Cell, Figure, Grid, Kind, check_cells, label, make_grid, pla
 from .palette import by_rank, wheel
 
 BANKS, BANK_BITS = 32, 32  # of shared memory, since Fermi
-_PANELS = 6  # matrices of a layout of three modes or more that are shown
-_SWATCHES = 64  # chunks that the legend of a swizzle has
+_PANELS = 6  # matrices to show of a layout of three modes or more
+_SWATCHES = 64  # chunks in the legend of a swizzle
 
 
 class Reading(NamedTuple):
-    """The reading at a coordinate: a value, and what else there is to say about it."""
+    """The reading at a coordinate: a value, and further facts about it."""
 
     value: Any
     kind: Kind = "value"
@@ -42,14 +42,14 @@ Read = Callable[[IntTuple], Reading]
 
 
 class Paint(NamedTuple):
-    """Colours of values, and what the colours mean."""
+    """The colours of values, and the legend that explains them."""
 
     fills: Mapping[Any, str]
     legend: tuple[tuple[Cell, str], ...] = ()
 
 
 def layout_figure(layout: Layout, *, limit: int, element_bits: int | None = None) -> Figure:
-    """Every coordinate's offset: rank 2 as a matrix, higher ranks as panels of matrices."""
+    """Show every coordinate's offset: rank 2 as a matrix, higher ranks as panels of matrices."""
     check_extents(layout)
 
     def read(crd: IntTuple) -> Reading:
@@ -62,10 +62,10 @@ def layout_figure(layout: Layout, *, limit: int, element_bits: int | None = None
 def composed_figure(
     composed: ComposedLayout, *, limit: int, element_bits: int | None = None
 ) -> Figure:
-    """Every coordinate's image. Maps between coordinates are bounded, as operands of a GEMM are.
+    """Show every coordinate's image. Maps between coordinates are bounded, like operands of a GEMM.
 
-    That is: where the inner layout gives a coordinate of the outer one, a coordinate outside the
-    outer shape is padding, and an index of -1 is absent.
+    If the inner layout gives coordinates of the outer one, a coordinate outside the outer shape is
+    padding, and an index of -1 is absent.
     """
     check_extents(composed)
     bounded = maps_coordinates(composed)
@@ -91,7 +91,7 @@ def composed_figure(
 
 
 def swizzle_figure(swizzle: Swizzle, *, limit: int, element_bits: int | None = None) -> Figure:
-    """One period of offsets, in rows that the XOR-ed bits number, chunks of ``1 << base``."""
+    """Show one period of offsets: a row for each XOR-ed value, in chunks of ``1 << base``."""
     rows, chunk, columns = 1 << swizzle.bits, 1 << swizzle.base, 1 << abs(swizzle.shift)
     offsets = Layout((rows, (chunk, columns)), (chunk * columns, (1, chunk)))
     composed = ComposedLayout(swizzle, 0, offsets)
@@ -99,7 +99,7 @@ def swizzle_figure(swizzle: Swizzle, *, limit: int, element_bits: int | None = N
 
 
 def tensor_figure(tensor: Tensor, *, limit: int) -> Figure:
-    """Every coordinate's value, coloured by value."""
+    """Show every coordinate's value, coloured by value."""
     check_extents(tensor.layout)
 
     def read(crd: IntTuple) -> Reading:
@@ -110,14 +110,14 @@ def tensor_figure(tensor: Tensor, *, limit: int) -> Figure:
 
 
 def _of_cell(value: Any) -> Any:
-    """A value of a tensor as it is drawn: what is several numbers, or has no hash, as its text.
+    """Return a tensor's value for a cell: its text, if it is several numbers or has no hash.
 
-    Of a text what can be printed: a terminal would obey the rest, and SVG may not have it.
+    Unprintable characters are replaced: a terminal would obey them, and SVG forbids them.
     """
     try:
         found = plain(value)
         hash(found)
-    except (TypeError, ValueError, RuntimeError):  # of a list; of NumPy's and of torch's arrays
+    except (TypeError, ValueError, RuntimeError):  # a list; arrays of NumPy and torch
         found = str(value)
     return visible(found) if isinstance(found, str) else found
 
@@ -125,7 +125,7 @@ def _of_cell(value: Any) -> Any:
 def read_bounded(
     layout: ComposedLayout, crd: IntTuple, facts: tuple[tuple[str, str], ...]
 ) -> Reading:
-    """Return what bounded maps give at ``crd``: an offset, padding, or an absent index."""
+    """Return the reading of bounded maps at ``crd``: an offset, padding, or an absent index."""
     chain = stages(layout)
     first = plain(add(chain[0].layout(crd), chain[0].offset))
     facts = (*facts, ("reads", label(first)))
@@ -151,19 +151,19 @@ LEGEND = {
 
 
 def legend_of(kinds: set[Kind]) -> tuple[tuple[Cell, str], ...]:
-    """The entries of a legend for the kinds of cells that need one."""
+    """Return the legend's entries for the kinds of cells that need one."""
     return tuple(entry for kind, entry in LEGEND.items() if kind in kinds)
 
 
 def _figure(
     title: str, layout: Any, read: Read, limit: int, painter: Callable[[set[Any]], Paint]
 ) -> Figure:
-    """The figure of ``read`` over the domain of ``layout``: panels of modes 0 and 1."""
+    """Build the figure of ``read`` over the domain of ``layout``: panels of modes 0 and 1."""
     shape, domain = layout.shape, _domain(layout)
     modes = shape if isinstance(shape, tuple) else (shape,)
     strides = domain.stride if isinstance(shape, tuple) else (domain.stride,)
     axes = [mode_axis(s, d, limit=limit) for s, d in zip(modes[:2], strides[:2], strict=True)]
-    # A vector lies down: one row without headers.
+    # A vector is drawn as one row without row headers.
     rows, columns = [Axis((0,)), Axis((0,)), *axes][-2:]
 
     def coordinate(i: int, j: int, panel: tuple[int, ...]) -> IntTuple:
@@ -217,7 +217,7 @@ def _painter(layout: Any, element_bits: int | None) -> Callable[[set[Any]], Pain
 
 
 def checked_element_bits(element_bits: int) -> int:
-    """The size of an element, if banks are whole numbers of it or it of banks."""
+    """Check that the size of an element divides the banks' total, and return it."""
     known = isinstance(element_bits, int) and element_bits >= 1
     if not known or BANK_BITS * BANKS % element_bits:
         raise ArgumentError("element_bits", "a power of two, 1 to 1024", repr(element_bits))
@@ -229,7 +229,7 @@ def _by_rank(values: set[Any]) -> Paint:
 
 
 def _by_chunk(values: set[Any], swizzle: Swizzle) -> Paint:
-    """A colour for each place that the swizzle permutes: what one row of banks is made of."""
+    """Colour values by the chunk that the swizzle permutes: the pieces of one row of banks."""
     n = 1 << swizzle.bits
     low = swizzle.base + max(-swizzle.shift, 0)
     fills = {value: wheel((value >> low) % n, n) for value in values}
@@ -253,19 +253,19 @@ def _by_bank(values: set[Any], element_bits: int) -> Paint:
 def _captioned(
     swatches: tuple[tuple[Cell, str], ...], meaning: str
 ) -> tuple[tuple[Cell, str], ...]:
-    if not swatches:  # of no values
+    if not swatches:  # there are no values
         return ()
     return (*swatches[:-1], (swatches[-1][0], meaning))
 
 
 def _place(crd: IntTuple, shape: IntTuple) -> tuple[tuple[str, str], ...]:
-    """The coordinate in the profile of the shape, and its place in colexicographic order."""
+    """Return the coordinate in the profile of the shape, and its colexicographic position."""
     natural = plain(idx2crd(crd, shape))
     return ("coordinate", text(natural)), ("index", str(int(crd2idx(natural, shape))))
 
 
 def _domain(layout: Any) -> Layout:
-    """The layout that a coordinate meets first."""
+    """Return the innermost layout, which takes the coordinate."""
     while isinstance(layout, ComposedLayout):
         layout = layout.inner
     domain: Layout = layout
@@ -273,7 +273,7 @@ def _domain(layout: Any) -> Layout:
 
 
 def maps_coordinates(composed: ComposedLayout) -> bool:
-    """Return whether this is a chain of layouts through coordinates, rather than of functions of
+    """Return whether this is a chain of layouts through coordinates, rather than functions of
     ints.
     """
     if not _all_layouts(composed):
@@ -283,7 +283,7 @@ def maps_coordinates(composed: ComposedLayout) -> bool:
 
 
 def _all_layouts(chain: Any) -> bool:
-    """Return whether there is no swizzle, nor another function, among the maps of a chain."""
+    """Return whether all maps of a chain are layouts, without a swizzle or another function."""
     if isinstance(chain, ComposedLayout):
         return _all_layouts(chain.outer) and _all_layouts(chain.inner)
     return isinstance(chain, Layout)

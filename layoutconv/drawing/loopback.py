@@ -1,12 +1,12 @@
-"""A web server for the browser of this machine alone: who may ask, how much, and for how long.
+"""A web server for the browser of this machine alone, with bounds on requests and connections.
 
-It is the standard library's, with bounds: one request for each connection, of so many bytes, within
-so many seconds however slowly they come; so many connections, of which a new one displaces the one
-that has kept silent for longest. Requests of pages elsewhere are refused.
+It is the standard library's, with bounds: one request per connection, of limited bytes, within
+limited seconds, however slowly they arrive; and a limited number of connections, where a new one
+displaces the one that has been silent for longest. Requests from pages elsewhere are refused.
 
-A library would be a dependency for the part that the standard library has, and has no more of the
-rest: waitress (4,900 lines) keeps a client that sends a byte a second, and takes nobody else once
-there are too many of these.
+A library would add a dependency for the part that the standard library has, without the rest:
+waitress (4,900 lines) keeps a client that sends a byte a second, and accepts nobody else once there
+are too many of these.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import Any
 
 CONNECTIONS = 32  # at once; a browser opens six
 REQUEST_BYTES = 16 << 10  # of a request, an expression of 2,000 characters in escapes among them
-_LINGER_BYTES, _LINGER_SECONDS = 1 << 20, 0.5  # of what nobody reads, before the connection ends
+_LINGER_BYTES, _LINGER_SECONDS = 1 << 20, 0.5  # limits on unread data before the connection ends
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Serves ``url`` on 127.0.0.1, ``port`` or one that is free."""
+    """Serves ``url`` on 127.0.0.1, at ``port`` or a free one."""
 
     daemon_threads = True
     request_queue_size = CONNECTIONS
-    allow_reuse_address = os.name == "posix"  # elsewhere it lets two programs have one port
+    allow_reuse_address = os.name == "posix"  # elsewhere it would let two programs share a port
 
     def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
         super().__init__(("127.0.0.1", port), handler)
@@ -43,14 +43,14 @@ class LoopbackServer(ThreadingHTTPServer):
         if port == 80:
             self.names |= {"127.0.0.1", "localhost"}
         self.origins = {f"http://{name}" for name in self.names}
-        self.request_seconds = 5.0  # until a request has come as a whole
-        self.answer_seconds = 10.0  # until an answer is taken
+        self.request_seconds = 5.0  # until a whole request has arrived
+        self.answer_seconds = 10.0  # until the client has read an answer
         self._lock = Lock()
         self._open = 0
         self._silent: dict[Any, None] = {}  # connections without a request yet, the oldest first
 
     def server_bind(self) -> None:
-        # The one of HTTPServer asks a name server what this machine is called.
+        # HTTPServer's own method asks a name server for the name of this machine.
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
@@ -64,7 +64,7 @@ class LoopbackServer(ThreadingHTTPServer):
             if full:
                 oldest = next(iter(self._silent))
                 del self._silent[oldest]
-                _shut(oldest)  # its thread reads the end of it, and ends
+                _shut(oldest)  # its thread then reads the end of the stream, and ends
             self._open += 1
             self._silent[request] = None
         super().process_request(request, client_address)
@@ -140,11 +140,11 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def refusal(self) -> tuple[HTTPStatus, str] | None:
-        """The status and the sentence for a request that is not answered.
+        """Return the status and the sentence for a request to refuse, or None.
 
-        The name that it came under has to be ours: a page elsewhere may have pointed its own here
-        (DNS rebinding). Browsers say in Origin and Sec-Fetch-Site which page asks; to have typed
-        the address is to ask, too.
+        The Host name must be ours: a page elsewhere may have pointed its own name here (DNS
+        rebinding). In Origin and Sec-Fetch-Site, browsers say which page asks; a typed address is
+        accepted as well.
         """
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.names:
@@ -164,7 +164,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
     def answer(
         self, status: int, kind: str, content: str, headers: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """Send text, of the kind ``text/html`` or ``text/plain``."""
+        """Send text as ``text/html`` or ``text/plain``."""
         body = content.encode("utf-8", "replace")
         self.send_response(status)
         for name, value in (
@@ -185,14 +185,14 @@ class LoopbackHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no request; the library's own page would repeat what was sent."""
-        self.request_version = "HTTP/1.0"  # of what was not understood, it is not known
+        """Refuse an invalid request; the library's own page would repeat what was sent."""
+        self.request_version = "HTTP/1.0"  # unknown, as the request was not understood
         self.unread = True
         self.connection.settimeout(self.server.answer_seconds)
         self.answer(code, "text/plain", HTTPStatus(code).phrase + "\n")
 
     def linger(self) -> None:
-        """Take some of what is still being sent: to close before would lose the answer."""
+        """Read some of what the client still sends: closing earlier would lose the answer."""
         deadline = monotonic() + _LINGER_SECONDS
         taken = 0
         try:
@@ -207,15 +207,15 @@ class LoopbackHandler(BaseHTTPRequestHandler):
             return
 
     def version_string(self) -> str:
-        """The name of the server, without a version of anything."""
+        """Return the name of the server, without any version."""
         return "layoutconv"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: who typed what is nobody else's business."""
+        """Log nothing: typed text is private."""
 
 
 class _BoundedRequest(io.RawIOBase):
-    """The bytes of a request, as they come: not too many, and all before a deadline."""
+    """The bytes of a request as they arrive: a limited number, and all before a deadline."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection
@@ -238,5 +238,5 @@ class _BoundedRequest(io.RawIOBase):
 
 
 def _shut(connection: Any) -> None:
-    with suppress(OSError):  # the other side was faster
+    with suppress(OSError):  # the client closed it first
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Atoms by their names, and views by their specifications, as they are typed."""
+"""Atoms by name, and views by specification, as users type them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VIEW_OPTIONS = ("stride", "padding", "dilation", "channels")
 
 
 def atom(name: str) -> Any:
-    """The atom of a name of PTX's (``m16n8k16.f16``, ``ldmatrix.x4``), AMD's or of CuTe's.
+    """Return the atom of a PTX name (``m16n8k16.f16``, ``ldmatrix.x4``), AMD's or CuTe's.
 
     >>> atom("SM80_16x8x8_F32TF32TF32F32_TN").name, atom("SM75_U16x8_LDSM_T").name
     ('m16n8k8.tf32', 'ldmatrix.x4.trans')
@@ -75,7 +75,7 @@ def _of_cute(name: str) -> Any:
 
 
 def view(spec: str) -> Any:
-    """The forward view of ``fprop:INPUT,FILTER,...``, such as ``fprop:5x5,3x3,padding=1``.
+    """Return the forward view of ``fprop:INPUT,FILTER,...``, such as ``fprop:5x5,3x3,padding=1``.
 
     >>> view("fprop:5x5,3x3,stride=2,padding=1").m
     9

@@ -1,4 +1,4 @@
-"""One colour scale for all the grids of a figure, with a legend."""
+"""One colour scale for all grids of a figure, with a legend."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 from .figure import Cell, Figure, Grid
 from .palette import by_rank
 
-_ENTRIES = 6  # values that the legend lists; of more, the first and the last
+_ENTRIES = 6  # values in the legend; of more, the first and the last
 
 
 def on_one_scale(figure: Figure, meaning: str) -> Figure:
-    """Colour equal numbers of all grids equally, and say in the legend what the numbers are.
+    """Colour equal numbers equally in all grids, and explain the numbers in the legend.
 
     >>> from layoutconv import Layout
     >>> from layoutconv.drawing import draw
@@ -38,7 +38,7 @@ def recoloured(
     fill: Callable[[Cell, int, int], str],
     legend: Sequence[tuple[Cell, str]],
 ) -> Figure:
-    """Give each cell that has a value the colour ``fill(cell, row, column)``, and add a legend."""
+    """Give each cell with a value the colour ``fill(cell, row, column)``, and add a legend."""
 
     def grid_of(grid: Grid) -> Grid:
         cells = tuple(

@@ -1,4 +1,4 @@
-"""Pastel colours, light enough that dark text reads well on every one of them.
+"""Pastel colours, light enough to keep dark text readable on each.
 
 Anchors are equally light (OKLab lightness 0.90 on the wheel, 0.95 falling to 0.85 on the ramp), so
 no cell looks more important than another.
@@ -17,7 +17,7 @@ _RAMP = ("#fbefc2", "#d8f4c9", "#b6f4e2", "#aaecfd", "#bbdeff", "#d9cdff", "#f3b
 
 
 def wheel(i: int, n: int) -> str:
-    """Colour ``i`` of ``n`` that are told apart: evenly spread hues, the last next to the first.
+    """Return colour ``i`` of ``n`` distinct ones: evenly spread hues, the last next to the first.
 
     >>> wheel(0, 4), wheel(1, 4), wheel(2, 4)
     ('#ffcbca', '#e0e3a9', '#a2eef2')
@@ -26,7 +26,7 @@ def wheel(i: int, n: int) -> str:
 
 
 def ramp(t: float) -> str:
-    """The colour of a place ``t`` from 0 to 1 in an order: yellow, green, blue, violet.
+    """Return the colour at ``t`` from 0 to 1 along the ramp: yellow, green, blue, violet.
 
     >>> ramp(0), ramp(0.5), ramp(1)
     ('#fbefc2', '#aaecfd', '#f3bee6')
@@ -35,7 +35,7 @@ def ramp(t: float) -> str:
 
 
 def by_rank(values: Iterable[Any]) -> dict[Any, str]:
-    """A colour of the ramp for each distinct value, in their order.
+    """Return a colour of the ramp for each distinct value, in order.
 
     >>> by_rank([8, 0, 16, 8])
     {0: '#fbefc2', 8: '#aaecfd', 16: '#f3bee6'}
@@ -43,7 +43,7 @@ def by_rank(values: Iterable[Any]) -> dict[Any, str]:
     distinct = set(values)
     try:
         ordered = sorted(distinct)
-    except TypeError:  # values of different kinds have no order but that of their text
+    except TypeError:  # values of different kinds are ordered by their text
         ordered = sorted(distinct, key=str)
     last = max(1, len(ordered) - 1)
     return {value: ramp(i / last) for i, value in enumerate(ordered)}
@@ -60,5 +60,5 @@ def _between(anchors: tuple[str, ...], t: float) -> str:
 
 
 def channels(colour: str) -> tuple[int, int, int]:
-    """Red, green and blue, 0 to 255, of ``#rrggbb``."""
+    """Return red, green and blue, 0 to 255, of ``#rrggbb``."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

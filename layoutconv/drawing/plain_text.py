@@ -1,4 +1,4 @@
-"""Pictures in text where box-drawing characters cannot be written."""
+"""Text pictures for outputs that cannot write box-drawing characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼═║╞╡╥╨╫�
 
 
 def to_ascii(text: str) -> str:
-    """A text without box-drawing characters, for terminals that have none.
+    """Replace the box-drawing characters of a text, for terminals without them.
 
     >>> to_ascii("│ 4 │ ⋯")
     '| 4 | .'
@@ -17,7 +17,7 @@ def to_ascii(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """``text``, in ASCII where standard output cannot write it.
+    """Return ``text``, in ASCII if standard output cannot write it.
 
     >>> printable("| 4 |")
     '| 4 |'

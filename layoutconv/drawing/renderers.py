@@ -1,4 +1,4 @@
-"""Formats that a figure is rendered in: text for a terminal, SVG, TikZ and HTML."""
+"""The formats of a figure: text for a terminal, SVG, TikZ and HTML."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where everything of a figure is on a page: what the SVG and the TikZ renderer share.
+"""The positions of all parts of a figure on a page, shared by the SVG and TikZ renderers.
 
-Units are CSS pixels. Text is in a monospaced face, whose characters are 0.6 of its size wide.
+Units are CSS pixels. Text is in a monospaced font, whose characters are 0.6 of its size wide.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Literal
 from .axis import Axis
 from .figure import Cell, Figure, Grid, title_lines
 
-# Text stands out by 4.5 to 1 (WCAG 2): ink from every fill, quiet text from bars of headers, faint
-# text from white.
+# Text contrasts by 4.5 to 1 (WCAG 2): ink with every fill, quiet text with bars of headers, faint
+# text with white.
 INK, QUIET, FAINT, BAND = "#1f2937", "#545f70", "#667085", "#eef0f4"
 CELL_TEXT, HEADER_TEXT, TITLE_TEXT = 13.0, 11.0, 15.0
 _MARGIN, _BETWEEN = 20.0, 34.0
@@ -24,7 +24,7 @@ _BAND_HEIGHT, _LINE = 19.0, 15.0
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text around, or from, a point at half its height."""
+    """A line of text, centred at or anchored to a point at half its height."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle: a cell of a grid, a bar of a header, a swatch of the legend; and its text."""
+    """A rectangle with its text: a cell of a grid, a bar of a header, a swatch of the legend."""
 
     x: float
     y: float
@@ -50,7 +50,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything on the page, in the order in which it is drawn."""
+    """Everything on the page, in drawing order."""
 
     width: float
     height: float
@@ -58,13 +58,13 @@ class Scene:
 
 
 def text_width(text: str, size: float) -> float:
-    """Return how wide a line is."""
+    """Return the width of a line."""
     return 0.602 * size * len(text)
 
 
 @dataclass(frozen=True)
 class _CellSize:
-    """One size of cells for a whole figure, so that what belongs together lines up."""
+    """One cell size for a whole figure, so that related parts line up."""
 
     width: float
     height: float
@@ -80,7 +80,7 @@ class _CellSize:
         return cls(wide, 28.0 + _LINE * tall)
 
     def stops(self, axis: Axis, *, across: bool) -> list[float]:
-        """Where each position begins, and where the last one ends; gaps of groups included."""
+        """Return the start of each position, and the end of the last, with gaps between groups."""
         extent = self.width if across else self.height
         sizes = [20.0 if p is None else extent for p in axis.positions]
         shifts = [0.0, *(_GROUP_GAP * level for level in axis.breaks[1:])]
@@ -111,7 +111,7 @@ _NOTHING = _Extent(0, 0, 0, 0)
 
 
 def place(figure: Figure) -> Scene:
-    """Put a figure on a page as large as it needs."""
+    """Place a figure on a page as large as it needs."""
     size = _CellSize.of(figure)
     extents = [[_extent(g, size) if g else _NOTHING for g in line] for line in figure.grids]
     columns = _columns(extents)
@@ -151,7 +151,7 @@ def _joined(extents: list[_Extent] | tuple[_Extent, ...]) -> _Extent:
 
 
 def _columns(extents: list[list[_Extent]]) -> list[list[_Extent]]:
-    """The extents that grids are spaced by: shared down each column, in lines of equal length."""
+    """Return the extents that space the grids: shared by column if all lines are equally long."""
     if len({len(line) for line in extents}) > 1:
         return extents
     return [[_joined(column) for column in zip(*extents, strict=True)]] * len(extents)
@@ -162,7 +162,7 @@ def _innermost(axis: Axis) -> list[str]:
 
 
 def _row_bands(axis: Axis) -> list[float]:
-    """Return how wide each band of row headers is, the innermost first."""
+    """Return the width of each band of row headers, the innermost first."""
     return [
         max(text_width(t, HEADER_TEXT) + 10 for t in (band.name, *(s[2] for s in band.spans)))
         for band in axis.bands
@@ -184,7 +184,7 @@ def _extent(grid: Grid, size: _CellSize) -> _Extent:
 
 
 def _placed(grid: Grid, x: float, y: float, size: _CellSize) -> Iterator[Box | Text]:
-    """A grid whose first cell begins at (x, y)."""
+    """Place a grid whose first cell begins at (x, y)."""
     xs = [x + stop for stop in size.stops(grid.columns, across=True)]
     ys = [y + stop for stop in size.stops(grid.rows, across=False)]
     yield from _column_headers(grid.columns, xs, y)
@@ -215,7 +215,7 @@ def _column_headers(axis: Axis, xs: list[float], y: float) -> Iterator[Box | Tex
     for level, band in enumerate(axis.bands):
         top = y - 3 - _BAND_HEIGHT * (level + 1)
         for start, stop, label in band.spans:
-            # Up to the end of the last cell, not to the next group behind a gap.
+            # Up to the end of the last cell, not to the next group after a gap.
             left, right = xs[start] + 1, _end(axis, xs, stop) - 1
             if level:
                 yield Box(left, top + 1, right - left, _BAND_HEIGHT - 3, BAND)
@@ -245,7 +245,7 @@ def _end(axis: Axis, stops: list[float], stop: int) -> float:
 
 
 def _legend(figure: Figure, y: float, width: float) -> tuple[list[Box | Text], float]:
-    """Swatches with what they mean, in as many lines as they need, and where the last line ends."""
+    """Return swatches with their meanings, in as many lines as needed, and the end of the last."""
     items: list[Box | Text] = []
     x = _MARGIN
     for cell, meaning in figure.legend:
@@ -266,5 +266,5 @@ def _swatch(cell: Cell) -> float:
 
 
 def _taken(cell: Cell, meaning: str) -> float:
-    """Return how much of a line a legend entry takes; swatches without a text stand close."""
+    """Return the width of a legend entry; swatches without a text stand close together."""
     return _swatch(cell) + (text_width(meaning, HEADER_TEXT) + 26 if meaning else 3)

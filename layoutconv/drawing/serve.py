@@ -1,4 +1,4 @@
-"""``draw --serve``: a page on this machine on which one types an expression and sees it."""
+"""``draw --serve``: a page on this machine on which a user types an expression and sees it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLES = (
 )
 
 
-_WORKERS = 3  # processes: one that takes all its time, one that starts anew, and one to answer
+_WORKERS = 3  # processes: one that uses all its time, one that restarts, and one to answer
 _MEMORY = 512 << 20  # bytes of each
 
 
@@ -36,12 +36,12 @@ class Server(LoopbackServer):
     """The page, at ``url``, for programs on this machine alone.
 
     Args:
-        port: on which it is served, on 127.0.0.1; 0 for one that is free.
-        limit: how many rows and columns of a layout are shown.
+        port: the port on 127.0.0.1; 0 for a free one.
+        limit: how many rows and columns of a layout to show.
 
     It answers ``/`` with the page, which draws the ``expression`` of its query, and ``/drawing``
-    with what is shown of an expression alone. Expressions are evaluated in processes of their own,
-    within a budget of time and memory. What pages elsewhere ask for is refused.
+    with the part for an expression alone. Separate processes evaluate expressions, within a budget
+    of time and memory. Requests from pages elsewhere are refused.
     """
 
     def __init__(self, port: int = 0, *, limit: int = 32) -> None:
@@ -56,11 +56,11 @@ class Server(LoopbackServer):
         self.workers.close()
 
     def address_of(self, expression: str | None) -> str:
-        """Where an expression is drawn."""
+        """Return the address that draws an expression."""
         return self.url + (f"?expression={quote(expression)}" if expression else "")
 
     def drawn(self, expression: str) -> tuple[int, str]:
-        """The status of an expression, and what the page shows of it."""
+        """Return the status of an expression, and what the page shows for it."""
         asked = {"expression": expression, "limit": self.limit}
         try:
             good, fragment = self.workers.call("page", asked, self.patience)
@@ -75,7 +75,7 @@ class Server(LoopbackServer):
 
 
 def whole(expression: str, fragment: str) -> str:
-    """The page with its form, and what it shows; without a script, the form still works."""
+    """Return the page with its form and ``fragment``; without a script, the form still works."""
     examples = "".join(
         f'<li><a href="?expression={quote(e)}"><code>{escape(e)}</code></a></li>' for e in EXAMPLES
     )
@@ -127,7 +127,7 @@ class _Handler(LoopbackHandler):
 
 @cache
 def _policy() -> str:
-    """Only our style and our script, and requests to nowhere but here."""
+    """Allow only our style and script, and requests only to this server."""
     style, script = (
         b64encode(sha256(asset(name).encode()).digest()).decode()
         for name in ("page.css", "page.js")

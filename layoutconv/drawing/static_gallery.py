@@ -1,4 +1,4 @@
-"""``draw --gallery``: operations of the algebra step by step, as pages that need no server."""
+"""``draw --gallery``: operations of the algebra step by step, as pages without a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .svg import to_svg
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A page: the name of its file, an expression, and one sentence of what there is to see."""
+    """A page: its file name, an expression, and one sentence about what to see."""
 
     name: str
     expression: str
@@ -57,9 +57,10 @@ _LIMIT = 32
 
 
 def write_gallery(folder: Path, limit: int = _LIMIT) -> list[Path]:
-    """Write ``index.html`` and a page for each of ``GALLERY`` into ``folder``; the files written.
+    """Write ``index.html`` and a page for each of ``GALLERY`` into ``folder``; return the files.
 
-    Each is one file with its style and script: it opens from a disk, a mail or any web server.
+    Each page is one file with its style and script, which opens from a disk, a mail or any web
+    server.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -108,7 +109,7 @@ def _entry(exhibit: Exhibit) -> str:
 
 
 def _result(expression: str) -> Figure:
-    """The picture of the result; of an expression without one, that of the closest layout."""
+    """Return the picture of the result; if there is none, of the closest layout."""
     applied: list[Applied] = []
     try:
         return draw(evaluate(expression, applied), limit=16)

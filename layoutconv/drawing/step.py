@@ -1,4 +1,4 @@
-"""``Step``: one thing to look at on the way through an expression."""
+"""``Step``: one view on the way through an expression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .text import to_text
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of a step, and the letter that it goes by."""
+    """A figure of a step, and the letter that names it."""
 
     name: str
     figure: Figure
@@ -19,11 +19,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to look at: figures beside each other, and what there is to see.
+    """One view: figures side by side, and a sentence about them.
 
-    ``links`` say which cells belong together: ``(i, fact, j, other)`` those of panels i and j where
-    ``fact`` of the one is ``other`` of the other. ``account`` tells in lines how a result came
-    about.
+    ``links`` connect cells: ``(i, fact, j, other)`` links cells of panels i and j if ``fact`` of
+    one equals ``other`` of the other. ``account`` explains in lines how a result comes about.
     """
 
     title: str
@@ -34,7 +33,7 @@ class Step:
 
 
 def steps_text(steps: Sequence[Step]) -> str:
-    """The steps one below the other, for a terminal."""
+    """Return the steps one below the other, for a terminal."""
     parts = []
     for number, step in enumerate(steps, 1):
         parts.append(f"{number}. {step.title}\n{step.sentence.replace('`', '')}")

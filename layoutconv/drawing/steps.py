@@ -1,4 +1,4 @@
-"""An expression, operation by operation: the steps of each."""
+"""Steps through an expression, operation by operation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .step import Panel, Step
 
 
 def steps(expression: str, *, limit: int = 32) -> list[Step]:
-    """The steps of every operation in an expression, the innermost first, and none for a notation.
+    """Return the steps of every operation in an expression, innermost first; none for a notation.
 
-    Where an operation has no result, its last step shows where it goes wrong. ``limit`` is how many
-    rows and columns are shown.
+    If an operation has no result, its last step shows the failure. ``limit`` is how many rows and
+    columns to show.
 
     >>> for step in steps("(4,8):(8,1) @ (2,4):(2,8)"):
     ...     print(step.title, [panel.name for panel in step.panels])
@@ -35,7 +35,7 @@ def steps(expression: str, *, limit: int = 32) -> list[Step]:
 
 
 def steps_of(applied: list[Applied], limit: int) -> list[Step]:
-    """The steps of operations that were applied, one after the other."""
+    """Return the steps of applied operations, one after the other."""
     return [step for operation in applied for step in _steps(operation, limit)]
 
 
@@ -49,7 +49,7 @@ def _steps(applied: Applied, limit: int) -> list[Step]:
 
 
 def _other(applied: Applied, limit: int) -> list[Step]:
-    """Any operation: its operands, its result, and what it is for, in its own words."""
+    """Return the step of any other operation: its operands, its result, and its summary."""
     shown = [o for o in applied.operands if isinstance(o, Layout | ComposedLayout | Swizzle)]
     names = ["A", "B"] if len(shown) <= 2 else [f"A{i}" for i in range(len(shown))]
     panels = [
@@ -58,7 +58,7 @@ def _other(applied: Applied, limit: int) -> list[Step]:
     ]
     if isinstance(applied.result, Layout | ComposedLayout | Swizzle):
         panels.append(Panel("R", draw(applied.result, limit=limit, title=f"R = {applied.result}")))
-    if not shown:  # Layout(shape, stride) and its like say no more than their result does
+    if not shown:  # Layout(shape, stride) and the like show nothing beyond their result
         return []
     links: tuple[tuple[int, str, int, str], ...] = ()
     if len(panels) == 2 and applied.name in (
@@ -78,7 +78,7 @@ def _other(applied: Applied, limit: int) -> list[Step]:
 
 
 def summary(operation: str) -> str:
-    """Return what an operation is for: the first paragraph of its docstring.
+    """Return the purpose of an operation: the first paragraph of its docstring.
 
     >>> summary("group_modes")
     'Modes `begin` to `end` (exclusive) as one mode; of a tuple as one entry.'

@@ -1,4 +1,4 @@
-"""SVG: presentation attributes alone, no style sheet and no script, so that it opens anywhere."""
+"""SVG with presentation attributes alone, without style sheet or script, which opens anywhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _HATCH = (
 
 _LARGEST = 1_000_000  # scale
 
-# What an element of a cell says about it: its attributes, and what it contains.
+# Describes a cell: attributes for its element, and content inside it.
 Describe = Callable[[Cell], tuple[str, str]]
 
 
 def to_svg(figure: Figure, *, scale: float = 1.0) -> str:
-    """The figure as an SVG document; pointing at a cell shows what it is.
+    """Return the figure as an SVG document; pointing at a cell shows its facts.
 
-    ``scale`` is how much larger a page shows it, a number > 0, at most 1,000,000.
+    ``scale`` enlarges it on a page, a number > 0, at most 1,000,000.
 
     >>> print(to_svg(Figure("4:1", ((),))).splitlines()[0])
     <svg xmlns="http://www.w3.org/2000/svg" width="67" height="71" viewBox="0 0 67 71">
@@ -37,7 +37,7 @@ def to_svg(figure: Figure, *, scale: float = 1.0) -> str:
 
 
 def svg(figure: Figure, describe: Describe, scale: float = 1.0) -> str:
-    """The document, with what ``describe`` says about each cell."""
+    """Return the document, with the description of each cell by ``describe``."""
     scene = place(figure)
     width, height = round(scene.width), round(scene.height)
     lines = [

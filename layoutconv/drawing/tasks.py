@@ -1,6 +1,6 @@
-"""The tasks of a worker: pictures as text, in any format, of what was typed.
+"""The tasks of a worker: pictures of typed text, in any format.
 
-Arguments and results are what JSON has. Each task bounds its own time.
+Arguments and results are JSON values. Each task limits its own time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def picture(
     colour: bool = False,
     **options: Any,
 ) -> str:
-    """The picture of a layout, an atom or a view (``kind``), at the first limit that fits.
+    """Return the picture of a layout, an atom or a view (``kind``), at the first limit that fits.
 
     Args:
         kind: ``"layout"``, ``"atom"`` or ``"view"``.
         typed: its notation or expression, its name, or its specification.
-        limits: rows and columns to show; more than one to find what fits.
-        format: as of :meth:`~layoutconv.drawing.Figure.render`; by default text for a terminal.
+        limits: rows and columns to show; several to find the first that fits.
+        format: as for :meth:`~layoutconv.drawing.Figure.render`; by default text for a terminal.
         width: columns of that terminal.
-        colour: does it get colours?
-        options: of :func:`~layoutconv.drawing.draw`.
+        colour: whether the terminal shows colours.
+        options: for :func:`~layoutconv.drawing.draw`.
     """
     read: dict[str, Callable[[str], Any]] = {"layout": evaluate, "atom": atom, "view": view}
     with seconds(EVALUATION):
@@ -61,9 +61,9 @@ def picture(
 
 
 def walk_through(expression: str, limit: int, html: bool) -> tuple[str, str]:
-    """Every operation of an expression, as a page or as text; and its error, "" if it has none.
+    """Return every operation of an expression, as a page or text, and its error or "".
 
-    Text is never empty: an error that no step leads to is raised.
+    Text is never empty: an error without any step is raised.
     """
     applied: list[Applied] = []
     value, error = None, None
@@ -82,7 +82,7 @@ def walk_through(expression: str, limit: int, html: bool) -> tuple[str, str]:
         found = steps_of(applied, limit)
         if found:
             return steps_text(found), why
-        if error is not None:  # of an operation on numbers alone
+        if error is not None:  # an operation on numbers alone failed
             raise error
         drawn = to_text(draw(value, limit=limit))
         return f"No layout comes before {value}, so no step leads to it.\n\n{drawn}", why

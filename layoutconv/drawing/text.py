@@ -1,4 +1,4 @@
-"""Pictures for a terminal: boxes of Unicode, or of plain ASCII; colours only where asked for."""
+"""Pictures for a terminal: boxes in Unicode or plain ASCII; colours only on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BETWEEN = 4
 
 
 def to_text(figure: Figure, *, ascii: bool = False, colour: bool = False) -> str:
-    """The figure in lines of text; ``colour`` adds the escape codes of 24-bit terminals.
+    """Return the figure as lines of text; ``colour`` adds the escape codes of 24-bit terminals.
 
     Marked cells are in brackets. Padding is a dot.
 
@@ -48,7 +48,7 @@ def to_text(figure: Figure, *, ascii: bool = False, colour: bool = False) -> str
         ]
         row = max(ends, default=row) + 1
     for cell, meaning in figure.legend:
-        if cell.mark or cell.kind != "value":  # colours mean nothing here
+        if cell.mark or cell.kind != "value":  # colours have no meaning here
             page.put(row, 0, f"{_written(cell):<4} {meaning}")
             row += 1
     text = page.text(colour)
@@ -56,7 +56,7 @@ def to_text(figure: Figure, *, ascii: bool = False, colour: bool = False) -> str
 
 
 def _cell_width(figure: Figure) -> int:
-    """One width for all cells, the space around them included, so that grids line up."""
+    """Return one width for all cells, with the space around them, so that grids line up."""
     grids = [grid for line in figure.grids for grid in line if grid]
     labels = [_written(cell) for grid in grids for line in grid.cells for cell in line]
     headers = [s[2] for grid in grids if grid.columns.bands for s in grid.columns.bands[0].spans]
@@ -64,7 +64,7 @@ def _cell_width(figure: Figure) -> int:
 
 
 def _starts(blocks: list[list[_Block | None]]) -> list[list[int]]:
-    """Where the left borders are: one below the other, in lines of equal length."""
+    """Return the columns of left borders: aligned if all lines have equally many grids."""
     sizes = [[(b.left, b.width - b.left) if b else (0, 0) for b in line] for line in blocks]
     if len({len(line) for line in sizes}) == 1:
         shared = [tuple(map(max, zip(*column, strict=True))) for column in zip(*sizes, strict=True)]
@@ -81,7 +81,7 @@ def _starts(blocks: list[list[_Block | None]]) -> list[list[int]]:
 
 @dataclass
 class _Page:
-    """Characters at rows and columns, each with the colour behind it."""
+    """Characters at rows and columns, each with its background colour."""
 
     characters: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
 
@@ -112,7 +112,7 @@ def _line(characters: dict[int, tuple[str, str]], colour: bool) -> str:
 
 @dataclass(frozen=True)
 class _Block:
-    """One grid, measured."""
+    """One grid with its measurements."""
 
     grid: Grid
     cell_width: int
@@ -128,17 +128,17 @@ class _Block:
 
     @property
     def heading(self) -> int:
-        """Return how many lines come before the upper border."""
+        """Return the number of lines before the upper border."""
         return len(self.grid.columns.bands) + bool(self.grid.title)
 
     @property
     def left(self) -> int:
-        """Where the left border is."""
+        """The column of the left border."""
         return sum(self.bands)
 
     @property
     def columns(self) -> list[int]:
-        """Where each column begins, and the right border."""
+        """The start of each column, and the right border."""
         return _stops(self.grid.columns, self.left + 1, self.cell_width)
 
     @property
@@ -149,7 +149,7 @@ class _Block:
         )
 
     def draw(self, page: _Page, row: int, column: int) -> int:
-        """Put the grid on a page; the row after its last."""
+        """Draw the grid on a page, and return the row after its last."""
         if self.grid.title:
             page.put(row, column + self.left, self.grid.title)
         top = row + self.heading
@@ -182,7 +182,7 @@ class _Block:
             page.put(ys[-1] + 1, x, f"{band.name:>{width - 1}}")
 
     def _frame(self, page: _Page, xs: list[int], ys: list[int], left: int, top: int) -> None:
-        """The border, and lines between groups."""
+        """Draw the border, and lines between groups."""
         verticals = _rules(self.grid.columns, xs)
         horizontals = _rules(self.grid.rows, ys)
         right, bottom = xs[-1], ys[-1]
@@ -205,7 +205,7 @@ class _Block:
 
 
 def _stops(axis: Axis, first: int, size: int) -> list[int]:
-    """Where each position begins, and where the last ends; a line before every group."""
+    """Return the start of each position, and the end of the last; a line precedes every group."""
     stops, at = [], first
     for i in range(len(axis)):
         at += bool(i and axis.breaks and axis.breaks[i])
@@ -215,7 +215,7 @@ def _stops(axis: Axis, first: int, size: int) -> list[int]:
 
 
 def _rules(axis: Axis, stops: list[int]) -> list[tuple[int, int]]:
-    """Where a line is, and whether it is thin (1) or double (2)."""
+    """Return the place of each line, and whether it is thin (1) or double (2)."""
     return [(stops[i] - 1, min(level, 2)) for i, level in enumerate(axis.breaks) if level]
 
 

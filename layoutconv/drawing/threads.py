@@ -1,7 +1,7 @@
-"""Thread-value layouts and the atoms of tensor cores: which thread holds which element.
+"""Figures of thread-value layouts and atoms: which thread holds which element.
 
-A thread-value layout maps (thread, value) to a position in a tile; the picture is of the tile, so
-it shows the inverse. Elements of one thread have one colour.
+A thread-value layout maps (thread, value) to a position in a tile. The picture shows the tile, and
+therefore the inverse. Elements of one thread have one colour.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .figure import MOST_CELLS, Cell, Figure, Grid, make_grid, plain
 from .layouts import BANK_BITS, BANKS, check_extents, checked_element_bits
 from .palette import wheel
 
-_ALL = "#eceef1"  # of cells that all threads have
+_ALL = "#eceef1"  # for cells that all threads have
 _WARP = 32
-_RUN = 8  # values of one colour where there is one thread only
-_NARROW = 12  # columns of a block whose two sides fit beside each other
+_RUN = 8  # values of one colour if there is only one thread
+_NARROW = 12  # most columns of a block whose two sides fit side by side
 Owners = dict[int, list[tuple[int, int]]]  # position -> the (thread, value) pairs that hold it
 Places = Callable[[int, int], int]  # (row, column) of a picture -> position in the tile
 
@@ -46,10 +46,10 @@ Places = Callable[[int, int], int]  # (row, column) of a picture -> position in 
 def thread_value_figure(
     layout: Any, *, limit: int, tv: Any, element_bits: int | None = None
 ) -> Figure:
-    """A tile (M, N) of which each cell names its thread and value; positions are colexicographic.
+    """Show a tile (M, N) whose cells name their thread and value; positions are colexicographic.
 
-    With ``element_bits`` it names the bank of shared memory too, and the title says how banks
-    collide. ``tv`` is the tile there, by default one element after the other.
+    With ``element_bits``, cells also name the bank of shared memory, and the title counts bank
+    conflicts. ``tv`` is then the tile in shared memory, by default one element after the other.
 
     Raises ``LayoutValueError`` for a layout that is not (thread, value), or leaves the tile.
     """
@@ -69,7 +69,7 @@ def _bank(memory: Any, element_bits: int, position: int) -> int:
 
 
 def _with_bank(cell: Cell, bank: Callable[[int], int]) -> Cell:
-    """A cell with the bank in a third line, and among what a reader is told."""
+    """Add the bank to a cell, in a third line and among its facts."""
     told = dict(cell.facts)
     if not cell.label or "position" not in told:
         return cell
@@ -78,7 +78,7 @@ def _with_bank(cell: Cell, bank: Callable[[int], int]) -> Cell:
 
 
 def _collisions(layout: Any, memory: Any, element_bits: int) -> str:
-    """Wavefronts of shared memory for a warp that takes its values one at a time, at worst."""
+    """Return the most wavefronts of a warp that accesses values in shared memory one by one."""
     threads, values = (int(product(mode)) for mode in layout.shape)
     worst = SharedAccess(0, 0, 0)
     for first in range(0, threads, _WARP):
@@ -93,7 +93,7 @@ def _collisions(layout: Any, memory: Any, element_bits: int) -> str:
 
 
 def mma_figure(atom: MmaAtom, *, limit: int) -> Figure:
-    """A, B and C around each other as in a matrix product: A left of C, B transposed above it."""
+    """Show A, B and C around each other as in a product: A left of C, B transposed above it."""
     M, N, K = atom.shape
     (_, of_a), (_, of_b), (_, of_c) = (atom.extents(operand) for operand in "ABC")
     a = _grid(f"A: {atom.a}", atom.a, (M, of_a), lambda m, k: m + M * k, ("m", "k"), limit)
@@ -110,7 +110,7 @@ def _kind_of_thread(atom: MmaAtom) -> str:
 
 
 def tiled_mma_figure(mma: TiledMma, *, limit: int) -> Figure:
-    """A, B and C of the tile that all threads compute together, as :func:`mma_figure`."""
+    """Show A, B and C of the tile that all threads compute together, as :func:`mma_figure`."""
     tile = (mma.get_tile_size(0), mma.get_tile_size(1), mma.get_tile_size(2))
     a, b, c = (mma.layout_tv(operand) for operand in "ABC")
     atom = replace(mma.atom, name=str(mma), shape=tile, threads=mma.size, a=a, b=b, c=c)
@@ -120,7 +120,7 @@ def tiled_mma_figure(mma: TiledMma, *, limit: int) -> Figure:
 def tiled_copy_figure(
     copy: TiledCopy, *, limit: int, tv: Any = None, element_bits: int | None = None
 ) -> Figure:
-    """The tile of a copy, of which each cell names its thread and value, and its bank if asked."""
+    """Show a copy's tile, whose cells name their thread and value, and on request their bank."""
     extents = tuple(int(size(t)) for t in copy.tiler)
     tile = extents[0], int(product(extents)) // extents[0]
     given, _ = _checked_tile(tile if tv is None else tv)
@@ -132,10 +132,10 @@ def tiled_copy_figure(
 
 
 def copy_figure(atom: CopyAtom, *, limit: int) -> Figure:
-    """The block that is moved, in rows of its units: who reads them, and who has them afterwards.
+    """Show the moved block in rows of units: the threads that read them, and that get them.
 
-    A side that all threads see alike, as that in tensor memory, is left out. The sides of a wide
-    block lie one above the other, so that a page has both.
+    A side that all threads see alike, such as tensor memory, is left out. The sides of a wide block
+    lie one above the other, so that a page has room for both.
     """
     columns = atom.row_bits // atom.element_bits
     sides = (("source", atom.source), ("destination", atom.destination))
@@ -208,7 +208,7 @@ def _owners(layout: Any) -> Owners:
 
 
 def _shared(layout: Any) -> bool:
-    """Return whether several threads have all of this alike: their strides are 0."""
+    """Return whether all threads have the same elements: their strides are 0."""
     if not isinstance(layout, Layout) or not isinstance(layout.shape, tuple):
         return False
     return int(product(layout.shape[0])) > 1 and layout[0].cosize() == 1
@@ -234,7 +234,7 @@ def _cell(at: tuple[int, int], position: int, held: list[tuple[int, int]], threa
 
 
 def _checked_tile(tv: Any) -> tuple[tuple[int, int], Any]:
-    """The extents of a tile, and where its elements are, by their positions."""
+    """Return the extents of a tile, and the layout of its elements in memory, by position."""
     memory = tv if isinstance(tv, Layout | ComposedLayout) else None
     extents = tv
     if memory is not None:

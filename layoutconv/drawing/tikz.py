@@ -1,4 +1,4 @@
-"""TikZ: a standalone LaTeX document, compiled by pdflatex with nothing but TikZ."""
+"""TikZ: a standalone LaTeX document, for pdflatex with only TikZ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANCHOR = {"start": "west", "middle": "center", "end": "east"}
 
 
 def to_tikz(figure: Figure) -> str:
-    """The figure as a LaTeX document of class ``standalone``.
+    """Return the figure as a LaTeX document of class ``standalone``.
 
     >>> from ..algebra import Layout
     >>> from .layouts import layout_figure
@@ -79,5 +79,5 @@ def _text(text: Text, colours: dict[str, str]) -> str:
 
 
 def _name(colour: str, colours: dict[str, str]) -> str:
-    """The name under which the document defines a colour."""
+    """Return the name under which the document defines a colour."""
     return colours.setdefault(colour, f"c{len(colours)}")

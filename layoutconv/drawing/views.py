@@ -1,8 +1,8 @@
 """GEMM views as figures: which element of the activations does row m, column k of A read?
 
-Beside the matrix A, which is never stored, there are the cells that it reads: the grid with its
-padding for a convolution of a grid, the stored rows for a kernel map. A cell has the same colour in
-both, and those that one chosen row reads have a border.
+Beside the matrix A, which is never stored, are the cells that it reads: the grid with its padding
+for a convolution of a grid, the stored rows for a kernel map. A cell has the same colour in both,
+and the cells that a selected row reads have a border.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .figure import MOST_CELLS, Cell, Figure, Grid, Kind, label, make_grid, plai
 from .layouts import LEGEND, composed_figure, covers, layout_figure, legend_of, maps_coordinates
 from .palette import ramp
 
-_PLANES = 5  # planes of a three-dimensional grid that are shown
+_PLANES = 5  # planes of a three-dimensional grid to show
 
 
 def view_figure(view: GemmView, *, limit: int, row: int | None = None) -> Figure:
-    """The matrix A of a view, and where it reads; ``row`` is the GEMM row whose cells are marked.
+    """Show the matrix A of a view, and where it reads; ``row`` is the GEMM row to mark.
 
-    Cells are named by the coordinate in the stored tensor, modes of extent 1 left out. Of a batch
-    of problems the first is drawn, and the title says so.
+    Cells are named by their coordinate in the stored tensor, without modes of extent 1. Of a batch
+    of problems, the first is drawn, and the title says so.
     """
     if len(view.a.shape) > 2:
         if not view.l:
@@ -52,7 +52,7 @@ def view_figure(view: GemmView, *, limit: int, row: int | None = None) -> Figure
     matrix = a.matrix(limit, row)
     title = f"A = {view.a}"
     grids = a.grids(limit, row) if a.spatial else [a.stored_rows(limit, row)]
-    # A plane stands beside A; a line or a stack of planes above it.
+    # A plane stands beside A, a line or a stack of planes above it.
     beside = len(a.spatial) == 2 or not a.spatial
     arranged = ((*grids, matrix),) if beside else (tuple(grids), (matrix,))
     kinds: set[Kind] = {c.kind for grid in (*grids, matrix) for line in grid.cells for c in line}
@@ -69,18 +69,18 @@ def _of_row(row: int, view: GemmView) -> str:
 
 @dataclass(frozen=True)
 class _Read:
-    """The elements that one (m, k) reads: the coordinate in the first tensor, and that in the
-    stored one.
+    """The reading of one (m, k): the coordinate in the first tensor, and that in the stored
+    one.
     """
 
     crd: tuple[Any, ...]
-    stored: tuple[Any, ...] | None  # None where nothing is stored
+    stored: tuple[Any, ...] | None  # None if nothing is stored there
     kind: Kind
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """Operand A of a view, with what its chain of maps says about where it reads."""
+    """Operand A of a view, with the cells that its chain of maps reads."""
 
     view: GemmView
 
@@ -90,7 +90,7 @@ class _Operand:
 
     @cached_property
     def spatial(self) -> tuple[int, ...]:
-        """The modes that output cells and taps both move along: those of a grid."""
+        """The modes that both output cells and taps move along: those of a grid."""
         first = self.chain[0].layout
         moved = [
             {
@@ -104,7 +104,7 @@ class _Operand:
         return tuple(sorted(set.intersection(*moved)))
 
     def fill(self, stored: tuple[Any, ...]) -> str:
-        """The colour of a stored cell, by where it is in memory; its channels share it."""
+        """Return the colour of a stored cell, by its place in memory; its channels share it."""
         extents = self.chain[-1].layout.shape
         kept = max(1, len(extents) - 1)
         count = int(product(extents[:kept]))
@@ -115,7 +115,7 @@ class _Operand:
         return self.at(first.layout(m, k) + first.offset if first.offset else first.layout(m, k))
 
     def at(self, crd: Any) -> _Read:
-        """Return what a coordinate of the first tensor is: stored somewhere, padding, or absent."""
+        """Return the reading of a coordinate of the first tensor: stored, padding, or absent."""
         shape, storage = self.chain[1].layout.shape, self.chain[-1].layout.shape
         crd = plain(tuple(crd) + (0,) * (len(shape) - len(crd)))
         if not covers(shape, crd):
@@ -126,7 +126,7 @@ class _Operand:
         return _Read(crd, plain(tuple(stored)), "value")
 
     def matrix(self, limit: int, row: int | None) -> Grid:
-        """The matrix A; a chosen row is not left out."""
+        """Return the matrix A; a selected row is always shown."""
         layout = self.chain[0].layout
         (m_shape, k_shape), (m_stride, k_stride) = layout.shape, layout.stride
         rows = mode_axis(m_shape, m_stride, limit=limit, keep=() if row is None else [row])
@@ -155,7 +155,7 @@ class _Operand:
         return ",".join(map(label, kept or stored[-1:]))
 
     def row_reads(self, row: int | None) -> dict[tuple[Any, ...], list[int]]:
-        """The columns k at which a row reads each coordinate."""
+        """Return the columns k at which a row reads each coordinate."""
         columns: dict[tuple[Any, ...], list[int]] = {}
         if row is not None and self.view.k > MOST_CELLS:
             expected = f"None where it reads more than {MOST_CELLS} cells"
@@ -165,13 +165,13 @@ class _Operand:
         return columns
 
     def grids(self, limit: int, row: int | None) -> list[Grid]:
-        """The planes of the grid, padding around them, of the image that the row belongs to."""
+        """Return the grid's planes, with padding around them, for the image of the row."""
         image = self.read(row or 0, 0).crd
         columns = self.row_reads(row)
         ranges = dict(self._ranges())
         *outer, height, width = [(0, 1)] * (2 - len(self.spatial)) + list(ranges.values())
         planes: list[Sequence[int]] = [range(low, high) for low, high in outer]
-        if row is not None:  # of many planes, those that the row reads
+        if row is not None:  # of many planes, show those that the row reads
             near = sorted({crd[self.spatial[0]] for crd in columns})
             planes = [[p for p in near if p in plane] for plane in planes]
         planes = [plane[:_PLANES] for plane in planes]
@@ -200,7 +200,7 @@ class _Operand:
         return [grid(plane) for plane in list(all_of(*planes))[:_PLANES]]
 
     def _where(self, image: tuple[Any, ...], plane: tuple[int, ...]) -> str:
-        """The title of a plane: which image, which depth."""
+        """Return the title of a plane: its image and its depth."""
         shape = self.chain[1].layout.shape
         fixed = [(mode, image[mode]) for mode in range(len(shape) - 1) if mode not in self.spatial]
         fixed = [(mode, c) for mode, c in fixed if product(shape[mode]) > 1]
@@ -208,7 +208,7 @@ class _Operand:
         return ", ".join(["cells", *(f"{text(shape[mode])} = {c}" for mode, c in fixed)])
 
     def _ranges(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        """For each spatial mode the first and the past-the-last cell, padding included."""
+        """Yield the first and the past-the-end cell of each spatial mode, padding included."""
         first, extents = self.chain[0], self.chain[1].layout.shape
         start = plain(self.read(0, 0).crd)
         for mode in self.spatial:
@@ -221,9 +221,9 @@ class _Operand:
             yield mode, (min(0, low), max(int(product(extents[mode])), high))
 
     def stored_rows(self, limit: int, row: int | None) -> Grid:
-        """The stored tensor: a column for each of its channels, the last mode, a row for all else.
+        """Return the stored tensor: a column for each channel, the last mode, rows for the rest.
 
-        Rows are in the order in which the mode before the channels runs fastest.
+        In the order of rows, the mode before the channels runs fastest.
         """
         storage = self.chain[-1].layout
         *outer, channels = storage.shape
@@ -235,7 +235,7 @@ class _Operand:
         }
         rows = Axis((0,))
         if outer:
-            kept = sorted({r for r, _ in chosen})[:limit]  # marked, so not left out
+            kept = sorted({r for r, _ in chosen})[:limit]  # marked rows are always shown
             ways = tuple(reversed(outer)), tuple(reversed(storage.stride[:-1]))
             rows = mode_axis(*ways, limit=limit, keep=kept)
         columns = mode_axis(channels, storage.stride[-1], limit=limit)
@@ -250,7 +250,7 @@ class _Operand:
 
 
 def _place(crd: Sequence[Any], shape: Sequence[Any]) -> int:
-    """The number of a cell of a tensor whose last mode runs fastest."""
+    """Return the number of a cell of a tensor whose last mode runs fastest."""
     place = 0
     for c, extent in zip(crd, shape, strict=True):
         place = place * int(product(extent)) + int(crd2idx(c, extent))
@@ -258,6 +258,6 @@ def _place(crd: Sequence[Any], shape: Sequence[Any]) -> int:
 
 
 def _both(index: int, shape: Any) -> str:
-    """A coordinate of a mode, also in its profile."""
+    """Return a coordinate of a mode, also in its profile."""
     natural = plain(idx2crd(index, shape))
     return f"{index} = {text(natural)}" if isinstance(natural, tuple) else str(index)

@@ -1,8 +1,8 @@
-"""The process that evaluates and draws what was typed, where it can be stopped.
+"""The process that evaluates and draws typed text, where it can be stopped.
 
-It reads a request from standard input, a line of JSON, answers in one on standard output, and waits
-for the next; ``workers.py`` is the other end. Before an answer it says how long each part of it may
-take. It opens no file but modules.
+It reads a request from standard input, a line of JSON, answers with a line on standard output, and
+waits for the next; ``workers.py`` is the other end. Before an answer it announces how long each
+part of it may take. It opens no file but modules.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _NO_MEMORY = "this takes more memory than there is for it"
 
 
 def main(memory: int) -> None:
-    """Answer requests until standard input ends, or one has taken all that it may."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
+    """Answer requests until standard input ends, or a request has used up its budget."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever is printed is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # printed output is not an answer
     limit_process(memory, lambda seconds: _send(answers, {"within": seconds}))
     _send(answers, {"timers": has_timers()})
     for line in sys.stdin.buffer:
         answer = answer_to(json.loads(line))
         _send(answers, answer)
         if answer.get("ended"):
-            return  # something was interrupted in its midst, or memory is in pieces: begin anew
+            return  # code was interrupted midway, or memory is fragmented: start a new process
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """Return what a request comes to: a result, or an error in a form that can be sent.
+    """Return the answer to a request: a result, or an error in a form that can be sent.
 
     >>> answer_to({"task": "page", "arguments": {"expression": ""}})
     {'result': (True, '')}
@@ -58,7 +58,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": "argument", "why": [error.name, error.expected, str(error.got)]}
     except ValueError as error:
         return {"error": "value", "why": [str(error)]}
-    except Exception:  # a fault of ours, for who asked to raise
+    except Exception:  # a bug of ours, which the caller raises
         return {"error": "fault", "why": [traceback.format_exc()]}
 
 

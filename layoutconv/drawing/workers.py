@@ -1,6 +1,6 @@
-"""Workers: processes that evaluate what was typed, and are ended if that takes too long.
+"""Workers: processes that evaluate typed text, and are ended if that takes too long.
 
-A worker is started once and asked many times. One that was ended is replaced at once: the next
+A worker is started once and used many times. One that was ended is replaced at once: the next
 request goes to another, or waits a moment for the new one.
 """
 
@@ -23,7 +23,7 @@ from ..algebra import LayoutBudgetError, LayoutTypeError, LayoutValueError
 from ..errors import ArgumentError
 
 STARTUP = 30.0  # seconds; it takes 0.1 on an idle machine
-SLACK = 5.0  # how many seconds may pass for one of the processor, on a busy machine
+SLACK = 5.0  # seconds that may pass per second of processor time, on a busy machine
 MEMORY = 1 << 30  # bytes, for a picture of 512 rows and columns
 _CODE = "import sys; sys.path.append({root!r}); from {package}.worker import main; main({memory})"
 _ERRORS: dict[str, type[Exception]] = {
@@ -37,16 +37,16 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 class Worker:
-    """A process for one request at a time; ``memory`` is how many bytes it may take.
+    """A process for one request at a time; ``memory`` is the most bytes that it may take.
 
-    ``code`` is what it runs, where a root, a package and the memory are filled in.
+    ``code`` is the program it runs, with the root, the package and the memory filled in.
     """
 
     def __init__(self, memory: int, code: str | None = None) -> None:
         root = str(Path(__file__).resolve().parents[2])
         code = (code or _CODE).format(root=root, package=__package__, memory=memory)
         # Isolated, without site packages, it starts in half the time. In a session of its own it
-        # hears no Ctrl-C, which is for who asks. It reads no environment: `-B` is told it.
+        # gets no Ctrl-C, which the caller handles. It reads no environment, so `-B` is passed.
         bytecode = ["-B"] if sys.dont_write_bytecode else []
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", *bytecode, "-c", code],
@@ -60,10 +60,10 @@ class Worker:
         self.usable = True
 
     def call(self, task: str, arguments: dict[str, Any]) -> Any:
-        """The result of a task of ``tasks.py``.
+        """Return the result of a task of ``tasks.py``.
 
-        Raises what it raised, and ``LayoutBudgetError`` where it was ended. It is ``usable`` after
-        that if it can be asked again.
+        Raises the task's error, and ``LayoutBudgetError`` if the process was ended. Afterwards,
+        ``usable`` tells if it can be called again.
         """
         self.usable = False
         if self._timers is None:
@@ -78,12 +78,12 @@ class Worker:
         return answer["result"]
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it is doing."""
         self.usable = False
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # what was not sent yet cannot be sent any more
+            with suppress(OSError):  # unsent data can no longer be sent
                 pipe.close()
         self._process.wait()
 
@@ -95,7 +95,7 @@ class Worker:
             raise OSError(f"{sys.executable} did not start, to evaluate what was typed") from None
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return what comes back, after the announcements of how long it may take."""
+        """Return the answer, after the announcements of how long it may take."""
         assert self._process.stdin is not None
         allowed = STARTUP
         with self._deadline(allowed):
@@ -107,7 +107,7 @@ class Worker:
             if "within" not in message:
                 return message
             allowed = message["within"]
-            if self._timers:  # it ends itself before, by the time of the processor
+            if self._timers:  # it ends itself earlier, by processor time
                 allowed = SLACK * allowed + 1
 
     def _read(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Worker:
 
     @contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
-        """End the process if the block takes longer: it reads the end of its output then."""
+        """End the process if the block takes longer; its output then ends."""
         timer = Timer(seconds, self._process.kill)
         timer.daemon = True
         timer.start()
@@ -131,7 +131,7 @@ class Worker:
 
 
 class Workers:
-    """So many workers, for several threads to ask.
+    """Several workers, which several threads may call.
 
     >>> with Workers(1) as workers:
     ...     workers.call("page", {"expression": "(4,2)(", "limit": 8})[0]
@@ -147,9 +147,9 @@ class Workers:
             self._free.put(worker)
 
     def call(self, task: str, arguments: dict[str, Any], patience: float | None = None) -> Any:
-        """:meth:`Worker.call` of the one that is free for longest.
+        """Call :meth:`Worker.call` of the worker that has been free for longest.
 
-        Raises ``TimeoutError`` if none is free within ``patience`` seconds.
+        Raises ``TimeoutError`` if none becomes free within ``patience`` seconds.
         """
         try:
             worker = self._free.get(timeout=patience)
@@ -161,7 +161,7 @@ class Workers:
             self._free.put(worker if worker.usable else self._replaced(worker))
 
     def close(self) -> None:
-        """End them all."""
+        """End all workers."""
         self._closed = True
         for worker in self._all:
             worker.close()
@@ -183,7 +183,7 @@ class Workers:
 
 @cache
 def own_worker() -> Workers:
-    """The one worker of this process; it ends with it."""
+    """Return the one worker of this process, which ends with it."""
     workers = Workers(1)
     atexit.register(workers.close)
     return workers
