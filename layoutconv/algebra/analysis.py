@@ -325,8 +325,8 @@ def vector_width(layout: Any, limit: int | None = None) -> int:
 
     The order of coordinates does not matter, so n is the widest possible load or store, in
     elements, for a base that is aligned to it. A swizzle keeps blocks of ``1 << base``; an offset
-    must be a multiple of the width. For symbols, all their values allow the width. ``limit`` bounds
-    the answer. CUTLASS: ``max_alignment``.
+    must be a multiple of the width. For symbols, the width holds for all their values. ``limit``
+    bounds the answer. CUTLASS: ``max_alignment``.
 
     >>> vector_width(Layout((4, 8), (8, 1))), vector_width(Layout((4, 6), (10, 1)))
     (32, 2)

@@ -175,9 +175,8 @@ def downcast(layout: Any, n: int) -> Any:
     """Return the layout in units of 1/n of an element: each position becomes n.
 
     The extent of the first mode of stride 1 is multiplied by n, and so are all other strides. If no
-    mode has stride 1, the n parts become a mode before the first leaf, of which CuTe keeps only the
-    first part. The offset of part r of position c is ``n * layout(c) + r``. CUTLASS:
-    cute/layout.hpp.
+    mode has stride 1, the n parts become a mode before the first leaf (CuTe keeps only the first).
+    The offset of part r of position c is ``n * layout(c) + r``. CUTLASS: cute/layout.hpp.
 
     >>> print(downcast(Layout((2, 4), (1, 2)), 4), downcast(Layout(4, 2), 2))
     (8,4):(1,8) (2,4):(1,4)

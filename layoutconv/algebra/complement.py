@@ -45,8 +45,8 @@ def complement(a: Any, bound: IntTuple | None = 1) -> Any:
     next repetition, and starts continue along it beyond the size of R, still disjoint. For scaled
     bases R then has a mode for each mode of the coordinates.
 
-    Raises :class:`LayoutValueError` if modes interleave: the stride of one, the ``witness``, is
-    shorter than the modes below it. CUTLASS: cute/layout.hpp; Cecka, *CuTe Layout Representation
+    Raises :class:`LayoutValueError` if modes interleave: one stride, the ``witness``, is less than
+    the span of the modes below it. CUTLASS: cute/layout.hpp; Cecka, *CuTe Layout Representation
     and Algebra*, 3.5.
 
     >>> print(complement(Layout(4, 2), 24), complement(Layout((2, 2), (1, 6)), 24))
@@ -92,7 +92,7 @@ def _complement(a: Layout, bound: IntTuple | None) -> Layout:
 
 
 def _endless(a: Layout) -> Layout:
-    """The complement without a bound, for integers of any kind and scaled bases."""
+    """Return the complement without a bound, for integers of any kind and scaled bases."""
     if arithmetic(a) is Arithmetic.INTEGER:
         return from_leaves(endless_gaps("complement", (a,), ascending(a)))
     starts = {

@@ -1,6 +1,6 @@
-"""Composition if a side adds by XOR.
+"""Composition in which a side adds by XOR.
 
-There are three ways, fastest first: by bits and by digits (:mod:`.f2_linear`), if they show the
+Three ways are tried in turn: by bits and by digits (:mod:`.f2_linear`), if they show the
 modes of the result; and by table: the strides are forced, and all values are compared.
 """
 

@@ -1,4 +1,4 @@
-"""Composition if a side adds by XOR, and bits or digits show the modes of the result.
+"""Composition in which a side adds by XOR, and bits or digits show the modes of the result.
 
 By bits: if both sides are linear in the bits of their coordinates, so is the result, and its
 columns are those of the matrix product. By digits: if no mode of ``b`` leaves its digit of ``a``

@@ -2,7 +2,7 @@
 
 A leaf is anything with ``+ - * // %``: an ``int``, an integer array, a value of a kernel that is
 being traced. Tuples are Python tuples. Orders are colexicographic: the first mode runs fastest.
-In place of a shape, functions take a layout or a tensor, and a string in layout notation.
+In place of a shape, functions also accept a layout, a tensor, or a string in layout notation.
 """
 
 from __future__ import annotations

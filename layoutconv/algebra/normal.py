@@ -113,7 +113,7 @@ def merge(leaves: list[Leaf]) -> list[Leaf]:
 
 
 def merge_plain(leaves: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Do :func:`merge` for leaves that are plain integers."""
+    """Merge leaves that are plain integers, like :func:`merge`."""
     result: list[tuple[int, int]] = []
     size = step = 0
     for s, d in leaves:
@@ -175,7 +175,7 @@ def nested_by_path(leaves_by_path: dict[Path, list[tuple[Any, Any]]]) -> Layout:
 
 
 def from_plain(leaves: list[tuple[int, int]]) -> Layout:
-    """Do :func:`from_leaves` for leaves that are plain integers."""
+    """Make a layout from leaves that are plain integers, like :func:`from_leaves`."""
     if len(leaves) == 1:
         return make_plain(*leaves[0], leaves)
     if not leaves:

@@ -54,7 +54,7 @@ def as_calls(written: str) -> str:
 
 
 def _without_names(written: str) -> str:
-    """Blank the names of arguments that stand at the position of that argument."""
+    """Blank the names of named arguments that already stand in positional order."""
     if "=" not in written:
         return written
     found = list(written)

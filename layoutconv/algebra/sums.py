@@ -2,7 +2,7 @@
 
 A mode ``(s, d)`` contributes ``c * d`` for one ``c`` of ``0 .. s - 1``. Finding a choice of all
 ``c`` with a given sum is the bounded subset-sum problem. Layouts are easy instances of it: a stride
-that exceeds the reach of all smaller ones, or that differs from the others by a common divisor,
+that exceeds the reach of all smaller ones, or that a common divisor of the others separates,
 determines its own coordinate. What remains is searched, within a budget.
 """
 

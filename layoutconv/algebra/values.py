@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 class Immutable:
-    """A value whose attributes nobody can change."""
+    """A value whose attributes cannot change."""
 
     __slots__ = ()
     __array_ufunc__ = None  # so that our reflected operators handle a NumPy array on the left

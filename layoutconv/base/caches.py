@@ -202,7 +202,7 @@ def put_few(kept: dict[Any, Value], key: Any, value: Value, most: int) -> Value:
 def footprint(*values: Any) -> int:
     """Return about how many bytes values keep alive: tuples and the like, our objects, and tensors.
 
-    An object that several values share counts for each call; an uninspectable one as ``_OPAQUE``.
+    An object that cached values share counts for each of them; an uninspectable one as ``_OPAQUE``.
 
     >>> import array
     >>> footprint((1000, 2000)), footprint(array.array("b", [0]) * 1000) < 2000

@@ -104,7 +104,7 @@ class Workers(Generic[Item]):
         if self._server is None:
             self._server = _Server.for_caller(self._main)
             self._messages.put(self._begin)
-            for of in self._send, self._hear:  # both run at once, so neither pipe fills up
+            for of in self._send, self._hear:  # both run at once, so neither side waits for room
                 threading.Thread(target=of, args=(self._server,), daemon=True).start()
 
     def _send(self, server: _Server) -> None:
@@ -188,7 +188,7 @@ class Workers(Generic[Item]):
         if self._server is None:
             return
         answer: Answer = b""
-        if self._errors:  # else the server may still be importing, for nobody
+        if self._errors:  # else the server may still be importing, which is no longer needed
             self._messages.put(STOP)
             while isinstance(answer := self._answers.get(), tuple):
                 pass
@@ -206,8 +206,8 @@ class _Server:
         with _no_main_module(main):
             self._process.start()
         theirs.close()
-        # Runs before multiprocessing waits for its processes at the end of this one. It ends the
-        # server at any work, for a thread that does not keep this process alive.
+        # Runs before multiprocessing waits for its processes at the end of this one, and ends the
+        # server whatever it is doing, as a daemon thread may still be using it.
         self._program_ends = False
         self._finalizer = Finalize(None, self._end_with_program, exitpriority=100)
 

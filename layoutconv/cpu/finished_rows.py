@@ -13,7 +13,7 @@ _ROWS = 1 << 13  # rows of sums that are finished at once: their temporaries sta
 
 
 def finish_rows(finish: Finish, values: Tensor, target: Tensor, sources: Sequence[Tensor]) -> None:
-    """Apply the epilogue to sums ``values`` (rows, K) and write ``target``, maybe the same memory.
+    """Apply the epilogue to sums ``values`` (rows, K), into ``target``, which may be their memory.
 
     Residuals read from ``sources`` (rows, K).
 

@@ -78,23 +78,23 @@ class LoopbackServer(ThreadingHTTPServer):
                 self._open -= 1
 
     def connections(self) -> int:
-        """Return how many there are at the moment."""
+        """Return the number of open connections."""
         with self._lock:
             return self._open
 
     def has_asked(self, request: Any) -> None:
-        """Note that a connection has sent its request: it is not displaced any more."""
+        """Note that a connection has sent its request, and can no longer be displaced."""
         with self._lock:
             self._silent.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # A page that is typed on takes back questions that the next letter made idle.
+        # While a user types, the page cancels requests that the next letter outdates.
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
-    """Answers one request; ``respond`` is called for one that is not refused."""
+    """Answers one request, by ``respond`` unless it is refused."""
 
     server: LoopbackServer
 
@@ -124,7 +124,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.has_asked(self.connection)
-        if self.request_version == "HTTP/0.9":  # it has no headers to say whose request it is
+        if self.request_version == "HTTP/0.9":  # it has no headers to check
             self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
             return
         self.connection.settimeout(self.server.answer_seconds)
