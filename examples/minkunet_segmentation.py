@@ -278,13 +278,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--points", type=Path, metavar="FILE", help=told)
     told = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in FULL.items())
     add("--full", action="store_true", help=f"{told}: minutes on a CPU")
-    add(
-        "--voxel-size",
-        type=positive_float,
-        default=0.4,
-        metavar="M",
-        help="edge of a voxel, metres",
-    )
+    told = "edge of a voxel, metres"
+    add("--voxel-size", type=positive_float, default=0.4, metavar="M", help=told)
     add("--width", type=positive_int, default=8, metavar="C", help="channels of the finest stage")
     add("--stages", type=positive_int, default=3, metavar="N", help="how often the grid is halved")
     add("--steps", type=positive_int, default=20, metavar="N", help="of training")

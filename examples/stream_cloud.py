@@ -91,13 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = program(__file__, __doc__, "--edge 1000", device="auto")
     add = parser.add_argument
-    add(
-        "--edge",
-        type=positive_int,
-        default=300,
-        metavar="CELLS",
-        help="of the square below the surface",
-    )
+    add("--edge", type=positive_int, default=300, metavar="CELLS", help="edge of the surface")
     add("--max-rows", type=positive_int, default=20_000, metavar="N", help="of a chunk")
     add("--channels", type=positive_int, default=16, metavar="C", help="in and out")
     add("--folder", type=Path, metavar="PATH", help="where the files are made for a while")

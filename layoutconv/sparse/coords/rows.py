@@ -56,7 +56,7 @@ def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:
     # too.
     sorted_rows, count = rows[runs.order].double(), len(runs.counts)
     if reduce in ("max", "min"):
-        found: Tensor = _functions()[2].apply(sorted_rows, runs.place, runs.counts, reduce)
+        found: Tensor = _functions().extreme.apply(sorted_rows, runs.place, runs.counts, reduce)
         return found.to(rows.dtype)
     sums = add_rows(sorted_rows, runs.place, count, runs.counts)
     return (sums if reduce == "sum" else sums / runs.counts[:, None]).to(rows.dtype)
@@ -78,7 +78,7 @@ def take(rows: Tensor, index: Tensor, lengths: Tensor | None = None) -> Tensor:
     >>> take(torch.tensor([[1.0], [2.0]]), torch.tensor([1, -1, 0])).T
     tensor([[2., 0., 1.]])
     """
-    return _functions()[0].apply(rows, index, lengths)
+    return _functions().take.apply(rows, index, lengths)
 
 
 def add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None = None) -> Tensor:
@@ -92,19 +92,25 @@ def add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None = N
     >>> add_rows(torch.ones(3, 1), torch.tensor([0, 2, 2]), 3, torch.tensor([1, 0, 2])).T
     tensor([[1., 0., 2.]])
     """
-    return _functions()[1].apply(rows, index, count, lengths)
+    return _functions().add_rows.apply(rows, index, count, lengths)
 
 
-_made: tuple[Any, Any, Any] | None = None
+class _Functions(NamedTuple):
+    """Autograd functions: of :func:`take`, of :func:`add_rows`, and of each key's extreme rows."""
+
+    take: Any
+    add_rows: Any
+    extreme: Any
 
 
-def _functions() -> tuple[Any, Any, Any]:
-    """The autograd functions of :func:`take`, of :func:`add_rows`, and of the largest or smallest
-    row of each key; torch is not loaded before.
-    """
+_made: _Functions | None = None
+
+
+def _functions() -> _Functions:
+    """Make the autograd functions at the first call: torch is not loaded before."""
     global _made
     if _made is None:
-        _made = *_linear(), _extreme()
+        _made = _Functions(*_linear(), _extreme())
     return _made
 
 
@@ -188,7 +194,7 @@ def _extreme() -> Any:
 
 
 def _holders(ctx: Any) -> tuple[Tensor, Tensor]:
-    """Which rows have the largest or smallest number of their key, and how many of each do."""
+    """Return which rows hold the extreme of their key, per column, and how many of a key do."""
     rows, found = (tensor.detach() for tensor in ctx.saved_tensors)
     has = (rows == take(found, ctx.place, ctx.counts)) | rows.isnan()
     return has, add_rows(has.to(rows.dtype), ctx.place, len(ctx.counts), ctx.counts)
