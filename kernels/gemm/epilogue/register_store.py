@@ -1,9 +1,11 @@
-"""The register-direct store: four lanes exchange their parts of a row, and store vectors.
+"""The register-direct store: lanes exchange their parts of a row, and store vectors of 16 bytes.
 
 In wgmma's accumulators four lanes hold a row of 8 columns, a pair each. With 16-bit results, four
-shuffles per row exchange the pairs of 32 columns, so that each lane holds and stores 8 consecutive
-columns, 16 bytes. Pairs of 32-bit results are stored as they are: those of four lanes fill a sector
-of 32 bytes.
+shuffles per row exchange the pairs of 32 columns among all four, so that each lane holds and stores
+8 consecutive columns. With 32-bit results, neighbouring lanes exchange theirs by four shuffles, and
+each stores two vectors of 4 columns. Either way four lanes store 64 bytes that adjoin: L2 looks up
+a tag for each run of a line that an instruction stores, and runs of 32 bytes, the pairs as they
+are, would take its tags to their limit before memory is at its own.
 
 It uses no shared memory. So a ping-pong consumer stores without a barrier, and column statistics
 stay in its registers from tile to tile.
@@ -80,23 +82,35 @@ class RegisterEpilogue(Epilogue):
                         for column, vector in zip(columns, vectors, strict=True):
                             self._store_vector(vector, d, rows[i][h], column)
 
+    @property
+    def lanes(self) -> int:
+        """Return how many lanes exchange pairs: those whose pairs of a row fill a vector."""
+        return int(self.vector) // 2
+
     def _first_columns(self, d: Operand, first: Any, lane: Any) -> list[Column]:
-        """Return the first column of each vector that a lane stores of a block: one vector after
-        the exchange; in 32 bits, its pairs.
+        """Return the first column of each vector that a lane stores of a block; ``first`` is that
+        of its first pair.
         """
-        if self.dtype.width == WORD:
-            return [d.column(first + COLUMNS_OF_LANES * g) for g in range(LANES_OF_ROW)]
-        return [d.column(first + (self.vector - 2) * lane)]
+        here = first + (COLUMNS_OF_LANES - 2) * (lane % self.lanes)
+        return [
+            d.column(here + COLUMNS_OF_LANES * group) for group in range(0, LANES_OF_ROW, self.lanes)
+        ]
 
     def _vectors(self, pairs: Any, half: int, lane: Any) -> list[Any]:
         """Return the vectors that a lane stores of a row, one for each of ``_first_columns``."""
-        if self.dtype.width == WORD:
-            return [pairs[None, half, g] for g in range(LANES_OF_ROW)]
         words = cute.recast_tensor(pairs, Int32)
-        out = cute.make_rmem_tensor((LANES_OF_ROW,), Int32)
-        for g, word in enumerate(_turned([words[0, half, g] for g in range(LANES_OF_ROW)], lane)):
-            out[g] = word
-        return [cute.recast_tensor(out, self.dtype)]
+        of_pair = 2 * self.dtype.width // WORD
+        turned = [
+            _turned([words[w, half, g] for g in range(LANES_OF_ROW)], lane, self.lanes)
+            for w in range(of_pair)
+        ]
+        vectors = []
+        for group in range(0, LANES_OF_ROW, self.lanes):
+            out = cute.make_rmem_tensor((self.lanes * of_pair,), Int32)
+            for number in range(self.lanes * of_pair):
+                out[number] = turned[number % of_pair][group + number // of_pair]
+            vectors.append(cute.recast_tensor(out, self.dtype))
+        return vectors
 
     @cute.jit
     def _store_vector(self, vector: Any, d: Operand, row: Row, column: Column) -> None:
@@ -166,9 +180,11 @@ class RegisterEpilogue(Epilogue):
         )
 
 
-def _turned(words: list[Any], lane: Any) -> list[Any]:
-    """Transpose four words over four lanes: lane i gets word i of each lane, in lane order."""
-    for bit in (1, 2):
+def _turned(words: list[Any], lane: Any, lanes: int) -> list[Any]:
+    """Transpose four words over ``lanes`` lanes, as many words at a time: lane i gets word i of
+    each lane, in lane order.
+    """
+    for bit in (b for b in (1, 2) if b < lanes):
         upper = (lane & bit) != 0
         for low in (g for g in range(LANES_OF_ROW) if not g & bit):
             high = low | bit
