@@ -13,7 +13,7 @@ WARPS = 16  # per CTA
 LANES = 32
 SECTOR_BYTES = 32  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
-FEW = 2  # the same for threads that have no more loads
+FEW = 4  # the same for threads that have few loads, at most two such batches
 THREADS = 1024  # per SM that saturate memory, with FLIGHT loads each
 LEAST = 16  # sequential loads per thread, at least, after a split into two launches
 LONGEST = 32  # loads per thread beyond which a second launch pays
@@ -138,20 +138,8 @@ def _one(
     if rows >= 2**31 or any(f.bound is not None and f.bound >= 2**31 for f in nest.forms):
         raise UnsupportedViewError("expected fewer than 2^31 results and coordinates of a mode")
 
-    # Lanes share a result if results do not fill a warp, or if vectors lie along the reduced loop.
-    fewest = LANES if inner else max(LANES // rows, 1)
-    lanes = min((columns - 1).bit_length(), fewest.bit_length() - 1)
-    # With few threads, more of them share a result, until each has one load: first lanes, as long
-    # as neighbouring lanes still read whole sectors, then warps.
-    most = LANES if inner else LANES // min(rows, LANES, max(1, SECTOR_BYTES // (vector * size)))
-    warps = 0
-    while columns > 1 << (lanes + warps) and rows << (lanes + warps) < THREADS * sm_count:
-        if 2 << lanes <= most:
-            lanes += 1
-        elif 2 << warps <= WARPS:
-            warps += 1
-        else:
-            break
+    sector = 1 if inner else max(1, SECTOR_BYTES // (vector * size))  # vectors to read side by side
+    lanes, warps = _sharing(rows, columns, inner, sector, sm_count)
     loads = -(-columns >> (lanes + warps))
     shape = ReduceShape(
         nest=vectors.structure(),
@@ -160,11 +148,51 @@ def _one(
         vector=vector,
         stored=stored,
         aligned=(vector * size, (kept if stored else 1) * out_size),
-        flight=FEW if loads <= FEW else FLIGHT,
+        flight=FEW if loads <= 2 * FEW else FLIGHT,
     )
     further = (rows, columns, lanes, warps, prod(nest.inner), step)
     launch = Launch(shape, (*vectors.arguments(), *further), 0)
     return launch, loads, rows << (lanes + warps)
+
+
+def _sharing(
+    rows: int, columns: int, inner: bool, sector: int, sm_count: int
+) -> tuple[int, int]:
+    """Return the binary logarithms of the lanes and of the warps that share a result.
+
+    Lanes share one if results do not fill a warp, or if vectors lie along the reduced loop. While
+    threads are few, more of them share one, so that loads overlap: first warps, since the lanes of
+    a warp then read one run of memory, then lanes, as long as neighbours read whole sectors.
+
+    >>> [_sharing(rows, 16, False, 2, 132) for rows in (1 << 10, 1 << 14, 1 << 18)]  # of 16 slices
+    [(0, 2), (0, 2), (0, 0)]
+    >>> _sharing(1 << 10, 256, True, 1, 132)
+    (5, 3)
+    """
+    fewest = LANES if inner else max(LANES // rows, 1)
+    most = LANES // min(rows, LANES, sector)
+    lanes, warps = min((columns - 1).bit_length(), fewest.bit_length() - 1), 0
+    while not _are_enough(rows, columns, lanes + warps, inner, sm_count):
+        if 2 << warps <= WARPS:
+            warps += 1
+        elif 2 << lanes <= most:
+            lanes += 1
+        else:
+            break
+    return lanes, warps
+
+
+def _are_enough(rows: int, columns: int, shared: int, inner: bool, sm_count: int) -> bool:
+    """Return whether 2^shared threads per result are enough for loads to overlap.
+
+    Where vectors lie along the kept loop, a thread with a batch of ``FEW`` loads needs no help, nor
+    one with two batches among half of ``THREADS``: further threads cost more than they bring.
+    """
+    loads, threads = -(-columns >> shared), rows << shared
+    if loads <= 1 or threads >= THREADS * sm_count:
+        return True
+    two = loads <= 2 * FEW and 2 * threads >= THREADS * sm_count
+    return not inner and (loads <= FEW or two)
 
 
 def _vectors_are_reduced(nest: Nest) -> bool:
