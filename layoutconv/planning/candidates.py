@@ -18,6 +18,7 @@ from .map_rates import tiles_of_several_lines
 from .schedule import Load
 from .tile import LINE_BYTES, TileConfig, specialized
 from .tile_table import (
+    DEEP,
     FAMILY,
     GATHERED_SUMS,
     HOPPER,
@@ -132,7 +133,7 @@ def _tiles(problem: Problem, machine: Machine) -> list[TileConfig]:
             tiles += [tile_of(shape, each, line // 2) for each in lengths for shape in HOPPER]
         tiles += _halo_tiles(problem, machine)
         for each in _lengths(problem, k):
-            tiles += _tma_warp_tiles(problem, machine, each)
+            tiles += _tma_warp_tiles(problem, machine, each) + _deep_tiles(problem, each)
         tiles += _persistent(problem, k, machine) if hopper else []
         if not problem.wgmma:
             tiles = [tile for tile in tiles if not tile.warp_specialized]
@@ -231,6 +232,16 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
         if size == 2 or problem.pointwise or (size == 4 and stages >= most):
             tiles.append(tile)
     return tiles
+
+
+def _deep_tiles(problem: Problem, k: int) -> list[TileConfig]:
+    """Return the tiles of many stages: for 16-bit data and tf32 that TMA loads, both operands."""
+    if not (problem.tma and problem.clusters and BYTES[problem.dtype] in (2, 4)):
+        return []
+    return [
+        specialized((m, n, k), (warps_m, warps_n), stages, Load.TMA_WARP)
+        for (m, n, warps_m, warps_n), (_, _, stages) in DEEP.items()
+    ]
 
 
 def _lengths(problem: Problem, k: int) -> list[int]:

@@ -32,7 +32,7 @@ PERSISTENT_LATENCY, ONE_WARP_LATENCY, LATENCY, LATENCY_OF_SUMS = 0.66, 0.17, 0.3
 MORE_WAVES = 0.72
 # Microseconds of the kernel that adds up split-K slices, memory aside; and of both kernels, at
 # least.
-LAUNCH, TWO_LAUNCHES = 1.2, 4.6
+LAUNCH, TWO_LAUNCHES = 0.4, 3.6
 
 
 class Found(NamedTuple):

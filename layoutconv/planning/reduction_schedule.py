@@ -155,9 +155,7 @@ def _one(
     return launch, loads, rows << (lanes + warps)
 
 
-def _sharing(
-    rows: int, columns: int, inner: bool, sector: int, sm_count: int
-) -> tuple[int, int]:
+def _sharing(rows: int, columns: int, inner: bool, sector: int, sm_count: int) -> tuple[int, int]:
     """Return the binary logarithms of the lanes and of the warps that share a result.
 
     Lanes share one if results do not fill a warp, or if vectors lie along the reduced loop. While

@@ -16,6 +16,7 @@ from .schedule import WARP, Load
 from .tile import TileConfig
 from .tile_table import (
     COPIED,
+    DEEP,
     FAMILY,
     GATHERED,
     GATHERED_SUMS,
@@ -34,6 +35,7 @@ from .tile_table import (
     WORD_BY_WORD,
     GatheredRow,
     Shape,
+    is_deep,
     persistent_row,
 )
 
@@ -41,8 +43,8 @@ WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its
 # Microseconds in which two CTAs of a cluster reduce their split-K slices (four take twice that);
 # and of the kernel that reduces slices, beside its memory traffic. ``maps_sums`` has separate fits.
 EXCHANGE, LAUNCH = 4.5, 1.6
-EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS = 9.0, 2.5
-TWO_LAUNCHES = 8.0  # least microseconds of a kernel and the one that reduces its slices
+EXCHANGE_OF_SUMS, LAUNCH_OF_SUMS = 9.0, 1.2
+TWO_LAUNCHES = 6.0  # least microseconds of a kernel and the one that reduces its slices
 # Bytes of slices that L2 still holds when they are reduced, and how much faster L2 is.
 HELD_PARTS, HELD_RATE = 14e6, 2.5
 MORE_PARTS = 0.01  # of the time, per doubling of the split-K slices that TMA loads
@@ -55,6 +57,7 @@ TAPS_OF_MORE_ROWS = 1.09
 # rows (heads of 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles include
 # vectors of 16 bytes.
 COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 2100.0, 3000.0
+FLIGHT = 1.1  # microseconds from the start of TMA's load to products; stages are in flight
 LATENCY = 0.8  # microseconds of a load (estimate), which narrow tiles cannot hide behind products
 WIDE = 32  # columns; a narrower tile has all columns of its problem
 # Slowdown of tiles with at least half of their columns empty: 64 columns in 192 x 128 took 1.2 to
@@ -147,6 +150,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         turned = rounded and not problem.channels
         return FAMILY[shape] * (WORD_BY_WORD[tile.mma_threads // WARP] if turned else 1)
     half = HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1
+    if is_deep(tile):
+        return DEEP[shape][0]
     if tile.load is Load.TMA_WARP:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.tma:
@@ -171,6 +176,8 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
         return (pointwise_rates.RESIDENT if resident else pointwise_rates.PERSISTENT).get(key)
     if not tile.warp_specialized:
         return pointwise_rates.MULTISTAGE.get(shape)
+    if is_deep(tile):
+        return pointwise_rates.Found(*DEEP[shape][:2])
     if tile.load is Load.TMA_WARP:
         return pointwise_rates.ONE_WARP.get(shape)
     copied, rows, sums = pointwise_rates.SPECIALIZED.get(shape, (None, None, None))
@@ -262,7 +269,8 @@ class TileTerms(NamedTuple):
         copied, stored: cost of short vectors, ``_short_vectors``; ``adjoins``: stores need no short
             vectors without split-K.
         start, exchange: microseconds beside products; ``ahead``: k-tiles in flight in a narrow
-            tile, 0 in others.
+            tile, 0 in others; ``flight``: microseconds per k-tile that TMA's loads in flight take,
+            0 where nothing waits for them.
         loads, latency, further, store: for pointwise layers, timed by ``pointwise_rates.py``: the
             loads of a tile, a CTA's wait for them, the start of a further wave, and a persistent
             kernel's store of a tile. None or 0 for others.
@@ -288,6 +296,7 @@ class TileTerms(NamedTuple):
     start: float
     exchange: float
     ahead: int
+    flight: float
     loads: pointwise_rates.Loads | None
     latency: pointwise_rates.Latency | None
     further: float
@@ -311,6 +320,7 @@ class TileTerms(NamedTuple):
             start_time(problem, tile),
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
+            _in_flight(problem, tile),
             loads, latency, further, store,
             _of_tap(problem, tile),
             _of_map(problem, tile, machine),
@@ -323,8 +333,8 @@ def times_of(
     """Return ``expected_times`` of the tile with these terms."""
     (
         m, n, columns, halo, persistent, cluster, sms, at_once, outputs, cost, more, rate,
-        copied, stored, adjoins, start, exchange, ahead, loads, latency, further, store,
-        of_tap, of_map,
+        copied, stored, adjoins, start, exchange, ahead, flight, loads, latency, further,
+        store, of_tap, of_map,
     ) = terms  # fmt: skip
     rows = ceil(problem.m * problem.halo_growth) if halo > 1 else problem.m
     tiles_m, tiles_n = -(-rows // m), -(-problem.n // n)
@@ -357,6 +367,8 @@ def times_of(
         else:  # if memory is as slow as the products, neither hides the other
             time = hypot(time, moved)
             time += start if persistent else start * waves
+        if flight:
+            time = max(time, start + waves * flight * -(-k // (parts * cluster * columns)))
         if of_tap:
             time = max(time, ctas_per_sm * of_tap * k / (parts * cluster * problem.channels))
         time += exchange
@@ -368,6 +380,12 @@ def _half_empty(problem: Problem, tile: TileConfig) -> float:
     """Return the slowdown of a TMA warp's tile with half or more of its columns empty; else 1."""
     empty = 2 * problem.n <= tile.n and tile.load is Load.TMA_WARP
     return HALF_EMPTY if empty and not (problem.pointwise or tile.b_resident) else 1.0
+
+
+def _in_flight(problem: Problem, tile: TileConfig) -> float:
+    """Return the microseconds per k-tile that a CTA takes if its loads in flight bound it."""
+    one_each = tile.warp_specialized and not tile.persistent and tile.halo_taps == 1
+    return FLIGHT / tile.stages if problem.tma and one_each else 0.0
 
 
 def _of_tap(problem: Problem, tile: TileConfig) -> float:
@@ -453,6 +471,8 @@ def start_time(problem: Problem, tile: TileConfig) -> float:
     shape = tile.m, tile.n, *tile.warps
     if tile.persistent:
         return persistent_row(tile).start
+    if is_deep(tile):
+        return DEEP[shape][1]
     if tile.load is Load.TMA_WARP:
         return (MAPPED_WINDOWS if tile.halo_taps > 1 else ONE_WARP)[shape][1]
     return SLOW_START.get(shape, WAVE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import SPLIT_GAIN, Problem, choose, expected_time, ranked
 from layoutconv.planning.machine import MACHINES
+from layoutconv.planning.tile import specialized
+from layoutconv.planning.tile_table import is_deep
 
 H200, F16 = MACHINES["sm_90a"], torch.float16
 
@@ -34,7 +37,33 @@ def test_a_split_saves_what_its_launch_costs(
     assert time + SPLIT_GAIN <= whole if splits > 1 else time == whole
 
 
-def test_a_short_strided_layer_is_one_launch_and_its_filters_gradient_two() -> None:
-    problem = ConvProblem((1, 16, 32, 32, 64), (64, 3, 3, 3), stride=2, padding=1)
-    found = [choose_kernel(view(problem), F16, H200) for view in (fprop_view, wgrad_view)]
-    assert [choice.splits > 1 for choice in found] == [False, True]
+def test_short_strided_layers_are_one_launch_and_a_filters_gradient_of_many_pixels_two() -> None:
+    """With many stages in flight, a short gradient needs no second launch either."""
+    short, long = (
+        ConvProblem((N, 16, 32, 32, 64), (64, 3, 3, 3), stride=2, padding=1) for N in (1, 8)
+    )
+    found = [
+        choose_kernel(view, F16, H200).splits > 1
+        for view in (fprop_view(short), wgrad_view(short), wgrad_view(long))
+    ]
+    assert found == [False, False, True]
+
+
+@pytest.mark.parametrize("dtype", [F16, torch.bfloat16, torch.float32])
+def test_few_outputs_have_many_k_tiles_in_flight(dtype: torch.dtype) -> None:
+    """A tile to each SM: what is in flight bounds it. With many tiles, rates of products do."""
+    few, many = (ConvProblem((N, 16, 16, 256), (256, 3, 3), padding=1) for N in (8, 512))
+    deep = [is_deep(choose_kernel(fprop_view(p), dtype, H200).spec.tile) for p in (few, many)]
+    assert deep == [True, False]
+
+
+@pytest.mark.parametrize("channels", [0, 64])
+def test_the_more_stages_the_less_a_lone_tile_waits(channels: int) -> None:
+    """Up to where products bound it; 0 channels: a filter's gradient."""
+    problem = Problem(256, 256, 8192, channels, "float16", 2, tma=True, clusters=True)
+    times = [
+        expected_time(problem, specialized((128, 64, 64), (4, 1), stages), 1, H200)
+        for stages in (2, 3, 4, 8)
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 1.7 * times[2]

@@ -92,9 +92,8 @@ class RegisterEpilogue(Epilogue):
         of its first pair.
         """
         here = first + (COLUMNS_OF_LANES - 2) * (lane % self.lanes)
-        return [
-            d.column(here + COLUMNS_OF_LANES * group) for group in range(0, LANES_OF_ROW, self.lanes)
-        ]
+        groups = range(0, LANES_OF_ROW, self.lanes)
+        return [d.column(here + COLUMNS_OF_LANES * group) for group in groups]
 
     def _vectors(self, pairs: Any, half: int, lane: Any) -> list[Any]:
         """Return the vectors that a lane stores of a row, one for each of ``_first_columns``."""
