@@ -90,9 +90,9 @@ ONE_WARP = {
     (256, 64, 8, 1): (1.02, 3.2),
 }
 
-# Small tiles with many stages, which one TMA warp loads, for where there is not much more than a CTA
-# per SM: rates, microseconds of a wave beside its products, and stages. Fitted to 1,785 trials of
-# 73 passes on an H200.
+# Small tiles with many stages, which one TMA warp loads, for few more CTAs than a GPU has SMs:
+# rates, microseconds of a wave beside its products, and stages. Fitted to 1,785 trials of 73 passes
+# on an H200.
 DEEP = {
     (64, 64, 4, 1): (1.00, 2.0, 8),
     (64, 128, 4, 1): (1.40, 2.0, 6),
