@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..base.caches import BoundedCache
 from . import pointwise_rates
-from .kernel_spec import BYTES, RESERVED, VECTOR_BYTES
+from .kernel_spec import BYTES, RESERVED
 from .legality import REGISTER_STORE_BYTES, REGISTER_STORE_COLUMNS
 from .machine import Machine
 from .map_rates import tiles_of_several_lines
@@ -159,7 +159,7 @@ def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[Tile
     other = machine.arch != "sm_90a" or problem.dtype == "float64" or tile.persistent
     if other or not problem.clusters:
         return []
-    vector = VECTOR_BYTES if tile.n >= WIDE else problem.access_bytes[2] // problem.stored_bytes
+    vector = problem.access_bytes[2] // problem.stored_bytes
     rows = max(1, tile.mma_threads * vector // tile.n)  # stored at once, at most
     found, parts = [], 2
     while parts <= FEW_PARTS and (tile.m // parts) % rows == 0:

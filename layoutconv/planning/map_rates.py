@@ -45,10 +45,13 @@ OF_LINES: dict[Shape, tuple[MapTile, MapTile]] = {
     (64, 256, 4, 2): (MapTile(0.303, 4.1), MapTile(0.356, 7.3)),
     (128, 256, 8, 1): (MapTile(0.549, 5.8), MapTile(0.66, 10.0)),
 }
-# For 16 bits, k-tiles of three to five half lines, the key: all channels of a tap that are no
-# multiple of a line, or two lines, where an SM has too few CTAs to hide each other's barriers. The
-# time is that of a whole k-tile. Each comes with the stages that fill shared memory.
+# For 16 bits, where an SM has few CTAs: k-tiles of two to five half lines, the key, with the stages
+# that fill shared memory. Three and five are all channels of a tap that are no multiple of a line;
+# four save barriers. The time is that of a whole k-tile.
 SEVERAL_LINES: dict[int, dict[Shape, tuple[MapTile, int]]] = {
+    2: {
+        (64, 64, 4, 1): (MapTile(0.145, 3.2), 6),
+    },
     3: {
         (64, 64, 4, 1): (MapTile(0.250, 3.0), 4),
         (128, 64, 4, 1): (MapTile(0.285, 5.0), 4),
@@ -56,7 +59,7 @@ SEVERAL_LINES: dict[int, dict[Shape, tuple[MapTile, int]]] = {
         (128, 128, 8, 1): (MapTile(0.414, 6.0), 4),
     },
     4: {
-        (64, 64, 4, 1): (MapTile(0.257, 3.0), 3),
+        (64, 64, 4, 1): (MapTile(0.235, 3.0), 6),
         (64, 128, 4, 1): (MapTile(0.327, 3.1), 4),
     },
     5: {
@@ -67,13 +70,13 @@ SEVERAL_LINES: dict[int, dict[Shape, tuple[MapTile, int]]] = {
 
 
 def tiles_of_several_lines(dtype: str, channels: int) -> list[TileConfig]:
-    """Return the tiles whose k-tiles are several half lines, all within one tap of ``channels``.
+    """Return the tiles of ``SEVERAL_LINES``, whose k-tiles lie within one tap of ``channels``.
 
     >>> [(tile.m, tile.n, tile.k) for tile in tiles_of_several_lines("float16", 160)]
     [(64, 64, 160), (64, 128, 160)]
-    >>> {tile.k for tile in tiles_of_several_lines("float16", 256)}
-    {128}
-    >>> tiles_of_several_lines("float16", 64), tiles_of_several_lines("tfloat32", 96)
+    >>> sorted({tile.k for tile in tiles_of_several_lines("float16", 256)})
+    [64, 128]
+    >>> tiles_of_several_lines("float16", 32), tiles_of_several_lines("tfloat32", 96)
     ([], [])
     """
     half_line = LINE_BYTES // 2 // BYTES[dtype]
@@ -142,8 +145,8 @@ def map_terms(tile: TileConfig, dtype: str, at_once: int) -> MapTerms | None:
 def _found(tile: TileConfig, dtype: str) -> MapTile | None:
     """Return the table entry of a tile, whichever k-tile length it has."""
     shape, halves = (tile.m, tile.n, *tile.warps), 2 * tile.k * BYTES[dtype] // LINE_BYTES
-    if halves > 2:
-        several, _ = SEVERAL_LINES.get(halves, {}).get(shape, (None, 0))
+    several, stages = SEVERAL_LINES.get(halves, {}).get(shape, (None, 0))
+    if halves > 2 or tile.stages == stages:
         return several
     if shape not in OF_LINES:
         return None

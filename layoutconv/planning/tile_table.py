@@ -256,7 +256,7 @@ def persistent_row(tile: TileConfig) -> PersistentRow:
 def is_deep(tile: TileConfig) -> bool:
     """Return whether a tile is one of ``DEEP``.
 
-    >>> is_deep(specialized((64, 128, 64), (4, 1), 8, Load.TMA_WARP))
+    >>> is_deep(specialized((64, 128, 64), (4, 1), 6, Load.TMA_WARP))
     True
     """
     row = DEEP.get((tile.m, tile.n, *tile.warps))

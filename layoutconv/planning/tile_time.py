@@ -203,11 +203,11 @@ def _of_map(problem: Problem, tile: TileConfig, machine: Machine) -> map_rates.M
 
 
 def _over_map(
-    problem: Problem, of_map: map_rates.MapTerms, ctas: int, parts: int, machine: Machine
+    problem: Problem, of_map: map_rates.MapTerms, ctas: int, parts: int, sms: int, machine: Machine
 ) -> float:
     """Return a tile's time over a kernel map. Split-K slices skip no taps, as if of 0 rows."""
     rows, taps = problem.m if parts == 1 else 0, problem.k // problem.channels
-    time = of_map.time(rows, -(-problem.k // parts), taps, ctas * parts, machine.sm_count)
+    time = of_map.time(rows, -(-problem.k // parts), taps, ctas * parts, sms)
     return _with_parts(problem, time, parts, machine)
 
 
@@ -340,7 +340,7 @@ def times_of(
     tiles_m, tiles_n = -(-rows // m), -(-problem.n // n)
     ctas = tiles_m * tiles_n * problem.groups * cluster
     if of_map is not None:
-        return [_over_map(problem, of_map, ctas, parts, machine) for parts in splits]
+        return [_over_map(problem, of_map, ctas, parts, sms, machine) for parts in splits]
     moved, k = problem.moved / machine.bandwidth, problem.k
     if problem.skips_taps:
         k = max(1, int(k * PRESENT))

@@ -65,7 +65,7 @@ def test_the_gradient_of_the_inputs(mirrored: bool) -> None:
     ran(kernel_map_dgrad_view(index, 64, 96, scatter_index=order, **rows, **options), SMALL)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [1, 2, 4])
 def test_what_follows_the_sums(parts: int) -> None:
     index, order = kernel_map(150, 9, 0.3), torch.randperm(150, dtype=torch.int32)
     view = kernel_map_view(index, 96, 64, kernel_size=(3, 3), scatter_index=order)
