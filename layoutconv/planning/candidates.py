@@ -47,6 +47,8 @@ from .tile_time import (
 FEW_PARTS = 4  # CTAs per cluster: clusters of 8 do not all fit at once (51 us; two waves took 20)
 MOST_COUNTED = 64  # columns of ping-pong consumers with statistics: more do not fit in registers
 MOST_OF_PINGPONG = 128  # columns: with more, every further tile of N would read A again
+NEARLY_WHOLE, EMPTY = 160, 0.1  # columns of a tile, and the share that may be empty
+STORE_BOUND = 256  # products: stores bound shorter sums
 LONG = 4096  # products: for longer sums, no tile has fewer stages
 _NBYTES = 640  # bytes of a candidate, about
 _CANDIDATES: BoundedCache[tuple[Problem, Machine], Candidates] = BoundedCache(
@@ -282,8 +284,8 @@ def _persistent(problem: Problem, k: int, machine: Machine) -> list[TileConfig]:
                 continue
             if row.pingpong:
                 fits = row.n < 2 * problem.n and problem.n <= MOST_OF_PINGPONG
-            else:  # WHOLE_COLUMNS: only for multiples of their columns, which other tiles would pad
-                fits = row not in WHOLE_COLUMNS or problem.n % row.n == 0
+            else:
+                fits = row not in WHOLE_COLUMNS or _are_whole(problem, row)
             if fits and _persistent_epilogue_fits(problem, tile):
                 tiles.append(tile)
     half_line = 64 // BYTES[problem.dtype]
@@ -293,6 +295,18 @@ def _persistent(problem: Problem, k: int, machine: Machine) -> list[TileConfig]:
             if problem.n <= row.n and _persistent_epilogue_fits(problem, tile):
                 tiles.append(tile)
     return tiles
+
+
+def _are_whole(problem: Problem, row: PersistentRow) -> bool:
+    """Return whether a row of ``WHOLE_COLUMNS`` has columns that other tiles would pad: a multiple
+    of its own, or of 160 nearly one. With that, 36 passes of 144 to 2048 columns are 1.16 times as
+    fast (H200, 0.88 to 1.45); 16-bit sums of fewer products, which stores bound, were down to 0.61.
+    """
+    rest = -problem.n % row.n
+    if rest == 0:
+        return True
+    long = BYTES[problem.dtype] > 2 or problem.k >= STORE_BOUND
+    return row.n == NEARLY_WHOLE and long and EMPTY * (problem.n + rest) >= rest
 
 
 def _persistent_epilogue_fits(problem: Problem, tile: TileConfig) -> bool:
