@@ -129,7 +129,7 @@ def test_all_rows_of_the_table_fit_a_gpu() -> None:
 def test_the_model_takes_them_for_their_columns_alone(
     K: int, tile: tuple[int, int], less: int
 ) -> None:
-    """Of 160 columns up to a tenth may be empty: 280 of 320 are too few."""
+    """Up to a tenth of 160 columns may be empty: 280 of 320 are too few."""
     for columns, wanted in ((K, True), (K - less, False)):
         view = fprop_view(ConvProblem((14, 72, 128, 192), (columns, 3, 3), padding=1))
         found = choose_kernel(view, F16, H200).spec.tile
