@@ -41,6 +41,7 @@ from .tile_time import (
     gathered_rows,
     is_kept,
     is_timed_as_map,
+    maps_sums,
     sums_pairs,
 )
 
@@ -237,11 +238,15 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
 
 
 def _deep_tiles(problem: Problem, k: int) -> list[TileConfig]:
-    """Return the tiles of many stages: for 16-bit data and tf32 that TMA loads, both operands."""
+    """Return the tiles of many stages: for 16-bit data and tf32 that TMA loads, both operands.
+
+    Filter gradients, whose panels of a k-tile may each be of another tap, take a warpgroup to copy.
+    """
     if not (problem.tma and problem.clusters and BYTES[problem.dtype] in (2, 4)):
         return []
+    load = Load.CP_ASYNC_WARPGROUP if maps_sums(problem) else Load.TMA_WARP
     return [
-        specialized((m, n, k), (warps_m, warps_n), stages, Load.TMA_WARP)
+        specialized((m, n, k), (warps_m, warps_n), stages, load)
         for (m, n, warps_m, warps_n), (_, _, stages) in DEEP.items()
     ]
 

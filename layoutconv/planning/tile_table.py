@@ -90,7 +90,7 @@ ONE_WARP = {
     (256, 64, 8, 1): (1.02, 3.2),
 }
 
-# Small tiles with many stages, which one TMA warp loads, for few more CTAs than a GPU has SMs:
+# Small tiles with many stages, loaded by TMA, for few more CTAs than a GPU has SMs:
 # rates, microseconds of a wave beside its products, and stages. Fitted to 1,785 trials of 73 passes
 # on an H200.
 DEEP = {
@@ -260,5 +260,5 @@ def is_deep(tile: TileConfig) -> bool:
     True
     """
     row = DEEP.get((tile.m, tile.n, *tile.warps))
-    one_each = tile.load is Load.TMA_WARP and not tile.persistent and tile.halo_taps == 1
+    one_each = tile.warp_specialized and not tile.persistent and tile.halo_taps == 1
     return one_each and row is not None and tile.stages == row[2]
