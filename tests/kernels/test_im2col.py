@@ -246,6 +246,9 @@ RUN: dict[str, tuple[GemmView, TileConfig, torch.dtype]] = {
     "tf32": (fprop_view(VOLUMES), retiled(HALF, k=16), TF32),
     "a cluster for a sum": (fprop_view(LINES), replace(WIDE, cluster_k=2), F16),
     "one warp that copies": (fprop_view(VOLUMES), replace(HALF, load=Load.TMA_WARP), F16),
+    "more stages than k-tiles": (
+        fprop_view(VOLUMES), specialized((64, 64, 32), (4, 1), 8, Load.TMA_WARP, cluster_k=2), F16
+    ),
     "one stage, of all of a sum": (
         fprop_view(ConvProblem((2, 9, 8, 64), (40, 1, 1))),
         specialized((64, 128, 64), (4, 1), 1, Load.TMA_WARP),

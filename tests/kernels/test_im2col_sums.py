@@ -111,7 +111,6 @@ def test_numbers_that_a_map_has_no_room_for_are_of_another_kernel() -> None:
 
 # -- what is run -----------------------------------------------------------------------------------
 
-ONE_WARP = Load.TMA_WARP
 
 # With how many panels a k-tile has.
 RUN: dict[str, tuple[ConvProblem, TileConfig, torch.dtype, int]] = {
@@ -121,7 +120,7 @@ RUN: dict[str, tuple[ConvProblem, TileConfig, torch.dtype, int]] = {
     "groups": (GROUPS, HALF, F16, 2),
     "one tap, rests of channels": (ConvProblem((2, 9, 8, 40), (40, 1, 1), stride=2), WIDE, F16, 2),
     "a cluster for a sum": (LINES, replace(HALF, cluster_k=2), F16, 2),
-    "more stages than k-tiles": (LINES, specialized((64, 64, 64), (4, 1), 8, ONE_WARP), F16, 2),
+    "more stages than k-tiles": (LINES, specialized((64, 64, 64), (4, 1), 8), F16, 2),
     "one warp that copies": (PLANES, retiled(HALF, m=128, warps_m=8, load=Load.TMA_WARP), F16, 3),
 }  # fmt: skip
 
