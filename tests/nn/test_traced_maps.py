@@ -131,6 +131,25 @@ def test_a_compiled_network_finds_its_maps_and_trains() -> None:
         torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
 
 
+def test_a_map_may_die_while_the_network_that_found_it_is_compiled() -> None:
+    torch._dynamo.reset()
+    net, graphs = lc.nn.SparseInverseConv3d(8, 4, 3).requires_grad_(False), []
+    x = lc.nn.SparseConv3d(3, 8, 3, 2, 1).requires_grad_(False)(cloud(90, 0))
+    expected = net(x).features
+    held = [x.coordinates.origin.inverse]
+
+    def backend(graph: Any, _: Any) -> Any:
+        held.clear()  # before dynamo makes its guards
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(x).features, expected)
+    held.append(x.coordinates.origin.inverse)
+    torch.testing.assert_close(compiled(x).features, expected)
+    assert len(graphs) == 1  # guards do not ask whether the map is alive
+
+
 def test_fakes_have_the_shapes_and_strides_of_operators() -> None:
     x = cloud(60, 0)
     grid, taps = [2, *SHAPE], [1, 1, 1, -1, 0, 0, 0, 0, 0, 1, 0, 0]

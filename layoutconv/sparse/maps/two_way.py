@@ -282,7 +282,8 @@ class TwoWay:
 
     def over(self, inputs: Coordinates, outputs: Coordinates, way: int) -> KernelMap:
         """Return the map of one way between these cells; the existing one, if there is one."""
-        handle = self.handles[way]
+        # Not in what torch.compile traces: a map that dies meanwhile contradicts its guards.
+        handle = None if is_dynamo_compiling() else self.handles[way]
         found = None if handle is None else handle()
         if found is None:
             found = object.__new__(KernelMap)
