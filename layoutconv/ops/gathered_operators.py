@@ -23,6 +23,7 @@ import torch
 from ..errors import ArgumentError, check_choice
 from ..gpu.gathered import OPERATIONS, check_rows, gather, number_type, segments
 from .autocast import register_autocast
+from .flop_counts import count_products
 from .guard import is_plain, refuse_transforms, wants_gradient
 
 if TYPE_CHECKING:
@@ -292,6 +293,10 @@ def _fake_depthwise_wgrad(y: Tensor, x: Tensor, *rest: Any) -> Tensor:
 
 
 torch.library.register_fake("layoutconv::sparse_depthwise_wgrad", _fake_depthwise_wgrad)
+
+# A pair of rows multiplies the K numbers of one tap.
+count_products(_ops.sparse_depthwise.default, lambda args, _: args[1].shape[-1])
+count_products(_ops.sparse_depthwise_wgrad.default, lambda _, found: found.shape[-1])
 
 
 def _fake_global_pool(

@@ -50,6 +50,7 @@ from .autocast import register_autocast
 from .chunk_sums import sum_chunks
 from .epilogue_args import SCHEMA, EpilogueArgs
 from .execute import execute
+from .flop_counts import count_products
 from .formulas import (
     Arguments,
     Formula,
@@ -398,6 +399,10 @@ def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
 
 
 torch.library.register_fake("layoutconv::sparse_wgrad", _fake_wgrad)
+
+# A pair of rows multiplies the filter of one tap, (K, C / groups).
+count_products(sparse_conv, lambda args, _: args[1].shape[0] * args[1].shape[-1])
+count_products(sparse_wgrad, lambda _, found: found.shape[0] * found.shape[-1])
 
 
 # Bypasses the dispatcher when that is safe.
