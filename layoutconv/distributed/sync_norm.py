@@ -23,7 +23,9 @@ from ..base.ranks import Ranks, ranks_of
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gpu.row_norm import Norm
 from ..nn import trained_norm
+from ..nn.dense_batch_norm import BatchNorm1d
 from ..nn.fused_norm import NORMS
+from ..nn.modules import Activated
 from ..nn.padded_norm import remember
 from ..nn.row_norm import by_kernels
 from ..sparse import SparseTensor
@@ -75,7 +77,8 @@ class SyncBatchNorm(_BatchNorm):
     ) -> torch.nn.Module:
         """Replace every batch norm in a module by a ``SyncBatchNorm`` with its parameters.
 
-        Returns the module, or its replacement if it is a batch norm itself. Lazy norms, and norms
+        Returns the module, or its replacement if it is a batch norm itself. Those of
+        :mod:`layoutconv.nn` keep their activation, and the sum before it. Lazy norms, and norms
         over clouds that keep statistics per image, are left alone.
 
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
@@ -85,7 +88,7 @@ class SyncBatchNorm(_BatchNorm):
         if not isinstance(module, torch.nn.Module):
             raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
         if isinstance(module, torch.nn.SyncBatchNorm) or (
-            isinstance(module, _BatchNorm) and type(module).forward is _BatchNorm.forward
+            isinstance(module, _BatchNorm) and type(module).forward in _FORWARDS
         ):
             return cls._of(module, process_group)
         for name, child in module.named_children():
@@ -97,11 +100,14 @@ class SyncBatchNorm(_BatchNorm):
     @classmethod
     def _of(cls, norm: Any, group: Any) -> SyncBatchNorm:
         numbers = norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
-        made = cls(*numbers, group, "meta")
-        for name, value in (*norm.named_parameters(), *norm.named_buffers()):
-            kind = made._parameters if name in made._parameters else made._buffers
-            kind[name] = value
-        return made.train(norm.training)
+        kind = cls if type(norm).forward is not BatchNorm1d.forward else _Activated
+        made: Any = kind(*numbers, group, "meta")
+        if isinstance(norm, Activated):
+            made.activation, made.slope = norm.activation, norm.slope
+        for name, value in (*norm._parameters.items(), *norm._buffers.items()):  # some are None
+            held = made._parameters if name in made._parameters else made._buffers
+            held[name] = value
+        return made.train(norm.training)  # type: ignore[no-any-return]
 
     def forward(self, input: Any) -> Any:
         """Normalize a sparse tensor, or features; return the same type."""
@@ -112,6 +118,9 @@ class SyncBatchNorm(_BatchNorm):
 
     def of_rows(self, features: Tensor, there: Tensor | None = None) -> Tensor:
         """Normalize features (rows, C); rows that are not ``there``, bool (rows,), become zeros."""
+        return self._normalized(features, there)
+
+    def _normalized(self, features: Tensor, there: Tensor | None = None) -> Tensor:
         if not self._counts():
             found: Tensor = super().forward(features)
             return found if there is None else found.where(there[:, None], 0)
@@ -151,15 +160,33 @@ class SyncBatchNorm(_BatchNorm):
             raise ArgumentTypeError("input", expected, type(input).__name__)
         self._check_input_dim(input)
         if input.dim() == 2 or not self._counts():
-            return self.of_rows(input) if input.dim() == 2 else super().forward(input)
+            return self._normalized(input) if input.dim() == 2 else super().forward(input)
         rows = input.movedim(1, -1)
-        return self.of_rows(rows.flatten(0, -2)).view(rows.shape).movedim(-1, 1)
+        return self._normalized(rows.flatten(0, -2)).view(rows.shape).movedim(-1, 1)
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise ArgumentError("input", "at least two modes, (rows, C)", tuple(input.shape))
 
 
+class _Activated(Activated, SyncBatchNorm):
+    """In the place of a batch norm of :mod:`layoutconv.nn`: ``activation(norm(input) + residual)``.
+
+    No kernel fuses it with what follows.
+    """
+
+    def forward(self, input: Any, residual: Tensor | None = None) -> Any:
+        if isinstance(input, SparseTensor) and residual is None:
+            return super().forward(input)
+        y = self._of_tensor(input)
+        return self._activated(y if residual is None else y + residual)
+
+    def of_rows(self, features: Tensor, there: Tensor | None = None) -> Tensor:
+        found = self._activated(self._normalized(features, there))
+        return found if there is None else found.where(there[:, None], 0)
+
+
+_FORWARDS = _BatchNorm.forward, BatchNorm1d.forward
 NORMS.add(SyncBatchNorm)  # in evaluation fused into the launch before it
 trained_norm.NORMS.add(SyncBatchNorm)  # in training fused with the layers after it
 
@@ -180,7 +207,7 @@ class _OverRanks(torch.autograd.Function):
         y = _normal(own, mean, inverse, weight, bias)
         y = y if there is None else y.where(there[:, None], 0)
         ctx.save_for_backward(x, there, weight, mean, inverse, count)
-        ctx.of = of
+        ctx.of, ctx.biased = of, bias is not None
         ctx.mark_non_differentiable(mean, variance, count)
         return y.to(x.dtype), mean, variance, count
 
@@ -196,7 +223,8 @@ class _OverRanks(torch.autograd.Function):
         own = torch.stack((grad.sum(0), (grad * normal).sum(0)))
         dw = db = None
         if weight is not None:
-            dw, db = own[1].to(weight.dtype), own[0].to(weight.dtype)
+            dw = own[1].to(weight.dtype)
+            db = own[0].to(weight.dtype) if ctx.biased else None
         dx = None
         if ctx.needs_input_grad[0]:
             # A collective: networks are the same on all ranks, so all of them need dx or none does.

@@ -202,7 +202,7 @@ def _takes_none(module: Any) -> bool:
         return False
     if forward is torch.nn.Sequential.forward:
         return all(map(_takes_none, module))
-    if type(module) in trained_norm.NORMS:
+    if type(module) in trained_norm.NORMS or hasattr(module, "of_rows"):  # as over ranks
         return True
     return _instead_of(module) is None and _is_of_torch(forward)
 

@@ -223,11 +223,22 @@ def normed():
     ).double()
 
 
-def one_norm_over_the_clouds_of_all_ranks(sizes=((90, 40), (150,))):
+def normed_by_ours():
+    torch.manual_seed(0)
+    return lc.nn.Sequential(
+        lc.nn.SubmConv3d(4, 6, 3, bias=False),
+        lc.nn.BatchNorm1d(6, activation="silu"),
+        lc.nn.SparseConv3d(6, 8, 2, stride=2, padding=((0, 1),) * 3),
+        lc.nn.BatchNorm1d(8, momentum=None),
+    ).double()
+
+
+def one_norm_over_the_clouds_of_all_ranks(sizes=((90, 40), (150,)), make=normed):
     """Results, gradients of features and weights, and running statistics."""
-    alone = normed()
-    net = SyncBatchNorm.convert(normed())
-    assert [type(net[i]) for i in (1, 4)] == [SyncBatchNorm] * 2
+    alone = make()
+    net = SyncBatchNorm.convert(make())
+    there = [isinstance(module, SyncBatchNorm) for module in net.modules()]
+    assert sum(there) == (3 if make is normed else 2)
     every = [clouds(own, seed) for seed, own in enumerate(sizes)]
 
     def gradients(net, points):
@@ -255,6 +266,11 @@ def one_norm_over_the_clouds_of_all_ranks(sizes=((90, 40), (150,))):
 
 def a_norm_where_a_rank_has_no_rows():
     one_norm_over_the_clouds_of_all_ranks(((90, 40), ()))
+
+
+def norms_of_ours_with_their_activations():
+    one_norm_over_the_clouds_of_all_ranks(make=normed_by_ours)
+    one_norm_over_the_clouds_of_all_ranks(((90, 40), ()), normed_by_ours)
 
 
 def one_message_a_norm_and_padding_that_does_not_count():
@@ -346,6 +362,7 @@ CHECKS = {
         batch_norms_are_found,
         one_norm_over_the_clouds_of_all_ranks,
         a_norm_where_a_rank_has_no_rows,
+        norms_of_ours_with_their_activations,
         one_message_a_norm_and_padding_that_does_not_count,
         digits_where_means_are_far_above_deviations,
         a_norm_of_images_and_of_half,
