@@ -57,6 +57,9 @@ class SyncBatchNorm(_BatchNorm):
     tensor([[-1.,  1.]], grad_fn=<PermuteBackward0>)
     """
 
+    # Applies a function of features to what the norm in whose place it is takes; see ``compat``.
+    of_features: Any = None
+
     def __init__(
         self,
         num_features: int,
@@ -78,8 +81,9 @@ class SyncBatchNorm(_BatchNorm):
         """Replace every batch norm in a module by a ``SyncBatchNorm`` with its parameters.
 
         Returns the module, or its replacement if it is a batch norm itself. Those of
-        :mod:`layoutconv.nn` keep their activation, and the sum before it. Lazy norms, and norms
-        over clouds that keep statistics per image, are left alone.
+        :mod:`layoutconv.nn` keep their activation, and the sum before it; those of
+        ``layoutconv.compat`` take the tensors that they took. Lazy norms, norms over clouds that
+        keep statistics per image, and classes with another forward pass are left alone.
 
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
         >>> type(SyncBatchNorm.convert(net)[1]).__name__
@@ -88,11 +92,12 @@ class SyncBatchNorm(_BatchNorm):
         if not isinstance(module, torch.nn.Module):
             raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
         if isinstance(module, torch.nn.SyncBatchNorm) or (
-            isinstance(module, _BatchNorm) and type(module).forward in _FORWARDS
+            isinstance(module, _BatchNorm)
+            and (type(module).forward in _FORWARDS or _of_features(module) is not None)
         ):
             return cls._of(module, process_group)
-        for name, child in module.named_children():
-            found = cls.convert(child, process_group)
+        for name, child in list(module._modules.items()):  # a shared norm under each of its names
+            found = None if child is None else cls.convert(child, process_group)
             if found is not child:
                 setattr(module, name, found)
         return module
@@ -100,10 +105,11 @@ class SyncBatchNorm(_BatchNorm):
     @classmethod
     def _of(cls, norm: Any, group: Any) -> SyncBatchNorm:
         numbers = norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
-        kind = cls if type(norm).forward is not BatchNorm1d.forward else _Activated
+        kind = cls if type(norm).forward is not BatchNorm1d.forward else ActivatedSyncBatchNorm
         made: Any = kind(*numbers, group, "meta")
         if isinstance(norm, Activated):
             made.activation, made.slope = norm.activation, norm.slope
+        made.of_features = _of_features(norm)
         for name, value in (*norm._parameters.items(), *norm._buffers.items()):  # some are None
             held = made._parameters if name in made._parameters else made._buffers
             held[name] = value
@@ -112,7 +118,8 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: Any) -> Any:
         """Normalize a sparse tensor, or features; return the same type."""
         if not isinstance(input, SparseTensor):
-            return self._of_tensor(input)
+            apply = self.of_features
+            return self._of_tensor(input) if apply is None else apply(self._of_tensor, input)
         there = input.coords[:, 0] >= 0 if input.coordinates.padded else None
         return input.replace(self.of_rows(input.features, there))
 
@@ -169,7 +176,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ArgumentError("input", "at least two modes, (rows, C)", tuple(input.shape))
 
 
-class _Activated(Activated, SyncBatchNorm):
+class ActivatedSyncBatchNorm(Activated, SyncBatchNorm):
     """In the place of a batch norm of :mod:`layoutconv.nn`: ``activation(norm(input) + residual)``.
 
     No kernel fuses it with what follows.
@@ -184,6 +191,10 @@ class _Activated(Activated, SyncBatchNorm):
     def of_rows(self, features: Tensor, there: Tensor | None = None) -> Tensor:
         found = self._activated(self._normalized(features, there))
         return found if there is None else found.where(there[:, None], 0)
+
+
+def _of_features(norm: Any) -> Any:
+    return getattr(type(norm), "of_features", None)
 
 
 _FORWARDS = _BatchNorm.forward, BatchNorm1d.forward

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import layoutconv as lc
+from layoutconv.compat import torchsparse
+from layoutconv.compat.spconv import pytorch as spconv
 from layoutconv.distributed import SyncBatchNorm
 from layoutconv.sparse import SparseTensor
 
@@ -37,6 +39,38 @@ def test_rows_without_a_cell_stay_zero_behind_an_activation(training):
     y = net(x.padded(5)).features
     torch.testing.assert_close(y[:3], expected)
     assert not y[3:].any()
+
+
+CELLS = torch.tensor([[0, 1, 1, 2], [0, 3, 1, 0], [1, 2, 2, 2]], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("norm", "tensor"),
+    [
+        (torchsparse.nn.BatchNorm, lambda x: torchsparse.SparseTensor(x, CELLS)),
+        (spconv.SparseBatchNorm, lambda x: spconv.SparseConvTensor(x, CELLS, [4, 4, 4], 2)),
+        (spconv.SparseBatchNorm, lambda x: x),
+    ],
+)
+def test_a_norm_of_compat_takes_what_it_took(norm, tensor):
+    theirs, x = norm(3), torch.randn(3, 3)
+    over_ranks = SyncBatchNorm.convert(copy.deepcopy(theirs))
+    assert isinstance(over_ranks, SyncBatchNorm)
+    assert SyncBatchNorm.convert(over_ranks) is over_ranks
+    over_ranks = copy.deepcopy(over_ranks)
+    y, expected = over_ranks(tensor(x)), theirs(tensor(x))
+    assert type(y) is type(expected)
+    if not isinstance(y, torch.Tensor):
+        y, expected = (t.features if hasattr(t, "features") else t.feats for t in (y, expected))
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(over_ranks.running_var, theirs.running_var)
+
+
+def test_a_shared_norm_is_converted_under_each_name():
+    norm = torch.nn.BatchNorm1d(3)
+    net = SyncBatchNorm.convert(torch.nn.Sequential(norm, torch.nn.ReLU(), norm))
+    assert all(isinstance(net[i], SyncBatchNorm) for i in (0, 2))
+    assert net[0].weight is net[2].weight
 
 
 @pytest.mark.parametrize("of", [torch.nn, lc.nn])

@@ -124,6 +124,12 @@ class SparseSequential(SparseModule):
         return input
 
 
+def _of_features(function: Any, input: Any) -> Any:
+    if isinstance(input, SparseConvTensor):
+        return input.replace_feature(function(input.features))
+    return function(input)
+
+
 class SparseBatchNorm(nn.BatchNorm1d):
     """:class:`torch.nn.BatchNorm1d` of features, or of a sparse tensor's.
 
@@ -133,12 +139,16 @@ class SparseBatchNorm(nn.BatchNorm1d):
     (torch.Size([3, 1]), torch.Size([3, 1]))
     """
 
+    of_features = staticmethod(_of_features)
+
     def forward(self, input: Any) -> Any:
         return _of_features(super().forward, input)
 
 
 class SparseSyncBatchNorm(nn.SyncBatchNorm):
     """:class:`torch.nn.SyncBatchNorm` of features, or of a sparse tensor's."""
+
+    of_features = staticmethod(_of_features)
 
     def forward(self, input: Any) -> Any:
         return _of_features(super().forward, input)
@@ -200,12 +210,6 @@ class PrintCurrentTime(nn.Module):
             torch.cuda.synchronize()
         print(msg, time.time() - self.first_time)
         return x
-
-
-def _of_features(function: Any, input: Any) -> Any:
-    if isinstance(input, SparseConvTensor):
-        return input.replace_feature(function(input.features))
-    return function(input)
 
 
 _SPARSE = SparseModule, SparseBatchNorm, SparseReLU

@@ -118,8 +118,14 @@ def _further(others: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]
     return {**_DEFAULTS, **named, **options}
 
 
+def _of_features(function: Any, input: Any) -> Any:
+    return fapply(input, function)
+
+
 class BatchNorm(nn.BatchNorm1d):
     """``torch.nn.BatchNorm1d`` over all rows."""
+
+    of_features = staticmethod(_of_features)
 
     def forward(self, input: Any) -> Any:
         return fapply(input, super().forward)
