@@ -16,6 +16,7 @@ from .fused_norm import following, may_fuse
 from .image_norm import FORWARDS, counts_images, per_image, with_hooks
 from .padded_norm import counts_rows, is_hooked, on_cells
 from .quantized_tensor import has_features
+from .scripting import refuse_scripting
 from .sparse_modules import SparseConvolution
 from .trained_norm import trained_features
 
@@ -63,6 +64,8 @@ class Sequential(torch.nn.Sequential):
     (True, torch.Size([2, 4]))
     """
 
+    __prepare_scriptable__ = refuse_scripting
+
     def forward(self, input: Any) -> Any:
         return in_turn(list(self._modules.values()), input)
 
@@ -74,6 +77,8 @@ class Features(torch.nn.Module):
     >>> net(SparseTensor.from_dense(torch.tensor([[[1.0, 1.0]]]))).features
     tensor([[0.5000, 0.5000]])
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -94,6 +99,8 @@ class Prune(torch.nn.Module):
     >>> Prune()(x, x.features[:, 0] > 2).coords.tolist()
     [[0, 0], [0, 1]]
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
         return prune(input, mask)

@@ -12,6 +12,7 @@ from .fused_modules import with_following
 from .fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
 from .padded_norm import is_hooked
 from .quantized_tensor import has_features
+from .scripting import refuse_scripting
 from .sparse_modules import SparseConvolution
 from .trained_norm import trained_features
 
@@ -42,6 +43,8 @@ class Residual(torch.nn.Module):
       (activation): Identity()
     )
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,

@@ -452,6 +452,8 @@ class SparseUnpool(torch.nn.Module):
     [[2.0], [2.0], [6.0]]
     """
 
+    __prepare_scriptable__ = refuse_scripting
+
     def forward(self, x: SparseTensor, kernel_map: KernelMap | None = None) -> SparseTensor:
         return sparse_unpool(x, kernel_map)
 
@@ -462,6 +464,8 @@ class SparseGlobalMaxPool(torch.nn.Module):
     >>> SparseGlobalMaxPool()
     SparseGlobalMaxPool()
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def forward(self, x: SparseTensor) -> Tensor:
         return sparse_global_pool(x, "max")
@@ -474,6 +478,8 @@ class SparseGlobalAvgPool(torch.nn.Module):
     SparseGlobalAvgPool()
     """
 
+    __prepare_scriptable__ = refuse_scripting
+
     def forward(self, x: SparseTensor) -> Tensor:
         return sparse_global_pool(x, "mean")
 
@@ -484,6 +490,8 @@ class SparseGlobalSumPool(torch.nn.Module):
     >>> SparseGlobalSumPool()
     SparseGlobalSumPool()
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def forward(self, x: SparseTensor) -> Tensor:
         return sparse_global_pool(x, "sum")

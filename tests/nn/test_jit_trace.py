@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import layoutconv as lc
+from layoutconv.compat import MinkowskiEngine, torchsparse
+from layoutconv.compat.spconv import pytorch as spconv
 
 LAYERS = [
     (lc.nn.Conv2d, (4, 6, 3), {"stride": 2, "padding": 1}, (1, 4, 9, 8), (2, 4, 7, 11)),
@@ -42,7 +44,13 @@ def test_a_trace_serves_other_sizes(kind, sizes, numbers, traced, other):
         lc.nn.Conv1d(4, 6, 3), lc.nn.Conv3d(4, 6, 3, padding_mode="reflect"),
         lc.nn.ConvTranspose2d(4, 6, 3), lc.nn.CausalConv3d(4, 6, 3), lc.nn.SubmConv3d(4, 6, 3),
         lc.nn.SparseConv2d(4, 6, 3), lc.nn.SparseInverseConv3d(4, 6, 3), lc.nn.SparseMaxPool3d(2),
-        lc.nn.convert(torch.nn.Conv2d(4, 6, 3)),
+        lc.nn.convert(torch.nn.Conv2d(4, 6, 3)), lc.nn.SparseGlobalAvgPool(), lc.nn.SparseUnpool(),
+        lc.nn.Sequential(torch.nn.ReLU()), lc.nn.Features(torch.nn.ReLU()), lc.nn.Prune(),
+        lc.nn.Residual(lc.nn.Sequential(torch.nn.ReLU())), spconv.SubMConv3d(4, 6, 3),
+        spconv.SparseSequential(torch.nn.ReLU()), spconv.SparseMaxPool2d(2),
+        torchsparse.nn.Conv3d(4, 6), torchsparse.nn.GlobalMaxPool(),
+        MinkowskiEngine.MinkowskiConvolution(4, 6, kernel_size=3, dimension=3),
+        MinkowskiEngine.MinkowskiLinear(4, 6), MinkowskiEngine.MinkowskiBatchNorm(4),
     ],
     ids=lambda layer: type(layer).__name__,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError, ArgumentTypeError
+from ...nn.scripting import refuse_scripting
 from .MinkowskiKernelGenerator import Ints, KernelGenerator, convert_to_int_list
 from .MinkowskiSparseTensor import SparseTensor
 
@@ -30,6 +31,8 @@ def convert_to_int_tensor(arg: Ints, dimension: int) -> torch.Tensor:
 
 class MinkowskiModuleBase(torch.nn.Module):
     """A module over sparse tensors."""
+
+    __prepare_scriptable__ = refuse_scripting
 
 
 class MinkowskiNetwork(torch.nn.Module, ABC):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...nn.image_norm import per_image
+from ...nn.scripting import refuse_scripting
 from .MinkowskiCommon import MinkowskiModuleBase, check_input
 from .MinkowskiSparseTensor import SparseTensor
 from .MinkowskiTensor import over_features
@@ -18,6 +19,8 @@ class MinkowskiBatchNorm(torch.nn.Module):
     >>> sorted(MinkowskiBatchNorm(4).state_dict())[:2]
     ['bn.bias', 'bn.num_batches_tracked']
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,

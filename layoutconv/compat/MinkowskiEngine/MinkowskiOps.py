@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ArgumentError, ArgumentTypeError, shown
+from ...nn.scripting import refuse_scripting
 from ..tensor_arguments import check_tensors
 from ..whole_numbers import whole_numbers
 from .MinkowskiCommon import MinkowskiModuleBase, check_input
@@ -22,6 +23,8 @@ _DENSE = "the shape (N, C, X, Y, ...) of a dense tensor"
 
 class MinkowskiLinear(torch.nn.Module):
     """``torch.nn.Linear``, which is ``linear``, over features."""
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from ....errors import ArgumentError
 from ....nn import trained_norm
 from ....nn.containers import takes_no_rows
 from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
+from ....nn.scripting import refuse_scripting
 from ..version import INTERFACE
 from .blocks import run_fused
 from .core import SparseConvTensor
@@ -23,6 +24,8 @@ class SparseModule(nn.Module):
 
     Its state dicts have version 2, which means that filters are (K, *taps, C).
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     _version = 2
     _convolves = False

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ....errors import ArgumentTypeError
 from ....nn.image_norm import per_image
+from ....nn.scripting import refuse_scripting
 from ...whole_numbers import triple, whole
 from ..tensor import SparseTensor, check_input
 from ..version import batch_last
@@ -49,6 +50,8 @@ class Conv3d(nn.Module):
     >>> Conv3d(4, 8, 3).kernel.shape, Conv3d(4, 8, 1).kernel.shape
     (torch.Size([27, 4, 8]), torch.Size([4, 8]))
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,
@@ -170,6 +173,8 @@ class SiLU(nn.SiLU):
 class GlobalAvgPool(nn.Module):
     """The mean of the rows of each image, (N, C)."""
 
+    __prepare_scriptable__ = refuse_scripting
+
     def forward(self, input: SparseTensor) -> Tensor:
         return functional.global_avg_pool(input)
 
@@ -177,12 +182,16 @@ class GlobalAvgPool(nn.Module):
 class GlobalMaxPool(nn.Module):
     """The maximum of the rows of each image, (N, C)."""
 
+    __prepare_scriptable__ = refuse_scripting
+
     def forward(self, input: SparseTensor) -> Tensor:
         return functional.global_max_pool(input)
 
 
 class SparseCrop(nn.Module):
     """The rows within bounds, see :func:`~.functional.spcrop`."""
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(self, coords_min: Any = None, coords_max: Any = None) -> None:
         super().__init__()

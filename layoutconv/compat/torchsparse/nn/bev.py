@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ....errors import ArgumentError
 from ....nn import sparse
+from ....nn.scripting import refuse_scripting
 from ....sparse import Coordinates, strided_map
 from ....sparse import SparseTensor as _SparseTensor
 from ....sparse.coords.rows import add_rows, runs_of
@@ -33,6 +34,8 @@ class ToBEVReduction(nn.Module):
     ([[0, 5, 0, 2]], [[2.0]])
     """
 
+    __prepare_scriptable__ = refuse_scripting
+
     def __init__(self, dim: int = 1) -> None:
         super().__init__()
         self.dim = _axis(dim)
@@ -53,6 +56,8 @@ class _Columns(nn.Module):
     It is a convolution whose filter and stride are as long as the axis. The bias is added to every
     row, so a sum includes it once per row.
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     n_kernels: int
     dim: int
