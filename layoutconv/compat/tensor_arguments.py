@@ -22,8 +22,8 @@ def check_tensors(**tensors: Any) -> None:
             raise ArgumentTypeError(name, "a torch tensor", type(value).__name__)
 
 
-def as_numbers(name: str, value: Any, modes: str = "") -> Tensor:
-    """Return a tensor, an array or a list of real numbers as a tensor.
+def as_numbers(name: str, value: Any, modes: str = "", device: Any = None) -> Tensor:
+    """Return a tensor, an array or a list of real numbers as a tensor, on a device if not one yet.
 
     ``modes``, such as "(points, D)", gives the number of modes. Raises
     :class:`~layoutconv.errors.ArgumentTypeError` for anything but real numbers, such as text or
@@ -35,7 +35,7 @@ def as_numbers(name: str, value: Any, modes: str = "") -> Tensor:
  numbers, got ['a']
     """
     try:
-        found = torch.as_tensor(value)
+        found = tensor_of(value, device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentTypeError(name, "a tensor or an array of numbers", shown(value)) from error
     if found.is_complex() or found.dtype == torch.bool:
@@ -43,6 +43,17 @@ def as_numbers(name: str, value: Any, modes: str = "") -> Tensor:
     if modes and found.ndim != modes.count(",") + (modes[-2] != ","):
         raise ArgumentError(name, modes, tuple(found.shape))
     return found
+
+
+def tensor_of(value: Any, device: Any = None) -> Tensor:
+    """Return a tensor as it is, and an array as one on a device: ``torch.as_tensor`` alone would
+    move tensors to the device of ``torch.set_default_device``.
+
+    >>> with torch.device("meta"):
+    ...     tensor_of(torch.ones(1, device="cpu")).device
+    device(type='cpu')
+    """
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device=device)
 
 
 def check_places(name: str, places: Any, count: int) -> Tensor:

@@ -164,6 +164,8 @@ def joined(
 
 
 def _tensor(cloud: Any) -> Tensor:
+    if isinstance(cloud, torch.Tensor):  # which as_tensor would move to torch's default device
+        return cloud
     try:
         return torch.as_tensor(cloud)
     except (TypeError, ValueError):  # an array of strings, or of a type that torch lacks

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....errors import ArgumentError, ArgumentTypeError, shown
-from ...tensor_arguments import as_device, as_numbers
+from ...tensor_arguments import as_device, as_numbers, tensor_of
 from ...whole_numbers import whole
 
 
@@ -52,7 +52,7 @@ def sparse_collate(
     if device is None and isinstance(coords[0], torch.Tensor):
         device = coords[0].device
     batch = batched_coordinates(coords, dtype, device)
-    features = torch.cat([torch.as_tensor(part) for part in feats])
+    features = torch.cat([tensor_of(part) for part in feats])
     if labels is None:
         return batch, features
     if not isinstance(labels, list | tuple) or not labels:
@@ -69,7 +69,7 @@ def _check_clouds(name: str, given: Any) -> None:
 
 
 def _tensor(label: Any) -> Any:
-    return torch.as_tensor(label) if hasattr(label, "__array__") else label
+    return tensor_of(label) if hasattr(label, "__array__") else label
 
 
 def batch_sparse_collate(

@@ -97,7 +97,7 @@ def _like(array: Any, rows: Tensor) -> Any:
 
 def _size(quantization_size: Any, points: Tensor) -> Tensor | float:
     """Return the size of cells that divides points: a number, or one per axis."""
-    size = as_numbers("quantization_size", quantization_size)
+    size = as_numbers("quantization_size", quantization_size, device=points.device)
     if not bool((size > 0).all()) or not size.numel():
         raise ArgumentError("quantization_size", "numbers > 0", shown(quantization_size))
     if size.ndim > 1 or (size.ndim and len(size) not in (1, points.shape[1])):

@@ -9,6 +9,7 @@ import numpy
 import torch
 
 from ....errors import ArgumentError
+from ...tensor_arguments import tensor_of
 from ..tensor import SparseTensor, check_input
 from ..version import batch_last
 
@@ -29,10 +30,10 @@ def sparse_collate(inputs: Sequence[SparseTensor]) -> SparseTensor:
         raise ArgumentError("inputs", "tensors of one stride", [x.stride for x in inputs])
     coords = []
     for image, x in enumerate(inputs):
-        space = torch.as_tensor(x.coords)
+        space = tensor_of(x.coords)
         batch = torch.full((len(space), 1), image, dtype=torch.int, device=space.device)
         coords.append(torch.cat([space, batch] if batch_last() else [batch, space], 1))
-    feats = torch.cat([torch.as_tensor(x.feats) for x in inputs])
+    feats = torch.cat([tensor_of(x.feats) for x in inputs])
     return SparseTensor(feats, torch.cat(coords), inputs[0].stride)
 
 
@@ -49,7 +50,7 @@ def sparse_collate_fn(inputs: Sequence[Any]) -> Any:
         elif isinstance(first, SparseTensor):
             found[name] = sparse_collate(several)
         elif isinstance(first, (numpy.ndarray, torch.Tensor)):
-            found[name] = torch.stack([torch.as_tensor(one) for one in several])
+            found[name] = torch.stack([tensor_of(one) for one in several])
         else:
             found[name] = several
     return found
