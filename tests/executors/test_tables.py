@@ -164,3 +164,15 @@ def test_tables_of_a_view_without_an_index_go_with_it(monkeypatch):
     assert len(view_tables._plain) == before
     monkeypatch.setattr(view_tables, "_plain", None)  # as when the interpreter ends
     view.kept["tables"].__del__()
+
+
+@pytest.mark.parametrize("view_of", [fprop_view, wgrad_view])
+def test_tables_are_made_on_the_cpu_whatever_the_default_device_is(view_of):
+    problem = ConvProblem((1, 6, 7, 4), (8, 3, 3), padding=1)
+    a = integers(1, 6, 7, 8 if view_of is wgrad_view else 4)
+    b = integers(*((1, 6, 7, 4) if view_of is wgrad_view else (8, 3, 3, 4)))
+    view = view_of(problem)
+    with torch.device("meta"):  # as torch.set_default_device sets
+        found = execute(view, a, b)
+    assert torch.equal(found, execute(view_of(problem), a, b))
+    assert torch.equal(execute(view, a, b), found)
