@@ -64,6 +64,25 @@ def check_choice(name: str, value: Any, known: Iterable[str], expected: str = ""
         raise ArgumentError(name, expected or f"one of {', '.join(known)}", shown(value))
 
 
+def truth_of(name: str, value: Any) -> bool:
+    """Return whether a flag is true; raise an :class:`ArgumentTypeError` if that is undefined.
+
+    Arrays and tensors of several elements have no truth.
+
+    >>> truth_of("check", 1)
+    True
+    >>> import numpy as np
+    >>> truth_of("check", np.ones(2))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `check`: expected True or False, got ndarray of \
+shape (2,)
+    """
+    try:
+        return bool(value)
+    except (RuntimeError, TypeError, ValueError):
+        raise ArgumentTypeError(name, "True or False", shown(value)) from None
+
+
 class ArgumentTypeError(ArgumentError, TypeError):
     """An argument has a type or dtype that the call cannot take."""
 

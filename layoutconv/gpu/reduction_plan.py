@@ -14,7 +14,7 @@ from torch import Tensor
 from ..algebra.int_tuple import paired_leaves
 from ..algebra.layout import Layout
 from ..base.caches import put_few, remembered
-from ..errors import ArgumentError, ArgumentTypeError, check_choice
+from ..errors import ArgumentError, ArgumentTypeError, check_choice, shown
 from ..planning.loop_nest import Nest, make_nest
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.spans import flat_memory, span
@@ -83,8 +83,10 @@ def reduce(
     dtype = out.dtype if out is not None else out_dtype
     if dtype is None:
         dtype = torch.int64 if op == "sum" and x.dtype in INTEGERS else x.dtype
-    if out is not None and out_dtype not in (None, out.dtype):
-        raise ArgumentError("out_dtype", f"that of out, {out.dtype}", str(out_dtype))
+    if not isinstance(dtype, torch.dtype):
+        raise ArgumentTypeError("out_dtype", "a torch.dtype, or None", shown(dtype))
+    if out is not None and out_dtype is not None and out_dtype is not out.dtype:
+        raise ArgumentError("out_dtype", f"None or the dtype of out, {out.dtype}", shown(out_dtype))
     if (dtype in FLOATS) != (x.dtype in FLOATS) or dtype not in (*FLOATS, *INTEGERS):
         kind = "floating-point" if x.dtype in FLOATS else "integer"
         raise ArgumentTypeError("out_dtype", f"a {kind} dtype, as x has", str(dtype))

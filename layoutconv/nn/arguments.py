@@ -65,8 +65,10 @@ def check_tensors(
     """
     bias, scale, residual = tensors_in(ending)
     numeric = is_number(scale)
-    if numeric and scale != scale:
-        raise ArgumentError("scale", "a torch tensor or a number", scale)
+    if numeric:
+        if scale != scale:
+            raise ArgumentError("scale", "a torch tensor or a number", scale)
+        check_number("scale", scale)  # an integer may be too large for a float
     named: dict[str, Any] = {"input": input, "weight": weight, "bias": bias, "residual": residual}
     named["scale"] = None if numeric else scale
     for name, tensor in named.items():
@@ -210,8 +212,8 @@ def checked_executor(executor: Any) -> str | None:
     Traceback (most recent call last):
     layoutconv.errors.ArgumentError: argument `executor`: expected None or 'view', got 'views'
     """
-    if executor not in (None, "view"):
-        raise ArgumentError("executor", "None or 'view'", repr(executor))
+    if executor is not None:
+        check_choice("executor", executor, ("view",), "None or 'view'")
     return executor  # type: ignore[no-any-return]
 
 

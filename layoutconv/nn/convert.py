@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..base.caches import remembered
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, truth_of
 from ..ops.guard import PLAIN
 from . import modules
 from .dense_norm import NORMS
@@ -166,6 +166,10 @@ def _swap(
     """Swap the norms of a model, and the convolutions that have no reason against it."""
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
+    inplace, return_report = (
+        truth_of("inplace", inplace),
+        truth_of("return_report", return_report),
+    )
     module = module if inplace else deepcopy(module)
     swapped, left, norms = [], {}, []
     for name, layer in module.named_modules():

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import has_torch_function
 
 from ..conv.problem import Ints, Padding, padding_pairs, per_mode, transposed_mode
-from ..errors import ArgumentError
+from ..errors import ArgumentError, truth_of
 from ..ops import dense_calls
 from ..ops.dense_calls import below_autocast
 from ..ops.epilogue_args import EpilogueArgs
@@ -323,13 +323,13 @@ def _convolution(
     executor: str | None,
 ) -> Any:
     given = "conv", rank, stride, padding, dilation, groups, executor, activation, slope
-    if not statistics:
+    if statistics is False:
         call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None and (
             call.lowers is None or call.lowers is get_autocast_dtype(input.device.type)
         ):
             return call.run(input, weight, bias, scale, residual)
-    operands = input, weight
+    operands, statistics = (input, weight), truth_of("return_statistics", statistics)
     asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
     if isinstance(activation, Pointwise):
         given = *given[:-2], *activation.key
@@ -446,7 +446,7 @@ def _checked(
     if scale is not None and not isinstance(scale, torch.Tensor):
         wide = input.dtype in (torch.float64, torch.complex128)
         K = weight.shape[1] * groups if transposed else weight.shape[0]
-        scale = input.new_full((K,), scale, dtype=torch.float64 if wide else torch.float32)
+        scale = input.new_full((K,), float(scale), dtype=torch.float64 if wide else torch.float32)
     return asked.of(asked.bias, scale, asked.residual)
 
 

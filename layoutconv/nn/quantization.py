@@ -174,11 +174,15 @@ def quantize(
         raise ArgumentError("batches", "batches to calibrate with, or `state`, not both", given)
     one = isinstance(batches, torch.Tensor | SparseTensor)  # a tensor's rows are no batches
     iterable = any(hasattr(type(batches), name) for name in ("__iter__", "__getitem__"))
+    iterable = iterable and getattr(batches, "ndim", 1) > 0  # a NumPy scalar is not
     if batches is not None and (one or not iterable):
         expected = "an iterable of batches: [x] for one"
         raise ArgumentTypeError("batches", expected, type(batches).__name__)
     if state is not None and not isinstance(state, Mapping):
         raise ArgumentTypeError("state", "a state_dict", type(state).__name__)
+    other = next((key for key in state or () if not isinstance(key, str)), None)
+    if other is not None:
+        raise ArgumentTypeError("state", "a state_dict, whose keys are names", f"the key {other!r}")
     for name, value in (("training", training), ("return_report", return_report)):
         if state is not None and value:
             raise ArgumentError(name, "False beside `state`", value)

@@ -419,7 +419,7 @@ def _checked(
 
 def _is_depthwise(x: Tensor, groups: int) -> bool:
     """Return whether nothing is summed over channels: torch runs the epilogue, no call is kept."""
-    return bool(groups == x.shape[1] > 1)
+    return isinstance(groups, int) and bool(groups == x.shape[1] > 1)
 
 
 def placed(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> SparseTensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, shown
 from ..ops.autocast import LOWERED
 from ..ops.epilogue_args import EpilogueArgs, tensors_in
 from ..ops.guard import wants_gradient
@@ -57,7 +57,7 @@ def check_operands(
         x.shape[1] % groups or weight.shape[0] % groups
     ):  # fmt: skip
         expected = f"an int >= 1 that divides C = {x.shape[1]} and K = {weight.shape[0]}"
-        raise ArgumentError("groups", expected, groups)
+        raise ArgumentError("groups", expected, shown(groups))
     shape: tuple[int, ...] = weight.shape[0], *taps, x.shape[1] // groups
     if tuple(weight.shape) != shape:
         expected = f"shape {shape}, (K, *taps, C / groups)"
@@ -105,12 +105,12 @@ def check_narrow(
     layoutconv.errors.ArgumentError: argument `groups`: expected fewer than C = 4 where the input\
  is torch.int8: depthwise layers take floating types of 16 bits or more, got 4
     """
-    if groups == x.shape[1] > 1:
+    if isinstance(groups, int) and groups == x.shape[1] > 1:
         expected = (
             f"fewer than C = {groups} where the input is {x.dtype}: depthwise layers take "
             "floating types of 16 bits or more"
         )
-        raise ArgumentError("groups", expected, groups)
+        raise ArgumentError("groups", expected, shown(groups))
     bias, scale, residual = tensors_in(ending)
     named = {"input": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
     for name, tensor in named.items():
@@ -131,5 +131,34 @@ def check_count(name: str, number: Any) -> int:
     2
     """
     if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
-        raise ArgumentError(name, "an int >= 1", repr(number))
+        raise ArgumentError(name, "an int >= 1", shown(number))
+    if int(number) >= 2**31:
+        raise ArgumentError(name, "an int below 2**31", number)
     return int(number)
+
+
+def device_of(device: Any) -> torch.device | None:
+    """Return the device of a layer's weights, None for torch's default.
+
+    >>> device_of("cpu:0"), device_of(None)
+    (device(type='cpu', index=0), None)
+    """
+    try:
+        return None if device is None else torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        expected = "None, or a device of torch such as 'cuda'"
+        raise ArgumentError("device", expected, shown(device)) from None
+
+
+def dtype_of(dtype: Any) -> torch.dtype | None:
+    """Return the dtype of a layer's weights, None for torch's default; Python's float is float64.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for anything but floating-point numbers.
+
+    >>> dtype_of(float), dtype_of(None)
+    (torch.float64, None)
+    """
+    dtype = torch.float64 if dtype is float else dtype
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        return dtype
+    raise ArgumentTypeError("dtype", "None, or a floating-point torch.dtype", shown(dtype))

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from ..conv.problem import Ints, Padding, padding_pairs
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, truth_of
 from ..sparse import Coordinates, KernelMap, SparseTensor
 from ..sparse.maps.taps import Taps, per_axis
 from . import sparse
 from .arguments import check_activation
 from .modules import weight_and_bias
 from .scripting import refuse_scripting
-from .sparse_checks import check_count
+from .sparse_checks import check_count, device_of, dtype_of
 
 
 class SparseConvolution(torch.nn.Module):
@@ -59,10 +59,10 @@ class SparseConvolution(torch.nn.Module):
                 raise ArgumentError(name, f"a multiple of groups = {groups}", number)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.slope = taps, slope
-        shape = out_channels, *taps, in_channels // groups
-        kinds = {"device": device, "dtype": dtype}
+        shape, has_bias = (out_channels, *taps, in_channels // groups), truth_of("bias", bias)
+        kinds: dict[str, Any] = {"device": device_of(device), "dtype": dtype_of(dtype)}
         self.weight = torch.nn.Parameter(torch.empty(shape, **kinds))
-        column = torch.nn.Parameter(torch.empty(out_channels, **kinds)) if bias else None
+        column = torch.nn.Parameter(torch.empty(out_channels, **kinds)) if has_bias else None
         self.register_parameter("bias", column)
         check_activation(activation, slope, self.weight)
         self.activation = activation

@@ -10,7 +10,7 @@ import torch
 
 from ..algebra import Layout
 from ..cpu.cpu_executor import execute_cpu
-from ..errors import ArgumentError
+from ..errors import ArgumentError, truth_of
 from ..tensors.packed_int4 import INT4, in_pairs, unpacked
 from ..tensors.tensor_checks import (
     allocate,
@@ -111,6 +111,10 @@ def execute(
             a, b = unpacked(view.a, a), unpacked(view.b, b)
         else:
             view, precision = in_pairs(view), INT4
+    if check is not False:
+        check = truth_of("check", check)
+    if atomic is not False:
+        atomic = truth_of("atomic", atomic)
     if check or on_cpu:
         check_indices(view)
     if epilogue is not None and epilogue.statistics:

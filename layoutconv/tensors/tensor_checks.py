@@ -12,7 +12,7 @@ from torch import Tensor
 from ..algebra.int_tuple import flatten, paired_leaves, product
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, check_choice, shown
 from ..view.epilogue import Epilogue, Pointwise, Step
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
@@ -151,8 +151,8 @@ def check_tensors(
             if out is not None:
                 _check_apart(want, a, b, out)
             return want
-    except AttributeError:
-        pass  # not a tensor: explained below
+    except (AttributeError, TypeError):
+        pass  # not a tensor, or a dtype without a hash: explained below
     _explain(want, a, b, out, out_dtype)
     if out is not None:
         _check_apart(want, a, b, out)
@@ -192,10 +192,12 @@ def _explain(
         if tensor.device != a.device:
             raise ArgumentError(name, f"device {a.device}, that of `a`", str(tensor.device))
     for name, kind in (("out_dtype", out_dtype), ("out", None if out is None else out.dtype)):
-        if kind is not None and (a.dtype, kind) not in PAIRS:
+        known = isinstance(kind, torch.dtype) and (a.dtype, kind) in PAIRS
+        if kind is not None and not known:
             allowed = sorted(str(d) for d in _ALWAYS | _OWN.get(a.dtype, set()))
             kinds = f"{', '.join(allowed[:-1])} or {allowed[-1]} for `a` in {a.dtype}"
-            raise ArgumentTypeError(name, kinds, str(kind))
+            got = str(kind) if isinstance(kind, torch.dtype) else shown(kind)
+            raise ArgumentTypeError(name, kinds, got)
     if out is not None and out_dtype is not None and out.dtype != out_dtype:
         raise ArgumentTypeError("out", f"{out_dtype}, which is `out_dtype`", str(out.dtype))
     for index in want.indices:
@@ -242,16 +244,15 @@ def _check_operand_dtype(name: str, dtype: torch.dtype) -> None:
 
 def check_packed(dtype: Any, a: Any) -> None:
     """Raises :class:`~layoutconv.errors.ArgumentError` unless ``a`` may hold data of ``dtype``."""
-    if dtype != "int4":
-        raise ArgumentError("dtype", "None or 'int4'", repr(dtype))
+    check_choice("dtype", dtype, ("int4",), "None or 'int4'")
     if isinstance(a, torch.Tensor) and a.dtype != torch.int8:
         raise ArgumentTypeError("a", "torch.int8, pairs of int4 as pack_int4 makes", str(a.dtype))
 
 
 def check_precision(precision: str | None) -> None:
     """Raises :class:`~layoutconv.errors.ArgumentError` for an unknown precision."""
-    if precision not in PRECISIONS:
-        raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
+    if precision is not None:
+        check_choice("precision", precision, ("tf32", "fp32"), "None, 'tf32' or 'fp32'")
 
 
 def columns_of(view: GemmView) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,9 +141,13 @@ def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
 
 def check_rank(rank: int) -> int:
     """Return ``rank`` if it is a number of spatial modes; else raise ``ArgumentError``."""
-    if isinstance(rank, bool) or getattr(rank, "ndim", 0) > 0 or rank not in (1, 2, 3, 4):
+    try:
+        number = 0 if isinstance(rank, bool) else index(rank)
+    except TypeError:  # a float, an array of one, a tensor of several numbers
+        number = 0
+    if number not in (1, 2, 3, 4):
         raise ArgumentError("rank", "1 to 4 spatial modes", shown(rank))
-    return int(rank)
+    return number
 
 
 def _steps(xyz: Tensor, anchor: Edges, size: Edges) -> Tensor:

@@ -10,7 +10,7 @@ from ...base.caches import remembered
 from ...base.dry_hooks import dry_hooks
 from ...base.outlive import keeping
 from ...conv.problem import Ints, Padding, padding_pairs
-from ...errors import ArgumentError, ArgumentTypeError
+from ...errors import ArgumentError, ArgumentTypeError, shown
 from ..coords import row_plan
 from ..coords.coordinates import Coordinates
 from ..coords.graphs import is_compiling
@@ -161,6 +161,8 @@ def strided_map(
             [ 2, -1]], dtype=torch.int32)
     """
     shape = _check_coordinates(coordinates).spatial_shape
+    if spatial_shape is not None:
+        spatial_shape = check_spatial_shape(spatial_shape, coordinates.batch_size)
     if offsets is outputs is spatial_shape is coordinates.corner is None:
         try:
             taps, grid = strided_in(shape, kernel_size, stride, padding, dilation)
@@ -213,6 +215,8 @@ def transposed_map(
             [-1,  0, -1,  1]], dtype=torch.int32)
     """
     shape = _check_coordinates(coordinates).spatial_shape
+    if spatial_shape is not None:
+        spatial_shape = check_spatial_shape(spatial_shape, coordinates.batch_size)
     if offsets is outputs is spatial_shape is coordinates.corner is None:
         try:
             taps, grid = _transposed_in(
@@ -241,6 +245,8 @@ def _map_between(
 ) -> KernelMap:
     """Return the map from ``coordinates`` to ``outputs``, or to the cells that they reach in a grid
     of ``spatial_shape``."""
+    if capacity is not None:
+        check_capacity(capacity)
     if outputs is not None:
         _check_given(coordinates, outputs, spatial_shape, capacity)
     corner = None
@@ -304,8 +310,6 @@ def _made_between(
         shape = check_spatial_shape(spatial_shape, coordinates.batch_size)
         if len(shape) != coordinates.rank:
             raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
-        if capacity is not None:
-            check_capacity(capacity)
         reach = map_operators.reached_cells if compiling else reached
         made = reach(inputs, taps, shape, capacity, transposed=transposed).placed(corner)
     if compiling:
@@ -329,7 +333,9 @@ def _check_coordinates(coordinates: Coordinates) -> Coordinates:
 
 def check_capacity(capacity: int) -> None:
     if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 2**31:
-        raise ArgumentError("capacity", "None, or a number of rows from 0 to 2**31 - 1", capacity)
+        raise ArgumentError(
+            "capacity", "None, or a number of rows from 0 to 2**31 - 1", shown(capacity)
+        )
 
 
 def _check_given(
