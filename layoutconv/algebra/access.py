@@ -60,8 +60,8 @@ def bank_conflicts(
     vector_bytes = vector * element_bits // 8
     if vector_bytes * 8 != vector * element_bits or vector_bytes not in (1, 2, 4, 8, 16):
         raise LayoutValueError(
-            f"bank_conflicts: {vector} elements of {element_bits} bits are no access of "
-            "1, 2, 4, 8 or 16 bytes"
+            "bank_conflicts: expected an access of 1, 2, 4, 8 or 16 bytes, "
+            f"got {vector} elements of {element_bits} bits"
         )
     starts = _byte_addresses("bank_conflicts", layout, element_bits, vector)
     group = 32 * bank_bytes // max(vector_bytes, bank_bytes)
@@ -116,7 +116,9 @@ def coalescing(layout: Any, element_bits: int, vector: int = 1) -> GlobalAccess:
     starts = _byte_addresses("coalescing", layout, element_bits, vector)
     length = max(1, vector * element_bits // 8)
     if length > 128:
-        raise LayoutValueError(f"coalescing: {length} bytes of a thread are more than one line")
+        raise LayoutValueError(
+            f"coalescing: expected at most 128 bytes per thread, one line, got {length}"
+        )
     touched = {address + byte for address in starts for byte in range(length)}
     sectors = {byte // 32 for byte in touched}
     return GlobalAccess(len(sectors), -(-len(touched) // 32), len({s // 4 for s in sectors}))

@@ -131,7 +131,7 @@ def _is_injective_by_order(layout: Layout) -> bool:
         if known(d == 0) and known(s > 1):
             return False
         if not known(d > reach) and not d > reach:
-            raise LayoutTypeError(f"is_injective: not decided for symbols: {layout}")
+            raise LayoutTypeError(f"is_injective: cannot be decided for the symbols in {layout}")
         reach = reach + (s - 1) * d
     return True
 
@@ -153,7 +153,7 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
     if plain is not None and arithmetic(plain[0]) is Arithmetic.INTEGER:
         return _covers(plain[0], plain[1], bound)
     if isinstance(a, Layout) and arithmetic(a) is Arithmetic.COORDINATE:
-        raise LayoutTypeError(f"is_surjective: {layout} gives coordinates; say which shape")
+        raise LayoutTypeError(f"is_surjective: {layout} gives coordinates; pass their shape")
     if isinstance(a, Layout) and arithmetic(a) is Arithmetic.XOR:
         return _covers_by_xor(a, bound)
     found = values_at_once(a)
@@ -227,7 +227,7 @@ def _covers_of_names(layout: Layout, constant: Any, bound: Any) -> bool:
     if is_injective(moving) and (bound is None or same(bound, moving.size())):
         lowest = constant + sum([(s - 1) * d for s, d in moving._leaves if d < 0])
         return bool(cosize(moving) == moving.size()) and (bound is None or bool(lowest == 0))
-    raise LayoutTypeError(f"is_surjective: not decided for symbols: {layout}")
+    raise LayoutTypeError(f"is_surjective: cannot be decided for the symbols in {layout}")
 
 
 def contiguity(layout: Any) -> Any:

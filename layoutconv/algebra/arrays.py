@@ -128,7 +128,7 @@ def checked_arrays(c: IntTuple) -> IntTuple:
     if not is_array(c):
         return c
     if is_no_integer(c):
-        raise LayoutTypeError(f"the coordinate {c!r} is no array of integers")
+        raise LayoutTypeError(f"the coordinate {c!r} is not an array of integers")
     return int(c) if c.ndim == 0 and hasattr(c.dtype, "kind") else computable(c)
 
 

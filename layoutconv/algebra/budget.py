@@ -76,7 +76,7 @@ class Budget:
     >>> budget.spend()
     Traceback (most recent call last):
         ...
-    layoutconv.algebra.errors.LayoutBudgetError: is_injective((4,4):(1,3)): no answer in 2 steps
+    layoutconv.algebra.errors.LayoutBudgetError: is_injective((4,4):(1,3)): no answer within 2 steps
     """
 
     __slots__ = ("left", "operands", "operation", "pool", "steps")
@@ -101,7 +101,7 @@ class Budget:
         """Raise :class:`LayoutBudgetError`: the remaining work would exceed the budget."""
         shown = ", ".join(map(text, self.operands))
         raise LayoutBudgetError(
-            f"{self.operation}({shown}): no answer in {self.steps} steps",
+            f"{self.operation}({shown}): no answer within {self.steps} steps",
             operation=self.operation,
             operands=self.operands,
         )
@@ -143,7 +143,9 @@ def charge(terms: int) -> None:
     if pool is not None:
         pool.left -= terms / PROOFS
         if pool.left < RESERVE:
-            raise LayoutBudgetError("too much to compute with names", operation="expression")
+            raise LayoutBudgetError(
+                "the expressions of symbolic integers are too large", operation="expression"
+            )
 
 
 def table_size(operation: str, operand: Any, size: Any) -> int:

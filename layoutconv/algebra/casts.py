@@ -49,7 +49,7 @@ def upcast(layout: Any, n: int) -> Any:
     if isinstance(layout, ComposedLayout):
         return _upcast_composed(layout, n)
     if not isinstance(layout, Layout):
-        raise LayoutTypeError(f"upcast: {layout} holds elements; cast its layout")
+        raise LayoutTypeError(f"upcast: {layout} holds elements; cast its layout instead")
     return _upcast(layout, n) if layout._plain else symbolically(_upcast, layout, n)
 
 
@@ -189,12 +189,12 @@ def downcast(layout: Any, n: int) -> Any:
         if n == 1:
             return layout
         if not isinstance(layout.offset, int):
-            raise LayoutTypeError(f"downcast: the offset of {layout} is no integer")
+            raise LayoutTypeError(f"downcast: the offset of {layout} is not an integer")
         outer = layout.outer
         outer = _of_parts(outer, n) if isinstance(outer, Layout) else downcast(outer, n)
         return ComposedLayout(outer, layout.offset * n, downcast(layout.inner, n))
     if not isinstance(layout, Layout):
-        raise LayoutTypeError(f"downcast: {layout} holds elements; cast its layout")
+        raise LayoutTypeError(f"downcast: {layout} holds elements; cast its layout instead")
     return _downcast(layout, n) if layout._plain else symbolically(_downcast, layout, n)
 
 
@@ -284,7 +284,7 @@ def _by_xor(name: str, layout: Layout) -> bool:
 
 def _divided(layout: ComposedLayout, n: int) -> int:
     if not isinstance(layout.offset, int):
-        raise LayoutTypeError(f"upcast: the offset of {layout} is no integer")
+        raise LayoutTypeError(f"upcast: the offset of {layout} is not an integer")
     if layout.offset % n:
         inexact("upcast", (layout, n), f"its offset is not a multiple of {n}", witness=0)
     return layout.offset // n

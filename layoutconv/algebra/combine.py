@@ -121,7 +121,7 @@ def layout_add(a: Any, b: Any) -> Layout:
 def _layout_add(a: Layout, b: Layout) -> Layout:
     require_known("layout_add", a, b)
     if a.size() != b.size():
-        raise LayoutValueError(f"layout_add: {a} has {a.size()} elements, {b} {b.size()}")
+        raise LayoutValueError(f"layout_add: {a} has {a.size()} elements, but {b} has {b.size()}")
     if known_same(a.shape, b.shape):
         sums = [_plus(a, b, x, y) for (_, x), (_, y) in zip(a._leaves, b._leaves, strict=True)]
         return Layout(a.shape, unflatten(iter(sums), a.shape))
@@ -149,7 +149,7 @@ def _refuse_other_values(a: Layout, b: Layout) -> None:
     d = next((d for s, d in whole._leaves if not (s == 1 or is_zero(d))), 0)
     if not is_zero(d):
         other = b if whole is a else a
-        raise LayoutTypeError(f"layout_add: the stride {d} of {whole} does not add up with {other}")
+        raise LayoutTypeError(f"layout_add: the stride {d} of {whole} cannot be added to {other}")
 
 
 def known_same(a: IntTuple, b: IntTuple) -> bool:
@@ -162,7 +162,7 @@ def known_same(a: IntTuple, b: IntTuple) -> bool:
 def _plus(a: Layout, b: Layout, x: Any, y: Any) -> Any:
     total = plus(x, y)
     if total is None:
-        raise LayoutTypeError(f"layout_add: the strides {x} of {a} and {y} of {b} do not add up")
+        raise LayoutTypeError(f"layout_add: the strides {x} of {a} and {y} of {b} cannot be added")
     return total
 
 
@@ -195,7 +195,7 @@ def _by_table(a: Layout, b: Layout) -> Layout:
     """Add by XOR if extents do not divide: strides are forced, then compared at every position."""
     size = int(a.size())
     if not {Arithmetic.XOR} >= {arithmetic(x) for x in (a, b) if any(x._leaves) and not _zero(x)}:
-        raise LayoutTypeError(f"layout_add: {a} and {b} do not add up: make both F2, or neither")
+        raise LayoutTypeError(f"layout_add: {a} and {b} cannot be added: make both F2, or neither")
     budget = Budget("layout_add", (a, b))
     one, two = values_at_once(a), values_at_once(b)
     if one is None or two is None:

@@ -124,7 +124,7 @@ def _common(a: Any, b: Any) -> Layout:
             raise unknown or error from None
     for x in (a, b):
         if isinstance(x, Layout) and arithmetic(x) is Arithmetic.COORDINATE:
-            raise LayoutTypeError(f"max_common_layout: {x} gives coordinates, no offsets to move")
+            raise LayoutTypeError(f"max_common_layout: {x} gives coordinates, not offsets to move")
     inverse = _right_inverse(b)
     size = int(a.size())
     done: list[tuple[int, Any]] = []
@@ -145,7 +145,9 @@ def _common_of_names(a: Layout, b: Layout) -> Layout:
         candidate = from_leaves([*done, (extent, stride)])
         last = sum([(s - 1) * d for s, d in candidate._leaves])
         if last >= a.size():
-            raise LayoutValueError(f"not decided: {candidate} leaves the positions of {a}")
+            raise LayoutValueError(
+                f"it is unknown if {candidate} stays within the positions of {a}"
+            )
         form = normal_form(compose(a, candidate))
         if form and form[0][1] != 1:
             break

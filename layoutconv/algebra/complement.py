@@ -198,6 +198,6 @@ def _refuse(operation: str, operands: tuple[Any, ...], mode: Leaf, current: Any)
         operation,
         operands,
         f"the mode {s}:{d} begins at {text(d)}, before the modes of smaller strides end at "
-        f"{text(current)}: copies would meet",
+        f"{text(current)}: copies would overlap",
         witness=d,
     )

@@ -61,7 +61,8 @@ def composition(a: Any, b: Any) -> Any:
     Traceback (most recent call last):
         ...
     layoutconv.algebra.errors.LayoutValueError: composition((6,2):(1,7), (3,2):(2,3)): the modes \
-of the right-hand side carry: at (2,1) the function is 8, the sum over modes 7
+of the right-hand side carry into each other: at (2,1) the function is 8, but the sum over modes \
+is 7
     """
     if type(a) is Layout and type(b) is Layout:
         return compose(a, b)

@@ -71,12 +71,13 @@ def _spread(order: IntTuple, shape: IntTuple, whole: IntTuple) -> IntTuple:
     if isinstance(order, tuple):
         if not isinstance(shape, tuple) or len(order) != len(shape):
             raise LayoutTypeError(
-                f"make_ordered_layout: the order {text(whole)} has another profile than the shape"
+                f"make_ordered_layout: the order {text(whole)} does not have the profile of "
+                "the shape"
             )
         return tuple([_spread(o, s, whole) for o, s in zip(order, shape, strict=True)])
     place = order if type(order) is int else as_integer(order)
     if place is None:
-        raise LayoutTypeError(f"make_ordered_layout: {order!r} in {text(whole)} is no integer")
+        raise LayoutTypeError(f"make_ordered_layout: {order!r} in {text(whole)} is not an integer")
     return tuple([_spread(place, s, whole) for s in shape]) if isinstance(shape, tuple) else place
 
 
@@ -148,7 +149,8 @@ def with_shape(layout: Any, shape: IntTuple) -> Any:
         return like.on_domain(lambda inner: with_shape(inner, shape))
     if not _is(product(shape) == layout.size(), f"with_shape({layout}, {text(shape)})"):
         raise LayoutValueError(
-            f"with_shape: {text(shape)} has {product(shape)} elements, {layout} {layout.size()}"
+            f"with_shape: {text(shape)} has {product(shape)} elements, "
+            f"but {layout} has {layout.size()}"
         )
     if congruent(shape, layout.shape) and same(shape, layout.shape):
         return layout

@@ -143,7 +143,7 @@ def as_tile(name: str, tiler: Any) -> Layout:
     elif is_integer(as_integer(tiler)):  # of NumPy or sympy
         return Layout(tiler, 1)
     wanted = "a layout, an int, None or a tuple"
-    raise LayoutTypeError(f"{name}: {shortly(tiler)} is no tiler ({wanted})")
+    raise LayoutTypeError(f"{name}: {shortly(tiler)} is not a tiler ({wanted})")
 
 
 def zipped_divide(a: Any, tiler: Any) -> Any:
@@ -256,7 +256,7 @@ def tile_unzip(a: Any, tiler: Any) -> Any:
 
     def pair(mode: Any, _: Any) -> Any:
         if mode.rank != 2 or not isinstance(mode.shape, tuple):
-            raise LayoutTypeError(f"tile_unzip: the mode {mode} is no pair of a tile and a rest")
+            raise LayoutTypeError(f"tile_unzip: the mode {mode} is not a pair (tile, rest)")
         return mode
 
     return hier_unzip(pair, a, tiler)

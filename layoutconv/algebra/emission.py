@@ -61,7 +61,9 @@ def emit(
     rows[i] * 64 + j
     """
     if language not in LANGUAGES:
-        raise LayoutValueError(f"emit: no {language!r}; there are {', '.join(LANGUAGES)}")
+        raise LayoutValueError(
+            f"emit: expected one of the languages {', '.join(LANGUAGES)}, got {language!r}"
+        )
     indices = (index,) if isinstance(index, str) else index
     if not isinstance(indices, tuple) or not all(isinstance(name, str) for name in indices):
         raise wrong_argument("emit", "index", "a str or a tuple of them", index)
@@ -84,7 +86,7 @@ def _variables(like: Any, names: Any) -> Any:
         names = tuple("ijklmnpq") if few else tuple([f"c{i}" for i in range(len(modes))])
         names = names[: len(modes)]
     if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
-        raise LayoutTypeError(f"emit: names are a str, or one for each mode, not {names!r}")
+        raise LayoutTypeError(f"emit: expected names as a str, or one str per mode, got {names!r}")
     if len(names) != len(modes):
         raise LayoutValueError(f"emit: {len(names)} names for the {len(modes)} modes of {like}")
     found = tuple([_variable(name, s) for name, s in zip(names, modes, strict=True)])
@@ -136,7 +138,7 @@ class _Walk:
         if isinstance(like, Layout):
             return self._sum(like, self._digits(coordinate, like.shape))
         if not isinstance(like, ComposedLayout):
-            raise LayoutTypeError(f"emit: {like} is a function that has no expression")
+            raise LayoutTypeError(f"emit: {like} is a function without an expression")
         inner = self._shifted(self.value(like.inner, coordinate), like.offset)
         if isinstance(like.outer, Swizzle):
             if isinstance(inner, tuple):
@@ -154,14 +156,16 @@ class _Walk:
         if isinstance(value, tuple):
             if type(offset) is int and offset == 0:
                 return value
-            raise LayoutTypeError(f"emit: a coordinate and the offset {offset} do not add up")
+            raise LayoutTypeError(f"emit: the offset {offset} cannot be added to a coordinate")
         return self.spelling.plus([value, self.spelling.integer(offset)])
 
     def _digits(self, coordinate: Any, shape: Any) -> list[Term]:
         """Return the digits of a coordinate in the leaves of a shape, the last one unbounded."""
         if isinstance(coordinate, tuple):
             if not isinstance(shape, tuple) or len(shape) < len(coordinate):
-                raise LayoutValueError(f"emit: {self.text(coordinate)} is no coordinate of {shape}")
+                raise LayoutValueError(
+                    f"emit: {self.text(coordinate)} is not a coordinate of {shape}"
+                )
             absent = [number(0)] * (len(shape) - len(coordinate))  # sums of bases may be shorter
             pairs = zip([*coordinate, *absent], shape, strict=True)
             return [digit for c, s in pairs for digit in self._digits(c, s)]
@@ -178,7 +182,9 @@ class _Walk:
         strides = [d for _, d in layout._leaves]
         kind = arithmetic(layout)
         if kind is Arithmetic.TRACED:
-            raise LayoutTypeError(f"emit: {layout} has values of a kernel that is being traced")
+            raise LayoutTypeError(
+                f"emit: {layout} has values that a kernel computes, which are not known here"
+            )
         if kind is Arithmetic.XOR:
             pairs = zip(digits, strides, strict=True)
             return self.spelling.xor([self.spelling.carryless(c, xor(d) or 0) for c, d in pairs])
@@ -233,7 +239,9 @@ def _nested(layout: Layout, sums: dict[Path, Term]) -> Any:
     if set(sums) <= {()}:
         return sums.get((), number(0))
     if any(not sums[path].is_number(0) for path in sums if path == ()):
-        raise LayoutTypeError(f"emit: {layout} gives integers and coordinates, which do not add up")
+        raise LayoutTypeError(
+            f"emit: {layout} gives integers and coordinates, which cannot be added"
+        )
     sums = {path: term for path, term in sums.items() if path}
     parts = []
     for i in range(1 + max(path[0] for path in sums)):

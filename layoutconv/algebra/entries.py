@@ -181,7 +181,9 @@ def concat(*xs: Any) -> Any:
         if isinstance(x, LayoutLike):
             layout = x
             if not isinstance(x, Layout):
-                raise LayoutTypeError(f"concat: {x} is no layout alone; append joins modes to it")
+                raise LayoutTypeError(
+                    f"concat: {x} is not a plain layout; append joins modes to it"
+                )
         entries += _entries("concat", x)
     return _joined("concat", layout, entries)
 
@@ -248,7 +250,7 @@ def transform_leaf(fn: Callable[..., Any], *ts: IntTuple) -> IntTuple:
     (2, (3, 4))
     """
     if not ts:
-        raise LayoutTypeError("transform_leaf: expected a tuple at least, got none")
+        raise LayoutTypeError("transform_leaf: expected at least one tuple, got none")
     found = [shape_of("transform_leaf", t) for t in ts]
     for t in found[1:]:
         refuse_other_profile("transform_leaf", found[0], t)

@@ -220,4 +220,4 @@ def whole(name: str, x: Any) -> int:
             return index(x)
     except (TypeError, RuntimeError):  # a tensor without a value
         pass
-    raise LayoutTypeError(f"{name}: {text(x)} is no integer with a value")
+    raise LayoutTypeError(f"{name}: {text(x)} is not an integer with a known value")

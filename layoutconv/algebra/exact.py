@@ -91,13 +91,13 @@ def decided(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) -> 
         if part.broken_at is not None:
             x = [part.broken_at if j == i else 0 for j in range(len(splits))]
             s, d = b._leaves[i]
-            why = f"the mode {s}:{d} breaks off at {part.broken_at}"
+            why = f"the mode {s}:{d} crosses a mode boundary at {part.broken_at}"
             _refuse(operation, operands, (a, b, best), x, why)
     modes = [mode for part in splits for mode in part.modes]
     digits = clash(function.carries, modes, budget)
     if digits is not None:
         x = _joined(splits, digits)
-        why = "the modes of the right-hand side carry"
+        why = "the modes of the right-hand side carry into each other"
         _refuse(operation, operands, (a, b, best), x, why)
     return best
 
@@ -137,7 +137,8 @@ def _refuse(
     inexact(
         operation,
         operands,
-        f"{why}: at {text(witness)} the function is {exact}, the sum over modes {best(witness)}",
+        f"{why}: at {text(witness)} the function is {exact}, "
+        f"but the sum over modes is {best(witness)}",
         witness=witness,
         exact=exact,
         best=best,

@@ -226,7 +226,7 @@ def _of_values(name: str, a: Any) -> Bounds:
     for i, value in enumerate(values):
         terms = _terms(value) if isinstance(value, tuple) else [((), value)]
         if not isinstance(value, int | tuple):
-            raise LayoutTypeError(f"{name}: {a} gives {value!r}, no integer")
+            raise LayoutTypeError(f"{name}: {a} gives {value!r}, which is not an integer")
         given = dict(terms)
         for path in {*found, *given}:
             v = given.get(path, 0)

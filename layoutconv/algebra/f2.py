@@ -132,7 +132,8 @@ def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
         shape = 1 << len(columns)
     if product(shape) != 1 << len(columns) or any(s & (s - 1) for s in flatten(shape)):
         raise LayoutValueError(
-            f"from_f2: {text(shape)} is not made of the {len(columns)} bits of the matrix"
+            f"from_f2: expected powers of two with the product 2^{len(columns)}, as there are "
+            f"{len(columns)} columns, got the shape {text(shape)}"
         )
     taken = 0
     carry_free = True
@@ -166,7 +167,7 @@ def f2_layout(layout: Any) -> Layout:
 def _integer(column: Any) -> int:
     found = as_integer(column)
     if not isinstance(found, int) or found < 0:
-        raise LayoutTypeError(f"from_f2: the column {column!r} is no integer >= 0")
+        raise LayoutTypeError(f"from_f2: the column {column!r} is not an integer >= 0")
     return int(found)
 
 

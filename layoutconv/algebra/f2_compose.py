@@ -95,7 +95,7 @@ def _by_table(a: Layout, b: Layout, said: tuple[str, tuple[Any, ...]]) -> Layout
     exact = int(a(b(witness)))
     inexact(
         *said,
-        f"at {text(witness)} the function is {exact}, the sum over modes {best(witness)}",
+        f"at {text(witness)} the function is {exact}, but the sum over modes is {best(witness)}",
         witness=witness,
         exact=exact,
         best=best,

@@ -59,7 +59,7 @@ class CustomStride(Stride):
 
     def __init__(self, func: Any, stride: Any = 1) -> None:
         if not callable(func):
-            raise LayoutTypeError(f"CustomStride: func has to be callable, got {shortly(func)}")
+            raise LayoutTypeError(f"CustomStride: expected a callable func, got {shortly(func)}")
         if type(stride) is not int:
             stride = plain_numbers("CustomStride", "stride", stride)
         _SET(self, "func", func)
@@ -257,7 +257,7 @@ class IndexedGather(Immutable):
         if isinstance(index, list | tuple):
             for entry in index:
                 if type(entry) is not int and (isinstance(entry, tuple) or is_no_integer(entry)):
-                    shown = f"integers, and {shortly(entry)} is no integer"
+                    shown = f"integers, but {shortly(entry)} is not an integer"
                     raise wrong_argument("IndexedGather", "index", shown, index)
         if isinstance(index, str | bytes) or (is_array(index) and index.ndim != 1):
             got = f"one of shape {tuple(index.shape)}" if is_array(index) else repr(index)

@@ -75,7 +75,7 @@ def shape_of(name: str, x: Any) -> IntTuple:
         return x
     if is_no_integer(x):
         hint = "; write it as a tuple" if isinstance(x, list) else ""
-        raise LayoutTypeError(f"{name}: {shortly(x)} is no shape{hint}")
+        raise LayoutTypeError(f"{name}: {shortly(x)} is not a shape{hint}")
     return late("plain_shape")(x)
 
 
@@ -345,7 +345,7 @@ def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
         return offset_at(crd.as_tuple(), shape, stride)
     if type(crd) is not int and (crd is None or is_no_integer(crd)):
         raise LayoutTypeError(
-            f"crd2idx: the coordinate {shortly(crd)} of the shape {text(shape)} is no integer"
+            f"crd2idx: the coordinate {shortly(crd)} of the shape {text(shape)} is not an integer"
             + ("; `layout[...]` and slice_ take None" if crd is None else "")
         )
     if not isinstance(shape, tuple):
@@ -390,7 +390,7 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     if type(shape) is not int:
         shape = shape_of("idx2crd", shape)
         if shape is None:
-            raise LayoutTypeError("idx2crd: None is no shape")
+            raise LayoutTypeError("idx2crd: None is not a shape")
     if type(idx) is not int and hasattr(idx, "can_merge") and hasattr(idx, "as_tuple"):
         idx = idx.as_tuple()
     if isinstance(idx, tuple):
@@ -402,7 +402,7 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
             )
         return tuple([idx2crd(i, s) for i, s in zip(idx, shape, strict=True)])
     if type(idx) is not int and (idx is None or is_no_integer(idx)):
-        raise LayoutTypeError(f"idx2crd: the position {idx!r} of {text(shape)} is no integer")
+        raise LayoutTypeError(f"idx2crd: the position {idx!r} of {text(shape)} is not an integer")
     if not isinstance(shape, tuple):
         return idx
     extents = flatten(shape)
@@ -437,7 +437,7 @@ def crd2crd(crd: IntTuple, dst_shape: IntTuple, src_shape: IntTuple = None) -> I
     if not isinstance(crd, tuple):
         crd = crd if type(crd) is int else late("plain")(crd)
         if isinstance(dst, int) and isinstance(crd, int) and not 0 <= crd < dst:
-            raise LayoutValueError(f"crd2crd: {crd} is no coordinate of the mode {dst}")
+            raise LayoutValueError(f"crd2crd: {crd} is not a coordinate of the mode {dst}")
         return idx2crd(crd, dst)
     if src is not None and (not isinstance(src, tuple) or len(src) != len(crd)):
         raise LayoutTypeError(f"crd2crd: {text(crd)} does not have the profile of {text(src)}")
@@ -449,7 +449,7 @@ def crd2crd(crd: IntTuple, dst_shape: IntTuple, src_shape: IntTuple = None) -> I
     if src is None:
         raise LayoutTypeError(
             f"crd2crd: {text(crd)} does not have the profile of {text(dst)}; "
-            "say which shape it is a coordinate of (src_shape)"
+            "pass the shape that it is a coordinate of as src_shape"
         )
     if product(src) != product(dst):
         raise LayoutValueError(f"crd2crd: the shapes {text(src)} and {text(dst)} differ in size")

@@ -162,7 +162,7 @@ def _left_inverse(a: Layout) -> Layout | ComposedLayout:
         if has_axes(a):
             return inverse_by_axis("left_inverse", a, _left_of_axis)
         raise LayoutTypeError(
-            f"left_inverse: {a} has strides that are no multiples; no layout undoes a function"
+            f"left_inverse: {a} has strides that are functions, which no layout inverts"
         )
     return _of_strides("left_inverse", a, _left, left_inverse_f2, _left_of_bits)
 
@@ -176,7 +176,9 @@ def _left_of_axis(a: Layout) -> Layout:
     """Return the left inverse of a layout that gives one mode of coordinates."""
     found = _left_inverse(a)
     if not isinstance(found, Layout):
-        raise LayoutTypeError(f"left_inverse: {a} is undone by {found}, which is no layout alone")
+        raise LayoutTypeError(
+            f"left_inverse: the inverse of {a} is {found}, which is not a plain layout"
+        )
     return found
 
 
@@ -286,7 +288,7 @@ def _modes_by_path(name: str, a: Layout) -> dict[Path, list[Mode]]:
                 result.setdefault(path, [])
         elif not is_integer(d):
             if not isinstance(d, ScaledBasis):
-                raise LayoutTypeError(f"{name}: {a} has strides that are no scaled bases")
+                raise LayoutTypeError(f"{name}: {a} has strides that are not scaled bases")
             result.setdefault(d.path, []).append((d.value, s, place))
         place = place * s
     refuse_clashes(name, a, result)

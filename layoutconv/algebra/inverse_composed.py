@@ -51,7 +51,7 @@ def left_inverse_of_composed(a: ComposedLayout, left_inverse: Any) -> Any:
         outer = lengthened(a.outer, high + a.offset)
         if low + a.offset >= 0 and all(d for s, d in outer._leaves if s != 1):
             return ComposedLayout(left_inverse(a.inner), -a.offset, left_inverse(outer))
-    raise LayoutTypeError(f"left_inverse: no layout is known to undo the outer map of {a}")
+    raise LayoutTypeError(f"left_inverse: the outer map of {a} has no known inverse")
 
 
 def gives_integers(a: Any) -> bool:

@@ -44,7 +44,7 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
             raise LayoutTypeError(
                 f"{name}: {a} gives coordinates by functions; take a mode of them"
             )
-        raise LayoutTypeError(f"{name}: {a} gives {first!r}, no integer")
+        raise LayoutTypeError(f"{name}: {a} gives {first!r}, which is not an integer")
     if first and not relative:
         raise LayoutValueError(f"{name}: position 0 of {a} is at {first}, not at 0", witness=0)
     values = values_at_once(a)

@@ -339,7 +339,7 @@ def make_layout(*modes: Any, stride: Any = None) -> Layout:
     if stride is None and modes and all(type(m) is Layout and m._plain for m in modes):
         return make_all_plain(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
     if stride is not None and not (modes and _is_shape(modes[0])):
-        raise LayoutTypeError("make_layout: stride= is for a shape; layouts have strides")
+        raise LayoutTypeError("make_layout: stride= goes with a shape; layouts have strides")
     if modes and _is_shape(modes[0]):
         return _of_shape(*modes) if stride is None else _of_shape(modes[0], stride, *modes[1:])
     if (

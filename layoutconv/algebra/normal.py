@@ -60,8 +60,8 @@ def require_known(operation: str, *layouts: Layout) -> None:
     for layout in layouts:
         if arithmetic(layout) is Arithmetic.TRACED:
             raise LayoutTypeError(
-                f"{operation}: exactness is decided on Python integers; {layout} has values of a "
-                "kernel that is being traced"
+                f"{operation}: exactness is decided on Python integers; {layout} has values that "
+                "a kernel computes"
             )
 
 

@@ -95,7 +95,9 @@ def by_xor(name: str, layout: Layout) -> Layout:
     if kind is Arithmetic.OPAQUE and isinstance(layout.shape, tuple):
         return make_layout([by_xor(name, mode) for mode in layout])
     if kind is not Arithmetic.INTEGER or bit_columns(simplified(layout)) is None:
-        raise LayoutTypeError(f"{name}: the mode {layout} adds with carries, the others by XOR")
+        raise LayoutTypeError(
+            f"{name}: the mode {layout} adds with carries, but the others add by XOR"
+        )
     return as_f2(simplified(layout))
 
 

@@ -45,7 +45,7 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
     shift = shift.as_tuple() if isinstance(shift, ScaledBasis) else plain_shape(shift)
     shift = ArithmeticTuple(shift) if type(shift) is tuple else shift
     if not isinstance(shift, int | tuple) or isinstance(shift, bool):
-        raise LayoutTypeError(f"overlaps: the shift {shift} is no integer with a value")
+        raise LayoutTypeError(f"overlaps: the shift {shift} is not an integer with a known value")
     both = [asked("overlaps", x) for x in (a, b)]
     if shift != 0:
         kinds = [_is_coordinate(x) for x in (*both, shift)]

@@ -60,7 +60,8 @@ def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
     like = _asked("make_layout_image_mask", layout)
     if type(mode) is not int or not 0 <= mode < like.rank or not _has_rank(crd, like.rank):
         raise LayoutTypeError(
-            f"make_layout_image_mask: {like} has {like.rank} modes; got {crd!r} and mode {mode!r}"
+            f"make_layout_image_mask: expected a coordinate and a mode of {like}, which has rank "
+            f"{like.rank}, got {crd!r} and {mode!r}"
         )
     expect_leaves("make_layout_image_mask", crd)
     open_, offset = _opened((*crd[:mode], None, *crd[mode + 1 :]), like)
@@ -69,7 +70,9 @@ def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
     table_size(name, open_, open_.size())
     bits = {whole(name, bit) + start for bit in flat_table(open_)}
     if min(bits) < 0:
-        raise LayoutValueError(f"{name}: {like} has the offset {min(bits)}, and a mask no such bit")
+        raise LayoutValueError(
+            f"{name}: {like} has the negative offset {min(bits)}, which no bit of a mask stands for"
+        )
     table_size(name, like, max(bits))
     mask = bytearray(max(bits) // 8 + 1)  # summing integers of so many bits would take seconds
     for bit in bits:
@@ -280,7 +283,7 @@ def _values(name: str, x: Any) -> list[Any]:
     few = [a(1 << i) for i in range((size - 1).bit_length())]  # may rule out a table early
     values = flat_table(a) if all(isinstance(v, int) for v in few) else few
     if not all(isinstance(v, int) for v in values):
-        raise LayoutTypeError(f"{name}: {a} gives coordinates, no offsets")
+        raise LayoutTypeError(f"{name}: {a} gives coordinates, not offsets")
     return values
 
 

@@ -70,7 +70,7 @@ def check_nesting(*parts: Poly) -> None:
     """Raise :class:`LayoutBudgetError` for too many nested divisions."""
     if max(map(_nesting, parts)) >= _DEEPEST:
         raise LayoutBudgetError(
-            f"an expression of more than {_DEEPEST} divisions, one in the other",
+            f"an expression of more than {_DEEPEST} nested divisions",
             operation="expression",
         )
 

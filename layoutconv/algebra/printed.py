@@ -89,7 +89,7 @@ class Origin:
     def tensor(self, layout: Any) -> Any:
         """Return the tensor of coordinates that begins here."""
         if not isinstance(self.at, tuple) or not isinstance(layout, Layout):
-            raise LayoutValueError(f"parse: {self.at} and {layout} are no tensor of coordinates")
+            raise LayoutValueError(f"parse: {self.at} and {layout} are not a tensor of coordinates")
         return Tensor(Coordinates(self.at), layout, sum_of_bases(_bases(self.at)))
 
 
@@ -121,5 +121,5 @@ class Pointer:
             return outer
         base = outer.base + 3 - (self.bits.bit_length() - 1)
         if self.bits not in (1, 2, 4, 8, 16, 32, 64, 128) or (base < 0 and outer.bits):
-            raise LayoutValueError(f"parse: {outer} moves parts of elements of {self.bits} bits")
+            raise LayoutValueError(f"parse: {outer} splits elements of {self.bits} bits")
         return Swizzle(outer.bits, max(base, 0), outer.shift)

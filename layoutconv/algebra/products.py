@@ -80,7 +80,7 @@ def _logical_product(a: Layout, tiler: Any) -> Any:
         under("logical_product", (a, tiler), error)  # a scaled basis of a mode that ``a`` lacks
     if not isinstance(copies, Layout):
         if arithmetic(tile) is Arithmetic.COORDINATE:
-            raise LayoutTypeError(f"logical_product: {tiler} is no layout of copies")
+            raise LayoutTypeError(f"logical_product: {tiler} is not a layout of copies")
         return _composed(a, tile)
     if a._plain and copies._plain:
         return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
@@ -128,7 +128,7 @@ def _axes(modes: list[Layout]) -> Layout:
     for i, mode in enumerate(modes):
         lifted = lift(mode, i)
         if lifted is None:
-            raise LayoutTypeError(f"logical_product: {mode} is no layout of copies")
+            raise LayoutTypeError(f"logical_product: {mode} is not a layout of copies")
         found.append(lifted)
     return make_layout(found)
 
@@ -158,7 +158,7 @@ def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
         a = at_present("logical_product", a)
         reach = max(int(cosize(a)) - 1, 1).bit_length()
         return complement_f2(a, whole("logical_product", cosize(tile)) << reach)
-    raise LayoutTypeError(f"logical_product: {a} has strides of which no copies are known")
+    raise LayoutTypeError(f"logical_product: {a} has strides that cannot be repeated")
 
 
 def zipped_product(a: Any, tiler: Any) -> Any:

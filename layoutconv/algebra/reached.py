@@ -81,7 +81,7 @@ def block_of_leaves(layout: Layout) -> int:
 
 def _hashable(x: Any) -> Any:
     if not isinstance(x, int | tuple):
-        raise LayoutTypeError(f"a layout gives {x!r}, which is no integer")
+        raise LayoutTypeError(f"a layout gives {x!r}, which is not an integer")
     return x
 
 

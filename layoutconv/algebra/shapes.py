@@ -113,7 +113,7 @@ def evenly_divides(a: Any, b: Any) -> bool:
     if isinstance(b, tuple):
         return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
     if isinstance(b, int) and not b:
-        raise LayoutValueError(f"evenly_divides: 0 divides nothing, {text(a)} neither")
+        raise LayoutValueError(f"evenly_divides: 0 does not divide {text(a)}")
     return bool(product(a) % b == 0)
 
 
@@ -267,7 +267,7 @@ def increment(crd: IntTuple, shape: Any) -> IntTuple:
         raise wrong_argument("increment", "crd", "an int or a tuple of them", crd)
     extents = flatten(found)
     if len(digits) != len(extents):
-        raise LayoutTypeError(f"increment: {text(crd)} has another profile than {text(found)}")
+        raise LayoutTypeError(f"increment: {text(crd)} does not have the profile of {text(found)}")
     for i, s in enumerate(extents):
         digits[i] = digits[i] + 1
         if i + 1 == len(extents) or digits[i] < s:

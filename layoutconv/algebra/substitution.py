@@ -42,7 +42,7 @@ and not at W=12
 def _integer(name: str, value: Any) -> int:
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         return index(value)
-    raise LayoutTypeError(f"substitute: {name} is {value!r}, which is no integer")
+    raise LayoutTypeError(f"substitute: {name} is {value!r}, which is not an integer")
 
 
 def _substituted(x: Any, values: dict[str, int]) -> Any:

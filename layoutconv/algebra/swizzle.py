@@ -63,7 +63,7 @@ class Swizzle(Drawable):
             if isinstance(x, tuple):
                 raise LayoutTypeError(f"Swizzle: the coordinate {x} has no bits")
             if x is None or is_no_integer(x):
-                raise LayoutTypeError(f"Swizzle: {x!r} is no integer")
+                raise LayoutTypeError(f"Swizzle: {x!r} is not an integer")
             if isinstance(late("plain")(x), Symbolic):  # a symbol of sympy
                 raise LayoutTypeError(f"Swizzle: the bits of {x} are not known")
         if is_array(x) and not x.ndim and hasattr(x.dtype, "kind"):

@@ -208,7 +208,7 @@ def _apply(
     for x in (a, b):
         if not isinstance(x, int | Symbolic):
             if hasattr(x, "dtype"):
-                raise LayoutTypeError(f"an array and {a if x is b else b} do not mix")
+                raise LayoutTypeError(f"cannot combine an array with {a if x is b else b}")
             return NotImplemented
     a, b = (symbolic_of(x) if isinstance(x, SymInt) else x for x in (a, b))
     values = _value_of(a), _value_of(b)
@@ -322,7 +322,7 @@ def _poly_of_text(node: ast.AST, x: SymInt) -> Poly:
         if operation:
             left = _poly_of_text(node.left, x)  # type: ignore[attr-defined]
             return operation(left, _poly_of_text(node.right, x))  # type: ignore[attr-defined]
-    raise LayoutValueError(f"{x.expr} is no expression of integers")
+    raise LayoutValueError(f"{x.expr} is not an expression of integers")
 
 
 def symint_of(x: Any) -> Any:

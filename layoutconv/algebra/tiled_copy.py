@@ -122,7 +122,7 @@ class TiledCopy(Pictured):
         """Divide ``tensor`` into ``((threads, (values, repeats)), (rest, ...))`` by ``target``."""
         like = as_like("TiledCopy", tensor)
         if like.rank < len(self.tiler):
-            raise LayoutTypeError(f"TiledCopy: {like} has less modes than the tiler {self.tiler}")
+            raise LayoutTypeError(f"TiledCopy: {like} has fewer modes than the tiler {self.tiler}")
         return self._of_tiles(zipped_divide(like, self.tiler), target)
 
     def _of_tiles(self, tiles: Any, target: Layout) -> Any:
@@ -165,7 +165,7 @@ class TiledCopy(Pictured):
         """Return one thread's part of source and destination."""
         thread = plain_shape(thread)
         if type(thread) is not int or not 0 <= thread < self.size:
-            raise LayoutValueError(f"TiledCopy: no thread {thread!r} of {self.size}")
+            raise LayoutValueError(f"TiledCopy: {thread!r} is not one of its {self.size} threads")
         return ThrCopy(self, thread)
 
     def retile(self, tensor: Any) -> Any:

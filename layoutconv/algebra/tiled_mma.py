@@ -128,7 +128,7 @@ class TiledMma(Pictured):
         """
         thread = plain_shape(thread)
         if type(thread) is not int or _digits(self.thr_layout_vmnk, thread) is None:
-            raise LayoutValueError(f"TiledMma: no thread {thread!r} of {self.size}")
+            raise LayoutValueError(f"TiledMma: {thread!r} is not one of its {self.size} threads")
         return ThrMma(self, thread)
 
     def partition_shape(self, operand: str, tile: IntTuple) -> IntTuple:
@@ -181,7 +181,9 @@ class ThrMma:
         divided = self.mma.thrfrg(operand, tensor)
         digits = _digits(self.mma.thr_layout_vmnk, self.thread)
         if digits is None:
-            raise LayoutValueError(f"TiledMma: no thread {self.thread} of {self.mma.size}")
+            raise LayoutValueError(
+                f"TiledMma: {self.thread} is not one of its {self.mma.size} threads"
+            )
         v, *mnk = digits
         rest = divided.shape[1][1]
         open_rest = (None,) * (len(rest) if isinstance(rest, tuple) else 1)
@@ -245,7 +247,7 @@ def make_tiled_mma(
     """
     expect("make_tiled_mma", MmaAtom, "an mma atom, as mma_atom(name) gives one", atom)
     if atom.blocks > 1:
-        why = f"{atom.name} multiplies {atom.blocks} blocks, which are no modes M, N, K"
+        why = f"{atom.name} multiplies {atom.blocks} blocks; expected an atom of one block"
         raise LayoutValueError(f"make_tiled_mma: {why}")
     layout = as_layout("make_tiled_mma", atom_layout)
     modes = list(layout) if isinstance(layout.shape, tuple) else [layout]

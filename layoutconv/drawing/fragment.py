@@ -29,7 +29,7 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
             first = no_drawing("There is no such layout", proof(error), str(error))
             return False, _with_steps(first, applied, limit)
         sentence, _, line = str(error).partition("\n")
-        return False, walk(no_drawing("This is no layout", sentence, line or expression), [])
+        return False, walk(no_drawing("This is not a layout", sentence, line or expression), [])
     try:
         with seconds(drawing_seconds(limit)):
             first = drawing(value, draw(value, limit=limit))

@@ -174,7 +174,7 @@ def check_nullspace(a: Any, result: Any) -> None:
     places = table(result)
     distinct(said, places)
     for i in places:
-        wrong_unless(0 <= i < volume(a.shape), said, f"{i} is no position")
+        wrong_unless(0 <= i < volume(a.shape), said, f"{i} is not a position")
         wrong_unless(not components(value(a, i)), said, f"{a} is not 0 at {i}")
     if isinstance(a, Layout):
         still = volume(tuple([s for s, d in leaf_modes(a) if is_still(d)]) or 1)

@@ -48,7 +48,7 @@ def layout_of(x: Any) -> Any:
     if isinstance(x, int | tuple) and not hasattr(x, "shape"):
         return Layout(x)
     if not hasattr(x, "shape") or not hasattr(x, "stride"):
-        raise WrongResultError(f"{shortly(x)} is no layout: it has no shape and stride")
+        raise WrongResultError(f"{shortly(x)} is not a layout: it has no shape and stride")
     return Layout(_tuple(x.shape), _tuple(x.stride))
 
 

@@ -143,7 +143,7 @@ def test_explain_ends_with_the_result_or_the_reason():
     assert "(2,3):(1,8)" in text
     assert "8 is right" in explain("composition", Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3)))
     assert explain("logical_product", Layout(4), 3).splitlines()[-1] == "  = (4,3):(1,4)"
-    assert "copies would meet" in explain("logical_product", Layout((2, 2), (3, 2)), 3)
+    assert "copies would overlap" in explain("logical_product", Layout((2, 2), (3, 2)), 3)
     assert explain("composition", Layout((2, 2), (E(0), E(1))), Layout(2, 2)).endswith("2:1@1")
     by_mode = explain("logical_divide", Layout((4, 8)), (2, None))
     assert by_mode.endswith(f"= {logical_divide(Layout((4, 8)), (2, None))}")

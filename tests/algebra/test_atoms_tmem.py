@@ -271,6 +271,6 @@ def test_what_there_is_none_of_is_refused():
     for bits in (0, 3, 6, 128, -16, True, 16.5):
         with pytest.raises(LayoutValueError, match="elements of"):
             tma_atom((128, 8), bits)
-    with pytest.raises(LayoutValueError, match="there are"):
+    with pytest.raises(LayoutValueError, match="expected one of the swizzles "):
         tma_atom((64, 8), swizzle="SW256")
     assert smem_atom("MN_SW128_32B", 32).outer == Swizzle(2, 3, 2)

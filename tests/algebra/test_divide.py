@@ -169,9 +169,9 @@ def test_divide_is_a_permutation_and_its_first_mode_the_tile(layout, data):
 def test_divides_that_libraries_get_wrong():
     with pytest.raises(LayoutValueError):
         logical_divide(Layout((6, 2), (7, 6)), Layout(2, 4))
-    with pytest.raises(LayoutValueError, match="copies would meet"):
+    with pytest.raises(LayoutValueError, match="copies would overlap"):
         complement(Layout((2, 2), (3, 2)), 24)
-    with pytest.raises(LayoutValueError, match="copies would meet"):
+    with pytest.raises(LayoutValueError, match="copies would overlap"):
         complement(Layout((3, 2), (1, 2)), 24)
 
 

@@ -342,13 +342,13 @@ def test_what_has_no_expression_is_refused():
     two = Layout((2, 2), tuple([CustomStride(IndexedGather(x), 1) for x in ([1, 0], [0, 2])]))
     with pytest.raises(LayoutError, match="more index buffers than the 1 names index"):
         emit(two, "cuda")
-    with pytest.raises(LayoutError, match="there are cuda, triton, numpy, sympy"):
+    with pytest.raises(LayoutError, match="the languages cuda, triton, numpy, sympy"):
         emit(Layout(4), "fortran")
     for shape in ((4, 2), 4):
         with pytest.raises(LayoutError, match="3 names for the"):
             emit(Layout(shape), "cuda", ("i", "j", "k"))
     for names in (("i", ("j", "k")), (1, "j"), 3):
-        with pytest.raises(LayoutError, match="names are a str, or one for each mode"):
+        with pytest.raises(LayoutError, match="expected names as a str, or one str per mode"):
             emit(Layout((4, 2)), "cuda", names)
 
 

@@ -43,7 +43,7 @@ LOAD = lc.copy_atom("ldmatrix.x4")
         (lambda: lc.copy_unit("x"), "argument `atom`: expected a CopyAtom, got 'x'"),
         (lambda: lc.copy_unit(LOAD, 0), "copy_unit: argument `element_bits`: expected an int >= 1"),
         (lambda: lc.copy_unit(LOAD, "8"), "argument `element_bits`: expected an int >= 1, got '8'"),
-        (lambda: lc.evenly_divides((4, 8), 0), "0 divides nothing"),
+        (lambda: lc.evenly_divides((4, 8), 0), "0 does not divide"),
         (lambda: lc.idx2crd(8, (0, 1)), "an extent of 0 has no coordinates"),
         (lambda: lc.IndexedGather([1, 2])(lc.symbols("H")), "position H has no value"),
         (lambda: lc.smem_atom(Layout(8)), "smem_atom: expected the name of a layout"),
@@ -52,7 +52,7 @@ LOAD = lc.copy_atom("ldmatrix.x4")
         (lambda: lc.bank_conflicts(Layout(32), "fp16"), "bank_conflicts: expected element_bits"),
         (
             lambda: lc.logical_product(Layout((4, 8), (lc.F2(1), lc.F2(4))), lc.symbols("H")),
-            "is no integer with a value",
+            "is not an integer with a known value",
         ),
     ],
 )

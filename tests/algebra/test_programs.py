@@ -320,7 +320,7 @@ def test_units_of_a_function_after_positions_are_refused(step):
 
 
 def test_copies_that_a_function_places_are_refused():
-    with pytest.raises(lc.LayoutTypeError, match="no layout of copies"):
+    with pytest.raises(lc.LayoutTypeError, match="is not a layout of copies"):
         lc.logical_product(Layout((6, 4)), Layout((6, 4), (1, Square(2))))
 
 

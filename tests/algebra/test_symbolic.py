@@ -225,7 +225,7 @@ def test_runs_in_common_and_questions_are_answered_for_names():
         ({"H": 0, "W": 8}, "H stands for integers from 1 on"),
         ({"H": 6, "W": 12}, "holds where W % 8 == 0, and not at W=12"),
         ({"H": 6}, "without a value"),
-        ({"H": 6, "W": 8.0}, "no integer"),
+        ({"H": 6, "W": 8.0}, "is not an integer"),
     ],
 )
 def test_values_that_a_layout_does_not_hold_for_are_refused(values, why):

@@ -181,7 +181,7 @@ def test_a_wrong_argument_is_named(ask, why):
 
 def test_what_is_no_layout_is_a_wrong_result():
     for result in (None, "4:1", [4]):
-        with pytest.raises(testing.WrongResultError, match="is no layout: it has no shape"):
+        with pytest.raises(testing.WrongResultError, match="is not a layout: it has no shape"):
             testing.check_composition(Layout(4), Layout(2), result)
 
 

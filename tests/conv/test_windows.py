@@ -87,7 +87,7 @@ def test_a_nested_mode_keeps_its_digits():
     interleaved = Layout((6, (4, 8)), (4, (1, 24)))
     assert windows(interleaved, (3, 1)) == Layout((4, (4, 8), 3, 1), (4, (1, 24), 4, 0))
     # Windows across the digits of a mode: no layout is them, and none is returned.
-    with pytest.raises(LayoutError, match="breaks off"):
+    with pytest.raises(LayoutError, match="crosses a mode boundary"):
         windows(interleaved, (1, 2))
 
 

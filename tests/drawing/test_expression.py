@@ -140,7 +140,7 @@ def test_errors_point_at_what_does_not_fit(expression: str, message: str, at: in
         ("(4:1, 2:1)", "expected a layout, got the tiler (4:1,2:1)"),
         ("complement()", "complement: expected the operands (a, bound), got 0"),
         ("upcast((4,8), 4:1)", "upcast: expected an integer, got 4:1"),
-        ("composition((4,3):(1,8), 6:1)", "the mode 6:1 breaks off at 4"),
+        ("composition((4,3):(1,8), 6:1)", "the mode 6:1 crosses a mode boundary at 4"),
         ("(" * 1500 + ")" * 400, "found the end"),
         ("(" * 950 + "4:1" + ")" * 950, "at most 64 levels of parentheses"),
         ("4" * (LONGEST + 1), f"expected at most {LONGEST} characters, found {LONGEST + 1}"),

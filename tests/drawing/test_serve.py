@@ -106,11 +106,11 @@ def test_the_policy_names_the_script_and_the_style_and_nothing_else(server: Serv
     ("expression", "heading", "told"),
     [
         ("(4,3):(1,8) @ 6:1", "There is no such layout", "At 4 it is 8, but the closest layout"),
-        ("complement((2,2):(3,2), 24)", "There is no such layout", "copies would meet"),
-        ("(4,2):(1,4) ]", "This is no layout", "expected the end"),
-        ("zipped_divide(4:1, (2,2))", "This is no layout", "has 2 modes"),
+        ("complement((2,2):(3,2), 24)", "There is no such layout", "copies would overlap"),
+        ("(4,2):(1,4) ]", "This is not a layout", "expected the end"),
+        ("zipped_divide(4:1, (2,2))", "This is not a layout", "has 2 modes"),
         ("S<2,0,3> @ (3,4):(1@0,1@1)", "This cannot be drawn", "has no bits"),
-        ("4" * 3000, "This is no layout", "expected at most 2000 characters"),
+        ("4" * 3000, "This is not a layout", "expected at most 2000 characters"),
         ("S<2,0,2> o (4,2) o (4,2)", "This cannot be drawn", "has no bits"),
     ],
     ids=lambda value: value[:30],
@@ -227,12 +227,12 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["--serve", "--port", "70000"], "70000 is not in the range"),
-        (["--serve", "-o", "a.html"], "--serve has no use for --output."),
-        (["--serve", "--atom", "m16n8k16.f16"], "--serve has no use for --atom."),
+        (["--serve", "-o", "a.html"], "--serve cannot be combined with --output."),
+        (["--serve", "--atom", "m16n8k16.f16"], "--serve cannot be combined with --atom."),
         (["--serve", "--limit", "1"], "argument `--limit`: expected an int >= 4, got 1"),
-        (["--port", "80", "(4,2)"], "--port is where --serve listens."),
-        (["--steps", "--atom", "m16n8k16.f16"], "--steps has no use for --atom."),
-        (["--steps", "(4,2)", "--tv", "4,2"], "--steps has no use for --tv."),
+        (["--port", "80", "(4,2)"], "--port needs --serve."),
+        (["--steps", "--atom", "m16n8k16.f16"], "--steps cannot be combined with --atom."),
+        (["--steps", "(4,2)", "--tv", "4,2"], "--steps cannot be combined with --tv."),
         (["--steps", "(4,2)", "-o", "a.svg"], "expected a .html or .txt file beside --steps"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -248,7 +248,7 @@ def test_steps_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert shown(expression)[1] in path.read_text("utf-8")
     # One that fails leaves a page that says why, and says so itself.
     assert main(["draw", "(4,3):(1,8) @ 6:1", "--steps", "-o", str(path)]) == 2
-    assert "the mode 6:1 breaks off at 4" in capsys.readouterr().err
+    assert "the mode 6:1 crosses a mode boundary at 4" in capsys.readouterr().err
     assert shown("(4,3):(1,8) @ 6:1")[1] in path.read_text("utf-8")
     # Where there is no step, the layout itself is drawn.
     for alone in ("(4,2):(2,1)", "Layout(4, 2)", "S<1,0,1>"):

@@ -121,7 +121,7 @@ def test_the_tour_stops_where_there_is_no_layout(example, capsys):
     told = capsys.readouterr().out
     assert len(re.findall(r": ok$", told, re.M)) == 10
     assert "divide       ((2,4),(2,2)):((8,1),(16,4))" in told
-    assert "the mode 4:2 breaks off at 3" in told
+    assert "the mode 4:2 crosses a mode boundary at 3" in told
 
 
 @pytest.mark.parametrize(

@@ -122,4 +122,6 @@ def bits_by_name(prefix: str, groups: Iterable[tuple[int, str, str]]) -> dict[st
 
 def unknown(function: str, name: str, names: tuple[str, ...]) -> LayoutValueError:
     """Return the error for an unknown name, which lists the known ones."""
-    return LayoutValueError(f"{function}: no {name!r}; there are {', '.join(names)}")
+    return LayoutValueError(
+        f"{function}: {name!r} is not known; expected one of {', '.join(names)}"
+    )

@@ -35,11 +35,13 @@ def smem_atom(name: str, element_bits: int = 16) -> ComposedLayout:
     swizzle = "SW128" if together else swizzle
     if major not in ("K", "MN") or swizzle not in SWIZZLES:
         raise LayoutValueError(
-            f"smem_atom: no {name!r}; there are K_ and MN_ with {', '.join(SWIZZLES)}, "
-            "and MN_SW128_32B"
+            f"smem_atom: {name!r} is not known; expected K_ or MN_ with {', '.join(SWIZZLES)}, "
+            "or MN_SW128_32B"
         )
     if element_bits not in (4, 8, 16, 32, 64):
-        raise LayoutValueError(f"smem_atom: no elements of {element_bits!r} bits")
+        raise LayoutValueError(
+            f"smem_atom: expected elements of 4, 8, 16, 32 or 64 bits, got {element_bits!r}"
+        )
     bits = SWIZZLES[swizzle]
     run = (128 << bits) // element_bits
     rows = Layout((8, run), (run, 1)) if major == "K" else Layout((run, 8), (1, run))

@@ -37,12 +37,12 @@ def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> Mma
     expect("tcgen05_atom", int, "a_bits, an integer", a_bits)
     if cta_group not in _ROWS or m not in _ROWS[cta_group]:
         raise LayoutValueError(
-            f"tcgen05_atom: expected m = 64 or 128 of one CTA, 128 or 256 of two, "
+            f"tcgen05_atom: expected m = 64 or 128 for one CTA, 128 or 256 for two, "
             f"got {m!r} with cta_group={cta_group!r}"
         )
     if a_bits not in _BITS or (a_bits == 4 and m == 64):
         raise LayoutValueError(
-            f"tcgen05_atom: expected inputs of {_BITS} bits (4: m >= 128), got {a_bits!r}"
+            f"tcgen05_atom: expected inputs of {_BITS} bits (4 only for m >= 128), got {a_bits!r}"
         )
     _expect_columns("tcgen05_atom", n, cta_group)
     k = 256 // a_bits
@@ -74,11 +74,11 @@ def tmem_accumulator(
     if m not in rows or (weight_stationary and cta_group != 1):
         raise LayoutValueError(
             f"tmem_accumulator: expected m in {rows} for cta_group={cta_group!r}"
-            f"{', one CTA for .ws' if weight_stationary else ''}, got {m!r}"
+            f"{' and cta_group=1 for .ws' if weight_stationary else ''}, got {m!r}"
         )
     if weight_stationary and (type(n) is not int or n not in _WEIGHT_STATIONARY):
         raise LayoutValueError(
-            f"tmem_accumulator: expected n in {_WEIGHT_STATIONARY} of .ws, got {n!r}"
+            f"tmem_accumulator: expected n in {_WEIGHT_STATIONARY} for .ws, got {n!r}"
         )
     _expect_columns("tmem_accumulator", n, cta_group)
     lane, column, cta = (ScaledBasis(1, (i,)) for i in range(3))
@@ -97,5 +97,5 @@ def _expect_columns(function: str, n: int, cta_group: int) -> None:
     if type(n) is not int or n % step or not step <= n <= 256:
         ctas = "one CTA" if cta_group == 1 else "two CTAs"
         raise LayoutValueError(
-            f"{function}: expected n = {step}, {2 * step}, ... 256 of {ctas}, got {n!r}"
+            f"{function}: expected n = {step}, {2 * step}, ... 256 for {ctas}, got {n!r}"
         )

@@ -100,7 +100,9 @@ def tma_atom(box: tuple[int, ...], element_bits: int = 16, *, swizzle: str = "IN
     S<3,7,3> o 0 o (1,(256,8)):(0,(1,1024))
     """
     if swizzle not in _BOX_SWIZZLES:
-        raise LayoutValueError(f"tma_atom: no {swizzle!r}; there are {', '.join(_BOX_SWIZZLES)}")
+        raise LayoutValueError(
+            f"tma_atom: expected one of the swizzles {', '.join(_BOX_SWIZZLES)}, got {swizzle!r}"
+        )
     if type(element_bits) is not int or element_bits not in _BOX_BITS:
         raise LayoutValueError(
             f"tma_atom: expected elements of {_BOX_BITS} bits, got {element_bits!r}"

@@ -40,7 +40,8 @@ def wgmma_atom(
         raise LayoutValueError(f"wgmma_atom: expected inputs of {_BITS} bits, got {a_bits!r}")
     if a_bits == 1 and (sparse or (n > 32 and n % 16)):
         raise LayoutValueError(
-            f"wgmma_atom: of bits there is n = 8, 16, 24, 32, 48, ... 256, not sparse; got {n}"
+            "wgmma_atom: expected n = 8, 16, 24, 32, 48, ... 256 and sparse=False for inputs of "
+            f"1 bit, got n = {n} and sparse={sparse}"
         )
     stored = 256 // a_bits
     k = 2 * stored if sparse else stored
