@@ -258,7 +258,7 @@ def _output(
         stored = indexed_rows(index, M, row_count(name, rows, M), K)
         return ComposedLayout(stored, 0, rows_and_channels)
     if rows is not None:
-        raise ArgumentError(name, "a scatter_index beside it", rows)
+        raise ArgumentError(name, "None without a scatter_index", rows)
     return ComposedLayout(row_major((M, K)), 0, rows_and_channels)
 
 

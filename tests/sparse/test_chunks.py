@@ -181,11 +181,11 @@ def test_a_cloud_of_one_chunk_stays_as_it_is_and_is_not_the_users():
 @pytest.mark.parametrize("max_rows", [2, 4])  # of several chunks and of one
 def test_what_is_wrong_with_cells_is_said(max_rows):
     cells = torch.tensor([[0, 3], [0, 1], [0, 2], [0, 1]], dtype=torch.int32)
-    with pytest.raises(ArgumentError, match=r"no cell twice, got \[0, 1\] in rows 1 and 3 \(lc"):
+    with pytest.raises(ArgumentError, match=r"distinct cells, got \[0, 1\] in rows 1 and 3 \(lc"):
         Chunks(cells, (4,), 1, max_rows=max_rows)
     for wrong in ([0, 4], [1, 0], [0, -1], [-1, 0]):
         bad = torch.cat([cells[:3], torch.tensor([wrong], dtype=torch.int32)])
-        said = rf"cells of 1 grids of \(4,\), got \[{wrong[0]}, {wrong[1]}\] in row 3"
+        said = rf"cells in 1 grids of shape \(4,\), got \[{wrong[0]}, {wrong[1]}\] in row 3"
         with pytest.raises(ArgumentError, match=rf"argument `coords`: expected {said}$"):
             Chunks(bad, (4,), 1, max_rows=max_rows)
 

@@ -176,7 +176,7 @@ def test_cells_are_checked_once():
     assert x.check() is x
     y = cloud()
     y.table.status[0] = 4
-    with pytest.raises(ArgumentError, match="no cell twice"):
+    with pytest.raises(ArgumentError, match="distinct cells, got"):
         submanifold_map(y)
 
 

@@ -251,7 +251,7 @@ def test_what_is_refused():
         ((x, points), {"voxel_size": 1.0, "origin": (0, 0)}, "`origin`: expected a corner"),
         ((x, points), {"voxel_size": 0, "origin": (0, 0, 0)}, "`voxel_size`: expected a finite"),
         ((voxels, points), {"voxel_size": 1.0}, "`voxel_size`: expected None"),
-        ((voxels, [points, points]), {}, "`points`: expected 1 clouds, one to an image, got 2"),
+        ((voxels, [points, points]), {}, "`points`: expected 1 clouds, one per image, got 2"),
         ((voxels, points.int()), {}, "`points`: expected .* floating-point"),
         ((voxels, points[:, :2]), {}, r"`points`: expected \(points, F\)"),
         ((voxels, points / 0), {}, "2 of 2 points that are not finite"),
@@ -262,7 +262,9 @@ def test_what_is_refused():
     flat = SparseTensor(torch.ones(1, 1), torch.zeros(1, 3).int(), (2, 2), 1)
     with pytest.raises(ValueError, match="`origin`: expected a corner of 2 numbers"):
         devoxelize(flat, points, voxel_size=1, origin=(0, 0, 0))
-    with pytest.raises(ValueError, match="`mode`: expected linear, of 2 spatial modes, got tri"):
+    with pytest.raises(
+        ValueError, match="`mode`: expected linear or nearest for 2 spatial modes, got tri"
+    ):
         devoxelize(flat, points, "trilinear", voxel_size=1, origin=(0, 0))
     with pytest.raises(ValueError, match="`points`: expected points on the device of voxels"):
         devoxelize(voxels.to("meta"), points)

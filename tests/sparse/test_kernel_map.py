@@ -102,7 +102,7 @@ def test_errors_name_the_rows_at_fault(function):
         return function(Coordinates(*grid))
 
     with pytest.raises(
-        ValueError, match=r"`coords`: expected no cell twice, got \[0, 1, 2, 3\] in rows 0 and 2"
+        ValueError, match=r"`coords`: expected distinct cells, got \[0, 1, 2, 3\] in rows 0 and 2"
     ):
         build(CELL, (4, 4, 4), 2)
     with pytest.raises(ValueError, match=r"expected column 3 in \[0, 3\), got .* in row 0 "):
@@ -121,7 +121,7 @@ def test_errors_name_the_rows_at_fault(function):
 
 def test_a_grid_too_large_for_its_keys_is_an_error():
     huge = (2**31 - 1,) * 3
-    with pytest.raises(ValueError, match=r"fewer than 2\*\*63 voxels"):
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*63 cells in all"):
         submanifold_map(Coordinates(CELL[:1], huge, 1))
     with pytest.raises(ValueError, match="`box`: expected fewer than"):
         dense_index(Coordinates(CELL[:1], (1 << 11, 1 << 10, 1 << 10), 1))

@@ -89,7 +89,7 @@ def test_a_folder_says_whose_it_is(tmp_path: Path) -> None:
     kinds = [type(labelled_clouds(tmp_path / name)) for name in "abc"]
     assert kinds == [SemanticKitti, NuScenes, ScanNet]
     assert labelled_clouds(tmp_path / "b", "val").names == ("scene-0103/0",)
-    with pytest.raises(PointFileError, match=r"expected$"):
+    with pytest.raises(PointFileError, match=r"expected a folder with sequences \(SemanticKITTI\)"):
         labelled_clouds(tmp_path)
     with pytest.raises(PointFileError, match="d: no such folder"):
         labelled_clouds(tmp_path / "d")
@@ -110,11 +110,9 @@ def test_damaged_sweeps(tmp_path: Path) -> None:
     good = labels.read_bytes()
     labels.write_bytes(good[:-1])
     told = error_of(SemanticKitti, tmp_path)
-    assert told.startswith(f"{labels}: 12 bytes expected, 4 for each of the 3 points of {sweep}")
+    assert told.startswith(f"{labels}: expected 12 bytes, 4 for each of the 3 points of {sweep}")
     labels.write_bytes(np.array([10, 7, 40], "<u4").tobytes())
-    assert (
-        error_of(SemanticKitti, tmp_path) == f"{labels}: label 7 of point 1 is none that is known"
-    )
+    assert error_of(SemanticKitti, tmp_path) == f"{labels}: label 7 of point 1 is not a known label"
     labels.unlink()
     assert error_of(SemanticKitti, tmp_path) == f"{labels}: the labels of {sweep} are missing"
     labels.write_bytes(good)
@@ -132,12 +130,15 @@ def test_damaged_tables(tmp_path: Path, name: str) -> None:
     good = json.loads(path.read_text())
     first = next(iter(good[0]))
     cases = [
-        ("[{", "JSON expected"),
-        ("[" * 100_000, "JSON expected"),
-        ("\xff", "JSON expected"),
-        ("{}", "a list of records expected, got dict"),
-        ("[3]", "record 0: a field"),
-        (json.dumps([*good, {**good[0], first: None}]), f"record {len(good)}: a field {first!r}"),
+        ("[{", "expected JSON"),
+        ("[" * 100_000, "expected JSON"),
+        ("\xff", "expected JSON"),
+        ("{}", "expected a list of records, got dict"),
+        ("[3]", "record 0: expected a field"),
+        (
+            json.dumps([*good, {**good[0], first: None}]),
+            f"record {len(good)}: expected a field {first!r}",
+        ),
     ]
     for content, message in cases:
         path.write_text(content, "latin-1")
@@ -192,7 +193,7 @@ def test_lists_of_scenes(tmp_path: Path) -> None:
     listed.write_bytes(b"\xef\xbb\xbfscene0001_00\r\n")  # as an editor of Windows saves it
     assert ScanNet(tmp_path).names == ("scene0001_00",)
     listed.write_bytes(b"scene\xff")
-    assert error_of(ScanNet, tmp_path).startswith(f"{listed}: names of scenes expected: ")
+    assert error_of(ScanNet, tmp_path).startswith(f"{listed}: expected names of scenes: ")
 
 
 def test_labels_that_are_no_whole_numbers(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_labels_that_are_no_whole_numbers(tmp_path: Path) -> None:
     lines += [f"property float {name}" for name in ("x", "y", "z", "label")]
     lines += ["end_header", "0 0 0 1", "0 0 0 1.5", "0 0 0 2", ""]
     path.write_text("\n".join(lines))
-    assert error_of(ScanNet, tmp_path) == f"{path}: label 1.5 of point 1 is no whole number"
+    assert error_of(ScanNet, tmp_path) == f"{path}: label 1.5 of point 1 is not a whole number"
 
 
 def test_damaged_meshes(tmp_path: Path) -> None:
@@ -212,8 +213,8 @@ def test_damaged_meshes(tmp_path: Path) -> None:
     labels.write_bytes(make.mesh(points[:2], [1, 2]))
     assert error_of(ScanNet, tmp_path) == f"{labels}: 2 vertices, but {mesh} has 3"
     labels.write_bytes(make.mesh(points, None))
-    assert error_of(ScanNet, tmp_path) == f"{labels}: vertices with a property label expected"
+    assert error_of(ScanNet, tmp_path) == f"{labels}: expected vertices with a property label"
     labels.write_bytes(make.mesh(points, [1, 2, 41]))
-    assert error_of(ScanNet, tmp_path) == f"{labels}: label 41 of point 2 is none that is known"
+    assert error_of(ScanNet, tmp_path) == f"{labels}: label 41 of point 2 is not a known label"
     labels.unlink()
     assert error_of(ScanNet, tmp_path).startswith(f"{labels}: No such file")

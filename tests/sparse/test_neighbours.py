@@ -187,7 +187,7 @@ def test_what_is_refused():
         (lambda: voxelize(cloud, 0.5, rank=5), "`rank`: expected 1 to 4 spatial modes, got 5"),
         (lambda: voxelize(cloud, (0.5, 1, 2), rank=2), "`voxel_size`: .*or two in a sequence"),
         (lambda: voxelize(cloud, 0.5, (0, 1), rank=2), r"`range`: expected finite \(x0, y0, x1"),
-        (lambda: splat(cloud), "`voxel_size`: expected the edge of a cell"),
+        (lambda: splat(cloud), "`voxel_size`: expected the edges of a voxel, or `onto`"),
         (lambda: splat(cloud, 0.5, reduce="max"), "`reduce`: expected sum or mean"),  # type: ignore[arg-type]
         (lambda: splat(cloud, 0.5, origin=(0, 0, 0)), "`origin`: expected None without `onto`"),
         (lambda: splat(cloud, range=(0, 0, 0, 1, 1, 1), onto=v), "`range`: expected None"),

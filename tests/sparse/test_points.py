@@ -266,43 +266,63 @@ def broken():
     yield "a.bin", BAD.tobytes(), 5, r"2 of 9 points .* not finite .* point 3"
     yield "a.npy", npy(POINTS)[:-1], None, "180 bytes from byte 128 on, but the file has 307 bytes"
     yield "a.npy", npy(POINTS) + b"1", None, "1 bytes follow the array"
-    yield "a.npy", npy(POINTS)[:9], None, "version 1.0 to 3.0 expected"
-    yield "a.npy", npy(POINTS)[:40], None, "a header of 128 bytes expected, but there are 40"
+    yield "a.npy", npy(POINTS)[:9], None, "expected a .npy file of version 1.0 to 3.0"
+    yield "a.npy", npy(POINTS)[:40], None, "expected a header of 128 bytes, but there are 40"
     yield "a.npy", b"x,y,z\n1,2,3\n", None, "not a .npy file"
-    yield "a.npy", npy(POINTS[:, :2]), None, "3 columns expected, but the file has 2"
-    yield "a.npy", npy(POINTS), 6, "6 columns expected, but the file has 5"
-    yield "a.npy", npy(POINTS[0]), None, r"\(points, columns\) expected, got shape \(5,\)"
-    yield "a.npy", npy(POINTS > 0), None, r"expected, got .*\|b1"
-    yield "a.npy", npy(POINTS.astype(complex)), None, "expected, got .*<c16"
+    yield "a.npy", npy(POINTS[:, :2]), None, "expected 3 columns, but the file has 2"
+    yield "a.npy", npy(POINTS), 6, "expected 6 columns, but the file has 5"
+    yield "a.npy", npy(POINTS[0]), None, r"expected an array \(points, columns\), got shape \(5,\)"
+    yield "a.npy", npy(POINTS > 0), None, r"expected an array of numbers, got .*\|b1"
+    yield "a.npy", npy(POINTS.astype(complex)), None, "expected an array of numbers, got .*<c16"
     yield "a.npy", npy(POINTS[:0]), None, "no points"
     yield "a.npy", npy(np.full((1, 3), 1e300)), None, "1 of 1 points .* not finite float32"
     yield "a.ply", b"plx", None, "not a PLY file"
     yield "a.ply", BINARY[:60], None, "has no line 'end_header'"
-    yield "a.ply", BINARY[:-9], None, "element 'face' expected to take 0 bytes from byte"
-    yield "a.ply", BINARY[:-20], None, "vertices expected to take 180 bytes"
+    yield "a.ply", BINARY[:-9], None, "element 'face' should take 0 bytes from byte"
+    yield "a.ply", BINARY[:-20], None, "vertices should take 180 bytes"
     yield "a.ply", BINARY + b"abc", None, "all elements end at byte .*, but 3 bytes follow"
-    yield "a.ply", ply("ascii")[:-30], None, "a line of 5 numbers expected, got"
-    yield "a.ply", ply("ascii").replace(b"0.25", b"0.25\nfour"), None, "expected, got 'four'"
+    yield "a.ply", ply("ascii")[:-30], None, "expected a line of 5 numbers, got"
+    yield (
+        "a.ply",
+        ply("ascii").replace(b"0.25", b"0.25\nfour"),
+        None,
+        "expected a line of 5 numbers, got 'four'",
+    )
     yield "a.ply", ply("ascii") + b"1\n", None, "followed by another line: '1'"
-    yield "a.ply", BINARY.replace(b"float y", b"float q"), None, "x, y, z expected, got x, q, z"
+    yield (
+        "a.ply",
+        BINARY.replace(b"float y", b"float q"),
+        None,
+        "expected columns x, y, z, got x, q, z",
+    )
     yield "a.ply", BINARY.replace(b"float y", b"quad y"), None, "not PLY: 'property quad y'"
-    yield "a.ply", BINARY.replace(b"t vertex 9", b"t point 9"), None, "named vertex expected, got"
+    yield (
+        "a.ply",
+        BINARY.replace(b"t vertex 9", b"t point 9"),
+        None,
+        "expected an element named vertex, got",
+    )
     yield "a.ply", BINARY.replace(b"format", b"comment"), None, "no line 'format'"
     lists = BINARY.replace(b"float red", b"list uchar float red")
-    yield "a.ply", lists, None, "vertices of numbers alone expected, got lists: red"
+    yield "a.ply", lists, None, "expected vertices of numbers alone, got lists: red"
     yield "a.ply", ply("binary_big_endian", rows=BAD), None, "2 of 9 points"
     for kind in KINDS:
         whole = pcd(kind)
         yield "a.pcd", whole[:40], None, "not a whole .pcd file: its header has no line 'DATA'"
         yield "a.pcd", whole.replace(b"FIELDS", b"FIELD"), None, "not PCD: 'FIELD x"
-        yield "a.pcd", whole.replace(b" y ", b" q "), None, "x, y, z expected, got x, q, z"
+        yield "a.pcd", whole.replace(b" y ", b" q "), None, "expected columns x, y, z, got x, q, z"
         yield "a.pcd", pcd(kind, POINTS[:0]), None, "has no points"
-        yield "a.pcd", whole[: whole.index(b"DATA") + 60], None, "bytes from byte|numbers expected"
+        yield (
+            "a.pcd",
+            whole[: whole.index(b"DATA") + 60],
+            None,
+            "bytes from byte|expected a line of 5 numbers",
+        )
     binary = pcd("binary")
-    yield "a.pcd", binary[:-23], None, "9 points of 23 bytes expected to take 207 bytes"
+    yield "a.pcd", binary[:-23], None, "9 points of 23 bytes should take 207 bytes"
     yield "a.pcd", binary + b"abc", None, "but 3 bytes follow that are no padding"
     text = pcd("ascii").splitlines(keepends=True)
-    yield "a.pcd", b"".join(text[:-2]), None, "points: 9 lines expected, but the file has 7"
+    yield "a.pcd", b"".join(text[:-2]), None, "points: expected 9 lines, but the file has 7"
     yield "a.pcd", b"".join([*text, text[-1]]), None, "points are followed by another line"
     for suffix in (".las", ".laz"):
         yield "a" + suffix, b"LASX" + bytes(400), None, "not a LAS file"
@@ -310,11 +330,11 @@ def broken():
             "a" + suffix,
             b"LASF" + bytes(400),
             None,
-            "LAS of version 1.0 to 1.5 expected, got 0.0",
+            "expected LAS of version 1.0 to 1.5, got 0.0",
         )
     for suffix in (".bin", ".npy", ".ply", ".pcd", ".las", ".laz"):
         yield "a" + suffix, b"", None, "is empty"
-        yield "a" + suffix, gzip.compress(BINARY), None, "is compressed by gzip: unpack it first"
+        yield "a" + suffix, gzip.compress(BINARY), None, "is compressed with gzip; unpack it first"
     yield "a.xyz", b"", None, r"suffix '.xyz'; known are .bin, .npy, .ply"
     yield "a", b"", None, "known are .bin, .npy, .ply"
     yield "a.ply.gz", b"", None, "unpack it first"
@@ -336,7 +356,7 @@ def test_las_files_that_are_cut_off(write, suffix):
             read_points(write("a" + suffix, whole[:length]))
     with pytest.raises(PointFileError, match="has no points"):
         read_points(write("a" + suffix, las(suffix, np.zeros((0, 4)))))
-    with pytest.raises(PointFileError, match="99 columns expected, but the file has"):
+    with pytest.raises(PointFileError, match="expected 99 columns, but the file has"):
         read_points(write("a" + suffix, whole), columns=99)
 
 
@@ -362,10 +382,10 @@ def test_paths_that_cannot_be_read(tmp_path, suffix):
     with pytest.raises(PointFileError, match="No such file"):
         read_points(tmp_path / ("nowhere" + suffix))
     (tmp_path / ("folder" + suffix)).mkdir()
-    with pytest.raises(PointFileError, match=r"a regular file expected, got a directory"):
+    with pytest.raises(PointFileError, match=r"expected a regular file, got a directory"):
         read_points(tmp_path / ("folder" + suffix))
     os.mkfifo(tmp_path / ("pipe" + suffix))
-    with pytest.raises(PointFileError, match=r"a regular file expected, got a FIFO"):
+    with pytest.raises(PointFileError, match=r"expected a regular file, got a FIFO"):
         read_points(tmp_path / ("pipe" + suffix))
     (tmp_path / ("loop" + suffix)).symlink_to(tmp_path / ("loop" + suffix))
     with pytest.raises(PointFileError, match="symbolic links"):

@@ -155,5 +155,7 @@ def test_what_does_not_fit_is_said():
         with pytest.raises(error, match=f"argument `{name}`"):
             call()
     square = lc.nn.SubmConv3d(4, 4, 3).double()
-    with pytest.raises(ArgumentError, match="argument `out`: expected memory other"):
+    with pytest.raises(
+        ArgumentError, match="argument `out`: expected memory that does not overlap the features"
+    ):
         lc.nn.stream(square, x, chunks, out=x)

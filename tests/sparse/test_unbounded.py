@@ -224,11 +224,11 @@ def test_what_is_refused():
         strided_map(x.coordinates, outputs=grid.coordinates)
     with pytest.raises(ValueError, match="`outputs`: expected cells of a grid"):
         strided_map(grid.coordinates, outputs=x.coordinates)
-    with pytest.raises(ValueError, match="`spatial_shape`: expected None, of cells without bounds"):
+    with pytest.raises(ValueError, match="`spatial_shape`: expected None for cells without bounds"):
         strided_map(x.coordinates, spatial_shape=(4, 4, 4))
-    with pytest.raises(ValueError, match="`tensors`: expected tensors of one kind"):
+    with pytest.raises(ValueError, match="`tensors`: expected tensors of the same kind"):
         collate([x, grid])
-    with pytest.raises(ValueError, match=r"no cell twice, got \[0, -5\] in rows 0 and 1"):
+    with pytest.raises(ValueError, match=r"distinct cells, got \[0, -5\] in rows 0 and 1"):
         SparseTensor(torch.ones(2, 1), torch.tensor([[0, -5], [0, -5]]).int()).check()
     far = torch.tensor([[0, -(2**31)], [0, 2**31 - 1]]).int()
     with pytest.raises(ValueError, match=r"`coords`: expected a box of fewer than 2\*\*31 cells"):

@@ -103,7 +103,11 @@ def test_printing():
         ({"in_channels": 0}, ArgumentError, "`in_channels`: expected a number of channels >= 1"),
         ({"out_channels": 0}, ArgumentError, "`out_channels`: expected a number of channels"),
         ({"in_rows": -1}, ArgumentError, "`in_rows`: expected a number of rows >= 0, got -1"),
-        ({"out_rows": 7}, ArgumentError, "`out_rows`: expected a scatter_index beside it, got 7"),
+        (
+            {"out_rows": 7},
+            ArgumentError,
+            "`out_rows`: expected None without a scatter_index, got 7",
+        ),
         (
             {"scatter_index": torch.zeros(4, dtype=torch.int32)},
             ArgumentError,

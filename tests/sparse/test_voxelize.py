@@ -160,7 +160,7 @@ def test_grids_that_are_too_large_are_errors():
         voxelize(far, 1.0)
     with pytest.raises(ValueError, match=r"fewer than 2\*\*31 cells on each axis"):
         voxelize(far[:1], 1e-9, range=(0, 0, 0, 100, 1, 1))
-    with pytest.raises(ValueError, match=r"fewer than 2\*\*63 voxels"):
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*63 cells in all"):
         voxelize(torch.tensor([[0.0] * 3, [2e9] * 3]), 1.0)
     near = torch.tensor([[0.1, 0.1, 0.1], [0.3, 0.1, 0.1]])
     assert torch.equal(voxelize(near, 1.0, reduce="avg").features, voxelize(near, 1.0).features)

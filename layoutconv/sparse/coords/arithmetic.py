@@ -66,7 +66,7 @@ def of_both(function: Function, x: SparseTensor, other: SparseTensor) -> tuple[T
     cells, (of_x, of_y) = union([x.coordinates, other.coordinates])
     count = len(cells)
     if function is operator.truediv and not len(x) == len(other) == count:
-        expected = "a tensor of the same cells, as there is no quotient elsewhere"
+        expected = "a tensor of the same cells, as other cells have no divisor"
         raise ArgumentError("other", expected, f"{count} cells in both, {len(other)} in this")
     return function(spread(x.features, of_x, count), spread(other.features, of_y, count)), cells
 

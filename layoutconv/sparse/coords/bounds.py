@@ -36,7 +36,7 @@ def box_of(
     """
     if is_compiling() or row_plan.fixed() is not None:
         raise RuntimeError(
-            "coordinates without bounds are looked at, which no graph can: give a spatial_shape"
+            "a CUDA graph cannot read coordinates without bounds: give a spatial_shape"
         )
     rank = coords.shape[1] - 1 if isinstance(coords, torch.Tensor) and coords.ndim == 2 else 3
     if not 1 <= rank <= 4:

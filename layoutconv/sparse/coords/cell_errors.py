@@ -24,12 +24,12 @@ def outside(name: str, cells: Tensor, limits: Sequence[int], row: int) -> Argume
 def repeated(name: str, cell: list[int], one: int, other: int) -> ArgumentError:
     """Return the error of an argument that has one cell in two rows."""
     ways = "lc.sparse.merge_repeated joins them, lc.sparse.Coordinates(repeated=True) keeps them"
-    return ArgumentError(name, "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
+    return ArgumentError(name, "distinct cells", f"{cell} in rows {one} and {other} ({ways})")
 
 
 def overflow(total: int, capacity: int) -> ArgumentError:
     """Return the error of a capacity that is too small."""
-    expected = f"{total} rows or more: that many cells are reached"
+    expected = f"{total} rows or more, as that many cells are reached"
     return ArgumentError("capacity", expected, capacity)
 
 

@@ -322,8 +322,8 @@ class Coordinates:
     def _refuse_written(self) -> None:
         """Raise ``ArgumentError`` if the cells were written to since they were checked."""
         if self._known.written():
-            expected = "cells that nobody writes to; those of a clone() are others"
-            got = "some that were written to since a map was made"
+            expected = "cells that are not written to; write to a clone() of them"
+            got = "cells that were written to after a kernel map was made"
             raise ArgumentError(self.argument, expected, got)
 
     def check(self) -> Coordinates:
@@ -349,8 +349,10 @@ class Coordinates:
             raise self._elsewhere()
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
             if self.repeated:
-                expected = "cells that check() looked at before the graph was captured"
-                raise ArgumentError(self.argument, f"{expected}: some may be repeated", self)
+                expected = "cells without repeats; call check() before the graph is captured"
+                raise ArgumentError(
+                    self.argument, expected, f"{self}, of which some may be repeated"
+                )
             return self
         twice, beyond, absent = self.table.verdict()
         if absent and not self.padded:

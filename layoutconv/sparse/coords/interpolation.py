@@ -70,10 +70,12 @@ def devoxelize(
     lattice = lattice_of(voxels, voxel_size, origin)
     rank = len(lattice.shape)
     if _LINEAR.get(mode) not in (None, rank):
-        raise ArgumentError("mode", f"linear, of {rank} spatial modes", mode)
+        raise ArgumentError("mode", f"linear or nearest for {rank} spatial modes", mode)
     if points is None:
         if mode != "nearest" or not isinstance(voxels, Voxels):
-            raise ArgumentError("points", "the points, but for the nearest of Voxels", None)
+            raise ArgumentError(
+                "points", "the points: only mode='nearest' of Voxels needs none", None
+            )
         return take(voxels.features, voxels.point_to_voxel)
     cloud, batch = points_of(voxels, points, rank)
     xyz = cloud[:, :rank]
@@ -93,7 +95,7 @@ def points_of(
     """
     cloud, batch, count = joined(points, rank)
     if count != voxels.batch_size:
-        raise ArgumentError("points", f"{voxels.batch_size} clouds, one to an image", count)
+        raise ArgumentError("points", f"{voxels.batch_size} clouds, one per image", count)
     if cloud.device != voxels.device:
         raise ArgumentError(
             "points", f"points on the device of voxels, {voxels.device}", cloud.device
@@ -111,13 +113,15 @@ def lattice_of(
     if isinstance(voxels, Voxels):
         for name, value in given:
             if value is not None:
-                raise ArgumentError(name, "None: `voxels` are Voxels, which know it", value)
+                raise ArgumentError(name, "None, as `voxels` are Voxels, which know it", value)
         return voxels.lattice
     if not isinstance(voxels, SparseTensor):
         raise ArgumentTypeError("voxels", "Voxels or a SparseTensor", type(voxels).__name__)
     if voxel_size is None or origin is None:
         name = "voxel_size" if voxel_size is None else "origin"
-        raise ArgumentError(name, "a value: `voxels` are no Voxels, which would know it", None)
+        raise ArgumentError(
+            name, "a value, as `voxels` are a SparseTensor, which does not know it", None
+        )
     corner = tuple(float(x) for x in origin)
     cells = voxels.coordinates
     if len(corner) != cells.rank:

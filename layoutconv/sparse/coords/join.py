@@ -74,7 +74,7 @@ def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
         if kind != kinds[0]:
             raise ArgumentError(
                 "tensors",
-                f"tensors of one kind: {first!r}",
+                f"tensors of the same kind, like {first!r}",
                 f"{tensors[number]!r} at {number}",
             )
     voxels = [t for t in tensors if isinstance(t, Voxels)]

@@ -36,7 +36,7 @@ def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[
     if not 1 <= len(shape) <= 4:
         raise ArgumentError("spatial_shape", "1 to 4 extents", shape)
     if not 0 <= batch_size < 2**31:
-        raise ArgumentError("batch_size", "extents from 0 to 2**31 - 1", batch_size)
+        raise ArgumentError("batch_size", "a number of images from 0 to 2**31 - 1", batch_size)
     if min(shape) < 0 or max(shape) >= 2**31:
         wrong = next(extent for extent in shape if not 0 <= extent < 2**31)
         raise ArgumentError("spatial_shape", "extents from 0 to 2**31 - 1", wrong)
@@ -75,7 +75,7 @@ def key_strides(
     if not fits_keys(spatial_shape, batch_size, halo):
         raise ArgumentError(
             "spatial_shape",
-            "fewer than 2**63 voxels, a 64-bit key's worth, in all (larger voxels, or a crop)",
+            "fewer than 2**63 cells in all, for 64-bit keys (use larger voxels, or crop)",
             f"{tuple(spatial_shape)} with batch_size {batch_size}",
         )
     *inner, per_batch = accumulate(reversed(_widened(spatial_shape, halo)), mul, initial=1)

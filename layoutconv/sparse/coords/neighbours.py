@@ -141,7 +141,7 @@ class _Sides:
         if queries is not None:
             self.queries, self.of_queries, count = self._side(queries)
             if count != self.clouds:
-                raise ArgumentError("queries", f"{self.clouds} clouds, as `points`", count)
+                raise ArgumentError("queries", f"{self.clouds} clouds, as `points` has", count)
             kinds = [(cloud.dtype, cloud.device) for cloud in (self.points, self.queries)]
             if kinds[0] != kinds[1]:
                 raise ArgumentError("queries", f"{kinds[0]}, as `points` are", kinds[1])

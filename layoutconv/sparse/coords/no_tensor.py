@@ -17,8 +17,8 @@ class NoTensor:
     >>> x = lc.SparseTensor.from_dense(torch.ones(1, 2, 1))
     >>> torch.nn.ReLU()(x)
     Traceback (most recent call last):
-    TypeError: torch's relu takes tensors, and no SparseTensor: lc.nn.Sequential gives modules of \
-torch its features; of functions it is x.replace(function(x.features))
+    TypeError: torch's relu takes tensors, not a SparseTensor: put modules of torch in \
+lc.nn.Sequential, and call functions as x.replace(function(x.features))
     """
 
     _container: ClassVar[str]
@@ -29,15 +29,15 @@ torch its features; of functions it is x.replace(function(x.features))
         """Raise an error; for attributes of torch tensors it says where to find them."""
         if hasattr(torch.Tensor, name) and not name.startswith("__"):
             raise AttributeError(
-                f"a {type(self).__name__} is no torch.Tensor and has no {name!r}: "
-                f"{self._container} gives modules of torch its features, and so does {self._own}"
+                f"a {type(self).__name__} is not a torch.Tensor and has no {name!r}; its features "
+                f"are {self._own}, and {self._container} passes them to modules of torch"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Refuse conversion, and say what can be an array: NumPy would make an array of objects."""
         raise TypeError(
-            f"NumPy takes arrays, and no {type(self).__name__}: "
+            f"NumPy cannot read a {type(self).__name__}: "
             f"{self._own}.detach().cpu().numpy() is an array of its features"
         )
 
@@ -47,7 +47,7 @@ torch its features; of functions it is x.replace(function(x.features))
     ) -> Any:
         """Refuse torch functions and modules, and say what they take instead."""
         raise TypeError(
-            f"torch's {getattr(function, '__name__', function)} takes tensors, and no "
-            f"{cls.__name__}: {cls._container} gives modules of torch its features; of functions "
-            f"it is {cls._applied}"
+            f"torch's {getattr(function, '__name__', function)} takes tensors, not a "
+            f"{cls.__name__}: put modules of torch in {cls._container}, and call functions as "
+            f"{cls._applied}"
         )

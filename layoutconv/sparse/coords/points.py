@@ -102,7 +102,7 @@ def read_points(
             with np.errstate(over="ignore", invalid="ignore"):
                 points = reader(source, wanted)
         except MemoryError as error:
-            raise source.error(f"there is no memory to read its {source.size} bytes") from error
+            raise source.error(f"not enough memory to read its {source.size} bytes") from error
         _check(source, points)
     return points
 

@@ -169,7 +169,7 @@ class FixedRows(_Plan):
     def start(self, cells: Coordinates) -> None:
         """Record cells from which the call makes Coordinates; rows of image -1 are padding."""
         if len(cells) not in self._sizes:
-            expected = f"those of the arguments, {', '.join(map(str, self._sizes))}"
+            expected = f"the arguments, {', '.join(map(str, self._sizes))}"
             raise RuntimeError(f"{cells} in a call of fixed rows: expected rows of {expected}")
         self.given.append(cells)
         if self._beside is not None:
@@ -187,7 +187,7 @@ class FixedRows(_Plan):
             number = len(self._seen)
             if number >= len(self._keys) or self._keys[number] != key:
                 raise RuntimeError(
-                    "a call of fixed rows makes other kernel maps than the one before"
+                    "with fixed rows, the call makes other kernel maps than the eager call did"
                 )
             self._seen[mark] = inputs, self._capacities[number]
         found: int = self._seen[mark][1]

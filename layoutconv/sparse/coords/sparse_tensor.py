@@ -93,12 +93,14 @@ class SparseTensor(NoTensor):
         if isinstance(coords, Coordinates):
             for name, given in (("spatial_shape", spatial_shape), ("batch_size", batch_size)):
                 if given is not None:
-                    raise ArgumentError(name, "None: `coords` are Coordinates, which say it", given)
+                    raise ArgumentError(
+                        name, "None, as `coords` are Coordinates, which have it", given
+                    )
         else:
             if spatial_shape is None:
                 coords = Coordinates.unbounded(coords, batch_size)
             elif batch_size is None:
-                raise ArgumentError("batch_size", "the number of grids", None)
+                raise ArgumentError("batch_size", "the number of images in the batch", None)
             else:
                 coords = Coordinates(coords, spatial_shape, batch_size)
         if not isinstance(features, torch.Tensor):

@@ -64,16 +64,18 @@ def splat(
     check_choice("reduce", reduce, ("sum", "mean"), "sum or mean")
     if onto is not None:
         if range is not None:
-            raise ArgumentError("range", "None: `onto` has its cells", range)
+            raise ArgumentError("range", "None beside `onto`, which has its own cells", range)
         lattice = lattice_of(onto, voxel_size, origin)
         modes = len(lattice.shape)
         cloud, batch = points_of(onto, points, modes)
         positions = lattice.positions(cloud[:, :modes])
         return onto.replace(_shared(cloud, onto.coordinates, positions, batch, reduce))
     if voxel_size is None:
-        raise ArgumentError("voxel_size", "the edge of a cell, or `onto` with cells", None)
+        raise ArgumentError("voxel_size", "the edges of a voxel, or `onto` instead", None)
     if origin is not None:
-        raise ArgumentError("origin", "None without `onto`: `range` says where cells begin", origin)
+        raise ArgumentError(
+            "origin", "None without `onto`, as `range` says where cells begin", origin
+        )
     return _generated(points, voxel_edges(voxel_size, check_rank(rank)), range, reduce, rank)
 
 

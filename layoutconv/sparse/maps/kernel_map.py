@@ -285,7 +285,7 @@ def _without_bounds(
     assert inputs is not None
     if corner is None:
         if spatial_shape is not None:
-            raise ArgumentError("spatial_shape", "None, of cells without bounds", spatial_shape)
+            raise ArgumentError("spatial_shape", "None for cells without bounds", spatial_shape)
         box = inputs, coordinates.spatial_shape
         corner, spatial_shape = reached_box(taps, *box, transposed=transposed)
     return taps.moved(inputs, corner, transposed=transposed), corner, spatial_shape
@@ -359,7 +359,9 @@ def _check_given(
         expected = f"None, or that of `outputs`, {outputs.spatial_shape}"
         raise ArgumentError("spatial_shape", expected, tuple(spatial_shape))
     if capacity is not None:
-        raise ArgumentError("capacity", "None: `outputs` say how many rows there are", capacity)
+        raise ArgumentError(
+            "capacity", "None beside `outputs`, which have their own rows", capacity
+        )
 
 
 @remembered(256)
@@ -395,5 +397,5 @@ def _transposed_in(
     modes = zip(shape, taps.extents, taps.stride, pairs, steps, more, strict=True)
     found = tuple((e - 1) * s - sum(p) + d * (t - 1) + o + 1 for e, t, s, p, d, o in modes)
     if min(found) < 1 and min(shape) > 0:
-        raise ArgumentError("padding", f"less than the {taps.extents} taps reach", padding)
+        raise ArgumentError("padding", f"less than the reach of the {taps.extents} taps", padding)
     return taps, tuple(max(0, extent) for extent in found)

@@ -46,7 +46,9 @@ def _offsets(
     modes = list(zip(sizes, steps, near, strict=True))
     for size, step, pad in modes:
         if pad > MAX_OFFSET or (size - 1) * step - pad > MAX_OFFSET:
-            raise ArgumentError("dilation", "taps within 2**31 cells of the output's", tuple(steps))
+            raise ArgumentError(
+                "dilation", "taps fewer than 2**31 cells from the output", tuple(steps)
+            )
     return tuple(product(*([t * step - pad for t in range(size)] for size, step, pad in modes)))
 
 
@@ -168,9 +170,9 @@ class Taps:
         if len(found) > MAX_TAPS:
             raise ArgumentError("offsets", f"at most {MAX_TAPS} taps", len(found))
         if max(abs(c) for offset in found for c in offset) > MAX_OFFSET:
-            raise ArgumentError("offsets", "taps within 2**31 cells of the output's", offsets)
+            raise ArgumentError("offsets", "taps fewer than 2**31 cells from the output", offsets)
         if len(set(found)) != len(found):
-            raise ArgumentError("offsets", "no offset twice", offsets)
+            raise ArgumentError("offsets", "distinct offsets", offsets)
         return cls((len(found),), found, stride)
 
     def __hash__(self) -> int:
@@ -259,4 +261,6 @@ def _strided(rank: int, kernel_size: Ints, stride: Ints, padding: Padding, dilat
 def _not_with_offsets(**arguments: tuple[Any, Sequence[int], int]) -> None:
     for name, (given, values, default) in arguments.items():
         if set(values) != {default}:
-            raise ArgumentError(name, f"{default}: `offsets` say where the taps are", given)
+            raise ArgumentError(
+                name, f"{default} beside `offsets`, which say where the taps are", given
+            )

@@ -83,7 +83,7 @@ def check_inside(cells: Tensor, curve: Curve, first: int = 0) -> None:
     if not len(cells) or (cells.amin(0) >= 0).logical_and(cells.amax(0) < limits).all():
         return
     row = int(((cells < 0) | (cells >= limits)).any(1).nonzero()[0])
-    expected = f"cells of {curve.batch_size} grids of {curve.shape}"
+    expected = f"cells in {curve.batch_size} grids of shape {curve.shape}"
     raise ArgumentError("coords", expected, f"{cells[row].tolist()} in row {first + row}")
 
 

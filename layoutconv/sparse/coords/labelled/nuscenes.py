@@ -121,7 +121,7 @@ def _tables(root: Path, version: str | None) -> Path:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise PointFileError(f"{root}: no folder with lidarseg.json, the table of labels")
+        raise PointFileError(f"{root}: no folder contains lidarseg.json, the table of labels")
     several = ", ".join(path.name for path in found)
     raise ArgumentError("version", f"one of {several}", None)
 

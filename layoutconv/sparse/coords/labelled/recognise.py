@@ -24,8 +24,8 @@ def labelled_clouds(root: str | os.PathLike[str], split: str = "train") -> Label
 
     >>> labelled_clouds("/")
     Traceback (most recent call last):
-    layoutconv.errors.PointFileError: /: a folder with sequences (SemanticKITTI), lidarseg\
- (nuScenes) or scans (ScanNet) expected
+    layoutconv.errors.PointFileError: /: expected a folder with sequences (SemanticKITTI), lidarseg\
+ (nuScenes) or scans (ScanNet)
     """
     base = folder(root)
     kinds: dict[str, Any] = {"sequences": SemanticKitti, "lidarseg": NuScenes, "scans": ScanNet}
@@ -36,4 +36,4 @@ def labelled_clouds(root: str | os.PathLike[str], split: str = "train") -> Label
             found: LabelledClouds = kind(root, split)
             return found
     expected = "a folder with sequences (SemanticKITTI), lidarseg (nuScenes) or scans (ScanNet)"
-    raise PointFileError(f"{base}: {expected} expected")
+    raise PointFileError(f"{base}: expected {expected}")

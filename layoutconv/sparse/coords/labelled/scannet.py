@@ -61,7 +61,7 @@ class ScanNet(LabelledClouds):
             try:
                 names = listed.read_text("utf-8-sig").split()
             except UnicodeDecodeError as error:
-                raise PointFileError(f"{listed}: names of scenes expected: {error}") from None
+                raise PointFileError(f"{listed}: expected names of scenes: {error}") from None
         else:
             names = sorted(path.parent.name for path in _scans(base, split).glob(f"*/*{_POINTS}"))
         super().__init__(root, split, names)
@@ -92,12 +92,12 @@ def _labels(path: Path) -> np.ndarray:
             if element.name == "vertex":
                 properties = [*element.properties]
         if "label" not in properties:
-            raise source.error("vertices with a property label expected")
+            raise source.error("expected vertices with a property label")
     rest = [name for name in properties if name not in ("x", "y", "z")]
     found: np.ndarray = read_points(path, dtype="float64")[:, 3 + rest.index("label")]
     labels = found.astype("int64")
     (other,) = (labels != found).nonzero()
     if len(other):
         at = int(other[0])
-        raise PointFileError(f"{path}: label {found[at]} of point {at} is no whole number")
+        raise PointFileError(f"{path}: label {found[at]} of point {at} is not a whole number")
     return labels

@@ -95,7 +95,7 @@ def read_numbers(path: Path, dtype: str, count: int, beside: Path) -> np.ndarray
         kind = np.dtype(dtype)
         if source.size != count * kind.itemsize:
             raise source.error(
-                f"{count * kind.itemsize} bytes expected, {kind.itemsize} for each of the {count} "
+                f"expected {count * kind.itemsize} bytes, {kind.itemsize} for each of the {count} "
                 f"points of {beside}, got {source.size}"
             )
         found = np.empty(count, kind)
@@ -115,7 +115,7 @@ def classes_of(path: Path, labels: np.ndarray, learned: Mapping[int, int]) -> np
     unknown = [int(label) for label in present if int(label) not in learned]
     if unknown:
         point = int(np.flatnonzero(labels == unknown[0])[0])
-        raise PointFileError(f"{path}: label {unknown[0]} of point {point} is none that is known")
+        raise PointFileError(f"{path}: label {unknown[0]} of point {point} is not a known label")
     table = np.array([learned[int(label)] for label in present], np.int64)
     return table[places.reshape(-1)]
 
@@ -130,13 +130,13 @@ def read_json(path: Path, **kinds: type) -> list[dict[str, Any]]:
     try:
         table = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise PointFileError(f"{path}: JSON expected: {error}") from None
+        raise PointFileError(f"{path}: expected JSON: {error}") from None
     if not isinstance(table, list):
-        raise PointFileError(f"{path}: a list of records expected, got {type(table).__name__}")
+        raise PointFileError(f"{path}: expected a list of records, got {type(table).__name__}")
     for at, record in enumerate(table):
         fields = record if isinstance(record, dict) else {}
         for key, kind in kinds.items():
             if type(fields.get(key)) is not kind:
-                expected = f"a field {key!r}, {kind.__name__}"
-                raise PointFileError(f"{path}: record {at}: {expected}, expected")
+                expected = f"a field {key!r} of type {kind.__name__}"
+                raise PointFileError(f"{path}: record {at}: expected {expected}")
     return table

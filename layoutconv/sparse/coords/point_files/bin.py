@@ -30,14 +30,14 @@ def read_bin(source: Source, wanted: Wanted) -> np.ndarray:
     if wanted.columns is None and len(fitting) > 1 and _USUAL in fitting:
         several = ", ".join(str(count) for count in fitting)
         warnings.warn(
-            f"{source.path}: {source.size} bytes fit {several} float32 columns, and are read as "
-            f"{_USUAL}: say which, with columns={_USUAL}",
+            f"{source.path}: {source.size} bytes fit {several} float32 columns; {_USUAL} are read: "
+            f"pass columns={_USUAL} if that is right, or another number",
             stacklevel=3,
         )
     points, over = divmod(source.size, 4 * columns)
     if over:
         others = [str(count) for count in fitting if count != columns]
-        hint = f"; they fit columns={' and '.join(others)}" if others else ""
+        hint = f"; they would fit columns={' and '.join(others)}" if others else ""
         raise source.error(
             f"{source.size} bytes are not a whole number of points of {columns} float32 columns "
             f"({4 * columns} bytes); truncated, or with another number of columns{hint}"

@@ -36,7 +36,7 @@ class Columns:
 
     def __init__(self, source: Source, names: Sequence[str], points: int, wanted: Wanted) -> None:
         if any(names.count(axis) != 1 for axis in "xyz"):
-            raise source.error(f"columns x, y, z expected, got {_listed(names)}")
+            raise source.error(f"expected columns x, y, z, got {_listed(names)}")
         first = [names.index(axis) for axis in "xyz"]
         rest = [at for at in range(len(names)) if at not in first]
         self.order = (first + rest)[: wanted.columns]
@@ -62,7 +62,7 @@ def check_columns(source: Source, found: int, wanted: Wanted) -> None:
     """Raise unless a file has x, y, z and as many columns as are wanted."""
     least = max(3, wanted.columns or 0)
     if found < least:
-        raise source.error(f"{least} columns expected, but the file has {found}")
+        raise source.error(f"expected {least} columns, but the file has {found}")
 
 
 def allocated(source: Source, points: int, columns: int, wanted: Wanted) -> np.ndarray:
@@ -76,8 +76,8 @@ def allocated(source: Source, points: int, columns: int, wanted: Wanted) -> np.n
         with suppress(MemoryError):
             return np.empty((points, columns), wanted.dtype)
     raise source.error(
-        f"{points} points of {columns} columns take {size / 2**30:.1f} GiB, for which there is no "
-        f"memory"
+        f"{points} points of {columns} columns take {size / 2**30:.1f} GiB, which is more than "
+        f"the memory"
     )
 
 

@@ -46,7 +46,7 @@ def _plain(source: Source, header: Header, points: LasPoints) -> Iterator[tuple[
     end = header.start + header.points * header.point_size
     source.check_room(header.start, end - header.start, what)
     if end > header.stop:
-        raise source.error(f"{what} end behind byte {header.stop}, where other records begin")
+        raise source.error(f"{what} end after byte {header.stop}, where other records begin")
     source.check_end(end, what, header.stop)
     return source.records(points.dtype, header.points, header.start, what)
 

@@ -62,26 +62,26 @@ def read_header(source: Source) -> Header:
     ) = _COMMON.unpack(head)  # fmt: skip
     if major != 1 or minor >= len(_SIZES):
         raise source.error(
-            f"LAS of version 1.0 to 1.{len(_SIZES) - 1} expected, got {major}.{minor}"
+            f"expected LAS of version 1.0 to 1.{len(_SIZES) - 1}, got {major}.{minor}"
         )
     if size < _SIZES[minor]:
-        raise source.error(f"a header of {_SIZES[minor]} bytes expected, got {size}")
+        raise source.error(f"expected a header of {_SIZES[minor]} bytes, got {size}")
     head = source.read(0, size, "the header")
     compressed, point_format = bool(point_format & _COMPRESSED), point_format & ~_COMPRESSED
     if point_format & _UNKNOWN or point_format not in _FORMATS[minor]:
         known = f"{_FORMATS[minor].start} to {_FORMATS[minor].stop - 1}"
         raise source.error(
-            f"a point format of {known} expected of LAS 1.{minor}, got {point_format}"
+            f"expected a point format of {known} for LAS 1.{minor}, got {point_format}"
         )
     if not all(map(math.isfinite, doubles)) or min(doubles[:3]) <= 0:
-        raise source.error(f"positive scales and finite offsets expected, got {doubles}")
+        raise source.error(f"expected positive scales and finite offsets, got {doubles}")
     if not size <= start <= source.size:
         raise source.error(
-            f"points expected behind the header's {size} bytes, got byte {start} of {source.size}"
+            f"expected points after the header's {size} bytes, got byte {start} of {source.size}"
         )
     points, stop = _count_and_stop(source, head, minor, points)
     if not start <= stop <= source.size:
-        raise source.error(f"records behind the points expected, got byte {stop} of {source.size}")
+        raise source.error(f"expected records after the points, got byte {stop} of {source.size}")
     return Header(
         point_format, point_size, points, tuple(doubles[:3]), tuple(doubles[3:]), start, stop,
         compressed, [*_records(source, records, size, start)],
@@ -109,14 +109,16 @@ def _records(source: Source, count: int, start: int, stop: int) -> Iterator[Reco
     """Yield the records between the header and the points."""
     if count * _RECORD.size > stop - start:
         raise source.error(
-            f"{count} records of {_RECORD.size} bytes or more expected in the {stop - start} bytes "
+            f"expected {count} records of {_RECORD.size} bytes or more in the {stop - start} bytes "
             f"between header and points"
         )
     for _ in range(count):
         user, number, size = _RECORD.unpack(source.read(start, _RECORD.size, "a record"))
         start += _RECORD.size
         if start + size > stop:
-            raise source.error(f"a record of {size} bytes ends behind byte {stop}, the first point")
+            raise source.error(
+                f"a record of {size} bytes ends after byte {stop}, where the points begin"
+            )
         yield Record(user.rstrip(b"\0"), number, source.read(start, size, "a record"))
         start += size
 

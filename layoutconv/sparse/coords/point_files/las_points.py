@@ -86,7 +86,7 @@ class LasPoints:
         self.base = sum(int(kind[1]) for kind in kinds)
         if header.point_size < self.base:
             raise source.error(
-                f"points of {self.base} bytes or more expected of point format "
+                f"expected points of {self.base} bytes or more for point format "
                 f"{header.point_format}, got {header.point_size}"
             )
         self._add_extra(source, header, kinds)
@@ -114,16 +114,19 @@ class LasPoints:
             if (record.user, record.number) == (_EXTRA_USER, _EXTRA_NUMBER)
         ]
         if len(found) > 1:
-            raise source.error(f"one record of extra bytes expected, got {len(found)}")
+            raise source.error(f"expected one record of extra bytes, got {len(found)}")
         data = found[0] if found and left else b""
         if len(data) % _EXTRA.size:
             raise source.error(
-                f"a record of extra bytes takes {_EXTRA.size} for each, got {len(data)}"
+                f"expected whole entries of {_EXTRA.size} bytes that describe extra bytes, "
+                f"got {len(data)}"
             )
         for kind, options, name, *doubles in _EXTRA.iter_unpack(data):
             left -= self._add_described(source, kinds, kind, options, name, doubles)
         if left < 0:
-            raise source.error(f"extra bytes described are {-left} more than points have")
+            raise source.error(
+                f"the header describes {-left} more extra bytes than the points have"
+            )
         if len(self._columns) + left > MOST_COLUMNS:
             raise source.error(f"points have more than {MOST_COLUMNS} numbers")
         for _ in range(left):
@@ -141,12 +144,12 @@ class LasPoints:
             several, number = several + 1, _EXTRA_KINDS[at]
         else:
             raise source.error(
-                f"extra bytes of type 0 to {3 * len(_EXTRA_KINDS)} expected, got {kind}"
+                f"expected extra bytes of type 0 to {3 * len(_EXTRA_KINDS)}, got {kind}"
             )
         scales = doubles[:3] if options & _HAS_SCALE else [1.0] * 3
         offsets = doubles[3:] if options & _HAS_OFFSET else [0.0] * 3
         if not all(map(math.isfinite, scales + offsets)):
-            raise source.error(f"finite scales of extra bytes expected, got {scales}, {offsets}")
+            raise source.error(f"expected finite scales of extra bytes, got {scales}, {offsets}")
         text = name.rstrip(b"\0").decode("latin-1")
         for at in range(several):
             scaled = (scales[at], offsets[at]) if kind else (1.0, 0.0)

@@ -97,22 +97,20 @@ def _description(source: Source, header: Header, points: LasPoints) -> tuple[byt
         record.data for record in header.records if (record.user, record.number) == (_USER, _NUMBER)
     ]
     if len(found) != 1 or len(found[0]) < _HEAD.size:
-        raise source.error(f"one record that describes the compression expected, got {len(found)}")
+        raise source.error(f"expected one record that describes the compression, got {len(found)}")
     compressor, coder, _, _, _, _, size, _, _, count = _HEAD.unpack_from(found[0])
     if len(found[0]) != _HEAD.size + count * _ITEM.size:
-        raise source.error(
-            f"a compression of {count} items is not described by {len(found[0])} bytes"
-        )
+        raise source.error(f"{len(found[0])} bytes cannot describe a compression of {count} items")
     items = [*_ITEM.iter_unpack(found[0][_HEAD.size :])]
     by_layer = header.point_format > 5
     if compressor != (_BY_LAYER if by_layer else _BY_POINT) or coder:
-        raise source.error(f"a compression in chunks expected, got {compressor} with coder {coder}")
+        raise source.error(f"expected a compression in chunks, got {compressor} with coder {coder}")
     expected = _items(header.point_format, header.point_size - points.base)
     versions = {version for _, _, version in items}
     if [item[:2] for item in items] != expected or not versions <= ({3, 4} if by_layer else {1, 2}):
-        raise source.error(f"compressed items {expected} expected, got {items}")
+        raise source.error(f"expected the compressed items {expected}, got {items}")
     if not size:
-        raise source.error("chunks of 1 point or more expected, got 0")
+        raise source.error("expected chunks of 1 point or more, got 0")
     return found[0], by_layer, size
 
 
@@ -145,14 +143,14 @@ def _chunks(
     total, room = sum(points for points, _ in chunks), sum(length for _, length in chunks)
     if (total, room) != (header.points, table - begin):
         raise source.error(
-            f"chunks of {header.points} points in {table - begin} bytes expected, got {total} in "
+            f"expected chunks of {header.points} points in {table - begin} bytes, got {total} in "
             f"{room}"
         )
     if chunks and not chunks[-1][0]:  # some writers append an empty chunk
         chunks.pop()
     for points, length in chunks:
         if not points or not max(header.point_size, points / _MOST_POINTS) <= length <= room:
-            raise source.error(f"a chunk says that {points} points are in {length} bytes")
+            raise source.error(f"a chunk claims {points} points in {length} bytes")
     return begin, chunks
 
 
@@ -165,7 +163,7 @@ def _table(source: Source, header: Header, size: int) -> tuple[int, int, int]:
     (table,) = struct.unpack("<q", place)
     if not begin <= table <= source.size - 8:
         raise source.error(
-            f"a chunk table between bytes {begin} and {source.size} expected, got {table}"
+            f"expected a chunk table between bytes {begin} and {source.size}, got {table}"
         )
     version, count = struct.unpack("<II", source.read(table, 8, "the chunk table"))
     # Each chunk has an uncompressed point, except an empty last chunk of some writers.
@@ -173,7 +171,7 @@ def _table(source: Source, header: Header, size: int) -> tuple[int, int, int]:
     fitting = count <= most if size == _VARIABLE else count == -(-header.points // size) <= most
     if version or not fitting:
         raise source.error(
-            f"a chunk table for {header.points} points in {table - begin} bytes expected, got "
+            f"expected a chunk table for {header.points} points in {table - begin} bytes, got "
             f"{count} chunks"
         )
     return begin, table, count
@@ -213,7 +211,7 @@ def _check_layers(
         found, *sizes = struct.unpack_from(f"<{1 + layers}I", data, first)
         if found != count or first + 4 * (1 + layers) + sum(sizes) != at:
             raise source.error(
-                f"a chunk of {count} points in {length} bytes expected, got {found} in layers of "
+                f"expected a chunk of {count} points in {length} bytes, got {found} in layers of "
                 f"{sum(sizes)} bytes"
             )
 

@@ -36,7 +36,7 @@ def read_npy(source: Source, wanted: Wanted) -> np.ndarray:
 
     dtype, shape, turned, start = _header(source)
     if len(shape) != 2:
-        raise source.error(f"an array (points, columns) expected, got shape {shape}")
+        raise source.error(f"expected an array (points, columns), got shape {shape}")
     points, columns = shape
     check_columns(source, columns, wanted)
     source.check_room(start, points * columns * dtype.itemsize, f"an array of {dtype} {shape}")
@@ -65,19 +65,19 @@ def _header(source: Source) -> tuple[np.dtype, tuple[int, ...], bool, int]:
         raise source.error("not a .npy file, which starts with '\\x93NUMPY'")
     width = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}.get(head[6:8])
     if width is None or len(head) < 8 + width:
-        raise source.error(f"a .npy file of version 1.0 to 3.0 expected, got {head[6:8]!r}")
+        raise source.error(f"expected a .npy file of version 1.0 to 3.0, got {head[6:8]!r}")
     start = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
     text = head[8 + width : start]
     if start > len(head):
-        raise source.error(f"a header of {start} bytes expected, but there are {len(head)}")
+        raise source.error(f"expected a header of {start} bytes, but there are {len(head)}")
     found = _HEADER.fullmatch(text)
     both = found.groups() if found else ()
     entries = {name[1:-1]: value for name, value in zip(both[::2], both[1::2], strict=True)}
     turned, shape = entries.get(b"fortran_order"), entries.get(b"shape", b"")
     if len(entries) != 3 or turned not in (b"True", b"False") or not _SHAPE.fullmatch(shape):
-        raise source.error(f"a header of an array of numbers expected, got {shown(text.rstrip())}")
+        raise source.error(f"expected a header of an array of numbers, got {shown(text.rstrip())}")
     descr = entries[b"descr"].decode("latin-1")[1:-1]
     if not _KINDS.fullmatch(descr):
-        raise source.error(f"an array of numbers expected, got {shown(entries[b'descr'])}")
+        raise source.error(f"expected an array of numbers, got {shown(entries[b'descr'])}")
     extents = tuple(int(extent) for extent in re.findall(rb"\d+", shape))
     return np.dtype(descr), extents, turned == b"True", start

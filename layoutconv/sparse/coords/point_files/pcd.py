@@ -73,7 +73,7 @@ def _compressed(source: Source, header: Header) -> Pieces:
     point = sum(field.size for field in header.fields)
     if size != header.points * point:
         raise source.error(
-            f"{header.points} points of {point} bytes expected, got {size} bytes, compressed"
+            f"expected {header.points} points of {point} bytes, got {size} bytes, compressed"
         )
     data = source.read(header.end + 8, packed, "the compressed data")
     source.check_end(header.end + 8 + packed, "the compressed data")

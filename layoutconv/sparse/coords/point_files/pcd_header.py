@@ -62,12 +62,12 @@ def read_header(source: Source) -> Header:
     if missing:
         raise source.error(f"the header has no line {missing[0]!r}")
     if entries.get("VERSION", [".7"]) not in [[version] for version in _VERSIONS]:
-        raise source.error(f"VERSION 0.7 expected, got {_words(entries['VERSION'])}")
+        raise source.error(f"expected VERSION 0.7, got {_words(entries['VERSION'])}")
     if entries["DATA"] not in [[data] for data in _DATA]:
-        raise source.error(f"DATA {', '.join(_DATA)} expected, got {_words(entries['DATA'])}")
+        raise source.error(f"expected DATA {', '.join(_DATA)}, got {_words(entries['DATA'])}")
     viewpoint = " ".join(entries.get("VIEWPOINT", "0" * 7)).encode("latin-1")
     if not is_row(viewpoint, "f" * 7):
-        raise source.error(f"VIEWPOINT of 7 numbers expected, got {shown(viewpoint)}")
+        raise source.error(f"expected VIEWPOINT of 7 numbers, got {shown(viewpoint)}")
     return Header(_fields(source, entries), _points(source, entries), entries["DATA"][0], end)
 
 
@@ -97,17 +97,17 @@ def _fields(source: Source, entries: dict[str, list[str]]) -> list[Field]:
     counts = entries.get("COUNT", ["1"] * len(names))
     for key, words in (("SIZE", entries["SIZE"]), ("TYPE", entries["TYPE"]), ("COUNT", counts)):
         if len(words) != len(names):
-            raise source.error(f"{key} of {len(names)} fields expected, got {_words(words)}")
+            raise source.error(f"expected {key} of {len(names)} fields, got {_words(words)}")
     for size, kind in zip(entries["SIZE"], entries["TYPE"], strict=True):
         if kind not in _SIZES or size not in [*_SIZES[kind]]:
             raise source.error(
-                f"fields of TYPE I, U or F and their SIZEs expected, got {kind!a} of {size!a} bytes"
+                f"expected fields of TYPE I, U or F and their SIZEs, got {kind!a} of {size!a} bytes"
             )
     if not all(re.fullmatch("[1-9][0-9]{0,5}", count) for count in counts):
-        raise source.error(f"COUNTs of 1 or more numbers expected, got {_words(counts)}")
+        raise source.error(f"expected COUNTs of 1 or more numbers, got {_words(counts)}")
     if sum(map(int, counts)) > MOST_COLUMNS:
         raise source.error(
-            f"fields of {MOST_COLUMNS} numbers at most expected, got {_words(counts)}"
+            f"expected fields of {MOST_COLUMNS} numbers at most, got {_words(counts)}"
         )
     named = [name for name in names if name != _PADDING]
     twice = [name for name in named if named.count(name) > 1]
@@ -126,12 +126,12 @@ def _points(source: Source, entries: dict[str, list[str]]) -> int:
         words = entries.get(key)
         if words is not None:
             if len(words) != 1 or not re.fullmatch("[0-9]{1,18}", words[0]):
-                raise source.error(f"{key} of a whole number expected, got {_words(words)}")
+                raise source.error(f"expected {key} of a whole number, got {_words(words)}")
             found[key] = int(words[0])
     if "WIDTH" in found:
         product = found["WIDTH"] * found.get("HEIGHT", 1)
         if found.setdefault("POINTS", product) != product:
-            raise source.error(f"WIDTH * HEIGHT are {product}, but POINTS says {found['POINTS']}")
+            raise source.error(f"WIDTH * HEIGHT is {product}, but POINTS is {found['POINTS']}")
     if "POINTS" not in found:
         raise source.error("the header has no line 'POINTS'")
     return found["POINTS"]

@@ -25,11 +25,11 @@ def read_ply(source: Source, wanted: Wanted) -> np.ndarray:
     header = read_header(source)
     names = [element.name for element in header.elements]
     if "vertex" not in names:
-        raise source.error(f"an element named vertex expected, got {', '.join(map(ascii, names))}")
+        raise source.error(f"expected an element named vertex, got {', '.join(map(ascii, names))}")
     vertex = header.elements[names.index("vertex")]
     if vertex.has_lists:
         lists = [name for name, found in vertex.properties.items() if found.counted]
-        raise source.error(f"vertices of numbers alone expected, got lists: {', '.join(lists)}")
+        raise source.error(f"expected vertices of numbers alone, got lists: {', '.join(lists)}")
     walk: Any = _Ascii(source, header.end) if header.order == "=" else _Binary(source, header)
     rows = None
     for element in header.elements:

@@ -68,8 +68,8 @@ class Source:
         """Raise unless the file has ``count`` bytes from ``start`` on."""
         if not 0 <= start <= start + count <= self.size:
             raise self.error(
-                f"{what} expected to take {count} bytes from byte {start} on, but the file has "
-                f"{self.size} bytes; truncated, or a number of the header is wrong"
+                f"{what} should take {count} bytes from byte {start} on, but the file has "
+                f"{self.size} bytes; truncated, or a number in the header is wrong"
             )
 
     def check_end(self, end: int, what: str, limit: int | None = None) -> None:
@@ -105,12 +105,12 @@ def opened(path: str) -> Iterator[Source]:
     try:
         status = os.fstat(number)
         if not stat.S_ISREG(status.st_mode):
-            raise PointFileError(f"{path}: a regular file expected, got {_kind(status.st_mode)}")
+            raise PointFileError(f"{path}: expected a regular file, got {_kind(status.st_mode)}")
         source = Source(path, os.fdopen(number, "rb", closefd=False), status.st_size)
         if not source.size:
             raise source.error("is empty")
         if source.head(len(_GZIP)) == _GZIP:
-            raise source.error("is compressed by gzip: unpack it first")
+            raise source.error("is compressed with gzip; unpack it first")
         yield source
     except OSError as error:
         raise PointFileError(f"{path}: {error.strerror or error}") from error

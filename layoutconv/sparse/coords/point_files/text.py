@@ -37,7 +37,7 @@ class Lines:
         while done < count:
             if not self._lines and not self._more():
                 raise self.source.error(
-                    f"{what}: {count} lines expected, but the file has {done}; truncated?"
+                    f"{what}: expected {count} lines, but the file has {done}; truncated?"
                 )
             part = self._lines[: count - done]
             del self._lines[: count - done]
@@ -95,7 +95,7 @@ def numbers(source: Source, lines: list[bytes], kinds: Sequence[str], what: str)
         if wrong.any():
             got = table[int(wrong.argmax()), at]
             expected = f"{limits.min} to {limits.max}"
-            raise source.error(f"{what}: column {at} holds {expected}, got {got:.0f}")
+            raise source.error(f"{what}: column {at} can hold {expected}, got {got:.0f}")
     return table
 
 
@@ -151,7 +151,7 @@ def shown(line: bytes) -> str:
 def _no_row(source: Source, line: bytes, kinds: Sequence[str], what: str) -> Exception:
     integers = sum(kind[0] in "iu" for kind in kinds)
     some = f", {integers} of them integers," if integers else ""
-    return source.error(f"{what}: a line of {len(kinds)} numbers{some} expected, got {shown(line)}")
+    return source.error(f"{what}: expected a line of {len(kinds)} numbers{some}, got {shown(line)}")
 
 
 @remembered(64)
