@@ -97,5 +97,5 @@ def test_layouts_are_computed_and_drawn_without_torch(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    wanted = "layoutconv: error: this wants torch, which is not installed: pip install torch\n"
+    wanted = "layoutconv: error: this needs torch, which is not installed: pip install torch\n"
     assert done.stderr == 3 * wanted

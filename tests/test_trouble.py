@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[1]
 VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
 SPEC = KernelSpec.of(VIEW, "float16", "float16", TileConfig((16, 16, 32), (1, 1), 2), "sm_80")
 TUNE = ["tune", "--conv", "2,8,8,16", "--filter", "16,3,3", "--pass", "fprop"]
-INTERRUPTED = "layoutconv: interrupted; what was finished is kept, start again to go on"
+INTERRUPTED = "layoutconv: interrupted; finished work is kept, run it again to continue"
 PREAMBLE = f"""
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background ignores it
@@ -92,10 +92,15 @@ def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
 NO_GPU: dict[str, tuple[str | None, int | None, str | None, str]] = {
     # CUDA of torch and of the driver, CUDA_VISIBLE_DEVICES; what is to be done
     "a torch without CUDA": (None, 13000, None, "built without CUDA; .* install one that has it"),
-    "no driver": ("12.8", None, None, "no NVIDIA driver; .* install one"),
-    "an old driver": ("13.0", 12080, None, "driver is for CUDA 12.8 and this torch for 13.0; upd"),
+    "no driver": ("12.8", None, None, "no NVIDIA driver; install one"),
+    "an old driver": (
+        "13.0",
+        12080,
+        None,
+        "driver supports CUDA 12.8, but this torch needs 13.0; upd",
+    ),
     "hidden": ("12.8", 13000, "-1", "CUDA_VISIBLE_DEVICES is '-1'; unset it"),
-    "none": ("12.8", 12080, None, "the driver finds none; nvidia-smi says"),
+    "none": ("12.8", 12080, None, "the driver finds none; nvidia-smi lists"),
 }
 
 
@@ -139,7 +144,9 @@ def test_threads_are_counted(count: int, said: str) -> None:
 
 OLD_GPU = r"compute capability 7\.5 is not supported: kernels are built for 8\.0, .*on the CPU"
 NEW_GPU = r"compute capability 13\.0 is not supported: .*\(a newer layoutconv may know it\)"
-OLD_DRIVER = r"driver is for CUDA 11\.8, .* CUDA 12\.0: update it to 525 or newer; .*on the CPU"
+OLD_DRIVER = (
+    r"driver supports CUDA 11\.8, .* CUDA 12\.0: update the driver to 525 or newer; .*on the CPU"
+)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +178,7 @@ def test_a_gpu_that_runs_no_kernels(
     assert re.search(sentence, one_sentence(capsys))
     if capability < (13, 0):
         assert choose_device("auto")[0].type == "cpu"
-        with pytest.raises(ArgumentError, match=r"got a GPU, .*too old; say cpu"):
+        with pytest.raises(ArgumentError, match=r"got a GPU, .*too old; use cpu"):
             choose_device("cuda")
     x, w = torch.randn(1, 3, 8), torch.randn(4, 3, 3)
     torch.testing.assert_close(lc.conv1d(x, w), torch.nn.functional.conv1d(x, w))
@@ -263,7 +270,12 @@ def test_a_disk_that_fills_up_while_a_kernel_is_kept(folder: Path) -> None:
 
 
 def test_a_disk_that_fills_up_while_a_choice_is_kept(folder: Path, clock: Clock) -> None:
-    with no_more_than(10), pytest.warns(UserWarning, match="choice cannot be kept: .* with room"):
+    with (
+        no_more_than(10),
+        pytest.warns(
+            UserWarning, match="choice cannot be kept, and will be measured again: .* with room"
+        ),
+    ):
         tuned = lc.tune(VIEW, torch.float16, device=0, measure=lambda plan: 1.0)
     assert tuned.choice.microseconds == 1.0
     assert everything(folder) == []

@@ -71,7 +71,9 @@ def cache_limit() -> int:
         return DEFAULT_LIMIT
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?) ?([a-z]{0,2})", given.lower(), re.ASCII)
     if not found or found[2] not in _UNITS:
-        raise ArgumentError(LIMIT, "a size such as 500 MB or 4 GB; 0 keeps none", repr(given))
+        raise ArgumentError(
+            LIMIT, "a size such as 500 MB or 4 GB, or 0 to keep nothing", repr(given)
+        )
     return int(float(found[1]) * _UNITS[found[2]])
 
 
@@ -86,9 +88,10 @@ def usable_folder() -> Path | None:
         return folder
     # Always from one place and in the same words, so that Python shows it once.
     warnings.warn(
-        f"the cache folder {folder} is not used: {why}, and what is kept there runs in this"
-        f" process; kernels are compiled again in every process, unless {FOLDER} names a folder"
-        " of your own, or this one is made so: `layoutconv cache clear` and `chmod 700`",
+        f"the cache folder {folder} is not used: {why}, and kernels there would run in this"
+        " process. Kernels are compiled again in every process. To keep them, set"
+        f" {FOLDER} to a folder of your own, or run `layoutconv cache clear` and `chmod 700`"
+        " on this one.",
         stacklevel=1,
     )
     return None
@@ -119,7 +122,7 @@ def make_folder(folder: Path) -> None:
     why = why_unused(folder)
     if why:  # somebody else made it first
         raise PermissionError(
-            f"the cache folder {folder} is not used: {why}; {FOLDER} names another"
+            f"the cache folder {folder} is not used: {why}; set {FOLDER} to another folder"
         )
 
 

@@ -53,16 +53,18 @@ def why_no_gpu() -> str:
         return "this torch was built without CUDA; for a GPU, install one that has it"
     driver, built_for = cuda_driver(), _number(torch.version.cuda)
     if driver is None:
-        return "there is no NVIDIA driver; for a GPU, install one, or start the container with it"
+        return (
+            "there is no NVIDIA driver; install one, or start the container with access to the GPU"
+        )
     if driver // 1000 < built_for // 1000:
         return (
-            f"the NVIDIA driver is for CUDA {version_text(driver)} and this torch for "
-            f"{torch.version.cuda}; update the driver, or install a torch for it"
+            f"the NVIDIA driver supports CUDA {version_text(driver)}, but this torch needs "
+            f"{torch.version.cuda}; update the driver, or install an older build of torch"
         )
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None:
-        return f"CUDA_VISIBLE_DEVICES is {hidden!r}; unset it, or name a GPU that is there"
-    return "the driver finds none; nvidia-smi says which GPUs there are"
+        return f"CUDA_VISIBLE_DEVICES is {hidden!r}; unset it, or name a GPU that exists"
+    return "the driver finds none; nvidia-smi lists the GPUs"
 
 
 def driver_is_too_old() -> bool:
@@ -75,8 +77,8 @@ def check_driver() -> None:
     """Raise ``DeviceError`` for a driver that cannot load kernels; without one, do nothing."""
     if driver_is_too_old():
         raise DeviceError(
-            f"the NVIDIA driver is for CUDA {version_text(cuda_driver() or 0)}, and kernels want "
-            f"one for CUDA {version_text(DRIVER)}: update it to {LEAST_RELEASE} or newer; "
+            f"the NVIDIA driver supports CUDA {version_text(cuda_driver() or 0)}, but kernels need "
+            f"CUDA {version_text(DRIVER)}: update the driver to {LEAST_RELEASE} or newer; "
             f"{ON_THE_CPU}"
         )
 
@@ -94,10 +96,10 @@ def choose_device(name: str) -> tuple[torch.device, str]:
     usable = usable and not driver_is_too_old()
     check_choice("device", name, ("auto", "cpu", "cuda"), "auto, cpu or cuda")
     if name == "cuda" and not usable:
-        found = f"none: {why_no_gpu()}; or say cpu"
+        found = f"none: {why_no_gpu()}; or use cpu"
         if torch.cuda.is_available():
-            old = "with a driver that" if driver_is_too_old() else "which"
-            found = f"{torch.cuda.get_device_name()}, {old} is too old; say cpu"
+            old = "whose driver" if driver_is_too_old() else "which"
+            found = f"{torch.cuda.get_device_name()}, {old} is too old; use cpu"
         raise ArgumentError("device", "a GPU of compute capability 8.0 or more for cuda", found)
     if name != "cpu" and usable:
         major, minor = torch.cuda.get_device_capability()

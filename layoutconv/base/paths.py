@@ -34,5 +34,5 @@ def file_name_of(path: Any) -> str:
     """
     name = name_of(path)
     if "\0" in name:  # each system function would refuse it with an error of its own
-        raise ArgumentError("path", "a path without the character 0", repr(name))
+        raise ArgumentError("path", "a path without a null character", repr(name))
     return name

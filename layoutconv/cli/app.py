@@ -77,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status or 0
     except click.exceptions.Abort:
         click.echo(
-            "layoutconv: interrupted; what was finished is kept, start again to go on", err=True
+            "layoutconv: interrupted; finished work is kept, run it again to continue", err=True
         )
         return INTERRUPTED
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "layoutconv"
-        return _fail(f"{error.format_message()} ({where} --help says more)")
+        return _fail(f"{error.format_message()} (see {where} --help)")
     except click.ClickException as error:
         return _fail(error.format_message())
     except OSError as error:
@@ -92,11 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return _fail("this wants torch, which is not installed: pip install torch")
+        return _fail("this needs torch, which is not installed: pip install torch")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
             raise
-        return _fail("this takes more memory than there is; ask for less")
+        return _fail("not enough memory; try something smaller")
 
 
 def of_system(error: OSError) -> str:
@@ -104,15 +104,15 @@ def of_system(error: OSError) -> str:
 
     >>> import errno
     >>> of_system(OSError(errno.EROFS, "Read-only file system", "a.png"))
-    'a.png: Read-only file system; name another place'
+    'a.png: Read-only file system; choose another place'
     """
     if error.strerror is None:
         return str(error)
     told = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     if error.errno == errno.ENOSPC:
-        return f"{told}; make room, or name another place"
+        return f"{told}; make room, or choose another place"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{told}; name another place"
+        return f"{told}; choose another place"
     return told
 
 

@@ -23,7 +23,7 @@ _MAPS = "^map .*(?:{})"  # the rows of bench_sparse that are kernel maps
 
 
 @click.group(
-    short_help="Measure, beside peers and the limits of the machine.",
+    short_help="Measure against peers and the limits of the machine.",
     invoke_without_command=True,
     epilog="""\b
 examples:
@@ -34,7 +34,7 @@ examples:
 )
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """Measure, beside what else is installed and beside the limits of the machine.
+    """Measure against other installed libraries and the limits of the machine.
 
     All but "algebra" measure a GPU. The exit status is 1 if a row failed or is wrong.
     """
@@ -45,7 +45,7 @@ def bench(ctx: click.Context) -> None:
 def _rows(inside: str = "{}") -> Callable[..., Any]:
     return click.option(
         "--rows", type=Pattern(inside), metavar="PATTERN",
-        help="A regular expression that rows match.",
+        help="Measure only the rows that match this regular expression.",
     )  # fmt: skip
 
 
@@ -54,12 +54,15 @@ _plot = click.option(
     help="Write bars of the ratios, and the rows under the roofs of the GPU: .png, .svg or .pdf.",
 )  # fmt: skip
 _repeats = click.option(
-    "--repeats", type=click.IntRange(1), metavar="N", help="Batches; the median is taken."
+    "--repeats", type=click.IntRange(1), metavar="N", help="Number of batches; the median is shown."
 )
 _compile = click.option(
-    "--compile", type=click.IntRange(0, 256), metavar="N", help="Compile first, in N processes."
+    "--compile",
+    type=click.IntRange(0, 256),
+    metavar="N",
+    help="Compile kernels first, in N processes.",
 )
-_quick = click.option("--quick", is_flag=True, help="Less of it.")
+_quick = click.option("--quick", is_flag=True, help="Measure fewer rows.")
 _workloads = click.option(
     "--workloads", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Where voxel_workloads.py is; without it, a synthetic street.",
@@ -115,7 +118,7 @@ def maps(rows: str | None, **options: Any) -> int:
 @_options(
     _workloads, _compile, _repeats,
     click.option(
-        "--peer-limit", type=click.IntRange(1), metavar="SECONDS", help="Of each peer; 300."
+        "--peer-limit", type=click.IntRange(1), metavar="SECONDS", help="Limit of each peer; 300."
     ),
 )  # fmt: skip
 def network(**options: Any) -> int:
@@ -146,7 +149,7 @@ def run(
         if not torch.cuda.is_available():
             from ..base.devices import why_no_gpu
 
-            raise click.ClickException(f"{name} measures a GPU; torch sees none, {why_no_gpu()}")
+            raise click.ClickException(f"{name} needs a GPU, and torch sees none: {why_no_gpu()}")
     main: Callable[[Sequence[str]], int] = load(name).main
     arguments = [] if plot is None else ["--plot", str(plot)]
     for option, value in options.items():

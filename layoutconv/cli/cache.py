@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
 
 @click.group(
-    short_help="Look at what is kept on disk, or delete it.",
+    short_help="List what is kept on disk, or delete it.",
     invoke_without_command=True,
     epilog="\b\nexamples:\n  layoutconv cache list\n  layoutconv cache clear --only tuned",
 )
@@ -81,13 +81,11 @@ def list_(as_json: bool) -> None:
 @cache.command(
     epilog="\b\nexamples:\n  layoutconv cache clear\n  layoutconv cache clear --only tuned"
 )
-@click.option(
-    "--only", type=click.Choice(["kernels", "tuned"]), help="Leave the other kind where it is."
-)
+@click.option("--only", type=click.Choice(["kernels", "tuned"]), help="Clear this kind alone.")
 def clear(only: str | None) -> None:
-    """Delete kept kernels and measured choices; they are made again at need.
+    """Delete kept kernels and measured choices; they are made again when needed.
 
-    What else is in the folder stays.
+    Other files in the folder stay.
     """
     found = kept_files()
     kernels = [] if only == "tuned" else [kernel.path for kernel in found.kernels]

@@ -27,7 +27,7 @@ _SHAPE = Extents("extents such as 2,32,64,64,64", 2, 5)
 
 @click.command(
     "compile",
-    short_help="Choose and compile the kernel of a view, and say why.",
+    short_help="Choose and compile the kernel of a view, and explain the choice.",
     epilog="""\b
 examples:
   layoutconv compile --conv 8,64,64,64 --filter 64,3,3 --padding 1
@@ -40,7 +40,13 @@ No GPU is needed. VIEW is FILE.py:NAME or MODULE:NAME, a GemmView or a function 
 )
 @click.argument("view", required=False)
 @click.option("--conv", type=_SHAPE, metavar="N,D,H,W,C", help="Shape of a convolution's input.")
-@click.option("--filter", "taps", type=_SHAPE, metavar="K,T,R,S", help="Channels, and its taps.")
+@click.option(
+    "--filter",
+    "taps",
+    type=_SHAPE,
+    metavar="K,T,R,S",
+    help="Output channels and taps of its filter.",
+)
 @click.option("--stride", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--padding", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--dilation", type=click.IntRange(1), default=1, show_default=True)
@@ -48,13 +54,13 @@ No GPU is needed. VIEW is FILE.py:NAME or MODULE:NAME, a GemmView or a function 
 @click.option("--pass", "direction", type=click.Choice(PASSES), default="fprop", show_default=True)
 @click.option("--dtype", type=click.Choice(list(DTYPES)), default="float16", show_default=True)
 @click.option("--epilogue", metavar="FILE.py:NAME",
-              help="A Pointwise or another step, or an Epilogue, behind the sums.")  # fmt: skip
+              help="A step, such as a Pointwise, or an Epilogue to fuse.")  # fmt: skip
 @click.option("--arch", type=click.Choice(ARCHITECTURES), default="sm_90a", show_default=True)
 @click.option("--candidates", type=click.IntRange(1, 64), default=6, show_default=True,
-              metavar="N", help="Tiles that the cost model ranks.")  # fmt: skip
+              metavar="N", help="Tiles to list, as the cost model ranks them.")  # fmt: skip
 @click.option("--ptx", type=NewFile(".ptx"), is_flag=False, flag_value="kernel.ptx",
               metavar="[FILE]", help="Write the PTX, to kernel.ptx by default.")  # fmt: skip
-@click.option("--sass-stats", is_flag=True, help="Count the instructions of machine code.")
+@click.option("--sass-stats", is_flag=True, help="Count the machine instructions.")
 @click.option("--k-tiles", "rows", is_flag=True, help="Print the times of single k-tiles, too.")
 @as_json
 def compile_command(
@@ -70,9 +76,9 @@ def compile_command(
 ) -> None:
     """Choose the kernel of a VIEW, or of a convolution, for an architecture, and compile it.
 
-    Prints what the cost model expects of other tiles, why those that it likes are refused, the
-    registers, shared memory and CTAs of the kernel, and when its warps load, multiply and store: an
-    estimate, from the rates of the cost model.
+    Prints the estimates of the cost model for other tiles, why better-ranked ones were refused, the
+    registers, shared memory and CTAs of the kernel, and a timeline of when its warps load, multiply
+    and store, estimated from the rates of the cost model.
     """
     import torch
 
@@ -109,7 +115,9 @@ def compile_command(
             click.echo()
         _show(described)
         if drawn is None:
-            click.echo("\nno timeline: a tile of several groups, or of nothing, has no k-tiles")
+            click.echo(
+                "\nno timeline: a tile of several groups, or without products, has no k-tiles"
+            )
         else:
             _show_timeline(*drawn, rows=rows)
 

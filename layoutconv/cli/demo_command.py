@@ -26,7 +26,7 @@ examples:
 )  # fmt: skip
 @click.option(
     "--columns", type=click.IntRange(3, 1024), metavar="N",
-    help="Columns of the file; 4 for .bin if not given.",
+    help="Columns of the file; by default 4 for .bin.",
 )  # fmt: skip
 @click.option(
     "--channels", type=click.IntRange(1, 4096), default=32, metavar="C", show_default=True,
@@ -34,19 +34,19 @@ examples:
 )  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32",
-    show_default=True, help="Of data.",
+    show_default=True, help="Data type.",
 )  # fmt: skip
 @click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
-    help="Where it runs.",
+    help="Device to run on.",
 )  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(0), default=0, metavar="N", show_default=True,
-    help="Of the synthetic street.",
+    help="Seed of the synthetic street.",
 )  # fmt: skip
 @click.option(
     "--output", type=NewFile(), default=Path("layoutconv-demo.png"),
-    metavar="PNG", show_default=True, help="The picture.",
+    metavar="PNG", show_default=True, help="Where to write the picture.",
 )  # fmt: skip
 def demo(**options: Any) -> int:
     """Convolve a point cloud, check the result and draw it.

@@ -49,7 +49,7 @@ examples:
 )  # fmt: skip
 @click.option(
     "--format", type=click.Choice(["svg", "html", "tikz", "text"]),
-    help="Of a file with another suffix.",
+    help="Format of a file whose suffix names none.",
 )  # fmt: skip
 @click.option(
     "--tv", type=Tile(), metavar="M,N",
@@ -66,27 +66,30 @@ examples:
     metavar="N",
     help=f"Rows and columns that are shown ({LIMIT}; {STEPS_LIMIT} with --steps and --serve).",
 )
-@click.option("--title", help="The notation, if not given.")
+@click.option("--title", help="Title; by default the notation.")
 @click.option("--ascii", is_flag=True, help="No box-drawing characters on the terminal.")
 @click.option("--colour", "--color", is_flag=True, help="Colours on the terminal.")
-@click.option("--steps", is_flag=True, help="Each operation of LAYOUT on its own, as text or HTML.")
+@click.option("--steps", is_flag=True, help="Show each operation of LAYOUT, as text or HTML.")
 @click.option(
     "--gallery", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Write pages of operations, step by step, that need no server.",
 )  # fmt: skip
 @click.option(
-    "--serve", "served", is_flag=True, help="A page to type LAYOUT on, for a browser here."
+    "--serve", "served", is_flag=True, help="Serve a page to type LAYOUT on, for a browser here."
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="PORT", help="Where --serve listens (any)."
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Port of --serve; by default a free one.",
 )
 def draw(served: bool, port: int | None, gallery: Path | None, **options: Any) -> None:
     """Draw a layout, a swizzle, an atom of tensor cores, or what a convolution reads.
 
-    LAYOUT is in the notation of the literature, shape:stride, as below, or an expression of such:
-    A @ B for a composition, and the operations of the algebra by their names. One of LAYOUT, --atom
-    and --view is drawn, as text, or into the file of --output. With --serve there is a page on this
-    machine to type LAYOUT on.
+    LAYOUT is written shape:stride, as in the examples, or is an expression: A @ B for a
+    composition, and the operations of the algebra by their names. Give one of LAYOUT, --atom and
+    --view; it is drawn as text, or into the file of --output. With --serve you type LAYOUT on a
+    page in a browser.
     """
     if served:
         _serve(options, port)
@@ -97,7 +100,7 @@ def draw(served: bool, port: int | None, gallery: Path | None, **options: Any) -
         click.echo(gallery / "index.html")
         return
     if port is not None:
-        raise click.UsageError("--port is where --serve listens.")
+        raise click.UsageError("--port needs --serve.")
     if sum(options[name] is not None for name in ("layout", "atom", "view")) != 1:
         raise click.UsageError("Expected one of LAYOUT, --atom and --view.")
     if options["steps"]:
@@ -111,7 +114,9 @@ def _serve(options: dict[str, Any], port: int | None) -> None:
         serve(options["layout"], port or 0, options["limit"])
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        sentence = f"cannot listen on port {port or 0}: {why}; name another, or none, with --port"
+        sentence = (
+            f"cannot listen on port {port or 0}: {why}; choose another with --port, or leave it out"
+        )
         raise click.ClickException(sentence) from error
 
 
@@ -120,4 +125,4 @@ def _alone(option: str, options: dict[str, Any], *beside: str) -> None:
     for name, value in options.items():
         if value not in (None, False) and name not in beside:
             given = "LAYOUT" if name == "layout" else f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} has no use for {given}.")
+            raise click.UsageError(f"{option} cannot be combined with {given}.")

@@ -20,14 +20,14 @@ _PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
 
 
 @click.command(
-    short_help="Say what is installed and where kernels would run.",
+    short_help="Show what is installed and where kernels would run.",
     epilog="\b\nexamples:\n  layoutconv info\n  layoutconv info --json",
 )
 @as_json
 def info(as_json: bool) -> None:
-    """Say what is installed, where kernels would run, and how many are kept.
+    """Show what is installed, where kernels would run, and how many are kept.
 
-    "layoutconv cache list" says which these are.
+    "layoutconv cache list" lists them.
     """
     found = facts()
     if as_json:

@@ -12,7 +12,7 @@ from .text_table import as_json, print_json, print_table
 
 
 @click.command(
-    short_help="Time the convolutions of a model beside torch's.",
+    short_help="Time the convolutions of a model against torch's.",
     epilog="""\b
 examples:
   layoutconv profile my_model.py:make
@@ -26,7 +26,7 @@ MODEL is FILE.py:NAME or MODULE:NAME, a function that returns a model of torch a
               show_default=True)  # fmt: skip
 @click.option("--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32",
               show_default=True)  # fmt: skip
-@click.option("--backward", is_flag=True, help="Forward and backward, not forward alone.")
+@click.option("--backward", is_flag=True, help="Time forward and backward, not just forward.")
 @click.option("--seconds", type=Finite(0.001), default=0.2, show_default=True,
               help="How long each layer is measured.")  # fmt: skip
 @click.option("--plot", type=NewFile(".png"), metavar="FILE", help="Write a bar chart.")
@@ -36,7 +36,7 @@ def profile(
 ) -> None:
     """Time every convolution of MODEL as torch computes it and as layoutconv does, and both models.
 
-    A gain above 1 is faster than torch. What is left to torch says why.
+    A gain above 1 is faster than torch. A layer that torch still computes has a reason beside it.
     """
     import torch
 

@@ -37,7 +37,7 @@ def load_target(target: str) -> Any:
     except Exception as error:
         raise _told(place, error) from error
     if name not in names:
-        raise click.UsageError(f"There is no {name} in {place}.")
+        raise click.UsageError(f"{place} has no {name}.")
     return names[name]
 
 

@@ -40,7 +40,7 @@ _SHAPE = Extents("extents such as 2,32,64,64,64", 2, 5)
 
 
 @click.command(
-    short_help="Measure tiles on this GPU, remember the fastest.",
+    short_help="Measure tiles on this GPU, and remember the fastest.",
     epilog="""\b
 examples:
   layoutconv tune --conv 2,32,64,64,64 --filter 64,3,3,3 --padding 1
@@ -65,15 +65,15 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
 @click.option("--groups", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
     "--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["float16"],
-    show_default=True, help="Of data; tf32 and float32 are fp32 data. May be repeated.",
+    show_default=True, help="Data type; tf32 and float32 are fp32 data. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--pass", "passes", type=click.Choice(PASSES), multiple=True, default=PASSES,
-    show_default=True, help="May be repeated.",
+    show_default=True, help="Pass to tune. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--rows", type=Pattern(), metavar="PATTERN",
-    help='The convolutions of these rows of "bench dense", a regular expression.',
+    help='Tune the convolutions of the rows of "bench dense" that match this.',
 )  # fmt: skip
 @click.option(
     "--table", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
@@ -81,18 +81,29 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
 )  # fmt: skip
 @click.option(
     "--zoo", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    help="Layers of networks, as of bench_dense.py --zoo; prints where each tile is the best.",
+    help="Layers of networks, as for bench_dense.py --zoo; prints where each tile is fastest.",
 )  # fmt: skip
 @click.option(
-    "--sample", type=click.IntRange(1), default=30, metavar="N", help="Layers of the zoo."
+    "--sample",
+    type=click.IntRange(1),
+    default=30,
+    metavar="N",
+    help="Number of layers to take from the zoo.",
 )
-@click.option("--seed", type=int, default=0, metavar="S", help="Of the sample.")
-@click.option("--minutes", type=Finite(0), default=1.0, metavar="M", help="Of races over the zoo.")
+@click.option("--seed", type=int, default=0, metavar="S", help="Seed of the sample.")
+@click.option(
+    "--minutes", type=Finite(0), default=1.0, metavar="M", help="Time limit for races over the zoo."
+)
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write every trial of the zoo here, as JSON, to send or to keep.",
 )  # fmt: skip
-@click.option("--processes", type=click.IntRange(1, 256), metavar="N", help="That compile kernels.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Number of processes that compile kernels.",
+)
 @as_json
 def tune(
     convs: tuple[tuple[int, ...], ...],
@@ -117,7 +128,7 @@ def tune(
         tune_zoo.show(raced, zoo["out"], as_json=as_json)
         return
     if bool(convs) != bool(filters) or not (convs or rows is not None):
-        raise click.UsageError("Expected --conv and --filter, --rows or --zoo.")
+        raise click.UsageError("Expected --conv with --filter, or --rows, or --zoo.")
     races = [
         (problem, direction, dtype)
         for problem in _problems(convs, filters, numbers)
@@ -150,7 +161,7 @@ def _of_benchmark(pattern: str) -> list[tuple[ConvProblem, str, str]]:
         if re.search(pattern, job.name) and not job.workload.depthwise
     }
     if not chosen:
-        raise click.UsageError(f"No row matches {pattern!r}.")
+        raise click.UsageError(f"No row of the benchmark matches {pattern!r}.")
     return sorted(chosen, key=str)
 
 

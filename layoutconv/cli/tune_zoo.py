@@ -58,7 +58,7 @@ def raced(
     with progress.step("Racing") as step:
         for at, (of, race) in enumerate(made):
             if time.monotonic() >= end:
-                progress.print(f"{at} of {len(made)} races, and the time is over")
+                progress.print(f"{at} of {len(made)} races; the time is up")
                 break
             step.tick(at, len(made))
             try:

@@ -212,7 +212,7 @@ def test_tune_says_where_tiles_are_best(
     assert main(["cache", "list", "--json"]) == 0
     assert told(capsys)["choices"] == []  # the model is to be measured, not these
     assert main([*command, "--minutes", "0"]) == 0
-    assert "0 of 4 races, and the time is over" in capsys.readouterr().out
+    assert "0 of 4 races; the time is up" in capsys.readouterr().out
 
 
 def test_tune_adds_to_a_table(of_96_rows: Clock, tmp_path: Path) -> None:

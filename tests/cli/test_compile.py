@@ -105,7 +105,7 @@ def test_a_view_of_a_file(
     assert ".target sm_80" in (tmp_path / "kernel.ptx").read_text()
     refused = {
         f"{script}:number": "Expected a GemmView or a function that returns one, got int",
-        f"{script}:absent": "There is no absent in",
+        f"{script}:absent": "mine.py has no absent.",
         "no_such_module:view": "no_such_module cannot be imported",
         "nothing": "Expected FILE.py:NAME or MODULE:NAME, got 'nothing'",
         f"{tmp_path}/none.py:view": "No such file",

@@ -84,7 +84,7 @@ def test_the_model_stays_as_it_was() -> None:
 
 @pytest.mark.parametrize(("target", "sentence"), [
     ("{}:broken", "to be a function that returns a model and its inputs"),
-    ("{}:none", "There is no none"), ("{}:model", "a function that returns a model and its"),
+    ("{}:none", "net.py has no none."), ("{}:model", "a function that returns a model and its"),
     ("no_module:x", "cannot be imported"), ("{}", "Expected FILE.py:NAME"),
     ("{}:own_error", "own_error raised KeyError: 'of mine' ({}, line 19)"),
     ("{}:wants", "wants raised TypeError: wants() missing 1 required positional argument"),
@@ -103,8 +103,8 @@ def test_bad_arguments() -> None:
     with pytest.raises(ArgumentTypeError, match=r"`model`: expected a torch\.nn\.Module, got int"):
         profile(3, [])  # type: ignore[arg-type]
     with pytest.raises(
-        ArgumentTypeError, match=r"`inputs`: .* for one, got Tensor of shape \(2, 3\)"
+        ArgumentTypeError, match=r"`inputs`: .* such as \[x\], got Tensor of shape \(2, 3\)"
     ):
         profile(torch.nn.ReLU(), torch.ones(2, 3))  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="`model`: expected one that calls a convolution"):
+    with pytest.raises(ArgumentError, match="`model`: expected a model that calls a convolution"):
         profile(torch.nn.ReLU(), [torch.ones(1)])
