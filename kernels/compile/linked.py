@@ -128,7 +128,7 @@ def share_cuda_runtime() -> None:
             ctypes.CDLL(f"libcudart.so.{major}", mode=ctypes.RTLD_GLOBAL)
     if not all(hasattr(own, name) for name in (LAUNCH, *NEWEST)):
         raise DeviceError(
-            "kernels of a pack want the CUDA runtime 12.8 or newer: install a torch that is built"
+            "kernels of a pack need the CUDA runtime 12.8 or newer: install a torch that is built"
             " for it; without a pack, kernels are compiled and loaded by the CuTe DSL"
         )
 
@@ -151,8 +151,9 @@ def _compiler() -> list[str]:
         if found:
             return [found]
     raise FileNotFoundError(
-        f"a pack's kernels are linked by a C compiler, and none of {', '.join(COMPILERS)} is here:"
-        " install one, or name it in CC; whoever loads the pack needs none"
+        "a C compiler has to link a pack's kernels, and none of "
+        f"{', '.join(COMPILERS)} is here: install one, or name it in CC; whoever loads the pack "
+        "needs none"
     )
 
 

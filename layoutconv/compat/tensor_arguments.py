@@ -71,7 +71,7 @@ def check_places(name: str, places: Any, count: int) -> Tensor:
     if places.is_floating_point() or places.is_complex() or places.dtype == torch.bool:
         raise ArgumentTypeError(name, "a tensor of integers", places.dtype)
     if places.ndim != 1:
-        raise ArgumentError(name, "(entries,)", tuple(places.shape))
+        raise ArgumentError(name, "shape (entries,)", tuple(places.shape))
     if not (places.is_cuda and torch.cuda.is_current_stream_capturing()):
         other = (places < 0) | (places >= count)
         if bool(other.any()):

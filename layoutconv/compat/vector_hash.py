@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 def _rows(array: Any) -> Any:
     found = np.asarray(array)
     if found.ndim != 2:
-        raise ArgumentError("arr", "(rows, columns)", found.shape)
+        raise ArgumentError("arr", "an array (rows, columns)", found.shape)
     return found
 
 

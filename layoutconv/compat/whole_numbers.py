@@ -103,8 +103,8 @@ def int32_cells(name: str, coords: Tensor) -> Tensor:
     tensor([[0, 3]], dtype=torch.int32)
     >>> int32_cells("coords", torch.tensor([[0, 2**32]]))
     Traceback (most recent call last):
-    layoutconv.errors.ArgumentError: argument `coords`: expected whole numbers of 32 bits,\
- got 4294967296
+    layoutconv.errors.ArgumentError: argument `coords`: expected whole numbers that fit\
+ in 32 bits, got 4294967296
     """
     check_tensors(**{name: coords})
     if coords.dtype == torch.int32:
@@ -117,5 +117,5 @@ def int32_cells(name: str, coords: Tensor) -> Tensor:
     wide = coords.double() if coords.is_floating_point() else coords
     other = cells.to(wide.dtype) != wide
     if bool(other.any()):
-        raise ArgumentError(name, "whole numbers of 32 bits", coords[other][0].item())
+        raise ArgumentError(name, "whole numbers that fit in 32 bits", coords[other][0].item())
     return cells

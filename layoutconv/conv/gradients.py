@@ -117,7 +117,7 @@ def _undilated(name: str, modes: Any, problem: ConvProblem) -> tuple[int, ...]:
     for mode in found:
         whole = isinstance(mode, Integral) and not isinstance(mode, bool)
         if not (whole and 0 <= mode < problem.rank and problem.dilation[mode] == 1):
-            expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
+            expected = f"spatial modes from 0 to {problem.rank - 1} with dilation 1"
             raise ArgumentError(name, expected, shown(modes))
     return found
 

@@ -250,7 +250,7 @@ def _int(name: str, value: Any, least: int | None, what: str = "every extent") -
     if least is not None and number < least:
         raise ArgumentError(name, f"{what} >= {least}", number)
     if not -INT64_END <= number < INT64_END:
-        raise ArgumentError(name, f"{what} of 64 bits", number)
+        raise ArgumentError(name, f"{what} that fits in 64 bits", number)
     return number
 
 

@@ -51,7 +51,7 @@ class Memory(NamedTuple):
             raise ArgumentTypeError(name, "a Layout", type(given).__name__)
         if not _covers(given.shape, extents):
             whole = f"{_SHAPES[name]} = {tuple(map(int, extents))}"
-            expected = f"the shape {whole}, of which the last mode alone may nest"
+            expected = f"the shape {whole}, in which only the last mode may be nested"
             raise ArgumentError(name, expected, given)
         if not all(isinstance(d, int) for d in flatten(given.stride)):
             raise ArgumentTypeError(name, "a layout with integer strides", given)
@@ -113,7 +113,9 @@ class Memory(NamedTuple):
         bounds = sorted({bound for pair in found for bound in pair})
         for low, high in pairwise(bounds):
             if high % low:
-                expected = f"digits of the channel that meet at {low} and at {high} channels alike"
+                expected = (
+                    f"modes of the channels whose extents divide one another, not {low} and {high}"
+                )
                 raise ArgumentError(self.name, expected, self.layout)
         return tuple(found.get(pair, pair[1] // pair[0]) for pair in pairwise(bounds))
 
@@ -200,7 +202,7 @@ def _in_pieces(shape: Any, width: Any) -> tuple[list[int], int]:
     (width,) = _integers("width", (width,))
     extents = _integers("shape", shape) if are_several(shape) else []
     if len(extents) < 2:
-        raise ArgumentError("shape", "extents, two or more, the channels last", shown(shape))
+        raise ArgumentError("shape", "two or more extents, the channels last", shown(shape))
     if width < 1:
         raise ArgumentError("width", "an int >= 1", width)
     if extents[-1] % width:

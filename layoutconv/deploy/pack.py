@@ -74,7 +74,8 @@ def pack(
     ...     pack(torch.nn.Linear(3, 2), torch.ones(1, 3), "net.pack", arch="sm_90a")
     ... except ArgumentError as error:
     ...     print(error)
-    argument `net`: expected a network in evaluation, net.eval(), got one in training: Linear
+    argument `net`: expected a network in evaluation mode: call net.eval() first, got `Linear` in \
+training mode
     """
     path = file_name_of(path)
     if not Path(path).absolute().parent.is_dir():  # fail before kernels are compiled
@@ -84,9 +85,9 @@ def pack(
     if not isinstance(net, torch.nn.Module):
         raise ArgumentTypeError("net", "a torch.nn.Module", type(net).__name__)
     if isinstance(example, list) and not example:
-        raise ArgumentError("example", "one example or more in a list", "none")
+        raise ArgumentError("example", "at least one example", "an empty list")
     if not isinstance(dynamic_shapes, dict | list | tuple | None):
-        expected = "None, or what torch.export.export takes"
+        expected = "None, or dynamic_shapes of torch.export.export"
         raise ArgumentTypeError("dynamic_shapes", expected, type(dynamic_shapes).__name__)
     check_processes(processes)
     calls = [_inputs(each) for each in (example if isinstance(example, list) else [example])]
@@ -103,7 +104,10 @@ def pack(
     objects = {name: store.kept_object(name) for name in names}
     lost = [name for name, content in objects.items() if content is None]
     if lost:
-        raise OSError(f"{len(lost)} kernels are not kept in {cache_directory()}: packs need them")
+        raise OSError(
+            f"{len(lost)} compiled kernels, which a pack needs, could not be kept in "
+            f"{cache_directory()}"
+        )
     toolchain, processor = store.compiled_with()
     about = {
         "layoutconv": __version__,
@@ -126,8 +130,8 @@ def _inputs(example: Any) -> tuple[Tensor, ...]:
     given = example if isinstance(example, tuple) else (example,)
     for each in given:
         if not isinstance(each, torch.Tensor):
-            expected = "a tensor, or a tuple of tensors (the features and coords that a forward of "
-            expected += "yours makes a sparse tensor of)"
+            expected = "a tensor, or a tuple of tensors (such as the features and coords of which "
+            expected += "your forward makes a sparse tensor)"
             raise ArgumentTypeError("example", expected, type(each).__name__)
     return given
 

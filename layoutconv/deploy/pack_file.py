@@ -76,17 +76,19 @@ def read_pack(path: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
             raise zipfile.BadZipFile("File is not a zip file")
         manifest = parts.pop(MANIFEST)
         if hashlib.sha256(manifest).hexdigest().encode() != seal:
-            raise zipfile.BadZipFile("its manifest is not what was written")
+            raise zipfile.BadZipFile("its manifest was changed")
         about = json.loads(manifest)
         form, digests = about["format"], dict(about.get("sha256", {}))
     except UNREADABLE as e:
-        raise _refused(path, "a pack that `lc.pack` wrote, whole", f"another file: {e}") from e
+        raise _refused(
+            path, "a complete pack that `lc.pack` wrote", f"which is not one: {e}"
+        ) from e
     if form != FORMAT:
-        raise _refused(path, f"a pack of format {FORMAT}", f"one of format {form}")
+        raise _refused(path, f"a pack of format {FORMAT}", f"of format {form}")
     for name in (PROGRAM, WEIGHTS, KERNELS):
         digest = hashlib.sha256(parts.get(name, b"")).hexdigest()
         if name not in parts or digest != digests.get(name):
-            raise _refused(path, "a pack that `lc.pack` wrote, whole", f"a damaged {name}")
+            raise _refused(path, "a complete pack that `lc.pack` wrote", f"whose {name} is damaged")
     return about, parts
 
 

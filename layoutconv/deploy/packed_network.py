@@ -47,7 +47,7 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
     ...     load_pack(__file__)
     ... except ArgumentError as error:
     ...     print(str(error).split(",")[0])
-    argument `path`: expected a pack that `lc.pack` wrote
+    argument `path`: expected a complete pack that `lc.pack` wrote
     """
     path = file_name_of(path)
     about, parts = read_pack(path)
@@ -56,7 +56,9 @@ def load_pack(path: str | Path, device: str | torch.device | None = None) -> Pac
         if about["layoutconv"] != __version__:
             raise _refused(path, f"a pack of layoutconv {__version__}", about["layoutconv"])
         if store.sources_of(about["toolchain"]) != store.sources_of(store.compiled_with()[0]):
-            raise _refused(path, "a pack of this layoutconv's sources", "one of other sources")
+            raise _refused(
+                path, "a pack that these sources of layoutconv made", "one that others made"
+            )
         if where.type == "cuda":
             _check_gpu(path, about, where)
         plan, program = _plan_of(about), Program(*json.loads(parts[PROGRAM]))
@@ -76,7 +78,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         raise
     except UNREADABLE as error:
         got = f"other contents: {type(error).__name__}: {error}".partition("\n")[0]
-        raise _refused(path, "a pack that `lc.pack` wrote, whole", got) from error
+        raise _refused(path, "a complete pack that `lc.pack` wrote", got) from error
 
 
 class PackedNetwork:
@@ -111,7 +113,7 @@ class PackedNetwork:
             if (error.name or "").partition(".")[0] != "cutlass":
                 raise
             raise DeviceError(
-                "this call asks for a kernel that the pack lacks, and the CuTe DSL, which compiles"
+                "this call needs a kernel that the pack lacks, and the CuTe DSL, which compiles"
                 " it, is not installed: pack the network with an example of this size, or"
                 " `pip install nvidia-cutlass-dsl`"
             ) from error
@@ -148,7 +150,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise ArgumentError("device", "cpu or cuda", repr(device))
     if found.type == "cuda" and not usable:
-        raise ArgumentError("device", "a GPU for cuda", f"none: {why_no_gpu()}; or say cpu")
+        raise ArgumentError("device", "a GPU for cuda", f"none: {why_no_gpu()}; or use cpu")
     return found
 
 
@@ -162,10 +164,12 @@ def _check_gpu(path: str | Path, about: dict[str, Any], where: torch.device) -> 
     """Raise if a pack's kernels cannot run on this GPU, or their host code on this machine."""
     here = machines.present(torch.cuda.current_device() if where.index is None else where.index)
     if here.arch != about["arch"]:
-        raise _refused(path, f"a pack for {here.arch}, which this GPU is", f"for {about['arch']}")
+        raise _refused(path, f"a pack for {here.arch}, as this GPU is", f"one for {about['arch']}")
     host = about["host"]
     if host["machine"] != platform.machine():
-        raise _refused(path, f"a pack made on {platform.machine()}", f"one of {host['machine']}")
+        raise _refused(
+            path, f"a pack made on {platform.machine()}", f"one made on {host['machine']}"
+        )
     missing = missing_instructions(host["flags"])
     if missing:
         expected = "a pack made on a processor with no more instructions than this one"

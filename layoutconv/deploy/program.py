@@ -69,15 +69,17 @@ def exported(
     """
     training = [name for name, module in net.named_modules() if module.training]
     if training:
-        got = f"one in training: {training[0] or type(net).__name__}"
-        raise ArgumentError("net", "a network in evaluation, net.eval()", got)
+        got = f"`{training[0] or type(net).__name__}` in training mode"
+        raise ArgumentError("net", "a network in evaluation mode: call net.eval() first", got)
     with torch.no_grad():
         program = torch.export.export(net, example, dynamic_shapes=dynamic_shapes, strict=False)
     signature = program.graph_signature
     for output in signature.output_specs:
         if output.kind.name != "USER_OUTPUT":
             got = f"one that changes {output.target}"
-            raise ArgumentError("net", "a network that changes nothing of its own", got)
+            raise ArgumentError(
+                "net", "a network whose forward pass changes none of its buffers", got
+            )
     kept = {**program.state_dict, **program.constants}
     weights, inputs = [], []
     nodes = iter(program.graph.nodes)
@@ -88,7 +90,7 @@ def exported(
         elif isinstance(kept.get(spec.target), torch.Tensor) and not inputs:
             weights.append(str(spec.target))
         else:
-            raise ArgumentError("net", "weights and buffers of tensors", f"{spec.target}")
+            raise ArgumentError("net", "weights and buffers that are tensors", f"{spec.target}")
         places[node] = len(places)
     steps, results = [], []
     for node in nodes:
@@ -154,7 +156,7 @@ def _name_of(target: Any) -> str:
         for short, function in known.items():
             if function is target:
                 return f"{prefix}.{short}"
-    raise ArgumentError("net", "operators of torch and of layoutconv", name)
+    raise ArgumentError("net", "only operators of torch and of layoutconv", name)
 
 
 def _encoded(value: Any, places: Mapping[Any, int]) -> Any:

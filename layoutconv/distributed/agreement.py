@@ -118,7 +118,8 @@ class Agreement:
         except RuntimeError as lost:
             if error is None:
                 raise RankError(
-                    f"{self.call}: another rank of the group has ended, or does not come: {lost}"
+                    f"{self.call}: another rank of the group has ended, or did not join this "
+                    f"call: {lost}"
                 ) from lost
             return
         if error is None:
@@ -159,7 +160,7 @@ def tell(every: list[dict[str, Any]], expected: dict[str, str] | None = None) ->
         if len({*values}) > 1:
             wanted = (expected or {}).get(name, "the same on every rank")
             raise ArgumentError(name, wanted, _listed(values))
-    raise RankError(f"{calls[0]}: ranks disagree on which arguments there are")
+    raise RankError(f"{calls[0]}: ranks passed different sets of arguments")
 
 
 def tensor_term(tensor: Any, split: int | None = None) -> str:

@@ -65,7 +65,7 @@ batch_size=1, part 0 of 1))
     got, place = torch.sort(got)
     twice = (got[1:] == got[:-1]).any().long()
     if _most(twice, group, size).item():
-        raise ArgumentError("input", "no cell twice, on all ranks together", "one that is")
+        raise ArgumentError("input", "distinct cells across all ranks", "a cell that is repeated")
     limits = [*bounds.tolist(), MAX_KEY + 1]
     given = order, Route(order, send, receive, group), place
     cloud = Cloud(curve, got, group, limits, given, same.label)
@@ -100,7 +100,7 @@ def cloud_of(input: SparseTensor) -> Cloud:
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
     if not isinstance(input.coordinates, Cloud):
-        expected = "a tensor that lc.distributed.partition has split"
+        expected = "a tensor that lc.distributed.partition split"
         raise ArgumentError("input", expected, input.coordinates)
     return input.coordinates
 
@@ -136,7 +136,9 @@ class Cloud(Coordinates):
 
     def check(self) -> Cloud:
         """Refuse: the caller is about to make a map of this part alone."""
-        expected = "a whole cloud; a part goes through lc.distributed.subm_conv, or restore"
+        expected = (
+            "a whole cloud; lc.distributed.subm_conv takes a part, and restore() makes it whole"
+        )
         raise ArgumentError("coords", expected, self)
 
     def to(self, device: Any) -> Coordinates:
@@ -146,7 +148,11 @@ class Cloud(Coordinates):
         return self
 
     def __reduce__(self) -> Any:
-        raise ArgumentError("coords", "what outlives its processes: restore the features", self)
+        raise ArgumentError(
+            "coords",
+            "a whole cloud, as a part belongs to its process group; call restore() first",
+            self,
+        )
 
     def __repr__(self) -> str:
         grid = f"spatial_shape={self.spatial_shape}, batch_size={self.batch_size}"
@@ -158,7 +164,7 @@ def _checked(input: SparseTensor) -> tuple[Tensor, tuple[int, ...], int]:
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
     if input.coordinates.padded:
-        raise ArgumentError("input", "a tensor without padding: `unpadded()`", input)
+        raise ArgumentError("input", "a tensor without padding; call unpadded() first", input)
     cells, shape, images = input.coords, input.spatial_shape, input.batch_size
     limits = cells.new_tensor((images, *shape))
     outside = ((cells < 0) | (cells >= limits)).any(1)

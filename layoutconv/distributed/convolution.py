@@ -77,7 +77,7 @@ class SplitConv(torch.autograd.Function):
         needs_x, needs_w, needs_bias, *_ = ctx.needs_input_grad
         with Agreement(f"backward of {ctx.label}", before.group):
             if torch.is_grad_enabled():  # double backward is not supported
-                expected = "False: a split convolution is differentiable once"
+                expected = "False, as a split convolution is differentiable only once"
                 raise ArgumentError("create_graph", expected, True)
             *kept, w = ctx.saved_tensors
         dy, mode = dy.contiguous(), before.mode

@@ -129,7 +129,7 @@ class _Arrive(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         with Agreement(f"backward of {ctx.trip.label}", ctx.trip.route.group) as same:
             if torch.is_grad_enabled():  # double backward is not supported
-                expected = "False: what goes through other ranks is differentiable once"
+                expected = "False, as an exchange between ranks is differentiable only once"
                 raise ArgumentError("create_graph", expected, True)
             same.terms["gradient"] = tensor_term(grad, split=0)
         ctx.trip.leave(grad.contiguous(), back=True)

@@ -188,7 +188,9 @@ def _bounds(bounds: Any, slab: Slab) -> tuple[int, ...]:
     found = tuple(_count("bounds", bound, 0) for bound in bounds)
     rising = all(a <= b for a, b in pairwise(found))
     if len(found) != slab.size + 1 or found[0] != 0 or found[-1] != slab.extent or not rising:
-        expected = f"{slab.size + 1} rising numbers from 0 to {slab.extent}, for {slab.size} ranks"
+        expected = (
+            f"{slab.size + 1} increasing numbers from 0 to {slab.extent}, for {slab.size} ranks"
+        )
         raise ArgumentError("bounds", expected, found)
     return found
 

@@ -104,7 +104,9 @@ def shown(
     (0, 1, 2, 3, 4)
     """
     if min(n, limit) > MOST_POSITIONS:
-        raise ArgumentError("limit", f"at most {MOST_POSITIONS} where there is as much", limit)
+        raise ArgumentError(
+            "limit", f"at most {MOST_POSITIONS}, the most positions of a drawing", limit
+        )
     if n <= limit:
         return tuple(range(n))
     head = 2 * limit // 3

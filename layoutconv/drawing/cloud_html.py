@@ -77,11 +77,11 @@ def cloud_page(
 
     xyz = _array("points", points)
     if xyz.ndim != 2 or xyz.shape[1] < 3 or not len(xyz):
-        raise ArgumentError("points", "(points, 3) or more columns, and a point", xyz.shape)
+        raise ArgumentError("points", "shape (points, 3 or more), with a point or more", xyz.shape)
     if not isinstance(values, Mapping):
         raise ArgumentTypeError("values", "quantities by name, a mapping", type(values).__name__)
     if not values:
-        raise ArgumentError("values", "one quantity or more, by name", "none")
+        raise ArgumentError("values", "at least one quantity by name", "none")
     if not isinstance(size, Real) or not 0 < size < inf:
         raise ArgumentError("size", "pixels > 0", shown(size))
     if not isinstance(most, Integral) or most < 1:
@@ -138,7 +138,7 @@ def _names(classes: Any) -> tuple[str, ...]:
 def _checked(name: str, values: Array, points: int, classes: int) -> Array:
     """Return one quantity, or raise an error that names it."""
     if values.shape != (points,):
-        raise ArgumentError("values", f"({points},) of `{name}`, one to a point", values.shape)
+        raise ArgumentError("values", f"({points},) of `{name}`, one per point", values.shape)
     if classes and values.dtype.kind in "iu" and (values.min() < -1 or values.max() >= classes):
         expected = f"indices of {classes} classes, or -1, in `{name}`"
         raise ArgumentError("values", expected, f"{values.min()} to {values.max()}")

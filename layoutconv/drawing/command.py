@@ -60,7 +60,7 @@ def run(options: DrawOptions) -> None:
         _print(own_worker().call("picture", arguments) + "\n", options.ascii)
         return
     if options.output is None:
-        raise ArgumentError("--output", f"where to write {options.format}", None)
+        raise ArgumentError("--output", f"a file for {options.format}", None)
     arguments["format"] = options.format or format_of(options.output)
     arguments["limits"] = [LIMIT if options.limit is None else options.limit]
     write(options.output, own_worker().call("picture", arguments))

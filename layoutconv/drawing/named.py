@@ -96,5 +96,5 @@ def view(spec: str) -> Any:
 
 def _number(spec: str, text: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text):
-        raise ArgumentError("--view", f"a number where {text!r} is", repr(spec))
+        raise ArgumentError("--view", f"a number in place of {text!r}", repr(spec))
     return int(text)

@@ -125,7 +125,7 @@ def tiled_copy_figure(
     tile = extents[0], int(product(extents)) // extents[0]
     given, _ = _checked_tile(tile if tv is None else tv)
     if given != tile:
-        raise ArgumentError("tv", f"a tile of {tile[0]}x{tile[1]}, as the copy's", tv)
+        raise ArgumentError("tv", f"a tile of {tile[0]}x{tile[1]}, as the copy has", tv)
     return thread_value_figure(
         copy.layout_tv, limit=limit, tv=tile if tv is None else tv, element_bits=element_bits
     )
@@ -186,7 +186,7 @@ def _grid(
 
 def _owners(layout: Any) -> Owners:
     if not isinstance(layout.shape, tuple) or len(layout.shape) != 2:
-        raise LayoutValueError(f"draw: {layout} is no thread-value layout, which has two modes")
+        raise LayoutValueError(f"draw: {layout} is not a thread-value layout, which has two modes")
     check_extents(layout)
     threads, values = (int(product(mode)) for mode in layout.shape)
     threads = 1 if _shared(layout) else threads

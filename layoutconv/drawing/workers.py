@@ -71,7 +71,7 @@ class Worker:
         try:
             answer = self._answer({"task": task, "arguments": arguments})
         except (EOFError, OSError):
-            raise LayoutBudgetError("this takes more time or memory than there is for it") from None
+            raise LayoutBudgetError("this takes more time or memory than is allowed") from None
         self.usable = not answer.get("ended")
         if "error" in answer:
             raise _ERRORS[answer["error"]](*answer["why"])

@@ -169,7 +169,7 @@ class _Place:
         for extent, low, high, step in zip(extents, first, end, written.outer, strict=True):
             own = gcd(extent, left)
             if own not in (extent, left) or low % own or high % own or step < 0:
-                expected = f"{columns} columns in whole loops that run forwards"
+                expected = f"{columns} columns of D in whole loops of positive stride"
                 raise UnsupportedViewError(f"expected {expected}, got {view.d}")
             left //= own
             offset += low * step
@@ -195,7 +195,9 @@ def _clip(extents: list[int], first: list[int], end: list[int], bound: Form) -> 
     """Shorten the loop that moves a coordinate of D to the range that is in bounds."""
     steps = [(i, step) for i, step in enumerate(bound.outer) if step and extents[i] > 1]
     if len(steps) > 1 or any(step < 0 for _, step in steps):
-        raise UnsupportedViewError("expected bounds of D that each cut one loop that runs forwards")
+        raise UnsupportedViewError(
+            "expected bounds of D that each limit one loop of positive stride"
+        )
     if not steps and not 0 <= bound.offset < bound.bound:
         end[0] = 0  # the coordinate is out of bounds at every iteration
     for loop, step in steps:

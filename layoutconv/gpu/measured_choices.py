@@ -207,7 +207,7 @@ def _parse(content: Any) -> Choice | None:
         )
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         warnings.warn(
-            f"a tuned choice of format {version} is ignored, and may be tuned again: "
+            f"a tuned choice of format {version} is ignored (tune it again): "
             f"{type(error).__name__}: {error}",
             stacklevel=2,
         )

@@ -103,7 +103,7 @@ def reduce(
     if view.r == 0:
         return out
     if view.s == 0 and op in ("max", "min"):
-        raise ArgumentError("view", f"at least one element, for a {op}", f"s = {view.s}")
+        raise ArgumentError("view", f"at least one element per result for {op}", f"s = {view.s}")
     if x.is_cuda and view.s and x.numel():
         _reduce_gpu(view, x, what, out)
     else:
@@ -161,7 +161,9 @@ def _operation(op: str | Function, initial: float | None, dtype: torch.dtype) ->
         accumulator = torch.float64
     if callable(op):
         if initial is None:
-            raise ArgumentError("initial", "the neutral element of a function", initial)
+            raise ArgumentError(
+                "initial", "the neutral element of `op`, as it is a function", initial
+            )
         if isinstance(initial, bool) or not isinstance(initial, Real):
             raise ArgumentTypeError("initial", "a number", repr(initial))
         return _Operation("function", op, accumulator, initial)
@@ -170,9 +172,9 @@ def _operation(op: str | Function, initial: float | None, dtype: torch.dtype) ->
     if op == "avg":  # as torch calls the pooling
         op = "mean"
     if initial is not None:
-        raise ArgumentError("initial", f"None, for {op}", initial)
+        raise ArgumentError("initial", f"None for {op}", initial)
     if op == "mean" and dtype in INTEGERS:
-        raise ArgumentTypeError("x", "floating-point numbers, for a mean", str(dtype))
+        raise ArgumentTypeError("x", "floating-point numbers for a mean", str(dtype))
     least, greatest = -torch.inf, torch.inf
     if dtype in INTEGERS:
         least, greatest = torch.iinfo(dtype).min, torch.iinfo(dtype).max

@@ -56,7 +56,9 @@ def _text(name: str, value: Any, within: tuple[Any, ...]) -> str:
         return _function(name, value, (*within, value))
     kind = value.__name__ if isinstance(value, ModuleType) else repr(value)
     raise ArgumentError(
-        name, "a function of numbers and functions alone, as it becomes part of a kernel", kind
+        name,
+        "a function that uses only numbers and functions, as it becomes part of a kernel",
+        kind,
     )
 
 
@@ -67,7 +69,9 @@ def _function(name: str, function: FunctionType, within: tuple[Any, ...]) -> str
     try:
         enclosed = tuple(cell.cell_contents for cell in function.__closure__ or ())
     except ValueError:  # a cell is empty
-        raise ArgumentError(name, "a function whose closure is filled", repr(function)) from None
+        raise ArgumentError(
+            name, "a function whose closure has its values", repr(function)
+        ) from None
     parts.append(_text(name, enclosed, within))
     builtins = function.__globals__.get("__builtins__", {})
     builtins = vars(builtins) if isinstance(builtins, ModuleType) else builtins
@@ -78,7 +82,9 @@ def _function(name: str, function: FunctionType, within: tuple[Any, ...]) -> str
         elif global_name in builtins:
             parts.append(f"{global_name} of the builtins")
         else:
-            raise ArgumentError(name, "a function whose globals exist", global_name)
+            raise ArgumentError(
+                name, "a function whose globals exist", f"the undefined name {global_name}"
+            )
     return f"def({'; '.join(parts)})"
 
 

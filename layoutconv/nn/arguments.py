@@ -41,7 +41,9 @@ def near_and_far(
         return ((0, 0),) * len(taps)
     if padding == "same":
         if any(step != 1 for step in stride):
-            raise ArgumentError("padding", "'same' with a stride of 1 alone", f"stride {stride}")
+            raise ArgumentError(
+                "padding", "numbers where the stride is not 1", f"'same' with stride {stride}"
+            )
         total = [d * (t - 1) for d, t in zip(dilation, taps, strict=True)]
         return tuple((cells // 2, cells - cells // 2) for cells in total)
     raise ArgumentError("padding", "'same', 'valid' or numbers", repr(padding))
@@ -146,12 +148,16 @@ def _check_dtypes(named: dict[str, Any]) -> None:
         same = tensor.dtype == input.dtype
         if name == "weight":
             if not same and not lowered:
-                raise ArgumentTypeError(name, f"{input.dtype}, as the input", str(tensor.dtype))
+                raise ArgumentTypeError(
+                    name, f"{input.dtype}, the dtype of the input", str(tensor.dtype)
+                )
         elif name == "scale" and tensor.dtype.is_complex:
             raise ArgumentTypeError(name, "real numbers", str(tensor.dtype))
         elif input.dtype.is_complex and name != "scale":
             if not same:
-                raise ArgumentTypeError(name, f"{input.dtype}, as the input", str(tensor.dtype))
+                raise ArgumentTypeError(
+                    name, f"{input.dtype}, the dtype of the input", str(tensor.dtype)
+                )
         elif tensor.dtype not in _FLOATS:
             narrow = same and name == "residual" and input.dtype in _NARROW
             real = torch.float64, torch.complex128

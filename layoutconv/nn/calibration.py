@@ -168,10 +168,10 @@ def _amax(name: str, verb: str, features: Tensor) -> float:
     if not features.numel():
         return 0.0
     if features.is_meta:
-        raise ArgumentError("batches", "tensors with numbers", f"`{name}` {verb} one on meta")
+        raise ArgumentError("batches", "tensors with values", f"`{name}` {verb} one on meta")
     found = float(features.abs().amax())
     if not found < torch.inf:
-        raise ArgumentError("batches", "ones of finite features", f"`{name}` {verb} {found}")
+        raise ArgumentError("batches", "batches with finite features", f"`{name}` {verb} {found}")
     return found
 
 

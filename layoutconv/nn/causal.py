@@ -95,8 +95,8 @@ class FrameCache:
         if self._layer is None:
             self._layer = ref(layer)
         elif self._layer() is not layer:
-            expected = "a FrameCache for each layer, or one that was cleared"
-            raise ArgumentError("cache", expected, "one with the frames of another layer")
+            expected = "a FrameCache of this layer alone, or one that was cleared"
+            raise ArgumentError("cache", expected, "a cache with the frames of another layer")
         if self._memory is None:
             self._begin(input, layer.reach)
         self._passed, passed = max(0, self._passed - input.shape[2]), self._passed
@@ -233,7 +233,7 @@ class CausalConv3d(Conv3d):
         if input.shape[1] != self.in_channels:
             raise ArgumentError("input", f"{self.in_channels} channels", int(input.shape[1]))
         if torch.is_grad_enabled() and (input.requires_grad or weight.requires_grad):
-            expected = "None where a gradient is recorded, or torch.no_grad()"
+            expected = "None where gradients are recorded, or a call under torch.no_grad()"
             raise ArgumentError("cache", expected, "a FrameCache")
         return cache.extended(input, self)
 
@@ -270,7 +270,7 @@ class CausalConv3d(Conv3d):
 def _check_video(input: Any) -> None:
     if not isinstance(input, torch.Tensor) or input.dim() != 5:
         shape = tuple(getattr(input, "shape", ()))
-        raise ArgumentError("input", "(N, C, D, H, W) where there is a cache", shape)
+        raise ArgumentError("input", "(N, C, D, H, W) where a cache is given", shape)
 
 
 def _in_torchs_order(memory: Tensor) -> Tensor:

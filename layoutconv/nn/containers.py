@@ -175,8 +175,8 @@ def is_plain(module: Any) -> bool:
     (True, False)
     >>> is_plain(torch.nn.MaxPool3d(2))
     Traceback (most recent call last):
-    layoutconv.errors.ArgumentTypeError: argument `input`: expected a dense tensor in torch's\
- MaxPool3d (for features on voxels: a pool of lc.nn, as SparseMaxPool3d), got a sparse tensor
+    layoutconv.errors.ArgumentTypeError: argument `input`: expected a dense tensor for torch's\
+ MaxPool3d (features on voxels go into a pool of lc.nn, as SparseMaxPool3d), got a sparse tensor
     """
     forward = type(module).forward
     if forward is torch.nn.Sequential.forward:
@@ -184,7 +184,7 @@ def is_plain(module: Any) -> bool:
     instead = _instead_of(module)
     if instead is not None:
         kind = type(module).__name__
-        expected = f"a dense tensor in torch's {kind} (for features on voxels: {instead})"
+        expected = f"a dense tensor for torch's {kind} (features on voxels go into {instead})"
         raise ArgumentTypeError("input", expected, "a sparse tensor")
     return _is_of_torch(forward)
 

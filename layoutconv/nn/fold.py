@@ -67,7 +67,9 @@ def fold_batch_norms(module: Module) -> Module:
         # irrelevant.
         if part.training and (part._modules or part._parameters or part._buffers):
             expected = "a module in evaluation mode: call eval() first"
-            raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
+            raise ArgumentError(
+                "module", expected, f"`{name or type(part).__name__}` in training mode"
+            )
     seen = reached(module)
     once = used_once(module) - seen
     for part in reversed(list(module.modules())):  # inner modules first

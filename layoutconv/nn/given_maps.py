@@ -21,7 +21,7 @@ def check_map(kernel_map: Any, **beside: tuple[Any, Any]) -> KernelMap:
         raise ArgumentTypeError("kernel_map", "a KernelMap", type(kernel_map).__name__)
     for name, (given, usual) in beside.items():
         if given is not usual and not _is_all(given, usual):
-            raise ArgumentError(name, f"{usual}: the map says it", given)
+            raise ArgumentError(name, f"{usual} beside `kernel_map`, which determines it", given)
     return kernel_map
 
 
@@ -44,4 +44,4 @@ def check_cells(name: str, x: SparseTensor, cells: Coordinates, side: str) -> No
     same = own.cells.data_ptr() == cells.cells.data_ptr() and own.cells.shape == cells.cells.shape
     if not same or own.device != cells.device or not len(own):
         expected = f"a map whose {side} are the cells of `{name}`, {own}"
-        raise ArgumentError("kernel_map", expected, f"one of other {cells}")
+        raise ArgumentError("kernel_map", expected, f"a map of other {cells}")

@@ -153,7 +153,7 @@ class Results:
             level = self._capacities.index(most)
             if self._rows[level] == count:
                 return level
-        raise RuntimeError(f"result {number} has {count} rows, those of no one level")
+        raise RuntimeError(f"result {number} has {count} rows, which match no single level")
 
 
 def _on_arguments(kind: Any, features: Tensor, call: Arguments, group: int) -> Any:

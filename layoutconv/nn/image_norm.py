@@ -90,7 +90,9 @@ def _normed(module: Any, features: Tensor, input: SparseTensor) -> Tensor:
     of_instances = isinstance(module, _InstanceNorm)
     wanted = module.num_features if of_instances else module.num_channels
     if channels != wanted:
-        raise ArgumentError("input", f"{wanted} channels, as the {type(module).__name__}", channels)
+        raise ArgumentError(
+            "input", f"{wanted} channels, as the {type(module).__name__} has", channels
+        )
     groups = channels if of_instances else module.num_groups
     images = _Images(input)
     x = features.to(torch.promote_types(features.dtype, torch.float32))

@@ -115,7 +115,7 @@ class SparseLayers(LayerKind):
         found = self._map(module, input, named.get("kernel_map"), named, call.arguments)
         outputs, past = found.outputs, call.residual
         if isinstance(past, SparseTensor) and past.coordinates.cells is not outputs.cells:
-            expected = "a tensor on the coordinates of the result, or features"
+            expected = "features, or a tensor on the coordinates of the result"
             raise ArgumentError("residual", expected, past.coordinates)
         return placed(input, outputs, convolved(x, weight, found, module.groups, ending))
 
@@ -129,7 +129,9 @@ class SparseLayers(LayerKind):
         cells = {name: value for name, value in named.items() if name != "kernel_map"}
         found_or_none = MAPS[type(module).forward](module, input, *more, **cells)
         if found_or_none is None:
-            expected = "a tensor that came from a convolution, which is gone back through"
+            expected = (
+                "a tensor whose coordinates a strided convolution made, to invert its kernel map"
+            )
             raise ArgumentError("input", expected, repr(input))
         return found_or_none
 
@@ -164,7 +166,7 @@ class DenseLayers(LayerKind):
         self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: ModuleCall
     ) -> Any:
         if call.arguments or call.named:
-            raise TypeError(f"{type(module).__name__} takes its input alone")
+            raise TypeError(f"{type(module).__name__} takes only its input")
         bias, scale, _, activation, slope, out_dtype = ending
         return module._function(
             x, weight, bias, module.stride, module.padding, module.dilation, module.groups,

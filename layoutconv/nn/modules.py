@@ -141,7 +141,7 @@ class _ConvTranspose(_ChannelsLast, Activated):
     def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         rank = len(self.kernel_size)
         if output_size is not None and any(isinstance(side, tuple) for side in self.padding):
-            expected = "None, where padding is a pair (near, far)"
+            expected = "None where padding is a pair (near, far)"
             raise ArgumentError("output_size", expected, output_size)
         extra = self._output_padding(
             input, output_size, self.stride, self.padding, self.kernel_size, rank, self.dilation

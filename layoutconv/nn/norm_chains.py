@@ -102,7 +102,7 @@ def _chain(module: Any, norm: Node) -> _Chain:
         raise UnknownPass(NO_LAST)
     past = chains[0].past()
     if add is not None and not isinstance(past, Node):
-        raise UnknownPass("what is added to it is no tensor")
+        raise UnknownPass("what is added to it is not a tensor")
     if is_in_place(add) and past is add.args[0]:  # type: ignore[union-attr]
         raise UnknownPass("it is added to a tensor in place")
     reasons = [_why_it_may_not_move(module, chain, own) for chain in chains]

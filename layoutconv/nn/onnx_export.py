@@ -50,7 +50,7 @@ def onnx_translations() -> dict[Any, Callable[..., Any]]:
         values = import_module("onnxscript.values")
     except ImportError as missing:
         raise ImportError(
-            "ONNX wants `onnx` and `onnxscript`: pip install layoutconv[onnx]"
+            "ONNX export needs `onnx` and `onnxscript`: pip install 'layoutconv[onnx]'"
         ) from missing
     domain = values.Opset(DOMAIN, VERSION)
     made: dict[Any, Callable[..., Any]] = {
@@ -88,7 +88,7 @@ def _conv_transpose(op: Any, given: dict[str, Any]) -> Any:
     stride, padding, dilation = (given[name] for name in ("stride", "padding", "dilation"))
     taps, read = list(w.shape[2:]), list(y.shape[2:])
     if not all(isinstance(extent, int) for extent in (*spatial, *read)):
-        raise ArgumentError("spatial", "sizes that are constants, of transposed ones", spatial)
+        raise ArgumentError("spatial", "constant sizes for a transposed convolution", spatial)
     pairs = zip(padding[::2], padding[1::2], strict=True)
     modes = zip(spatial, read, stride, pairs, dilation, taps, strict=True)
     more = [e - ((z - 1) * s - sum(p) + d * (t - 1) + 1) for e, z, s, p, d, t in modes]
@@ -99,7 +99,9 @@ def _conv_transpose(op: Any, given: dict[str, Any]) -> Any:
 def _numbers(given: dict[str, Any]) -> dict[str, Any]:
     padding = given["padding"]
     if min(padding, default=0) < 0:
-        raise ArgumentError("padding", "0 or more, of which alone ONNX knows", list(padding))
+        raise ArgumentError(
+            "padding", "padding >= 0, as ONNX has no negative padding", list(padding)
+        )
     return {
         "strides": list(given["stride"]), "pads": [*padding[::2], *padding[1::2]],
         "dilations": list(given["dilation"]), "group": given["groups"],
@@ -111,7 +113,9 @@ def _ended(op: Any, node: Any, operands: tuple[Any, Any], given: dict[str, Any])
     convolution's node adds the bias.
     """
     if given["out_dtype"] is not None:
-        raise ArgumentError("out_dtype", "None, in a network for ONNX", given["out_dtype"])
+        raise ArgumentError(
+            "out_dtype", "None in a network that is exported to ONNX", given["out_dtype"]
+        )
 
     def along_channels(tensor: Any) -> Any:
         modes = op.Constant(value_ints=list(range(1, 1 + len(given["stride"]))))
@@ -194,7 +198,9 @@ def _attribute_kind(defs: Any, argument: Any) -> Any:
 def _of_domain(op: Any, node: Any, inputs: Sequence[str], given: dict[str, Any]) -> Any:
     """Make a node of the domain from an operator's arguments; ``inputs`` are the node's."""
     if given.get("out_dtype") is not None:
-        raise ArgumentError("out_dtype", "None, in a network for ONNX", given["out_dtype"])
+        raise ArgumentError(
+            "out_dtype", "None in a network that is exported to ONNX", given["out_dtype"]
+        )
     operands = [given.get(name) for name in inputs]
     operands = [op.Constant(value_int=o) if isinstance(o, int) else o for o in operands]
     while operands and operands[-1] is None:

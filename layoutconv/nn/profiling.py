@@ -87,11 +87,13 @@ def profile(
         raise ArgumentTypeError("model", "a torch.nn.Module", type(model).__name__)
     if isinstance(inputs, torch.Tensor):  # its images would become arguments
         got = f"Tensor of shape {tuple(inputs.shape)}"
-        raise ArgumentTypeError("inputs", "a sequence of what a call gets: [x] for one", got)
+        raise ArgumentTypeError("inputs", "a sequence of the inputs of a call, such as [x]", got)
     model = deepcopy(model)
     calls = _calls(model, inputs)
     if not calls:
-        raise ArgumentError("model", "one that calls a convolution of torch.nn", "none")
+        raise ArgumentError(
+            "model", "a model that calls a convolution of torch.nn", "one that calls none"
+        )
     layers = []
     for (name, _, _), (layer, images, count) in calls.items():
         own, report = convert(layer, inplace=False, return_report=True)

@@ -171,12 +171,12 @@ def quantize(
     check_narrow_dtype(dtype)
     if (batches is None) is (state is None):
         given = "neither" if batches is None else "both"
-        raise ArgumentError("batches", "batches to calibrate with, or `state`, not both", given)
+        raise ArgumentError("batches", "either `batches` to calibrate with or `state`", given)
     one = isinstance(batches, torch.Tensor | SparseTensor)  # a tensor's rows are no batches
     iterable = any(hasattr(type(batches), name) for name in ("__iter__", "__getitem__"))
     iterable = iterable and getattr(batches, "ndim", 1) > 0  # a NumPy scalar is not
     if batches is not None and (one or not iterable):
-        expected = "an iterable of batches: [x] for one"
+        expected = "an iterable of batches, such as [x]"
         raise ArgumentTypeError("batches", expected, type(batches).__name__)
     if state is not None and not isinstance(state, Mapping):
         raise ArgumentTypeError("state", "a state_dict", type(state).__name__)
@@ -219,7 +219,9 @@ def _layers_of(module: torch.nn.Module) -> tuple[Layers, dict[str, str]]:
             else:
                 left[name] = why
         elif isinstance(layer, QuantizedConv):
-            raise ArgumentError("module", "a network that is not quantised", f"`{name}`, which is")
+            raise ArgumentError(
+                "module", "a network that is not quantised yet", f"`{name}`, which is"
+            )
         elif isinstance(layer, Redirected):
             left[name] = f"{type(layer).__name__} overrides forward"
         elif isinstance(layer, _ConvNd):
@@ -274,7 +276,9 @@ def _kept(seen: Calibration, keep: Collection[str] | None) -> dict[str, str]:
     for name in keep:
         inside = [n for n in seen.layers if n == name or n.startswith(f"{name}.")]
         if not inside and name not in dict(seen.module.named_modules()):
-            raise ArgumentError("keep", "names of modules, as named_modules has them", repr(name))
+            raise ArgumentError(
+                "keep", "names of modules, as named_modules() yields them", repr(name)
+            )
         kept.update(dict.fromkeys(inside, "kept by name"))
     return kept
 
@@ -362,8 +366,8 @@ def _with_state(module: Any, layers: Layers, state: Mapping[str, Any]) -> Any:
     swaps = {}
     for name in names:
         if name not in layers:
-            expected = "the state of a network of this structure"
-            raise ArgumentError("state", expected, f"`{name}`, which is no layer of 8 bits here")
+            expected = "the state of a network with this structure"
+            raise ArgumentError("state", expected, f"`{name}`, which is not an 8-bit layer here")
         layer, home = layers[name]
         weight = f"{name}.weight" if name else "weight"
         codes = state.get(weight)

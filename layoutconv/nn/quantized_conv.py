@@ -108,7 +108,7 @@ class QuantizedConv(torch.nn.Module):
             kinds = f"float16, bfloat16, float32, or codes of {self.dtype}"
             raise ArgumentTypeError("input", kinds, str(features.dtype))
         if wants_gradient(features):
-            expected = "one without gradients: lc.nn.quantize(..., training=True) trains"
+            expected = "a tensor without gradients; lc.nn.quantize(..., training=True) trains"
             raise ArgumentError("input", expected, "one that requires a gradient")
         return to_codes(features, own, self.dtype), own
 
@@ -117,10 +117,10 @@ class QuantizedConv(torch.nn.Module):
         if self._numbers is None:
             own, by = float(self.input_scale), float(self.output_scale)
             if not 0 < own < torch.inf:
-                expected = "a finite scale > 0, of a calibration or a state_dict"
+                expected = "a finite scale > 0 from a calibration or a state_dict"
                 raise ArgumentError("input_scale", expected, own)
             if not 0 <= by < torch.inf:
-                expected = "a finite scale > 0 of results in 8 bits, or 0 for other results"
+                expected = "a finite scale > 0 for results in 8 bits, or 0 for other results"
                 raise ArgumentError("output_scale", expected, by)
             self._numbers = own, by
         return self._numbers

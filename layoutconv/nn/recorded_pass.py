@@ -113,7 +113,7 @@ class _Recorder(Tracer):
 
     def create_arg(self, a: Any) -> Any:
         if type(a) is torch.Tensor and all(a is not b for b in self.root.buffers()):
-            raise UnknownPass("it makes a tensor, or keeps one that is no buffer")
+            raise UnknownPass("it makes a tensor, or keeps one that is not a buffer")
         return super().create_arg(a)
 
 

@@ -247,7 +247,7 @@ def sparse_inverse_conv(
     _check_input(input)
     found = input.coordinates.origin if kernel_map is None else check_map(kernel_map)
     if found is None:
-        expected = "the map to go back through: these coordinates came from no convolution"
+        expected = "the kernel map to invert, as no convolution made these coordinates"
         raise ArgumentError("kernel_map", expected, None)
     if input.coordinates is not found.outputs:
         check_cells("input", input, found.outputs, "outputs")
@@ -264,7 +264,7 @@ def _convolution(
         check_cells("input", input, found.inputs, "inputs")
     if isinstance(residual, SparseTensor):
         if residual.coordinates.cells is not outputs.cells:
-            expected = "a tensor on the coordinates of the result, or features"
+            expected = "features, or a tensor on the coordinates of the result"
             raise ArgumentError("residual", expected, residual.coordinates)
         bias, scale, _, activation, slope, out_dtype = ending
         ending = bias, scale, residual.features, activation, slope, out_dtype

@@ -87,7 +87,9 @@ def check_operands(
 def _check_weight_dtype(x: Tensor, weight: Tensor) -> None:
     lowered = torch.is_autocast_enabled(x.device.type) and x.dtype in LOWERED
     if weight.dtype != x.dtype and not (lowered and weight.dtype in LOWERED):
-        raise ArgumentTypeError("weight", f"{x.dtype}, as the features", str(weight.dtype))
+        raise ArgumentTypeError(
+            "weight", f"{x.dtype}, the dtype of the features", str(weight.dtype)
+        )
 
 
 def check_narrow(
@@ -115,11 +117,11 @@ def check_narrow(
     named = {"input": x, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
     for name, tensor in named.items():
         if isinstance(tensor, torch.Tensor) and wants_gradient(tensor):
-            expected = f"a tensor without gradients where the input is {x.dtype}: inference alone"
+            expected = f"a tensor without gradients, as {x.dtype} is for inference only"
             raise ArgumentError(name, expected, "one that requires a gradient")
     if repeated:
-        expected = f"cells that are there once where the input is {x.dtype}: others are summed"
-        raise ArgumentError("input", expected, "cells that are there more than once")
+        expected = f"distinct cells where the input is {x.dtype}, as repeated ones are summed"
+        raise ArgumentError("input", expected, "cells that are repeated")
 
 
 def check_count(name: str, number: Any) -> int:

@@ -110,7 +110,8 @@ class SubmOf(SparseConvolution):
         slope: float = 0.01,
     ) -> None:
         if (kernel_size is None) is (offsets is None):
-            raise ArgumentError("kernel_size", "taps, or `offsets` instead", kernel_size)
+            got = "both" if offsets is not None else "neither"
+            raise ArgumentError("kernel_size", "either `kernel_size` or `offsets`", got)
         if offsets is None:
             assert kernel_size is not None
             # Check first: a lookup of (True, 2.0) would find the cached taps of (1, 2).
@@ -119,7 +120,9 @@ class SubmOf(SparseConvolution):
         else:
             taps = Taps.centred(self.rank, offsets=offsets)
             if set(per_axis("dilation", dilation, self.rank)) != {1}:
-                raise ArgumentError("dilation", "1: `offsets` say where the taps are", dilation)
+                raise ArgumentError(
+                    "dilation", "1 beside `offsets`, which say where the taps are", dilation
+                )
         options = bias, device, dtype, activation, slope
         self._hold(in_channels, out_channels, taps.extents, groups, *options)
         self.dilation = per_axis("dilation", dilation, self.rank)

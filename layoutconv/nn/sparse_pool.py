@@ -128,7 +128,9 @@ def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> Spars
     if kernel_map is None:
         kernel_map = x.coordinates.origin
         if kernel_map is None:
-            raise ArgumentError("kernel_map", "a kernel map: none made the cells of x", None)
+            raise ArgumentError(
+                "kernel_map", "the kernel map to invert, as no pooling made the cells of x", None
+            )
     check_cells("x", x, check_map(kernel_map).outputs, "outputs")
     back = kernel_map.inverse
     if back.extended is not None:
@@ -221,7 +223,7 @@ def _pool(
     if kernel_map is None:
         if kernel_size is None:
             raise ArgumentError(
-                "kernel_size", "an int >= 1 or one per spatial mode, or a map", None
+                "kernel_size", "an int >= 1, one per spatial mode, or a kernel map instead", None
             )
         step = kernel_size if stride is None else stride
         kernel_map = strided_map(x.coordinates, kernel_size, step, padding, dilation)

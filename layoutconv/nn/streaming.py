@@ -71,7 +71,9 @@ def stream(
     y = new_on_host(shape, weight.dtype) if out is None else out
     y = _checked("out", y, shape, weight.dtype)
     if y.data_ptr() == x.data_ptr() and len(chunks):
-        raise ArgumentError("out", "memory other than that of the features", "the same")
+        raise ArgumentError(
+            "out", "memory that does not overlap the features", "the memory of the features"
+        )
     options = {} if layer.offsets is not None else {"kernel_size": layer.kernel_size}
     maps = chunks.maps(**options, dilation=layer.dilation, offsets=layer.offsets)
     watched = Progress()
@@ -126,5 +128,7 @@ def _checked(name: str, array: Any, shape: tuple[int, int], dtype: torch.dtype) 
     if tuple(tensor.shape) != shape:
         raise ArgumentError(name, f"shape {shape}", f"shape {tuple(tensor.shape)}")
     if tensor.dtype != dtype:
-        raise ArgumentTypeError(name, f"{dtype}, as the layer's weight", str(tensor.dtype))
+        raise ArgumentTypeError(
+            name, f"{dtype}, the dtype of the layer's weight", str(tensor.dtype)
+        )
     return tensor

@@ -176,7 +176,7 @@ def through_epilogue(
     needs_bias, needs_scale, needs_residual = needed[ctx.ending_at : ctx.ending_at + 3]
     if needs_scale or not (activation is None or has_gradient(activation, slope)):
         name, got = ("scale", "one") if needs_scale else ("activation", f"{activation} of {slope}")
-        expected = "None, or without a gradient: it is no function of the result"
+        expected = "None, or no gradient: its derivative is not a function of the result"
         raise ArgumentError(name, expected, got)
     if activation is not None:
         grad = _BACKWARD[activation](grad, result, slope)

@@ -67,7 +67,7 @@ class Ways(NamedTuple):
     def back(self) -> Ways:
         """Return the way from outputs to inputs; raise ``ArgumentError`` if it is missing."""
         if self.backward is None:
-            raise ArgumentError("inverse", "a tensor: the gradient is taken through it", None)
+            raise ArgumentError("inverse", "a tensor, as the gradient is taken through it", None)
         return Ways(self.backward, self.forward, self.pairs_in, self.pairs_out, self.lengths)
 
 
@@ -129,7 +129,7 @@ def _no_winners(x: Tensor) -> Tensor:
 def _check_mode(mode: str, winners: bool) -> None:
     check_choice("mode", mode, OPERATIONS)
     if winners and mode not in ("max", "min"):
-        raise ArgumentError("winners", "False, but for max and min", winners)
+        raise ArgumentError("winners", "False unless the mode is max or min", winners)
 
 
 def _check_index(name: str, index: Tensor, x: Tensor) -> None:
@@ -314,7 +314,7 @@ torch.library.register_fake("layoutconv::sparse_global_pool", _fake_global_pool)
 
 def _needed(name: str, *tensors: Maybe) -> None:
     if any(tensor is None for tensor in tensors):
-        raise ArgumentError(name, "a tensor: the gradient is taken through it", None)
+        raise ArgumentError(name, "a tensor, as the gradient is taken through it", None)
 
 
 def _keep_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -323,7 +323,7 @@ def _keep_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor])
     ctx.mark_non_differentiable(winners)
     _needed("inverse", inverse)
     if mode in ("max", "min") and not with_winners:
-        raise ArgumentError("winners", "True: the gradient goes to them", False)
+        raise ArgumentError("winners", "True, as the gradient goes to them", False)
     ctx.mode, ctx.divisor = mode, divisor
     ctx.save_for_backward(index, inverse, winners)
 
@@ -396,7 +396,7 @@ def _keep_global_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, T
     winners = output[1]
     ctx.mark_non_differentiable(winners)
     if mode in ("max", "min") and not len(winners) and len(starts) > 1:
-        raise ArgumentError("winners", "True: the gradient goes to them", False)
+        raise ArgumentError("winners", "True, as the gradient goes to them", False)
     ctx.mode, ctx.rows = mode, x.shape[0]
     ctx.save_for_backward(starts, batch, winners)
 

@@ -158,7 +158,9 @@ def lowered_again(ctx: Any, call: BoundCall) -> Tensor:
     """
     b, version = ctx.given
     if b._version != version:
-        raise RuntimeError("the filter was written to, and gradients of its gradients want it")
+        raise RuntimeError(
+            "the filter was written to, but its second derivative needs the values it had"
+        )
     lowered: Tensor = b.to(call.lowers)
     return lowered
 

@@ -113,7 +113,7 @@ def _pointwise(
     program = step.program
     if rows is None:
         if program.counts_rows:
-            expected = "functions of no row: what is computed has none"
+            expected = "functions that do not use `row`, as this result has no rows"
             raise ArgumentError("epilogue", expected, program.text)
         rows = torch.zeros(1, dtype=torch.int64, device=value.device)
     if isinstance(columns, slice):

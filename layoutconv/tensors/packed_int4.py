@@ -41,11 +41,11 @@ def pack_int4(x: Tensor) -> Tensor:
         got = str(getattr(x, "dtype", type(x).__name__))
         raise ArgumentTypeError("x", "a tensor of int8, int16, int32 or int64", got)
     if not x.dim() or x.shape[-1] % 2:
-        raise ArgumentError("x", "an even number in the last mode", f"shape {tuple(x.shape)}")
+        raise ArgumentError("x", "an even extent in the last mode", f"shape {tuple(x.shape)}")
     if x.numel():
         low, high = (int(e) for e in torch.aminmax(x))
         if low < -8 or high > 7:
-            raise ArgumentError("x", "numbers of -8 to 7", low if low < -8 else high)
+            raise ArgumentError("x", "numbers from -8 to 7", low if low < -8 else high)
     x = x.to(torch.int8)
     return ((x[..., ::2] & 15) | (x[..., 1::2] << 4)).contiguous()
 

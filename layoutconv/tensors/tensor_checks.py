@@ -175,7 +175,9 @@ def _check_apart(want: Expected, a: Tensor, b: Tensor, out: Tensor) -> None:
         spans = operand.is_contiguous() and out.is_contiguous()
         spans = spans and at < end and start < at + operand.nbytes
         if out.numel() and operand.numel() and (at == start or spans):
-            raise ArgumentError("out", f"memory that `{name}` is not in", f"some of `{name}`'s")
+            raise ArgumentError(
+                "out", f"memory that does not overlap `{name}`", f"memory of `{name}`"
+            )
 
 
 def _explain(
@@ -199,7 +201,7 @@ def _explain(
             got = str(kind) if isinstance(kind, torch.dtype) else shown(kind)
             raise ArgumentTypeError(name, kinds, got)
     if out is not None and out_dtype is not None and out.dtype != out_dtype:
-        raise ArgumentTypeError("out", f"{out_dtype}, which is `out_dtype`", str(out.dtype))
+        raise ArgumentTypeError("out", f"{out_dtype}, as `out_dtype` says", str(out.dtype))
     for index in want.indices:
         if index.buffer.device != a.device:
             raise ArgumentError(
@@ -246,7 +248,9 @@ def check_packed(dtype: Any, a: Any) -> None:
     """Raises :class:`~layoutconv.errors.ArgumentError` unless ``a`` may hold data of ``dtype``."""
     check_choice("dtype", dtype, ("int4",), "None or 'int4'")
     if isinstance(a, torch.Tensor) and a.dtype != torch.int8:
-        raise ArgumentTypeError("a", "torch.int8, pairs of int4 as pack_int4 makes", str(a.dtype))
+        raise ArgumentTypeError(
+            "a", "torch.int8, pairs of int4 as pack_int4 makes them", str(a.dtype)
+        )
 
 
 def check_precision(precision: str | None) -> None:
@@ -337,7 +341,7 @@ def check_indices(view: GemmView) -> None:
             if int(times.max()) > 1:
                 row = int(times.argmax())
                 got = f"row {row} in {int(times[row])} entries"
-                raise ArgumentError(index.name, "no row twice, as each is written", got)
+                raise ArgumentError(index.name, "distinct rows, as each is written", got)
 
 
 def allocate(view: GemmView, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:

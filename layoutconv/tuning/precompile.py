@@ -79,7 +79,7 @@ def precompile(
     0
     """
     if not callable(function):
-        raise ArgumentTypeError("function", "what can be called", type(function).__name__)
+        raise ArgumentTypeError("function", "a callable", type(function).__name__)
     if tick is None:
         with Progress().step("Compiling kernels") as step:
             return precompile(function, *arguments, arch=arch, processes=processes, tick=step.tick)
@@ -132,12 +132,14 @@ def _for_another(
     for name, value in (("function", function), ("arguments", arguments)):
         if any(tensor.is_cuda for tensor in _tensors(value)):
             raise ArgumentError(
-                name, "tensors on a CPU, which stands in for the GPU", "one on a GPU"
+                name, "tensors on the CPU, which stands in for the GPU", "one on a GPU"
             )
     try:
         call = pickle.dumps((function, arguments))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        expected = "what another process can be sent: no lambda and no local function"
+        expected = (
+            "a function that can be sent to another process, not a lambda or a local function"
+        )
         raise ArgumentTypeError("function", expected, str(error)) from error
     make_folder(cache_directory())  # fail before anything is compiled
     main = b"__main__" in call
@@ -197,10 +199,10 @@ def _look_in_fork(arch: str, call: bytes, add: Callable[[bytes, float], object])
         if "fork-based multiprocessing" not in str(error):
             raise
         expected = (
-            "one that a module defines which can be imported, as torch runs no backward pass in a "
-            "fork of a process that ran one on a machine with a GPU"
+            "a function of a module that can be imported, as torch runs no backward pass in a fork "
+            "of a process that ran one on a machine with a GPU"
         )
-        raise ArgumentError("function", expected, "one of the main module") from error
+        raise ArgumentError("function", expected, "a function of the main module") from error
 
 
 def compile_kernels(

@@ -151,7 +151,9 @@ class Race:
         if out_dtype is None or (dtype, out_dtype) not in PAIRS:
             raise ArgumentTypeError("dtype", "types that `execute` takes", f"{dtype}, {out_dtype}")
         if view.m == view.n == 1 and len(view.a.shape) == 3:
-            raise ArgumentError("view", "matrix products: depthwise kernels have no tiles", view.a)
+            raise ArgumentError(
+                "view", "a view of matrix products, as depthwise kernels have no tiles", view.a
+            )
         self.view, self._of = view, (dtype, device, out_dtype)
         self._options: dict[str, Any] = {
             "precision": multiplied_as(dtype, precision) or "tf32",
@@ -190,8 +192,8 @@ class Race:
             remember(self.key, self.machine, choice)
         except OSError as error:
             warnings.warn(
-                f"a tuned choice cannot be kept: {error}; it is measured again, unless"
-                " LAYOUTCONV_CACHE_DIR names a folder with room",
+                f"a tuned choice cannot be kept, and will be measured again: {error}; set"
+                " LAYOUTCONV_CACHE_DIR to a folder with room",
                 stacklevel=2,
             )
         forget_plans(self.view)  # they are bound to the old choice
@@ -232,7 +234,9 @@ def _checked(
     if not (isinstance(precision, str | None) and precision in (*PRECISIONS, "int4")):
         raise ArgumentError("precision", "None, 'tf32' or 'fp32'", shown(precision))
     if not isinstance(structure, str):
-        raise ArgumentTypeError("structure", "that of an Epilogue, a str", shown(structure))
+        raise ArgumentTypeError(
+            "structure", "the structure of an Epilogue, a str", shown(structure)
+        )
     found = tuple(aligned) if are_several(aligned) else ()
     whole = [int(each) for each in found if isinstance(each, Integral) and int(each) > 0]
     if len(found) != 3 or len(whole) != 3:

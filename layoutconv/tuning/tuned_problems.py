@@ -39,7 +39,7 @@ def views_of(
     if direction not in PASSES:
         raise ArgumentError("direction", "fprop, dgrad or wgrad", repr(direction))
     if problem.groups > 1 and problem.groups == problem.C:
-        raise ArgumentError("groups", f"fewer groups than channels, {problem.C}", problem.groups)
+        raise ArgumentError("groups", f"fewer groups than the {problem.C} channels", problem.groups)
     if direction == "fprop":
         return (arranged_fprop(problem, line),)
     if direction == "wgrad":

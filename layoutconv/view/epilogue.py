@@ -442,7 +442,7 @@ def counts_rows(structure: str) -> bool:
 
 def _named(place: str, given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise ArgumentTypeError(place, "a dict, from names of parameters", repr(given))
+        raise ArgumentTypeError(place, "a dict whose keys are names of parameters", repr(given))
     return given
 
 
@@ -481,4 +481,6 @@ def check_number(name: str, value: Any, other: str = "") -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ArgumentError(name, "a number that a float holds", "an integer past 1e308") from None
+        raise ArgumentError(
+            name, "a number that fits in a float", "an integer above 1e308"
+        ) from None

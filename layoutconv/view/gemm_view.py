@@ -177,8 +177,8 @@ class GemmView(Pictured):
 
     >>> GemmView(Layout((4, 8), (8, 1)), Layout((2, 8), (8, 1)), Layout((4, 2), (0, 1)))
     Traceback (most recent call last):
-    layoutconv.errors.ArgumentError: argument `d`: expected a place for each of 4 x 2 results, got \
-(4,2):(0,1), which gives (0, 0) and (1, 0) one
+    layoutconv.errors.ArgumentError: argument `d`: expected a place of its own for each of \
+4 x 2 results, got (4,2):(0,1), which gives (0, 0) and (1, 0) the same
 
     ``view.draw()`` draws it; ``view.draw("view.svg", row=4)`` saves a drawing that marks the cells
     that row 4 reads: :func:`layoutconv.drawing.draw`.
@@ -329,17 +329,17 @@ def _check_extents(a: IntTuple, b: IntTuple, d: IntTuple) -> None:
     ranks = [len(shape) for shape in modes]
     for name, rank in zip("abd", ranks, strict=True):
         if rank != ranks[0] or rank not in (2, 3):
-            few = "2 modes, or 3, in each of a, b and d"
-            raise ArgumentError(name, few, f"{ranks[0]}, {ranks[1]} and {ranks[2]} of them")
+            few = "2 modes in each of a, b and d, or 3 in each"
+            raise ArgumentError(name, few, f"{ranks[0]}, {ranks[1]} and {ranks[2]} modes")
     (m, k, *_), (n, terms, *_), (rows, columns, *_) = (map(_count, shape) for shape in modes)
     if terms != k:
-        raise ArgumentError("b", f"{product(modes[0][1])} columns, as in a", int(terms))
+        raise ArgumentError("b", f"{product(modes[0][1])} columns, as a has", int(terms))
     if (rows, columns) != (m, n):
         m, n, rows, columns = map(product, (modes[0][0], modes[1][0], *modes[2][:2]))
         raise ArgumentError("d", f"{m} x {n}, the rows of a and b", f"{rows} x {columns}")
     for name, shape in zip("bd", modes[1:], strict=True):
         if ranks[0] == 3 and _count(shape[2]) != _count(modes[0][2]):
-            problems = f"{product(modes[0][2])} problems in mode 2, as in a"
+            problems = f"{product(modes[0][2])} problems in mode 2, as a has"
             raise ArgumentError(name, problems, int(product(shape[2])))
 
 
@@ -379,8 +379,8 @@ def _check_places(d: Layout) -> None:
         pair = ([max(0, sign * step) for step in apart] for sign in (-1, 1))
         places = [unflatten(iter(crd), d.shape) for crd in pair]
         results = " x ".join(str(product(mode)) for mode in d.shape)
-        got = f"{d}, which gives {places[0]} and {places[1]} one"
-        raise ArgumentError("d", f"a place for each of {results} results", got)
+        got = f"{d}, which gives {places[0]} and {places[1]} the same"
+        raise ArgumentError("d", f"a place of its own for each of {results} results", got)
 
 
 def _at(layout: OperandLayout, l: int) -> OperandLayout:

@@ -50,7 +50,9 @@ class ReductionView:
         if product(self.target.shape) != self.r:
             raise ArgumentError("target", f"a layout of {self.r} elements", self.target)
         if isinstance(self.target, Layout) and not is_injective(self.target):
-            raise ArgumentError("target", "a place of its own for every result", self.target)
+            raise ArgumentError(
+                "target", "a layout with a place of its own for every result", self.target
+            )
 
     @property
     def r(self) -> int:
@@ -142,5 +144,5 @@ def _modes(modes: int | Sequence[int], rank: int) -> set[int]:
         raise ArgumentTypeError("modes", "an integer, or several", repr(modes)) from None
     found = {mode + rank if mode < 0 else mode for mode in given}
     if len(found) < len(given) or not found <= set(range(rank)):
-        raise ArgumentError("modes", f"different modes of {rank}", modes)
+        raise ArgumentError("modes", f"different modes, of {rank} in all", modes)
     return found

@@ -104,7 +104,7 @@ class Traced:
     >>> trace(lambda x: x if x > 0 else 0.1 * x)
     Traceback (most recent call last):
     layoutconv.errors.ArgumentTypeError: argument `function`: expected where(condition, x, y) in \
-place of `if`, `and`, `or`, `not`, min and max, got the truth of a condition that differs from \
+place of `if`, `and`, `or`, `not`, min and max, got a decision by a condition, which differs from \
 result to result
     """
 
@@ -116,12 +116,12 @@ result to result
 
     def __bool__(self) -> bool:
         expected = "where(condition, x, y) in place of `if`, `and`, `or`, `not`, min and max"
-        got = f"the truth of {_said(self)} that differs from result to result"
+        got = f"a decision by {_said(self)}, which differs from result to result"
         raise ArgumentTypeError("function", expected, got)
 
     def __float__(self) -> float:
         expected = "functions of layoutconv.pointwise, such as exp, tanh and where"
-        raise ArgumentTypeError("function", expected, f"{_said(self)} turned into Python's float")
+        raise ArgumentTypeError("function", expected, f"{_said(self)} converted to a Python number")
 
     __index__ = __int__ = __float__
     __hash__ = object.__hash__
@@ -299,10 +299,14 @@ def trace(
         named.update({name: Traced(steps, f"{letter}{i}", NUMBER) for i, name in enumerate(names)})
     given = len(columns) + len(rows) + len(sources) + len(numbers)
     if len(named) != given:
-        raise ArgumentError("function", "a name for one tensor or number alone", "a name of two")
+        raise ArgumentError(
+            "function", "a different name for each tensor and number", "one name for two"
+        )
     for coordinate in ("row", "column"):
         if coordinate in named:
-            raise ArgumentError(coordinate, "a name but `row` and `column`: coordinates", "a value")
+            raise ArgumentError(
+                coordinate, "no value of this name, which stands for a coordinate", "a value"
+            )
         if coordinate in _parameters("function", function)[1:]:
             named[coordinate] = Traced(steps, coordinate, INTEGER)
     value = Traced(steps, "x", NUMBER)
@@ -318,7 +322,7 @@ def trace(
         result = _arithmetic("same", result, of=value)
     if not isinstance(result, Traced) or result.kind == CONDITION:
         got = "a condition" if isinstance(result, Traced) else type(result).__name__
-        expected = "a number for every result: where(condition, 1.0, 0.0), say"
+        expected = "a number for every result, such as where(condition, 1.0, 0.0)"
         raise ArgumentTypeError("function", expected, got)
     if result.kind == INTEGER:
         result = _step(result, "float", [result], NUMBER)
@@ -345,26 +349,25 @@ def check_parameters(
 
     >>> check_parameters("backward", lambda grad, result: {}, ["a gradient", "a result"], ["low"])
     Traceback (most recent call last):
-    layoutconv.errors.ArgumentTypeError: argument `backward`: expected parameters that are given: \
-a gradient, a result, got names low (got an unexpected keyword argument 'low')
+    layoutconv.errors.ArgumentTypeError: argument `backward`: expected a function of a gradient, \
+a result, low, got one of a gradient, a result (got an unexpected keyword argument 'low')
     """
     import inspect
 
-    own = _parameters(argument, function)[len(first) :]
+    own = _parameters(argument, function)
     try:
         inspect.signature(function).bind(*first, **dict.fromkeys(names))
     except TypeError as error:
-        got = ", ".join(names) or "none"
-        after = ", then ".join(filter(None, [", ".join(first), ", ".join(own)]))
-        expected = f"parameters that are given: {after}"
-        raise ArgumentTypeError(argument, expected, f"names {got} ({error})") from None
+        expected = f"a function of {', '.join([*first, *names])}"
+        got = f"one of {', '.join([*first[: len(own)], *own[len(first) :]])} ({error})"
+        raise ArgumentTypeError(argument, expected, got) from None
 
 
 def _step(like: Traced, operation: str, operands: Sequence[Any], kind: str) -> Traced:
     """Add an instruction, or return an equal earlier one."""
     if any(isinstance(o, Traced) and o.steps is not like.steps for o in operands):
-        expected = "values of this call alone"
-        raise ArgumentError("function", expected, "one that an earlier call of it has kept")
+        expected = "values of this call only"
+        raise ArgumentError("function", expected, "a value that an earlier call kept")
     names = [o.name if isinstance(o, Traced) else repr(o) for o in operands]
     instruction = operation, *names
     if instruction in like.steps:
@@ -437,8 +440,8 @@ def _number(value: Any) -> Any:
     try:
         return float(value)
     except OverflowError:
-        expected = "numbers that a float holds"
-        raise ArgumentError("function", expected, "an integer past 1e308") from None
+        expected = "numbers that fit in a float"
+        raise ArgumentError("function", expected, "an integer above 1e308") from None
 
 
 def _said(value: Any) -> str:

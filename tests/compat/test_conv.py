@@ -321,7 +321,7 @@ def test_wrong_inputs_are_named() -> None:
     for name, size in (("kernel_size", 0), ("stride", 0), ("padding", -1), ("dilation", 0)):
         with pytest.raises(ArgumentError, match=f"`{name}`: expected every entry >= "):
             spconv.SparseConv2d(4, 6, **{"kernel_size": 3, name: size})
-    with pytest.warns(UserWarning, match="no stride"):
+    with pytest.warns(UserWarning, match="ignores its `stride`"):
         spconv.SubMConv2d(4, 6, 3, stride=2)
 
 

@@ -116,7 +116,7 @@ def test_what_is_refused_and_installed():
         sparse_conv3d(feats, coords, shape, weight[..., :2])
     with pytest.raises(ValueError, match=r"`shape`: expected \(N, C, W, H, D\)"):
         sparse_conv3d(feats, coords, shape[2:], weight)
-    with pytest.raises(ValueError, match="`neighbor_cache`: expected one that a call of layout"):
+    with pytest.raises(ValueError, match="`neighbor_cache`: expected a cache that a call of lay"):
         sparse_conv3d(feats, coords, shape, weight, neighbor_cache={})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"`grid`: expected \(B, L, 3\)"):
         grid_sample_3d(feats, coords, shape, torch.zeros(2, 3))
@@ -144,12 +144,12 @@ def test_a_neighbor_cache_does_not_wait_while_a_graph_is_captured(watched, gpu):
     copied = coords.clone().as_subclass(_OnGpu)
     with torch._C.DisableTorchFunctionSubclass():
         again, _ = sparse_submanifold_conv3d(feats, copied, shape, weight, neighbor_cache=cache)
-        with pytest.raises(ArgumentError, match="`neighbor_cache`: expected that of a call on the"):
+        with pytest.raises(ArgumentError, match="`neighbor_cache`: expected the cache of a call"):
             sparse_submanifold_conv3d(feats, copied[1:], shape, weight, neighbor_cache=cache)
     assert not waits
     assert torch.equal(y, again)
     copied[0, 1] += 1  # not looked at then, and so not taken as known afterwards
-    with pytest.raises(ArgumentError, match="`neighbor_cache`: expected that of a call on the"):
+    with pytest.raises(ArgumentError, match="`neighbor_cache`: expected the cache of a call"):
         sparse_submanifold_conv3d(
             feats, copied.as_subclass(torch.Tensor), shape, weight, neighbor_cache=cache
         )

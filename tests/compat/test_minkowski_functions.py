@@ -314,7 +314,7 @@ def test_voxels_of_the_points_of_a_field():
     wanted = (low[:, None] == manager.get_coordinates(few)).all(2).nonzero()
     assert len(points)
     assert torch.equal(torch.stack([points, voxels], 1), wanted.int())
-    with pytest.raises(ArgumentError, match=r"`sparse_tensor_map_key`: .* none of point"):
+    with pytest.raises(ArgumentError, match=r"`sparse_tensor_map_key`: .* none for point"):
         field.inverse_mapping(few)
     with pytest.raises(ArgumentError, match="`other`: expected a tensor at the same coordinates"):
         field += ME.TensorField(features, field.C + 1, coordinate_manager=manager)

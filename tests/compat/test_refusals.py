@@ -45,7 +45,11 @@ def refused(call: Callable[[], Any], name: str, rest: str) -> None:
 def test_spconv_features_of_one_mode_and_of_another_dtype(size: int) -> None:
     layer = spconv.SubMConv3d(4, 4, size)
     refused(lambda: layer(spconv_tensor(FEATURES[:, 0])), "input", "4 channels, got features (4,)")
-    refused(lambda: layer(spconv_tensor(FEATURES.double())), "weight", "torch.float64, as the feat")
+    refused(
+        lambda: layer(spconv_tensor(FEATURES.double())),
+        "weight",
+        "torch.float64, the dtype of the feat",
+    )
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(spconv_tensor(FEATURES.bfloat16())).features.dtype == torch.bfloat16
 
@@ -100,13 +104,21 @@ def test_minkowski_operands() -> None:
     x, other = minkowski_tensor(), minkowski_tensor()
     pooled = ME.MinkowskiGlobalPooling()
     broadcast = ME.MinkowskiBroadcastAddition()
-    refused(lambda: broadcast(x, pooled(other)), "other", "a tensor of the same coordinate_manager")
+    refused(
+        lambda: broadcast(x, pooled(other)), "other", "a tensor with the same coordinate_manager"
+    )
     assert broadcast(x, pooled(x)).F.shape == (4, 4)
     mode = "quantization_mode"
     refused(lambda: ME.SparseTensor(FEATURES, CELLS, quantization_mode="mean"), mode, "a Sparse")
     points, quantize = torch.rand(3, 2), ME.utils.sparse_quantize
-    refused(lambda: quantize(points, FEATURES[:2]), "features", "3 rows, as `coordinates`, got 2")
-    refused(lambda: quantize(points, None, [1, 2]), "labels", "3 rows, as `coordinates`, got 2")
+    refused(
+        lambda: quantize(points, FEATURES[:2]),
+        "features",
+        "3 rows, as many as `coordinates`, got 2",
+    )
+    refused(
+        lambda: quantize(points, None, [1, 2]), "labels", "3 rows, as many as `coordinates`, got 2"
+    )
 
 
 def test_a_neighbor_cache_of_other_cells_or_sizes() -> None:
@@ -118,7 +130,7 @@ def test_a_neighbor_cache_of_other_cells_or_sizes() -> None:
         of = {"neighbor_cache": cache}
         for cells in CELLS.flip(0), CELLS[:3]:
             rows = FEATURES[: len(cells)]
-            with pytest.raises(ArgumentError, match="expected that of a call on the same coords"):
+            with pytest.raises(ArgumentError, match="the cache of a call on the same coords"):
                 call(rows, cells, SHAPE, WEIGHT, **of)
         with pytest.raises(ArgumentError, match=r"made with .*'dilation': \(2, 2, 2\)\}, got"):
             call(FEATURES, CELLS, SHAPE, WEIGHT, dilation=2, **of)

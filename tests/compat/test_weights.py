@@ -182,7 +182,7 @@ def test_filters_that_fit_nothing() -> None:
         )
     with pytest.raises(ArgumentError, match=r"\(6, 3, 3, 3, 4\)"):
         convert_state_dict(spconv.SubMConv3d(4, 6, 3), {"weight": torch.zeros(5)})
-    with pytest.raises(ArgumentError, match="some of each"):
+    with pytest.raises(ArgumentError, match="a mixture: "):
         layouts_of([((3, 4, 6), (6, 3, 4)), ((6, 3, 4), (6, 3, 4))])
     with pytest.raises(ArgumentError, match="layout"):
         to_krsc(torch.zeros(3, 4, 6), "NHWC")

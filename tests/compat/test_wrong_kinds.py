@@ -145,7 +145,7 @@ def test_odd_arguments_are_answered_or_named(call):
         (lambda: spmm(PLACE, PLACE, PLACE, (3, 2, 1), MATRIX), "`size`: expected .rows, columns"),
         (
             lambda: ME.utils.sparse_quantize(POINTS, labels=np.array([1, 2], np.uint8)),
-            "`ignore_label`: expected a number of torch.uint8, as `labels`, got -100",
+            "`ignore_label`: expected a number of torch.uint8, the dtype of `labels`, got -100",
         ),
         (
             lambda: ME.utils.sparse_quantize(POINTS, quantization_size=[1, 2]),
@@ -158,7 +158,7 @@ def test_odd_arguments_are_answered_or_named(call):
         (lambda: ME.TensorField(torch.ones(2), CELLS), r"`features`: expected \(2, C\)"),
         (
             lambda: ME.utils.SparseCollation()([(POINTS, POINTS), (POINTS, POINTS, 1)]),
-            "`list_data`: expected tuples of one length",
+            "`list_data`: expected tuples of the same length",
         ),
     ],
 )

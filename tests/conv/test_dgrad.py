@@ -81,7 +81,9 @@ def test_a_mode_beside_residues_of_another(near):
 
 def test_residues_of_a_dilated_mode_are_not_side_by_side():
     problem = ConvProblem((1, 9, 9, 4), (8, 3, 3), stride=2, dilation=(1, 2))
-    with pytest.raises(ArgumentError, match=r"`side_by_side`: .* dilation 1, 0 to 1, got \(1,\)"):
+    with pytest.raises(
+        ArgumentError, match=r"`side_by_side`: .* from 0 to 1 with dilation 1, got \(1,\)"
+    ):
         dgrad_views(problem, side_by_side=(1,))
 
 
@@ -110,5 +112,7 @@ def test_modes_are_given_in_any_sequence(argument):
 @pytest.mark.parametrize("modes", [None, "x", "", [2], (-1,), [0.5], [[0]], [True]])
 def test_modes_that_there_are_not_are_named(argument, modes):
     problem = ConvProblem((1, 6, 8, 2), (3, 2, 2), stride=2)
-    with pytest.raises(ArgumentError, match=f"`{argument}`: expected spatial modes of dilation 1"):
+    with pytest.raises(
+        ArgumentError, match=f"`{argument}`: expected spatial modes from 0 to 1 with dilation 1"
+    ):
         dgrad_views(problem, **{argument: modes})

@@ -146,7 +146,12 @@ PROBLEM = ConvProblem((2, 8, 6), (4, 3))
     [
         ("activation_layout", Layout((2, 8, 4)), ArgumentError, "(N, *spatial, C) = (2, 8, 6)"),
         ("activation_layout", Layout((2, 8)), ArgumentError, "(N, *spatial, C) = (2, 8, 6)"),
-        ("activation_layout", Layout((2, (4, 2), 6)), ArgumentError, "last mode alone may nest"),
+        (
+            "activation_layout",
+            Layout((2, (4, 2), 6)),
+            ArgumentError,
+            "only the last mode may be nested",
+        ),
         ("filter_layout", Layout((4, 3, 5)), ArgumentError, "the shape (K, *taps, C) = (4, 3, 6)"),
         ("output_layout", Layout((2, 8, 4)), ArgumentError, "(N, *voxels, K) = (2, 6, 4)"),
         ("output_layout", (2, 6, 4), ArgumentTypeError, "expected a Layout, got tuple"),
@@ -168,10 +173,12 @@ def test_layouts_of_another_shape(views, argument, layout, error, message):
 def test_digits_that_do_not_divide_one_another():
     x = Layout((2, 8, (2, 3)), (48, 6, (1, 2)))
     w = Layout((4, 3, (3, 2)), (18, 6, (1, 3)))
-    with pytest.raises(ArgumentError, match=r"`activation_layout`: .* meet at 2 and at 3 channels"):
+    with pytest.raises(
+        ArgumentError, match=r"`activation_layout`: .* divide one another, not 2 and 3"
+    ):
         fprop_view(PROBLEM, activation_layout=x, filter_layout=w)
     wgrad_view(PROBLEM, activation_layout=x, filter_layout=w)  # where they need not meet
-    with pytest.raises(ArgumentError, match="meet at 2 and at 3 channels"):
+    with pytest.raises(ArgumentError, match="divide one another, not 2 and 3"):
         fprop_view(ConvProblem((2, 8, 6), (4, 3), groups=2), activation_layout=x)
 
 
@@ -201,9 +208,9 @@ def test_channels_that_are_not_whole_pieces(constructor):
 @pytest.mark.parametrize(
     ("shape", "width", "message"),
     [
-        (None, 2, "`shape`: expected extents, two or more, the channels last, got None"),
-        ("(4, 8)", 2, "`shape`: expected extents"),
-        ((8,), 2, "`shape`: expected extents"),
+        (None, 2, "`shape`: expected two or more extents, the channels last, got None"),
+        ("(4, 8)", 2, "`shape`: expected two or more extents"),
+        ((8,), 2, "`shape`: expected two or more extents"),
         ((2, "a"), 2, "`shape`: expected integers"),
         ([[1, 2], [3]], 2, "`shape`: expected integers"),
         ((4, 4.0), 2, "`shape`: expected integers"),

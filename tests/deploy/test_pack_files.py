@@ -98,7 +98,7 @@ def test_every_damaged_byte_is_seen(tmp_path: Path) -> None:
     assert len(messages) > len(whole) // 97 * 0.8
     for length in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(ArgumentError, match=r"expected a pack that `lc.pack` wrote, whole"):
+        with pytest.raises(ArgumentError, match=r"expected a complete pack that `lc.pack` wrote"):
             lc.load_pack(path, "cpu")
 
 
@@ -110,7 +110,7 @@ def test_a_pack_that_is_cut_is_no_pack(tmp_path: Path) -> None:
         after = archive.getinfo(KERNELS).header_offset
     for length in (*range(1, len(whole), 997), after, after + 20):
         path.write_bytes(whole[:length])
-        with pytest.raises(ArgumentError, match="another file: File is not a zip file"):
+        with pytest.raises(ArgumentError, match="which is not one: File is not a zip file"):
             read_pack(path)
 
 
@@ -125,7 +125,10 @@ def test_a_part_of_another_pack_is_refused(tmp_path: Path) -> None:
             archive.comment = comment
             for part, own in {**parts, name: content}.items():
                 archive.writestr(part, own)
-        with pytest.raises(ArgumentError, match="whole, got"):
+        with pytest.raises(
+            ArgumentError,
+            match=r"expected a complete pack .*(damaged|manifest was changed)",
+        ):
             lc.load_pack(path, "cpu")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = comment
@@ -143,7 +146,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         lc.load_pack(path, "cpu")
     path = written(tmp_path / "net.pack", toolchain="nvidia-cutlass-dsl 4.8.1 0123abcd")
     with pytest.raises(
-        ArgumentError, match=r"of this layoutconv's sources, got .* of other sources"
+        ArgumentError, match=r"that these sources of layoutconv made, got .* that others made"
     ):
         lc.load_pack(path, "cpu")
     path = written(tmp_path / "net.pack", format=1)
@@ -155,7 +158,7 @@ def test_another_gpu_or_processor_is_refused(tmp_path: Path, gpu: Gpu) -> None:
     gpu.like("sm_80")
     gpu.says(current_device=0, is_available=True)
     path = written(tmp_path / "net.pack")
-    with pytest.raises(ArgumentError, match=r"a pack for sm_80, which this GPU is, .* for sm_90a"):
+    with pytest.raises(ArgumentError, match=r"a pack for sm_80, as this GPU is, .* for sm_90a"):
         lc.load_pack(path, "cuda")
     gpu.like(ARCH)
     host = {"machine": packed_network.platform.machine(), "flags": ["avx512_of_tomorrow"]}
@@ -163,7 +166,7 @@ def test_another_gpu_or_processor_is_refused(tmp_path: Path, gpu: Gpu) -> None:
     with pytest.raises(ArgumentError, match="one that may use avx512_of_tomorrow"):
         lc.load_pack(path, "cuda")
     path = written(tmp_path / "net.pack", host={"machine": "another", "flags": []})
-    with pytest.raises(ArgumentError, match=r"expected a pack made on .* one of another"):
+    with pytest.raises(ArgumentError, match=r"expected a pack made on .* one made on another"):
         lc.load_pack(path, "cuda")
 
 
@@ -188,7 +191,7 @@ def test_what_cannot_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         lc.pack(NET, X, tmp_path, arch=ARCH)
     with pytest.raises(TypeError, match=r"`net`: expected a torch.nn.Module, got NoneType"):
         lc.pack(None, X, path, arch=ARCH)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"`example`: expected one example or more"):
+    with pytest.raises(ArgumentError, match=r"`example`: expected at least one example"):
         lc.pack(NET, [], path, arch=ARCH)
     assert not path.exists()
 
@@ -231,7 +234,7 @@ def test_a_whole_file_with_another_field_is_answered_or_named(tmp_path, field, o
     if (field, odd) in [("arch", "x"), ("kernels", []), ("kernels", {"a": 1})]:  # on a CPU
         assert torch.equal(lc.load_pack(path, "cpu")(X), NET(X))
         return
-    with pytest.raises(ArgumentError, match="`path`: expected a pack"):
+    with pytest.raises(ArgumentError, match=r"`path`: expected a (complete )?pack"):
         lc.load_pack(path, "cpu")
 
 
@@ -241,7 +244,7 @@ def test_a_whole_file_of_another_program_or_weights_is_named(tmp_path, content):
     weights = {"weight": NET.weight, "bias": NET.bias}
     for program, tensors in ((content, weights), (json.loads(parts[PROGRAM]), {"other": X})):
         write_pack(tmp_path / "other.pack", about, program, tensors, b"")
-        with pytest.raises(ArgumentError, match=r"`path`: expected a pack .*, got .*: other c"):
+        with pytest.raises(ArgumentError, match=r"`path`: expected a complete pack .*: other c"):
             lc.load_pack(tmp_path / "other.pack", "cpu")
 
 
@@ -250,8 +253,11 @@ def test_a_whole_file_of_another_program_or_weights_is_named(tmp_path, content):
     [
         ({"processes": "x"}, "`processes`: expected an int >= 1, or None, got 'x'"),
         ({"processes": -1}, "`processes`: expected an int >= 1, or None, got -1"),
-        ({"dynamic_shapes": 3}, "`dynamic_shapes`: expected None, or what .* takes, got int"),
-        ({"path": "a\0b"}, "`path`: expected a path without the character 0, got 'a.x00b'"),
+        (
+            {"dynamic_shapes": 3},
+            "`dynamic_shapes`: expected None, or .* of torch.export.export, got int",
+        ),
+        ({"path": "a\0b"}, "`path`: expected a path without a null character, got 'a.x00b'"),
     ],
 )
 def test_arguments_that_are_none_are_named_before_anything_is_exported(tmp_path, odd, why):
@@ -263,5 +269,5 @@ def test_arguments_that_are_none_are_named_before_anything_is_exported(tmp_path,
 def test_what_no_device_is_and_no_file_has_is_named(tmp_path):
     with pytest.raises(ArgumentError, match="`device`: expected cpu or cuda, got"):
         lc.load_pack(written(tmp_path / "net.pack"), 1 << 70)
-    with pytest.raises(ArgumentError, match="`path`: expected a path without the character 0"):
+    with pytest.raises(ArgumentError, match="`path`: expected a path without a null character"):
         lc.load_pack("a\0b")

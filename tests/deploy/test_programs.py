@@ -121,7 +121,8 @@ def test_tensors_of_other_layouts_are_refused(given: Any, got: str) -> None:
 def test_a_network_that_trains_is_refused() -> None:
     net = torch.nn.BatchNorm2d(3).train()
     with pytest.raises(
-        ArgumentError, match=r"`net`: expected a network in evaluation, net.eval\(\)"
+        ArgumentError,
+        match=r"`net`: expected a network in evaluation mode: call net.eval\(\)",
     ):
         exported(net, (torch.ones(2, 3, 4, 4),))
 

@@ -55,7 +55,7 @@ def test_a_gallery_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"{tmp_path / 'steps' / 'index.html'}\n"
     assert (tmp_path / "steps" / "index.html").is_file()
     assert main(["draw", "(4,2)", "--gallery", str(tmp_path)]) == 2
-    assert "--gallery has no use for LAYOUT." in capsys.readouterr().err
+    assert "--gallery cannot be combined with LAYOUT." in capsys.readouterr().err
 
 
 def test_plain_characters_and_colours_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_plain_characters_and_colours_where_asked_for(capsys: pytest.CaptureFixt
         (["(4,2)", "-o", "no/such/folder/picture.svg"], "No such file or directory"),
         (["--atom", "m1n1k1"], "argument `atom`: expected a name such as m16n8k16.f16"),
         (["--view", "dgrad:5x5,3x3"], "argument `--view`: expected fprop:INPUT,FILTER"),
-        (["--view", "fprop:5x5,3xx"], "argument `--view`: expected a number where '' is"),
+        (["--view", "fprop:5x5,3xx"], "argument `--view`: expected a number in place of ''"),
         (["--view", "fprop:2x2,3x3"], "argument `filter`: expected a filter that fits"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -252,7 +252,7 @@ def test_a_tiled_copy_names_its_banks() -> None:
     copy = lc.make_tiled_copy_tv(lc.universal_copy(), Layout((8, 4)), (1, 2))
     (grid,) = grids(draw(copy, element_bits=32))
     assert {fact(cell, "bank") for _, _, cell in placed(grid)} == set(map(str, range(32)))
-    with pytest.raises(ArgumentError, match="`tv`: expected a tile of 8x8, as the copy's"):
+    with pytest.raises(ArgumentError, match="`tv`: expected a tile of 8x8, as the copy has"):
         draw(copy, tv=Layout((8, 9)), element_bits=32)
 
 

@@ -86,7 +86,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     [
         ("nullspace", "nullspace: this operation takes more than 0.5 s\n{line}\n    ^"),
         ("make_layout_like", "make_layout_like: this operation takes more memory than"),
-        ("flatten_layout", "this takes more time or memory than there is for it"),
+        ("flatten_layout", "this takes more time or memory than is allowed"),
     ],
 )
 def test_an_operation_has_a_budget(slow: Workers, operation: str, told: str) -> None:
@@ -130,7 +130,7 @@ def stand_in(*lines: str) -> Worker:
 def test_where_a_process_cannot_limit_itself_the_clock_does() -> None:
     worker = stand_in('{"within": 5}', '{"within": 0.2}')
     started = monotonic()
-    with pytest.raises(LayoutBudgetError, match="more time or memory than there is"):
+    with pytest.raises(LayoutBudgetError, match="more time or memory than is allowed"):
         worker.call("page", {})
     assert not worker.usable
     assert monotonic() - started < 5
@@ -171,8 +171,8 @@ def test_a_warm_page_is_there_at_once(workers: Workers) -> None:
         (["(1000,1000)", "--limit", "1000"], "one that shows at most 262144 cells, got"),
         (["(99999,99999)", "--tv", "99999,99999"], "expected at most 262144"),
         (["--view", "fprop:9x9,999x999,padding=999", "--row", "1"], "argument `row`: expected"),
-        (["--view", "fprop:²x5,3x3"], "expected a number where '²' is"),
-        (["--view", f"fprop:5x5,3x3,padding={'9' * 5000}"], "expected a number where '999"),
+        (["--view", "fprop:²x5,3x3"], "expected a number in place of '²'"),
+        (["--view", f"fprop:5x5,3x3,padding={'9' * 5000}"], "expected a number in place of '999"),
         (["--atom", f"m64n{'9' * 5000}k16"], "argument `atom`: expected a name"),
         (["(4,\x1b[31m)"], "expected an integer, found '\\x1b'\n(4,�[31m)\n   ^"),
         (["1:1@99999999999"], "\n1:1@99999999999\n    ^"),

@@ -50,7 +50,7 @@ X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)
         (
             {"out": X.new_empty(2, 5, 6), "out_dtype": torch.float16},
             ArgumentTypeError,
-            "`out`: expected torch.float16, which is `out_dtype`, got torch.float32",
+            "`out`: expected torch.float16, as `out_dtype` says, got torch.float32",
         ),
         ({"out_dtype": torch.int32}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, "),
         ({"precision": "fp16"}, ArgumentError, "`precision`: expected None, 'tf32' or 'fp32', got"),
@@ -92,10 +92,15 @@ def test_a_result_has_memory_of_its_own():
     memory = torch.randn(2 * 16 * 8 + 64)
     x, w = memory[:256].view(2, 16, 8), torch.randn(8, 3, 1)
     for out in (x, memory[64:].view(2, 16, 8)):
-        with pytest.raises(ArgumentError, match="`out`: expected memory that `a` is not in"):
+        with pytest.raises(
+            ArgumentError,
+            match="`out`: expected memory that does not overlap `a`, got memory of `a`",
+        ):
             execute(depthwise_fprop_view(problem), x, w, out)
     square = torch.randn(4, 1, 4)
-    with pytest.raises(ArgumentError, match="`out`: expected memory that `b` is not in"):
+    with pytest.raises(
+        ArgumentError, match="`out`: expected memory that does not overlap `b`, got memory of `b`"
+    ):
         execute(fprop_view(ConvProblem((4, 1, 4), (4, 1))), torch.randn(4, 1, 4), square, square)
 
 
@@ -148,7 +153,7 @@ def test_index_entries_out_of_range(bad):
 def test_a_row_that_is_written_twice():
     index = torch.tensor([0, 2, -1, 2], dtype=torch.int32)
     view = gather_fprop_view(ConvProblem((1, 4, 4), (6, 3), padding=1), None, index)
-    with pytest.raises(ArgumentError, match=r"no row twice.*got row 2 in 2 entries"):
+    with pytest.raises(ArgumentError, match=r"distinct rows, .*got row 2 in 2 entries"):
         execute(view, torch.randn(1, 4, 4), torch.randn(6, 3, 4))
 
 

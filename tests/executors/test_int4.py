@@ -55,10 +55,10 @@ def test_any_shape_is_packed_along_its_last_mode():
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
-        (numbers(4, 3), ArgumentError, r"`x`: expected an even number in .* got shape \(4, 3\)"),
-        (torch.tensor(1), ArgumentError, r"an even number in the last mode, got shape \(\)"),
-        (torch.tensor([0, 8]), ArgumentError, "`x`: expected numbers of -8 to 7, got 8"),
-        (torch.tensor([-9, 9]), ArgumentError, "expected numbers of -8 to 7, got -9"),
+        (numbers(4, 3), ArgumentError, r"`x`: expected an even extent in .* got shape \(4, 3\)"),
+        (torch.tensor(1), ArgumentError, r"an even extent in the last mode, got shape \(\)"),
+        (torch.tensor([0, 8]), ArgumentError, "`x`: expected numbers from -8 to 7, got 8"),
+        (torch.tensor([-9, 9]), ArgumentError, "expected numbers from -8 to 7, got -9"),
         (torch.ones(2), ArgumentTypeError, "`x`: expected a tensor of int8, .*got torch.float32"),
         ([1, 2], ArgumentTypeError, "`x`: expected a tensor of int8, int16, .* got list"),
     ],
@@ -192,7 +192,7 @@ A, B = numbers(2, 5, 4), numbers(6, 3, 4)
         (
             {"a": lc.pack_int4(A).view(torch.uint8)},
             ArgumentTypeError,
-            "`a`: expected torch.int8, pairs of int4 as pack_int4 makes, got torch.uint8",
+            "`a`: expected torch.int8, pairs of int4 as pack_int4 makes them, got torch.uint8",
         ),
         ({"b": lc.pack_int4(B).half()}, ArgumentTypeError, "`b`: expected torch.int8, the dtype"),
         ({"a": [1]}, ArgumentTypeError, "`a`: expected a torch tensor, got list"),

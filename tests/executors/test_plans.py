@@ -378,5 +378,5 @@ def test_columns_are_cut_all_at_once_or_refused(offset: int) -> None:
     if abs(offset) >= 3:
         assert not _Place.of_view(view).of(torch.arange(15)).numel()
         return
-    with pytest.raises(UnsupportedViewError, match="3 columns in whole loops"):
+    with pytest.raises(UnsupportedViewError, match="3 columns of D in whole loops"):
         _Place.of_view(view)

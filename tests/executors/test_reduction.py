@@ -230,7 +230,7 @@ LINE = lc.ReductionView(Layout((4, 3), (1, 4)), Layout(4))
         (lambda: lc.reduce(LINE, torch.ones(12), operator.mul, initial="1"), "`initial`: expected"),
         (lambda: lc.reduce(LINE, torch.ones(12), "median"), r"`op`: expected one of sum, max"),
         (lambda: lc.reduce(LINE, torch.ones(12), operator.mul), r"`initial`: expected the neutral"),
-        (lambda: lc.reduce(LINE, torch.ones(12), initial=0), r"`initial`: expected None, for sum"),
+        (lambda: lc.reduce(LINE, torch.ones(12), initial=0), r"`initial`: expected None for sum"),
         (lambda: lc.reduce(LINE, torch.ones(12).bool()), r"`x`: expected a tensor of floating"),
         (lambda: lc.reduce(LINE, torch.ones(12).int(), "mean"), r"`x`: expected floating-point"),
         (lambda: lc.reduce(LINE, torch.ones(12), out_dtype=torch.int32), "`out_dtype`: expected a"),
@@ -239,9 +239,15 @@ LINE = lc.ReductionView(Layout((4, 3), (1, 4)), Layout(4))
         (lambda: lc.reduce(lc.reduction_view((3, 0), 1), torch.ones(3, 0), "max"), "at least one"),
         (lambda: lc.ReductionView(Layout((4, 3)), Layout(5)), "`target`: expected a layout of 4"),
         (lambda: lc.ReductionView(Layout(12), Layout(12)), "`source`: expected a layout of two"),
-        (lambda: lc.ReductionView(Layout((4, 3)), Layout(4, 0)), "`target`: expected a place of"),
-        (lambda: lc.reduction_view((3, 4), 2), "`modes`: expected different modes of 2"),
-        (lambda: lc.reduction_view((3, 4), (1, -1)), "`modes`: expected different modes of 2"),
+        (
+            lambda: lc.ReductionView(Layout((4, 3)), Layout(4, 0)),
+            "`target`: expected .* a place of its own",
+        ),
+        (lambda: lc.reduction_view((3, 4), 2), "`modes`: expected different modes, of 2 in all"),
+        (
+            lambda: lc.reduction_view((3, 4), (1, -1)),
+            "`modes`: expected different modes, of 2 in all",
+        ),
         (lambda: lc.reduction_view((3, 4), "z"), "`modes`: expected an integer, or several, got"),
         (lambda: lc.reduction_view((3, 4.5), 0), "`shape_or_layout`: expected integers, got 4.5"),
         (lambda: lc.reduction_view(12, 0), "`shape_or_layout`: expected a shape or a layout"),
@@ -306,7 +312,7 @@ def test_keys_differ_where_functions_do():
 def test_a_function_that_could_change_without_a_trace_is_refused():
     table = [1]
     for function in (lambda a, b: a + b * table[0], lambda a, b: torch.add(a, b)):
-        with pytest.raises(ArgumentError, match="`op`: expected a function of numbers"):
+        with pytest.raises(ArgumentError, match="`op`: expected a function that uses only numbers"):
             function_key("op", function)
     with pytest.raises(ArgumentTypeError, match="`op`: expected a function of two"):
         function_key("op", sum_of())

@@ -129,7 +129,7 @@ def test_the_output_is_no_operand():
     x, w = integers(1, 9, 1), integers(1, 3, 1)
     view = fprop_view(ConvProblem((1, 9, 1), (1, 3), padding=1))
     before = x.clone()
-    with pytest.raises(ArgumentError, match="`out`: expected memory that `a` is not in"):
+    with pytest.raises(ArgumentError, match="`out`: expected memory that does not overlap `a`"):
         execute(view, x, w, x)
     assert torch.equal(x, before)
 

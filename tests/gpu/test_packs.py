@@ -155,6 +155,6 @@ def test_a_pack_of_another_architecture_is_refused(tmp_path: Path) -> None:
     other = "sm_80" if here != "sm_80" else "sm_86"
     net = torch.nn.Sequential(lc.nn.Conv2d(8, 8, 1)).eval().half()
     lc.pack(net, torch.zeros(1, 8, 4, 4).half(), tmp_path / "net.pack", arch=other)
-    with pytest.raises(lc.ArgumentError, match=f"a pack for {here}, which this GPU is"):
+    with pytest.raises(lc.ArgumentError, match=f"a pack for {here}, as this GPU is"):
         lc.load_pack(tmp_path / "net.pack")
     assert lc.load_pack(tmp_path / "net.pack", "cpu").arch == other

@@ -135,7 +135,7 @@ def test_a_graph_wants_cells_that_were_looked_at() -> None:
     assert torch.equal(y, wanted)
     fresh = on_gpu(cloud(16), torch.float16)
     with (
-        pytest.raises(ArgumentError, match="before the graph was captured"),
+        pytest.raises(ArgumentError, match="before the graph is captured"),
         torch.cuda.graph(torch.cuda.CUDAGraph()),
     ):
         lc.subm_conv(fresh, weight)

@@ -168,7 +168,7 @@ def test_they_launch_from_a_program_in_cpp(made: Made, tmp_path: Path) -> None:
 def test_no_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(FileNotFoundError, match="linked by a C compiler, and none of cc, gcc"):
+    with pytest.raises(FileNotFoundError, match=r"a C compiler has to link .* none of cc, gcc"):
         linked.link({"a" * 64: b""})
 
 

@@ -123,7 +123,7 @@ def test_a_cleared_cache_begins_again() -> None:
 
 def test_what_is_refused() -> None:
     layer, cache, x = whole(3, 4, 3), lc.nn.FrameCache(), video(1, 3, 2, 4, 4)
-    with pytest.raises(ArgumentError, match="`cache`: expected None where a gradient"):
+    with pytest.raises(ArgumentError, match="`cache`: expected None where gradients"):
         layer(x, cache)
     with pytest.raises(ArgumentError, match="`frames`: expected an int >= 1"):
         lc.nn.FrameCache(0)
@@ -151,7 +151,9 @@ def test_a_cache_is_that_of_one_layer() -> None:
     x = video(1, 3, 2, 4, 4)
     with torch.no_grad():
         first = layer(x, cache)
-        with pytest.raises(ArgumentError, match="`cache`: expected a FrameCache for each layer"):
+        with pytest.raises(
+            ArgumentError, match="`cache`: expected a FrameCache of this layer alone"
+        ):
             other(first, cache)
         fork = copy.deepcopy(cache)
         assert torch.equal(layer(x, fork), layer(x, cache))

@@ -351,7 +351,7 @@ def test_a_copied_module_without_state_is_no_reason_not_to_fold():
     expected = net(x := torch.randn(2, 3, 5, 5, 5, dtype=torch.float64))
     torch.testing.assert_close(lc.nn.fold_batch_norms(net)(x), expected)
     net[0].training = True
-    with pytest.raises(lc.errors.ArgumentError, match="`0` in training"):
+    with pytest.raises(lc.errors.ArgumentError, match="`0` in training mode"):
         lc.nn.fold_batch_norms(net)
 
 

@@ -114,7 +114,7 @@ def test_over_voxels_they_are_norms_of_rows() -> None:
         expected = lc.nn.Sequential(theirs, torch.nn.ReLU())(input).features
         assert torch.equal(lc.nn.Sequential(ours)(input).features, expected)
         assert torch.equal(ours.running_mean, theirs.running_mean)
-    with pytest.raises(ArgumentTypeError, match=r"for features on voxels: lc\.nn\.BatchNorm1d"):
+    with pytest.raises(ArgumentTypeError, match=r"features on voxels go into lc\.nn\.BatchNorm1d"):
         lc.nn.Sequential(lc.nn.BatchNorm2d(6))(x)
 
 

@@ -69,7 +69,7 @@ def test_output_size_of_a_transposed_convolution(size):
     ours = lc.nn.convert(deepcopy(theirs))
     x = image("Conv1d", 4)
     torch.testing.assert_close(ours(x, [size]), theirs(x, [size]))
-    with pytest.raises(ArgumentError, match="`output_size`: expected None, where padding"):
+    with pytest.raises(ArgumentError, match="`output_size`: expected None where padding"):
         lc.nn.ConvTranspose1d(4, 6, 3, 2, ((1, 0),))(x.float(), [size])
 
 

@@ -270,10 +270,10 @@ def test_a_state_of_training_goes_on() -> None:
     ("arguments", "words"),
     [
         ({"batches": []}, "`batches`: expected at least one batch"),
-        ({"batches": BATCHES[0]}, r"`batches`: expected an iterable of batches: \[x\] for one"),
+        ({"batches": BATCHES[0]}, r"`batches`: expected an iterable of batches, such as \[x\]"),
         ({"batches": torch.ones(2, 4)}, "`batches`: expected an iterable.*got Tensor"),
         ({"batches": 3}, "`batches`: expected an iterable of batches.*got int"),
-        ({}, "`batches`: expected batches to calibrate with, or `state`, not both, got neither"),
+        ({}, "`batches`: expected either `batches` to calibrate with or `state`, got neither"),
         ({"batches": BATCHES, "state": {}}, "got both"),
         ({"batches": BATCHES, "dtype": torch.float16}, "`dtype`: expected torch.int8 or torch.fl"),
         ({"batches": BATCHES, "keep": "5"}, "`keep`: expected a sequence of names"),
@@ -282,7 +282,10 @@ def test_a_state_of_training_goes_on() -> None:
         ({"batches": BATCHES, "keep": 5}, "`keep`: expected a sequence of names of modules, got 5"),
         ({"state": [0]}, "`state`: expected a state_dict, got list"),
         ({"state": {"0.weight_scale": 0, "0.weight": torch.zeros(1)}}, "`dtype`"),
-        ({"state": {"7.weight_scale": torch.zeros(1)}}, "`state`.*no layer of 8 bits here"),
+        (
+            {"state": {"7.weight_scale": torch.zeros(1)}},
+            "`state`.*which is not an 8-bit layer here",
+        ),
         ({"state": {"1.weight_scale": torch.zeros(8)}}, "`state`: expected a tensor under `1.wei"),
         ({"state": {}, "training": True}, "`training`: expected False"),
         ({"state": {}, "return_report": True}, "`return_report`: expected False"),
@@ -340,5 +343,5 @@ def test_errors_are_those_of_a_batch_with_rows() -> None:
 
 def test_batches_without_numbers_are_refused() -> None:
     net = lc.nn.Sequential(*(lc.nn.Conv2d(2, 2, 1) for _ in range(3))).eval().to("meta")
-    with pytest.raises(ArgumentError, match="`batches`: expected tensors with numbers, got `0` re"):
+    with pytest.raises(ArgumentError, match="`batches`: expected tensors with values, got `0` re"):
         nn.quantize(net, [torch.empty(1, 2, 3, 3, device="meta")])

@@ -332,7 +332,7 @@ def test_cells_that_could_be_repeated_and_are_not() -> None:
 
 def test_who_has_not_asked_is_told() -> None:
     x = cloud(repeated=False)
-    with pytest.raises(ArgumentError, match=r"no cell twice.*rows \d+ and \d+.*repeated=True"):
+    with pytest.raises(ArgumentError, match=r"distinct cells.*rows \d+ and \d+.*repeated=True"):
         submanifold_map(x.coordinates, 3)
 
 
@@ -346,7 +346,7 @@ def test_what_wants_a_cell_once() -> None:
         lambda: x + cloud(41, C=4),
         lambda: lc.sparse.devoxelize(SparseTensor(x.features, at_zero), points, **grid),
     ):
-        with pytest.raises(ArgumentError, match="no cell twice"):
+        with pytest.raises(ArgumentError, match="distinct cells"):
             refused()
     assert torch.equal((x + x).features, 2 * x.features)
 

@@ -119,16 +119,16 @@ def test_what_there_is_not_of_8_bits_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"`groups`.*depthwise"):
         convolved(found, a, w[..., :1], groups=4)
     bias = torch.zeros(4, requires_grad=True)
-    with pytest.raises(ArgumentError, match=r"`bias`.*inference alone"):
+    with pytest.raises(ArgumentError, match=r"`bias`.*inference only"):
         lc.subm_conv(x.replace(a), w, bias)
-    with pytest.raises(ArgumentError, match=r"`input`.*inference alone"):
+    with pytest.raises(ArgumentError, match=r"`input`.*inference only"):
         lc.subm_conv(x.replace(a.to(E4M3).requires_grad_()), w.to(E4M3))
-    with pytest.raises(ArgumentError, match=r"`weight`.*torch.int8, as the features"):
+    with pytest.raises(ArgumentError, match=r"`weight`.*torch.int8, the dtype of the features"):
         convolved(found, a, w.float())
     with pytest.raises(ArgumentError, match=r"`residual`.*residual of torch.int8"):
         convolved(found, a, w, residual=a.to(E4M3))
     with pytest.raises(ArgumentError, match=r"`input`.*int8, float8_e4m3fn or float8_e5m2"):
         convolved(found, a.to(torch.int16), w)
     twice = Coordinates(torch.zeros(2, 3).int(), (4, 4), 1, repeated=True)
-    with pytest.raises(ArgumentError, match=r"`input`.*cells that are there once"):
+    with pytest.raises(ArgumentError, match=r"`input`.*distinct cells where the input is"):
         lc.subm_conv(SparseTensor(a[:2], twice), w)

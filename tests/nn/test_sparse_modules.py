@@ -403,7 +403,7 @@ def test_two_processes_have_the_gradients_of_one(tmp_path):
 def test_modules_over_grids_take_no_rows_for_one(module):
     """Some make rows as long of rows (voxels, C), and pool channels or mix images."""
     x = cloud(2, 4)
-    with pytest.raises(ArgumentTypeError, match=r"`input`: expected a dense tensor in torch's"):
+    with pytest.raises(ArgumentTypeError, match=r"`input`: expected a dense tensor for torch's"):
         lc.nn.Sequential(module)(x)
     dense = torch.randn(2, 4, 4, 4, 4) if hasattr(module, "running_mean") else None
     if dense is not None:  # among modules of dense tensors they are what they were

@@ -330,10 +330,13 @@ def test_what_is_refused():
     x = cloud((4, 4))
     other = cloud((4, 4), seed=1)
     map = submanifold_map(x.coordinates, 3)
-    with pytest.raises(ArgumentError, match="`kernel_size`: expected an int >= 1 or one per"):
+    with pytest.raises(ArgumentError, match="`kernel_size`: expected an int >= 1, one per"):
         lc.nn.sparse_max_pool(x)
     for name, usual in (("kernel_size", None), ("stride", None), ("padding", 0), ("dilation", 1)):
-        with pytest.raises(ArgumentError, match=f"`{name}`: expected {usual}: the map says it"):
+        with pytest.raises(
+            ArgumentError,
+            match=f"`{name}`: expected {usual} beside `kernel_map`, which determines it",
+        ):
             lc.nn.sparse_max_pool(x, **{name: 2}, kernel_map=map)
     with pytest.raises(
         ArgumentError, match="`kernel_map`: expected a map whose inputs are the cells"
@@ -344,7 +347,8 @@ def test_what_is_refused():
     ):
         lc.nn.sparse_unpool(other, map)
     with pytest.raises(
-        ArgumentError, match="`kernel_map`: expected a kernel map: none made the cells"
+        ArgumentError,
+        match="`kernel_map`: expected the kernel map to invert, as no pooling made the cells",
     ):
         lc.nn.sparse_unpool(x)
     with pytest.raises(ArgumentTypeError, match="`x`: expected a SparseTensor, got Tensor"):
@@ -353,7 +357,11 @@ def test_what_is_refused():
         lc.nn.sparse_max_pool(x.replace(x.features.long()), 2)
     with pytest.raises(ArgumentError, match="`mode`: expected one of max, mean, sum, got 'min'"):
         lc.nn.sparse_global_pool(x, "min")
-    for bad, message in (([1, 1, 4], "column 2 in"), ([2, 0, 0], "column 0 in"), (None, "twice")):
+    for bad, message in (
+        ([1, 1, 4], "column 2 in"),
+        ([2, 0, 0], "column 0 in"),
+        (None, "distinct cells"),
+    ):
         cells = x.coords.clone()
         cells[1] = cells[0] if bad is None else torch.tensor(bad)
         with pytest.raises(ArgumentError, match=f"`coords`: expected .*{message}"):

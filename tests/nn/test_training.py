@@ -204,7 +204,7 @@ def test_cells_that_were_written_to_are_refused():
     x.coords.copy_(x.coords.clone())  # before anybody looked
     y = lc.sparse_conv(lc.subm_conv(x, FILTER), DOWN, stride=2)
     y.coords.copy_(y.coords.clone())
-    written = "`coords`: expected cells that nobody writes to"
+    written = "`coords`: expected cells that are not written to"
     for call in (lambda: lc.subm_conv(y, FILTER), lambda: lc.sparse_inverse_conv(y, DOWN), y.dense):
         with pytest.raises(ArgumentError, match=written):
             call()

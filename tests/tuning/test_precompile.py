@@ -213,9 +213,12 @@ def test_other_threads_go_on_launching_where_they_are_to(gpu: Gpu) -> None:
 def test_what_cannot_be_compiled_for_another_gpu() -> None:
     with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .*got 'sm_70'"):
         lc.precompile(print, arch="sm_70")
-    with pytest.raises(ArgumentTypeError, match="`function`: expected what another process can"):
+    with pytest.raises(
+        ArgumentTypeError,
+        match="`function`: expected a function that can be sent to another process",
+    ):
         lc.precompile(lambda: None, arch="sm_90a")
-    with pytest.raises(ArgumentTypeError, match="`function`: expected what can be called, got in"):
+    with pytest.raises(ArgumentTypeError, match="`function`: expected a callable, got in"):
         lc.precompile(5, arch="sm_90a")  # type: ignore[arg-type]
 
 
@@ -393,7 +396,9 @@ def no_fork() -> None:
 
 @pytest.mark.skipif(not can_fork(), reason="no process of several threads may be forked here")
 def test_a_backward_pass_that_no_fork_runs_is_refused_by_name() -> None:
-    with pytest.raises(ArgumentError, match="`function`: expected one that a module defines"):
+    with pytest.raises(
+        ArgumentError, match="`function`: expected a function of a module that can be imported"
+    ):
         _look_in_fork("sm_80", pickle.dumps((no_fork, ())), print)
     with pytest.raises(ZeroDivisionError):  # an error of the function's own stays
         _look_in_fork("sm_80", pickle.dumps((divmod, (1, 0))), print)

@@ -181,7 +181,9 @@ def test_a_cache_that_cannot_be_written_is_a_warning(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="a tuned choice cannot be kept: "):
+    with pytest.warns(
+        UserWarning, match="a tuned choice cannot be kept, and will be measured again: "
+    ):
         tuned = lc.tune(view(), torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
     assert tuned.choice.microseconds == 1.0
 
@@ -212,13 +214,13 @@ def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match="`dtype`: expected types that `execute` takes"):
         lc.tune(view(), torch.int64, **SILENT)
     depthwise = depthwise_fprop_view(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4))
-    with pytest.raises(ArgumentError, match="`view`: expected matrix products"):
+    with pytest.raises(ArgumentError, match="`view`: expected a view of matrix products"):
         lc.tune(depthwise, torch.float16, **SILENT)
     with pytest.raises(ArgumentError, match="`precision`"):
         lc.tune(view(), torch.float16, precision="tf64", **SILENT)
     with pytest.raises(ArgumentError, match="`direction`: expected fprop, dgrad or wgrad"):
         views_of(PROBLEM, "up")
-    with pytest.raises(ArgumentError, match="`groups`: expected fewer groups than channels"):
+    with pytest.raises(ArgumentError, match="`groups`: expected fewer groups than the 4 chan"):
         views_of(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4), "fprop")
 
 
@@ -233,7 +235,10 @@ def test_bad_arguments() -> None:
         ({"device": "cuda:0"}, "`device`: expected the number of a GPU, or None, got 'cuda:0'"),
         ({"device": [0]}, "`device`: expected the number of a GPU"),
         ({"precision": np.ones(2)}, "`precision`: expected None, 'tf32' or 'fp32'"),
-        ({"structure": None}, "`structure`: expected that of an Epilogue, a str, got None"),
+        (
+            {"structure": None},
+            "`structure`: expected the structure of an Epilogue, a str",
+        ),
         ({"aligned": None}, "`aligned`: expected 3 numbers of bytes >= 1"),
         ({"aligned": 16}, "`aligned`: expected 3 numbers of bytes >= 1"),
         ({"aligned": (16, 16)}, "`aligned`: expected 3 numbers of bytes >= 1"),

@@ -155,7 +155,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "integer division of numbers": (lambda x: x // 2, "floordiv of an integer"),
     "a divisor that is none": (lambda x, row: x + row % 0, "by a positive int"),
     "a high power": (lambda x: x**0.5, r"a power of 1 to 8, got \*\* 0.5"),
-    "a name that nobody gives": (lambda x, bias: x + bias, "parameters that are given"),
+    "a name that nobody gives": (
+        lambda x, bias: x + bias,
+        "expected a function of a value, got one of a value, bias",
+    ),
     "no function": (3, "a Python function"),
 }
 
@@ -169,9 +172,13 @@ def test_functions_that_are_refused(name: str) -> None:
 
 def test_arguments_that_are_refused() -> None:
     column = np.ones(4, np.float32)
-    with pytest.raises(ArgumentTypeError, match="that are given: a value, got names bias"):
+    with pytest.raises(
+        ArgumentTypeError, match="expected a function of a value, bias, got one of a value"
+    ):
         Pointwise(lambda x: x, {"bias": column})
-    with pytest.raises(ArgumentTypeError, match="that are given: a value, then low, got names"):
+    with pytest.raises(
+        ArgumentTypeError, match="expected a function of a value, bias, got one of a value, low"
+    ):
         Pointwise(lambda x, low: x + low, {"bias": column})
     with pytest.raises(AttributeError, match="'NoneType' object has no"):  # a mistake of its own
         Pointwise(lambda x: None.low + x)  # type: ignore[attr-defined]
@@ -181,9 +188,11 @@ def test_arguments_that_are_refused() -> None:
         Pointwise(lambda x, bias: x, {"bias": 3.0})
     with pytest.raises(ArgumentTypeError, match="`by`: expected a number"):
         Pointwise(lambda x, by: x, values={"by": "1"})  # type: ignore[dict-item]
-    with pytest.raises(ArgumentError, match="a name for one tensor or number alone"):
+    with pytest.raises(ArgumentError, match="a different name for each tensor and number"):
         Pointwise(lambda x, by: x, {"by": column}, values={"by": 1.0})
-    with pytest.raises(ArgumentError, match="`row`: expected a name but `row` and `column`"):
+    with pytest.raises(
+        ArgumentError, match="`row`: expected no value of this name, which stands for a"
+    ):
         Pointwise(lambda x, row: x, {"row": column})
     with pytest.raises(ArgumentTypeError, match="`backward`: expected a function"):
         Pointwise(lambda x: x, backward=1)  # type: ignore[arg-type]
@@ -197,13 +206,14 @@ def test_a_backward_function_takes_what_it_is_given() -> None:
         return pw.maximum(x, low) * by
 
     wrong: list[tuple[Callable[..., Any], str]] = [
-        (lambda grad, result: {}, "a gradient, the result, got names low, by .*'low'"),
-        (lambda grad, result, low: {}, "the result, then low, got names low, by .*'by'"),
-        (lambda grad, *, low, by: {}, "got names low, by .*too many positional"),
-        (lambda grad, result, low, by, up: {}, "got names low, by .*missing.*'up'"),
+        (lambda grad, result: {}, "got one of a gradient, the result .*'low'"),
+        (lambda grad, result, low: {}, "got one of a gradient, the result, low .*'by'"),
+        (lambda grad, *, low, by: {}, "got one of .*too many positional"),
+        (lambda grad, result, low, by, up: {}, "got one of .* low, by, up .*missing.*'up'"),
     ]
     for backward, message in wrong:
-        with pytest.raises(ArgumentTypeError, match=f"`backward`: expected parameters.*{message}"):
+        expected = "`backward`: expected a function of a gradient, the result, low, by, "
+        with pytest.raises(ArgumentTypeError, match=expected + message):
             Pointwise(clamped, low, values={"by": 2.0}, backward=backward)
     for right in (lambda *_, **__: {}, lambda grad, result, by, low: {}):
         Pointwise(clamped, low, values={"by": 2.0}, backward=right)
@@ -218,13 +228,15 @@ def test_values_of_another_call_are_refused() -> None:
         return +x * kept[0]
 
     assert trace(leaking).text == "||||add,x,7.0;mul,x,v0"
-    with pytest.raises(ArgumentError, match="`function`: expected values of this call alone, got"):
+    with pytest.raises(ArgumentError, match="`function`: expected values of this call only, got"):
         trace(leaking)
 
 
 def test_integers_past_all_floats_are_refused_by_name() -> None:
     past = 10**400
-    with pytest.raises(ArgumentError, match="`v`: expected a number that a float holds, got an in"):
+    with pytest.raises(
+        ArgumentError, match="`v`: expected a number that fits in a float, got an in"
+    ):
         Pointwise(lambda x, v: x + v, values={"v": past})
-    with pytest.raises(ArgumentError, match="`function`: expected numbers that a float holds"):
+    with pytest.raises(ArgumentError, match="`function`: expected numbers that fit in a float"):
         Pointwise(lambda x: x + past)

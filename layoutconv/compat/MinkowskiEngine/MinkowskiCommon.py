@@ -52,7 +52,9 @@ def check_input(input: Any, dimension: int | None = None, name: str = "input") -
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError(name, "a SparseTensor", type(input).__name__)
     if dimension not in (None, input.D):
-        raise ArgumentError("input", f"a tensor of {dimension} modes, as the module", input.D)
+        raise ArgumentError(
+            "input", f"a tensor of {dimension} spatial modes, as the module has", input.D
+        )
     return input
 
 

@@ -58,7 +58,7 @@ class CoordinateMapKey:
 
     def get_key(self) -> Name:
         if self._key is None:
-            raise ArgumentError("coordinate_map_key", "a key that was set", self)
+            raise ArgumentError("coordinate_map_key", "a key that is set", self)
         return self._key
 
     def set_key(self, *key: Any) -> None:

@@ -41,7 +41,7 @@ def _features(tensors: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
     """Return the first of several tensors at the same coordinates, and the features of all."""
     several = tensors[0] if len(tensors) == 1 else tensors
     if not isinstance(several, (tuple, list)) or len(several) < 2:
-        raise ArgumentError("sparse_tensors", "two tensors or more", several)
+        raise ArgumentError("sparse_tensors", "two or more tensors", several)
     first = several[0]
     if not isinstance(first, (SparseTensor, TensorField)):
         got = type(first).__name__
@@ -109,7 +109,7 @@ class MinkowskiUnion(MinkowskiModuleBase):
 
     def forward(self, *inputs: SparseTensor) -> SparseTensor:
         if len(inputs) < 2:
-            raise ArgumentError("inputs", "two sparse tensors or more", len(inputs))
+            raise ArgumentError("inputs", "two or more sparse tensors", len(inputs))
         for one in inputs:
             check_input(one, name="inputs")
         total = inputs[0]
@@ -194,9 +194,11 @@ def to_sparse(
     _check_dense("x", x)
     format = "BC" + "X" * (x.ndim - 2) if format is None else format
     if not isinstance(format, str):
-        raise ArgumentTypeError("format", "letters, as BCXX", shown(format))
+        raise ArgumentTypeError("format", "a str of letters, such as 'BCXX'", shown(format))
     if len(format) != x.ndim or format[:1] != "B" or format.count("C") != 1:
-        raise ArgumentError("format", f"B first, one C and X, {x.ndim} in all", format)
+        raise ArgumentError(
+            "format", f"B first, one C and an X per spatial mode, {x.ndim} letters", format
+        )
     grid = x.movedim(format.index("C"), -1)
     where = (grid != 0).any(-1).nonzero()
     return SparseTensor(grid[tuple(where.T)], where.int(), device=device)

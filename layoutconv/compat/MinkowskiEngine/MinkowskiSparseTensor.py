@@ -77,7 +77,9 @@ class SparseTensor(Tensor):
                 raise ArgumentError("features", f"({rows}, C)", tuple(features.shape))
         else:
             if coordinate_map_key is not None:
-                raise ArgumentError("coordinate_map_key", "None: `coordinates` are given", "a key")
+                raise ArgumentError(
+                    "coordinate_map_key", "None, as `coordinates` are given", "a key"
+                )
             check_tensors(coordinates=coordinates)
             if coordinates.ndim != 2:
                 raise ArgumentError("coordinates", "(rows, 1 + D)", tuple(coordinates.shape))
@@ -159,7 +161,7 @@ class SparseTensor(Tensor):
         if self._is_at(other):
             return self.on(function(self._F, other._F))
         if self.tensor_stride != other.tensor_stride:
-            expected = f"a tensor of tensor stride {self.tensor_stride}"
+            expected = f"a tensor with tensor stride {self.tensor_stride}"
             raise ArgumentError("other", expected, other.tensor_stride)
         cells, (own, theirs) = union([self.cells, other.cells])
         features = spread(self._F, own, len(cells))
@@ -203,12 +205,16 @@ class SparseTensor(Tensor):
         channels, steps = self._F.shape[1], torch.tensor(self.tensor_stride, dtype=torch.int32)
         if not len(self):
             if shape is None:
-                raise ArgumentError("shape", "the shape of the grid: there are no rows", None)
+                raise ArgumentError(
+                    "shape", "the shape of the grid, as the tensor has no rows", None
+                )
             size = shape[0], channels, *shape[2:]
             return self._F.new_zeros(size), torch.zeros(self._D, dtype=torch.int32), steps
         low = self.C[:, 1:].amin(0, keepdim=True)
         if min_coordinate is None and (low < 0).any():
-            raise ArgumentError("min_coordinate", "the least coordinate: some are negative", None)
+            raise ArgumentError(
+                "min_coordinate", "the smallest coordinate, as some are negative", None
+            )
         start = None if isinstance(min_coordinate, int) else min_coordinate
         start = torch.zeros(self._D, dtype=torch.int32) if start is None else start
         places, first, _ = self._places(start, contract_stride)
@@ -296,7 +302,9 @@ def quantized(
         Mode.UNWEIGHTED_AVERAGE: "mean", Mode.UNWEIGHTED_SUM: "sum", Mode.MAX_POOL: "max",
     }  # fmt: skip
     if mode not in kinds:
-        raise ArgumentError("quantization_mode", "a mode that joins rows: some are repeated", mode)
+        raise ArgumentError(
+            "quantization_mode", "a mode that merges rows, as some coordinates are repeated", mode
+        )
     runs: Runs = runs_of(place)
     return reduce_runs(features, runs, kinds[mode])  # type: ignore[arg-type]
 

@@ -210,8 +210,8 @@ class Tensor(NoTensor):
     def _check_manager(self, other: Tensor) -> None:
         check_tensor("other", other)
         if self._manager is not other._manager:
-            expected = "a tensor of the same coordinate_manager"
-            raise ArgumentError("other", expected, "one of another")
+            expected = "a tensor with the same coordinate_manager"
+            raise ArgumentError("other", expected, "one with another")
 
     def _beside(self, other: Any) -> TorchTensor:
         """Features of a tensor at the same coordinates; as of in-place operations."""

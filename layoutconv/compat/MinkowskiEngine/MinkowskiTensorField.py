@@ -168,8 +168,8 @@ class TensorField(Tensor):
             found = self._manager.voxels_of_points(own, sparse_tensor_map_key)
             if (found < 0).any():
                 row = int((found < 0).nonzero()[0])
-                expected = "coordinates that have the voxels of all points"
-                raise ArgumentError("sparse_tensor_map_key", expected, f"none of point {row}")
+                expected = "coordinates with a voxel for every point"
+                raise ArgumentError("sparse_tensor_map_key", expected, f"none for point {row}")
             self._rows[sparse_tensor_map_key] = found
         return found
 

@@ -38,7 +38,7 @@ def _tensor(
     name: str = "coordinate_manager",
 ) -> SparseTensor:
     if manager is None:
-        raise ArgumentError(name, "the manager of the keys", None)
+        raise ArgumentError(name, "the CoordinateManager of the keys", None)
     return SparseTensor(features, coordinate_map_key=key, coordinate_manager=manager)
 
 

@@ -41,7 +41,7 @@ def spmm(
     vals = as_numbers("vals", vals, "(entries,)")
     if not len(rows) == len(cols) == len(vals):
         lengths = len(rows), len(cols), len(vals)
-        raise ArgumentError("rows", "as many as `cols` and `vals`", lengths)
+        raise ArgumentError("rows", "as many entries as `cols` and `vals`", lengths)
     values = mat.index_select(0, cols) * vals[:, None]
     return add_rows(values, rows, height)
 
@@ -53,7 +53,7 @@ def _checked_size(size: Any, mat: Any) -> list[int]:
         raise ArgumentError("size", "(rows, columns)", size)
     check_tensors(mat=mat)
     if mat.ndim != 2 or len(mat) != found[1]:
-        raise ArgumentError("mat", f"({found[1]}, C), as `size` has columns", tuple(mat.shape))
+        raise ArgumentError("mat", f"({found[1]}, C), a row per column of `size`", tuple(mat.shape))
     as_numbers("mat", mat)
     return found
 
@@ -71,7 +71,7 @@ def spmm_average(
     height, width = _checked_size(size, mat)
     rows, cols = check_places("rows", rows, height), check_places("cols", cols, width)
     if len(rows) != len(cols):
-        raise ArgumentError("rows", "as many as `cols`", (len(rows), len(cols)))
+        raise ArgumentError("rows", "as many entries as `cols`", (len(rows), len(cols)))
     order = rows.argsort(stable=True)
     rows, cols = rows[order], cols[order]
     vals = (1 / torch.bincount(rows, minlength=height)[rows]).to(mat.dtype)

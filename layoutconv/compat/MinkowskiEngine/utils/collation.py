@@ -26,7 +26,7 @@ def batched_coordinates(
     _check_clouds("coords", coords)
     clouds = [as_numbers("coords", cloud) for cloud in coords]
     if len({cloud.shape[1:] for cloud in clouds}) != 1 or clouds[0].ndim != 2:
-        expected = "one cloud or more (rows, D), of one D"
+        expected = "one or more clouds (rows, D) with the same D"
         raise ArgumentError("coords", expected, [tuple(cloud.shape) for cloud in clouds])
     parts = []
     for image, cloud in enumerate(clouds):
@@ -48,7 +48,7 @@ def sparse_collate(
         _check_clouds(name, given)
     rows = [len(cloud) for cloud in coords], [len(features) for features in feats]
     if rows[0] != rows[1]:
-        raise ArgumentError("feats", f"{rows[0]} rows, as `coords`", rows[1])
+        raise ArgumentError("feats", f"{rows[0]} rows, as many as `coords`", rows[1])
     if device is None and isinstance(coords[0], torch.Tensor):
         device = coords[0].device
     batch = batched_coordinates(coords, dtype, device)
@@ -88,7 +88,7 @@ def _check_tuples(name: str, data: Any) -> None:
         expected = "a list of tuples (coordinates, features, ...)"
         raise ArgumentTypeError(name, expected, type(data).__name__)
     if len({len(one) for one in data}) > 1:
-        raise ArgumentError(name, "tuples of one length", sorted({len(one) for one in data}))
+        raise ArgumentError(name, "tuples of the same length", sorted({len(one) for one in data}))
     if not all(getattr(part, "shape", ()) for one in data for part in one[:2]):
         expected = "tuples that begin with two tensors or arrays"
         raise ArgumentError(name, expected, [type(part).__name__ for part in data[0][:2]])

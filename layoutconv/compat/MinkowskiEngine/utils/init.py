@@ -20,7 +20,7 @@ def kaiming_normal_(
     if mode.lower() not in ("fan_in", "fan_out"):
         raise ArgumentError("mode", "fan_in or fan_out", mode)
     if tensor.dim() < 2:
-        raise ArgumentError("tensor", "two modes or more", tuple(tensor.shape))
+        raise ArgumentError("tensor", "a tensor of two or more modes", tuple(tensor.shape))
     shape = tensor.shape
     fans = (shape[1], shape[0]) if len(shape) == 2 else (shape[1], shape[2])
     taps = 1 if len(shape) == 2 else shape[0]

@@ -66,7 +66,7 @@ def sparse_quantize(
     for name, beside in (("features", features), ("labels", own)):
         if beside is not None and (not beside.ndim or len(beside) != len(given)):
             got = len(beside) if beside.ndim else "a number"
-            raise ArgumentError(name, f"{len(given)} rows, as `coordinates`", got)
+            raise ArgumentError(name, f"{len(given)} rows, as many as `coordinates`", got)
     cells = given.floor() if given.is_floating_point() else given
     cells = int32_cells("coordinates", cells).to(as_device("device", device))
     rows, inverse = unique_coordinate_map(torch.nn.functional.pad(cells, (1, 0)))
@@ -111,7 +111,7 @@ def _labels(labels: Tensor, rows: Tensor, inverse: Tensor, ignore_label: Any) ->
     if not labels.is_floating_point():
         limits = torch.iinfo(labels.dtype)
         if not limits.min <= ignore <= limits.max:
-            expected = f"a number of {labels.dtype}, as `labels`"
+            expected = f"a number of {labels.dtype}, the dtype of `labels`"
             raise ArgumentError("ignore_label", expected, ignore)
     first = labels[rows]
     differs = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)

@@ -67,7 +67,7 @@ class SubMConv3dNeighborCache:
         While a CUDA graph is captured, which cannot wait, its shape and device are compared alone.
         """
         if self.sizes != sizes:
-            raise ArgumentError("neighbor_cache", f"one that was made with {sizes}", self.sizes)
+            raise ArgumentError("neighbor_cache", f"a cache that was made with {sizes}", self.sizes)
         if coords is self._coords or torch.compiler.is_compiling():
             return
         cells = self.kernel_map.inputs.cells
@@ -76,8 +76,8 @@ class SubMConv3dNeighborCache:
         if same and not captured:
             same = torch.equal(coords, cells.to(coords.dtype))
         if not same:
-            expected = "that of a call on the same coords"
-            raise ArgumentError("neighbor_cache", expected, "one of other coordinates")
+            expected = "the cache of a call on the same coords"
+            raise ArgumentError("neighbor_cache", expected, "the cache of other coords")
         if not captured:
             self._coords = coords
 
@@ -191,7 +191,7 @@ def _cells(coords: Tensor, shape: Sequence[int]) -> Coordinates:
 
 def _check_cache(cache: Any, coords: Tensor, **sizes: tuple[int, ...]) -> None:
     if not isinstance(cache, SubMConv3dNeighborCache):
-        expected = "one that a call of layoutconv returned"
+        expected = "a cache that a call of layoutconv returned"
         raise ArgumentTypeError("neighbor_cache", expected, type(cache).__name__)
     cache.check(coords, sizes)
 

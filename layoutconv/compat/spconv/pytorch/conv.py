@@ -98,7 +98,7 @@ class SparseConvolution(GeometricLayer):
         ksize, steps, near, apart, more = (whole_per_mode(n, v, ndim) for n, v in given)
         geometry = Geometry(ksize, steps, near, apart, more, subm, transposed)
         if subm and set(geometry.stride) != {1}:
-            warnings.warn("a submanifold convolution has no stride; it is ignored", stacklevel=3)
+            warnings.warn("a submanifold convolution ignores its `stride`", stacklevel=3)
         channels = ("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups)
         in_channels, out_channels, groups = (whole(n, v, 1) for n, v in channels)
         if in_channels % groups or out_channels % groups:

@@ -188,7 +188,7 @@ class SparseConvTensor(NoTensor):
 
     def q_scale(self) -> float:
         if not self.is_quantized:
-            raise ValueError("the scale of a tensor that is not quantized")
+            raise ValueError("this tensor is not quantized, so it has no scale")
         return self._features.q_scale()
 
     def dequantize(self) -> SparseConvTensor:

@@ -192,7 +192,7 @@ def map_for(
             return data, known
         return data, known if key is None else {**known, key: data}
     if geometry is not found.geometry and not geometry.like(found.geometry):
-        expected = f"{found.geometry}: that is what made {key!r}"
+        expected = f"{found.geometry}, with which {key!r} was made"
         raise ArgumentError("indice_key", expected, geometry)
     if x.coordinates is not found.map.inputs:
         _check_cells(x, found.map.inputs, found.in_version, key, "read")
@@ -206,13 +206,13 @@ def map_back(x: SparseConvTensor, ksize: list[int], key: Any) -> IndiceData:
     """
     found = x.find_indice_pair(key)
     if found is None:
-        expected = "the key of a strided convolution or pooling that the input came through"
+        expected = "the key of a strided convolution or pooling that the input passed through"
         raise ArgumentError("indice_key", expected, f"{key!r}; known: {list(x.indice_dict)}")
     if found.is_subm:
         expected = "the key of a strided convolution or pooling"
         raise ArgumentError("indice_key", expected, f"{key!r}, of a submanifold layer")
     if found.ksize != ksize:
-        expected = f"{found.ksize}, as of the layer that made {key!r}"
+        expected = f"{found.ksize}, as in the layer that made {key!r}"
         raise ArgumentError("kernel_size", expected, ksize)
     _check_cells(x, found.map.outputs, found.out_version, key, "computed")
     return found
@@ -225,7 +225,7 @@ def _check_cells(x: SparseConvTensor, cells: Coordinates, version: int, key: Any
         return
     where = f"a tensor at the cells that the layer of indice_key {key!r} {did}"
     if version_of(cells.cells) != version:
-        raise ArgumentError("input", where, "cells that were written to since")
+        raise ArgumentError("input", where, "a tensor whose cells were written to since")
     there, here = (len(cells), list(cells.spatial_shape)), (len(own), list(own.spatial_shape))
     if there != here:
         expected = f"{where}: {there[0]} rows in a grid of {there[1]}"

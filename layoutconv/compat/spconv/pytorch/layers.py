@@ -106,7 +106,9 @@ def check_dtype(features: torch.Tensor, weight: torch.Tensor) -> None:
     """Raises :class:`~layoutconv.errors.ArgumentTypeError` for a weight of another dtype than the
     features, where autocast does not make them one."""
     if not torch.is_autocast_enabled(features.device.type):
-        raise ArgumentTypeError("weight", f"{features.dtype}, as the features", weight.dtype)
+        raise ArgumentTypeError(
+            "weight", f"{features.dtype}, the dtype of the features", weight.dtype
+        )
 
 
 def check_rows(input: SparseConvTensor, y: torch.Tensor, past: torch.Tensor | None) -> None:

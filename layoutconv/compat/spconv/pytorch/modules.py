@@ -98,7 +98,7 @@ class SparseSequential(SparseModule):
         """Append a module, by default under its number."""
         name = str(len(self._modules)) if name is None else name
         if name in self._modules:
-            raise KeyError(f"a module of the name {name!r} is there")
+            raise KeyError(f"a module named {name!r} exists already")
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:

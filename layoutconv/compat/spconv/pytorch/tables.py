@@ -21,7 +21,7 @@ def _check_cells(tensors: Sequence[SparseConvTensor]) -> SparseConvTensor:
         own = x.spatial_shape, x.batch_size, len(x.indices)
         wanted = first.spatial_shape, first.batch_size, len(first.indices)
         if own != wanted:
-            expected = f"tensors at the same cells, {wanted[2]} rows in {wanted[1]} x {wanted[0]}"
+            expected = f"tensors on the same cells, {wanted[2]} rows in {wanted[1]} x {wanted[0]}"
             raise ArgumentError("input", expected, f"{own[2]} rows in {own[1]} x {own[0]}")
     return first
 

@@ -99,7 +99,7 @@ def layouts_of(shapes: Sequence[tuple[Shape, Shape]]) -> list[str] | None:
             expected = f"a filter of shape {tuple(wanted)}, (K, *taps, C), or of an older layout"
             raise ArgumentError("state_dict", expected, tuple(stored))
     expected = "filters of spconv 1.x, or of 2.x"
-    raise ArgumentError("state_dict", expected, f"some of each: {[tuple(s) for s, _ in shapes]}")
+    raise ArgumentError("state_dict", expected, f"a mixture: {[tuple(s) for s, _ in shapes]}")
 
 
 def convert_state_dict(

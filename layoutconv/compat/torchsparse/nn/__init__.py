@@ -116,8 +116,8 @@ def _further(others: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]
     named = dict(zip(names, others, strict=False))
     again = [name for name in options if name in named or name not in _DEFAULTS]
     if again or len(others) > len(names):
-        got = ", ".join(again) or f"{len(others)} behind the stride"
-        raise ArgumentTypeError("arguments", f"each once, of {', '.join(names)}", got)
+        got = ", ".join(again) or f"{len(others)} after the stride"
+        raise ArgumentTypeError("arguments", f"at most one each of {', '.join(names)}", got)
     return {**_DEFAULTS, **named, **options}
 
 

@@ -27,7 +27,7 @@ def sparse_collate(inputs: Sequence[SparseTensor]) -> SparseTensor:
     for x in inputs:
         check_input(x, "inputs")
     if len({x.stride for x in inputs}) != 1:
-        raise ArgumentError("inputs", "tensors of one stride", [x.stride for x in inputs])
+        raise ArgumentError("inputs", "tensors of the same stride", [x.stride for x in inputs])
     coords = []
     for image, x in enumerate(inputs):
         space = tensor_of(x.coords)

@@ -49,10 +49,10 @@ def conv3d(
     sizes, steps = triple("kernel_size", kernel_size, 1), triple("stride", stride, 1)
     mode = downsample_mode_of(config)
     if set(triple("dilation", dilation, 1)) != {1}:
-        expected = "1: TorchSparse makes its maps without it; lc.nn.SubmConv3d has one"
+        expected = "1, as TorchSparse's maps ignore it; lc.nn.SubmConv3d has a dilation"
         raise ArgumentError("dilation", expected, dilation)
     if generative:
-        expected = "False: lc.nn.SparseConvTranspose3d makes the cells that it reaches"
+        expected = "False; lc.nn.SparseConvTranspose3d generates the cells that it reaches"
         raise ArgumentError("generative", expected, True)
     if input.feats.ndim != 2 or input.feats.shape[1] != weight.shape[-2]:
         expected = f"{weight.shape[-2]} channels, as the weight has"
