@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..base.caches import BoundedCache
 from . import pointwise_rates
+from .deep_tiles import deep_tiles
 from .kernel_spec import BYTES, RESERVED
 from .legality import REGISTER_STORE_BYTES, REGISTER_STORE_COLUMNS
 from .machine import Machine
@@ -18,7 +19,6 @@ from .map_rates import tiles_of_several_lines
 from .schedule import Load
 from .tile import LINE_BYTES, TileConfig, specialized
 from .tile_table import (
-    DEEP,
     FAMILY,
     GATHERED_SUMS,
     HOPPER,
@@ -245,10 +245,7 @@ def _deep_tiles(problem: Problem, k: int) -> list[TileConfig]:
     if not (problem.tma and problem.clusters and BYTES[problem.dtype] in (2, 4)):
         return []
     load = Load.CP_ASYNC_WARPGROUP if maps_sums(problem) else Load.TMA_WARP
-    return [
-        specialized((m, n, k), (warps_m, warps_n), stages, load)
-        for (m, n, warps_m, warps_n), (_, _, stages) in DEEP.items()
-    ]
+    return deep_tiles(k, -(-problem.k // k), load)
 
 
 def _lengths(problem: Problem, k: int) -> list[int]:

@@ -90,15 +90,6 @@ ONE_WARP = {
     (256, 64, 8, 1): (1.02, 3.2),
 }
 
-# Small tiles with many stages, loaded by TMA, for few more CTAs than a GPU has SMs:
-# rates, microseconds of a wave beside its products, and stages. Fitted to 1,785 trials of 73 passes
-# on an H200.
-DEEP = {
-    (64, 64, 4, 1): (1.00, 2.0, 8),
-    (64, 128, 4, 1): (1.40, 2.0, 6),
-    (128, 64, 4, 1): (1.40, 2.0, 8),
-}
-
 
 class PersistentRow(NamedTuple):
     """A tile of a persistent kernel: its rate, microseconds beside all products, and stages."""
@@ -251,14 +242,3 @@ def persistent_row(tile: TileConfig) -> PersistentRow:
     """Return the row of the table that a persistent tile was made from."""
     key = tile.m, tile.n, tile.warps[0], tile.pingpong, tile.b_resident > 0
     return next(row for row in PERSISTENT[min(tile.halo_taps, 3)] if row.key == key)
-
-
-def is_deep(tile: TileConfig) -> bool:
-    """Return whether a tile is one of ``DEEP``.
-
-    >>> is_deep(specialized((64, 128, 64), (4, 1), 6, Load.TMA_WARP))
-    True
-    """
-    row = DEEP.get((tile.m, tile.n, *tile.warps))
-    one_each = tile.warp_specialized and not tile.persistent and tile.halo_taps == 1
-    return one_each and row is not None and tile.stages == row[2]

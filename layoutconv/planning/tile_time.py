@@ -8,6 +8,7 @@ from math import ceil, hypot, log2
 from typing import NamedTuple
 
 from . import map_rates, partial_rows, pointwise_rates
+from .deep_tiles import deep_tile, time_in_flight
 from .group_model import GroupProblem
 from .group_tile import GroupTile
 from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, ctas_within
@@ -16,7 +17,6 @@ from .schedule import WARP, Load
 from .tile import TileConfig
 from .tile_table import (
     COPIED,
-    DEEP,
     FAMILY,
     GATHERED,
     GATHERED_SUMS,
@@ -35,7 +35,6 @@ from .tile_table import (
     WORD_BY_WORD,
     GatheredRow,
     Shape,
-    is_deep,
     persistent_row,
 )
 
@@ -57,7 +56,6 @@ TAPS_OF_MORE_ROWS = 1.09
 # rows (heads of 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles include
 # vectors of 16 bytes.
 COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 2100.0, 3000.0
-FLIGHT = 1.1  # microseconds from the start of TMA's load to products; stages are in flight
 LATENCY = 0.8  # microseconds of a load (estimate), which narrow tiles cannot hide behind products
 WIDE = 32  # columns; a narrower tile has all columns of its problem
 # Slowdown of tiles with at least half of their columns empty: 64 columns in 192 x 128 took 1.2 to
@@ -150,8 +148,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         turned = rounded and not problem.channels
         return FAMILY[shape] * (WORD_BY_WORD[tile.mma_threads // WARP] if turned else 1)
     half = HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1
-    if is_deep(tile):
-        return DEEP[shape][0]
+    if problem.tma and (deep := deep_tile(tile)):
+        return deep.rate
     if tile.load is Load.TMA_WARP:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.tma:
@@ -176,8 +174,8 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
         return (pointwise_rates.RESIDENT if resident else pointwise_rates.PERSISTENT).get(key)
     if not tile.warp_specialized:
         return pointwise_rates.MULTISTAGE.get(shape)
-    if is_deep(tile):
-        return pointwise_rates.Found(*DEEP[shape][:2])
+    if problem.tma and (deep := deep_tile(tile)):
+        return pointwise_rates.Found(deep.rate, deep.start)
     if tile.load is Load.TMA_WARP:
         return pointwise_rates.ONE_WARP.get(shape)
     copied, rows, sums = pointwise_rates.SPECIALIZED.get(shape, (None, None, None))
@@ -320,7 +318,7 @@ class TileTerms(NamedTuple):
             start_time(problem, tile),
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
-            _in_flight(problem, tile),
+            time_in_flight(tile) if problem.tma else 0.0,
             loads, latency, further, store,
             _of_tap(problem, tile),
             _of_map(problem, tile, machine),
@@ -380,12 +378,6 @@ def _half_empty(problem: Problem, tile: TileConfig) -> float:
     """Return the slowdown of a TMA warp's tile with half or more of its columns empty; else 1."""
     empty = 2 * problem.n <= tile.n and tile.load is Load.TMA_WARP
     return HALF_EMPTY if empty and not (problem.pointwise or tile.b_resident) else 1.0
-
-
-def _in_flight(problem: Problem, tile: TileConfig) -> float:
-    """Return the microseconds per k-tile that a CTA takes if its loads in flight bound it."""
-    one_each = tile.warp_specialized and not tile.persistent and tile.halo_taps == 1
-    return FLIGHT / tile.stages if problem.tma and one_each else 0.0
 
 
 def _of_tap(problem: Problem, tile: TileConfig) -> float:
@@ -471,8 +463,8 @@ def start_time(problem: Problem, tile: TileConfig) -> float:
     shape = tile.m, tile.n, *tile.warps
     if tile.persistent:
         return persistent_row(tile).start
-    if is_deep(tile):
-        return DEEP[shape][1]
+    if problem.tma and (deep := deep_tile(tile)):
+        return deep.start
     if tile.load is Load.TMA_WARP:
         return (MAPPED_WINDOWS if tile.halo_taps > 1 else ONE_WARP)[shape][1]
     return SLOW_START.get(shape, WAVE)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import SPLIT_GAIN, Problem, choose, expected_time, ranked
+from layoutconv.planning.deep_tiles import deep_tile
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import specialized
-from layoutconv.planning.tile_table import is_deep
 
 H200, F16 = MACHINES["sm_90a"], torch.float16
 
@@ -53,8 +53,8 @@ def test_short_strided_layers_are_one_launch_and_a_filters_gradient_of_many_pixe
 def test_few_outputs_have_many_k_tiles_in_flight(dtype: torch.dtype) -> None:
     """A tile to each SM: what is in flight bounds it. With many tiles, rates of products do."""
     few, many = (ConvProblem((N, 16, 16, 256), (256, 3, 3), padding=1) for N in (8, 512))
-    deep = [is_deep(choose_kernel(fprop_view(p), dtype, H200).spec.tile) for p in (few, many)]
-    assert deep == [True, False]
+    chosen = [choose_kernel(fprop_view(problem), dtype, H200) for problem in (few, many)]
+    assert [deep_tile(each.spec.tile) is not None for each in chosen] == [True, False]
 
 
 @pytest.mark.parametrize("channels", [0, 64])
