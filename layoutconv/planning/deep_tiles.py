@@ -51,7 +51,6 @@ def deep_tiles(k: int, k_tiles: int, load: Load) -> list[TileConfig]:
 def deep_tile(tile: TileConfig) -> DeepTile | None:
     """Return the row of a tile that TMA loads, if it has more stages than others of its shape.
 
-    >>> from .tile import specialized
     >>> [bool(deep_tile(specialized((64, 128, 64), (4, 1), stages))) for stages in (4, 6)]
     [False, True]
     """
