@@ -1,4 +1,4 @@
-"""MMA fragments: loads from shared memory to registers, by ldmatrix or word by word."""
+"""MMA fragments: loads from shared memory to registers, by ldmatrix or as words and pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from cutlass.cute.nvgpu import warp
 
 from layoutconv.planning.tile import NARROW
 
+from ..common.walk import read
 from .smem_tile import VECTOR_BYTES, SharedTile
+
+Place = tuple[int, int]  # a value of a fragment, and its tile along m or n
 
 
 class Fragments:
@@ -18,7 +21,8 @@ class Fragments:
 
     ``tensor`` holds all fragments, (values, tiles along m or n, k-blocks), as elements of ``unit``.
     ``shared.read`` selects the load: "matrices" is ldmatrix, transposed unless k is contiguous;
-    anything else loads element by element. ``rows``: only so many rows of the tile; 0 for all.
+    anything else loads elements, as vectors where the MMA gives a lane neighbours. ``rows``: only
+    so many rows of the tile; 0 for all.
     """
 
     def __init__(
@@ -41,8 +45,8 @@ class Fragments:
         # The DSL holds no tf32 values: move them as fp32.
         self.word = Float32 if unit is TFloat32 else unit
         self.words = cute.recast_tensor(self.tensor, self.word)
-        self.one = cute.make_layout(1)
         self.copy = None
+        self.matrix = VECTOR_BYTES * 8 // unit.width  # elements of a row that ldmatrix reads
         if shared.read == "matrices":
             # A k-block of B is two 8 x 8 matrices for 8 columns, four for 16.
             rows = shared.rows if along == 1 else shared.columns
@@ -67,21 +71,41 @@ class Fragments:
         start = self.start
         if below:
             start = self.shared.start(self.first + self.shared.displacement(below, 0))
-        values, tiles = (range(cute.size(self.layout, mode=[mode])) for mode in (0, 1))
-        for tile in tiles:
-            if self.copy is not None:
-                pointer = self._pointer(start, (0, tile, k_block), stage, VECTOR_BYTES)
-                source = cute.make_tensor(pointer, self.values)
-                cute.copy_atom_call(self.copy, source, self.to[None, tile, to])
-                continue
-            for value in values:
-                crd = value, tile, k_block
-                pointer = self._pointer(start, crd, stage, self.unit.width // 8)
-                word = cute.make_tensor(cute.recast_ptr(pointer, dtype=self.word), self.one)
-                self.words[value, tile, to] = word[0]
+        if self.copy is None:
+            for displacement, places in self._vectors(k_block):
+                pointer = self._pointer(start, displacement, stage, self.word, len(places))
+                vector = read(pointer, self.word, len(places))
+                for word, (value, tile) in enumerate(places):
+                    self.words[value, tile, to] = vector[word]
+            return self.tensor[None, None, to]
+        for tile in range(cute.size(self.layout, mode=[1])):
+            displacement = self._displacement(0, tile, k_block)
+            pointer = self._pointer(start, displacement, stage, self.unit, self.matrix)
+            source = cute.make_tensor(pointer, self.values)
+            cute.copy_atom_call(self.copy, source, self.to[None, tile, to])
         return self.tensor[None, None, to]
 
-    def _pointer(self, start: Any, crd: tuple[int, int, int], stage: Any, align: int) -> Any:
-        displacement = cute.crd2idx(crd, self.layout) * self.unit.width // 8
+    def _vectors(self, k_block: int) -> list[tuple[int, list[Place]]]:
+        """Return the vectors of a k-block: where each lies, in bytes, and the places it fills."""
+        values, tiles = (range(cute.size(self.layout, mode=[mode])) for mode in (0, 1))
+        size, found = self.unit.width // 8, list[tuple[int, list[Place]]]()
+        for displacement, place in sorted(
+            (self._displacement(value, tile, k_block), (value, tile))
+            for value in values
+            for tile in tiles
+        ):
+            first, places = found[-1] if found else (0, [])
+            if places and displacement == first + size * len(places):
+                places.append(place)
+            else:
+                found.append((displacement, [place]))
+        return found
+
+    def _displacement(self, value: int, tile: int, k_block: int) -> int:
+        return int(cute.crd2idx((value, tile, k_block), self.layout)) * self.unit.width // 8
+
+    def _pointer(self, start: Any, displacement: int, stage: Any, kind: Any, count: int) -> Any:
+        """Return a pointer to a vector of ``count`` elements of a ``kind``."""
         address = self.shared.at(start, displacement, stage)
-        return cute.make_ptr(self.unit, address, cute.AddressSpace.smem, assumed_align=align)
+        align = count * kind.width // 8
+        return cute.make_ptr(kind, address, cute.AddressSpace.smem, assumed_align=align)

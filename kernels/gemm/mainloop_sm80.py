@@ -47,7 +47,7 @@ class MainloopSm80:
 
     def __init__(self, spec: KernelSpec, data: Data, smem: Any) -> None:
         self.tile, self.data = spec.tile, data
-        self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
+        self.multiplier = Multiplier(data, spec.tile, spec.along, spec.arch_number)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, spec.along, self.multiplier.read)
 
     leaves_out = False  # no warp skips a tap that other warps' rows have

@@ -101,10 +101,22 @@ OUTPUT = {
 }
 
 
-class Multiplier:
-    """The tiled MMA of a CTA for a data type, and the rounding of fragments in front of it."""
+def rows_in_pairs(warps: int) -> Any:
+    """Return the order of 16 rows per warp in which a lane's two rows of an MMA atom are adjacent.
 
-    def __init__(self, data: Data, tile: TileConfig, arch: int) -> None:
+    Without it they are 8 apart. Words that ``ldmatrix`` cannot transpose are then read as pairs,
+    which lie in A's registers as they are read. Pairs of B would be parts of two fragments.
+    """
+    return cute.make_layout((8, 2, warps), stride=(2, 1, 16))
+
+
+class Multiplier:
+    """The tiled MMA of a CTA for a data type, and the rounding of fragments in front of it.
+
+    ``along``: the contiguous modes of A and B in shared memory.
+    """
+
+    def __init__(self, data: Data, tile: TileConfig, along: tuple[int, int], arch: int) -> None:
         self.data, self.arch = data, arch
         # The element of a fragment; 8-bit data go as pairs of 16 bits.
         self.unit = Float16 if data.bytes == 1 else data.element
@@ -121,7 +133,9 @@ class Multiplier:
             # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both; a tile
             # of 8 columns has one.
             columns = min(16 * tile.warps[1], tile.n)
-            permutation = (16 * tile.warps[0], columns, op.shape_mnk[2])
+            pairs = self.read(along[0]) == "words"
+            rows = rows_in_pairs(tile.warps[0]) if pairs else 16 * tile.warps[0]
+            permutation = rows, columns, op.shape_mnk[2]
         self.mma = cute.make_tiled_mma(op, cute.make_layout(atoms), permutation_mnk=permutation)
 
     def read(self, along: int) -> str:

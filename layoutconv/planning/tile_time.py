@@ -145,8 +145,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         rate, _ = WINDOWS[shape]
         return rate * (ROUNDED_WINDOWS if rounded else 1)
     if not tile.warp_specialized:
-        turned = rounded and not problem.channels
-        return FAMILY[shape] * (WORD_BY_WORD[tile.mma_threads // WARP] if turned else 1)
+        turned = WORD_BY_WORD[tile.mma_threads // WARP] if reads_words(problem, tile) else 1
+        return FAMILY[shape] * turned
     half = HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1
     if problem.tma and (deep := deep_tile(tile)):
         return deep.rate
@@ -182,6 +182,11 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
     if problem.tma:
         return sums if maps_sums(problem) else rows
     return copied
+
+
+def reads_words(problem: Problem, tile: TileConfig) -> bool:
+    """Return whether a multistage tile reads tf32 across the sum, word by word."""
+    return problem.dtype == "tfloat32" and not (problem.channels or tile.warp_specialized)
 
 
 def is_kept(problem: Problem, k: int) -> bool:
@@ -267,8 +272,8 @@ class TileTerms(NamedTuple):
         copied, stored: cost of short vectors, ``_short_vectors``; ``adjoins``: stores need no short
             vectors without split-K.
         start, exchange: microseconds beside products; ``ahead``: k-tiles in flight in a narrow
-            tile, 0 in others; ``flight``: microseconds per k-tile that TMA's loads in flight take,
-            0 where nothing waits for them.
+            tile, 0 in others; ``flight``: microseconds per k-tile that loads in flight take, 0
+            where nothing waits for them.
         loads, latency, further, store: for pointwise layers, timed by ``pointwise_rates.py``: the
             loads of a tile, a CTA's wait for them, the start of a further wave, and a persistent
             kernel's store of a tile. None or 0 for others.
@@ -318,7 +323,7 @@ class TileTerms(NamedTuple):
             start_time(problem, tile),
             (EXCHANGE_OF_SUMS if maps_sums(problem) else EXCHANGE) * log2(cluster),
             max(tile.stages - 1, 1) if tile.n < WIDE else 0,
-            time_in_flight(tile) if problem.tma else 0.0,
+            _flight(problem, tile),
             loads, latency, further, store,
             _of_tap(problem, tile),
             _of_map(problem, tile, machine),
@@ -378,6 +383,12 @@ def _half_empty(problem: Problem, tile: TileConfig) -> float:
     """Return the slowdown of a TMA warp's tile with half or more of its columns empty; else 1."""
     empty = 2 * problem.n <= tile.n and tile.load is Load.TMA_WARP
     return HALF_EMPTY if empty and not (problem.pointwise or tile.b_resident) else 1.0
+
+
+def _flight(problem: Problem, tile: TileConfig) -> float:
+    by_tma = problem.tma and tile.warp_specialized
+    across = reads_words(problem, tile) and not problem.gathered
+    return time_in_flight(tile) if by_tma or across else 0.0
 
 
 def _of_tap(problem: Problem, tile: TileConfig) -> float:
