@@ -290,6 +290,8 @@ class Dot(DepthwiseEntry):
             if shape.vectors[number]:
                 pointer = walk.pointer(base, at, number, inside, shape.vector)
                 parts = [read(pointer, self.dtype, shape.vector)]
+            elif number == 0:
+                parts = [read(walk.pointer(base, at, number, inside), self.dtype, 1)]
             else:
                 step = Int64(walk.further[7])
                 pointer = walk.pointer(base, at, number, inside)
@@ -302,7 +304,7 @@ class Dot(DepthwiseEntry):
             vector = [self.accumulator(p[j]) for p in parts for j in range(cute.size(p))]
             if inside is not None:
                 vector = [select(inside, v, self.accumulator(0.0)) for v in vector]
-            result[place] = vector
+            result[place] = vector * (shape.vector // len(vector))  # one of A may be shared
         return result
 
     def any_of(self, valid: list[Any], there: list[Any], sharers: list[tuple[int, int]]) -> Any:

@@ -43,7 +43,7 @@ def depthwise_fprop_view(problem: ConvProblem) -> GemmView:
     (N,Q,K):(Q*K,K,1) o 0 o (1,1,((Kg,C),Q,N)):(0@2,0@2,((1@2,Kg@2),1@1,1@0))
     """
     view = grouped_fprop(_depthwise(problem), *memories(problem, None, None, None))
-    return _side_by_side(view, "nl", "m", {"n": _filters(problem), "k": _ALL_BUT_CHANNEL})
+    return side_by_side(view, "nl", "m", {"n": _filters(problem), "k": _ALL_BUT_CHANNEL})
 
 
 @kept_in(VIEWS)
@@ -64,7 +64,7 @@ def depthwise_dgrad_views(problem: ConvProblem, *, empty: bool = True) -> tuple[
     """
     kept = {"n": _ALL_BUT_CHANNEL, "k": _filters(_depthwise(problem))}
     views = grouped_dgrad(problem, *memories(problem, None, None, None), empty=empty)
-    return tuple(_side_by_side(view, "l", "m", kept) for view in views)
+    return tuple(side_by_side(view, "l", "m", kept) for view in views)
 
 
 @kept_in(VIEWS)
@@ -82,7 +82,7 @@ def depthwise_wgrad_view(problem: ConvProblem) -> GemmView:
     D: (K,S,1):(S,1,1) o 0 o (1,1,(C,S)):(0@2,0@2,(1@0,1@1))
     """
     view = grouped_wgrad(_depthwise(problem), *memories(problem, None, None, None))
-    return _side_by_side(view, "ml", "n", {"m": _filters(problem), "n": _ALL_BUT_CHANNEL})
+    return side_by_side(view, "ml", "n", {"m": _filters(problem), "n": _ALL_BUT_CHANNEL})
 
 
 def _depthwise(problem: ConvProblem) -> ConvProblem:
@@ -97,7 +97,7 @@ def _filters(problem: ConvProblem) -> slice:
     return slice(problem.K == problem.C, None)
 
 
-def _side_by_side(view: GemmView, channels: str, others: str, kept: dict[str, slice]) -> GemmView:
+def side_by_side(view: GemmView, channels: str, others: str, kept: dict[str, slice]) -> GemmView:
     """Return the same products with mode l made of the leaves of modes ``channels``, then
     ``others``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -33,16 +33,22 @@ FEW = 16  # output channels, at most, for a wgrad that sums over cells of the ac
 # the host launches two more kernels.
 GAIN, HOST = 0.85, 8.0
 MOST = 1 << 31  # elements of a copy
+# How much longer tf32 gradients take than expected that read channels of no whole vectors, and turn
+# the filter word by word: 1.1 to 1.9 times, of seven layers on an H200.
+TURNED_SHORT = 1.35
 WORKSPACE = 1 << 30  # bytes of K-major copies, of both operands
 MOST_VIEWS = 8  # per pass: choosing for more takes seconds
 
 
 class Multiplied(NamedTuple):
-    """The operands of a pass: their dtype, the GPU, and how float32 is multiplied."""
+    """The operands of a pass: their dtype, the GPU, how float32 is multiplied, and whether the
+    statistics of the result are asked for.
+    """
 
     dtype: torch.dtype
     machine: Machine
     precision: str
+    statistics: bool = False
 
     @property
     def vector(self) -> int:
@@ -198,10 +204,25 @@ def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
             if fits and max(each.a.size, each.b.size) < MOST:
                 shapes = each.a.shape, each.b.shape, expected(each.view).d.shape
                 yield Packed((each.view,), shapes, each.a, each.b)
+    if problem.K > FEW and problem.K % of.vector:
+        yield _in_whole_vectors(problem, of.vector)
     other = exchanged(problem) if problem.K <= FEW and problem.K < problem.C else None
     if other is not None:
         for found in (PackedProblem(other), *of.packings(other)):
             yield _wgrad(found, exchanges=True)
+
+
+def _in_whole_vectors(problem: ConvProblem, vector: int) -> Packed:
+    """Return wgrad of as many output channels as whole vectors have; those added are 0."""
+    K, width = problem.K, -(-problem.K // vector) * vector
+    row = problem.C * prod(problem.taps)
+    wide = replace(problem, filter=(width, *problem.taps))
+    return Packed(
+        (wgrad_view(wide),),
+        (wide.output, wide.activation, wide.stored_filter),
+        a=LinePacking.resized(K, width),
+        unpacked=LinePacking.resized(width * row, K * row),
+    )
 
 
 def _wgrad(found: PackedProblem, *, exchanges: bool) -> Packed:
@@ -234,7 +255,10 @@ def packed_dgrad(
     """
     if of is None:
         return None
-    return _best(problem, direct, of, dgrad_packings(problem, direct, views_of, of))
+    along_sums = reads_along_sums(of.dtype, of.precision, of.machine)
+    turned = along_sums and problem.K > FEW and problem.K % of.vector > 0
+    slower = TURNED_SHORT if turned else 1.0
+    return _best(problem, direct, of, dgrad_packings(problem, direct, views_of, of), slower)
 
 
 def dgrad_packings(
@@ -245,6 +269,7 @@ def dgrad_packings(
 ) -> Iterator[Packed]:
     """Yield the candidates of :func:`packed_dgrad`."""
     K, vector, row = problem.K, of.vector, problem.C * prod(problem.taps)
+    along_sums = reads_along_sums(of.dtype, of.precision, of.machine)
     widths = {K, -(-K // vector) * vector}
     if vector > K:
         widths.add(max(of.least, 1 << (K - 1).bit_length()))
@@ -257,22 +282,29 @@ def dgrad_packings(
         if width != K:
             a, b = LinePacking.resized(K, width), LinePacking.resized(K * row, width * row)
             yield Packed(tuple(views), (*shapes, problem.activation), a, b)
-        if problem.C % vector and width % vector == 0:
+        if width % vector == 0 and (problem.C % vector or (a is not None and along_sums)):
             views = tuple(map(k_major_view, views))
             yield Packed(views, (*shapes, problem.activation), a, b, k_major=True)
 
 
 def _best(
-    problem: ConvProblem, direct: Sequence[GemmView], of: Multiplied, candidates: Iterator[Packed]
+    problem: ConvProblem,
+    direct: Sequence[GemmView],
+    of: Multiplied,
+    candidates: Iterator[Packed],
+    slower: float = 1.0,
 ) -> Packed | None:
-    """Return the candidate expected to be fastest, if it beats ``direct`` by enough; else None."""
+    """Return the candidate expected to be fastest, if it beats ``direct`` by enough; else None.
+
+    ``slower``: how much longer ``direct`` takes than the cost model expects.
+    """
     if problem.groups > 1 or not prod(problem.activation) or len(direct) > MOST_VIEWS:
         return None
     found = list(candidates)
     if not found:
         return None
     try:
-        most = GAIN * of.expected(direct) - HOST
+        most = GAIN * slower * of.expected(direct) - HOST
         times = [_time(each, of) for each in found]
     except UnsupportedViewError:
         return None

@@ -44,8 +44,8 @@ from .dense_passes import (
     pass_maker,
     torch_pass,
     wgrad,
-    write_empty_sums,
 )
+from .empty_sums import write_empty_sums
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
 from .formulas import Arguments, Described, Gradients, Runner, has_gradient, wide_sums
 from .formulas import Pass as PassOf

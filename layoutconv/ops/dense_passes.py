@@ -22,6 +22,7 @@ from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, 
 from ..conv.gradients import reached_residues
 from ..conv.patches import patches_of
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
+from ..gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
 from ..gpu.filter_choice import as_read, worth_k_major
 from ..gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
 from ..gpu.packing_choice import (
@@ -34,10 +35,10 @@ from ..gpu.packing_choice import (
 )
 from ..gpu.phase_choice import arranged_dgrad, columns_for, phases_of
 from ..tensors.channels_last import channels_last_stride
-from ..tensors.epilogue_in_torch import Finish
 from ..tensors.tensor_checks import OUTPUTS, as_stored, expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
+from .empty_sums import write_empty_sums
 from .epilogue_args import EpilogueArgs
 from .execute import execute
 
@@ -48,7 +49,6 @@ Ints = Sequence[int]
 Numbers = Sequence[Any]  # stride, padding, dilation and groups
 VIEW = "view"  # the executor that runs views even where torch has a convolution
 _EMPTY = 64  # most residues whose empty sums kernels write if an epilogue follows; else torch does
-_ROWS = 1 << 16  # of empty sums made at once
 _PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
 
 
@@ -199,6 +199,9 @@ def _fprop_pass(x: Any, w: Any, *numbers: Any) -> Pass:
     problem = _problem(x, w[:-1], *of_problem)
     if _is_depthwise(problem):
         return Pass((depthwise_fprop_view(problem),), problem.output)
+    few = few_terms_fprop(problem, of)
+    if few is not None:
+        return Pass((few,), problem.output)
     views = (arranged_fprop(problem, line),)
     patches, _ = patches_of(problem)
     return Pass(views, problem.output, packed=packed_fprop(patches, views, of))
@@ -239,6 +242,9 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
         empty = ends and _few_residues(problem)
         views = depthwise_dgrad_views(problem, empty=empty)
         return Pass(views, shape, not empty and not _covers(problem, ()))
+    few = few_terms_dgrad(problem, of)
+    if few is not None:
+        return Pass((few,), shape)
     patches, _ = patches_of(problem)
     empty = ends and _few_residues(patches)
     together, _ = phases_of(patches, columns, empty=empty)
@@ -267,28 +273,6 @@ def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
         or len(reached_residues(problem, mode)) == min(problem.stride[mode], problem.spatial[mode])
         for mode in range(problem.rank)
     )
-
-
-def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtype) -> None:
-    """Write the epilogue of empty sums, of products of ``operand`` dtype, to all of a result.
-
-    >>> out = torch.empty(1, 2, 3)
-    >>> ending = EpilogueArgs(torch.tensor([1.0, -1, 0]), activation="relu")
-    >>> write_empty_sums(out, ending.epilogue(), out.dtype)
-    >>> out
-    tensor([[[1., 0., 0.],
-             [1., 0., 0.]]])
-    """
-    out.zero_()
-    if epilogue is None:
-        return
-    finish = Finish(epilogue, operand, out.dtype)
-    flat = out.view(-1, out.shape[-1])
-    sources = [source.view(flat.shape) for source in finish.sources]
-    for rows in range(0, len(flat), _ROWS):
-        part = slice(rows, rows + _ROWS)
-        sums = torch.zeros(flat[part].shape, dtype=finish.kind, device=out.device)
-        flat[part] = finish(sums, slice(None), [source[part] for source in sources])
 
 
 @kept_in(_PASSES)
@@ -362,24 +346,32 @@ def _torch_convolution(x: Any, filter: Any, *numbers: Any) -> TorchConvolution:
 
 
 def pass_of(
-    name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
+    name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, statistics: bool = False
 ) -> Pass | TorchPass:
     """Return the pass "fprop", "dgrad" or "wgrad"; arguments are as for :func:`pass_maker`."""
     if is_torchs_pass(a, b, numbers):
         return torch_pass(name, a, b, numbers)
-    return pass_maker(name, a, b, numbers, ends=ends)()
+    return pass_maker(name, a, b, numbers, statistics=statistics)()
 
 
 def pass_maker(
-    name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
+    name: str,
+    a: Tensor,
+    b: Tensor,
+    numbers: Sequence[Any],
+    *,
+    ends: bool = False,
+    statistics: bool = False,
 ) -> Callable[[], Pass]:
     """Return a function that makes the pass "fprop", "dgrad" or "wgrad" of two tensors.
 
     It holds no tensor. ``numbers`` are the arguments of the operator between the two tensors and
-    its epilogue; ``ends`` says whether an epilogue follows.
+    its epilogue; ``ends`` says whether an epilogue follows, ``statistics`` whether those of the
+    result are asked for.
     """
     first, second = _shape_in_memory(a), _shape_in_memory(b)
     numbers, of = numbers[:-1], multiplied_for(a)
+    of = of and of._replace(statistics=statistics)
     if name == "fprop":
         return partial(fprop_pass, first, second, *numbers, line=line_for(a), of=of)
     if name == "dgrad":
@@ -417,7 +409,8 @@ def fprop_statistics(
     *ending: Any,
 ) -> tuple[Tensor, Any]:
     """Run the forward pass; also return its statistics, fp32 (2, K)."""
-    found = pass_of("fprop", x, w, (stride, padding, dilation, groups, executor))
+    numbers = stride, padding, dilation, groups, executor
+    found = pass_of("fprop", x, w, numbers, statistics=True)
     return found.compute(x, w, EpilogueArgs(*ending), statistics=True)
 
 

@@ -19,7 +19,7 @@ from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView
 from .filter_gradient_schedule import FilterGradientShape, filter_gradient_of
-from .loop_nest import Form, Nest, in_vectors, make_nest, split, together
+from .loop_nest import Form, Nest, in_vectors, make_nest, shares_a, split, together
 from .reduction_schedule import BYTES, LANES, THREADS, Launch, Types, schedule
 from .view_rules import UnsupportedViewError
 from .window_schedule import WindowShape, window_of
@@ -42,7 +42,8 @@ class DotShape:
     ``ragged`` says of each whether the last tile is partial. ``ratios`` are the ratios of A's and
     B's steps along the two loops, None where no two elements of a tile coincide. ``vectors`` and
     ``stored`` say whether A and B are read, and D is written, in vectors of ``vector`` elements;
-    ``staged``, that B goes through shared memory. ``aligned`` are the alignments of A, B and D in
+    ``staged``, that B goes through shared memory. Without vectors of A, the elements of a vector
+    share one of A, as filters do in a convolution of few terms. ``aligned`` are the alignments of A, B and D in
     bytes. ``epilogue`` is its structure.
     """
 
@@ -134,7 +135,7 @@ def dot_nest(view: GemmView, columns: int = 0) -> Nest:
         if columns:
             number = Layout((1, 1, (columns, view.l // columns)), (0, 0, (1, 0)))
             operands.append(("columns", number, None))
-        return make_nest(operands)
+        return _columns_first(make_nest(operands), _columns(view))
     # An empty sum: one product of operands that are out of bounds.
     nest = make_nest([("d", view.d, None)])
     (d,) = nest.memories
@@ -143,6 +144,18 @@ def dot_nest(view: GemmView, columns: int = 0) -> Nest:
     absent = tuple(Form(operand, 0, 0, none, ()) for operand in (0, 1))
     memories = tuple(Form(operand, None, 0, none, ()) for operand in (0, 1))
     return Nest(nest.outer, (), (*memories, replace(d, operand=2), *absent, *bounds))
+
+
+def _columns_first(nest: Nest, columns: int) -> Nest:
+    """Return the nest with the loop of all columns first, if D is contiguous along it and A still.
+
+    Loops are in the order of A's memory otherwise.
+    """
+    a, _, d = nest.memories[:3]
+    for i, extent in enumerate(nest.outer):
+        if (extent, d.outer[i], a.outer[i]) == (columns, 1, 0):
+            return nest.ordered((i, *(j for j in range(len(nest.outer)) if j != i)))
+    return nest
 
 
 def schedule_dot(
@@ -242,7 +255,9 @@ def _one(
 ) -> tuple[DotLaunch, int]:
     """Return a launch for all products, and the number of pieces to split the sums into."""
     size, _, out_size = (BYTES[name] for name in types)
-    vector = together(nest, 0, False, min(8, aligned[0] // size))
+    shares = shares_a(nest)
+    along, most = (2, aligned[2] // out_size) if shares else (0, aligned[0] // size)
+    vector = together(nest, along, False, min(8, most))
     b_side_by_side = vector * size <= aligned[1] and together(nest, 1, False, vector) == vector
     stored = vector * out_size <= min(16, aligned[2]) and together(nest, 2, False, vector) == vector
     steps = [(f.outer[0] if f.outer else 0) for f in nest.memories[1:]]
@@ -268,7 +283,7 @@ def _one(
         nest=tiles.structure(),
         **types._asdict(),
         vector=vector,
-        vectors=(True, b_side_by_side),
+        vectors=(not shares, b_side_by_side),
         stored=stored,
         tiled=tiled,
         tile=tile,
@@ -278,7 +293,7 @@ def _one(
         ratios=(_ratio(whole, 0, tiled, tile, depth), _ratio(whole, 1, tiled, tile, depth)),
         staged=staged,
         aligned=(
-            vector * size,
+            size if shares else vector * size,
             vector * size if b_side_by_side else size,
             vector * out_size if stored else out_size,
         ),

@@ -57,6 +57,11 @@ class Nest:
         """Return the coordinates of an operand that the kernel has to check."""
         return tuple(f for f in self.forms if f.bound is not None and f.operand == operand)
 
+    def ordered(self, order: Sequence[int]) -> Nest:
+        """Return the nest with its outer loops in the given order."""
+        forms = (replace(f, outer=tuple(f.outer[i] for i in order)) for f in self.forms)
+        return Nest(tuple(self.outer[i] for i in order), self.inner, tuple(forms))
+
     def mapped(self, visit: Callable[[Any], Any]) -> Nest:
         """Return the nest with ``visit`` applied to every argument: all integers but steps of 0."""
 
@@ -180,6 +185,11 @@ def together(nest: Nest, operand: int, inner: bool, limit: int) -> int:
     while vector > 1 and not _divides(nest, operand, inner, vector):
         vector //= 2
     return vector
+
+
+def shares_a(nest: Nest) -> bool:
+    """Return whether the elements of a vector along the first outer loop share one of A."""
+    return bool(nest.outer) and nest.outer[0] > 1 and not nest.memories[0].outer[0]
 
 
 def in_vectors(nest: Nest, inner: bool, vector: int) -> Nest:

@@ -52,10 +52,10 @@ PRESENT = 0.5
 # Active taps of a tile with twice the rows, as a factor: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
 # Vectors that an SM copies in a microsecond: of 4 bytes or more (an estimate); of fewer bytes,
-# through registers (wgrad with 5 channels, H200: a million in 520 us). Vectors that it stores by
-# rows (heads of 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles include
+# through registers and L1 (H200, 25 layers of one or three channels or of odd ones: 4,000 to 6,500).
+# Vectors that it stores by rows (heads of 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles include
 # vectors of 16 bytes.
-COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 2100.0, 3000.0
+COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 5000.0, 3000.0
 LATENCY = 0.8  # microseconds of a load (estimate), which narrow tiles cannot hide behind products
 WIDE = 32  # columns; a narrower tile has all columns of its problem
 # Slowdown of tiles with at least half of their columns empty: 64 columns in 192 x 128 took 1.2 to

@@ -18,7 +18,7 @@ from itertools import product
 from math import gcd, prod
 
 from .kernel_spec import carveout
-from .loop_nest import Nest, in_vectors, together
+from .loop_nest import Nest, in_vectors, shares_a, together
 from .reduction_schedule import BYTES, Types
 
 CTA = 256  # threads
@@ -118,6 +118,8 @@ def window_of(
     """
     b_forms = [form for form in nest.forms if form.operand == 1]
     if not nest.outer or not nest.inner or len(b_forms) != 1 or any(b_forms[0].outer[1:]):
+        return None
+    if shares_a(nest):
         return None
     size, _, out_size = (BYTES[name] for name in types)
     taps = nest.inner[0]
@@ -245,9 +247,8 @@ def _ordered(nest: Nest, loop: int, tile: int) -> tuple[Nest, int, int]:
     rest = [i for i in range(1, len(nest.outer)) if i != loop]
     order = [0, *(i for i in rest if meets(i)), loop, *(i for i in rest if not meets(i))]
 
-    forms = (replace(form, outer=tuple(form.outer[i] for i in order)) for form in nest.forms)
     extents = [-(-nest.outer[i] // tile) if i == loop else nest.outer[i] for i in order]
-    tiles = Nest(tuple(extents), nest.inner, tuple(forms))
+    tiles = replace(nest.ordered(order), outer=tuple(extents))
     return tiles, order.index(loop), nest.outer[loop]
 
 

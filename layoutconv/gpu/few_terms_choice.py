@@ -1,0 +1,51 @@
+"""Choice of threads that sum few terms each, in place of tensor cores."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..conv import ConvProblem
+from ..conv.few_terms import few_terms_dgrad_view, few_terms_fprop_view
+from ..view.gemm_view import GemmView
+from .packing_choice import Multiplied
+
+# On an H200, sums of 1 to 4 terms take what memory does, 1.1 to 5 times less than the tiles that
+# load such rows element by element; of 5 to 7 terms as long as these, and results that are smaller,
+# too. A sum over several taps is faster in tiles (docs/lab_notebook.md).
+TERMS = 4
+ELEMENTS = 1 << 23  # of the result, at least
+VECTORS = 2  # of 16 bytes, at least, in its rows
+
+
+def few_terms_fprop(problem: ConvProblem, of: Multiplied | None) -> GemmView | None:
+    """Return the view of the forward pass whose elements are threads' own sums; None if slower.
+
+    >>> import torch
+    >>> from ..planning.machine import MACHINES
+    >>> from .packing_choice import multiplied_on
+    >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
+    >>> few_terms_fprop(ConvProblem((2, 128, 128, 128, 1), (32, 1, 1, 1)), fp16).n
+    1
+    >>> few_terms_fprop(ConvProblem((2, 128, 128, 128, 8), (32, 1, 1, 1)), fp16) is None
+    True
+    """
+    if not _pays(problem, problem.C, problem.K, of):
+        return None
+    return few_terms_fprop_view(problem)
+
+
+def few_terms_dgrad(problem: ConvProblem, of: Multiplied | None) -> GemmView | None:
+    """The same of the gradient of the activation, a sum over few filters."""
+    if not _pays(problem, problem.K, problem.C, of):
+        return None
+    return few_terms_dgrad_view(problem)
+
+
+def _pays(problem: ConvProblem, terms: int, columns: int, of: Multiplied | None) -> bool:
+    """Return whether threads sum faster; they count no statistics."""
+    if of is None or of.statistics or problem.groups > 1 or terms > TERMS:
+        return False
+    plain = set(problem.taps) == set(problem.stride) == {1} and not any(map(any, problem.padding))
+    vectors, rest = divmod(columns, of.vector)
+    enough = columns * problem.N * prod(problem.spatial) >= ELEMENTS
+    return plain and rest == 0 and vectors >= VECTORS and enough
