@@ -13,7 +13,7 @@ from .schedule import Load
 from .tile import TileConfig, specialized
 from .tile_table import HOPPER, Shape
 
-FLIGHT = 1.1  # microseconds from the start of a k-tile's load to its products
+FLIGHT = 1.1  # microseconds from the start of TMA's load of a k-tile to its products
 
 
 class DeepTile(NamedTuple):
@@ -60,13 +60,10 @@ def deep_tile(tile: TileConfig) -> DeepTile | None:
 
 
 def time_in_flight(tile: TileConfig) -> float:
-    """Return the microseconds per k-tile that loads in flight take; 0 where others hide them.
+    """Return the microseconds per k-tile that TMA's loads in flight take; 0 where others hide them.
 
-    Deep tiles were fitted with all of their stages, whether or not a sum has as many k-tiles. A
-    multistage tile has one k-tile less in flight than stages.
+    Deep tiles were fitted with all of their stages, whether or not a sum has as many k-tiles.
     """
-    if not tile.warp_specialized:
-        return FLIGHT / max(1, tile.stages - 1)
     if not _has_own_sum(tile):
         return 0.0
     deep = deep_tile(tile)

@@ -43,8 +43,8 @@ class DotShape:
     B's steps along the two loops, None where no two elements of a tile coincide. ``vectors`` and
     ``stored`` say whether A and B are read, and D is written, in vectors of ``vector`` elements;
     ``staged``, that B goes through shared memory. Without vectors of A, the elements of a vector
-    share one of A, as filters do in a convolution of few terms. ``aligned`` are the alignments of A, B and D in
-    bytes. ``epilogue`` is its structure.
+    share one of A, as filters do in a convolution of few terms. ``aligned`` are the alignments of
+    A, B and D in bytes. ``epilogue`` is its structure.
     """
 
     nest: Nest

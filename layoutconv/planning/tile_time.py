@@ -8,7 +8,7 @@ from math import ceil, hypot, log2
 from typing import NamedTuple
 
 from . import map_rates, partial_rows, pointwise_rates
-from .deep_tiles import deep_tile, time_in_flight
+from .deep_tiles import FLIGHT, deep_tile, time_in_flight
 from .group_model import GroupProblem
 from .group_tile import GroupTile
 from .kernel_spec import ASYNC_BYTES, BYTES, VECTOR_BYTES, ctas_within
@@ -52,11 +52,12 @@ PRESENT = 0.5
 # Active taps of a tile with twice the rows, as a factor: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
 # Vectors that an SM copies in a microsecond: of 4 bytes or more (an estimate); of fewer bytes,
-# through registers and L1 (H200, 25 layers of one or three channels or of odd ones: 4,000 to 6,500).
-# Vectors that it stores by rows (heads of 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles include
-# vectors of 16 bytes.
-COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 5000.0, 3000.0
+# through registers (H200, 25 layers of one, three or odd channels), in sums over voxels (wgrad with
+# 5 channels: a million in 520 us). Vectors that it stores by rows (heads of 2 columns in tiles of
+# 256, H200: 4 million in 1300 us). Rates of tiles include vectors of 16 bytes.
+COPIES, COPIES_BY_REGISTERS, SUMS_BY_REGISTERS, STORES = 9000.0, 5000.0, 2100.0, 3000.0
 LATENCY = 0.8  # microseconds of a load (estimate), which narrow tiles cannot hide behind products
+ACROSS = 2  # k-tiles of tf32 that threads have in flight, if they read them across the sum
 WIDE = 32  # columns; a narrower tile has all columns of its problem
 # Slowdown of tiles with at least half of their columns empty: 64 columns in 192 x 128 took 1.2 to
 # 1.6 times the expected time, 32 in 64 up to 1.6 times (H200).
@@ -145,8 +146,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         rate, _ = WINDOWS[shape]
         return rate * (ROUNDED_WINDOWS if rounded else 1)
     if not tile.warp_specialized:
-        turned = WORD_BY_WORD[tile.mma_threads // WARP] if reads_words(problem, tile) else 1
-        return FAMILY[shape] * turned
+        turned = rounded and not problem.channels
+        return FAMILY[shape] * (WORD_BY_WORD[tile.mma_threads // WARP] if turned else 1)
     half = HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1
     if problem.tma and (deep := deep_tile(tile)):
         return deep.rate
@@ -182,11 +183,6 @@ def _of_pointwise(problem: Problem, tile: TileConfig) -> pointwise_rates.Found |
     if problem.tma:
         return sums if maps_sums(problem) else rows
     return copied
-
-
-def reads_words(problem: Problem, tile: TileConfig) -> bool:
-    """Return whether a multistage tile reads tf32 across the sum, word by word."""
-    return problem.dtype == "tfloat32" and not (problem.channels or tile.warp_specialized)
 
 
 def is_kept(problem: Problem, k: int) -> bool:
@@ -371,7 +367,8 @@ def times_of(
             time = hypot(time, moved)
             time += start if persistent else start * waves
         if flight:
-            time = max(time, start + waves * flight * -(-k // (parts * cluster * columns)))
+            waiting = start + waves * flight * -(-k // (parts * cluster * columns))
+            time = max(time, waiting + 1e-3 * time)  # among equals, the one with fewer products
         if of_tap:
             time = max(time, ctas_per_sm * of_tap * k / (parts * cluster * problem.channels))
         time += exchange
@@ -386,9 +383,10 @@ def _half_empty(problem: Problem, tile: TileConfig) -> float:
 
 
 def _flight(problem: Problem, tile: TileConfig) -> float:
-    by_tma = problem.tma and tile.warp_specialized
-    across = reads_words(problem, tile) and not problem.gathered
-    return time_in_flight(tile) if by_tma or across else 0.0
+    if problem.tma:
+        return time_in_flight(tile)
+    words = problem.dtype == "tfloat32" and not (problem.channels or problem.gathered)
+    return FLIGHT / ACROSS if words else 0.0
 
 
 def _of_tap(problem: Problem, tile: TileConfig) -> float:
@@ -459,7 +457,8 @@ def _short_vectors(
     sides = tile.a_rows, tile.n * tile.halo_taps
     for rows, access in zip(sides, problem.access_bytes, strict=False):
         if access != VECTOR_BYTES:
-            rate = COPIES if access >= ASYNC_BYTES else COPIES_BY_REGISTERS
+            by_registers = COPIES_BY_REGISTERS if problem.channels else SUMS_BY_REGISTERS
+            rate = COPIES if access >= ASYNC_BYTES else by_registers
             copied.append((rows * size, 1 / access - 1 / VECTOR_BYTES, rate))
     # Rates are those of full tiles; if most columns are empty, their vectors are extra.
     full = min(problem.n, tile.n) if problem.n < tile.n // 2 else tile.n

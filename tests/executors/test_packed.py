@@ -37,7 +37,7 @@ from .few_channels import few_channels
 
 HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])  # whose vectors are of 8 elements
 TF32 = Multiplied(torch.float32, MACHINES["sm_90a"], "tf32")
-PROBLEMS = few_channels(taps=4, more=(8, 12, 24), room=5, even=False)
+PROBLEMS = few_channels(taps=4, more=(8, 12, 19, 24), room=5, even=False)
 
 
 def as_torch(tensor: Tensor) -> Tensor:

@@ -27,7 +27,8 @@ def test_forward(name: str, dtype: torch.dtype) -> None:
     (plan,) = check((few_terms_fprop_view(PROBLEMS[name]),), dtype)
     shape = plan.products.shape
     assert (shape.vector > 1) == (name != "columns of no vector")
-    assert not shape.vectors[0] and shape.stored
+    assert not shape.vectors[0]
+    assert shape.stored
     assert name != "one channel" or shape.tile > 1  # it has threads enough
 
 

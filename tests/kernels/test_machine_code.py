@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import REGISTERS, TileConfig
 from layoutconv.planning.tile_table import shapes, tile_of
@@ -224,6 +224,18 @@ def test_machine_code(c: Choice) -> None:
 @pytest.mark.parametrize("c", MATRIX, ids=str)
 def test_machine_code_of_everything(c: Choice) -> None:
     check_machine_code(c)
+
+
+def test_sums_across_words_read_a_in_pairs() -> None:
+    """Of a filter's gradient in tf32, by tiles of Ampere: words of B, and pairs of A."""
+    tile = TileConfig((128, 256, 32), (2, 4), 3)
+    view = wgrad_view(ConvProblem((2, 9, 9, 128), (128, 3, 3), padding=1))
+    compiled = compile_view(view, torch.float32, tile, "sm_90a")
+    unspilled(compiled)
+    rows, columns, k_blocks = tile.m // 2, tile.n // 4, tile.k // 8 + 1
+    pairs = len(re.findall(r"ld\.shared\.v2", compiled.ptx))
+    words = len(re.findall(r"ld\.shared\.b32", compiled.ptx))
+    assert (pairs, words) == (rows // 8 * k_blocks, columns // 4 * k_blocks)
 
 
 def test_the_covering_has_every_pair() -> None:
