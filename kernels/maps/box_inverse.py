@@ -24,6 +24,7 @@ from .inverse_rows import InverseRows, KeysOfInverse, RowsOfInverse
 from .probe import answer
 from .row_order import Sizes
 from .tap_blocks import cells_from
+from .tap_tables import bits_in_block
 
 
 def places_of(filter: BoxFilter, tap: Ints) -> Ints:
@@ -37,33 +38,47 @@ def places_of(filter: BoxFilter, tap: Ints) -> Ints:
     return tuple((k - 1 - t) // s for t, s, k in axes)
 
 
+def number_of(filter: BoxFilter, tap: Any) -> Any:
+    """Return the row-major number of a tap in a box, from its position there.
+
+    >>> number_of(BoxFilter((2, 2), (3, 4), (1, 1)), (2, 1))
+    9
+    """
+    found = 0
+    for t, k in zip(tap, filter.size, strict=True):
+        found = found * k + t
+    return found
+
+
 class BoxInverse(InverseRows):
     """Base of kernels that look up the outputs that an input feeds; one thread per input.
 
     Args:
-        filter: its stride, size and padding are compile-time constants.
-        taps: in the order in which their outputs are yielded, counted from the box's first tap.
+        filter: its stride and size are compile-time constants. Its padding is in a table.
     """
 
     def __init__(
-        self, rank: int, filter: BoxFilter, taps: tuple[Ints, ...], wide: bool = False,
-        unit: bool = False,
-    ) -> None:  # fmt: skip
+        self, rank: int, filter: BoxFilter, wide: bool = False, unit: bool = False
+    ) -> None:
+        super().__init__(rank, True, wide, unit)
         most = [range(-(-k // s)) for k, s in zip(filter.size, filter.stride, strict=True)]
-        self.box = tuple(product(*most))
-        super().__init__(rank, True, self.box, wide, unit)
-        self.filter, self.taps = filter, taps
+        self.box, self.filter = tuple(product(*most)), filter
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, tuple(self.filter), self.taps
+        return *super().key, self.filter.stride, self.filter.size
 
-    def outputs(self, cell: Cell) -> tuple[Cell, list[Any], list[Any]]:
+    def shared(self, threads: int) -> Arrays:
+        """Return an array for the cells of each thread's blocks."""
+        return [(Int64, (threads, 1 << self.rank))]
+
+    def outputs(self, at_cell: tuple[Cell, Cell]) -> tuple[Cell, list[Any], list[Any]]:
         """Return the first output that an input feeds; how many more there are on each axis, -1 if
         none; and the remainders of the input's coordinates."""
+        cell, low = at_cell
         start, more, rests = [self.coordinate(cell[0])], [], []
-        for c, s, k, p in zip(cell[1:], *self.filter, strict=True):
-            shifted = self.coordinate(c) + p
+        for c, s, k, o in zip(cell[1:], *self.filter[:2], low, strict=True):
+            shifted = self.coordinate(c) - self.coordinate(o)
             last = shifted // s
             rest = shifted - last * s
             further, short = divmod(k - 1, s)
@@ -73,12 +88,63 @@ class BoxInverse(InverseRows):
             rests.append(rest)
         return start, more, rests
 
+
+class KeysOfBoxInverse(KeysOfInverse, BoxInverse):
+    """The sort key of every input, from the taps at which it feeds an output that exists. Taps have
+    their row-major numbers in the box."""
+
+    def __init__(
+        self, rank: int, filter: BoxFilter, sizes: Sizes, wide: bool = False, unit: bool = False
+    ) -> None:
+        super().__init__(rank, filter, wide, unit)
+        self.sizes = sizes
+
+    def word(self, at_cell: tuple[Cell, Cell], table: AnyTuple, tid: Any, arrays: AnyList) -> Any:
+        """Move the bits of at most a few outputs to those of their taps.
+
+        An input with the remainder r feeds the n-th further output at tap r + n * stride. The first
+        of all has the last tap.
+        """
+        (slots, grid, bits), stride = table, self.filter.stride
+        start, more, rests = self.outputs(at_cell)
+        self.look_around(slots, start, more, grid, bits, tid, arrays)
+        around = cells_from(start, [arrays[0][tid, n] for n in range(1 << self.rank)])
+        last = [Int32(r) + n * s for r, n, s in zip(rests, more, stride, strict=True)]
+        found, of_first = Int64(0), number_of(self.filter, last)
+        for place, bit in zip(self.box, bits_in_block(self.box, self.rank) or (), strict=True):
+            there = Int32(around >> bit) & 1 != 0
+            for p, n in zip(place, more, strict=True):
+                there = there & (n >= p)
+            before = number_of(self.filter, [p * s for p, s in zip(place, stride, strict=True)])
+            tap = Int64(1) << Int64((of_first - before) & 63)
+            found = found | select(there, tap, Int64(0))
+        return found
+
+
+class RowsOfBoxInverse(RowsOfInverse, BoxInverse):
+    """The index buffer of the inverse.
+
+    Args:
+        taps: in the order in which their outputs are yielded, counted from the box's first tap.
+    """
+
+    def __init__(
+        self, rank: int, filter: BoxFilter, taps: tuple[Ints, ...], wide: bool = False,
+        unit: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(rank, filter, wide, unit)
+        self.taps = taps
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.taps
+
     def met(self, rests: list[Any]) -> list[tuple[Any, Ints]]:
         """Return for each tap whether an input is at it, and the position in the box of the output
         that it feeds there."""
         equal = [
             {t: rest == t for t in range(min(s, k))}
-            for rest, s, k in zip(rests, self.filter.stride, self.filter.size, strict=True)
+            for rest, s, k in zip(rests, *self.filter[:2], strict=True)
         ]
         found = []
         for tap in self.taps:
@@ -88,48 +154,18 @@ class BoxInverse(InverseRows):
             found.append((is_met, places_of(self.filter, tap)))
         return found
 
-
-class KeysOfBoxInverse(KeysOfInverse, BoxInverse):
-    """The sort key of every input, from the taps at which it feeds an output that exists.
-
-    Args:
-        taps: the most significant first, with ``weights``, as in ``TapOrder``.
-    """
-
-    def __init__(
-        self, rank: int, filter: BoxFilter, taps: tuple[Ints, ...], sizes: Sizes,
-        weights: tuple[int, ...], wide: bool = False, unit: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(rank, filter, taps, wide, unit)
-        self.sizes, self.weights = sizes, weights
-
-    def present(self, cell: Cell, slots: Any, grid: AnyList, bits: Any) -> list[Any]:
-        start, more, rests = self.outputs(cell)
-        found = [own for _, own in self.corners(slots, start, more, grid, bits)]
-        around = cells_from(start, found)
-        bit_at = dict(zip(self.box, self.bits_of_known(), strict=True))
-        return [
-            is_met & (Int32(around >> bit_at[place]) & 1 != 0) for is_met, place in self.met(rests)
-        ]
-
-
-class RowsOfBoxInverse(RowsOfInverse, BoxInverse):
-    """The index buffer of the inverse."""
-
     def shared(self, threads: int) -> Arrays:
         """Return arrays for the cells and the first place of each thread's blocks."""
         shape = threads, 1 << self.rank
         return [(Int64, shape), (Int32, shape)]
 
     def answers(
-        self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
+        self, at_cell: tuple[Cell, Cell], table: AnyTuple, tid: Any, arrays: AnyList
     ) -> Iterator[tuple[Any, Any]]:
         """Look up all outputs of the box before waiting for one."""
         (slots, values, grid, bits), (words, places) = table, arrays
-        start, more, rests = self.outputs(cell)
-        for corner, (first, word) in enumerate(self.corners(slots, start, more, grid, bits)):
-            words[tid, corner] = word
-            places[tid, corner] = first
+        start, more, rests = self.outputs(at_cell)
+        self.look_around(slots, start, more, grid, bits, tid, arrays)
         found = {}
         for place, (corner, bit) in zip(self.box, self.places_of(self.box, start), strict=True):
             found[place] = answer(values, words[tid, corner], bit, places[tid, corner])

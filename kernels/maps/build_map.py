@@ -25,10 +25,18 @@ from .per_rank import Chain, check_cells, check_grid, check_per_axis, check_tabl
 from .probe import Search
 from .row_order import Sizes
 from .sort_keys import Keys
-from .tap_blocks import NEAREST, Known, box_of, geometry, kind_of, packed_offset
+from .tap_blocks import NEAREST, box_of, geometry, kind_of
+from .tap_tables import (
+    bits_in_block,
+    steps_of,
+    table_of_codes,
+    table_of_lines,
+    table_of_taps,
+    table_of_visits,
+)
 
-MOST_KNOWN = 64  # taps that a kernel may be compiled for
-WORD_BITS = 64  # the cells of a line of known taps fit in a word
+MOST_KNOWN = 64  # taps that fit in a word, or whose lines a kernel may be compiled for
+WORD_BITS = 64  # the cells of a line fit in a word
 
 
 class TapOrder(Protocol):
@@ -155,7 +163,7 @@ class HashTable:
                 memory.slots, memory.values, centres.data_ptr(), plan.natural_at,
                 plan.natural_at, index.data_ptr(),
             )  # fmt: skip
-            integers = rows, self.bits, count, 0, *plan.geometry, *self.grid
+            integers = rows, self.bits, 0, *self.grid
             tensors = centres, memory.whole, plan.natural, index
             per_rank.launch(plan.search, tensors, addresses, integers)
         else:
@@ -206,8 +214,7 @@ class HashTable:
             found.data_ptr(), index.data_ptr(), *sorting.addresses(word), *behind,
         )  # fmt: skip
         integers = (
-            rows, self.bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
-            *fills,
+            rows, self.bits, 1, *sorting.integers, *self.grid, *fills,
         )  # fmt: skip
         chain = plan.chains.get(empty) or plan.sorted(empty)
         per_rank.launch(chain, tensors, addresses, integers)
@@ -283,24 +290,21 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
 
 
 @remembered(128)
-def _search(rank: int, near: bool, known: Known, wide: bool, unit: bool) -> Search:
-    return Search(rank, near, known, wide, unit)
+def _search(rank: int, near: bool, steps: tuple[int, ...] | None, wide: bool, unit: bool) -> Search:
+    return Search(rank, near, steps, wide, unit)
 
 
 @remembered(128)
-def _keys(
-    rank: int, near: bool, sizes: Sizes, known: Known, weights: Any, wide: bool, unit: bool
-) -> Keys:
-    return Keys(rank, near, sizes, known, weights, wide, unit)
+def _keys(rank: int, near: bool, sizes: Sizes, fits: bool, wide: bool, unit: bool) -> Keys:
+    return Keys(rank, near, sizes, fits, wide, unit)
 
 
 class TapArguments:
     """The tap arguments of kernels, made once per set of taps, stride, device and kind of keys.
 
-    Kernels are compiled for the taps of a filter if these are few and near. Other taps are in
-    tables. ``natural`` has a row per tap: the packed offset (if taps are near), then the offset.
-    ``visits`` has the taps in the order in which sort keys take them, with the weight behind the
-    packed offset.
+    ``natural`` is the table of a filter's lines, if its taps fill a grid, and are few and near; of
+    its taps otherwise. ``visits`` has the codes of sort keys, if taps fit in a block; otherwise the
+    taps in the order in which sort keys take them.
     """
 
     def __init__(
@@ -308,24 +312,22 @@ class TapArguments:
         wide: bool, small: bool,
     ) -> None:  # fmt: skip
         low, span, near = geometry(taps, rank)
-        unit = small and not wide and near and set(step) == {1} and max(map(abs, low)) <= NEAREST
-        self.count, self.geometry = len(taps), (*step, *low, *span)
-        packed = [packed_offset(tap, low) if near else 0 for tap in taps]
-        flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
-        self.natural = self.visits = device_table(flat, device)
+        unit = small and not wide and near and max(map(abs, low)) <= NEAREST
+        self.count = len(taps)
         few = len(taps) <= MOST_KNOWN and span[-1] < WORD_BITS
-        known = box_of(taps) if near and few else None
-        self.search = _search(rank, near, known, wide, unit)
+        box = box_of(taps) if near and few else None
+        natural = table_of_lines(taps, step, box) if box else table_of_taps(taps, step, near)
+        self.natural = self.visits = device_table(natural, device)
+        self.search = _search(rank, near, steps_of(box) if box else None, wide, unit)
         self.chains: dict[bool, Chain] = {}  # by whether they fill the table first
         if order is not None:
-            pairs = zip(order.visits, order.weights, strict=True)
-            visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
-            self.visits = device_table(tuple(c for row in visits for c in row), device)
-            in_turn = known and tuple(known[tap] for tap in order.visits)
-            self._keys = _keys(
-                rank, near, map_stages.SIZES, in_turn, order.weights if known else None, wide,
-                unit,
+            fit = bits_in_block(box, rank) if box else None
+            visits = (
+                table_of_visits(taps, step, near, order) if fit is None
+                else table_of_codes(taps, step, fit, order)
             )  # fmt: skip
+            self.visits = device_table(visits, device)
+            self._keys = _keys(rank, near, map_stages.SIZES, fit is not None, wide, unit)
         self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
 
     def sorted(self, empty: bool) -> Chain:

@@ -13,41 +13,49 @@ from ..common.dsl import Int32, Int64, cute
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .row_order import Sizes
-from .sort_keys import key_of_taps
+from .sort_keys import key_of_word
 from .tap_blocks import Neighbours
+from .tap_tables import head_size
 
 
 class InverseRows(Neighbours):
-    """Base of kernels that look up the outputs that an input feeds; one thread per input."""
+    """Base of kernels that look up the outputs that an input feeds; one thread per input.
 
-    def integers(self) -> int:
-        return 3 + self.rank
+    Their arguments are those of ``Keys`` and ``Search``, so that one launch may have all of them.
+    """
 
 
 class KeysOfInverse(InverseRows):
     """The sort key of every input, from the taps at which it feeds an output that exists."""
 
     sizes: Sizes
-    weights: tuple[int, ...]
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, self.sizes, self.weights
+        return *super().key, self.sizes
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4)
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 16), ("int32", 4)
+
+    def integers(self) -> int:
+        return 3 + self.rank
 
     @cute.jit
     def row(
         self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
     ) -> None:
-        cells, slots, keys = pointers
+        cells, slots, table, keys = pointers
         _, bits, *grid = integers
-        present = self.present(read_cell(cells, row, self.rank), slots, grid, bits)
-        put(keys, row, key_of_taps(present, self.weights, self.sizes))
+        codes, *low = read_cell(table, 1, self.rank)
+        at_cell = read_cell(cells, row, self.rank), low
+        word = self.word(at_cell, (slots, grid, bits), tid, arrays)
+        put(keys, row, key_of_word(word, table + head_size(self.rank), codes, self.sizes))
 
-    def present(self, cell: Cell, slots: Any, grid: AnyList, bits: Any) -> list[Any]:
-        """Return for each tap, the most significant first, whether the input feeds an output."""
+    def word(self, at_cell: tuple[Cell, Cell], table: AnyTuple, tid: Any, arrays: AnyList) -> Any:
+        """Return a word with a bit for each tap: whether the input feeds an output at it.
+
+        ``at_cell`` has the input's cell, and the least offset of the taps.
+        """
         raise NotImplementedError
 
 
@@ -56,21 +64,25 @@ class RowsOfInverse(InverseRows):
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        return ("int64", 16), word, ("int32", 4 * vector_of(self.rank)), word, word
+        cell = "int32", 4 * vector_of(self.rank)
+        return ("int64", 16), word, cell, ("int32", 16), word, word
+
+    def integers(self) -> int:
+        return 4 + self.rank
 
     @cute.jit
     def row(
         self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
     ) -> None:
-        slots, values, cells, order, index = pointers
-        rows, bits, *grid = integers
+        slots, values, cells, taps, order, index = pointers
+        rows, bits, _, *grid = integers
         cell = read_cell(cells, Int64(at(order, row)), self.rank)
-        table = slots, values, grid, bits
-        answers = self.answers(cell, table, tid, arrays)
+        _, *low = read_cell(taps, 1, self.rank)
+        answers = self.answers((cell, low), (slots, values, grid, bits), tid, arrays)
         self.write(index, row, rows, answers)
 
     def answers(
-        self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
+        self, at_cell: tuple[Cell, Cell], table: AnyTuple, tid: Any, arrays: AnyList
     ) -> Iterable[tuple[Any, Any]]:
         """Yield for each tap whether the input is at it, and the row of the output it feeds."""
         raise NotImplementedError

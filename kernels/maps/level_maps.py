@@ -21,9 +21,10 @@ from layoutconv.base.memory import maker
 from . import map_stages, per_rank
 from .block_table import EDGES
 from .box_filter import box_filter
-from .box_inverse import KeysOfBoxInverse, RowsOfBoxInverse
+from .box_inverse import KeysOfBoxInverse, RowsOfBoxInverse, number_of
 from .build_map import MOST_KNOWN, WORD_BITS, HashTable, Memory, Taps
 from .cooperative import SHARED_BYTES, WORD, ctas_for, size_of
+from .device_tables import device_table
 from .level_stages import MOST_PER_SM, THREADS, Kind, all_levels
 from .map_stages import RoomToSort
 from .parents import KeysOfParents, RowsOfParents
@@ -32,6 +33,13 @@ from .probe import Search
 from .row_order import Sizes
 from .sort_keys import Keys
 from .tap_blocks import NEAREST, box_of, geometry, kind_of
+from .tap_tables import (
+    bits_in_block,
+    steps_of,
+    table_of_codes,
+    table_of_lines,
+    table_of_visits,
+)
 
 WINDOW = 11  # binary logarithm of the most rows of a window, with ``MOST_ROWS`` rows at most
 BESIDE = 1024  # bytes of shared memory that the system reserves per CTA
@@ -147,11 +155,11 @@ class LevelPlan:
     ) -> None:
         groups, turns = _by_kind(wanted)
         self._sizes = sizes_of_sorts()
-        self.chain, self._needs = _chain(rank, of_grids, levels, groups, self._sizes)
+        self.chain, self._needs, self._taps = _chain(rank, of_grids, levels, groups, self._sizes)
+        self._tables: dict[int, Tensor] = {}  # of taps, by device
         self._places = [turns.index(number) for number in range(len(wanted))]
         maps = [wanted[i] for i in turns]  # as a launch has them
         self._maps = [(m.centres, len(m.taps.offsets), m.taps.order.window) for m in maps]
-        self._starts = {*accumulate((len(group.levels) for group in groups), initial=0)}
 
     def suits(self, tables: Sequence[HashTable]) -> bool:
         """Return whether every level has rows, and none has more than ``MOST_ROWS``."""
@@ -194,23 +202,25 @@ class LevelPlan:
             word + 4 * tabled[-1], start, start + 4 * runs_at, start + 4 * keys_at,
         )  # fmt: skip
         found: list[tuple[Tensor, Tensor]] = []
-        tensors = [cells, *[table.indices for table in tables[1:]], whole, workspace]
+        taps = self._tables.get(device)
+        if taps is None:
+            taps = self._tables[device] = device_table(self._taps, cells.device)
+        tensors = [cells, *[table.indices for table in tables[1:]], whole, workspace, taps]
         chunk = window = 0
-        for number, (count, sort, of) in enumerate(zip(rows, sorting, self._maps, strict=True)):
+        for count, sort, of in zip(rows, sorting, self._maps, strict=True):
             index = make((count, of[1]), (1, count), torch.int32)
             order = make((count,), (1,), torch.int32)
             found.append((index, order))
             tensors += index, order
             addresses += order.data_ptr(), index.data_ptr(), totals, runs, counts, keys
-            if number in self._starts:
-                chunk = window = 0
             windows = -(-count // sort.integers[2])
             integers += *sort.integers, chunk, chunk + sort.chunks, window, window + windows
             chunk, window = chunk + sort.chunks, window + windows
             totals, counts = totals + 4 * (WORD + bins), counts + 4 * sort.chunks * bins
             runs, keys = runs + 8 * count, keys + 4 * count
         numbers = *integers, ctas, filled // 4 + 1, 0
-        per_rank.launch(self.chain, tuple(tensors), (*addresses, word), numbers)
+        every_address = *addresses, taps.data_ptr(), word
+        per_rank.launch(self.chain, tuple(tensors), every_address, numbers)
         for table, memory in zip(tables, memories, strict=True):
             table.memory = memory
         return [found[place] for place in self._places]
@@ -257,11 +267,26 @@ class _Group(NamedTuple):
 @remembered(32)
 def _chain(
     rank: int, of_grids: tuple[bool, bool], levels: int, groups: tuple[_Group, ...], sizes: Sizes
-) -> tuple[Chain, int]:
-    """Return the launches of such maps, and the bytes of shared memory of a CTA."""
-    kinds = tuple(_kind(rank, of_grids, group, sizes) for group in groups)
+) -> tuple[Chain, int, tuple[int, ...]]:
+    """Return the launches of such maps, the bytes of shared memory of a CTA, and the tables."""
+    kinds, taps = kinds_of(rank, of_grids, groups, sizes)
     chain = all_levels(rank, of_grids[0], levels, kinds, sizes)
-    return chain, size_of(chain.parts[1][0].shared())
+    return chain, size_of(chain.parts[1][0].shared()), taps
+
+
+def kinds_of(
+    rank: int, of_grids: tuple[bool, bool], groups: tuple[_Group, ...], sizes: Sizes
+) -> tuple[tuple[Kind, ...], tuple[int, ...]]:
+    """Return the parts of a kernel that build the maps of each group, and the tables of taps that
+    they read, one behind the other."""
+    kinds, tables = list[Kind](), list[int]()
+    for taps, inverse, levels in groups:
+        make = _searched if not inverse else _parents if divides(taps) else _inverse
+        keys, then, of_keys, of_then = make(rank, of_grids, taps, sizes)
+        starts = len(tables), len(tables) + len(of_keys)
+        kinds.append(Kind(keys, then, *starts, levels))
+        tables += *of_keys, *of_then
+    return tuple(kinds), tuple(tables)
 
 
 def ctas_of_sm(needs: int, shared: int) -> int:
@@ -274,36 +299,45 @@ def ctas_of_sm(needs: int, shared: int) -> int:
     return max(1, min(MOST_PER_SM, shared // (pieces * PIECE + BESIDE)))
 
 
-def _kind(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:
-    """Return the parts of a kernel that build the maps of a group."""
-    taps, inverse, levels = group
-    (wide, small), order = of_grids, taps.order
-    if inverse and divides(taps):
-        of_parents = KeysOfParents(rank, taps.stride, sizes, order.visits, order.weights, wide)
-        return Kind(of_parents, RowsOfParents(rank, taps.stride, wide), (), levels)
-    if inverse:
-        return _inverse(rank, of_grids, group, sizes)
-    found = _known(taps)
+# Parts that compute sort keys and sorted rows, and their tables of taps.
+_Parts = tuple[Any, Any, tuple[int, ...], tuple[int, ...]]
+
+
+def _searched(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) -> _Parts:
+    """Return the parts of maps that search around their centres."""
+    (wide, small), found = of_grids, _known(taps)
     assert found is not None
-    box, low, span = found
-    unit = small and not wide and set(taps.stride) == {1} and max(map(abs, low)) <= NEAREST
-    in_turn = tuple(box[tap] for tap in order.visits)
-    keys = Keys(rank, True, sizes, in_turn, order.weights, wide, unit)
-    numbers = len(taps.offsets), *taps.stride, *low, *span
-    return Kind(keys, Search(rank, True, box, wide, unit), numbers, levels)
+    box, low, _ = found
+    unit = small and not wide and max(map(abs, low)) <= NEAREST
+    of_all, fit = (taps.offsets, taps.stride), bits_in_block(box, rank)
+    codes = (
+        table_of_visits(*of_all, True, taps.order) if fit is None
+        else table_of_codes(*of_all, fit, taps.order)
+    )  # fmt: skip
+    keys = Keys(rank, True, sizes, fit is not None, wide, unit)
+    then = Search(rank, True, steps_of(box), wide, unit)
+    return keys, then, codes, table_of_lines(*of_all, box)
 
 
-def _inverse(rank: int, of_grids: tuple[bool, bool], group: _Group, sizes: Sizes) -> Kind:
-    """Return the parts of a kernel that build inverses of a box filter of any size."""
-    (wide, small), order, offsets = of_grids, group.taps.order, group.taps.offsets
-    found = box_filter(group.taps)
+def _parents(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) -> _Parts:
+    """Return the parts of inverses of a filter as large as its stride."""
+    wide, every = of_grids[0], list(range(len(taps.offsets)))
+    codes = table_of_codes(taps.offsets, taps.stride, every, taps.order)
+    keys = KeysOfParents(rank, taps.stride, sizes, wide)
+    return keys, RowsOfParents(rank, taps.stride, wide), codes, codes
+
+
+def _inverse(rank: int, of_grids: tuple[bool, bool], taps: Taps, sizes: Sizes) -> _Parts:
+    """Return the parts of inverses of a box filter of any size."""
+    (wide, small), found = of_grids, box_filter(taps)
     assert found is not None
     near = all(0 <= c <= NEAREST for c in found.before)  # so that an overflow is negative
     unit = small and not wide and near
-    taps = tuple(tuple(map(sum, zip(o, found.before, strict=True))) for o in offsets)
-    in_turn = tuple(taps[tap] for tap in order.visits)
-    keys = KeysOfBoxInverse(rank, found, in_turn, sizes, order.weights, wide, unit)
-    return Kind(keys, RowsOfBoxInverse(rank, found, taps, wide, unit), (), group.levels)
+    places = tuple(tuple(map(sum, zip(o, found.before, strict=True))) for o in taps.offsets)
+    numbers = [number_of(found, place) for place in places]
+    codes = table_of_codes(taps.offsets, taps.stride, numbers, taps.order)
+    keys = KeysOfBoxInverse(rank, found, sizes, wide, unit)
+    return keys, RowsOfBoxInverse(rank, found, places, wide, unit), codes, codes
 
 
 @remembered(64)

@@ -1,7 +1,8 @@
 """The stages of the maps of all levels of a network: two launches, a fill and a cooperative one.
 
 Each level has a table to fill. Maps search these tables: around a level's own cells, at a stride
-from the next coarser level, or, for inverse maps, from the cells that feed others.
+from the next coarser level, or, for inverse maps, from the cells that feed others. All maps are
+sorted by the same code, and maps whose taps lie alike are searched by the same.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 
 from .block_table import Fill, Insert, Reserve, Settle
 from .cooperative import CooperativeKernel
-from .job_stages import Jobs, Turn
+from .job_stages import OneOf, Turn, stages_of
 from .per_rank import Chain
+from .probe import Search
 from .row_order import Count, Sizes, Windows
 
 # Per CTA: 8 warps hide less latency than 32, but an SM runs four such CTAs, with separate barriers.
@@ -26,21 +28,17 @@ class Kind(NamedTuple):
     """Maps of one kind: parts that compute sort keys and sorted rows, the same for all levels.
 
     Attributes:
-        keys, then: parts, as for ``Count`` and ``Windows``: ``Keys`` and ``Search`` of known taps,
-            or those of inverses.
-        geometry: for known taps their count, stride, least offsets and spans; else empty.
+        keys, then: parts, as for ``Count`` and ``Windows``: ``Keys`` and ``Search``, or those of
+            inverses.
+        of_keys, of_then: where their tables of taps begin.
         levels: for each map the levels of its centres and of its table.
     """
 
     keys: Any
     then: Any
-    geometry: Positions
+    of_keys: int
+    of_then: int
     levels: tuple[tuple[int, int], ...]
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Everything that determines its parts of a kernel."""
-        return self.keys.key, self.then.key, self.geometry, self.levels
 
 
 class _Level(NamedTuple):
@@ -102,20 +100,18 @@ def all_levels(rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], size
     """Return the launches that fill the tables of levels and build sorted maps from them.
 
     Addresses: for each level cells, slots, values, the rows' slots; for each map its order, index,
-    word, runs, counts, keys; the word of the grid sync. Integers: for each level rows, bits, the
-    grid and ``ENDS`` of its rows; for each map rows per chunk, chunks, rows per window, ``ENDS`` of
-    its chunks and of its windows; CTAs, and those of ``Fill``.
+    word, runs, counts, keys; the tables of taps; the word of the grid sync. Integers: for each
+    level rows, bits, the grid and ``ENDS`` of its rows; for each map rows per chunk, chunks, rows
+    per window, ``ENDS`` of its chunks and of its windows; CTAs, and those of ``Fill``.
     """
     given = _Positions()
     tables = [given.level(rank) for _ in range(levels)]
     insert, reserve, settle = _to_fill(rank, wide, tables)
-    counts, windows = [], []
-    for kind in kinds:
-        maps = [(tables[a], tables[b], given.map()) for a, b in kind.levels]
-        counts.append(_counts(kind, maps, sizes))
-        windows.append(_windows(kind, maps, sizes))
-    stages = Jobs((insert,)), Jobs((*counts, reserve)), Jobs((settle,)), Jobs(tuple(windows), True)
-    word, places = given.addresses, tuple((stage.place,) for stage in stages)
+    maps = [(kind, tables[a], tables[b], given.map()) for kind in kinds for a, b in kind.levels]
+    taps, word = given.addresses, given.addresses + 1
+    counts, windows = _counts(maps, taps, sizes), _windows(maps, taps, sizes)
+    stages = stages_of(((insert,), (counts, reserve), (settle,), (windows,)))
+    places = tuple((stage.place,) for stage in stages)
     kernel = CooperativeKernel(places, sizes.threads, word, MOST_PER_SM)
     last = kernel.integers()
     return Chain(
@@ -128,42 +124,71 @@ def all_levels(rank: int, wide: bool, levels: int, kinds: tuple[Kind, ...], size
 
 def _to_fill(rank: int, wide: bool, tables: list[_Level]) -> tuple[Turn, Turn, Turn]:
     """Return the turns that insert rows into tables."""
+    fixed = ((),) * len(tables)
     return (
         Turn(Insert(rank, wide), tuple(
             ((t.cells, t.slots, t.slot_of, t.values), (t.rows, t.bits, *t.grid, *t.ends))
             for t in tables
-        )),
+        ), fixed),
         Turn(Reserve(rank, wide), tuple(
             ((t.slots, t.slot_of, t.values), (t.rows, *t.ends)) for t in tables
-        )),
+        ), fixed),
         Turn(Settle(rank, wide), tuple(
             ((t.cells, t.slots, t.slot_of, t.values), (t.rows, *t.ends)) for t in tables
-        )),
+        ), fixed),
     )  # fmt: skip
 
 
-_Sought = list[tuple[_Level, _Level, _Map]]  # centres, table, map
+_Sought = list[tuple[Kind, _Level, _Level, _Map]]  # with the levels of its centres and its table
 
 
-def _counts(kind: Kind, maps: _Sought, sizes: Sizes) -> Turn:
+def _counts(maps: _Sought, taps: int, sizes: Sizes) -> Turn:
     """Return the turn that computes sort keys, and sorts chunks by them."""
+    parts, numbers = _distinct([kind.keys for kind, *_ in maps])
     jobs = []
-    for own, table, to in maps:
-        # Known taps need no table; any address of its type will do.
-        visits = (to.keys,) if kind.geometry else ()
-        keys = own.cells, table.slots, *visits, to.keys
-        numbers = own.rows, to.chunk, to.chunks, own.rows, table.bits, *table.grid
-        jobs.append(((to.runs, to.counts, to.word, *keys), (*numbers, *to.of_chunks)))
-    return Turn(Count(kind.keys, sizes), tuple(jobs), tuple(enumerate(kind.geometry, 5)))
+    for _, own, table, to in maps:
+        keys = own.cells, table.slots, taps, to.keys
+        of_keys = own.rows, to.chunk, to.chunks, own.rows, table.bits, *table.grid
+        jobs.append(((to.runs, to.counts, to.word, *keys), (*of_keys, *to.of_chunks)))
+    fixed = tuple((kind.of_keys, n) for (kind, *_), n in zip(maps, numbers, strict=True))
+    return Turn(Count(OneOf(parts, 2), sizes), tuple(jobs), fixed)
 
 
-def _windows(kind: Kind, maps: _Sought, sizes: Sizes) -> Turn:
+def _windows(maps: _Sought, taps: int, sizes: Sizes) -> Turn:
     """Return the turn that sorts windows, and searches for their rows."""
+    parts, numbers = _distinct(_of_lines([kind.then for kind, *_ in maps]))
     jobs = []
-    for own, table, to in maps:
-        natural = (to.order,) if kind.geometry else ()
-        then = table.slots, table.values, own.cells, *natural, to.order, to.found
-        numbers = own.rows, to.chunk, to.chunks, to.window, own.rows, table.bits, *table.grid
-        jobs.append(((to.runs, to.counts, to.word, to.order, *then), (*numbers, *to.of_windows)))
-    fixed = (kind.geometry[0], 1, *kind.geometry[1:]) if kind.geometry else ()
-    return Turn(Windows(kind.then, sizes, True), tuple(jobs), tuple(enumerate(fixed, 6)))
+    for _, own, table, to in maps:
+        then = table.slots, table.values, own.cells, taps, to.order, to.found
+        of_sort = own.rows, to.chunk, to.chunks, to.window
+        # Any integer but 0 says that there is an order.
+        of_then = own.rows, table.bits, to.window, *table.grid
+        jobs.append((
+            (to.runs, to.counts, to.word, to.order, *then),
+            (*of_sort, *of_then, *to.of_windows),
+        ))  # fmt: skip
+    fixed = tuple((kind.of_then, n) for (kind, *_), n in zip(maps, numbers, strict=True))
+    return Turn(Windows(OneOf(parts, 3), sizes, True), tuple(jobs), fixed)
+
+
+def _of_lines(parts: list[Any]) -> list[Any]:
+    """Return parts of which those that search lines of adjacent taps are one, for the longest."""
+    lines = {part.steps for part in parts if _is_of_lines(part)}
+    if len(lines) < 2:
+        return parts
+    longest = max(lines, key=len)
+    return [
+        Search(p.rank, p.near, longest, p.wide, p.unit, shorter=True) if _is_of_lines(p) else p
+        for p in parts
+    ]
+
+
+def _is_of_lines(part: Any) -> bool:
+    return isinstance(part, Search) and part.steps == tuple(range(len(part.steps or ())))
+
+
+def _distinct(parts: list[Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """Return the parts that differ, and for each given one which of these it is."""
+    found = {part.key: part for part in parts}
+    keys = list(found)
+    return tuple(found.values()), [keys.index(part.key) for part in parts]

@@ -70,18 +70,17 @@ def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> 
 
     A table that is ``empty`` is filled first. Addresses: slots, values, centres, natural, visits,
     order, index, runs, counts, keys; for a table to fill, its cells and the rows' slots; the word
-    of the grid sync. Integers: rows, bits, taps, 1, rows of a chunk, chunks, rows of a window, the
-    geometry and the grid; for a table to fill, its rows; CTAs, and those of ``Fill``.
+    of the grid sync. Integers: rows, bits, 1, rows of a chunk, chunks, rows of a window, and the
+    grid; for a table to fill, its rows; CTAs, and those of ``Fill``.
     """
     rank, word = search.rank, 12 if empty else 10
-    geometry = tuple(range(7, 8 + 4 * rank))
-    grid = geometry[-rank - 1 :]
-    counted = (keys, (2, 0, 4, 9), (0, 1, 2, *geometry))
-    found = (search, (0, 1, 2, 3, 5, 6), (0, 1, 2, 3, *geometry))
-    count, windows = _sort(sizes, counted, found, (7, 8, word, 5), (0, 4, 5, 6), waits=empty)
+    grid = tuple(range(6, 7 + rank))
+    counted = (keys, (2, 0, 4, 9), (0, 1, *grid))
+    found = (search, (0, 1, 2, 3, 5, 6), (0, 1, 2, *grid))
+    count, windows = _sort(sizes, counted, found, (7, 8, word, 5), (0, 3, 4, 5), waits=empty)
     stages: tuple[Places, ...] = ((count,), (windows,))
     if empty:
-        of_table = geometry[-1] + 1, 1, *grid
+        of_table = 7 + rank, 1, *grid
         insert, reserve, settle = _to_fill(rank, search.wide, (0, 1, 10, 11), of_table)
         stages = (insert,), (count, reserve), (settle,), (windows,)
     return _after_fill(stages, (0, 1, word), sizes.threads, 1 << sizes.place)

@@ -14,6 +14,7 @@ from typing import Any
 from ..common.cells import Cell
 from ..common.dsl import Int32, Int64
 from ..common.plain_types import AnyList, AnyTuple
+from ..common.walk import select
 from .inverse_rows import InverseRows, KeysOfInverse, RowsOfInverse
 from .probe import answer
 from .row_order import Sizes
@@ -41,37 +42,27 @@ class Parents(InverseRows):
 
 
 class KeysOfParents(KeysOfInverse, Parents):
-    """The sort key of every cell, from its one tap if its parent exists.
+    """The sort key of every cell, from its one tap if its parent exists."""
 
-    Args:
-        visits, weights: the order of the taps, as in ``TapOrder``.
-    """
-
-    def __init__(
-        self, rank: int, steps: tuple[int, ...], sizes: Sizes, visits: tuple[int, ...],
-        weights: tuple[int, ...], wide: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, rank: int, steps: tuple[int, ...], sizes: Sizes, wide: bool = False) -> None:
         super().__init__(rank, steps, wide)
-        self.sizes, self.visits, self.weights = sizes, visits, weights
+        self.sizes = sizes
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return *super().key, self.visits
-
-    def present(self, cell: Cell, slots: Any, grid: AnyList, bits: Any) -> list[Any]:
+    def word(self, at_cell: tuple[Cell, Cell], table: AnyTuple, tid: Any, arrays: AnyList) -> Any:
+        (slots, grid, bits), (cell, _) = table, at_cell
         to, own = self.parent(cell)
         _, word, bit = self.block(slots, to, grid, bits)
         there = Int32(word >> Int64(bit)) & 1 != 0
-        return [there & (own == tap) for tap in self.visits]
+        return select(there, Int64(1) << Int64(own), Int64(0))
 
 
 class RowsOfParents(RowsOfInverse, Parents):
     """The index of the inverse: the parent's row at the tap of a cell, -1 at all others."""
 
     def answers(
-        self, cell: Cell, table: AnyTuple, tid: Any, arrays: AnyList
+        self, at_cell: tuple[Cell, Cell], table: AnyTuple, tid: Any, arrays: AnyList
     ) -> Iterator[tuple[Any, Any]]:
-        slots, values, grid, bits = table
+        (slots, values, grid, bits), (cell, _) = table, at_cell
         to, own = self.parent(cell)
         first, word, bit = self.block(slots, to, grid, bits)
         value = answer(values, word, bit, first)

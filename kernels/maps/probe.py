@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.cells import Cell, per_axis, read_cell, vector_of
+from ..common.cells import Cell, read_cell, vector_of
 from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList, AnyTuple
 from ..common.walk import at, put, select
 from .block_table import EDGES, count_of, upto
 from .cooperative import Arrays
 from .tap_blocks import Neighbours
+from .tap_tables import LINES, head_size, read_geometry
 
-# Taps that a thread looks up at once; and lines of known taps, whose kernel keeps nothing to locate
-# them.
-FLIGHT = 4
-LINES = 3
+FLIGHT = 4  # taps that a thread looks up at once; of lines, ``LINES``
 
 
 class Search(Neighbours):
@@ -23,15 +21,30 @@ class Search(Neighbours):
 
     At every tap a warp writes 128 contiguous bytes. With an order, thread i searches around the
     centre ``order[i]``, so the threads of a warp mostly find the same taps.
+
+    Args:
+        steps: the positions of the taps of a line; None for taps that are looked up one by one.
+        shorter: whether there are filters of shorter lines, which are the first of ``steps``.
     """
+
+    def __init__(
+        self, rank: int, near: bool, steps: tuple[int, ...] | None = None, wide: bool = False,
+        unit: bool = False, shorter: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(rank, near, wide, unit)
+        self.steps, self.shorter = steps, shorter
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.steps, self.shorter
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
         cell = "int32", 4 * vector_of(self.rank)
-        return ("int64", 16), word, cell, word, word, word
+        return ("int64", 16), word, cell, ("int32", 16), word, word
 
     def integers(self) -> int:
-        return 5 + 4 * self.rank
+        return 4 + self.rank
 
     def shared(self, threads: int) -> Arrays:
         """Return arrays for each thread's blocks: cells and first places, if taps are near."""
@@ -44,28 +57,29 @@ class Search(Neighbours):
     ) -> None:
         i = row  # row of the index; the centre's is ``order[i]``, if there is an order
         slots, values, centres, table, order, index = pointers
-        rows, bits, taps, ordered, *rest = integers
+        rows, bits, ordered, *grid = integers
         rank = self.rank
-        stride, low, span, grid = per_axis(rest, rank, 3)
         words: Any
         places: Any
         words, places = arrays if self.near else (None, None)
         if ordered != 0:
             row = Int64(at(order, i))
+        (of_lines, taps, width), stride, low, span = read_geometry(table, rank)
         start = self.start_of(read_cell(centres, row, rank), stride, low)
         if cutlass.const_expr(self.near):
-            self.keep(words, places, tid, self.corners(slots, start, span, grid, bits))
-        if cutlass.const_expr(self.known is not None):
-            self.known_rows(words, places, tid, start, values, index + i, rows)
+            self.look_around(slots, start, span, grid, bits, tid, arrays)
+        if cutlass.const_expr(self.steps is not None):
+            counts = Int32(of_lines), Int32(width)
+            self.lines(arrays, tid, start, values, table, counts, index + i, rows)
         else:
-            where = self.packed(start)
+            where = self.packed(start, rank)
             for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
                 asked = []
                 for u in range_constexpr(FLIGHT):
                     tap = turn * FLIGHT + u
-                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
+                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank) + head_size(rank)
                     if cutlass.const_expr(self.near):
-                        corner, bit = self.corner_and_bit(where + at(table, entry))
+                        corner, bit = self.corner_and_bit(where + at(table, entry), rank)
                         asked.append((words[tid, corner], bit, places[tid, corner]))
                     else:
                         cell = [start[0]]
@@ -79,38 +93,73 @@ class Search(Neighbours):
                     if tap < taps:
                         put(index, Int64(tap) * rows + i, answers[u])
 
-    def known_rows(
-        self, words: Any, places: Any, tid: Any, start: Any, values: Any, column: Any, rows: Any
-    ) -> None:
-        """Have all reads of ``LINES`` lines of taps in flight before writing the first result."""
-        lines = self.places_of(list(dict.fromkeys(tap[:-1] for tap in self.known or ())), start)
-        for first in range(0, len(lines), LINES):
-            answers = []
-            for corner, bit in lines[first : first + LINES]:
-                pair = [(words[tid, corner + u], places[tid, corner + u]) for u in range(2)]
-                answers += self.line(values, pair, bit, start)
-            for value in answers:
-                put(column, 0, value)
-                column = column + rows
+    @cute.jit
+    def lines(
+        self, arrays: AnyList, tid: Any, start: AnyList, values: Any, table: Any, counts: AnyTuple,
+        column: Any, rows: Any,
+    ) -> None:  # fmt: skip
+        """Have all reads of ``LINES`` lines of taps in flight before writing the first result.
 
-    def line(self, values: Any, pair: Any, bit: Any, start: Cell) -> list[Any]:
-        """Return the rows of the known taps of a line along the last axis, which starts in a block
-        and may go on in the next: ``pair``. ``bit`` is that of the line's first cell in a block.
+        A loop over lines: their code as often as there are lines took a third of the compiler's
+        time, and a line adds one read of the table, and a shift and a mask for each axis.
+        """
+        words, places = arrays
+        of_lines, width = counts
+        axes, (fewest, most) = self.rank - 1, self.widths()
+        where, first = self.packed(start, axes), table + head_size(self.rank)
+        of_line, kind, reach = rows * width, self.part_kind, self.cells_of_line(width)
+        for turn in cutlass.range((of_lines + LINES - 1) // LINES, unroll=1):
+            answers = []
+            for u in range_constexpr(LINES):
+                line = turn * LINES + u
+                corner, bit = self.corner_and_bit(where + at(first, line), axes)
+                pair = [(words[tid, corner + n], places[tid, corner + n]) for n in range(2)]
+                kept = select(line < of_lines, reach, kind(0))
+                answers.append(self.line(values, pair, bit, start, kept))
+            for u in range_constexpr(LINES):
+                to = column + (turn * LINES + u) * of_line
+                if turn * LINES + u < of_lines:
+                    for n in range_constexpr(fewest):
+                        put(to, n * rows, answers[u][n])
+                    for n in range_constexpr(fewest, most):
+                        if n < width:
+                            put(to, n * rows, answers[u][n])
+
+    def widths(self) -> tuple[int, int]:
+        """Return the fewest taps of a line, and the most."""
+        most = len(self.steps or ())
+        return 1 if self.shorter else most, most
+
+    def cells_of_line(self, width: Any) -> Any:
+        """Return a part of a block that has all cells that a line of so many taps may reach."""
+        kind = self.part_kind
+        every = kind(2**kind.width - 1)
+        return every >> (kind.width - kind(width)) if self.shorter else every
+
+    @property
+    def part_kind(self) -> Any:
+        """The type of a part of a block's cells that has the whole of a line."""
+        return Uint32 if EDGES[self.rank][-1] < 5 else Uint64
+
+    def line(self, values: Any, pair: Any, bit: Any, start: Cell, kept: Any) -> list[Any]:
+        """Return the rows of the taps of a line along the last axis, which starts in a block and
+        may go on in the next: ``pair``. ``bit`` is that of the line's first cell in a block. Cells
+        that are not ``kept`` count as absent.
 
         The place of a cell's row is one behind that of the cell before, if that is present; in the
         second block it starts again from the first cell of its line.
         """
         edge = 1 << EDGES[self.rank][-1]
-        kind = Uint32 if edge < 32 else Uint64
+        kind = self.part_kind
         far = edge - kind(Int32(start[-1]) & (edge - 1))  # cells of the first block
-        taps = sorted({tap[-1] for tap in self.known or ()})
+        taps = self.steps or ()
         (cells, place), (others, behind) = ((self.part(kind, word, bit), p) for word, p in pair)
         shift = kind(bit & (kind.width - 1))
         own = shift + (edge - far)
         place = place + cells[1] + count_of(cells[0] & ((kind(1) << own) - 1))
         behind = behind + others[1] + count_of(others[0] & ((kind(1) << shift) - 1))
         there = (cells[0] >> own) & (kind(2**kind.width - 1) >> (kind.width - far))
-        there = there | (((others[0] >> shift) << 1) << (far - 1))
+        there = (there | (((others[0] >> shift) << 1) << (far - 1))) & kept
         found = []
         for c in range(taps[-1] + 1):
             one = Int32(there >> kind(c)) & 1
@@ -133,11 +182,6 @@ class Search(Neighbours):
         if there:
             value = at(values, Int64(place))
         return value
-
-    def keep(self, words: Any, places: Any, tid: Any, found: Any) -> None:
-        for corner, (first, word) in enumerate(found):
-            words[tid, corner] = word
-            places[tid, corner] = first
 
     @cute.jit
     def ask(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.cells import per_axis, read_cell, vector_of
-from ..common.dsl import Boolean, Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
+from ..common.cells import read_cell, vector_of
+from ..common.dsl import (
+    Boolean,
+    Constexpr,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    cute,
+    cutlass,
+    range_constexpr,
+)
 from ..common.plain_types import AnyList, AnyTuple
-from ..common.walk import at, put, select
+from ..common.walk import at, put, read, select
 from .cooperative import Arrays
 from .row_order import OfIndex, Sizes
-from .tap_blocks import Known, Neighbours, cells_from
+from .tap_blocks import Neighbours, cells_from
+from .tap_tables import CODES, VECTOR, head_size, read_geometry
 
 
 def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
@@ -37,75 +48,76 @@ def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
     return before, kept, digit, select(there, count + 1, count)
 
 
-def key_of_taps(taps: list[Any], weights: Any, sizes: Sizes) -> Any:
-    """Return the key of a row from whether it has each tap, the most significant first."""
-    state, there = nothing_taken(sizes), Boolean(False)
-    for tap, weight in zip(taps, weights, strict=True):
-        there = there | tap
-        if weight:
-            state, there = taken(there, state, weight), Boolean(False)
-    return state[0]
+@cute.jit
+def key_of_word(word: Any, codes: Any, count: Any, sizes: Constexpr) -> Any:
+    """Return the key of a row from a word that has its taps, by codes of a table."""
+    low, high = Int32(word), Int32(word >> 32)
+    before, width, parity, taps = nothing_taken(sizes)
+    for turn in cutlass.range(Int32(count) // CODES, unroll=1):
+        to = cute.assume(turn * (CODES * VECTOR), divby=VECTOR)
+        some = [read(codes + (to + u * VECTOR), Int32, VECTOR) for u in range(CODES)]
+        for u in range_constexpr(CODES):
+            there = ((low & some[u][0]) | (high & some[u][1])) != 0
+            state = taken(there, (before, width, parity, taps), some[u][2])
+            before, width, parity, taps = state
+    return before
 
 
 class Keys(Neighbours):
     """The sort key of every centre.
 
-    The table has a row per tap, the most significant first: packed offset, weight, offset. Of taps
-    that share a bit, all but the last have weight 0. If weights and positions of the taps are
-    ``known``, the kernel needs no table.
+    If the taps fit in a block that begins at the first cell, one word has all of them, and the
+    table has codes. Otherwise it has a row per tap, the most significant first: packed offset,
+    weight, offset. Of taps that share a bit, all but the last have weight 0.
     """
 
     def __init__(
-        self, rank: int, near: bool, sizes: Sizes, known: Known = None, weights: Any = None,
-        wide: bool = False, unit: bool = False,
+        self, rank: int, near: bool, sizes: Sizes, fits: bool = False, wide: bool = False,
+        unit: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(rank, near, known, wide, unit)
-        self.sizes, self.weights = sizes, weights
+        super().__init__(rank, near, wide, unit)
+        self.sizes, self.fits = sizes, fits
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, self.sizes, self.weights
+        return *super().key, self.sizes, self.fits
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 16), ("int32", 4)
 
     def integers(self) -> int:
-        return 4 + 4 * self.rank
+        return 3 + self.rank
 
     def shared(self, threads: int) -> Arrays:
-        """Return an array for the cells of each thread's blocks, in halves, if they are kept."""
-        return [(Int32, (threads, 2 << self.rank))] if self.near and not self.fits else []
+        """Return an array for the cells of each thread's blocks; in halves, if bits are read."""
+        if self.fits:
+            return [(Int64, (threads, 1 << self.rank))]
+        return [(Int32, (threads, 2 << self.rank))] if self.near else []
 
     @cute.jit
     def row(
         self, row: Any, tid: Any, pointers: AnyList, integers: AnyTuple, arrays: AnyList
     ) -> None:
         centres, slots, table, keys = pointers
-        _, bits, taps, *rest = integers
-        rank = self.rank
-        stride, low, span, grid = per_axis(rest, rank, 3)
-        words: Any = arrays[0] if self.near and not self.fits else None
+        _, bits, *grid = integers
+        rank, head = self.rank, head_size(self.rank)
+        words: Any = arrays[0] if self.near else None
         cell = read_cell(centres, row, rank)
+        (_, taps, _), stride, low, span = read_geometry(table, rank)
         start = self.start_of(cell, stride, low)
         before, width, parity, count = nothing_taken(self.sizes)
+        if cutlass.const_expr(self.near):
+            self.look_around(slots, start, span, grid, bits, tid, arrays)
         if cutlass.const_expr(self.fits):
-            found = [cells for _, cells in self.corners(slots, start, span, grid, bits)]
-            around = cells_from(start, found)
-            present = [Int32(around >> bit) & 1 != 0 for bit in self.bits_of_known()]
-            before = key_of_taps(present, self.weights, self.sizes)
-        elif cutlass.const_expr(self.near):
-            self.keep(words, tid, self.corners(slots, start, span, grid, bits))
-        if cutlass.const_expr(self.fits):
-            pass
-        elif cutlass.const_expr(self.known is not None):
-            before = key_of_taps(self.known_taps(words, tid, start), self.weights, self.sizes)
+            around = cells_from(start, [words[tid, corner] for corner in range(1 << rank)])
+            before = key_of_word(around, table + head, taps, self.sizes)
         else:
-            where = self.packed(start)
+            where = self.packed(start, rank)
             there = Boolean(False)
             for tap in range(Int32(taps)):
-                entry = tap * (2 + rank)
+                entry = tap * (2 + rank) + head
                 if cutlass.const_expr(self.near):
-                    corner, bit = self.corner_and_bit(where + at(table, entry))
+                    corner, bit = self.corner_and_bit(where + at(table, entry), rank)
                     word = words[tid, 2 * corner + (bit >> 5)]
                     there = there | ((word >> (bit & 31)) & 1 != 0)
                 else:
@@ -120,18 +132,12 @@ class Keys(Neighbours):
                     there = Boolean(False)
         put(keys, row, before)
 
-    def keep(self, words: Any, tid: Any, found: Any) -> None:
-        for corner, (_, cells) in enumerate(found):
-            words[tid, 2 * corner] = Int32(cells)
-            words[tid, 2 * corner + 1] = Int32(cells >> 32)
-
-    def known_taps(self, words: Any, tid: Any, start: Any) -> list[Any]:
-        """Return whether the centre has each of the known taps."""
-        found = []
-        for corner, bit in self.places_of(self.known, start):
-            word = words[tid, 2 * corner + (bit >> 5)]
-            found.append((word >> (bit & 31)) & 1 != 0)
-        return found
+    def keep(self, arrays: Any, tid: Any, corner: Any, first: Any, word: Any) -> None:
+        if self.fits:
+            arrays[0][tid, corner] = word
+        else:
+            arrays[0][tid, 2 * corner] = Int32(word)
+            arrays[0][tid, 2 * corner + 1] = Int32(word >> 32)
 
     @cute.jit
     def has(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:

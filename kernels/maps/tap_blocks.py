@@ -1,19 +1,18 @@
 """Taps around a centre's cell: which blocks they are in, and at which bits.
 
-The 27 cells around one are in 3.4 blocks of 4 x 4 x 4 on average, 8 at most. For a kernel that is
-compiled for a filter's taps, only the position of the first cell in its block is unknown.
+The 27 cells around one are in 3.4 blocks of 4 x 4 x 4 on average, 8 at most. A thread looks them
+up in a loop, a few at once, and keeps their cells in shared memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from layoutconv.base.caches import remembered
 
 from ..common.cells import Cell, inside
-from ..common.dsl import Int32, Uint32, Uint64, cute
+from ..common.dsl import Int32, Int64, Uint32, Uint64, cute, cutlass, range_constexpr
 from ..common.plain_types import AnyList
 from ..common.walk import select
 from .block_slots import OfSlots, look_up
@@ -27,7 +26,7 @@ CORNERS = {1: 2, 2: 4, 3: 2, 4: 2}
 SMALL, NEAREST = 2**30, 64
 LOWEST = -(2**31)  # the sign bit of an Int32
 
-# Positions of the taps that a kernel is compiled for, from the first cell.
+# Positions of taps, from the first cell.
 Known = tuple[tuple[int, ...], ...] | None
 
 
@@ -41,21 +40,17 @@ class Neighbours(OfSlots, EachRow):
 
     If ``near``, all taps of a centre are in two blocks per axis: the kernel first looks these up,
     keeps their cells in shared memory, and then a tap is a shift. Otherwise every tap looks up its
-    own block. Near taps may be ``known`` at compile time: what an axis adds to a shift is then
-    computed once for all of them. If they are ``unit``, the centre's first cell is at most
-    ``NEAREST`` cells away, and in a grid of ``SMALL`` extents a coordinate that overflows 32 bits
-    is outside the grid: so 32-bit coordinates suffice.
+    own block. If they are ``unit``, coordinates of first cells have 32 bits: the grid's extents are
+    ``SMALL``, and one that overflows becomes ``LOWEST``, from which no tap reaches the grid.
     """
 
-    def __init__(
-        self, rank: int, near: bool, known: Known = None, wide: bool = False, unit: bool = False
-    ) -> None:
+    def __init__(self, rank: int, near: bool, wide: bool = False, unit: bool = False) -> None:
         super().__init__(rank, wide)
-        self.near, self.known, self.unit = near, known, unit
+        self.near, self.unit = near, unit
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, self.near, self.known, self.unit
+        return *super().key, self.near, self.unit
 
     def coordinate(self, number: Any) -> Any:
         """Convert a number to the type of first-cell coordinates."""
@@ -63,23 +58,26 @@ class Neighbours(OfSlots, EachRow):
 
     def start_of(self, cell: Cell, stride: Any, low: Any) -> Cell:
         """Return the first cell of the taps of a centre."""
-        if self.unit:
-            moved = [Int32(c) + Int32(o) for c, o in zip(cell[1:], low, strict=True)]
-            return [Int32(cell[0]), *moved]
         moved = [c * s + o for c, s, o in zip(cell[1:], stride, low, strict=True)]
-        return [cell[0], *moved]
+        if self.unit:
+            short = [Int32(c) for c in moved]
+            exact = [Int64(n) == c for n, c in zip(short, moved, strict=True)]
+            moved = [select(e, n, Int32(LOWEST)) for e, n in zip(exact, short, strict=True)]
+        return [self.coordinate(cell[0]), *moved]
 
-    def packed(self, start: Cell) -> Any:
-        """Pack a cell's position in its block, 8 bits an axis; a tap's packed offset adds to it."""
+    def packed(self, start: Cell, axes: int) -> Any:
+        """Pack a cell's position in its block, 8 bits an axis, 0 behind the first ``axes``; the
+        packed offset of a tap adds to it."""
         found = Int32(0)
-        for c, b in zip(start[1:], EDGES[self.rank], strict=True):
+        for c, b in zip(start[1 : 1 + axes], EDGES[self.rank], strict=False):
             found = (found << 8) | (Int32(c) & ((1 << b) - 1))
-        return found
+        return found << 8 * (self.rank - axes)
 
-    def corner_and_bit(self, where: Any) -> tuple[Any, Any]:
-        """Split a packed cell: return the number of its block, and its bit there."""
-        corner, bit, low = Int32(0), Int32(0), 0
-        for axis in reversed(range(self.rank)):
+    def corner_and_bit(self, where: Any, axes: int) -> tuple[Any, Any]:
+        """Split a packed cell: return the number of its block, and its bit there; the first such
+        block, and the first bit, on later axes."""
+        corner, bit, low = Int32(0), Int32(0), sum(EDGES[self.rank][axes:])
+        for axis in reversed(range(axes)):
             # One shift and one mask move each field to where its bits belong.
             b, field = EDGES[self.rank][axis], 8 * (self.rank - 1 - axis)
             side = self.rank - 1 - axis
@@ -89,12 +87,10 @@ class Neighbours(OfSlots, EachRow):
         return corner, bit
 
     def places_of(self, taps: Any, start: Cell) -> list[tuple[Any, Any]]:
-        """Return the block number and the bit of each known tap. Taps may omit later axes: the
-        bit is then the first on these.
-        """
+        """Return the block number and the bit of each tap, whose positions are constants."""
         parts: list[dict[int, tuple[Any, Any]]] = []
-        low, axes = sum(EDGES[self.rank]), len(taps[0])
-        for axis, b in enumerate(EDGES[self.rank][:axes]):
+        low = sum(EDGES[self.rank])
+        for axis, b in enumerate(EDGES[self.rank]):
             low -= b
             first, side = Int32(start[1 + axis]) & ((1 << b) - 1), self.rank - 1 - axis
             there = {}
@@ -110,52 +106,61 @@ class Neighbours(OfSlots, EachRow):
             found.append((corner, bit))
         return found
 
-    @property
-    def fits(self) -> bool:
-        """Return whether all known taps fit in a block that would begin at the first cell."""
-        edges = EDGES[self.rank]
-        return bool(self.known) and all(
-            c < 1 << b for tap in self.known or () for c, b in zip(tap, edges, strict=True)
-        )
+    @cute.jit
+    def look_around(
+        self, slots: Any, start: AnyList, span: AnyList, grid: AnyList, bits: Any, tid: Any,
+        arrays: AnyList,
+    ) -> None:  # fmt: skip
+        """Look up every block that taps reach, and keep their cells, 0 for absent ones.
 
-    def bits_of_known(self) -> list[int]:
-        """Return the bits of the known taps in such a block."""
-        found = []
-        for tap in self.known or ():
-            bit = 0
-            for c, b in zip(tap, EDGES[self.rank], strict=True):
-                bit = bit << b | c
-            found.append(bit)
-        return found
-
-    def corners(
-        self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
-    ) -> Iterator[tuple[Any, Any]]:
-        """Yield the first place and the cells of every block that taps reach, 0 for absent ones."""
-        edges, blocks = EDGES[self.rank], blocks_of(grid)
-        first = block_of(start)
-        key, strides = key_of_block(start, grid, self.kind), [self.kind(1)]
-        for extent in reversed(blocks[2:]):
-            strides.insert(0, strides[0] * self.kind(extent))
-        # Signs: negative where there is no block, or where taps do not reach the further one.
-        signs = []
-        for axis, b in enumerate(edges):
-            here, extent = first[1 + axis], self.coordinate(blocks[1 + axis])
-            reach = (Int32(start[1 + axis]) & ((1 << b) - 1)) + (Int32(span[axis]) - (1 << b))
-            further = upper((here + 1) | (extent - 2 - here)) | reach
-            signs.append((upper(here | (extent - 1 - here)), further))
-        image = upper(start[0] | (self.coordinate(blocks[0]) - 1 - start[0]))
+        A loop, not its code as often: lane masks and waits of a few look-ups end before the next.
+        """
+        key, strides = key_of_block(start, grid, self.kind), self.strides(grid)
+        nears, fars, image = self.signs(start, span, grid)
         at_once = CORNERS[self.rank]
-        for some in range(0, 1 << self.rank, at_once):
+        looped = self.rank + 1 - at_once.bit_length()  # axes: the others are those of one look-up
+        for some in cutlass.range(0, 1 << self.rank, at_once, unroll=1):
+            base, sign = key, image
+            for axis in range_constexpr(looped):
+                further = (some >> (self.rank - 1 - axis)) & 1 != 0
+                base = select(further, base + strides[axis], base)
+                sign = sign | select(further, fars[axis], nears[axis])
             keys = []
-            for corner in range(some, some + at_once):
-                own, sign = key, image
-                for axis in range(self.rank):
+            for corner in range_constexpr(at_once):
+                own, signed = base, sign
+                for axis in range_constexpr(looped, self.rank):
                     side = corner >> (self.rank - 1 - axis) & 1
                     own = own + strides[axis] if side else own
-                    sign = sign | signs[axis][side]
-                keys.append(own | self.kind(sign & LOWEST))
-            yield from look_up(slots, keys, bits)
+                    signed = signed | (fars[axis] if side else nears[axis])
+                keys.append(own | self.kind(signed & LOWEST))
+            found = look_up(slots, keys, bits)
+            for corner in range_constexpr(at_once):
+                self.keep(arrays, tid, some + corner, *found[corner])
+
+    def keep(self, arrays: Any, tid: Any, corner: Any, first: Any, word: Any) -> None:
+        """Keep the cells of a block, and its first place if there is an array for it."""
+        arrays[0][tid, corner] = word
+        if len(arrays) > 1:
+            arrays[1][tid, corner] = first
+
+    def strides(self, grid: Any) -> list[Any]:
+        """Return the distances of keys of adjacent blocks, by axis."""
+        found = [self.kind(1)]
+        for extent in reversed(blocks_of(grid)[2:]):
+            found.insert(0, found[0] * self.kind(extent))
+        return found
+
+    def signs(self, start: Cell, span: Any, grid: Any) -> tuple[list[Any], list[Any], Any]:
+        """Return numbers that are negative where there is no block, or where taps do not reach it:
+        of the near and of the far block on each axis, and of the image."""
+        blocks, first = blocks_of(grid), block_of(start)
+        nears, fars = [], []
+        for axis, b in enumerate(EDGES[self.rank]):
+            here, extent = first[1 + axis], self.coordinate(blocks[1 + axis])
+            reach = (Int32(start[1 + axis]) & ((1 << b) - 1)) + (Int32(span[axis]) - (1 << b))
+            nears.append(upper(here | (extent - 1 - here)))
+            fars.append(upper((here + 1) | (extent - 2 - here)) | reach)
+        return nears, fars, upper(start[0] | (self.coordinate(blocks[0]) - 1 - start[0]))
 
     @cute.jit
     def block(self, slots: Any, cell: AnyList, grid: AnyList, bits: Any) -> Any:
@@ -226,11 +231,3 @@ def box_of(taps: tuple[tuple[int, ...], ...]) -> Known:
     if not taps or taps != tuple(product(*axes)):
         return None
     return tuple(product(*([c - axis[0] for c in axis] for axis in axes)))
-
-
-def packed_offset(tap: tuple[int, ...], low: tuple[int, ...]) -> int:
-    """Pack a tap's offset from the first cell, as :meth:`Neighbours.packed` packs cells."""
-    found = 0
-    for c, least in zip(tap, low, strict=True):
-        found = found << 8 | c - least
-    return found

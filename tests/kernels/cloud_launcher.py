@@ -23,13 +23,13 @@ from layoutconv.kernels.maps.box_inverse import KeysOfBoxInverse, RowsOfBoxInver
 from layoutconv.kernels.maps.build_map import HashTable
 from layoutconv.kernels.maps.cooperative import CooperativeKernel
 from layoutconv.kernels.maps.inverse import Scatter
-from layoutconv.kernels.maps.job_stages import Jobs
+from layoutconv.kernels.maps.job_stages import Jobs, OneOf
 from layoutconv.kernels.maps.level_cells import CountLevels, MarkLevels, WriteLevels
 from layoutconv.kernels.maps.occupancy_bitmap import CountBits, Mark, WriteCells
 from layoutconv.kernels.maps.output_coords import Reach, Unpack
 from layoutconv.kernels.maps.pairs import CountPairs, WritePairs
 from layoutconv.kernels.maps.parents import KeysOfParents, RowsOfParents
-from layoutconv.kernels.maps.per_rank import Chain, PerRank, Places, build
+from layoutconv.kernels.maps.per_rank import Chain, PerRank, build
 from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
@@ -67,9 +67,8 @@ OF_RANK = {
     "write cells": WriteCells,
     "search near": lambda rank: Search(rank, True),
     "search far": lambda rank: Search(rank, False),
-    "search known": lambda rank: Search(rank, True, KNOWN[rank]),
+    "search known": lambda rank: Search(rank, True, (0, 1)),
 }
-KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (0, 2), Settle: (3,), Count: (2,), Reach: (1,), Mark: (1,),
@@ -81,8 +80,8 @@ WRITES: dict[type[PerRank], tuple[int, ...]] = {
     WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,), Statistics: (2,), Normalise: (6, 7),
     Sums: (5,), MergeMoments: (1,), MergeSums: (2, 3),
     PartSums: (1,), MergeColumns: (1,), MergeGroups: (1,), NormaliseGroups: (4,), GroupSums: (5,),
-    MergeGroupSums: (2,), GroupGradient: (6,), ChannelNorm: (3,), KeysOfParents: (2,),
-    RowsOfParents: (4,), KeysOfBoxInverse: (2,), RowsOfBoxInverse: (4,), CountLevels: (1,),
+    MergeGroupSums: (2,), GroupGradient: (6,), ChannelNorm: (3,), KeysOfParents: (3,),
+    RowsOfParents: (5,), KeysOfBoxInverse: (3,), RowsOfBoxInverse: (5,), CountLevels: (1,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -209,21 +208,32 @@ def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
     """A kernel, or the parts of one, with the numbers of their addresses."""
     found: list[tuple[PerRank, tuple[int, ...]]] = []
     own = kernel.parts if isinstance(kernel, CooperativeKernel) else ((kernel, (*range(99),), ()),)
-    for part, places, _ in (job for place in own for job in jobs_of(*place)):
+    for part, places, number in (job for place in own for job in jobs_of(*place)):
         if isinstance(part, Count):
-            found.append((part.keys, tuple(places[3:])))
+            found.append((one_of(part.keys, number), tuple(places[3:])))
         if isinstance(part, Windows):
-            found.append((part.then, tuple(places[4:])))
+            found.append((one_of(part.then, number), tuple(places[4:])))
         found.append((part, tuple(places)))
     return found
 
 
-def jobs_of(part: Any, places: tuple[int, ...], numbers: tuple[int, ...]) -> Places:
-    """A part of a stage; those of each job, if it has several."""
+def one_of(part: Any, number: int) -> Any:
+    """A part; of several that take the same arguments, that of a job."""
+    return part.parts[number] if isinstance(part, OneOf) else part
+
+
+def jobs_of(
+    part: Any, places: tuple[int, ...], numbers: tuple[int, ...]
+) -> list[tuple[Any, tuple[int, ...], int]]:
+    """A part of a stage, its addresses, and which of several parts it runs; those of each job."""
     if not isinstance(part, Jobs):
-        return ((part, places, numbers),)
+        return [(part, places, 0)]
     assert part.place[1:] == (places, numbers)
-    return part.parts
+    return [
+        (turn.part, addresses, fixed[-1] if fixed else 0)
+        for turn in part.turns
+        for (addresses, _), fixed in zip(turn.jobs, turn.fixed, strict=True)
+    ]
 
 
 def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[int, int]]:

@@ -206,6 +206,29 @@ def test_dilated_filters_and_several_of_a_level(launches: Launches) -> None:
     found_and_checked(tables, wanted, cells, grids)
 
 
+def test_lines_of_any_length_and_with_gaps(launches: Launches) -> None:
+    """64 taps, which share bits of a key, beside lines of 1, 3 and 4; and taps 0, 1, 3."""
+    cells, grids = levels_of(8, 70, (2, 200), (2,), 2)
+    gaps = Taps.centred(1, offsets=[(0,), (1,), (3,)])
+    own = [Taps.centred(1, size) for size in (1, 3, 4, 64)]
+    wanted = [Wanted(taps, level % 2, level % 2) for level, taps in enumerate((gaps, *own))]
+    found_and_checked(tables_of(cells, grids), wanted, cells, grids)
+    cells, grids = levels_of(9, 150, (2, 23, 17), (2, 2), 1)
+    gaps = Taps.centred(2, offsets=list(product((-3, 0, 1), (0, 2, 3))))
+    own = [Taps.centred(2, size) for size in ((2, 1), (5, 4), (1, 3), (4, 8))]
+    wanted = [Wanted(taps, 0, 0) for taps in (*own, gaps)]
+    found_and_checked(tables_of(cells, grids), wanted, cells, grids)
+
+
+def test_strides_that_lead_beyond_32_bits(launches: Launches) -> None:
+    """Cell 2^29 + 3 times 8 is no cell 24, in whole or in part, nor any other cell."""
+    taps = Taps.strided(1, 2, 8)
+    finer = torch.tensor([[0, 0], [0, 1], [0, 24], [0, 25], [0, 2**30 - 8]], dtype=torch.int32)
+    coarser = torch.tensor([[0, 2**29 + 3], [0, 2**27 - 1], [0, 2**29], [0, 3]], dtype=torch.int32)
+    cells, grids = [finer, coarser], [(1, 2**30), (1, 2**30)]
+    found_and_checked(tables_of(cells, grids), [Wanted(taps, 1, 0)], cells, grids)
+
+
 def test_a_table_stays_where_it_is(launches: Launches) -> None:
     """A graph that was captured reads it there, as long as there are its cells."""
     cells, grids = levels_of(6, 40, (1, 9, 8, 11), (2, 2, 2), 2)
@@ -257,7 +280,7 @@ def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
     wanted = [Wanted(own, 0, 0), Wanted(down, 1, 0), Wanted(down, 0, 1, inverse=True)]
     groups, _ = level_maps._by_kind(tuple(wanted))
     sizes = Sizes(window=11, chunk=11, threads=THREADS)
-    kinds = tuple(level_maps._kind(3, (False, True), group, sizes) for group in groups)
+    kinds, _ = level_maps.kinds_of(3, (False, True), groups, sizes)
     chain = all_levels(3, False, 2, kinds, sizes)
     needs = size_of(chain.parts[1][0].shared())
     for bytes_of_sm, ctas in ((228 << 10, 4), (100 << 10, 2), (48 << 10, 1)):
@@ -269,10 +292,27 @@ def test_a_launch_shares_an_sm(arch: str, tmp_path: Any) -> None:
         assert ctas == 1 or ctas * (-(-most // 128) * 128 + 1024) <= bytes_of_sm
     built = build(chain, arch, dump=str(tmp_path))
     assert built.__ptx__.count(".entry") == 2
-    # Grid syncs behind rows in slots and behind counts; those behind rows in places, in each turn.
-    assert built.__ptx__.count("ld.acquire.gpu") == 2 + len(kinds)
+    # Grid syncs behind rows in slots, behind counts and behind rows in places.
+    assert built.__ptx__.count("ld.acquire.gpu") == 3
     most = max(kernel.registers for kernel in read_cubin(built.__cubin__).values())
     assert most * 4 * sizes.threads <= 1 << 16
+
+
+def test_filters_that_lie_alike_share_their_code(tmp_path: Any) -> None:
+    """A network's kernel is hardly longer for filters of other sizes, paddings and strides."""
+    own, sizes = Taps.centred(3, 3), Sizes(window=11, chunk=11, threads=THREADS)
+    paddings = [Taps.strided(3, 3, 2, padding) for padding in (1, (0, 1, 1))]
+    others = [*paddings, Taps.strided(3, (3, 1, 1), (2, 1, 1)), Taps.centred(3, 2)]
+
+    def instructions(filters: list[Taps], inverses: list[Taps]) -> int:
+        forward = [Wanted(taps, 0, 0) for taps in filters]
+        groups, _ = level_maps._by_kind((*forward, *(Wanted(t, 0, 0, True) for t in inverses)))
+        kinds, _ = level_maps.kinds_of(3, (False, True), groups, sizes)
+        built = build(all_levels(3, False, 1, kinds, sizes), "sm_90a", dump=str(tmp_path))
+        return sum(kernel.instructions for kernel in read_cubin(built.__cubin__).values())
+
+    few = instructions([own] * 5, [paddings[0]] * 2)
+    assert instructions([own, *others], paddings) < 1.05 * few
 
 
 def test_registers_of_an_inverse(tmp_path: Any) -> None:

@@ -86,7 +86,10 @@ def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) ->
     move = "st.global." if kind in ("unpack", "write cells") else "ld.global."
     found = {i.opcode for i in program.instructions if i.opcode.startswith(move + "v")}
     slot = {move + "v2.b64"} if kind.startswith(("search", "keys")) else set()
-    assert found == {move + vector for vector in word} | slot
+    whole = {move + vector for vector in word} | slot
+    # A search reads its table of taps in vectors, too, as wide as the compiler likes.
+    of_table = {move + vector for vector in ("v2.b32", "v4.b32") if kind.startswith("search")}
+    assert whole <= found <= whole | of_table
 
 
 def test_kernels_are_kept_by_rank(kernel_folder: Path, watched: Watch) -> None:
