@@ -36,6 +36,9 @@ MOST = 1 << 31  # elements of a copy
 # How much longer tf32 gradients take than expected that read channels of no whole vectors, and turn
 # the filter word by word: 1.1 to 1.9 times, of seven layers on an H200.
 TURNED_SHORT = 1.35
+# How much longer forward passes take than expected whose packed rows have 16 bytes, so that each
+# vector is of another tap: 1.3 to 1.9 times, of thirteen layers on an H200.
+ROWS_OF_A_VECTOR = 1.6
 WORKSPACE = 1 << 30  # bytes of K-major copies, of both operands
 MOST_VIEWS = 8  # per pass: choosing for more takes seconds
 
@@ -112,6 +115,7 @@ class Packed:
         exchanged: whether the operands change places; the views then write the filter's gradient
             with reversed taps, (C, T, R, S, K).
         unpacked: how lines of the views' output become lines of the result.
+        slower: how much longer the views take than the cost model expects.
     """
 
     views: tuple[GemmView, ...]
@@ -121,6 +125,7 @@ class Packed:
     k_major: bool = False
     exchanged: bool = False
     unpacked: LinePacking | None = None
+    slower: float = 1.0
 
     def operands(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Return the views' operands, made from the pass's, which are contiguous."""
@@ -177,7 +182,8 @@ def fprop_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
     for found in of.packings(problem):
         new = found.problem
         shapes = new.activation, new.stored_filter, new.output
-        yield Packed((fprop_view(new),), shapes, found.activation, found.filter)
+        slower = ROWS_OF_A_VECTOR if of.vector == new.C else 1.0
+        yield Packed((fprop_view(new),), shapes, found.activation, found.filter, slower=slower)
 
 
 def packed_wgrad(
@@ -322,7 +328,7 @@ def _copied(
 
 def _time(packed: Packed, of: Multiplied) -> float:
     """Return the microseconds that the cost model expects for views and the copies around them."""
-    time = of.expected(packed.views)
+    time = packed.slower * of.expected(packed.views)
     for packing, shape in zip((packed.a, packed.b), packed.shapes, strict=False):
         if isinstance(packing, VoxelRows):
             time += of.copied(prod(packing.source), packing.size)

@@ -51,11 +51,10 @@ MORE_PARTS = 0.01  # of the time, per doubling of the split-K slices that TMA lo
 PRESENT = 0.5
 # Active taps of a tile with twice the rows, as a factor: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
-# Vectors that an SM copies in a microsecond: of 4 bytes or more (an estimate); of fewer bytes,
-# through registers (H200, 25 layers of one, three or odd channels), in sums over voxels (wgrad with
-# 5 channels: a million in 520 us). Vectors that it stores by rows (heads of 2 columns in tiles of
-# 256, H200: 4 million in 1300 us). Rates of tiles include vectors of 16 bytes.
-COPIES, COPIES_BY_REGISTERS, SUMS_BY_REGISTERS, STORES = 9000.0, 5000.0, 2100.0, 3000.0
+# Vectors that an SM copies in a microsecond: of 4 bytes or more (an estimate). Vectors that it
+# stores by rows (heads of 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles
+# include vectors of 16 bytes.
+COPIES, STORES = 9000.0, 3000.0
 LATENCY = 0.8  # microseconds of a load (estimate), which narrow tiles cannot hide behind products
 ACROSS = 2  # k-tiles of tf32 that threads have in flight, if they read them across the sum
 WIDE = 32  # columns; a narrower tile has all columns of its problem
@@ -457,7 +456,7 @@ def _short_vectors(
     sides = tile.a_rows, tile.n * tile.halo_taps
     for rows, access in zip(sides, problem.access_bytes, strict=False):
         if access != VECTOR_BYTES:
-            by_registers = COPIES_BY_REGISTERS if problem.channels else SUMS_BY_REGISTERS
+            by_registers = partial_rows.copies_by_registers(problem.channels * size)
             rate = COPIES if access >= ASYNC_BYTES else by_registers
             copied.append((rows * size, 1 / access - 1 / VECTOR_BYTES, rate))
     # Rates are those of full tiles; if most columns are empty, their vectors are extra.
