@@ -1,0 +1,75 @@
+"""Views of few terms compute what the usual views do, and are chosen where threads sum faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.conv.few_terms import few_terms_dgrad_view, few_terms_fprop_view
+from layoutconv.gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
+from layoutconv.gpu.packing_choice import multiplied_on
+from layoutconv.ops.dense_passes import dgrad_pass, fprop_pass
+from layoutconv.ops.execute import execute
+from layoutconv.planning.machine import MACHINES
+
+from ..exact import integers
+from .few_channels import few_channels
+
+HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])
+LARGE = ConvProblem((2, 128, 128, 128, 3), (32, 1, 1, 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=few_channels(taps=3, more=(8, 24), room=4, even=False))
+def test_both_views_compute_the_same(problem: ConvProblem) -> None:
+    """Sums of small integers are exact in any order."""
+    x, w, y = (
+        integers(*shape, seed=i)
+        for i, shape in enumerate((problem.activation, problem.stored_filter, problem.output))
+    )
+    want = execute(fprop_view(problem), x, w)
+    assert torch.equal(execute(few_terms_fprop_view(problem), x, w), want)
+    if set(problem.stride) == {1}:
+        (usual,) = dgrad_views(problem)
+        found = execute(few_terms_dgrad_view(problem), y, w)
+        assert torch.equal(found, execute(usual, y, w).view(found.shape))
+
+
+def test_large_layers_of_up_to_four_channels_are_summed_by_threads() -> None:
+    numbers = [1] * 3, [0] * 6, [1] * 3
+    for C in (1, 3, 4):
+        p = replace(LARGE, activation=(*LARGE.activation[:-1], C))
+        found = fprop_pass(p.activation, p.stored_filter, *numbers, of=HALF)
+        assert found.is_depthwise
+        assert found.packed is None
+        assert found.views == (few_terms_fprop_view(p),)
+    turned = ConvProblem((2, 128, 128, 128, 32), (3, 1, 1, 1))
+    found = dgrad_pass(turned.output, turned.stored_filter, turned.spatial, [*numbers, 1], of=HALF)
+    assert found.views == (few_terms_dgrad_view(turned),)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LARGE, activation=(2, 128, 128, 128, 5)),  # more terms
+        replace(LARGE, activation=(2, 16, 16, 16, 3)),  # fewer results
+        replace(LARGE, filter=(36, 1, 1, 1)),  # no whole vectors
+        replace(LARGE, filter=(32, 1, 1, 3), padding=((0, 0), (0, 0), (1, 1))),
+        replace(LARGE, stride=(1, 1, 2)),
+        replace(LARGE, groups=3, filter=(96, 1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_tiles_keep_all_others(other: ConvProblem) -> None:
+    assert few_terms_fprop(other, HALF) is None
+
+
+def test_threads_count_no_statistics() -> None:
+    assert few_terms_fprop(LARGE, HALF) is not None
+    assert few_terms_fprop(LARGE, HALF._replace(statistics=True)) is None
+    assert few_terms_fprop(LARGE, None) is None
+    assert few_terms_dgrad(LARGE, HALF) is None  # 32 filters
