@@ -227,7 +227,7 @@ def test_machine_code_of_everything(c: Choice) -> None:
 
 
 def test_sums_across_words_read_a_in_pairs() -> None:
-    """Of a filter's gradient in tf32, by tiles of Ampere: words of B, and pairs of A."""
+    """Tiles of Ampere read words of B, and pairs of A, of a filter's gradient in tf32."""
     tile = TileConfig((128, 256, 32), (2, 4), 3)
     view = wgrad_view(ConvProblem((2, 9, 9, 128), (128, 3, 3), padding=1))
     compiled = compile_view(view, torch.float32, tile, "sm_90a")
