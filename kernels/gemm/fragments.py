@@ -102,7 +102,8 @@ class Fragments:
         return found
 
     def _displacement(self, value: int, tile: int, k_block: int) -> int:
-        return int(cute.crd2idx((value, tile, k_block), self.layout)) * self.unit.width // 8
+        elements = int(cute.crd2idx((value, tile, k_block), self.layout))
+        return elements * int(self.unit.width) // 8
 
     def _pointer(self, start: Any, displacement: int, stage: Any, kind: Any, count: int) -> Any:
         """Return a pointer to a vector of ``count`` elements of a ``kind``."""
