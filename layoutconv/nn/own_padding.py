@@ -3,7 +3,8 @@
 A causal convolution over time is often a subclass of ``torch.nn.Conv3d`` whose ``forward(x,
 cache=None)`` concatenates the cache and ``x``, pads the result with zeros, and calls
 ``super().forward``. Each step copies the input, while a convolution of this package pads as it
-reads. To recognise such a method, it is traced symbolically; no names are known here.
+reads. To recognise such a method, it is traced symbolically; no names are known here. A method that
+also writes to attributes runs as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor, fx
 from torch.nn.functional import pad
 
-from ..errors import ArgumentError
 from .arguments import near_and_far
 from .modules import weight_and_bias
 
@@ -149,16 +149,14 @@ def own_padding(layer: Any, base: type) -> OwnPadding | None:
             joined = _traced(lambda x, frames: probe.forward(x, frames))
             if not _puts_before(joined, rank, added):
                 return None
+        if not _is_unchanged(probe, layer):
+            return None
         steps = layer.stride, layer.dilation, layer.kernel_size
         own = near_and_far(layer.padding, *steps)
-    except (ArgumentError, fx.proxy.TraceError, *_UNKNOWN):
+    except Exception:  # whatever another's code raises on proxies, a failed assertion included
         return None
     both = zip(added, own, strict=True)
     return OwnPadding(names, tuple((n + near, f + far) for (n, f), (near, far) in both))
-
-
-# Raised by code of other forward passes, when it runs on proxies.
-_UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError, LookupError, NotImplementedError)
 
 
 def _parameters(method: Any) -> tuple[str, ...] | None:
@@ -179,7 +177,7 @@ def _convolved(x: Any) -> Any:
 
 
 def _probe(layer: Any, base: type) -> Any:
-    """Make an object with a layer's attributes, no tensors, and a recorder for
+    """Make an object with copies of a layer's attributes, no tensors, and a recorder for
     ``super().forward``.
     """
 
@@ -191,11 +189,26 @@ def _probe(layer: Any, base: type) -> Any:
     recorder = new_class("Recorder", (base,), exec_body=lambda names: names.update(forward=forward))
     kind = new_class(type(layer).__name__, (type(layer), recorder))
     probe: Any = object.__new__(kind)
-    for name, value in layer.__dict__.items():
-        probe.__dict__[name] = copy(value) if isinstance(value, dict | list) else value
-    for tensors in ("_parameters", "_buffers"):
-        probe.__dict__[tensors] = dict.fromkeys(probe.__dict__[tensors])
+    for name, value in _without_tensors(layer).items():  # the pass may write to queues, say
+        probe.__dict__[name] = value if isinstance(value, Tensor) else copy(value)
     return probe
+
+
+def _without_tensors(layer: Any) -> dict[str, Any]:
+    """Return a layer's attributes, with None in place of parameters and buffers."""
+    tensors = {name: dict.fromkeys(layer.__dict__[name]) for name in ("_parameters", "_buffers")}
+    return {**layer.__dict__, **tensors}
+
+
+def _is_unchanged(probe: Any, layer: Any) -> bool:
+    """Return whether a pass left the attributes as they were: one that writes some has to run."""
+    before, after = _without_tensors(layer), probe.__dict__
+    return before.keys() == after.keys() and all(
+        value is before[name]
+        or value == before[name]
+        or (type(value).__eq__ is object.__eq__ and vars(value) == vars(before[name]))
+        for name, value in after.items()
+    )
 
 
 def _traced(function: Any) -> fx.GraphModule:

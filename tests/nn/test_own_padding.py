@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter, deque
 from copy import deepcopy
 from typing import Any, ClassVar
 
@@ -105,6 +106,55 @@ class Counting(torch.nn.Conv2d):
         return super().forward(pad(input, (1, 1, 1, 1)))
 
 
+class Adapted(torch.nn.Conv2d):
+    """A low-rank adapter beside the convolution, as LoRA adds it."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.down = torch.nn.Conv2d(sizes[0], 2, sizes[2])
+        self.up = torch.nn.Conv2d(2, sizes[1], 1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) + self.up(self.down(input))
+
+
+class Asserting(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        assert isinstance(input, Tensor), "not a tensor"
+        return super().forward(input)
+
+
+class OwnError(Exception):
+    """An error that no library knows."""
+
+
+class Raising(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        if type(input) is not Tensor:
+            raise OwnError
+        return super().forward(input)
+
+
+class Queueing(torch.nn.Conv2d):
+    """A state that is no list: the last inputs, and a count of all."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.last: deque[Any] = deque(maxlen=2)
+        self.calls = Counter[str]()
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.last.append(input)
+        self.calls["forward"] += 1
+        return super().forward(pad(input, (1, 1, 1, 1)))
+
+
+class Keeping(Queueing):
+    def forward(self, input: Tensor) -> Tensor:
+        self.last, self.calls = deque([input]), Counter(["forward"])
+        return super(Queueing, self).forward(pad(input, (1, 1, 1, 1)))
+
+
 def same(layer: Any, *args: Any) -> None:
     """A converted layer gives what the layer gave, and its gradients."""
     ours = lc.nn.convert(deepcopy(layer))
@@ -191,6 +241,26 @@ def test_a_layer_is_not_changed_by_the_look_at_it() -> None:
     assert (ours.calls, float(ours.sum)) == (0, 0)
     ours(torch.randn(1, 4, 5, 5))
     assert (ours.calls, float(ours.sum)) == (1, 1)
+
+
+def test_a_pass_that_writes_attributes_is_run_and_not_by_the_look_at_it() -> None:
+    x = torch.randn(1, 4, 5, 5)
+    for kind in (Queueing, Keeping):
+        ours = lc.nn.convert(kind(4, 6, 3))
+        assert (len(ours.last), ours.calls.total()) == (0, 0)
+        ours(x)
+        assert ours.last[0] is x
+        assert ours.calls.total() == 1
+
+
+@pytest.mark.parametrize("kind", [Adapted, Asserting, Raising])
+def test_any_error_of_a_traced_forward_pass_leaves_the_layer_convertible(kind: Any) -> None:
+    torch.manual_seed(0)
+    layer = kind(4, 6, 3)
+    assert own_padding(layer, torch.nn.Conv2d) is None
+    same(layer, torch.randn(2, 4, 7, 6))
+    _, report = lc.nn.convert(layer, return_report=True)
+    assert not report.left
 
 
 def test_norms_are_folded_where_the_sums_are_the_result() -> None:
