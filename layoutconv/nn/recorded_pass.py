@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import random
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -28,7 +29,7 @@ from .forward_code import UnknownPass
 _DEVICES = "cpu", "cuda"
 _WATCHING = RLock()
 _SETS = "it sets attributes"
-_HOLDERS = list, dict, set
+_HOLDERS = list, dict, set, deque  # and their subclasses, such as Counter
 _IN_PLACE = (
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior",
     "ixor", "ilshift", "irshift",
@@ -231,7 +232,7 @@ def copy_of(module: Any, *, training: bool = True) -> Any:
     kind: Any = type(module)
     copied = kind.__new__(kind)
     for name, value in module.__dict__.items():
-        copied.__dict__[name] = copy(value) if type(value) in _HOLDERS else value
+        copied.__dict__[name] = copy(value) if isinstance(value, _HOLDERS) else value
     copied.__dict__["training"] = training
     return copied
 
@@ -258,9 +259,9 @@ def _contents(module: Any) -> list[Any]:
     every = []
     for name, value in module.__dict__.items():
         inner: Any = ()
-        if type(value) in _HOLDERS:
+        if isinstance(value, _HOLDERS):
             inner = [*map(id, value)]
-            inner += map(id, value.values()) if type(value) is dict else ()
+            inner += map(id, value.values()) if isinstance(value, dict) else ()
         every.append((name, id(value), inner))
     return every
 

@@ -5,6 +5,7 @@ that end a chain.
 from __future__ import annotations
 
 import random
+from collections import Counter, deque
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -248,6 +249,23 @@ def test_what_is_not_known_is_left(
     with torch.no_grad():
         assert torch.equal(module(x.clone()), copied(x.clone()))
     assert fused_norms == []
+
+
+def queueing(self: Any, x: Tensor) -> Tensor:
+    self.queue.append(x)
+    self.calls["forward"] += 1
+    return torch.relu(self.norm(self.conv(x)))
+
+
+@pytest.mark.parametrize("change", [lc.nn.fuse_batch_norms, lc.nn.fold_batch_norms])
+def test_the_look_at_a_pass_leaves_queues_and_counters_as_they_are(change: Any) -> None:
+    module = block(queueing).eval()
+    module.queue, module.calls = deque([None], maxlen=2), Counter[str]()
+    change(torch.nn.Sequential(module).eval())
+    assert (list(module.queue), module.calls.total()) == ([None], 0)
+    x = image()[:, :1].repeat(1, C, 1, 1)
+    module.train()(x)
+    assert (module.queue[1] is x, module.calls.total()) == (True, 1)
 
 
 def linear(self: Any, x: Tensor) -> Tensor:
