@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ArgumentError, ArgumentTypeError, shown
+from ..tensors.of_array import tensor_of_array
 
 
 def check_tensors(**tensors: Any) -> None:
@@ -53,7 +55,11 @@ def tensor_of(value: Any, device: Any = None) -> Tensor:
     ...     tensor_of(torch.ones(1, device="cpu")).device
     device(type='cpu')
     """
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device=device)
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        return tensor_of_array(value, device)
+    return torch.as_tensor(value, device=device)
 
 
 def check_places(name: str, places: Any, count: int) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layoutconv.compat.MinkowskiEngine.utils import sparse_quantize
+from layoutconv.compat.spconv.utils import Point2VoxelCPU3d
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import collate, knn_search
 from layoutconv.sparse.coords.sparse_tensor import SparseTensor
@@ -224,3 +226,29 @@ def test_voxels_of_other_sizes_are_joined_as_tensors():
     joined = collate([voxelize(points, 0.5), voxelize(points, 1.0)])
     assert type(joined) is SparseTensor
     assert joined.spatial_shape == (3, 1, 5)
+
+
+ARRAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "reversed": lambda points: points[::-1].copy()[::-1],
+    "reversed columns": lambda points: points[:, ::-1].copy()[:, ::-1],
+    "big-endian": lambda points: points.astype(">f4"),
+    "read-only": lambda points: np.frombuffer(points.tobytes(), "f4").reshape(points.shape),
+    "sliced": lambda points: np.repeat(points, 2, 1)[:, ::2],
+    "in Fortran's order": np.asfortranarray,
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.filterwarnings("error")
+def test_an_array_in_any_memory_has_the_voxels_of_its_numbers(kind: str) -> None:
+    points = (9 * np.random.default_rng(0).random((40, 4))).astype(np.float32)
+    array, tensor = ARRAYS[kind](points), torch.tensor(points)
+    whole, found = voxelize(tensor, 0.5), voxelize(array, 0.5)
+    assert torch.equal(found.coords, whole.coords)
+    assert torch.equal(found.features, whole.features)
+    assert torch.equal(knn_search(array, 3)[0], knn_search(tensor, 3)[0])
+    grid = [1, 1, 1], [0, 0, 0, 9, 9, 9], 4, 100, 5
+    tables = [Point2VoxelCPU3d(*grid).point_to_voxel(each) for each in (array, tensor)]
+    assert all(np.array_equal(*pair) for pair in zip(*tables, strict=True))
+    cells = [sparse_quantize(each[:, :3], each, quantization_size=0.5) for each in (array, tensor)]
+    assert all(np.array_equal(*pair) for pair in zip(*cells, strict=True))

@@ -11,10 +11,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...errors import ArgumentError
+from ...tensors.of_array import tensor_of_array
 from .absent import explain
 from .point_to_voxel import Grid, VoxelTable
 
@@ -39,7 +39,7 @@ def _tensor(points: Any) -> Tensor:
         return points
     if hasattr(points, "numpy_view"):
         points = points.numpy_view()
-    return torch.as_tensor(np.asarray(points))
+    return tensor_of_array(points)
 
 
 class _Point2Voxel:

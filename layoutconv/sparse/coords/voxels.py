@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from ...errors import ArgumentError, ArgumentTypeError
+from ...tensors.of_array import tensor_of_array
 from .coordinates import Coordinates
 from .keys import key_strides, pack
 from .lattice import Edges, Lattice, check_rank, voxel_edges
@@ -167,7 +168,7 @@ def _tensor(cloud: Any) -> Tensor:
     if isinstance(cloud, torch.Tensor):  # which as_tensor would move to torch's default device
         return cloud
     try:
-        return torch.as_tensor(cloud)
+        return tensor_of_array(cloud)
     except (TypeError, ValueError):  # an array of strings, or of a type that torch lacks
         kind = getattr(cloud, "dtype", type(cloud).__name__)
         raise ArgumentTypeError("points", "an array of a floating-point type", kind) from None
