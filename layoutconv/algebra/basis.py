@@ -213,8 +213,8 @@ class ScaledBasis(Coordinate):
 
     >>> 3 * E(1)
     3*E(1)
-    >>> print(3 * E(1), E(0, 1))
-    3@1 1@1@0
+    >>> print(3 * E(1), E(0, 1), ScaledBasis(3, 1))
+    3@1 1@1@0 3@1
     >>> 2 * E(0) + 5 * E(2)
     ArithmeticTuple((2, 0, 5))
     """
@@ -224,20 +224,21 @@ class ScaledBasis(Coordinate):
     value: Any
     path: Path
 
-    def __init__(self, value: Any, path: Path | list[int]) -> None:
+    def __init__(self, value: Any, path: Path | list[int] | int) -> None:
         if type(value) is not int:
             value = plain_numbers("ScaledBasis", "value", value)
-        if type(path) is list:  # as in the CuTe DSL
-            path = tuple(path)
-        if type(path) is tuple and any(type(mode) is not int for mode in path):
-            path = late("plain_shape")(path)
-        for mode in path if type(path) is tuple else (path,):
-            if type(mode) is not int:
-                raise wrong_argument("ScaledBasis", "path", "a tuple of modes", path)
-        if len(path) > DEEPEST:
+        # One mode and a list of them are paths in the CuTe DSL, too.
+        modes: Any = path if isinstance(path, tuple | list) else (path,)
+        modes = tuple(modes)
+        if any(type(mode) is not int for mode in modes):
+            modes = late("plain_shape")(modes)
+        for mode in modes:
+            if type(mode) is not int or mode < 0:
+                raise wrong_argument("ScaledBasis", "path", "a tuple of modes, ints >= 0", path)
+        if len(modes) > DEEPEST:
             raise too_deep("ScaledBasis")
         _VALUE(self, value)
-        _PATH(self, path)
+        _PATH(self, modes)
 
     def __reduce__(self) -> Any:
         return ScaledBasis, (self.value, self.path)

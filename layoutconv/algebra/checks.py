@@ -31,7 +31,7 @@ def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...]
         )
     leaf = as_integer(shape)
     if leaf is None:
-        hint = "; write it as a tuple" if isinstance(shape, list) else ""
+        hint = "; write it as a tuple" if isinstance(shape, list) else _hint_of_array(shape)
         raise LayoutTypeError(
             f"Layout: the extent {shortly(shape)} is {_a(shape)}, not an integer{hint}\n"
             + point_at(whole, path)
@@ -44,6 +44,15 @@ def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...]
             f"Layout: the extent {leaf} is not positive\n" + point_at(whole, path)
         )
     return leaf
+
+
+def _hint_of_array(x: Any) -> str:
+    """Return how to write the layout of an array or a tensor; its values are no extents."""
+    if not getattr(x, "ndim", 0):
+        return ""
+    if callable(getattr(x, "stride", None)):
+        return "; the layout of a tensor t is Layout(t.shape, t.stride())"
+    return "; the layout of an array is Layout(x.shape, tuple(s // x.itemsize for s in x.strides))"
 
 
 def _known_positive(leaf: Symbolic, whole: IntTuple, path: tuple[int, ...]) -> None:
@@ -94,9 +103,10 @@ def checked_stride(
                 "Layout: the shape and the stride have different profiles: the extent "
                 f"{text(shape)} has the stride {text(stride)}\n" + point_at(whole, path)
             )
+        hint = "; a function of the coordinate is one as CustomStride(function, stride)"
         raise LayoutTypeError(
             f"Layout: the stride {shortly(stride)} is {_a(stride)}, neither an integer nor "
-            "a stride\n" + point_at(whole, path)
+            f"a stride{hint if callable(stride) else ''}\n" + point_at(whole, path)
         )
     return leaf
 

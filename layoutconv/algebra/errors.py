@@ -127,9 +127,10 @@ def text(tree: Any, levels: int = DEEPEST) -> str:
     if tree is None:
         return "_"
     try:
-        return str(tree)
+        shown = str(tree)
     except RecursionError:  # lists in lists
         return shortly(tree)
+    return shown if "\n" not in shown else shortly(tree)  # an array
 
 
 def point_at(tree: Any, path: tuple[int, ...]) -> str:
@@ -206,6 +207,7 @@ def shortly(x: Any) -> str:
         shown = repr(x)
     except Exception:
         shown = f"a {type(x).__name__}"
+    shown = " ".join(shown.split()) if "\n" in shown else shown  # of an array
     return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -254,6 +255,25 @@ def test_movmatrix_transposes():
         row, column = divmod(atom.destination(lane, 16 * i) // 16, 8)
         assert place[128 * row + 16 * column] == (4 * row + column // 2, column % 2)
         assert (column, row) == (lane // 4, 2 * (lane % 4) + i)
+
+
+@pytest.mark.parametrize(
+    ("lookup", "name", "nearest"),
+    [
+        (mma_atom, "m16n8k16", "m16n8k16.f16"),
+        (mma_atom, "SM80_16x8x16_F32F16F16F32_TN", "m16n8k16.f16"),
+        (mma_atom, "m16n8k9.f16", "m16n8k8.f16"),
+        (copy_atom, "ldmatrix", "ldmatrix.x1"),
+        (mfma_atom, "32x32x8.f16", "mfma.32x32x8.f16"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(lookup: Any, name: str, nearest: str):
+    with pytest.raises(LayoutValueError) as caught:
+        lookup(name)
+    message = str(caught.value)
+    assert nearest in message.split(" such as ")[1].split(", ")
+    assert f"{lookup.__name__[:-4]}names()" in message
+    assert len(message) < 200
 
 
 def test_unknown_names_are_answered_with_the_known():

@@ -22,6 +22,7 @@ from layoutconv.algebra import (
     LayoutError,
     LayoutTypeError,
     LayoutValueError,
+    ScaledBasis,
     Stride,
     StridedGather,
     Swizzle,
@@ -137,11 +138,29 @@ def test_text_is_that_of_the_literature():
         ((4, -2), (1, 4), LayoutValueError, "extent -2"),
         ((4, 2), (1, 0.5), LayoutTypeError, "0.5"),
         ((4, 2), (1, None), LayoutTypeError, "None"),
+        ((4, 2), (IndexedGather([3, 1, 2, 0]), 1), LayoutTypeError, r"CustomStride\(function"),
+        (np.ones((40, 8)), None, LayoutTypeError, r"x\.strides\)"),
+        (torch.ones(40, 8), None, LayoutTypeError, r"Layout\(t\.shape, t\.stride\(\)\)"),
     ],
 )
 def test_malformed_layouts_are_refused_and_the_wrong_part_is_named(shape, stride, kind, says):
     with pytest.raises(kind, match=says):
         Layout(shape, stride)
+
+
+@pytest.mark.parametrize("array", [np.ones((40, 8)), torch.ones(40, 8)])
+def test_an_array_in_place_of_a_shape_is_shown_in_a_line(array):
+    with pytest.raises(LayoutTypeError) as caught:
+        Layout(array)
+    _, shown, carets = str(caught.value).splitlines()
+    assert len(shown) == len(carets) <= 60
+
+
+def test_the_path_of_a_scaled_basis_is_a_mode_or_modes():
+    assert ScaledBasis(3, 1) == ScaledBasis(3, [1]) == ScaledBasis(3, (1,)) == 3 * E(1)
+    for path in (-1, [-1], (0, -1), 0.5, "a", None):
+        with pytest.raises(LayoutTypeError, match="`path`"):
+            ScaledBasis(3, path)
 
 
 def test_carets_point_at_the_wrong_part():

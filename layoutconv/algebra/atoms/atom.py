@@ -7,8 +7,10 @@ the operand: A is (M, K), B is (N, K), C and D are (M, N). A copy maps ``(thread
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
@@ -121,7 +123,18 @@ def bits_by_name(prefix: str, groups: Iterable[tuple[int, str, str]]) -> dict[st
 
 
 def unknown(function: str, name: str, names: tuple[str, ...]) -> LayoutValueError:
-    """Return the error for an unknown name, which lists the known ones."""
-    return LayoutValueError(
-        f"{function}: {name!r} is not known; expected one of {', '.join(names)}"
-    )
+    """Return the error for an unknown name, with the nearest known ones: by extents for C++'s.
+
+    >>> print(unknown("mma_atom", "SM80_16x8x8_F32TF32TF32F32_TN", ("m8n8k4.f64", "m16n8k8.tf32")))
+    mma_atom: 'SM80_16x8x8_F32TF32TF32F32_TN' is not known; expected one of m16n8k8.tf32, m8n8k4.f64
+    """
+    name = str(name)
+    extents = re.search(r"(\d+)x(\d+)x(\d+)", name)
+    sought = "m{}n{}k{}.".format(*extents.groups()) if extents else f"{name}."
+    near = [known for known in names if known.startswith(sought)]
+    near += get_close_matches(name, names, 4, 0.5) + list(names)
+    of = function.replace("atom", "names")
+    shown = ", ".join(list(dict.fromkeys(near))[:4])
+    if len(names) > 4:
+        shown = f"{of}(), {len(names)} in all, such as {shown}"
+    return LayoutValueError(f"{function}: {name!r} is not known; expected one of {shown}")
