@@ -10,7 +10,7 @@ from .coalesce import coalesce_x
 from .complement import complement
 from .composition import compose, composition
 from .divide import as_tile, logical_divide
-from .errors import LayoutError, LayoutValueError
+from .errors import LayoutError, LayoutValueError, wrong_argument
 from .exact import Function
 from .layout import Layout, as_layout, make
 from .normal import normal_form
@@ -24,7 +24,7 @@ _OPERATIONS = {
 }
 
 
-def explain(operation: Any, a: Any, b: Any) -> str:
+def explain(operation: Any, a: Any, b: Any = None) -> str:
     """Explain line by line how ``operation(a, b)`` comes about, or why it fails.
 
     ``operation`` is ``composition``, ``logical_divide`` or ``logical_product``, or its name; ``b``
@@ -49,6 +49,8 @@ def explain(operation: Any, a: Any, b: Any) -> str:
     }
     if name not in accounts:
         raise LayoutValueError(f"explain: expected one of {', '.join(accounts)}, got {name!r}")
+    if b is None:
+        raise wrong_argument("explain", "b", "a layout, an integer or a tuple of them", b)
     a = as_layout("explain", a)
     if isinstance(b, tuple):
         result = _OPERATIONS[name](a, b)

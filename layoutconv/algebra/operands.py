@@ -167,6 +167,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("crd", "idx"), _COORDINATE),
     "mode": _PATH,
     **dict.fromkeys(("fn", "splitter"), _CALLABLE),
+    "operation": (lambda x: callable(x) or isinstance(x, str), "an operation or its name"),
     **dict.fromkeys(("name", "notation", "language", "swizzle"), _TEXT),
     **dict.fromkeys(("names", "index"), _NAMES),
     **dict.fromkeys(("weight_stationary", "sparse", "a_in_registers"), _FLAG),

@@ -11,9 +11,11 @@ from layoutconv.algebra import (
     ComposedLayout,
     E,
     Layout,
+    LayoutError,
     LayoutValueError,
     Swizzle,
     bank_conflicts,
+    coalesce,
     coalescing,
     composition,
     contiguity,
@@ -144,6 +146,10 @@ def test_explain_ends_with_the_result_or_the_reason():
     assert "8 is right" in explain("composition", Layout((6, 2), (1, 7)), Layout((3, 2), (2, 3)))
     assert explain("logical_product", Layout(4), 3).splitlines()[-1] == "  = (4,3):(1,4)"
     assert "copies would overlap" in explain("logical_product", Layout((2, 2), (3, 2)), 3)
+    with pytest.raises(LayoutError, match=r"expected one of composition, .*, got 'coalesce'"):
+        explain(coalesce, Layout(4))
+    with pytest.raises(LayoutError, match=r"argument `b`: expected a layout.*, got None$"):
+        explain("composition", Layout(4))
     assert explain("composition", Layout((2, 2), (E(0), E(1))), Layout(2, 2)).endswith("2:1@1")
     by_mode = explain("logical_divide", Layout((4, 8)), (2, None))
     assert by_mode.endswith(f"= {logical_divide(Layout((4, 8)), (2, None))}")
