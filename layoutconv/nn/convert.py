@@ -21,7 +21,7 @@ from .made_class import subclass
 from .own_convolution import Redirected, on_meta, why_not_redirected
 from .own_norm import CONVERTED_FROM as _RECORD
 from .own_norm import OWN_NORM, recognised
-from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
+from .own_padding import OWN_PADDING, RecognisedPadding, overriding, recognised_padding
 from .rewritten_class import restore_class
 
 _OURS: dict[type, type] = {
@@ -263,7 +263,7 @@ def _to_ours(layer: Any) -> None:
         _set_kind(layer, _redirected(kind))
         return
     if _has_own_forward(kind):
-        found = own_padding(layer, _base_of(kind))
+        found = recognised_padding(layer, _base_of(kind))
         if found is not None:
             layer.__dict__[OWN_PADDING] = found
     _set_kind(layer, _OURS[kind] if kind in _OURS else _computed_here(kind))
@@ -300,11 +300,9 @@ def _computed_here(kind: Any) -> Any:
     """Make a subclass of a subclass of torch's convolutions, with this package's forward pass."""
 
     def forward(self: Any, *args: Any, **named: Any) -> Any:
-        found: OwnPadding | None = self.__dict__.get(OWN_PADDING)
-        given = None if found is None else found.arguments(args, named)
-        if found is None or given is None or not found.takes(*given):
-            return super(made, self).forward(*args, **named)
-        return found.compute(self, *given)
+        found: RecognisedPadding | None = self.__dict__.get(OWN_PADDING)
+        result = None if found is None else found.compute(self, args, named)
+        return super(made, self).forward(*args, **named) if result is None else result
 
     methods = {"forward": forward} if _has_own_forward(kind) else {}
     made = subclass(kind, (kind, _OURS[_base_of(kind)]), _new, methods)

@@ -4,14 +4,14 @@ A causal convolution over time is often a subclass of ``torch.nn.Conv3d`` whose 
 cache=None)`` concatenates the cache and ``x``, pads the result with zeros, and calls
 ``super().forward``. Each step copies the input, while a convolution of this package pads as it
 reads. To recognise such a method, it is traced symbolically; no names are known here. A method that
-also writes to attributes runs as it is.
+also writes to attributes runs as it is, and so does one whose attributes have changed since.
 """
 
 from __future__ import annotations
 
 import operator
-from copy import copy
-from inspect import Parameter, signature, unwrap
+from copy import copy, deepcopy
+from inspect import Parameter, getattr_static, signature, unwrap
 from types import new_class
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 
 from .arguments import near_and_far
 from .modules import weight_and_bias
+from .recorded_pass import autocast_everywhere, undone
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -32,6 +33,10 @@ _FUNCTIONS = {torch.cat, torch.concat, pad} | {
 }
 _EXTENTS = (4, 3), (5, 4), (7, 6)  # trial extents of the first spatial mode and of the others
 _BEYOND = 2  # trial frames of a cache beyond those that are read
+_OF_OWN_PADDING = {"padding", "padding_mode", "dilation", "kernel_size"}
+_NUMBERS = bool, int, float, str, type(None)
+_HOLDERS = tuple, list, dict, set
+_PLAIN = _NUMBERS + _HOLDERS  # compared by value, other attributes by identity
 
 
 class OwnPadding(NamedTuple):
@@ -47,16 +52,18 @@ class OwnPadding(NamedTuple):
     padding: Pairs
 
     def arguments(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
-        """Return the input and the frames, None for each that is missing; None for other calls."""
+        """Return the input and the frames, batches as ``compute`` needs, None for frames that are
+        missing; None for other calls.
+        """
         given = dict(zip(self.parameters, args, strict=False)) | named
-        expected = len(args) + len(named) == len(given) and given.keys() <= {*self.parameters}
-        return [given.get(name) for name in (*self.parameters, "")][:2] if expected else None
-
-    def takes(self, input: Any, frames: Any) -> bool:
-        """Return whether the input, and the frames if given, are batches, as ``compute`` needs."""
+        if len(args) + len(named) != len(given) or not given.keys() <= {*self.parameters}:
+            return None
+        input, frames = [given.get(name) for name in (*self.parameters, "")][:2]
         rank = len(self.padding) + 2
         tensors = (input,) if frames is None else (input, frames)
-        return all(isinstance(tensor, torch.Tensor) and tensor.dim() == rank for tensor in tensors)
+        if not all(isinstance(t, torch.Tensor) and t.dim() == rank for t in tensors):
+            return None
+        return [input, frames]
 
     def compute(self, layer: Any, input: Tensor, frames: Tensor | None) -> Tensor:
         """Compute the result of a converted layer."""
@@ -69,6 +76,22 @@ class OwnPadding(NamedTuple):
             layer.groups, activation=layer.activation, slope=layer.slope,
         )  # fmt: skip
         return result
+
+
+class RecognisedPadding(NamedTuple):
+    """The padding of a converted layer, valid while the attributes that its pass ``read`` are."""
+
+    found: OwnPadding
+    read: dict[str, Any]
+
+    def compute(self, layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+        """Compute the result of the layer; None if its own forward pass has to run."""
+        for name, value in self.read.items():
+            now = getattr(layer, name, self)
+            if now is not value and not (type(now) in _PLAIN and now == value):
+                return None
+        given = self.found.arguments(args, named)
+        return None if given is None else self.found.compute(layer, *given)
 
 
 def after_frames(frames: Tensor, input: Tensor, reach: int) -> tuple[Tensor, int]:
@@ -116,6 +139,12 @@ def _calls_super(method: Any) -> bool:
 
 
 def own_padding(layer: Any, base: type) -> OwnPadding | None:
+    """Return the padding that :func:`recognised_padding` finds, or None."""
+    found = recognised_padding(layer, base)
+    return None if found is None else found.found
+
+
+def recognised_padding(layer: Any, base: type) -> RecognisedPadding | None:
     """Return the padding of an overridden forward pass that only pads; None for another pass.
 
     ``base`` is the torch class whose forward pass it calls. The layer neither runs nor changes.
@@ -127,7 +156,7 @@ def own_padding(layer: Any, base: type) -> OwnPadding | None:
     ...             x = torch.cat([before, x], dim=2)
     ...             missing = missing - before.shape[2]
     ...         return super().forward(torch.nn.functional.pad(x, (missing, 0)))
-    >>> own_padding(Causal(4, 4, 3), torch.nn.Conv1d)
+    >>> recognised_padding(Causal(4, 4, 3), torch.nn.Conv1d).found
     OwnPadding(parameters=('x', 'before'), padding=((2, 0),))
     """
     kind = type(layer)
@@ -138,25 +167,46 @@ def own_padding(layer: Any, base: type) -> OwnPadding | None:
     names = _parameters(kind.forward)
     if names is None:
         return None
+    read: set[str] = set()
     try:
-        probe = _probe(layer, base)
-        alone = _traced(lambda x: probe.forward(x))
-        rank = len(layer.kernel_size)
-        added = _measured(alone, rank)
-        if added is None:
-            return None
-        if len(names) == 2:
-            joined = _traced(lambda x, frames: probe.forward(x, frames))
-            if not _puts_before(joined, rank, added):
-                return None
-        if not _is_unchanged(probe, layer):
+        probe = _probe(layer, base, read)
+        with undone(probe) as done:
+            read.clear()
+            added = _added(probe, len(names), len(layer.kernel_size))
+            unchanged = added is not None and _is_unchanged(probe, layer)
+        if added is None or not unchanged or done:
             return None
         steps = layer.stride, layer.dilation, layer.kernel_size
         own = near_and_far(layer.padding, *steps)
+        kept = {name: _kept(getattr(layer, name)) for name in sorted(read | _OF_OWN_PADDING)}
     except Exception:  # whatever another's code raises on proxies, a failed assertion included
         return None
     both = zip(added, own, strict=True)
-    return OwnPadding(names, tuple((n + near, f + far) for (n, f), (near, far) in both))
+    pairs = tuple((n + near, f + far) for (n, f), (near, far) in both)
+    return RecognisedPadding(OwnPadding(names, pairs), kept)
+
+
+def _added(probe: Any, parameters: int, rank: int) -> Pairs | None:
+    """Return the zeros that a pass adds around each mode; None if it does anything else."""
+    added = _measured(_traced(lambda x: probe.forward(x)), rank)
+    if added is None or parameters == 1:
+        return added
+    joined = _traced(lambda x, frames: probe.forward(x, frames))
+    return added if _puts_before(joined, rank, added) else None
+
+
+def _kept(value: Any) -> Any:
+    """Return an attribute that a pass read, to compare with; refuse what may change unseen."""
+    if isinstance(value, Tensor) or (type(value) in _HOLDERS and not _is_plain(value)):
+        raise TypeError(f"the values of a {type(value).__name__} may change")
+    return deepcopy(value) if type(value) in _HOLDERS else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number or a text, or a container of such."""
+    if type(value) not in _HOLDERS:
+        return type(value) in _NUMBERS
+    return all(map(_is_plain, [*value, *(value.values() if type(value) is dict else ())]))
 
 
 def _parameters(method: Any) -> tuple[str, ...] | None:
@@ -176,18 +226,31 @@ def _convolved(x: Any) -> Any:
     return x
 
 
-def _probe(layer: Any, base: type) -> Any:
+def _probe(layer: Any, base: type, read: set[str]) -> Any:
     """Make an object with copies of a layer's attributes, no tensors, and a recorder for
-    ``super().forward``.
+    ``super().forward``. The names of attributes that a pass reads are added to ``read``.
     """
+    theirs: Any = type(layer)
 
     def forward(self: Any, x: Any, *rest: Any) -> Any:
         if rest or not isinstance(x, fx.Proxy):
             raise TypeError("not the one tensor that a convolution takes")
         return x.tracer.create_proxy("call_function", _convolved, (x,), {})
 
+    def reading(self: Any, name: str) -> Any:
+        own = object.__getattribute__(self, "__dict__")
+        if name in own or not hasattr(getattr_static(theirs, name, None), "__get__"):
+            read.add(name)  # no method or property, whose own reads are seen
+        return theirs.__getattribute__(self, name)
+
+    def missing(self: Any, name: str) -> Any:
+        if any(name in layer.__dict__[held] for held in ("_parameters", "_buffers", "_modules")):
+            raise TypeError(f"it reads `{name}`, whose values may change")
+        return theirs.__getattr__(self, name)
+
+    methods = {"__getattribute__": reading, "__getattr__": missing}
     recorder = new_class("Recorder", (base,), exec_body=lambda names: names.update(forward=forward))
-    kind = new_class(type(layer).__name__, (type(layer), recorder))
+    kind = new_class(theirs.__name__, (theirs, recorder), exec_body=lambda n: n.update(methods))
     probe: Any = object.__new__(kind)
     for name, value in _without_tensors(layer).items():  # the pass may write to queues, say
         probe.__dict__[name] = value if isinstance(value, Tensor) else copy(value)
@@ -212,6 +275,16 @@ def _is_unchanged(probe: Any, layer: Any) -> bool:
 
 
 def _traced(function: Any) -> fx.GraphModule:
+    """Trace a function with gradients; without them and under autocast it must be the same."""
+    with torch.enable_grad(), autocast_everywhere(False):
+        found = _traced_once(function)
+    with torch.no_grad(), autocast_everywhere(True):
+        if found.code != _traced_once(function).code:
+            raise TypeError("it depends on autocast, or on whether gradients are wanted")
+    return found
+
+
+def _traced_once(function: Any) -> fx.GraphModule:
     """Trace a function; its result must be the convolution's, and all nodes before it allowed."""
     tracer = fx.Tracer()
     graph = tracer.trace(function)

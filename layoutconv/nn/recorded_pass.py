@@ -138,7 +138,7 @@ def _recorded(module: Any, training: bool, other: bool) -> Graph:
             _ask_for_arguments(type(module))
             copied = copy_of(module, training=training)
             before = _contents(copied)
-            with torch.set_grad_enabled(not other), _autocast(other):
+            with torch.set_grad_enabled(not other), autocast_everywhere(other):
                 graph = _Recorder().trace(copied)
         except Exception as error:  # whatever somebody else's code raises
             text = (str(error).strip().splitlines() or [""])[0]
@@ -243,7 +243,13 @@ def _differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def _autocast(on: bool) -> Iterator[None]:
+def autocast_everywhere(on: bool) -> Iterator[None]:
+    """Switch autocast on or off, on all devices, in this context.
+
+    >>> with autocast_everywhere(True):
+    ...     torch.is_autocast_enabled("cpu")
+    True
+    """
     before = [torch.is_autocast_enabled(device) for device in _DEVICES]
     for device in _DEVICES:
         torch.set_autocast_enabled(device, on)

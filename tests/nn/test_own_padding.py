@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter, deque
 from copy import deepcopy
@@ -261,6 +262,81 @@ def test_any_error_of_a_traced_forward_pass_leaves_the_layer_convertible(kind: A
     same(layer, torch.randn(2, 4, 7, 6))
     _, report = lc.nn.convert(layer, return_report=True)
     assert not report.left
+
+
+class Switched(torch.nn.Conv2d):
+    """Zeros that attributes ask for."""
+
+    pads = True
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.on, self.sides = True, [1, 2, 0, 1]
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, self.sides) if self.on and self.pads else input)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: setattr(layer, "on", False),
+        lambda layer: setattr(layer, "sides", [3, 0, 0, 0]),
+        lambda layer: layer.sides.reverse(),
+        lambda layer: setattr(layer, "padding", (2, 1)),
+        lambda layer: setattr(layer, "stride", (2, 2)),
+        lambda layer: setattr(layer, "pads", False),
+        lambda layer: None,
+    ],
+)
+def test_padding_follows_the_attributes_of_a_converted_layer(change: Any) -> None:
+    torch.manual_seed(0)
+    layer, x = Switched(4, 6, 3), torch.randn(2, 4, 6, 5)
+    assert own_padding(layer, torch.nn.Conv2d) is not None
+    ours = lc.nn.convert(deepcopy(layer))
+    torch.testing.assert_close(ours(x), layer(x))
+    change(ours)
+    change(layer)
+    torch.testing.assert_close(ours(x), layer(x))
+    torch.testing.assert_close(deepcopy(ours)(x), layer(x))
+
+
+class InTraining(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, (1, 1, 1, 1)) if self.training else input)
+
+
+class WithGradient(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        on = torch.is_grad_enabled()
+        return super().forward(pad(input, (1, 1, 1, 1)) if on else input)
+
+
+class ByChance(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, (random.randrange(2), 0, 0, 0)))
+
+
+class OfBias(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input if self.bias is None else pad(input, (1, 1, 1, 1)))
+
+
+@pytest.mark.parametrize("kind", [InTraining, WithGradient, ByChance, OfBias])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_padding_that_depends_on_modes_or_chance(kind: Any, training: bool, wanted: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = kind(4, 6, 3), torch.randn(2, 4, 6, 5)
+    state = random.getstate()
+    ours = lc.nn.convert(deepcopy(layer))
+    assert random.getstate() == state
+    with torch.set_grad_enabled(wanted):
+        for seed in range(4):
+            random.seed(seed)
+            expected = layer.train(training)(x)
+            random.seed(seed)
+            torch.testing.assert_close(ours.train(training)(x), expected)
 
 
 def test_norms_are_folded_where_the_sums_are_the_result() -> None:
