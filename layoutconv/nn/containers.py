@@ -69,6 +69,12 @@ class Sequential(torch.nn.Sequential):
     def forward(self, input: Any) -> Any:
         return in_turn(list(self._modules.values()), input)
 
+    def __add__(self, other: torch.nn.Sequential) -> Sequential:
+        return Sequential(*super().__add__(other))  # torch's would be one of torch
+
+    def __mul__(self, other: int) -> Sequential:
+        return Sequential(*super().__mul__(other))
+
 
 class Features(torch.nn.Module):
     """A module applied to the features (rows, C) of a sparse tensor.

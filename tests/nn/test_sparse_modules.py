@@ -217,6 +217,31 @@ def test_torchs_modules_see_features():
     ))  # fmt: skip
 
 
+def test_joined_and_repeated_sequences_pass_features_on():
+    x, layers = cloud(2, 4), (lc.nn.SubmConv2d(4, 4, 3), torch.nn.ReLU())
+    first = lc.nn.Sequential(*layers).double()
+    second, expected = lc.nn.Sequential(torch.nn.BatchNorm1d(4)).double().eval(), first(x)
+    for net in (first + second, first + torch.nn.Sequential(*second)):
+        assert torch.equal(net(x).features, second(expected).features)
+        assert [*net.parameters()] == [*first.parameters(), *second.parameters()]
+    for net in (first * 2, 2 * first):
+        assert torch.equal(net(x).features, first(expected).features)
+    first += second
+    assert type(first) is lc.nn.Sequential
+    assert len(first) == 3
+
+
+def test_a_module_of_features_is_shown_its_wrapper():
+    class Own(torch.nn.Module):
+        def forward(self, features):
+            return torch.relu(features)
+
+    x = cloud(2, 4)
+    with pytest.raises(TypeError, match=r"your own of features in lc\.nn\.Features"):
+        lc.nn.Sequential(Own())(x)
+    assert torch.equal(lc.nn.Sequential(lc.nn.Features(Own()))(x).features, x.features.relu())
+
+
 @pytest.mark.parametrize("kind", ["", "momentum", "untracked", "plain", "hooked", "features"])
 def test_batch_norms_count_the_cells_of_a_padded_tensor(kind):
     options = {"momentum": None} if kind == "momentum" else {}

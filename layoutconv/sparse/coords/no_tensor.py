@@ -18,10 +18,12 @@ class NoTensor:
     >>> torch.nn.ReLU()(x)
     Traceback (most recent call last):
     TypeError: torch's relu takes tensors, not a SparseTensor: put modules of torch in \
-lc.nn.Sequential, and call functions as x.replace(function(x.features))
+lc.nn.Sequential, your own of features in lc.nn.Features, and call functions as \
+x.replace(function(x.features))
     """
 
     _container: ClassVar[str]
+    _own_modules: ClassVar[str] = ""
     _applied: ClassVar[str]
     _own: ClassVar[str] = "x.features"
 
@@ -48,6 +50,6 @@ lc.nn.Sequential, and call functions as x.replace(function(x.features))
         """Refuse torch functions and modules, and say what they take instead."""
         raise TypeError(
             f"torch's {getattr(function, '__name__', function)} takes tensors, not a "
-            f"{cls.__name__}: put modules of torch in {cls._container}, and call functions as "
-            f"{cls._applied}"
+            f"{cls.__name__}: put modules of torch in {cls._container}{cls._own_modules}, and "
+            f"call functions as {cls._applied}"
         )

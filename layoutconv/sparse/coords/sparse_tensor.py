@@ -79,6 +79,7 @@ class SparseTensor(NoTensor):
     coordinates: Coordinates
 
     _container, _applied = "lc.nn.Sequential", "x.replace(function(x.features))"
+    _own_modules = ", your own of features in lc.nn.Features"
     _beside: ClassVar[tuple[str, ...]] = ()  # fields of a subclass that do not depend on features
 
     __array_ufunc__ = None  # numpy.float32(2) * x then calls __rmul__, and makes no array of it
