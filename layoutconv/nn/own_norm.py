@@ -20,6 +20,7 @@ from ..gpu import channel_norm
 from ..gpu.channel_norm import ChannelNorm
 from ..gpu.row_norm import TYPES
 from ..ops.guard import is_plain, wants_gradient
+from .recorded_pass import contents
 
 CONVERTED_FROM = "_converted_from"  # the attribute of a converted module that revert reads
 OWN_NORM = "_own_norm"  # the attribute of a converted module that says what it computes
@@ -109,12 +110,15 @@ def own_norm(module: Any) -> OwnNorm | None:
             x[0, :, :1] = 0
             unit = normalize(x, dim=1)
             # This calls no hooks, which are copied too.
+            before = contents(_attributes_of(copied))
             results = [copied.train(mode).forward(x) for mode in (True, False)]
             of_modes = {_found_out(unit, y, found) for y in results}
             if len(of_modes) > 1 or any(
                 copied.to(dtype).forward(x.to(dtype)).dtype is not dtype for dtype in TYPES
             ):
                 return None
+            if contents(_attributes_of(copied)) != before:
+                return None  # a pass that writes attributes has to run
             return of_modes.pop()
     except Exception:  # whatever somebody else's code raises
         return None

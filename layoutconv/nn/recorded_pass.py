@@ -137,7 +137,7 @@ def _recorded(module: Any, training: bool, other: bool) -> Graph:
         try:
             _ask_for_arguments(type(module))
             copied = copy_of(module, training=training)
-            before = _contents(copied)
+            before = contents(copied.__dict__)
             with torch.set_grad_enabled(not other), autocast_everywhere(other):
                 graph = _Recorder().trace(copied)
         except Exception as error:  # whatever somebody else's code raises
@@ -145,7 +145,7 @@ def _recorded(module: Any, training: bool, other: bool) -> Graph:
             raise UnknownPass(
                 f"torch.fx cannot record it: {type(error).__name__}: {text}"
             ) from error
-    if not done and _contents(copied) != before:
+    if not done and contents(copied.__dict__) != before:
         done.append(_SETS)
     if done:
         raise UnknownPass(done[0])
@@ -260,10 +260,17 @@ def autocast_everywhere(on: bool) -> Iterator[None]:
             torch.set_autocast_enabled(device, was)
 
 
-def _contents(module: Any) -> list[Any]:
-    """Return the ids of a module's attributes, and of the contents of containers."""
+def contents(attributes: dict[str, Any]) -> list[Any]:
+    """Return the ids of a module's attributes, and of the contents of containers.
+
+    >>> attributes = {"seen": [1]}
+    >>> before = contents(attributes)
+    >>> attributes["seen"].append(2)
+    >>> contents(attributes) == before
+    False
+    """
     every = []
-    for name, value in module.__dict__.items():
+    for name, value in attributes.items():
         inner: Any = ()
         if isinstance(value, _HOLDERS):
             inner = [*map(id, value)]

@@ -94,6 +94,26 @@ class Noisy(Root):
         return normalize(x, dim=1)
 
 
+class Counting(Root):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return normalize(x, dim=1) * self.root * self.g
+
+
+class Noting(Root):
+    """It notes what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.noted: list[torch.dtype] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.noted.append(x.dtype)
+        return normalize(x, dim=1) * self.root * self.g
+
+
 class Within(Root):
     def __init__(self) -> None:
         super().__init__(6)
@@ -117,7 +137,7 @@ def test_what_is_such_a_norm_is_recognised(rank: int, biased: bool) -> None:
 @pytest.mark.parametrize(
     "module",
     [Last(6), Cut(6), Squared(6), Drawn(6), Noisy(6), Within(), nn.GroupNorm(1, 6), nn.ReLU(),
-     nn.Linear(3, 3), Root(6).to("meta"), Wide(6), Held(), Lazy(),
+     Counting(6), Noting(), nn.Linear(3, 3), Root(6).to("meta"), Wide(6), Held(), Lazy(),
      torch.fx.symbolic_trace(Swapped())],
     ids=lambda module: type(module).__name__,
 )  # fmt: skip
