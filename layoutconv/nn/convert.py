@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..base.caches import remembered
-from ..errors import ArgumentTypeError, truth_of
+from ..errors import ArgumentError, ArgumentTypeError, truth_of
 from ..ops.guard import PLAIN
 from . import modules
 from .dense_norm import NORMS
@@ -109,7 +109,9 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     (convert a model after its first call); or it has an attribute that means a fused activation
     here. A parametrized one, by weight norm say, is converted, before its parametrization or after.
 
-    Raises :class:`~layoutconv.errors.ArgumentTypeError` if ``module`` is no module.
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` if ``module`` is no module, and
+    :class:`~layoutconv.errors.ArgumentError` if it is or has a ``DistributedDataParallel``, which
+    would give moved weights wrong gradients: convert first, then wrap.
 
     >>> class Named(torch.nn.Conv2d):
     ...     pass
@@ -171,6 +173,7 @@ def _swap(
         truth_of("return_report", return_report),
     )
     module = module if inplace else deepcopy(module)
+    _refuse_recorded_strides(module, why_not)
     swapped, left, norms = [], {}, []
     for name, layer in module.named_modules():
         if swap_norm(layer):
@@ -184,6 +187,21 @@ def _swap(
                 left[name] = reason
     report = ConversionReport(tuple(swapped), left, tuple(norms))
     return (module, report) if return_report else module
+
+
+def _refuse_recorded_strides(module: Any, why_not: Any) -> None:
+    """Refuse weights whose strides a ``DistributedDataParallel`` has recorded.
+
+    Without ``gradient_as_bucket_view`` it would give weights in other memory wrong gradients.
+    """
+    for wrapper in module.modules():
+        if not isinstance(wrapper, torch.nn.parallel.DistributedDataParallel):
+            continue
+        layers = [layer for layer in wrapper.modules() if isinstance(layer, _ConvNd)]
+        if not wrapper.gradient_as_bucket_view and any(why_not(one) is None for one in layers):
+            expected = "a network that is converted before DistributedDataParallel wraps it"
+            got = "a DistributedDataParallel, which has recorded the strides of the weights"
+            raise ArgumentError("module", expected, got)
 
 
 # -- to ours ---------------------------------------------------------------------------------------
