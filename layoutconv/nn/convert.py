@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` if ``module`` is no module, and
     :class:`~layoutconv.errors.ArgumentError` if it is or has a ``DistributedDataParallel``, which
-    would give moved weights wrong gradients: convert first, then wrap.
+    would give moved weights wrong gradients, or a ``FullyShardedDataParallel``: convert first.
 
     >>> class Named(torch.nn.Conv2d):
     ...     pass
@@ -190,17 +191,22 @@ def _swap(
 
 
 def _refuse_recorded_strides(module: Any, why_not: Any) -> None:
-    """Refuse weights whose strides a ``DistributedDataParallel`` has recorded.
+    """Refuse weights whose strides a wrapper for several processes has recorded.
 
-    Without ``gradient_as_bucket_view`` it would give weights in other memory wrong gradients.
+    Without ``gradient_as_bucket_view``, ``DistributedDataParallel`` would give weights in other
+    memory wrong gradients; ``FullyShardedDataParallel`` holds them as views of one vector.
     """
+    sharded: Any = sys.modules.get("torch.distributed.fsdp")
     for wrapper in module.modules():
-        if not isinstance(wrapper, torch.nn.parallel.DistributedDataParallel):
-            continue
-        layers = [layer for layer in wrapper.modules() if isinstance(layer, _ConvNd)]
-        if not wrapper.gradient_as_bucket_view and any(why_not(one) is None for one in layers):
-            expected = "a network that is converted before DistributedDataParallel wraps it"
-            got = "a DistributedDataParallel, which has recorded the strides of the weights"
+        if isinstance(wrapper, torch.nn.parallel.DistributedDataParallel):
+            recorded = not wrapper.gradient_as_bucket_view
+        else:
+            recorded = bool(sharded) and isinstance(wrapper, sharded.FullyShardedDataParallel)
+        layers = wrapper.modules() if recorded else ()
+        if any(isinstance(layer, _ConvNd) and why_not(layer) is None for layer in layers):
+            kind = type(wrapper).__name__
+            expected = f"a network that is converted before {kind} wraps it"
+            got = f"a {kind}, which has recorded the strides of the weights"
             raise ArgumentError("module", expected, got)
 
 

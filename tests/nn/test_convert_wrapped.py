@@ -60,6 +60,24 @@ def test_gradients_of_a_wrapped_network_are_right_or_its_conversion_is_refused(v
     lc.nn.fuse_batch_norms(after)
 
 
+@pytest.mark.usefixtures("group")
+def test_a_sharded_network_is_converted_before_it_is_sharded() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    options: Any = {"device_id": torch.device("cpu"), "use_orig_params": True}
+    whole = FullyShardedDataParallel(network(), **options)
+    with pytest.raises(ValueError, match=r"`module`: .* before FullyShardedDataParallel"):
+        lc.nn.convert(whole)
+    x = torch.randn(2, 4, 7, 6).double()
+    ours = FullyShardedDataParallel(lc.nn.convert(network()), **options)
+    torch.testing.assert_close(ours(x), network()(x))
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+    contiguous = lc.nn.convert(network()).to(memory_format=torch.contiguous_format)
+    sharded = fully_shard(contiguous, mesh=mesh)
+    found = [gradient.full_tensor() for gradient in gradients(sharded)]
+    torch.testing.assert_close(found, gradients(network()))
+
+
 def test_weights_that_no_wrapper_knows_are_moved() -> None:
     net = lc.nn.convert(torch.nn.DataParallel(network()))
     torch.testing.assert_close(gradients(net), gradients(network()))
