@@ -232,7 +232,7 @@ def _can_fold(conv: Any, once: set[int]) -> bool:
 
 def _ends_in_its_sums(conv: Any) -> bool:
     """Return whether no forward pass of a subclass adds anything after the convolution."""
-    if OWN_PADDING in conv.__dict__:
+    if OWN_PADDING in conv.__dict__ and conv.__dict__[OWN_PADDING].holds(conv):
         return True
     dense = next((kind for kind in type(conv).__mro__ if kind in _DENSE), None)
     return dense is None or all(

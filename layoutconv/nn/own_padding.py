@@ -84,13 +84,17 @@ class RecognisedPadding(NamedTuple):
     found: OwnPadding
     read: dict[str, Any]
 
-    def compute(self, layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
-        """Compute the result of the layer; None if its own forward pass has to run."""
+    def holds(self, layer: Any) -> bool:
+        """Return whether the attributes that the forward pass read are unchanged."""
         for name, value in self.read.items():
             now = getattr(layer, name, self)
             if now is not value and not (type(now) in _PLAIN and now == value):
-                return None
-        given = self.found.arguments(args, named)
+                return False
+        return True
+
+    def compute(self, layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+        """Compute the result of the layer; None if its own forward pass has to run."""
+        given = self.found.arguments(args, named) if self.holds(layer) else None
         return None if given is None else self.found.compute(layer, *given)
 
 

@@ -301,6 +301,26 @@ def test_padding_follows_the_attributes_of_a_converted_layer(change: Any) -> Non
     torch.testing.assert_close(deepcopy(ours)(x), layer(x))
 
 
+class Doubling(torch.nn.Conv2d):
+    twice = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        result = super().forward(pad(input, (1, 1, 1, 1)))
+        return 2 * result if self.twice else result
+
+
+def test_norms_behind_a_pass_that_changed_are_not_folded() -> None:
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm2d(6)
+    with torch.no_grad():
+        norm.running_mean.uniform_()  # type: ignore[union-attr]
+    net = lc.nn.convert(torch.nn.Sequential(Doubling(4, 6, 3), norm).eval())
+    net[0].twice = True
+    x = torch.randn(2, 4, 6, 5)
+    expected = net(x)
+    torch.testing.assert_close(lc.nn.fold_batch_norms(net)(x), expected)
+
+
 class InTraining(torch.nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(pad(input, (1, 1, 1, 1)) if self.training else input)
