@@ -176,7 +176,9 @@ def symbolically(
     """
     if not any(map(is_symbolic, operands)):
         return operation(*operands)
-    assumptions = [taken for x in operands if (taken := getattr(x, "assumptions", ()))]
+    assumptions = [
+        x.assumptions for x in operands if getattr(x, "assumptions", ()) and not isinstance(x, type)
+    ]
     inherited = [relation for taken in assumptions for relation in taken]
     with one_operation(), recording() as record, _holding(assumptions):
         found: list[Symbolic] = []

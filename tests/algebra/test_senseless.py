@@ -119,6 +119,12 @@ def test_a_coordinate_computes_with_integers_alone(senseless):
             assert isinstance(raised.value, LayoutTypeError) or isinstance(senseless, tuple)
 
 
+@pytest.mark.parametrize("name", ["logical_divide", "tiled_divide", "flat_divide"])
+def test_a_class_is_no_tiler_of_a_symbol(name):
+    with pytest.raises(LayoutTypeError, match="Layout'>"):
+        getattr(lc, name)(lc.SymInt(8, "H"), lc.Layout)
+
+
 def test_a_bool_is_no_mode_of_a_layout():
     with pytest.raises(LayoutTypeError, match="got True"):
         Layout((4, 8))[True]
