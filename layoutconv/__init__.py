@@ -106,7 +106,8 @@ _HOME = {
     "subm_conv": "nn.sparse",
 }
 
-__all__ = ["__version__", *_ROOMS, *_HOME, *algebra.__all__]
+# Without the rooms: `from layoutconv import *` behind `from torch import nn` would replace nn.
+__all__ = ["__version__", *_HOME, *algebra.__all__]
 
 
 def _draw(*args: Any, **options: Any) -> Any:
@@ -138,4 +139,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_ROOMS])

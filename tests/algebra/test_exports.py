@@ -50,8 +50,19 @@ def test_every_top_level_name_is_there_and_seen_by_the_type_checker():
     seen = set(seen_by_the_type_checker(layoutconv)) - {"*"}
     assert seen == {*layoutconv._ROOMS, *layoutconv._HOME}
     assert len(set(layoutconv.__all__)) == len(layoutconv.__all__)
-    for name in layoutconv.__all__:
+    for name in {*layoutconv.__all__, *layoutconv._ROOMS}:
         assert getattr(layoutconv, name) is not None
+        assert name in dir(layoutconv)
+
+
+@pytest.mark.parametrize("module", ["layoutconv", "layoutconv.algebra"])
+def test_a_star_import_keeps_the_names_of_torchs_packages(module):
+    torch = pytest.importorskip("torch")
+    names: dict[str, object] = {"nn": torch.nn, "sparse": torch.sparse, "testing": torch.testing}
+    before = dict(names)
+    exec(f"from {module} import *", names)
+    assert {name: names[name] for name in before} == before
+    assert names["composition"] is layoutconv.composition
 
 
 def test_the_algebra_imports_the_standard_library_alone():
