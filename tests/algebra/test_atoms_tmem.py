@@ -6,6 +6,7 @@ import re
 from itertools import product
 from math import prod
 
+import numpy as np
 import pytest
 
 from layoutconv.algebra import (
@@ -75,7 +76,9 @@ def test_copies_from_shared_memory(shape, row_of_lane):
     atom = copy_atom(f"tcgen05.cp.{shape}")
     bits = atom.row_bits
     assert atom.source.size() == atom.destination.size() == 128 * bits
-    at = {atom.destination(0, v): atom.source(0, v) for v in range(128 * bits)}
+    values = np.arange(128 * bits)
+    landed, read = (layout(0, values) for layout in (atom.destination, atom.source))
+    at = dict(zip(landed.tolist(), read.tolist(), strict=True))
     for lane, bit in product(range(128), range(0, bits, 31)):
         assert at[bits * lane + bit] == bits * row_of_lane(lane) + bit
 
@@ -101,10 +104,11 @@ def test_ctas_share_the_operands_of_tcgen05(m, ctas, bits):
             rows, columns = atom.extents(operand)
             fragment = atom.fragment(operand)
             assert fragment[0].size() == ctas
-            held = [[fragment(t, v) for v in range(fragment[1].size())] for t in range(ctas)]
-            assert sorted(p for positions in held for p in positions) == list(range(rows * columns))
-            for t, positions in enumerate(held):  # a CTA has neighbouring rows of the operand
-                assert {p % rows * ctas // rows for p in positions} == {t}
+            values = np.arange(fragment[1].size())
+            held = np.array([fragment(t, values) for t in range(ctas)])
+            assert np.array_equal(np.sort(held, axis=None), np.arange(rows * columns))
+            # A CTA has neighbouring rows of the operand.
+            assert (held % rows * ctas // rows == np.arange(ctas)[:, None]).all()
 
 
 @pytest.mark.parametrize(
@@ -124,9 +128,10 @@ def test_accumulators_lie_as_the_data_paths_have_them(m, ctas, stationary, expec
         layout = tmem_accumulator(m, n, cta_group=ctas, weight_stationary=stationary)
         assert layout.size() == m * n
         columns = {0, 1, n // 4 - 1, n // 4, n // 2 - 1, n // 2, n - 1} if n % 64 else range(n)
-        for i, j in product(range(m), columns):
-            place = tuple(layout(i, j))
-            assert (*place, 0, 0)[:3] == expected(i, j, n)
+        i, j = np.meshgrid(np.arange(m), sorted(columns), indexing="ij")
+        place = (*layout(i, j), 0 * i, 0 * i)[:3]
+        for found, wanted in zip(place, expected(i, j, n), strict=True):
+            assert (found == wanted).all()
 
 
 # PTX ISA, "Swizzling Modes": the unit of 16 bytes of the box that is at each place of a line of
