@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NoReturn
 
 from .errors import DEEPEST
@@ -40,13 +41,20 @@ class Expressions:
 
     def is_operand(self) -> bool:
         """Tell if an operator follows the group in parentheses that comes next."""
-        opened = 0
-        for at in range(self.next, len(self.tokens) - 1):
-            opened += {"(": 1, ")": -1}.get(self.tokens[at][0], 0)
-            if not opened:
-                following = self.tokens[at + 1][0]
-                return following in ("+", "*", "//", "%", "@") or following[:1] == "-"
-        return False
+        closing = self.closings.get(self.next)
+        following = "" if closing is None else self.tokens[closing + 1][0]
+        return following in ("+", "*", "//", "%", "@") or following[:1] == "-"
+
+    @cached_property
+    def closings(self) -> dict[int, int]:
+        """The place of each closing parenthesis, by the place of the one that it closes."""
+        opened, found = list[int](), dict[int, int]()
+        for at, (token, _) in enumerate(self.tokens):
+            if token == "(":
+                opened.append(at)
+            elif token == ")" and opened:
+                found[opened.pop()] = at
+        return found
 
     def extent(self) -> Any:
         """Read an expression with a name in it, or a number.
