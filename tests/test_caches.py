@@ -34,6 +34,8 @@ from layoutconv.base.caches import (
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels.compile import store
 
+from .sources import statements
+
 ROOT = Path(__file__).parents[1]
 CONTAINERS = {
     "dict", "list", "set", "deque", "defaultdict", "OrderedDict", "WeakKeyDictionary",
@@ -253,7 +255,7 @@ def endless(tree: ast.Module, *, of_algebra: bool = False) -> Iterator[str]:
     That is ``cache`` of a function of arguments, ``lru_cache`` (of the algebra, which imports
     nothing, without a number), and a container that begins empty, of the module or of a class.
     """
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             takes = isinstance(node, ast.FunctionDef) and any(
                 (node.args.args, node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
@@ -265,7 +267,7 @@ def endless(tree: ast.Module, *, of_algebra: bool = False) -> Iterator[str]:
                     yield node.name
         elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_remembering(node.value):
             yield _target(node)
-    for body in (tree.body, *(n.body for n in ast.walk(tree) if isinstance(n, ast.ClassDef))):
+    for body in (tree.body, *(n.body for n in statements(tree) if isinstance(n, ast.ClassDef))):
         for node in body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and _begins_empty(node.value):
                 yield _target(node)

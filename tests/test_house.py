@@ -25,6 +25,7 @@ from layoutconv.ops import sparse_calls, sparse_operators
 from layoutconv.sparse import submanifold_map
 from layoutconv.view import view_cache
 
+from .sources import below, statements
 from .stand_ins import Gpu
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,10 +64,10 @@ def imported(name: str) -> Iterator[str]:
     waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and is_for_checkers(node.test):
             waiting += node.orelse
             continue
-        waiting += ast.iter_child_nodes(node)
+        waiting += below(node)
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -78,6 +79,11 @@ def imported(name: str) -> Iterator[str]:
         else:
             continue
         yield from (found for found in names if found in MODULES and found != name)
+
+
+def is_for_checkers(test: ast.expr) -> bool:
+    names = [getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(test)]
+    return "TYPE_CHECKING" in names
 
 
 @functools.cache
@@ -128,7 +134,7 @@ def functions() -> list[tuple[str, int, int]]:
     return [
         (f"{name.removeprefix('layoutconv.')}.{node.name}", lines_of(node), parameters_of(node))
         for name, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in statements(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -180,6 +186,10 @@ MANY = {
 }  # fmt: skip
 
 
+def is_view(node: ast.expr) -> bool:
+    return ast.unparse(node).endswith("view")
+
+
 def kept_names(tree: ast.AST) -> Iterator[str]:
     """The names in ``view.kept["name"]`` and ``view.kept.get("name")``, or another method."""
     for node in ast.walk(tree):
@@ -189,7 +199,7 @@ def kept_names(tree: ast.AST) -> Iterator[str]:
             kept, name = node.func.value, node.args[0]
         else:
             continue
-        if ast.unparse(kept).endswith("view.kept"):
+        if isinstance(kept, ast.Attribute) and kept.attr == "kept" and is_view(kept.value):
             yield ast.literal_eval(name)
 
 
@@ -209,7 +219,7 @@ def test_views_keep_what_is_listed() -> None:
             f"{module(path)}:{node.lineno}"
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and node.attr == "__dict__"
-            and ast.unparse(node.value).endswith("view")
+            and is_view(node.value)
         ]  # fmt: skip
     assert found == listed
     assert past == []
@@ -223,7 +233,7 @@ def test_docstrings_begin_with_the_thing() -> None:
     found = [
         (path.relative_to(ROOT).as_posix(), text.splitlines()[0])
         for path in sorted(paths)
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in statements(ast.parse(path.read_text("utf-8")))
         if isinstance(node, kinds) and (text := ast.get_docstring(node))
     ]
     assert [at for at in found if re.match(r"(What|Whether|How|Of|Those)\b", at[1])] == []

@@ -18,6 +18,8 @@ from markdown_it.token import Token
 
 import layoutconv
 
+from .sources import statements
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
@@ -153,7 +155,7 @@ def test_words_are_those_of_the_field(page: Path) -> None:
 def test_docstrings_use_the_words_of_the_field(room: str) -> None:
     found = {}
     for path in sorted((ROOT / room).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in statements(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 continue
             told = re.sub(r"(?m)^ *>>>.*(\n *\S.*)*", "", ast.get_docstring(node) or "")
