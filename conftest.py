@@ -42,32 +42,26 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, Any, Any]:
-    """Pass over what is left of the tests of a file ever after.
-
-    Kernels that they compiled are millions of objects that no test frees: every test that collects
-    garbage, to see what it holds, looked through them for a second.
-    """
-    try:
-        return (yield)
-    finally:
-        if nextitem is None or nextitem.path != item.path:
-            gc.collect(1)
-            gc.freeze()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, Any, Any]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
     """Collect no garbage within a test, but what it asks for itself.
 
     A kernel that is traced makes objects by the hundred thousand, and so does a tree of our sources
     that is parsed: looking through them took a tenth of the time of most rooms.
     """
     gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, Any, Any]:
+    """Collect the garbage of a test once, and pass over what else it has left ever after.
+
+    Kernels that it compiled are millions of objects that no test frees: every test that collects
+    garbage, to see what it holds, looked through them for a second, and so did the collections that
+    are due after each test of a file.
+    """
     try:
         return (yield)
     finally:
-        gc.enable()
+        gc.collect(0)
+        gc.freeze()
