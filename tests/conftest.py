@@ -119,7 +119,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     deep = [item for item in items if item.get_closest_marker("deep")]
     if "deep" not in _asked_for(config) and not any("[" in name for name in config.args):
         config.hook.pytest_deselected(items=deep)
-        items[:] = [item for item in items if item not in set(deep)]
+        left_out = set(deep)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _mark_deep(items: list[pytest.Item]) -> None:
