@@ -135,7 +135,8 @@ def dot_nest(view: GemmView, columns: int = 0) -> Nest:
         if columns:
             number = Layout((1, 1, (columns, view.l // columns)), (0, 0, (1, 0)))
             operands.append(("columns", number, None))
-        return _columns_first(make_nest(operands), _columns(view))
+        nest = make_nest(operands)
+        return _columns_first(nest, columns) if columns else nest
     # An empty sum: one product of operands that are out of bounds.
     nest = make_nest([("d", view.d, None)])
     (d,) = nest.memories
@@ -151,9 +152,9 @@ def _columns_first(nest: Nest, columns: int) -> Nest:
 
     Loops are in the order of A's memory otherwise.
     """
-    a, _, d = nest.memories[:3]
+    a, _, d, column = nest.memories
     for i, extent in enumerate(nest.outer):
-        if (extent, d.outer[i], a.outer[i]) == (columns, 1, 0):
+        if (extent, column.outer[i], d.outer[i], a.outer[i]) == (columns, 1, 1, 0):
             return nest.ordered((i, *(j for j in range(len(nest.outer)) if j != i)))
     return nest
 

@@ -332,6 +332,9 @@ GRADIENTS = {
     "along H": (
         problem(4, 30, 9, taps=(5, 1), padding=(2, 0)), (4, 5, 6, (False, False)), 1
     ),
+    "taps as many as channels": (
+        problem(4, 60, taps=4, padding=2), (4, 4, 8, (False, True)), 1
+    ),
     "one image": (problem(5, 2500, taps=2, N=1), (1, 2, 7, (False, False)), 1),
 }  # fmt: skip
 
