@@ -14,6 +14,8 @@ from .packing_choice import Multiplied
 # too. A sum over several taps is faster in tiles (docs/lab_notebook.md).
 TERMS = 4
 ELEMENTS = 1 << 23  # of the result, at least
+# Fewer: each thread takes at least two elements of any result, and there are fewer than 2^31.
+MOST, MOST_VOXELS = 1 << 32, 1 << 31
 VECTORS = 2  # of 16 bytes, at least, in its rows
 
 
@@ -47,5 +49,6 @@ def _pays(problem: ConvProblem, terms: int, columns: int, of: Multiplied | None)
         return False
     plain = set(problem.taps) == set(problem.stride) == {1} and not any(map(any, problem.padding))
     vectors, rest = divmod(columns, of.vector)
-    enough = columns * problem.N * prod(problem.spatial) >= ELEMENTS
+    voxels = problem.N * prod(problem.spatial)
+    enough = ELEMENTS <= columns * voxels < MOST and voxels < MOST_VOXELS
     return plain and rest == 0 and vectors >= VECTORS and enough

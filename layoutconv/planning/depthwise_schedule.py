@@ -275,7 +275,7 @@ def _one(
     inner = (-(-extents[1] // depth), *whole.inner[1:]) if whole.inner else ()
     tiles = Nest(tuple(outer), inner, whole.forms)
     rows, columns = prod(tiles.outer), prod(tiles.inner)
-    if rows >= 2**31 or columns >= 2**30:
+    if max(rows, *whole.outer) >= 2**31 or columns >= 2**30:
         raise UnsupportedViewError("expected fewer than 2^31 rows of vectors, and 2^30 products")
 
     b_forms = [f for f in whole.forms if f.operand == 1]

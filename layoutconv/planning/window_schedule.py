@@ -134,7 +134,7 @@ def window_of(
     loop, tile, ratio = found
     tiles, tiled, extent = _ordered(whole, loop, tile)
     step = whole.memories[0].outer[loop] // ratio[0]
-    if abs(step) >= 2**31 or prod(tiles.outer) >= 2**31:
+    if max(abs(step), extent, prod(tiles.outer)) >= 2**31:
         return None
     moving = tuple(
         i

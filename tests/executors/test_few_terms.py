@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from layoutconv.gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
 from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.ops.dense_passes import dgrad_pass, fprop_pass
 from layoutconv.ops.execute import execute
+from layoutconv.planning.depthwise_schedule import schedule_dot
 from layoutconv.planning.machine import MACHINES
 
 from ..exact import integers
@@ -66,6 +68,21 @@ def test_large_layers_of_up_to_four_channels_are_summed_by_threads() -> None:
 )
 def test_tiles_keep_all_others(other: ConvProblem) -> None:
     assert few_terms_fprop(other, HALF) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("aligned", [16, 4])
+def test_kernels_number_all_that_threads_sum(dtype: torch.dtype, aligned: int) -> None:
+    """Larger layers keep tiles, which run all but those of 2^31 voxels."""
+    of, kind = multiplied_on(dtype, MACHINES["sm_90a"]), str(dtype)[6:]
+    taken = []
+    for voxels, columns in product((3, 2**20, 2**27, 2**31 - 1, 2**31 + 2), (16, 64, 2**16)):
+        p = ConvProblem((1, voxels, 3), (columns, 1))
+        view = few_terms_fprop(p, of)
+        if view is not None:
+            schedule_dot(view, kind, kind, (aligned,) * 3)
+            taken.append((voxels, columns))
+    assert taken == [(2**20, 16), (2**20, 64), (2**27, 16)]
 
 
 def test_threads_count_no_statistics() -> None:
