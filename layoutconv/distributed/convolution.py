@@ -21,6 +21,7 @@ from torch import Tensor
 from ..conv import ConvProblem, wgrad_view
 from ..conv.depthwise_views import depthwise_wgrad_view
 from ..errors import ArgumentError
+from ..gpu.few_terms_choice import ends_in_tiles
 from ..ops.dense_passes import VIEW, pass_of
 from ..ops.epilogue_args import EpilogueArgs
 from ..ops.execute import execute
@@ -128,7 +129,8 @@ def _run(
 ) -> None:
     """Run a pass into given memory."""
     a, w, out = (tensor.movedim(-1, 1) for tensor in (a, w, out))
-    pass_of(name, a, w, numbers).compute(a, w, ending, out)
+    found = pass_of(name, a, w, numbers, by_tiles=ends_in_tiles(out.dtype))
+    found.compute(a, w, ending, out)
 
 
 def _write(part: HaloPart, rows: Rows, out: Tensor, compute: Compute) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+import torch
+
 from ..conv import ConvProblem
 from ..conv.few_terms import few_terms_dgrad_view, few_terms_fprop_view
 from ..view.gemm_view import GemmView
@@ -19,10 +21,18 @@ MOST, MOST_VOXELS = 1 << 32, 1 << 31
 VECTORS = 2  # of 16 bytes, at least, in its rows
 
 
+def ends_in_tiles(out_dtype: torch.dtype | None) -> bool:
+    """Return whether tiles alone store a dtype: behind the sums of threads, torch rounds to 8 bits.
+
+    >>> ends_in_tiles(torch.int8), ends_in_tiles(torch.float32), ends_in_tiles(None)
+    (True, False, False)
+    """
+    return out_dtype is not None and out_dtype.itemsize == 1
+
+
 def few_terms_fprop(problem: ConvProblem, of: Multiplied | None) -> GemmView | None:
     """Return the view of the forward pass whose elements are threads' own sums; None if slower.
 
-    >>> import torch
     >>> from ..planning.machine import MACHINES
     >>> from .packing_choice import multiplied_on
     >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
@@ -44,8 +54,8 @@ def few_terms_dgrad(problem: ConvProblem, of: Multiplied | None) -> GemmView | N
 
 
 def _pays(problem: ConvProblem, terms: int, columns: int, of: Multiplied | None) -> bool:
-    """Return whether threads sum faster; they count no statistics."""
-    if of is None or of.statistics or problem.groups > 1 or terms > TERMS:
+    """Return whether threads sum faster, and can number all that they sum."""
+    if of is None or of.by_tiles or problem.groups > 1 or terms > TERMS:
         return False
     plain = set(problem.taps) == set(problem.stride) == {1} and not any(map(any, problem.padding))
     vectors, rest = divmod(columns, of.vector)

@@ -44,14 +44,14 @@ MOST_VIEWS = 8  # per pass: choosing for more takes seconds
 
 
 class Multiplied(NamedTuple):
-    """The operands of a pass: their dtype, the GPU, how float32 is multiplied, and whether the
-    statistics of the result are asked for.
+    """The operands of a pass: their dtype, the GPU, how float32 is multiplied, and whether only
+    tiles end it in one kernel: with statistics, or in 8 bits.
     """
 
     dtype: torch.dtype
     machine: Machine
     precision: str
-    statistics: bool = False
+    by_tiles: bool = False
 
     @property
     def vector(self) -> int:

@@ -26,6 +26,7 @@ from torch.compiler import is_compiling
 from ..base import devices
 from ..base.memory import allocator
 from ..base.torch_internals import is_gradient_tracked, is_tracing
+from ..gpu.few_terms_choice import ends_in_tiles
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Pointwise
@@ -239,7 +240,10 @@ class DenseCall(BoundCall):
             if _is_torchs_alone(input, ending, result.dtype):
                 self.as_torch = self.found.recorded
             return
-        make = pass_maker(name, input, weight, numbers, ends=epilogue is not None)
+        by_tiles = ends_in_tiles(result.dtype)
+        make = pass_maker(
+            name, input, weight, numbers, ends=epilogue is not None, by_tiles=by_tiles
+        )
         found = make()
         self.zeroed, self.packed = found.zeroed, found.packed
         self.stored = expected(found.views[0]).d.shape if found.packed is not None else ()

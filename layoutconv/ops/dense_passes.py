@@ -22,7 +22,7 @@ from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, 
 from ..conv.gradients import reached_residues
 from ..conv.patches import patches_of
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
-from ..gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
+from ..gpu.few_terms_choice import ends_in_tiles, few_terms_dgrad, few_terms_fprop
 from ..gpu.filter_choice import as_read, worth_k_major
 from ..gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
 from ..gpu.packing_choice import (
@@ -346,12 +346,12 @@ def _torch_convolution(x: Any, filter: Any, *numbers: Any) -> TorchConvolution:
 
 
 def pass_of(
-    name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, statistics: bool = False
+    name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, by_tiles: bool = False
 ) -> Pass | TorchPass:
     """Return the pass "fprop", "dgrad" or "wgrad"; arguments are as for :func:`pass_maker`."""
     if is_torchs_pass(a, b, numbers):
         return torch_pass(name, a, b, numbers)
-    return pass_maker(name, a, b, numbers, statistics=statistics)()
+    return pass_maker(name, a, b, numbers, by_tiles=by_tiles)()
 
 
 def pass_maker(
@@ -361,17 +361,17 @@ def pass_maker(
     numbers: Sequence[Any],
     *,
     ends: bool = False,
-    statistics: bool = False,
+    by_tiles: bool = False,
 ) -> Callable[[], Pass]:
     """Return a function that makes the pass "fprop", "dgrad" or "wgrad" of two tensors.
 
     It holds no tensor. ``numbers`` are the arguments of the operator between the two tensors and
-    its epilogue; ``ends`` says whether an epilogue follows, ``statistics`` whether those of the
-    result are asked for.
+    its epilogue; ``ends`` says whether an epilogue follows, ``by_tiles`` whether only tiles end the
+    pass in one kernel.
     """
     first, second = _shape_in_memory(a), _shape_in_memory(b)
     numbers, of = numbers[:-1], multiplied_for(a)
-    of = of and of._replace(statistics=statistics)
+    of = of and of._replace(by_tiles=by_tiles)
     if name == "fprop":
         return partial(fprop_pass, first, second, *numbers, line=line_for(a), of=of)
     if name == "dgrad":
@@ -394,8 +394,9 @@ def fprop(
     *ending: Any,
 ) -> Tensor:
     """Run the forward pass, (N, K, Z, P, Q); ``ending`` has the fields of ``EpilogueArgs``."""
-    found = pass_of("fprop", x, w, (stride, padding, dilation, groups, executor))
-    return found.compute(x, w, EpilogueArgs(*ending))[0]
+    args, numbers = EpilogueArgs(*ending), (stride, padding, dilation, groups, executor)
+    found = pass_of("fprop", x, w, numbers, by_tiles=ends_in_tiles(args.out_dtype))
+    return found.compute(x, w, args)[0]
 
 
 def fprop_statistics(
@@ -410,7 +411,7 @@ def fprop_statistics(
 ) -> tuple[Tensor, Any]:
     """Run the forward pass; also return its statistics, fp32 (2, K)."""
     numbers = stride, padding, dilation, groups, executor
-    found = pass_of("fprop", x, w, numbers, statistics=True)
+    found = pass_of("fprop", x, w, numbers, by_tiles=True)
     return found.compute(x, w, EpilogueArgs(*ending), statistics=True)
 
 
@@ -431,7 +432,9 @@ def dgrad(
         return torch_pass("dgrad", y, w, numbers).compute(y, w, args)[0]
     # First, so that a result too large for memory makes no view.
     result = new_result(y, (y.shape[0], *spatial, w.shape[1] * groups), args.out_dtype)
-    return pass_maker("dgrad", y, w, numbers, ends=args.ends)().compute(y, w, args, result)[0]
+    by_tiles = ends_in_tiles(args.out_dtype)
+    found = pass_maker("dgrad", y, w, numbers, ends=args.ends, by_tiles=by_tiles)()
+    return found.compute(y, w, args, result)[0]
 
 
 def wgrad(

@@ -9,16 +9,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+import layoutconv as lc
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.conv.few_terms import few_terms_dgrad_view, few_terms_fprop_view
+from layoutconv.gpu import few_terms_choice
 from layoutconv.gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
 from layoutconv.gpu.packing_choice import multiplied_on
+from layoutconv.ops import dense_passes
 from layoutconv.ops.dense_passes import dgrad_pass, fprop_pass
 from layoutconv.ops.execute import execute
 from layoutconv.planning.depthwise_schedule import schedule_dot
 from layoutconv.planning.machine import MACHINES
 
 from ..exact import integers
+from ..watched import Watch
 from .few_channels import few_channels
 
 HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])
@@ -87,6 +91,24 @@ def test_kernels_number_all_that_threads_sum(dtype: torch.dtype, aligned: int) -
 
 def test_threads_count_no_statistics() -> None:
     assert few_terms_fprop(LARGE, HALF) is not None
-    assert few_terms_fprop(LARGE, HALF._replace(statistics=True)) is None
+    assert few_terms_fprop(LARGE, HALF._replace(by_tiles=True)) is None
     assert few_terms_fprop(LARGE, None) is None
     assert few_terms_dgrad(LARGE, HALF) is None  # 32 filters
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tiles_store_8_bits(
+    transposed: bool, watched: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind sums of threads, torch would: from a result in 32 bits."""
+    monkeypatch.setattr(few_terms_choice, "ELEMENTS", 0)
+    monkeypatch.setattr(dense_passes, "multiplied_for", lambda a: HALF)
+    chosen = watched("_pays", few_terms_choice, note=lambda call: call.result)
+    convolution = lc.conv_transpose2d if transposed else lc.conv2d
+    x, w = torch.ones(1, 3, 4, 5).half(), torch.ones(32, 3, 1, 1).half()
+    w = w.transpose(0, 1) if transposed else w
+    for dtype in (torch.float32, torch.int8):
+        dense_passes.forget()
+        convolution(x, w, out_dtype=dtype, executor="view")
+    dense_passes.forget()
+    assert chosen == [True, False]
