@@ -211,7 +211,9 @@ def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
                 shapes = each.a.shape, each.b.shape, expected(each.view).d.shape
                 yield Packed((each.view,), shapes, each.a, each.b)
     if problem.K > FEW and problem.K % of.vector:
-        yield _in_whole_vectors(problem, of.vector)
+        whole = _in_whole_vectors(problem, of.vector)
+        if max(map(prod, whole.shapes)) < MOST:
+            yield whole
     other = exchanged(problem) if problem.K <= FEW and problem.K < problem.C else None
     if other is not None:
         for found in (PackedProblem(other), *of.packings(other)):

@@ -167,6 +167,14 @@ def test_channels_that_fill_vectors_are_left_alone() -> None:
     assert not [*dgrad_packings(problem, dgrad_views(problem), of_width(problem), HALF)]
 
 
+def test_odd_filters_of_too_many_cells_are_not_copied() -> None:
+    """Copies have fewer than 2^31 elements, in either gradient."""
+    few, many = (ConvProblem((n, 512, 512, 64), (33, 1, 1)) for n in (64, 256))
+    assert packed_wgrad(few, [wgrad_view(few)], HALF) is not None
+    assert packed_wgrad(many, [wgrad_view(many)], HALF) is None
+    assert packed_dgrad(many, dgrad_views(many), of_width(many), HALF) is None
+
+
 def test_what_is_not_exchanged() -> None:
     assert exchanged(ConvProblem((1, 9, 32), (3, 3), stride=2)) is None
     assert exchanged(ConvProblem((1, 9, 32), (3, 3), padding=3)) is None
