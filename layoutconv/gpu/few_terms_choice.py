@@ -18,6 +18,7 @@ TERMS = 4
 ELEMENTS = 1 << 23  # of the result, at least
 # Fewer: each thread takes at least two elements of any result, and there are fewer than 2^31.
 MOST, MOST_VOXELS = 1 << 32, 1 << 31
+MOST_COLUMNS = 1 << 20  # a grid has 65,535 CTAs of 32 vectors along them, of an element or more
 VECTORS = 2  # of 16 bytes, at least, in its rows
 
 
@@ -60,5 +61,6 @@ def _pays(problem: ConvProblem, terms: int, columns: int, of: Multiplied | None)
     plain = set(problem.taps) == set(problem.stride) == {1} and not any(map(any, problem.padding))
     vectors, rest = divmod(columns, of.vector)
     voxels = problem.N * prod(problem.spatial)
-    enough = ELEMENTS <= columns * voxels < MOST and voxels < MOST_VOXELS
-    return plain and rest == 0 and vectors >= VECTORS and enough
+    numbered = columns * voxels < MOST and columns <= MOST_COLUMNS and voxels < MOST_VOXELS
+    enough = columns * voxels >= ELEMENTS and vectors >= VECTORS
+    return plain and rest == 0 and enough and numbered

@@ -80,13 +80,13 @@ def test_kernels_number_all_that_threads_sum(dtype: torch.dtype, aligned: int) -
     """Larger layers keep tiles, which run all but those of 2^31 voxels."""
     of, kind = multiplied_on(dtype, MACHINES["sm_90a"]), str(dtype)[6:]
     taken = []
-    for voxels, columns in product((3, 2**20, 2**27, 2**31 - 1, 2**31 + 2), (16, 64, 2**16)):
+    for voxels, columns in product((8, 2**20, 2**27, 2**31 - 1, 2**31 + 2), (16, 64, 2**20, 2**22)):
         p = ConvProblem((1, voxels, 3), (columns, 1))
         view = few_terms_fprop(p, of)
         if view is not None:
             schedule_dot(view, kind, kind, (aligned,) * 3)
             taken.append((voxels, columns))
-    assert taken == [(2**20, 16), (2**20, 64), (2**27, 16)]
+    assert taken == [(8, 2**20), (2**20, 16), (2**20, 64), (2**27, 16)]
 
 
 def test_threads_count_no_statistics() -> None:
