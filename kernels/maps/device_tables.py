@@ -14,6 +14,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layoutconv.base.caches import remembered, unloaded_by
+from layoutconv.base.torch_internals import is_capturing
 
 Table = tuple[tuple[int, ...], ...]
 
@@ -25,10 +26,18 @@ _KEYS: MutableMapping[torch.Tensor, Any] = WeakTensorKeyDictionary()
 
 @remembered(1024, stays=True)
 def device_table(table: Table | tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return an int32 table (rows, columns), or vector, on a device, copied there once."""
+    """Return an int32 table (rows, columns), or vector, on a device, copied there once.
+
+    Raises ``RuntimeError`` for the first time in a capture, which no graph could repeat.
+    """
     key = table, device
     found = _READ_BY_GRAPHS.get(key)
     if found is None:
+        if device.type == "cuda" and is_capturing():
+            raise RuntimeError(
+                "kernel maps in a CUDA graph: expected tables of their filters on the GPU, got the"
+                " first call with such filters within a capture; run the network once before it"
+            )
         found = torch.tensor(table, dtype=torch.int32, device=device)
         _KEYS[found] = key
     return found

@@ -24,7 +24,8 @@ CPU = torch.device("cpu")
 def gpu(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> Iterator[SimpleNamespace]:
     """A GPU that launches nothing, and says whether it captures."""
     state = SimpleNamespace(captures=False)
-    monkeypatch.setattr(per_rank, "is_capturing", lambda: state.captures)
+    for module in (per_rank, device_tables):
+        monkeypatch.setattr(module, "is_capturing", lambda: state.captures)
     gpu.says(current_device=0)
     lc.clear_caches(kernels=True)
     yield state
@@ -48,6 +49,12 @@ def many(first: int) -> None:
     for number in range(first, first + 1100):
         device_table((number,), CPU)
     gc.collect()
+
+
+def test_a_first_call_within_a_capture_is_refused(gpu: SimpleNamespace) -> None:
+    gpu.captures = True
+    with pytest.raises(RuntimeError, match="run the network once before it"):
+        device_table((1, 2), torch.device("cuda", 0))
 
 
 def test_a_captured_table_is_never_dropped_and_others_are(gpu: SimpleNamespace) -> None:
