@@ -21,9 +21,11 @@ from layoutconv.conv.depthwise_views import (
     depthwise_wgrad_view,
 )
 from layoutconv.conv.patches import patches_of
+from layoutconv.gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
 from layoutconv.gpu.filter_choice import as_read, worth_k_major
 from layoutconv.gpu.folding_choice import arranged_fprop, arranged_wgrad, line_for
 from layoutconv.gpu.packing_choice import (
+    Multiplied,
     Packed,
     multiplied_for,
     packed_dgrad,
@@ -94,6 +96,7 @@ class Convolution:
 
     def __init__(self, job: Job, device: str) -> None:
         self.workload, self.direction, self.dtype = job.workload, job.direction, DTYPES[job.dtype]
+        self.kind = job.kind
         self.options: dict[str, Any] = (
             {"precision": job.dtype} if self.dtype == torch.float32 else {}
         )
@@ -117,8 +120,26 @@ class Convolution:
     # -- ours ----------------------------------------------------------------------------------
 
     @cached_property
+    def multiplied(self) -> Multiplied | None:
+        """The kind of products for which a user's call may take other views, if there are any."""
+        of = multiplied_for(self.x)
+        if of is None or self.workload.depthwise or self.dtype in OUTPUTS:
+            return None
+        return of._replace(**self.options, by_tiles=self.kind == "statistics")
+
+    @cached_property
+    def few(self) -> GemmView | None:
+        """The view of a pass whose few channels threads sum, if a user's call takes it."""
+        of, problem = self.multiplied, self.workload.problem
+        if self.direction == "fprop":
+            return few_terms_fprop(problem, of)
+        return few_terms_dgrad(problem, of) if self.direction == "dgrad" else None
+
+    @cached_property
     def views(self) -> Sequence[GemmView]:
         """All that have something to sum; the others would write zeros."""
+        if self.few is not None:
+            return [self.few]
         machine = columns_for(self.x) or COLUMNS, line_for(self.x)
         return [view for view in _views(self.workload, self.direction, *machine) if view.k]
 
@@ -134,6 +155,7 @@ class Convolution:
         rows = work.N * prod(work.voxels)
         return (
             self.direction == "dgrad"
+            and self.few is None
             and not work.depthwise
             and worth_k_major(rows, self.w.shape, work.groups)
         )
@@ -141,10 +163,9 @@ class Convolution:
     @cached_property
     def packed(self) -> Packed | None:
         """The pass of packed channels that a user's call takes instead, if it does."""
-        of, work = multiplied_for(self.x), self.workload
-        if of is None or work.depthwise or self.dtype in OUTPUTS:
+        of, work = self.multiplied, self.workload
+        if of is None or self.few is not None:
             return None
-        of = of._replace(**self.options)
         problem, columns = patches_of(work.problem).problem, columns_for(self.x) or COLUMNS
         if self.direction == "fprop":
             return packed_fprop(problem, self.views, of)

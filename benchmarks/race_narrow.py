@@ -78,8 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def views_of(row: Job) -> list[GemmView]:
-    """The view that a pass runs, packed or not: of several, the first."""
+    """The view that a pass runs, packed or not: of several, the first; none if threads sum it."""
     conv = Convolution(row, "cuda")
+    if conv.few is not None:
+        return []
     packed = conv.packed
     return [packed.views[0] if packed is not None else conv.views[0]]
 

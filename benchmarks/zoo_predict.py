@@ -14,8 +14,10 @@ from dense_cases import DTYPES
 from zoo_layers import FAMILIES, ZooJob
 from zoo_report import geometric_mean
 
+from layoutconv.gpu.few_terms_choice import few_terms_dgrad, few_terms_fprop
 from layoutconv.gpu.filter_choice import worth_k_major
 from layoutconv.gpu.folding_choice import LINE
+from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.gpu.phase_choice import COLUMNS, MORE_COLUMNS
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning.cost_model import expected_time
@@ -58,13 +60,19 @@ def floor_of(job: ZooJob) -> float:
 
 
 def predict(job: ZooJob, machine: Machine) -> Prediction | None:
-    """Return what the cost model expects of a row; None for depthwise layers, which it has not."""
+    """Return what the cost model expects of a row; None for one that no tiles run.
+
+    Such are those of depthwise layers, and of few channels that threads sum.
+    """
     problem, dtype = job.layer.problem(job.N), DTYPES[job.dtype]
     if problem.groups == problem.C > 1:
         return None
     kind = job.kind
     if job.layer.transposed:
         kind = {"fprop": "dgrad", "dgrad": "fprop", "wgrad": "wgrad"}[kind]
+    few = {"fprop": few_terms_fprop, "dgrad": few_terms_dgrad}.get(kind)
+    if few is not None and few(problem, multiplied_on(dtype, machine)) is not None:
+        return None
     half, k_major = dtype.itemsize == 2, job.dtype == "tf32"
     views = views_of(
         problem, kind, along_sums=k_major, columns=MORE_COLUMNS if half else COLUMNS,
