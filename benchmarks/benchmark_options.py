@@ -12,7 +12,7 @@ from layoutconv.cli.options import pattern
 def positive_int(text: str) -> int:
     """Read an integer from 1 on."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"an integer >= 1 expected, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
     return int(text)
 
 
@@ -20,7 +20,7 @@ def new_file(text: str) -> Path:
     """Read the name of a file in a folder that there is: an error before minutes of measuring."""
     path = Path(text)
     if not path.absolute().parent.is_dir() or path.is_dir():
-        raise argparse.ArgumentTypeError(f"a file in a folder expected, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a file in a folder, got {text!r}")
     return path
 
 

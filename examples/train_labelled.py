@@ -143,19 +143,19 @@ class Run:
             try:
                 found = torch.load(file, map_location=self.device, weights_only=True)
             except Exception as error:  # of a damaged file torch raises nearly anything
-                told = f"a whole checkpoint expected, got {type(error).__name__}"
+                told = f"expected a whole checkpoint, got {type(error).__name__}"
                 raise ValueError(f"{path}: {told} as it was read") from error
         for key, value in self.kept().items():
             if not isinstance(found, dict) or not isinstance(found.get(key), type(value)):
-                raise ValueError(f"{path}: a checkpoint with {', '.join(self.kept())} expected")
+                raise ValueError(f"{path}: expected a checkpoint with {', '.join(self.kept())}")
         if not 0 <= found["epoch"] == len(found["losses"]):
-            raise ValueError(f"{path}: a loss of each of its epochs expected")
+            raise ValueError(f"{path}: expected a loss of each of its epochs")
         try:
             self.net.load_state_dict(found["net"])
             self.optimizer.load_state_dict(found["optimizer"])
         except (RuntimeError, ValueError, LookupError) as error:
-            told = "of a network with these classes, --width and --stages expected"
-            raise ValueError(f"{path}: a checkpoint {told}") from error
+            told = "of a network with these classes, --width and --stages"
+            raise ValueError(f"{path}: expected a checkpoint {told}") from error
         self.scaler.load_state_dict(found["scaler"])
         self.epoch, self.losses = found["epoch"], found["losses"]
 

@@ -338,11 +338,11 @@ def test_scripts_without_rows_of_their_own_say_so_too(load_benchmark, gpu, capsy
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--repeats", "0", "an integer >= 1 expected, got '0'"),
-        ("--repeats", "-1", "an integer >= 1 expected, got '-1'"),
-        ("--iterations", "2.5", "an integer >= 1 expected, got '2.5'"),
-        ("--json", "no/such/folder.json", "a file in a folder expected"),
-        ("--json", ".", "a file in a folder expected"),
+        ("--repeats", "0", "expected an integer >= 1, got '0'"),
+        ("--repeats", "-1", "expected an integer >= 1, got '-1'"),
+        ("--iterations", "2.5", "expected an integer >= 1, got '2.5'"),
+        ("--json", "no/such/folder.json", "expected a file in a folder"),
+        ("--json", ".", "expected a file in a folder"),
     ],
 )
 def test_options_are_checked_before_anything_is_measured(

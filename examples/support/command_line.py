@@ -63,14 +63,14 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
 def positive_int(text: str) -> int:
     """Read an integer from 1 on."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"an integer >= 1 expected, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
     return int(text)
 
 
 def whole_int(text: str) -> int:
     """Read an integer from 0 on."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"an integer >= 0 expected, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected an integer >= 0, got {text!r}")
     return int(text)
 
 
@@ -81,7 +81,7 @@ def positive_float(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"a finite number > 0 expected, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a finite number > 0, got {text!r}")
     return number
 
 
@@ -94,7 +94,7 @@ def new_file(text: str) -> Path:
         why = "it is a folder"
     else:
         return path
-    raise argparse.ArgumentTypeError(f"a file in a folder expected, got {text!r}: {why}")
+    raise argparse.ArgumentTypeError(f"expected a file in a folder, got {text!r}: {why}")
 
 
 def drawing(text: str) -> Path:
@@ -102,5 +102,5 @@ def drawing(text: str) -> Path:
     try:
         format_of(text)
     except ArgumentError as error:
-        raise argparse.ArgumentTypeError(f"{error.expected} expected, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected {error.expected}, got {text!r}") from None
     return new_file(text)

@@ -211,12 +211,12 @@ def test_the_bytes_of_an_epilogue_are_counted(example, capsys):
         ("gett", ["--text", "abc"], "two tensors and their product, as 'ak,ck->ac'"),
         ("gett", ["--text", "xk,ck->xc"], "no letter twice in one, got 'xk,ck->xc'"),
         ("gett", ["--text", "aak,ck->ac"], "no letter twice in one, got 'aak"),
-        ("convert_resnet3d", ["--width", "0"], "an integer >= 1 expected, got '0'"),
-        ("convert_resnet3d", ["--frames", "-1"], "an integer >= 1 expected, got '-1'"),
-        ("im2col_drawn", ["--padding", "-1"], "an integer >= 0 expected, got '-1'"),
-        ("im2col_drawn", ["--stride", "0"], "an integer >= 1 expected, got '0'"),
-        ("stream_cloud", ["--edge", "0"], "an integer >= 1 expected, got '0'"),
-        ("minkunet_segmentation", ["--voxel-size", "nan"], "a finite number > 0 expected"),
+        ("convert_resnet3d", ["--width", "0"], "expected an integer >= 1, got '0'"),
+        ("convert_resnet3d", ["--frames", "-1"], "expected an integer >= 1, got '-1'"),
+        ("im2col_drawn", ["--padding", "-1"], "expected an integer >= 0, got '-1'"),
+        ("im2col_drawn", ["--stride", "0"], "expected an integer >= 1, got '0'"),
+        ("stream_cloud", ["--edge", "0"], "expected an integer >= 1, got '0'"),
+        ("minkunet_segmentation", ["--voxel-size", "nan"], "expected a finite number > 0"),
     ],
 )
 def test_an_option_that_makes_no_sense_ends_in_a_sentence(

@@ -81,7 +81,7 @@ def test_what_makes_no_sense_is_one_line(labelled, scans, capsys, tmp_path):
     )
     wider = [str(scans), *SMALL, "--width", "8", "--resume", str(checkpoint)]
     for arguments, message in (
-        (wider, "a checkpoint of a network with these classes, --width and --stages expected"),
+        (wider, "expected a checkpoint of a network with these classes, --width and --stages"),
         ([str(scans), "--resume", str(tmp_path / "none.pt")], "none.pt"),
         ([str(tmp_path)], "a folder with sequences (SemanticKITTI)"),
     ):
@@ -103,17 +103,17 @@ def test_a_damaged_checkpoint_is_one_line(labelled, scans, capsys, tmp_path):
         capsys.readouterr()
         assert labelled.main([*run, "--epochs", "2", "--resume", str(bad)]) == 2
         said = capsys.readouterr().err
-        assert f"{bad}: a whole checkpoint expected, got " in said
+        assert f"{bad}: expected a whole checkpoint, got " in said
         assert said.count("\n") == 1
-    entries = "a checkpoint with net, optimizer, scaler, epoch, losses expected"
+    entries = "expected a checkpoint with net, optimizer, scaler, epoch, losses"
     other = torch.optim.SGD([torch.zeros(3)], lr=0.1).state_dict()
     for kind, message in (
         (kept["net"], entries),
         ([1], entries),
         ({**kept, "epoch": "1"}, entries),
         ({**kept, "losses": None}, entries),
-        ({**kept, "epoch": -3}, "a loss of each of its epochs expected"),
-        ({**kept, "optimizer": other}, "a checkpoint of a network with these classes"),
+        ({**kept, "epoch": -3}, "expected a loss of each of its epochs"),
+        ({**kept, "optimizer": other}, "expected a checkpoint of a network with these classes"),
     ):
         torch.save(kind, bad)
         capsys.readouterr()
@@ -129,7 +129,7 @@ def test_options_that_would_fail_after_the_first_epoch(labelled, scans, capsys, 
     for option, value in wrong.items():
         with pytest.raises(SystemExit, match="2"):
             labelled.main([str(scans), option, value])
-        assert re.search(rf"argument {option}: .* expected, got '{value}'", capsys.readouterr().err)
+        assert re.search(rf"argument {option}: expected .*, got '{value}'", capsys.readouterr().err)
 
 
 def test_scans_without_a_labelled_point(labelled, scans, capsys, tmp_path):
