@@ -13,7 +13,7 @@ from .schedule import Load
 from .tile import TileConfig, specialized
 from .tile_table import HOPPER, Shape
 
-FLIGHT = 1.1  # microseconds from the start of TMA's load of a k-tile to its products
+FLIGHT = 1.1  # microseconds from the start of a k-tile's load, by TMA or threads, to its products
 
 
 class DeepTile(NamedTuple):

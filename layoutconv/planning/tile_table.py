@@ -163,7 +163,7 @@ SLOW_START = {
     (128, 256, 8, 1): 4.0,
 }  # fmt: skip
 # Factor for multistage tf32 tiles with operands contiguous along M and N, by their warps: ldmatrix
-# cannot transpose words, so fragments are read word by word.
+# cannot transpose words, so fragments are read as words, those of A in pairs.
 WORD_BY_WORD = {2: 0.82, 4: 0.82, 8: 0.95}
 # Factor for k-tiles of half a line: a barrier serves half as many products.
 HALF_LINE_RATE = 0.85

@@ -39,9 +39,9 @@ def check(p: ConvProblem, dtype: torch.dtype) -> None:
     want = getattr(torch.nn.functional, f"conv{p.rank}d")(*exact, bias.double(), padding=padding)
     grad = torch.randn_like(want).to(dtype)
     wanted = [want, *torch.autograd.grad(want, exact, grad.double())]
+    poison = [torch.full_like(t, torch.nan, dtype=dtype) for t in (want, x, w)]
+    del poison  # whose memory the results take
     y = getattr(lc, f"conv{p.rank}d")(x, w, bias, padding=padding)
-    poison = [torch.full_like(t, torch.nan) for t in (y, x, w)]
-    del poison  # whose memory the gradients take
     found: list[Tensor] = [y, *torch.autograd.grad(y, (x, w), grad)]
     for one, other in zip(found, wanted, strict=True):
         assert (one.double() - other).norm() <= CLOSE[dtype] * other.norm()

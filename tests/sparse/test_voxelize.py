@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
@@ -19,6 +20,7 @@ from layoutconv.errors import ArgumentError
 from layoutconv.sparse import collate, knn_search
 from layoutconv.sparse.coords.sparse_tensor import SparseTensor
 from layoutconv.sparse.coords.voxels import voxelize
+from layoutconv.tensors.of_array import tensor_of_array
 
 # Sums and differences of these are exact in float64, so no cell depends on rounding.
 VALUES = st.integers(-(4 << 16), 4 << 16).map(lambda i: i / (1 << 16))
@@ -252,3 +254,21 @@ def test_an_array_in_any_memory_has_the_voxels_of_its_numbers(kind: str) -> None
     assert all(np.array_equal(*pair) for pair in zip(*tables, strict=True))
     cells = [sparse_quantize(each[:, :3], each, quantization_size=0.5) for each in (array, tensor)]
     assert all(np.array_equal(*pair) for pair in zip(*cells, strict=True))
+
+
+def test_arrays_on_a_gpu_are_not_read_by_numpy() -> None:
+    """As CuPy's: NumPy may not convert them, and torch reads them where it has CUDA."""
+    asked = []
+
+    class OnGpu:
+        @property
+        def __cuda_array_interface__(self) -> dict[str, object]:
+            return {"shape": (0, 3), "typestr": "<f4", "data": (0, False), "version": 3}
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            asked.append(self)
+            raise TypeError("implicit conversion to a NumPy array is not allowed")
+
+    with suppress(Exception):  # a torch without CUDA refuses
+        tensor_of_array(OnGpu())
+    assert not asked
