@@ -162,7 +162,9 @@ class TmaRowsLoad(TmaIm2colLoad):
         self.corners = [self.found.pixel(row, self.args.divisor) for row in rows]
 
     def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
-        return self.corners[piece], self.found.column(first_k, self.group, Extent)
+        *pixel, image = self.corners[piece]
+        image = image + self.found.images_before(first_k)
+        return (*pixel, image), self.found.column(first_k, self.group, Extent)
 
 
 class TmaSumLoad(TmaIm2colLoad):

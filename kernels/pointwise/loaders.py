@@ -93,12 +93,12 @@ def load_packing(itemsize: int, vector: int, arch: str) -> Callable[..., None]:
     return load(("pack lines", *of), partial(_build_packing, *of), writes=(1,))
 
 
-def load_voxel_rows(arch: str) -> Callable[..., None]:
-    """Load the kernel that makes rows over voxels: from memory, from disk, or compiled now.
+def load_voxel_runs(arch: str) -> Callable[..., None]:
+    """Load the kernel that makes runs over voxels: from memory, from disk, or compiled now.
 
     Call it as ``build`` says; it launches on torch's current stream. No GPU is needed.
     """
-    return load(("voxel rows", arch), partial(_build_voxel_rows, arch), writes=(1,))
+    return load(("voxel runs", arch), partial(_build_voxel_runs, arch), writes=(1,))
 
 
 # -- compilations, which import the DSL; they can be sent to another process ----------------------
@@ -123,7 +123,7 @@ def _build_packing(*of: Any) -> Any:
     return build(*of)
 
 
-def _build_voxel_rows(arch: str) -> Any:
-    from .voxel_rows import build
+def _build_voxel_runs(arch: str) -> Any:
+    from .voxel_runs import build
 
     return build(arch)

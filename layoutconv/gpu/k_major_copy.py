@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..base.caches import remembered
 from ..conv.k_major_filter import k_major_filter, k_major_strides
-from ..conv.k_major_wgrad import VECTOR, VoxelRows
+from ..conv.k_major_wgrad import VECTOR, VoxelRuns
 from ..view.operands import row_major
-from .voxel_rows import voxel_rows
+from .voxel_runs import voxel_runs
 
 MOST = 1 << 31  # elements that the kernel counts
 MOST_CHANNELS = 65535 * 64  # of a grid's second mode, 64 to a CTA
@@ -29,23 +29,23 @@ def k_major_copy(w: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     ((1, 4, 12), True)
     """
     modes = tuple(w.shape if shape is None else shape)
-    rows = rows_of(modes) if w.is_cuda and w.dtype is torch.float32 else None
+    rows = runs_of(modes) if w.is_cuda and w.dtype is torch.float32 else None
     if rows is None or (shape is None and not w.is_contiguous()):
         return k_major_filter(w, shape)
     if shape is not None:
         w = w.as_strided(modes, row_major(modes).stride)
-    return voxel_rows(w, rows).as_strided(modes, k_major_strides(modes))
+    return voxel_runs(w, rows).as_strided(modes, k_major_strides(modes))
 
 
 @remembered(256)
-def rows_of(shape: tuple[int, ...]) -> VoxelRows | None:
-    """A filter (K, T, R, S, C) as images of taps, whose rows (C, T * R * S, K) the copy is.
+def runs_of(shape: tuple[int, ...]) -> VoxelRuns | None:
+    """A filter (K, T, R, S, C) as images of taps, whose one run (C, T * R * S, K) the copy is.
 
     None of fewer than two modes, of channels that are no whole vectors, and of a filter that is
     empty or large.
 
-    >>> rows_of((8, 3, 3, 4)).shape, rows_of((8, 3, 3, 5))
-    ((4, 9, 8), None)
+    >>> runs_of((8, 3, 3, 4)).shape, runs_of((8, 3, 3, 5))
+    ((1, 4, 9, 8), None)
     """
     if len(shape) < 2 or not 0 < prod(shape) < MOST:
         return None
@@ -53,4 +53,4 @@ def rows_of(shape: tuple[int, ...]) -> VoxelRows | None:
     if K % VECTOR or C % VECTOR or C > MOST_CHANNELS:
         return None
     along_w, one, zero = (1, 1, prod(taps)), (1, 1, 1), (0, 0, 0)
-    return VoxelRows((K, *along_w, C), one, along_w, zero, one, one, K)
+    return VoxelRuns((K, *along_w, C), one, one, along_w, zero, one, one, 1, K)

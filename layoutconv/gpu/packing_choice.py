@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.k_major_filter import k_major_view
-from ..conv.k_major_wgrad import VoxelRows, k_major_wgrads
+from ..conv.k_major_wgrad import VoxelRuns, k_major_wgrads
 from ..conv.packed_channels import LinePacking, PackedProblem, exchanged, packings
 from ..planning.machine import Machine
 from ..planning.tile_time import LAUNCH, expected_time
@@ -25,7 +25,7 @@ from .fp32_precision import multiplied_as
 from .k_major_copy import k_major_copy
 from .line_packing import pack_lines
 from .select import choose_kernel
-from .voxel_rows import voxel_rows
+from .voxel_runs import voxel_runs
 
 VECTOR_BYTES, HALF_LINE, ASYNC_BYTES = 16, 64, 4
 FEW = 16  # output channels, at most, for a wgrad that sums over cells of the activation
@@ -36,10 +36,16 @@ MOST = 1 << 31  # elements of a copy
 # How much longer tf32 gradients take than expected that read channels of no whole vectors, and turn
 # the filter word by word: 1.1 to 1.9 times, of seven layers on an H200.
 TURNED_SHORT = 1.35
+# How much longer gradients of several taps take in tf32 than expected that read both operands word
+# by word: 1.0 to 1.45 times, of 41 layers on an H200.
+WORD_BY_WORD = 1.25
+# How much longer such gradients take of volumes that multiply K-major copies, with fewer filters
+# than wgmma has rows: 1.2 to 1.55 times, of seven layers.
+SHORT_OF_ROWS, ROWS = 1.35, 64
 # How much longer forward passes take than expected whose packed rows have 16 bytes, so that each
 # vector is of another tap: 1.3 to 1.9 times, of thirteen layers on an H200.
 ROWS_OF_A_VECTOR = 1.6
-WORKSPACE = 1 << 30  # bytes of K-major copies, of both operands
+WORKSPACE = 4 << 30  # bytes of K-major copies, of both operands
 MOST_VIEWS = 8  # per pass: choosing for more takes seconds
 
 
@@ -109,7 +115,7 @@ class Packed:
     Args:
         views: of the packed operands.
         shapes: of A, of B and of the views' output, in the order of memory.
-        a, b: how to pack lines of the operands, or to copy them to rows over voxels; None if no
+        a, b: how to pack lines of the operands, or to copy them to runs over voxels; None if no
             copy is needed.
         k_major: whether B is a filter to copy so that K is contiguous.
         exchanged: whether the operands change places; the views then write the filter's gradient
@@ -120,8 +126,8 @@ class Packed:
 
     views: tuple[GemmView, ...]
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    a: LinePacking | VoxelRows | None = None
-    b: LinePacking | VoxelRows | None = None
+    a: LinePacking | VoxelRuns | None = None
+    b: LinePacking | VoxelRuns | None = None
     k_major: bool = False
     exchanged: bool = False
     unpacked: LinePacking | None = None
@@ -197,7 +203,11 @@ def packed_wgrad(
     >>> packed_wgrad(head, [wgrad_view(head)], fp16).exchanged
     True
     """
-    return None if of is None else _best(problem, direct, of, wgrad_packings(problem, of))
+    if of is None:
+        return None
+    words = reads_along_sums(of.dtype, of.precision, of.machine) and prod(problem.taps) > 1
+    slower = WORD_BY_WORD if words and problem.K >= ROWS and problem.C > FEW else 1.0
+    return _best(problem, direct, of, wgrad_packings(problem, of), slower)
 
 
 def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
@@ -205,11 +215,13 @@ def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
     for found in of.packings(problem):
         yield _wgrad(found, exchanges=False)
     if reads_along_sums(of.dtype, of.precision, of.machine):
+        volumes = sum(taps > 1 for taps in problem.taps) == 3
+        slower = SHORT_OF_ROWS if volumes and problem.K < ROWS else 1.0
         for each in k_major_wgrads(problem):
             fits = of.dtype.itemsize * (each.a.size + each.b.size) <= WORKSPACE
             if fits and max(each.a.size, each.b.size) < MOST:
                 shapes = each.a.shape, each.b.shape, expected(each.view).d.shape
-                yield Packed((each.view,), shapes, each.a, each.b)
+                yield Packed((each.view,), shapes, each.a, each.b, slower=slower)
     if problem.K > FEW and problem.K % of.vector:
         whole = _in_whole_vectors(problem, of.vector)
         if max(map(prod, whole.shapes)) < MOST:
@@ -320,11 +332,11 @@ def _best(
 
 
 def _copied(
-    t: Tensor, how: LinePacking | VoxelRows | None, shape: tuple[int, ...], stored: Stored
+    t: Tensor, how: LinePacking | VoxelRuns | None, shape: tuple[int, ...], stored: Stored
 ) -> Tensor:
-    """Return an operand of the views: contiguous with ``shape``, or rows over voxels as stored."""
-    if isinstance(how, VoxelRows):
-        return voxel_rows(t, how).as_strided(stored.shape, stored.stride)
+    """Return an operand of the views: contiguous with ``shape``, or runs over voxels as stored."""
+    if isinstance(how, VoxelRuns):
+        return voxel_runs(t, how).as_strided(stored.shape, stored.stride)
     return (t if how is None else pack_lines(t, how)).view(shape)
 
 
@@ -332,7 +344,7 @@ def _time(packed: Packed, of: Multiplied) -> float:
     """Return the microseconds that the cost model expects for views and the copies around them."""
     time = packed.slower * of.expected(packed.views)
     for packing, shape in zip((packed.a, packed.b), packed.shapes, strict=False):
-        if isinstance(packing, VoxelRows):
+        if isinstance(packing, VoxelRuns):
             time += of.copied(prod(packing.source), packing.size)
         elif packing is not None:
             lines = prod(shape) // (packing.positions * packing.width)

@@ -5,7 +5,8 @@ a tap, and a channel. It copies a fixed number of channels of a fixed number of 
 by the tap's offsets. Pixels run through the box, w first, then h, d and the images; out-of-bounds
 elements become zeros. The rows of A are the pixels, and padding sets where the box begins and ends.
 Wgrad sums over pixels: there they are the columns of both operands, one of which has taps. Pixels
-without spatial modes, as in a pointwise layer, are rows of a matrix, which TMA tiled copies.
+without spatial modes, as in a pointwise layer, are rows of a matrix, which TMA tiled copies. The
+runs of a K-major copy are images, along the sum: a k-tile is one of them, or a part of it.
 ``kernels/gemm/tma_im2col_copy.py`` issues the copies. Needs no compiler.
 """
 
@@ -60,7 +61,8 @@ class Im2col:
     ``modes`` are the spatial ones, fastest first, () for a matrix; ``images`` and ``channels``,
     pairs of extent and stride in memory. ``columns`` are the extents of k; ``column_steps``, the
     step of each in a coordinate (channel, \\*offsets); ``start``, that coordinate at column 0;
-    ``group_step``, the channels that l adds. Tiles have ``halo`` more pixels than rows.
+    ``group_step``, the channels that l adds. Tiles have ``halo`` more pixels than rows. With
+    ``images_along_k`` the columns are those of an image, and further ones those of the next.
     """
 
     modes: tuple[Mode, ...]
@@ -71,6 +73,7 @@ class Im2col:
     start: tuple[int, ...]
     group_step: int = 0
     halo: int = 0
+    images_along_k: bool = False
 
     def pixel(self, m: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
         """Return the base pixel of row ``m``: its spatial coordinates, fastest first, and image.
@@ -87,10 +90,16 @@ class Im2col:
         self, k: Any, group: Any = 0, divisor: Callable[[Any], Any] = int
     ) -> tuple[Any, ...]:
         """Return the channel of column ``k``, and the offsets of its tap, fastest mode first."""
+        if self.images_along_k:
+            k = k % product(self.columns)
         shape = tuple(map(divisor, self.columns))
         found = ArithmeticTuple(self.start) + crd2idx(k, shape, self.column_steps)
         channel, *offsets = found
         return (channel + group * self.group_step if self.group_step else channel, *offsets)
+
+    def images_before(self, k: Any) -> Any:
+        """Return how many images column ``k`` lies further on than column 0."""
+        return k // product(self.columns) if self.images_along_k else 0
 
     def copies(self, rows: int) -> tuple[int, int]:
         """Return the number of copies for a tile of ``rows`` rows, and the pixels of each copy.
@@ -159,8 +168,9 @@ def im2col(layout: OperandLayout) -> Im2col | None:
     rows, columns, groups, *_ = (*(paired_leaves(*mode) for mode in modes_of_gemm), [])
     if not _are_coordinates([d for _, d in (*rows, *columns, *groups)], domain):
         return None
-    *spatial, (_, image) = rows
     (channels, channel), *taps = _joined(columns)
+    images_along_k = bool(taps) and taps[-1][1].path not in {d.path for _, d in rows}
+    *spatial, (_, image) = [*rows, taps.pop()] if images_along_k else rows
     modes = [d.path[0] for _, d in spatial]
     # Exactly one row mode, or the channel, moves each mode of memory.
     every = sorted([*modes, image.path[0], channel.path[0]])
@@ -195,6 +205,7 @@ def im2col(layout: OperandLayout) -> Im2col | None:
         tuple(steps),
         tuple(start),
         int(groups[0][1].value) if groups else 0,
+        images_along_k=images_along_k,
     )
     return found if _has_room(found, taps) else None
 

@@ -71,7 +71,8 @@ def contiguous_extent(layout: OperandLayout, mode: int) -> int:
 
 
 def is_open_run(layout: OperandLayout, mode: int) -> bool:
-    """Return whether a mode is one run of a coordinate, whose length is a runtime argument.
+    """Return whether a mode is one run of a coordinate, whose length is a runtime argument, or a
+    runtime number of runs, along a coordinate of their own.
 
     The last leaf of the mode holds that extent. Then a kernel is not unrolled over the run: it
     divides no coordinate by its length, and compares none with a bound.
@@ -81,20 +82,28 @@ def is_open_run(layout: OperandLayout, mode: int) -> bool:
     >>> memory, run = Layout((4, 8 * J), (8 * J, 1)), Layout((4, (8, J)), (E(0), (E(1), 8 * E(1))))
     >>> is_open_run(ComposedLayout(memory, 0, run), 1), is_open_run(memory, 0)
     (True, False)
+    >>> memory, runs = Layout((J, 4, 8), (32, 8, 1)), Layout((4, (8, J)), (E(1), (E(2), E(0))))
+    >>> is_open_run(ComposedLayout(memory, 0, runs), 1)
+    True
     """
     first, *others = stages(layout)
     if not others or any(map(gathers, (first, *others))):
         return False
     shape, stride = first.layout.shape, first.layout.stride
     *leaves, (last, step) = paired_leaves(shape[mode], stride[mode])
-    reach, moved = 1, [*flatten(stride[:mode]), *flatten(stride[mode + 1 :])]
-    for extent, unit in (*leaves, (last, step)):
-        if not isinstance(unit, ScaledBasis) or unit.path != step.path or unit.value != reach:
-            return False
-        if unit is not step and is_runtime(extent):
+    moved = [*flatten(stride[:mode]), *flatten(stride[mode + 1 :])]
+    if not leaves or not is_runtime(last) or any(is_runtime(extent) for extent, _ in leaves):
+        return False
+    if not all(isinstance(unit, ScaledBasis) for unit in (step, *(unit for _, unit in leaves))):
+        return False
+    path, reach = leaves[0][1].path, 1
+    for extent, unit in leaves:
+        if (unit.path, unit.value) != (path, reach):
             return False
         reach *= int(extent)
-    return bool(leaves) and is_runtime(last) and all(d.path != step.path for d in moved)
+    goes_on = (step.path, step.value) == (path, reach)
+    of_runs = step.path != path and step.value == 1
+    return (goes_on or of_runs) and all(d.path not in (path, step.path) for d in moved)
 
 
 def rows_adjoin(layout: OperandLayout) -> bool:

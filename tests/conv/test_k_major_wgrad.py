@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, wgrad_view
-from layoutconv.conv.k_major_wgrad import KMajorWgrad, k_major_wgrads
-from layoutconv.gpu.voxel_rows import voxel_rows
+from layoutconv.conv.k_major_wgrad import RUN, KMajorWgrad, k_major_wgrads
+from layoutconv.gpu.voxel_runs import voxel_runs
 from layoutconv.ops.execute import execute
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.kernel_spec import KernelSpec, vectors_of
@@ -44,8 +44,8 @@ def as_stored(rows: Tensor, stored: Stored) -> Tensor:
 
 def computed(found: KMajorWgrad, y: Tensor, x: Tensor) -> Tensor:
     want = expected(found.view)
-    a = as_stored(voxel_rows(y.view(found.a.source), found.a), want.a)
-    b = as_stored(voxel_rows(x.view(found.b.source), found.b), want.b)
+    a = as_stored(voxel_runs(y.view(found.a.source), found.a), want.a)
+    b = as_stored(voxel_runs(x.view(found.b.source), found.b), want.b)
     result = torch.full(want.d.shape, torch.nan)
     execute(found.view, a, b, result)
     return result
@@ -82,22 +82,29 @@ def test_another_size_is_the_same_kernel() -> None:
 @pytest.mark.parametrize(
     ("problem", "copies"),
     [
-        (ConvProblem((1, 9, 9, 4), (4, 3, 3)), [3, 9]),
-        (ConvProblem((1, 9, 9, 4), (4, 3, 3), stride=(2, 1)), [9]),
+        (ConvProblem((1, 9, 9, 4), (4, 3, 3)), [1, 9]),
+        (ConvProblem((1, 9, 9, 4), (4, 3, 3), stride=(2, 1)), [3, 9]),
         (ConvProblem((1, 9, 9, 4), (4, 3, 3), stride=(1, 2)), [3, 9]),
         (ConvProblem((1, 5, 9, 9, 4), (4, 3, 1, 1)), [1, 3]),
-        (ConvProblem((1, 5, 9, 9, 4), (4, 3, 3, 3), stride=(1, 2, 1)), [9, 27]),
+        (ConvProblem((1, 5, 9, 9, 4), (4, 3, 3, 3), stride=(1, 2, 1)), [3, 27]),
         (ConvProblem((1, 9, 9, 4), (4, 1, 1), stride=2), [1]),
         (ConvProblem((1, 9, 9, 6), (4, 3, 3)), []),
         (ConvProblem((1, 9, 9, 8), (8, 3, 3), groups=2), []),
     ],
 )
 def test_which_taps_have_copies(problem: ConvProblem, copies: list[int]) -> None:
-    """All along W, along strides, and as many more as one likes."""
-    assert [found.b.shape[1] for found in k_major_wgrads(problem)] == copies
+    """Those along strides, or all."""
+    assert [found.b.shape[2] for found in k_major_wgrads(problem)] == copies
 
 
 def test_zeros_between_images_are_shared() -> None:
-    """Lines of the padding lie between images once."""
-    (found, _) = k_major_wgrads(ConvProblem((2, 14, 14, 4), (4, 3, 3), padding=1))
-    assert found.a.grid == found.b.grid == (1, 15, 16)
+    """The padding lies between lines and between images once."""
+    found, *_ = k_major_wgrads(ConvProblem((2, 14, 14, 4), (4, 3, 3), padding=1))
+    assert found.a.grid == found.b.grid == (1, 15, 15)
+
+
+def test_taps_start_at_whole_lines() -> None:
+    """A windowed tap is some whole runs of 128 bytes further on."""
+    found, *_ = k_major_wgrads(ConvProblem((2, 9, 7, 4), (4, 3, 3), padding=1, dilation=(1, 2)))
+    of_run = 4 * RUN
+    assert expected(found.view).b.stride == (of_run, 8 * of_run, 2 * of_run, RUN, 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.k_major_wgrad import VoxelRows
+from layoutconv.conv.k_major_wgrad import VoxelRuns
 from layoutconv.conv.packed_channels import exchanged
 from layoutconv.gpu import packing_choice
 from layoutconv.gpu.packing_choice import (
@@ -111,10 +111,10 @@ def test_what_follows_the_sums_is_as_before() -> None:
 def test_sums_of_many_channels_are_k_major_where_that_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    many, few = (ConvProblem((n, 64, 64, 512), (512, 3, 3), padding=1) for n in (2, 64))
+    many, few = (ConvProblem((n, 64, 64, 512), (512, 3, 3), padding=1) for n in (2, 256))
     found = packed_wgrad(many, [wgrad_view(many)], TF32)
     assert found is not None
-    assert isinstance(found.a, VoxelRows)
+    assert isinstance(found.a, VoxelRuns)
     assert packed_wgrad(many, [wgrad_view(many)], HALF) is None  # wgmma reads 16 bits either way
     # Of one tap, copies take what they save; of many images, too much memory.
     taps = ConvProblem((2, 64, 64, 512), (512, 1, 1))

@@ -11,7 +11,7 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem, wgrad_view
 from layoutconv.gpu import packing_choice
 from layoutconv.gpu.packing_choice import multiplied_for, wgrad_packings
-from layoutconv.gpu.voxel_rows import voxel_rows
+from layoutconv.gpu.voxel_runs import voxel_runs
 from layoutconv.ops import dense_passes
 from layoutconv.ops.dense_passes import Pass
 from layoutconv.ops.epilogue_args import EpilogueArgs
@@ -80,7 +80,7 @@ def test_every_way(name: str) -> None:
         error = (out.double() - want).norm() / want.norm()
         assert error < 1e-3, (packed, float(error))
         for t, how in ((y, packed.a), (x, packed.b)):
-            assert torch.equal(voxel_rows(t, how).cpu(), voxel_rows(t.cpu(), how))  # type: ignore[arg-type]
+            assert torch.equal(voxel_runs(t, how).cpu(), voxel_runs(t.cpu(), how))  # type: ignore[arg-type]
         tried += 1
     assert tried
 
@@ -89,7 +89,7 @@ def test_every_way(name: str) -> None:
 def test_memory_starts_at_any_element(watched: Watch) -> None:
     """Gradients of tensors in the middle of others, through the function that users call."""
     dense_passes.forget()
-    found = watched("voxel_rows", packing_choice, note=lambda call: call.args[0].data_ptr() % 16)
+    found = watched("voxel_runs", packing_choice, note=lambda call: call.args[0].data_ptr() % 16)
     memory = torch.randn(2 * 64 * 64 * 512 + 1, device="cuda")
     x = memory[1:].view(2, 64, 64, 512).permute(0, 3, 1, 2)
     w = torch.randn(512, 512, 3, 3, device="cuda", requires_grad=True)

@@ -1,6 +1,6 @@
-"""Rows over voxels: a tensor (N, D, H, W, C) transposed, with a row per channel and tap.
+"""Runs over voxels: a tensor (N, D, H, W, C) transposed, run by run for each channel and tap.
 
-The kernel of ``VoxelRows``. A CTA transposes a square of voxels and channels in shared memory: it
+The kernel of ``VoxelRuns``. A CTA transposes a square of voxels and channels in shared memory: it
 reads adjacent vectors along channels, and writes vectors along voxels. Outside the tensor, values
 are zeros.
 """
@@ -26,25 +26,25 @@ LANES = SIDE // VECTOR  # that share the read of a voxel, or the write of a row
 AT_ONCE = THREADS // LANES  # voxels, and rows
 TURNS = SIDE // AT_ONCE
 PITCH = SIDE + 1  # odd, so that a column's elements lie in different banks
-NUMBERS = 21  # of ``VoxelRows``
+NUMBERS = 26  # of ``VoxelRuns``
 
 
 def build(arch: str, dump: str | None = None) -> Any:
     """Compile the kernel: return a TVM-FFI function ``f(source, target, numbers)``.
 
     ``source`` and ``target`` are the memory of the tensor and of its rows, float32 vectors that
-    start at multiples of 16 bytes, neither empty; ``numbers`` are ``VoxelRows.numbers``. With a
+    start at multiples of 16 bytes, neither empty; ``numbers`` are ``VoxelRuns.numbers``. With a
     folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     memory = [
         make_fake_tensor(Float32, (cute.sym_int64(),), (1,), assumed_align=BYTES) for _ in range(2)
     ]
     numbers = tuple(Int32(0) for _ in range(NUMBERS))
-    kernel = VoxelRowsKernel(starts_early(arch))
+    kernel = VoxelRunsKernel(starts_early(arch))
     return compiled(kernel, *memory, numbers, arch=arch, dump=dump)
 
 
-class VoxelRowsKernel:
+class VoxelRunsKernel:
     """The kernel. The grid is (taps of squares of positions, squares of channels): taps of a square
     are adjacent, since they read much the same voxels.
     """
@@ -54,13 +54,14 @@ class VoxelRowsKernel:
 
     @cute.jit
     def __call__(self, source: Any, target: Any, numbers: AnyTuple, stream: Any) -> None:
-        channels, grid, taps, length = numbers[4], numbers[5:8], numbers[8:11], numbers[-1]
+        channels, grid, taps = numbers[4], numbers[8:11], numbers[11:14]
+        runs, run, _ = numbers[23:]
         count = taps[0] * taps[1] * taps[2]
         divisors = tuple(
             cute.fast_divmod_create_divisor_v2(Int32(extent))
-            for extent in (*grid, *taps[1:], count)
+            for extent in (*grid, *taps[1:], count, run)
         )
-        squares = (Int32(length) + SIDE - 1) // SIDE
+        squares = (Int32(runs) * Int32(run) + SIDE - 1) // SIDE
         self.kernel(source.iterator, target.iterator, numbers, divisors).launch(
             grid=[squares * count, (Int32(channels) + SIDE - 1) // SIDE, 1],
             block=[THREADS, 1, 1],
@@ -73,12 +74,13 @@ class VoxelRowsKernel:
         """Read a square by voxels, and write it by channels."""
         let_dependents_start(self.early)
         wait_for_others(self.early)
-        channels, length = numbers[4], numbers[-1]
+        channels, run = numbers[4], numbers[24]
+        length = numbers[23] * run
         tid, _, _ = cute.arch.thread_idx()
         block, channel, _ = cute.arch.block_idx()
         position, tap = divmod(block, divisors[5])
         position, channel = position * SIDE, channel * SIDE
-        taps = numbers[8] * numbers[9] * numbers[10]
+        taps = numbers[11] * numbers[12] * numbers[13]
         smem = cutlass.memory.SmemAllocator()
         square = smem.allocate_tensor(
             Float32, cute.make_layout((SIDE, SIDE), stride=(PITCH, 1)), byte_alignment=BYTES
@@ -100,20 +102,22 @@ class VoxelRowsKernel:
                 square[lane * VECTOR + i, row + turn * AT_ONCE] = value
         cute.arch.sync_threads()
         at = position + lane * VECTOR
+        of_run, element = divmod(at, divisors[6])
         for turn in range_constexpr(TURNS):
             of = row + turn * AT_ONCE
             if (channel + of < channels) & (at < length):
                 result = cute.make_rmem_tensor(VECTOR, Float32)
                 for i in range_constexpr(VECTOR):
                     result[i] = square[of, lane * VECTOR + i]
-                offset = (Int64(channel + of) * Int64(taps) + Int64(tap)) * Int64(length)
-                offset = cute.assume(offset + Int64(at), divby=VECTOR)
+                offset = Int64(of_run) * Int64(channels) + Int64(channel + of)
+                offset = (offset * Int64(taps) + Int64(tap)) * Int64(run) + Int64(element)
+                offset = cute.assume(offset, divby=VECTOR)
                 to = cute.make_tensor(target + offset, cute.make_layout(VECTOR))
                 cute.autovec_copy(result, to)
 
     def tap(self, numbers: Any, divisors: Any, tap: Any) -> list[Any]:
         """Return the start of a tap's rows, position 0, along D, H and W."""
-        start, apart = numbers[11:14], numbers[17:20]
+        start, apart = numbers[14:17], numbers[20:23]
         tap, along_w = divmod(tap, divisors[4])
         along_d, along_h = divmod(tap, divisors[3])
         found = zip(start, apart, (along_d, along_h, along_w), strict=True)
@@ -122,14 +126,15 @@ class VoxelRowsKernel:
     def voxel(self, numbers: Any, divisors: Any, first: Any, position: Any) -> tuple[Any, Any]:
         """Return the voxel number of a position, and whether the voxel exists."""
         images, *extents = numbers[:4]
-        image, w = divmod(position, divisors[2])
+        of_run, element = divmod(position, divisors[6])
+        image, w = divmod(of_run + numbers[25] * element, divisors[2])
         image, h = divmod(image, divisors[1])
         image, d = divmod(image, divisors[0])
-        found, sign = Int32(image), images - 1 - image
-        for extent, start, step, cell in zip(
-            extents, first, numbers[14:17], (d, h, w), strict=True
+        found, sign = image * (extents[0] * extents[1] * extents[2]), images - 1 - image
+        for extent, pitch, start, step, digit in zip(
+            extents, numbers[5:8], first, numbers[17:20], (d, h, w), strict=True
         ):
-            at = start + step * cell
+            at = start + step * digit
             sign = sign | at | (extent - 1 - at)
-            found = found * extent + at
+            found = found + at * pitch
         return found, sign >= 0

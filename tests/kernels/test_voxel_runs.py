@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem
-from layoutconv.conv.k_major_wgrad import KMajorWgrad, VoxelRows, k_major_wgrads
-from layoutconv.gpu.k_major_copy import rows_of
-from layoutconv.gpu.voxel_rows import voxel_rows
-from layoutconv.kernels.pointwise.voxel_rows import SIDE, build
+from layoutconv.conv.k_major_wgrad import KMajorWgrad, VoxelRuns, k_major_wgrads
+from layoutconv.gpu.k_major_copy import runs_of
+from layoutconv.gpu.voxel_runs import voxel_runs
+from layoutconv.kernels.pointwise.voxel_runs import SIDE, build
 from tools.ptx_sim import DeviceTensor, Memory, launch_of, run
 
 from .simulated import simulated
@@ -25,26 +25,26 @@ PROBLEMS = [
 FILTERS = [(72, 3, 3, 12), (8, 1, 132)]
 
 
-def every() -> list[VoxelRows]:
+def every() -> list[VoxelRuns]:
     found: list[KMajorWgrad] = [each for p in PROBLEMS for each in k_major_wgrads(p)]
-    of_filters = [rows for shape in FILTERS if (rows := rows_of(shape)) is not None]
+    of_filters = [rows for shape in FILTERS if (rows := runs_of(shape)) is not None]
     return list(dict.fromkeys([*(r for each in found for r in (each.a, each.b)), *of_filters]))
 
 
-@pytest.mark.parametrize("rows", every(), ids=lambda r: f"{r.source}-{r.taps}-{r.length}")
+@pytest.mark.parametrize("rows", every(), ids=lambda r: f"{r.source}-{r.taps}-{r.runs}")
 @pytest.mark.chessboard
-def test_rows_are_those_of_torch(rows: VoxelRows) -> None:
+def test_rows_are_those_of_torch(rows: VoxelRuns) -> None:
     function, program = simulated(build, "sm_80")
     x = torch.arange(1.0, 1 + torch.Size(rows.source).numel()).view(rows.source)
-    want = voxel_rows(x, rows)
+    want = voxel_runs(x, rows)
     memory, out, ready = Memory(), torch.full_like(want, 77), []
     for tensor, written in ((x, False), (out, True)):
         own = {"writable": written, "output": written}
         address = memory.add(tensor.view(-1).numpy(), "d" if written else "x", **own)
         ready.append(DeviceTensor(address, (tensor.numel(),), "float32"))
     launch = launch_of(program, function, *ready, rows.numbers)
-    C, taps, length = rows.shape
-    assert launch.grid == (-(-length // SIDE) * taps, -(-C // SIDE), 1)
+    runs, C, taps, width = rows.shape
+    assert launch.grid == (-(-(runs * width) // SIDE) * taps, -(-C // SIDE), 1)
     run(program, memory, launch.arguments, launch.grid, shared_bytes=launch.shared_bytes)
     assert memory.written(memory.find("d")).all()
     assert torch.equal(out, want)
