@@ -28,7 +28,7 @@ from .. import __version__
 from ..base.cache_folder import cache_directory, make_folder, read_file, usable_folder, write_file
 from ..base.contexts import setting
 from ..errors import ArgumentError
-from ..planning.cost_model import Problem, suits
+from ..planning.cost_model import Problem, expected_ratio, suits
 from ..planning.kernel_key import signature
 from ..planning.machine import Machine
 from ..planning.tile import TileConfig
@@ -47,6 +47,7 @@ class Choice:
         problem: the sizes of the race, in words.
         microseconds: time of the winner.
         model_microseconds: time of the cost model's pick.
+        expected: the model's time of the winner over that of its pick; None if not known.
     """
 
     tile: TileConfig
@@ -54,6 +55,18 @@ class Choice:
     problem: str
     microseconds: float
     model_microseconds: float
+    expected: float | None = None
+
+    def gains(self, problem: Problem, machine: Machine) -> bool:
+        """Return whether the winner is no slower than the model's pick for another problem, too.
+
+        Tiles fill a GPU's waves at some sizes, and leave most of the last one empty at others of
+        the same class. The model is taken to be wrong by as much as in the race.
+        """
+        if self.expected is None:
+            return True
+        ratio = expected_ratio(problem, self.tile, self.splits, machine)
+        return self.microseconds * ratio <= self.model_microseconds * self.expected
 
 
 def wanted() -> bool:
@@ -105,7 +118,8 @@ def noting_found() -> Iterator[dict[str, tuple[TileConfig, int]]]:
 def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int] | None:
     """Return the remembered tile and number of slices, from disk or from the package's table.
 
-    None if there is none, or if it cannot run here, as after a change of the tile family.
+    None if there is none; if it cannot run here, as after a change of the tile family; or if it
+    is expected to lose at these sizes.
     """
     name = machine.name or machine.arch
     choice = None
@@ -114,7 +128,8 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int]
     choice = choice or _parse(_shipped().get(name, {}).get(key))
     if choice is None:
         return None
-    if not suits(problem, choice.tile, choice.splits, machine):
+    runs = suits(problem, choice.tile, choice.splits, machine)
+    if not runs or not choice.gains(problem, machine):
         return None
     found = choice.tile, choice.splits
     noted = _noted.get()
@@ -189,6 +204,7 @@ def _as_json(choice: Choice) -> dict[str, Any]:
         "problem": choice.problem,
         "microseconds": choice.microseconds,
         "model_microseconds": choice.model_microseconds,
+        "expected": choice.expected,
     }
 
 
@@ -196,7 +212,7 @@ def _parse(content: Any) -> Choice | None:
     """Return a choice of any readable format; for another, warn and return None."""
     if not isinstance(content, dict):
         return None
-    version = content.get("format", 1)
+    version, expected = content.get("format", 1), content.get("expected")
     try:
         return Choice(
             tile_from_json(content["tile"], version),
@@ -204,6 +220,7 @@ def _parse(content: Any) -> Choice | None:
             str(content["problem"]),
             float(content["microseconds"]),
             float(content["model_microseconds"]),
+            None if expected is None else float(expected),
         )
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         warnings.warn(

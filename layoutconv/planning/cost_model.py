@@ -115,6 +115,18 @@ def _group_pairs(problem: Problem, machine: Machine) -> list[tuple[TileConfig, i
     return found[:FEW_GROUP_TILES]
 
 
+def expected_ratio(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
+    """Return the expected time of a tile over that of the model's pick: at least about 1.
+
+    >>> from .machine import MACHINES
+    >>> problem, machine = Problem(4096, 256, 2304, 256, "float16", 2), MACHINES["sm_90a"]
+    >>> expected_ratio(problem, *next(ranked(problem, machine)), machine)
+    1.0
+    """
+    pick = expected_time(problem, *next(ranked(problem, machine)), machine)
+    return expected_time(problem, tile, splits, machine) / pick
+
+
 def suits(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> bool:
     """Return whether a tile that was chosen earlier still fits a problem and a machine.
 

@@ -24,7 +24,7 @@ from ..gpu.measured_choices import Choice, remember
 from ..gpu.plan import Plan, forget_plans
 from ..gpu.select import ALIGNED
 from ..ops import dense_calls, dense_passes, sparse_calls
-from ..planning.cost_model import shortlist
+from ..planning.cost_model import expected_ratio, shortlist
 from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, Stored, expected
@@ -162,10 +162,12 @@ class Race:
         }
         chooser = Plan(view, *self._of, **self._options, bind=False)
         self.key, self.machine, self.problem = chooser.key, chooser.machine, chooser.problem
-        offered, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
+        self._offered = shortlist(chooser.problem, chooser.machine)
+        self.words = _words(chooser)
         # Split-K slices run without an epilogue, and so does a race.
         self._options["structure"] = ""
-        self._pairs = [pair for pair in offered if self._is_legal(pair)] or offered
+        legal = [pair for pair in self._offered if self._is_legal(pair)]
+        self._pairs = legal or [*self._offered]
         for tile in tiles if are_several(tiles) else (tiles,):
             if not isinstance(tile, TileConfig):
                 raise ArgumentTypeError("tiles", "a sequence of TileConfig", repr(tile))
@@ -184,7 +186,7 @@ class Race:
         for done, pair in enumerate(self._pairs):
             tick(done, len(self._pairs))
             trials.append(_try(lambda pair: time(self._plan(pair, bind=True)), pair))
-        choice = _winner(trials, self.words)
+        choice = self._with_expected(_winner(trials, self.words))
         tuned = Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
         if not keep:
             return tuned
@@ -200,6 +202,15 @@ class Race:
         for kept in (dense_calls, dense_passes, sparse_calls, map_views):
             kept.forget()
         return tuned
+
+    def _with_expected(self, choice: Choice) -> Choice:
+        """Return the choice with what the model expects of it, which tells where it holds; as it
+        is if the model does not know the tile.
+        """
+        of = choice.tile, choice.splits
+        if of not in self._offered:
+            return choice
+        return replace(choice, expected=expected_ratio(self.problem, *of, self.machine))
 
     def _is_legal(self, pair: tuple[TileConfig, int]) -> bool:
         try:

@@ -15,7 +15,7 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu import measured_choices
 from layoutconv.gpu.measured_choices import Choice, find, key_of, remember, size_class
-from layoutconv.planning.cost_model import Problem
+from layoutconv.planning.cost_model import Problem, expected_ratio
 from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tile_json import tile_to_json
@@ -109,6 +109,22 @@ def test_what_cannot_run_is_not_found() -> None:
     remember(KEY, MACHINE, replace(CHOICE, tile=shared))
     assert find(KEY, PROBLEM, MACHINE) is None
     assert find(KEY, replace(PROBLEM, halo_taps=3), MACHINE) == (shared, 1)
+
+
+def test_it_holds_for_sizes_where_the_model_expects_no_more_of_its_pick() -> None:
+    """64x128 tiles fill three CTAs of each SM at 12,544 rows, and start a new wave at 13,392."""
+    raced = Problem(12544, 256, 2304, 256, "float16", 2)
+    tile = specialized((64, 128, 64), (4, 1), 3)
+    ratio = expected_ratio(raced, tile, 1, MACHINE)
+    remember(KEY, MACHINE, replace(CHOICE, tile=tile, expected=ratio))
+    assert find(KEY, raced, MACHINE) == (tile, 1)
+    assert find(KEY, replace(raced, m=12500), MACHINE) == (tile, 1)
+    other = replace(raced, m=13392)
+    assert expected_ratio(other, tile, 1, MACHINE) > 1.1 * ratio
+    assert find(KEY, other, MACHINE) == (tile, 1)  # it was faster by a fifth
+    remember(KEY, MACHINE, replace(CHOICE, microseconds=5.8, tile=tile, expected=ratio))
+    assert find(KEY, other, MACHINE) is None
+    assert find(KEY, raced, MACHINE) == (tile, 1)
 
 
 def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
