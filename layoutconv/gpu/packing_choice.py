@@ -36,6 +36,9 @@ MOST = 1 << 31  # elements of a copy
 # How much longer tf32 gradients take than expected that read channels of no whole vectors, and turn
 # the filter word by word: 1.1 to 1.9 times, of seven layers on an H200.
 TURNED_SHORT = 1.35
+# The same for channels whose k-tiles span taps: 1.5 to 1.9 times, of four layers.
+ACROSS_TAPS = 1.6
+HALF_TILE, K_TILE = 16, 32  # float32 of the k-tiles that threads copy, and TMA
 # How much longer gradients of several taps take in tf32 than expected that read both operands word
 # by word: 1.0 to 1.45 times, of 41 layers on an H200.
 WORD_BY_WORD = 1.25
@@ -276,8 +279,12 @@ def packed_dgrad(
     if of is None:
         return None
     along_sums = reads_along_sums(of.dtype, of.precision, of.machine)
-    turned = along_sums and problem.K > FEW and problem.K % of.vector > 0
-    slower = TURNED_SHORT if turned else 1.0
+    slower = 1.0
+    if along_sums and problem.K > FEW:
+        if problem.K % HALF_TILE and prod(problem.taps) > 1:
+            slower = ACROSS_TAPS
+        elif problem.K % of.vector:
+            slower = TURNED_SHORT
     return _best(problem, direct, of, dgrad_packings(problem, direct, views_of, of), slower)
 
 
@@ -290,7 +297,9 @@ def dgrad_packings(
     """Yield the candidates of :func:`packed_dgrad`."""
     K, vector, row = problem.K, of.vector, problem.C * prod(problem.taps)
     along_sums = reads_along_sums(of.dtype, of.precision, of.machine)
-    widths = {K, -(-K // vector) * vector}
+    of_tiles = along_sums and K > FEW  # k-tiles of one tap, which TMA loads
+    unit = K_TILE if of_tiles else vector
+    widths = {K, -(-K // unit) * unit}
     if vector > K:
         widths.add(max(of.least, 1 << (K - 1).bit_length()))
     for width in sorted(widths):
@@ -301,7 +310,8 @@ def dgrad_packings(
         a = b = None
         if width != K:
             a, b = LinePacking.resized(K, width), LinePacking.resized(K * row, width * row)
-            yield Packed(tuple(views), (*shapes, problem.activation), a, b)
+            if not of_tiles:
+                yield Packed(tuple(views), (*shapes, problem.activation), a, b)
         if width % vector == 0 and (problem.C % vector or (a is not None and along_sums)):
             views = tuple(map(k_major_view, views))
             yield Packed(views, (*shapes, problem.activation), a, b, k_major=True)
