@@ -125,20 +125,21 @@ def _of_features(function: Any, input: Any) -> Any:
     return fapply(input, function)
 
 
-class BatchNorm(nn.BatchNorm1d):
+class _OfFeatures:
+    """A mixin that applies torch's forward pass to the features of a tensor."""
+
+    def forward(self, input: Any) -> Any:
+        return fapply(input, super().forward)  # type: ignore[misc]
+
+
+class BatchNorm(_OfFeatures, nn.BatchNorm1d):
     """``torch.nn.BatchNorm1d`` over all rows."""
 
     of_features = staticmethod(_of_features)
 
-    def forward(self, input: Any) -> Any:
-        return fapply(input, super().forward)
 
-
-class InstanceNorm(nn.InstanceNorm1d):
+class InstanceNorm(_OfFeatures, nn.InstanceNorm1d):
     """``torch.nn.InstanceNorm1d`` of the features; as in TorchSparse, a row is an instance."""
-
-    def forward(self, input: Any) -> Any:
-        return fapply(input, super().forward)
 
 
 class GroupNorm(nn.GroupNorm):
@@ -149,25 +150,16 @@ class GroupNorm(nn.GroupNorm):
         return input.on(per_image(self, input.to_layoutconv()))
 
 
-class ReLU(nn.ReLU):
+class ReLU(_OfFeatures, nn.ReLU):
     """``torch.nn.ReLU`` of the features."""
 
-    def forward(self, input: Any) -> Any:
-        return fapply(input, super().forward)
 
-
-class LeakyReLU(nn.LeakyReLU):
+class LeakyReLU(_OfFeatures, nn.LeakyReLU):
     """``torch.nn.LeakyReLU`` of the features."""
 
-    def forward(self, input: Any) -> Any:
-        return fapply(input, super().forward)
 
-
-class SiLU(nn.SiLU):
+class SiLU(_OfFeatures, nn.SiLU):
     """``torch.nn.SiLU`` of the features."""
-
-    def forward(self, input: Any) -> Any:
-        return fapply(input, super().forward)
 
 
 class GlobalAvgPool(nn.Module):
