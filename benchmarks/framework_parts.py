@@ -82,7 +82,10 @@ class BaseModule(nn.Module):
 
 
 class BasicBlock(BaseModule):
-    """Layers of a block of ``mmdet``'s ResNet; subclasses have a forward pass."""
+    """Layers of a block of ``mmdet``'s ResNet; subclasses have a forward pass.
+
+    It takes what the blocks of networks on clouds pass, and no more.
+    """
 
     expansion = 1
 
@@ -91,17 +94,15 @@ class BasicBlock(BaseModule):
         inplanes: int,
         planes: int,
         stride: int = 1,
-        dilation: int = 1,
         downsample: nn.Module | None = None,
         conv_cfg: Any = None,
         norm_cfg: Any = None,
-        **others: Any,
     ) -> None:
         super().__init__()
-        of: dict[str, Any] = {"padding": dilation, "dilation": dilation, "bias": False}
+        of: dict[str, Any] = {"padding": 1, "bias": False}
         self.conv1 = build_conv_layer(conv_cfg, inplanes, planes, 3, stride=stride, **of)
         self.bn1 = build_norm_layer(norm_cfg, planes, 1)[1]
-        self.conv2 = build_conv_layer(conv_cfg, planes, planes, 3, padding=1, bias=False)
+        self.conv2 = build_conv_layer(conv_cfg, planes, planes, 3, **of)
         self.bn2 = build_norm_layer(norm_cfg, planes, 2)[1]
         self.relu = nn.ReLU(inplace=True)
         self.downsample = downsample

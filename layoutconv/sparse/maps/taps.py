@@ -135,7 +135,7 @@ class Taps:
         cls,
         rank: int,
         kernel_size: Ints,
-        stride: Ints = 1,
+        stride: Ints,
         padding: Padding = 0,
         dilation: Ints = 1,
         offsets: Sequence[Sequence[int]] | None = None,
