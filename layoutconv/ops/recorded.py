@@ -69,9 +69,9 @@ class BoundCall:
         function: Pointwise,
         a: Tensor,
         b: Tensor,
-        bias: Any = None,
-        scale: Any = None,
-        residual: Any = None,
+        bias: Any,
+        scale: Any,
+        residual: Any,
         found: Any = None,
     ) -> Tensor:
         """Convolve with a user's function behind the sums, in place of an activation."""
