@@ -47,31 +47,34 @@ class Tables:
     True
     """
 
-    def __init__(self, mark: int = 0) -> None:
-        self.mark, self.nbytes = mark, _EMPTY
+    def __init__(self, room: int, mark: int = 0) -> None:
+        self.room, self.mark, self.nbytes = room, mark, _EMPTY
         self.structures: dict[Any, Any] = {}
         self.tables: dict[Any, Any] = {}
-        self.left = PLAIN_BYTES
+        self.left = room
         self.entries: list[Tensor] | None = None  # of the index buffers, when tables were made
 
     @classmethod
-    def of(cls, view: GemmView) -> Tables:
-        """Return the tables of a view, up to date with its index buffers."""
+    def of(cls, view: GemmView, room: int | None = None) -> Tables:
+        """Return the tables of a view, up to date with its index buffers.
+
+        New ones have ``room`` for as many bytes, if not the usual number.
+        """
         indices = expected(view).indices
         if not indices:
-            return cls._of_plain(view)
+            return cls._of_plain(view, PLAIN_BYTES if room is None else room)
         kept: Tables | None = view.kept.get("tables")
         if kept is None:
-            kept = view.kept["tables"] = cls()
+            kept = view.kept["tables"] = cls(BYTES if room is None else room)
         kept._follow([index.buffer for index in indices])
         return kept
 
     @classmethod
-    def _of_plain(cls, view: GemmView) -> Tables:
+    def _of_plain(cls, view: GemmView, room: int) -> Tables:
         mark = id(view.kept.get("tables") or view.kept.setdefault("tables", _Mark()))
         kept = _plain.get(mark)
         if kept is None:
-            kept = cls(mark)
+            kept = cls(room, mark)
             _plain.put(mark, kept, kept.nbytes)
         return kept
 
@@ -84,7 +87,7 @@ class Tables:
         if self.entries is not None and all(map(_same, buffers, self.entries)):
             return
         self.tables = {}
-        self.left = BYTES - sum(4 * len(buffer) for buffer in buffers)
+        self.left = self.room - sum(4 * len(buffer) for buffer in buffers)
         self.entries = [buffer.clone() for buffer in buffers] if self.left > 0 else None
 
     def structure(self, key: Any, make: Any) -> Any:
