@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -60,15 +61,17 @@ def test_neighbours_are_their_definition(data, radius, limit):
         assert apart.tolist() == [d for d, _ in near] + [math.inf] * missing
 
 
-def test_pieces_change_nothing(monkeypatch):
+@pytest.mark.parametrize(("limit", "least"), [(None, 3000), (5, 1000)])
+@pytest.mark.parametrize("step", [1, 3])
+def test_pieces_change_nothing(limit, least, step):
+    """Neither of all queries, as a search of a radius has, nor of some, as one of the nearest."""
     cloud = torch.rand(300, 4, generator=torch.Generator().manual_seed(0))
-    whole, nearest = radius_search(cloud, 0.3), knn_search(cloud, 5)
-    monkeypatch.setattr(neighbours, "_AT_ONCE", 100)
-    for a, b in zip(whole, radius_search(cloud, 0.3), strict=True):
+    search = partial(neighbours._within, neighbours._Sides(cloud, None, 3), 0.3)
+    whole = search(torch.arange(0, 300, step), limit)
+    pieces = search(torch.arange(0, 300, step), limit, at_once=100)
+    for a, b in zip(whole, pieces, strict=True):
         assert torch.equal(a, b)
-    for a, b in zip(nearest, knn_search(cloud, 5), strict=True):
-        assert torch.equal(a, b)
-    assert len(whole.points) > 3000
+    assert len(whole.points) > least / step
 
 
 @settings(max_examples=60, deadline=None)

@@ -169,12 +169,17 @@ class _Sides:
         return min(max(start, least), max(widest, least)), widest
 
 
-def _within(sides: _Sides, radius: float, rows: Tensor, limit: int | None) -> Neighbours:
-    """Return the neighbours of the queries in ``rows``."""
+def _within(
+    sides: _Sides, radius: float, rows: Tensor, limit: int | None, at_once: int = _AT_ONCE
+) -> Neighbours:
+    """Return the neighbours of the queries in ``rows``, from ``at_once`` candidate pairs each time.
+
+    A query with more candidates is searched alone.
+    """
     cells = _Cells(sides, radius)
     starts, found = cells.candidates(rows)
     parts = []
-    for low, high in _pieces(starts):
+    for low, high in _pieces(starts, at_once):
         query, point = found(low, high)
         apart = sides.queries[rows[query]].double() - sides.points[point].double()
         square = apart.square().sum(1)
@@ -196,15 +201,15 @@ def _within(sides: _Sides, radius: float, rows: Tensor, limit: int | None) -> Ne
     return Neighbours(ends, point, square.sqrt().to(sides.points.dtype))
 
 
-def _pieces(starts: Tensor) -> Iterator[tuple[int, int]]:
+def _pieces(starts: Tensor, at_once: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of queries, each with a bounded number of candidates."""
     count = len(starts) - 1
     total = int(starts[-1])
     low = 0
     while True:
-        wanted = starts[low] + _AT_ONCE
+        wanted = starts[low] + at_once
         high = count
-        if total > _AT_ONCE:
+        if total > at_once:
             last = int(torch.searchsorted(starts, wanted, right=True)) - 1
             high = min(count, max(last, low + 1))
         yield low, high
