@@ -29,7 +29,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -77,9 +77,8 @@ class Measured:
         return (self.work / self.time) / (one.work / one.time)
 
 
-def measure(options: argparse.Namespace) -> list[Measured]:
-    """All rows, as every rank measures them together."""
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
+def jobs_of(options: argparse.Namespace, ranks: int) -> dict[str, Callable[[], Measured]]:
+    """The jobs of this number of ranks, by name."""
     jobs: dict[str, Callable[[], Measured]] = {
         "split": partial(split, options, ranks),
         "cloud": partial(cloud, options, ranks),
@@ -87,8 +86,15 @@ def measure(options: argparse.Namespace) -> list[Measured]:
     }
     if ranks > 1 and options.device == "cuda":
         jobs["ddp +sync"] = partial(training, options, ranks, sync=True)
-    found = []
-    for job, run in jobs.items():
+    return jobs
+
+
+def measure(
+    options: argparse.Namespace, jobs: Mapping[str, Callable[[], Measured]] | None = None
+) -> list[Measured]:
+    """All rows, as every rank measures them together; of ``jobs``, if they are given."""
+    ranks, found = dist.get_world_size() if dist.is_initialized() else 1, []
+    for job, run in (jobs or jobs_of(options, ranks)).items():
         if options.jobs and job not in options.jobs:
             continue
         try:

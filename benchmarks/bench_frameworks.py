@@ -104,11 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(
-    name: str, cloud: Cloud, training: bool, peers: Sequence[str] | None = None, width: float = 1.0
+    name: str,
+    cloud: Cloud,
+    training: bool,
+    peers: Sequence[str] | None = None,
+    width: float = 1.0,
+    calls: tuple[int, int] = (WARM, CALLS),
 ) -> Iterator[tuple[str, Any]]:
-    """The sides of a row, and the error between both of ours."""
+    """The sides of a row, and the error between both of ours; ``calls`` to warm up, and to time."""
     make, channels, _ = NETWORKS[name]
-    inputs = list(several(cloud, channels, WARM + CALLS + 2))
+    inputs, warm = list(several(cloud, channels, sum(calls) + 2)), calls[0]
     state = initial(make(ours, channels, width=width))
     results = {}
     for side, context in SIDES.items():
@@ -120,7 +125,7 @@ def measure(
         try:
             with context():
                 results[side] = call(inputs[0])
-                yield side, figures(call, inputs, before)
+                yield side, figures(call, inputs, before, warm)
         except RuntimeError as error:
             if not training or side != "ours, graphed":
                 raise
@@ -137,7 +142,7 @@ def measure(
         before = memory()
         try:
             net = make(module, channels, width=width)
-            yield peer, figures(caller(module, net, cloud, state, training), inputs, before)
+            yield peer, figures(caller(module, net, cloud, state, training), inputs, before, warm)
         except Exception as error:  # the others are wanted
             yield peer, f"FAILED: {first_line(error)}"
 
@@ -212,8 +217,13 @@ def caller(
     return step
 
 
-def figures(call: Callable[[Input], Tensor], inputs: Sequence[Input], before: int = 0) -> Figures:
-    """Measure a call on an input that it has not had; ``before`` are bytes that are not its own."""
+def figures(
+    call: Callable[[Input], Tensor], inputs: Sequence[Input], before: int = 0, warm: int = WARM
+) -> Figures:
+    """Measure a call on an input that it has not had, after ``warm`` others.
+
+    ``before`` are bytes that are not its own.
+    """
     *others, one, another = inputs
     walls, hosts = [], []
     for at, given in enumerate(others):
@@ -222,7 +232,7 @@ def figures(call: Callable[[Input], Tensor], inputs: Sequence[Input], before: in
         call(given)
         launched = time.perf_counter()
         _wait()
-        if at >= WARM:
+        if at >= warm:
             walls.append(1e3 * (time.perf_counter() - start))
             hosts.append(1e3 * (launched - start))
     memory()  # what has no owner any more is of no call

@@ -23,12 +23,10 @@ def cloud() -> Any:
     return import_module("bench_sparse").Cloud("a cloud", cells, (41, 24, 24), 1)
 
 
-def test_its_sides(bench, monkeypatch):
-    monkeypatch.setattr(bench, "CALLS", 1)
-    monkeypatch.setattr(bench, "WARM", 0)
+def test_its_sides(bench):
     peers = ["math", "a_module_that_nobody_has"]
     with fused():
-        found = dict(bench.measure("Res8x", cloud(), False, peers, width=0.25))
+        found = dict(bench.measure("Res8x", cloud(), False, peers, 0.25, calls=(0, 1)))
     assert list(found) == ["ours", "ours, apart", "ours, graphed", "error", "math"]
     assert "FAILED" in found["math"]
     assert 0 < found["error"] < bench.TOLERANCE

@@ -62,12 +62,12 @@ def test_a_cloud_that_is_split_wrongly_is_seen(bench, spoiled):
     assert bench.cloud(bench._options(SMALL), 1).error > 10 * bench.TOLERANCE
 
 
-def test_a_job_that_fails_says_so(bench, monkeypatch):
-    def broken(*_):
+def test_a_job_that_fails_says_so(bench):
+    def broken():
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(bench, "split", broken)
-    failed, cloud, ddp = bench.measure(bench._options(SMALL))
+    options = bench._options(SMALL)
+    failed, cloud, ddp = bench.measure(options, bench.jobs_of(options, 1) | {"split": broken})
     assert bench.report(failed, None).endswith("FAILED: RuntimeError: no such kernel")
     for found, job in ((cloud, "cloud"), (ddp, "ddp")):
         assert (found.job, found.work, found.failed) == (job, 1, "")
